@@ -1,0 +1,31 @@
+"""The errors pgmkit raises: one family, each also a builtin that callers may already catch."""
+
+from __future__ import annotations
+
+__all__ = [
+    "InvalidInput",
+    "ModelTooLarge",
+    "NumericalFailure",
+    "PgmkitError",
+    "TotalUndetermined",
+]
+
+
+class PgmkitError(Exception):
+    """Base class of every error that pgmkit raises on purpose."""
+
+
+class InvalidInput(PgmkitError, ValueError):
+    """An argument is wrong; the message names it, what is allowed and the remedy."""
+
+
+class ModelTooLarge(PgmkitError, MemoryError):
+    """A table or clique would not fit; the message names it, its size, the limit and the remedy."""
+
+
+class TotalUndetermined(InvalidInput):
+    """No measurement determines the total number of rows."""
+
+
+class NumericalFailure(PgmkitError, ArithmeticError):
+    """A computation produced a value that is not finite or did not reach its tolerance."""

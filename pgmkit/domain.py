@@ -1,0 +1,172 @@
+"""The domain: named discrete attributes and the number of values of each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from numbers import Integral
+from types import MappingProxyType
+
+from pgmkit.errors import InvalidInput
+
+__all__ = ["Clique", "Domain"]
+
+Clique = tuple[str, ...]
+"""A tuple of distinct attribute names; the axes of a clique's arrays follow its order."""
+
+
+class Domain:
+    """Attributes in a fixed order, each with its number of values (codes are 0 .. size - 1).
+
+    Immutable and hashable. Two domains are equal when they have the same attributes with the
+    same sizes in the same order.
+
+    Raises InvalidInput when `sizes` is empty, an attribute is not a non-empty string, or a size
+    is not a positive integer.
+
+    >>> domain = Domain({"age": 10, "sex": 2, "race": 5})
+    >>> domain.size(), domain.shape(["sex", "age"])
+    (100, (2, 10))
+    >>> domain.project(["race", "age"])
+    Domain({'race': 5, 'age': 10})
+    """
+
+    __slots__ = ("_attributes", "_hash", "_sizes")
+
+    _attributes: Clique
+    _sizes: Mapping[str, int]
+    _hash: int
+
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        if not isinstance(sizes, Mapping):
+            raise InvalidInput(
+                f"sizes must map attribute names to sizes, such as {{'age': 10, 'sex': 2}}; "
+                f"got {type(sizes).__name__}"
+            )
+        if not sizes:
+            raise InvalidInput("sizes is empty: a domain needs at least one attribute")
+        self._fill({name: _checked_size(name, size) for name, size in sizes.items()})
+
+    def _fill(self, sizes: dict[str, int]) -> None:
+        self._attributes = tuple(sizes)
+        self._sizes = MappingProxyType(sizes)
+        self._hash = hash(tuple(sizes.items()))
+
+    @property
+    def attributes(self) -> Clique:
+        """The attribute names, in order."""
+        return self._attributes
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """The number of values of each attribute (a read-only mapping, in order)."""
+        return self._sizes
+
+    def shape(self, attrs: Iterable[str] | None = None) -> tuple[int, ...]:
+        """The sizes of `attrs` in the given order (of all attributes by default).
+
+        Raises InvalidInput for a bare string, unknown or duplicate attributes.
+        """
+        if attrs is None:
+            return tuple(self._sizes.values())
+        return tuple(self._sizes[name] for name in self.clique(attrs, "attrs"))
+
+    def size(self, attrs: Iterable[str] | None = None) -> int:
+        """The number of cells over `attrs`: an exact integer, 1 for no attributes.
+
+        Raises InvalidInput for a bare string, unknown or duplicate attributes.
+
+        >>> Domain({f"x{i}": 1000 for i in range(10)}).size() == 10**30
+        True
+        """
+        return math.prod(self.shape(attrs))
+
+    def project(self, attrs: Iterable[str]) -> Domain:
+        """The domain over `attrs`, in the given order (over nothing for no attributes).
+
+        Raises InvalidInput for a bare string, unknown or duplicate attributes.
+        """
+        projected = Domain.__new__(Domain)
+        projected._fill({name: self._sizes[name] for name in self.clique(attrs, "attrs")})
+        return projected
+
+    def clique(self, attrs: Iterable[str], name: str = "clique") -> Clique:
+        """`attrs` as a tuple in the given order, checked; `name` is what errors call it.
+
+        Raises InvalidInput for a bare string, unknown or duplicate attributes.
+
+        >>> Domain({"age": 10, "sex": 2}).clique(["sex"])
+        ('sex',)
+        """
+        if isinstance(attrs, (str, bytes)):
+            raise InvalidInput(
+                f"{name} must be a sequence of attribute names, got the string {attrs!r}; "
+                f"write ({attrs!r},) for one attribute"
+            )
+        if not isinstance(attrs, Iterable):
+            raise InvalidInput(
+                f"{name} must be a sequence of attribute names, got {type(attrs).__name__}"
+            )
+        checked = tuple(attrs)
+        for attribute in checked:
+            if attribute not in self:
+                raise InvalidInput(
+                    f"{name} names an unknown attribute {attribute!r}; "
+                    f"the domain has {_shortened(self._attributes)}"
+                )
+        if len(set(checked)) < len(checked):
+            repeated = next(a for a in checked if checked.count(a) > 1)
+            raise InvalidInput(f"{name} names the attribute {repeated!r} twice; name it once")
+        return checked
+
+    def __contains__(self, attribute: object) -> bool:
+        return isinstance(attribute, str) and attribute in self._sizes
+
+    def __len__(self) -> int:
+        return len(self._attributes)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._attributes)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Domain):
+            return NotImplemented
+        return self._hash == other._hash and tuple(self._sizes.items()) == tuple(
+            other._sizes.items()
+        )
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return f"Domain({dict(self._sizes)!r})"
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if hasattr(self, "_hash"):
+            raise AttributeError("a Domain cannot be changed; build a new one")
+        object.__setattr__(self, name, value)
+
+    def __reduce__(self) -> tuple[object, tuple[dict[str, int]]]:
+        # The read-only mapping inside cannot be pickled or copied by itself.
+        return _rebuild, (dict(self._sizes),)
+
+
+def _rebuild(sizes: dict[str, int]) -> Domain:
+    domain = Domain.__new__(Domain)
+    domain._fill(sizes)
+    return domain
+
+
+def _checked_size(name: object, size: object) -> int:
+    if not isinstance(name, str) or not name:
+        raise InvalidInput(f"an attribute name must be a non-empty string, got {name!r}")
+    if isinstance(size, bool) or not isinstance(size, Integral) or size < 1:
+        raise InvalidInput(
+            f"the size of attribute {name!r} must be a positive integer, got {size!r}"
+        )
+    return int(size)
+
+
+def _shortened(names: Clique, limit: int = 20) -> str:
+    listed = ", ".join(repr(name) for name in names[:limit])
+    return listed if len(names) <= limit else f"{listed}, ... ({len(names)} in all)"

@@ -1,0 +1,116 @@
+"""Domain against itertools and exact integer products."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pgmkit.domain import Domain
+from pgmkit.errors import InvalidInput, PgmkitError
+
+SIZES = st.dictionaries(st.text(min_size=1, max_size=3), st.integers(1, 10**6), min_size=1)
+
+
+@given(SIZES, st.data())
+def test_shape_size_and_project_follow_the_given_order(
+    sizes: dict[str, int], data: st.DataObject
+) -> None:
+    domain = Domain(sizes)
+    attrs = data.draw(st.lists(st.sampled_from(list(sizes)), unique=True))
+    assert domain.attributes == tuple(sizes) == tuple(domain)
+    assert dict(domain.sizes) == sizes and len(domain) == len(sizes)
+    assert domain.shape() == tuple(sizes.values())
+    assert domain.size() == math.prod(sizes.values())
+    assert domain.shape(attrs) == tuple(sizes[a] for a in attrs)
+    assert domain.size(attrs) == math.prod(sizes[a] for a in attrs)
+    assert domain.project(attrs).attributes == domain.clique(attrs) == tuple(attrs)
+
+
+def test_size_is_exact_beyond_64_bits() -> None:
+    assert Domain({f"a{i}": 1001 for i in range(50)}).size() == 1001**50
+
+
+def test_equality_and_hash_respect_order() -> None:
+    one, two = Domain({"a": 2, "b": 3}), Domain({"a": np.int64(2), "b": 3})
+    assert one == two and hash(one) == hash(two)
+    assert one != Domain({"b": 3, "a": 2})
+    assert one != {"a": 2, "b": 3}
+    assert type(two.sizes["a"]) is int
+    assert one.project(["b", "a"]).project(["a", "b"]) == one
+
+
+def test_domain_over_nothing_comes_only_from_project() -> None:
+    nothing = Domain({"a": 2}).project(())
+    assert nothing.attributes == () and nothing.shape() == () and nothing.size() == 1
+    with pytest.raises(InvalidInput, match="at least one attribute"):
+        Domain({})
+
+
+def test_domain_cannot_be_changed() -> None:
+    sizes = {"a": 2}
+    domain = Domain(sizes)
+    sizes["a"] = 9
+    assert domain.sizes["a"] == 2
+    with pytest.raises(TypeError):
+        domain.sizes["a"] = 3  # type: ignore[index]
+    with pytest.raises(AttributeError):
+        domain._sizes = {}  # type: ignore[misc]
+
+
+def test_domain_can_be_copied_and_pickled() -> None:
+    domain = Domain({"a": 2, "b": 3})
+    assert copy.deepcopy(domain) == pickle.loads(pickle.dumps(domain)) == domain
+    nothing = domain.project(())
+    assert copy.copy(nothing) == nothing
+
+
+@pytest.mark.parametrize(
+    "size", [0, -1, 2.0, 2.5, True, False, "2", None, float("nan"), np.float64(3), 1j]
+)
+def test_bad_sizes_are_refused(size: object) -> None:
+    with pytest.raises(InvalidInput, match=r"'age' must be a positive integer"):
+        Domain({"age": size})  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize("name", ["", 1, None, ("a",), True])
+def test_bad_names_are_refused(name: object) -> None:
+    with pytest.raises(InvalidInput, match="non-empty string"):
+        Domain({name: 2})  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize("sizes", [None, [("a", 2)], 3, "a"])
+def test_sizes_must_be_a_mapping(sizes: object) -> None:
+    with pytest.raises(InvalidInput, match="map attribute names"):
+        Domain(sizes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("attrs", "message"),
+    [
+        ("age", "got the string 'age'"),
+        (b"age", "string"),
+        (["age", "age"], "'age' twice"),
+        (["age", "income"], "unknown attribute 'income'"),
+        ([1], "unknown attribute 1"),
+        ([["age"]], "unknown attribute"),
+        (3, "got int"),
+    ],
+)
+def test_bad_cliques_are_refused(attrs: object, message: str) -> None:
+    domain = Domain({"age": 10, "sex": 2})
+    for verb in (domain.clique, domain.shape, domain.size, domain.project):
+        with pytest.raises(InvalidInput, match=message):
+            verb(attrs)  # type: ignore[operator]
+    with pytest.raises(PgmkitError, match="^workload"):
+        domain.clique(attrs, "workload")  # type: ignore[arg-type]
+
+
+def test_membership() -> None:
+    domain = Domain({"age": 10})
+    assert "age" in domain and "sex" not in domain and ["age"] not in domain

@@ -1,0 +1,44 @@
+"""Differentially private mechanisms on top of pgmkit.
+
+Private data is touched only through a Curator, which meters every draw of noise.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mechanisms.budget import Budget, BudgetExceeded, Ledger
+    from mechanisms.curator import Curator
+    from mechanisms.mwem_pgm import MwemPgm, mwem_pgm
+    from mechanisms.release import Release
+    from mechanisms.workload import Workload
+
+_HOMES = {
+    "Budget": "budget",
+    "BudgetExceeded": "budget",
+    "Curator": "curator",
+    "Ledger": "budget",
+    "MwemPgm": "mwem_pgm",
+    "Release": "release",
+    "Workload": "workload",
+}
+
+__all__ = [
+    "Budget",
+    "BudgetExceeded",
+    "Curator",
+    "Ledger",
+    "MwemPgm",
+    "Release",
+    "Workload",
+    "mwem_pgm",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # Names are imported on first use: the command line must not pay for torch to print its help.
+    if name in _HOMES:
+        return getattr(import_module(f"mechanisms.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'mechanisms' has no attribute {name!r}")

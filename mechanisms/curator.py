@@ -1,0 +1,220 @@
+"""The Curator: private data behind a counter that charges before it answers.
+
+It alone reads the data, derives sensitivities from the neighbour relation, draws noise and
+selects. What leaves it is noisy, and everything that leaves it is on the ledger.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mechanisms.budget import Budget, Ledger
+from mechanisms.noise import ExactNoise, Noise, SeededNoise
+from pgmkit.dataset import Dataset
+from pgmkit.domain import Clique, Domain
+from pgmkit.errors import InvalidInput
+from pgmkit.measurement import Measurement
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["NEIGHBOURS", "Curator", "Neighbours"]
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """A neighbour relation and what follows from it for one marginal, in counts.
+
+    `l1`, `l2`: the largest L1 and L2 change of a marginal between neighbouring data sets. The L1
+    distance of a marginal to any fixed table changes by at most `l1` (triangle inequality).
+    `rows_public`: whether all neighbours have the same number of rows, which is then public.
+    """
+
+    name: str
+    l1: int
+    l2: float
+    rows_public: bool
+
+
+NEIGHBOURS = {
+    relation.name: relation
+    for relation in [
+        Neighbours("replace-one", l1=2, l2=math.sqrt(2), rows_public=True),
+        Neighbours("add/remove", l1=1, l2=1.0, rows_public=False),
+    ]
+}
+"""The relations by name: one row replaced by another, or one row more or less."""
+
+
+class Curator:
+    """Holds a private Dataset, the neighbour relation and the budget's ledger.
+
+    `neighbours` is "replace-one" or "add/remove". Costs are in the budget's unit: rho of zCDP when
+    delta > 0 (noise is then discrete Gaussian), epsilon when delta = 0 (discrete Laplace).
+    With a `seed`, noise is reproducible and the ledger is marked insecure: for tests and
+    simulations only.
+
+    Raises InvalidInput for an unknown relation.
+
+    >>> data = Dataset(Domain({"sex": 2, "age": 3}), {"sex": [0, 1, 1], "age": [2, 0, 1]})
+    >>> curator = Curator(data, Budget(1.0, 1e-6), neighbours="replace-one", seed=0)
+    >>> curator.measure(("sex",), curator.remaining / 2)
+    Measurement(('sex',), 2 values, stddev=9.06...)
+    >>> curator
+    <Curator: 2 attributes, replace-one, rho 0.01218 of 0.02436 remaining>
+    """
+
+    def __init__(
+        self,
+        data: Dataset,
+        budget: Budget,
+        *,
+        neighbours: str,
+        seed: int | np.random.Generator | None = None,
+    ) -> None:
+        if neighbours not in NEIGHBOURS:
+            raise InvalidInput(
+                f"neighbours must be one of {', '.join(map(repr, NEIGHBOURS))}; got {neighbours!r}"
+            )
+        self._data = data
+        self._noise: Noise = (
+            ExactNoise() if seed is None else SeededNoise(np.random.default_rng(seed))
+        )
+        self._counts: dict[Clique, NDArray[np.int64]] = {}
+        self.neighbours = NEIGHBOURS[neighbours]
+        self.ledger = Ledger(budget, secure=self._noise.secure)
+
+    @property
+    def domain(self) -> Domain:
+        """The data's domain (public)."""
+        return self._data.domain
+
+    @property
+    def public_total(self) -> int | None:
+        """The number of rows where the neighbour relation makes it public, else None."""
+        return len(self._data) if self.neighbours.rows_public else None
+
+    @property
+    def remaining(self) -> float:
+        """What is left of the budget, in its unit."""
+        return self.ledger.remaining
+
+    def scale(self, cost: float) -> float:
+        """The noise scale that `measure` uses at this cost: of the discrete Gaussian
+        (l2 / sqrt(2 rho)) or, for a pure budget, of the discrete Laplace (l1 / epsilon).
+        """
+        if self.ledger.budget.pure:
+            return self.neighbours.l1 / cost
+        return self.neighbours.l2 / math.sqrt(2 * cost)
+
+    def expected_error(self, cost: float) -> float:
+        """The expected absolute noise, in counts, on one cell measured at this cost."""
+        return self.scale(cost) * (1.0 if self.ledger.budget.pure else math.sqrt(2 / math.pi))
+
+    def measure(self, clique: Sequence[str], cost: float, *, step: str = "measure") -> Measurement:
+        """The clique's marginal with exact discrete noise on every cell.
+
+        The measurement's `stddev` is the noise's scale (times sqrt(2) for Laplace), which is its
+        standard deviation but for scales below about 1, where it is an upper bound.
+
+        Raises InvalidInput for a wrong clique or cost, BudgetExceeded if cost is not available.
+        """
+        checked = self.domain.clique(clique)
+        pure = self.ledger.budget.pure
+        law = "discrete Laplace" if pure else "discrete Gaussian"
+        counts = self._marginals([checked])[checked]  # may refuse: before the charge
+        self.ledger.charge(f"{step} {_named(checked)}", law, cost)
+        scale = self.scale(cost)
+        noisy = self._noise.laplace(counts, scale) if pure else self._noise.gaussian(counts, scale)
+        return Measurement(checked, noisy, scale * math.sqrt(2) if pure else scale)
+
+    def choose(
+        self,
+        candidates: Sequence[Clique],
+        estimates: Mapping[Clique, ArrayLike],
+        cost: float,
+        *,
+        penalties: Sequence[float] | None = None,
+        weights: Sequence[float] | None = None,
+        step: str = "select",
+    ) -> Clique:
+        """A candidate that the estimates answer badly, by the exponential mechanism.
+
+        The score of clique c is weight_c (||marginal_c(data) - estimates[c]||_1 - penalty_c), so
+        its sensitivity is the largest weight times the relation's `l1`. `estimates`, `penalties`
+        (default 0) and `weights` (default 1, above 0) must not depend on the data but through
+        earlier answers of this Curator. In zCDP the mechanism costs epsilon^2 / 8.
+
+        Raises InvalidInput for wrong arguments, BudgetExceeded if cost is not available.
+        """
+        cliques = [self.domain.clique(clique, "candidate") for clique in candidates]
+        if not cliques:
+            raise InvalidInput("candidates is empty; give at least one clique to choose from")
+        tables = [self._estimate(clique, estimates) for clique in cliques]
+        penalty = _numbers("penalties", penalties, 0.0, len(cliques))
+        weight = _numbers("weights", weights, 1.0, len(cliques))
+        if weight.min() <= 0:
+            raise InvalidInput(f"weights must be above 0, got {float(weight.min())!r}")
+        counts = self._marginals(cliques)  # may refuse: before the charge
+        self.ledger.charge(step, "exponential mechanism", cost)
+        errors = np.array(
+            [np.abs(counts[c] - table).sum() for c, table in zip(cliques, tables, strict=True)]
+        )
+        return cliques[self._select(weight * (errors - penalty), weight.max(), cost)]
+
+    def _select(self, scores: NDArray[np.float64], weight: float, cost: float) -> int:
+        sensitivity = weight * self.neighbours.l1
+        # epsilon = cost for a pure budget, sqrt(8 rho) in zCDP; scale = 2 sensitivity / epsilon.
+        epsilon = cost if self.ledger.budget.pure else math.sqrt(8 * cost)
+        return self._noise.softmax(scores, 2 * sensitivity / epsilon)
+
+    def _estimate(
+        self, clique: Clique, estimates: Mapping[Clique, ArrayLike]
+    ) -> NDArray[np.float64]:
+        if clique not in estimates:
+            raise InvalidInput(f"estimates has no table for the candidate {clique!r}")
+        table = np.asarray(estimates[clique], dtype=np.float64)
+        if table.shape != self.domain.shape(clique):
+            raise InvalidInput(
+                f"the estimate of {clique!r} has shape {table.shape}; "
+                f"the marginal's is {self.domain.shape(clique)}"
+            )
+        if not np.isfinite(table).all():
+            raise InvalidInput(f"the estimate of {clique!r} has values that are not finite")
+        return table
+
+    def _marginals(self, cliques: Sequence[Clique]) -> dict[Clique, NDArray[np.int64]]:
+        # Candidates come back every round: each marginal is counted once.
+        missing = [clique for clique in cliques if clique not in self._counts]
+        if missing:
+            self._counts.update(self._data.marginals(missing))
+        return {clique: self._counts[clique] for clique in cliques}
+
+    def __repr__(self) -> str:
+        budget = self.ledger.budget
+        return (
+            f"<Curator: {len(self.domain)} attributes, {self.neighbours.name}, "
+            f"{budget.unit} {self.remaining:.4g} of {budget.total:.4g} remaining>"
+        )
+
+
+def _named(clique: Clique) -> str:
+    return " x ".join(clique) if clique else "total"
+
+
+def _numbers(
+    name: str, values: Sequence[float] | None, default: float, length: int
+) -> NDArray[np.float64]:
+    if values is None:
+        return np.full(length, default)
+    array = np.asarray(values, dtype=np.float64)
+    if array.shape != (length,):
+        raise InvalidInput(f"{name} must be {length} numbers, one a candidate; got {array.shape}")
+    if not np.isfinite(array).all():
+        raise InvalidInput(f"{name} must be finite")
+    return array

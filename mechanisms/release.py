@@ -1,0 +1,55 @@
+"""What a mechanism hands out: a model, the noisy values behind it, and what they cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from mechanisms.budget import Ledger
+    from pgmkit.dataset import Dataset
+    from pgmkit.measurement import Measurement
+    from pgmkit.model import GraphicalModel
+    from pgmkit.queries import FactoredQuery
+
+__all__ = ["Release"]
+
+
+@dataclass(frozen=True, repr=False)
+class Release:
+    """The result of a mechanism; everything in it is safe to publish when `secure` is True.
+
+    `ledger` is the Curator's own: it also shows what is charged to the same data later.
+    """
+
+    mechanism: str
+    model: GraphicalModel
+    measurements: tuple[Measurement, ...]
+    ledger: Ledger
+    settings: object
+
+    @property
+    def secure(self) -> bool:
+        """False when a seed made the noise reproducible: such a release protects nobody."""
+        return self.ledger.secure
+
+    def answer(self, query: FactoredQuery) -> NDArray[np.float64]:
+        """The model's answers to a factored query, in counts, of the query's shape."""
+        return self.model.answer(query)
+
+    def sample(
+        self, n: int | None = None, *, seed: int | np.random.Generator | None = None
+    ) -> Dataset:
+        """`n` synthetic records; by default as many as the model's total, rounded."""
+        rows = max(1, round(self.model.total)) if n is None else n
+        return self.model.sample(rows, np.random.default_rng(seed))
+
+    def __repr__(self) -> str:
+        return (
+            f"<Release of {self.mechanism}: {len(self.measurements)} measurements, {self.ledger!r}"
+            f"{'' if self.secure else ', INSECURE'}>"
+        )

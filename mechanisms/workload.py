@@ -1,0 +1,91 @@
+"""Workloads: the marginals that a release should answer well, and how much each matters."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from pgmkit.domain import Clique, Domain
+from pgmkit.errors import InvalidInput
+
+__all__ = ["Workload", "downward_closure", "k_way"]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Distinct cliques over a domain, each with a weight above 0 (1 by default).
+
+    Raises InvalidInput when empty, for unknown or duplicate attributes, for two cliques over the
+    same attributes, and for weights that are not finite numbers above 0.
+
+    >>> workload = Workload(Domain({"a": 2, "b": 3}), [("a",), ("a", "b")], weights=[1, 2])
+    >>> workload.weights
+    (1.0, 2.0)
+    """
+
+    domain: Domain
+    cliques: tuple[Clique, ...]
+    weights: tuple[float, ...]
+
+    def __init__(
+        self,
+        domain: Domain,
+        cliques: Iterable[Sequence[str]],
+        weights: Sequence[float] | None = None,
+    ) -> None:
+        checked = tuple(domain.clique(clique, "workload") for clique in cliques)
+        if not checked:
+            raise InvalidInput("the workload is empty; give at least one clique")
+        seen: set[frozenset[str]] = set()
+        for clique in checked:
+            if frozenset(clique) in seen:
+                raise InvalidInput(f"the workload names {clique!r} twice; name it once")
+            seen.add(frozenset(clique))
+        object.__setattr__(self, "domain", domain)
+        object.__setattr__(self, "cliques", checked)
+        object.__setattr__(self, "weights", _checked_weights(weights, len(checked)))
+
+    def __len__(self) -> int:
+        return len(self.cliques)
+
+
+def k_way(domain: Domain, k: int) -> Workload:
+    """All marginals over exactly k attributes, of equal weight, in the domain's order.
+
+    Raises InvalidInput unless 1 <= k <= number of attributes.
+
+    >>> k_way(Domain({"a": 2, "b": 3, "c": 4}), 2).cliques
+    (('a', 'b'), ('a', 'c'), ('b', 'c'))
+    """
+    if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= len(domain):
+        raise InvalidInput(f"k must be a whole number from 1 to {len(domain)}, got {k!r}")
+    return Workload(domain, itertools.combinations(domain.attributes, k))
+
+
+def downward_closure(workload: Workload) -> tuple[Clique, ...]:
+    """Every non-empty subset of a workload clique, once, in the domain's order, small ones first.
+
+    >>> downward_closure(Workload(Domain({"a": 2, "b": 3, "c": 4}), [("c", "a")]))
+    (('a',), ('c',), ('a', 'c'))
+    """
+    rank = {attribute: i for i, attribute in enumerate(workload.domain.attributes)}
+    subsets = {
+        subset
+        for clique in workload.cliques
+        for size in range(1, len(clique) + 1)
+        for subset in itertools.combinations(sorted(clique, key=rank.__getitem__), size)
+    }
+    return tuple(sorted(subsets, key=lambda c: (len(c), [rank[a] for a in c])))
+
+
+def _checked_weights(weights: Sequence[float] | None, length: int) -> tuple[float, ...]:
+    if weights is None:
+        return (1.0,) * length
+    if len(weights) != length:
+        raise InvalidInput(f"weights must be {length} numbers, one a clique; got {len(weights)}")
+    for weight in weights:
+        if not math.isfinite(weight) or weight <= 0:
+            raise InvalidInput(f"weights must be finite numbers above 0, got {weight!r}")
+    return tuple(float(weight) for weight in weights)

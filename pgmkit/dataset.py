@@ -145,7 +145,7 @@ def _checked_codes(attribute: str, values: ArrayLike, size: int) -> Codes:
     dtype = np.min_scalar_type(size - 1)
     if dtype.kind != "u":
         raise InvalidInput(
-            f"attribute {attribute!r} has more than 2**64 values, the most that a dataset can code; "
+            f"attribute {attribute!r} has more than 2**64 values, the most a dataset can code; "
             "merge values into bins"
         )
     codes = _as_array(attribute, values)

@@ -100,7 +100,7 @@ def test_marginals_are_independent_of_each_other() -> None:
 
 def test_blocks_share_the_counting() -> None:
     domain = Domain({f"x{i}": 5 for i in range(10)})
-    cliques = set(itertools.combinations(domain, 3))
+    cliques: set[Clique] = set(itertools.combinations(domain, 3))
     blocks = list(counting._blocks(cliques, domain.sizes, 1_000_000))
     assert len(blocks) < len(cliques) / 4
     assert sorted(c for _, members in blocks for c in members) == sorted(cliques)

@@ -1,0 +1,225 @@
+"""Factors: torch tensors whose axes are named by attributes."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from numbers import Real
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from pgmkit.domain import Clique, Domain
+from pgmkit.errors import InvalidInput
+
+__all__ = ["Factor"]
+
+
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
+class Factor:
+    """A real function on a domain: one value for each cell.
+
+    `values` is a float32 or float64 tensor of shape `domain.shape()`, kept as it is (shared, on
+    its device); anything else array-like becomes a float64 tensor on the CPU.
+
+    `+ - * /` work cell by cell between factors, over the union of their attributes (the left
+    operand's first), and with numbers. They follow IEEE arithmetic: -inf minus -inf and 0 / 0
+    are NaN. Both operands must have one dtype and device, and agree on the sizes they share.
+
+    Raises InvalidInput when the shape, dtype or an operand does not fit.
+
+    >>> f = Factor(Domain({"a": 2}), [1.0, 2.0])
+    >>> g = Factor(Domain({"b": 3, "a": 2}), np.ones((3, 2)))
+    >>> (f * g).domain
+    Domain({'a': 2, 'b': 3})
+    >>> (f * g + 1).project(["b"]).numpy()
+    array([5., 5., 5.])
+    """
+
+    domain: Domain
+    values: torch.Tensor
+
+    # Makes `numpy scalar * factor` reach our operators instead of numpy's.
+    __array_ufunc__ = None
+
+    def __init__(self, domain: Domain, values: torch.Tensor | ArrayLike) -> None:
+        if not isinstance(domain, Domain):
+            raise InvalidInput(f"domain must be a pgmkit Domain, got {type(domain).__name__}")
+        tensor = values if isinstance(values, torch.Tensor) else _float64_tensor(values)
+        if tensor.dtype not in (torch.float64, torch.float32):
+            raise InvalidInput(
+                f"the values of a factor must be float64 or float32, got {tensor.dtype}; "
+                "convert with tensor.double()"
+            )
+        if tuple(tensor.shape) != domain.shape():
+            raise InvalidInput(
+                f"the values of a factor over {domain!r} must have shape {domain.shape()}, "
+                f"got {tuple(tensor.shape)}"
+            )
+        object.__setattr__(self, "domain", domain)
+        object.__setattr__(self, "values", tensor)
+
+    def __add__(self, other: Factor | Real | float) -> Factor:
+        return self._combined(other, operator.add)
+
+    def __sub__(self, other: Factor | Real | float) -> Factor:
+        return self._combined(other, operator.sub)
+
+    def __mul__(self, other: Factor | Real | float) -> Factor:
+        return self._combined(other, operator.mul)
+
+    def __truediv__(self, other: Factor | Real | float) -> Factor:
+        return self._combined(other, operator.truediv)
+
+    # Only numbers get here: a factor on the left has used its own operator.
+    def __radd__(self, other: Real | float) -> Factor:
+        return self._combined(other, operator.add)
+
+    def __rsub__(self, other: Real | float) -> Factor:
+        return self._combined(other, lambda mine, number: number - mine)
+
+    def __rmul__(self, other: Real | float) -> Factor:
+        return self._combined(other, operator.mul)
+
+    def __rtruediv__(self, other: Real | float) -> Factor:
+        # torch would multiply by the rounded reciprocal of a tensor under a plain number.
+        return self._combined(other, lambda mine, number: mine.new_tensor(number) / mine)
+
+    def __repr__(self) -> str:
+        return f"Factor({self.domain!r}, {self.values.dtype}, {self.values.device})"
+
+    def project(self, attrs: Iterable[str]) -> Factor:
+        """The factor over `attrs`, in the given order; the other attributes are summed away.
+
+        Raises InvalidInput for a bare string, unknown or duplicate attributes.
+        """
+        return self._reduced(attrs, torch.sum)
+
+    def log_project(self, attrs: Iterable[str]) -> Factor:
+        """Like `project` for logarithms: log of the sum of exponentials, without overflow.
+
+        A cell whose terms are all -inf is exactly -inf, and passes no gradient on to them.
+
+        >>> f = Factor(Domain({"a": 2, "b": 2}), [[-np.inf, -np.inf], [800.0, 800.0]])
+        >>> f.log_project(["a"]).numpy() - np.array([0.0, np.log(2)])
+        array([-inf, 800.])
+        """
+        return self._reduced(attrs, _logsumexp)
+
+    def exp(self) -> Factor:
+        """The exponential of every value; exp(-inf) is 0."""
+        return Factor(self.domain, self.values.exp())
+
+    def log(self) -> Factor:
+        """The natural logarithm of every value; log(0) is -inf, of a negative value NaN."""
+        return Factor(self.domain, self.values.log())
+
+    def transpose(self, attrs: Iterable[str]) -> Factor:
+        """The same factor with its axes in the order of `attrs`: a view of the same values.
+
+        Raises InvalidInput when `attrs` is not a permutation of the factor's attributes.
+        """
+        order = self.domain.clique(attrs, "attrs")
+        if len(order) != len(self.domain):
+            raise InvalidInput(
+                f"attrs must name every attribute of the factor once, got {order!r} for "
+                f"{self.domain.attributes!r}; use project to sum attributes away"
+            )
+        return Factor(self.domain.project(order), _aligned(self, order))
+
+    def expand(self, domain: Domain) -> Factor:
+        """The same function on a larger domain, constant along the attributes it lacks.
+
+        The axes follow `domain`. The values are a read-only view: cells along new axes share
+        memory.
+
+        Raises InvalidInput when `domain` lacks an attribute or gives it another size.
+        """
+        for attribute in self.domain:
+            if attribute not in domain:
+                raise InvalidInput(
+                    f"cannot expand to {domain!r}: it lacks the factor's attribute {attribute!r}; "
+                    "use project to sum it away first"
+                )
+        _check_sizes(self.domain, domain)
+        return Factor(domain, _aligned(self, domain.attributes).expand(domain.shape()))
+
+    def numpy(self) -> NDArray[np.float64]:
+        """A float64 copy of the values, shape `domain.shape()`."""
+        values = self.values.detach().to("cpu", torch.float64)
+        return np.array(values.numpy(), order="C")
+
+    def _combined(
+        self,
+        other: object,
+        combine: Callable[[torch.Tensor, torch.Tensor | float], torch.Tensor],
+    ) -> Factor:
+        if isinstance(other, Real):
+            return Factor(self.domain, combine(self.values, float(other)))
+        if not isinstance(other, Factor):
+            raise InvalidInput(
+                f"a factor combines with another factor or a number, got {type(other).__name__}; "
+                "wrap arrays: Factor(domain, array)"
+            )
+        if self.values.dtype != other.values.dtype or self.values.device != other.values.device:
+            raise InvalidInput(
+                f"cannot combine a {self.values.dtype} factor on {self.values.device} with a "
+                f"{other.values.dtype} factor on {other.values.device}; "
+                "convert one with Factor(f.domain, f.values.to(g.values))"
+            )
+        _check_sizes(self.domain, other.domain)
+        if self.domain == other.domain:
+            return Factor(self.domain, combine(self.values, other.values))
+        union = Domain(dict(self.domain.sizes) | dict(other.domain.sizes))
+        order = union.attributes
+        return Factor(union, combine(_aligned(self, order), _aligned(other, order)))
+
+    def _reduced(
+        self, attrs: Iterable[str], reduce: Callable[[torch.Tensor, list[int]], torch.Tensor]
+    ) -> Factor:
+        kept = self.domain.clique(attrs, "attrs")
+        away = [axis for axis, a in enumerate(self.domain) if a not in kept]
+        # torch reads an empty list of axes as all axes.
+        values = reduce(self.values, away) if away else self.values
+        remaining = [a for a in self.domain if a in kept]
+        return Factor(self.domain.project(kept), values.permute([remaining.index(a) for a in kept]))
+
+
+def _aligned(factor: Factor, order: Clique) -> torch.Tensor:
+    """The values with axes in `order` (a superset of the attributes), length 1 where absent."""
+    domain = factor.domain
+    present = [a for a in order if a in domain]
+    values = factor.values.permute([domain.attributes.index(a) for a in present])
+    return values.reshape([domain.sizes[a] if a in domain else 1 for a in order])
+
+
+def _logsumexp(values: torch.Tensor, axes: list[int]) -> torch.Tensor:
+    if not values.requires_grad:
+        return torch.logsumexp(values, axes)
+    # torch's gradient is NaN where all terms are -inf, even when it is multiplied by zero.
+    dead = values.detach().amax(axes, keepdim=True) == -math.inf
+    alive = torch.logsumexp(values.masked_fill(dead, 0.0), axes, keepdim=True)
+    return alive.masked_fill(dead, -math.inf).squeeze(tuple(axes))
+
+
+def _check_sizes(one: Domain, other: Domain) -> None:
+    for attribute in one:
+        if attribute in other and one.sizes[attribute] != other.sizes[attribute]:
+            raise InvalidInput(
+                f"attribute {attribute!r} has size {one.sizes[attribute]} in one domain and "
+                f"{other.sizes[attribute]} in the other; factors must share one domain"
+            )
+
+
+def _float64_tensor(values: ArrayLike) -> torch.Tensor:
+    try:
+        array = np.array(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(
+            f"the values of a factor must be a tensor or an array of numbers, "
+            f"got {type(values).__name__} ({error})"
+        ) from error
+    return torch.from_numpy(array)

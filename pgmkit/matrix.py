@@ -1,0 +1,100 @@
+"""What pgmkit accepts as a matrix: dense or scipy-sparse, checked and made read-only."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from pgmkit.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+    from scipy.sparse import csr_array, sparray, spmatrix
+
+__all__ = ["Matrix", "MatrixLike", "as_dense", "as_matrix", "is_sparse"]
+
+Matrix: TypeAlias = "NDArray[np.float64] | csr_array"
+MatrixLike: TypeAlias = "ArrayLike | sparray | spmatrix"
+
+
+def is_sparse(value: Any) -> bool:
+    """True for a scipy sparse array or matrix."""
+    # An object can be sparse only if scipy.sparse is loaded already: this spares importing it.
+    module = sys.modules.get("scipy.sparse")
+    return module is not None and bool(module.issparse(value))
+
+
+def as_matrix(value: MatrixLike, name: str) -> Matrix:
+    """A read-only float64 copy of ``value``: a 2-D array, or a CSR array where it is sparse.
+
+    A vector becomes one row. Raises `InvalidInput`, which starts with ``name``, for anything that
+    is not a real, finite matrix of at least one row and one column.
+
+    >>> as_matrix([1, 2, 3], "matrix").shape
+    (1, 3)
+    """
+    sparse = is_sparse(value)
+    array: Any = value if sparse else _as_array(value, name)
+    if array.dtype.kind not in "biuf":
+        raise InvalidInput(
+            f"{name} has entries of type {array.dtype}, but must be real numbers; "
+            "pass a 2-D numpy array or a scipy.sparse matrix"
+        )
+    if array.ndim == 1:
+        array = array.reshape(1, -1)
+    if array.ndim != 2:
+        raise InvalidInput(
+            f"{name} has {array.ndim} dimensions, but must have 2 (queries x cells); reshape it"
+        )
+    if 0 in array.shape:
+        raise InvalidInput(
+            f"{name} is empty, of shape {array.shape}, but must have at least one row and one "
+            "column; leave it out if it asks nothing"
+        )
+    return _frozen_sparse(array, name) if sparse else _frozen_dense(array, name)
+
+
+def as_dense(matrix: Matrix) -> NDArray[np.float64]:
+    """The matrix as a 2-D array: itself, or a sparse one written out."""
+    if isinstance(matrix, np.ndarray):
+        return matrix
+    dense: NDArray[np.float64] = matrix.toarray()
+    return dense
+
+
+def _as_array(value: Any, name: str) -> NDArray[Any]:
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(
+            f"{name} is not a matrix ({error}); pass rows of one length, as a 2-D numpy array"
+        ) from error
+
+
+def _frozen_dense(array: NDArray[Any], name: str) -> NDArray[np.float64]:
+    frozen = np.array(array, dtype=np.float64, order="C")
+    _check_finite(frozen, name)
+    frozen.setflags(write=False)
+    return frozen
+
+
+def _frozen_sparse(array: Any, name: str) -> csr_array:
+    from scipy.sparse import csr_array
+
+    frozen = csr_array(array, dtype=np.float64, copy=True)
+    frozen.sum_duplicates()  # now, since it works in place
+    _check_finite(frozen.data, name)
+    for part in (frozen.data, frozen.indices, frozen.indptr):
+        part.setflags(write=False)
+    return frozen
+
+
+def _check_finite(entries: NDArray[np.float64], name: str) -> None:
+    bad = entries[~np.isfinite(entries)]
+    if bad.size:
+        raise InvalidInput(
+            f"{name} has {bad.size} entries that are not finite (the first is {bad[0]}), but all "
+            "must be finite numbers; mend them or drop their rows"
+        )

@@ -1,0 +1,305 @@
+"""Factored queries: one small matrix for each attribute (Table 2 of McKenna et al., 2019).
+
+A query over a clique is the Kronecker product of per-attribute matrices r_i x n_i. The building
+blocks below make the common ones; any other dense or scipy-sparse matrix serves as well, negative
+entries included. Codes run from 0 to n - 1. All blocks are dense float64: for an attribute of many
+thousands of values pass a sparse matrix of your own.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pgmkit.errors import InvalidInput
+from pgmkit.matrix import Matrix, MatrixLike, as_matrix
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    from pgmkit.domain import Domain
+
+__all__ = [
+    "FactoredQuery",
+    "compress",
+    "identity",
+    "mean",
+    "moments",
+    "point",
+    "prefix",
+    "range_",
+    "ranges",
+    "subset",
+    "total",
+]
+
+
+def identity(n: int) -> NDArray[np.float64]:
+    """I, n x n: keep the attribute as it is."""
+    return np.eye(_size(n))
+
+
+def total(n: int) -> NDArray[np.float64]:
+    """The row of ones, 1 x n: sum the attribute away but keep its axis, of length 1."""
+    return np.ones((1, _size(n)))
+
+
+def point(n: int, j: int) -> NDArray[np.float64]:
+    """e_j, 1 x n: only the records whose code is j."""
+    return subset(n, [j])
+
+
+def subset(n: int, members: Iterable[int]) -> NDArray[np.float64]:
+    """e_S, 1 x n: the records whose code is any of ``members`` (distinct, at least one).
+
+    >>> subset(4, [0, 3])
+    array([[1., 0., 0., 1.]])
+    """
+    size = _size(n)
+    codes = [_code(member, size, "members") for member in members]
+    if not codes:
+        raise InvalidInput(
+            "subset got no members, but needs at least one code; name the codes to count"
+        )
+    if len(set(codes)) < len(codes):
+        raise InvalidInput(f"subset got members {codes}, but each must occur once; drop repeats")
+    row = np.zeros((1, size))
+    row[0, codes] = 1.0
+    return row
+
+
+def range_(n: int, lo: int, hi: int) -> NDArray[np.float64]:
+    """The range lo..hi with both ends counted in, 1 x n; also named ``pgmkit.queries.range``.
+
+    >>> range_(5, 1, 3)
+    array([[0., 1., 1., 1., 0.]])
+    """
+    return ranges(n, [(lo, hi)])
+
+
+def ranges(n: int, bounds: Iterable[tuple[int, int]]) -> NDArray[np.float64]:
+    """One row for each (lo, hi) of ``bounds``, both ends counted in; len(bounds) x n.
+
+    >>> ranges(4, [(0, 1), (1, 3)])
+    array([[1., 1., 0., 0.],
+           [0., 1., 1., 1.]])
+    """
+    size = _size(n)
+    checked = [_bounds(pair, size) for pair in bounds]
+    if not checked:
+        raise InvalidInput("ranges got no bounds, but needs at least one (lo, hi); pass some")
+    lo, hi = np.array(checked).T[:, :, None]
+    codes = np.arange(size)
+    inside: NDArray[np.bool_] = (lo <= codes) & (codes <= hi)
+    return inside.astype(np.float64)
+
+
+def prefix(n: int) -> NDArray[np.float64]:
+    """P, n x n: the CDF. Row b counts the records whose code is at most b.
+
+    >>> prefix(3) @ [5, 2, 1]
+    array([5., 7., 8.])
+    """
+    return np.tri(_size(n))
+
+
+def compress(
+    mapping: Mapping[int, int] | Sequence[int], n_out: int | None = None
+) -> NDArray[np.float64]:
+    """R_f, n_out x n: recode the attribute, code a becoming ``mapping[a]``.
+
+    ``mapping`` gives a new code for every old one: a sequence of length n, or a dict whose keys
+    are exactly 0..n-1. ``n_out`` is the number of new codes, by default the largest of them plus
+    1; a new code that nothing maps to answers 0.
+
+    >>> compress([0, 0, 1]) @ [5, 2, 1]
+    array([7., 1.])
+    """
+    new = _new_codes(mapping)
+    rows = max(new) + 1 if n_out is None else _size(n_out, "n_out")
+    if min(new) < 0 or max(new) >= rows:
+        raise InvalidInput(
+            f"compress got new codes from {min(new)} to {max(new)}, but they must be at least 0 "
+            f"and below n_out{'' if n_out is None else f' = {rows}'}; renumber them or raise n_out"
+        )
+    matrix = np.zeros((rows, len(new)))
+    matrix[new, np.arange(len(new))] = 1.0
+    return matrix
+
+
+def mean(n: int, values: ArrayLike | None = None) -> NDArray[np.float64]:
+    """E, 1 x n: the sum over records of the attribute's value, to be divided by their number.
+
+    ``values`` are the n numbers that the codes stand for, by default the codes 0..n-1.
+
+    >>> mean(3) @ [5, 2, 1] / (total(3) @ [5, 2, 1])
+    array([0.5])
+    """
+    return moments(n, 1, values)
+
+
+def moments(n: int, k: int, values: ArrayLike | None = None) -> NDArray[np.float64]:
+    """E_k, k x n: row b - 1 sums the b-th power of the attribute's value, b = 1..k.
+
+    ``values`` are the n numbers that the codes stand for, by default the codes 0..n-1. Raises
+    `InvalidInput` where a power is too large for float64.
+
+    >>> moments(3, 2)
+    array([[0., 1., 2.],
+           [0., 1., 4.]])
+    """
+    size = _size(n)
+    if values is None:
+        values = np.arange(size)
+    row = as_matrix(values, "values")
+    if np.ndim(values) != 1 or row.shape[1] != size:
+        raise InvalidInput(
+            f"values has shape {np.shape(values)}, but must be a vector of length n = {size}; give "
+            "one number for each code"
+        )
+    powers = np.arange(1, _size(k, "k") + 1)[:, None]
+    with np.errstate(over="ignore"):
+        matrix: NDArray[np.float64] = row**powers
+    if not np.isfinite(matrix).all():
+        raise InvalidInput(
+            f"moments up to k = {k} are too large for float64; lower k or rescale the values"
+        )
+    return matrix
+
+
+@dataclass(frozen=True, eq=False, init=False, repr=False)
+class FactoredQuery:
+    """A Kronecker product of per-attribute matrices as a query on the whole joint (Definition 4).
+
+    ``factors`` maps an attribute to its matrix r_i x n_i, dense or scipy-sparse, negative entries
+    included; a vector stands for one row. Attributes left out are summed away and leave no axis:
+    the answers have the shape (r_1, ..., r_d), axes in the mapping's order, in counts. No factor
+    at all asks for the total. The matrices are copied and read-only. Raises `InvalidInput` for an
+    attribute that is not a string or a factor that is not a finite matrix.
+
+    >>> query = FactoredQuery({"age": prefix(10), "income": identity(2)})
+    >>> query.attributes, query.shape
+    (('age', 'income'), (10, 2))
+    """
+
+    factors: Mapping[str, Matrix]
+
+    def __init__(self, factors: Mapping[str, MatrixLike]) -> None:
+        if not isinstance(factors, Mapping):
+            raise InvalidInput(
+                f"FactoredQuery got {type(factors).__name__}, but needs a mapping from attribute "
+                'to matrix, such as {"age": prefix(10)}'
+            )
+        for attribute in factors:
+            if not isinstance(attribute, str):
+                raise InvalidInput(
+                    f"FactoredQuery got the attribute {attribute!r}, but attributes are strings; "
+                    "use the domain's names"
+                )
+        checked = {a: as_matrix(f, f"the query's factor of {a!r}") for a, f in factors.items()}
+        object.__setattr__(self, "factors", MappingProxyType(checked))
+
+    @classmethod
+    def marginal(cls, domain: Domain, clique: Sequence[str]) -> FactoredQuery:
+        """The marginal of ``clique``: the identity on each of its attributes."""
+        return cls({a: identity(domain.sizes[a]) for a in domain.clique(clique)})
+
+    @classmethod
+    def cdf(cls, domain: Domain, clique: Sequence[str]) -> FactoredQuery:
+        """The multivariate CDF of ``clique``: entry (b_1, ..., b_d) counts a_i <= b_i for all i.
+
+        >>> from pgmkit.domain import Domain
+        >>> FactoredQuery.cdf(Domain({"age": 10, "sex": 2}), ["age"]).shape
+        (10,)
+        """
+        return cls({a: prefix(domain.sizes[a]) for a in domain.clique(clique)})
+
+    @property
+    def attributes(self) -> tuple[str, ...]:
+        """The attributes that have a factor, in the order of the answers' axes."""
+        return tuple(self.factors)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(r_1, ..., r_d): the shape of the answers."""
+        return tuple(int(factor.shape[0]) for factor in self.factors.values())
+
+    def check(self, domain: Domain) -> None:
+        """Raises `InvalidInput` for an unknown attribute or a factor of the wrong width."""
+        domain.clique(self.attributes, "the query")
+        for attribute, factor in self.factors.items():
+            size = domain.sizes[attribute]
+            if factor.shape[1] != size:
+                raise InvalidInput(
+                    f"the query's factor of {attribute!r} has {factor.shape[1]} columns, but must "
+                    f"have {size}, one for each code; build it with n = {size}"
+                )
+
+    def __repr__(self) -> str:
+        shapes = ", ".join(f"{a}: {f.shape[0]}x{f.shape[1]}" for a, f in self.factors.items())
+        return f"FactoredQuery({{{shapes}}})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FactoredQuery, (dict(self.factors),)  # a mappingproxy does not pickle
+
+
+def _new_codes(mapping: Any) -> list[int]:
+    if isinstance(mapping, Mapping):
+        codes = np.arange(len(mapping)).tolist()
+        if set(mapping) != set(codes):
+            raise InvalidInput(
+                f"compress got a mapping with the keys {list(mapping)!r:.80}, but they must be "
+                "0..n-1, all the codes of the attribute; give every code a new one"
+            )
+        mapping = [mapping[code] for code in codes]
+    if not isinstance(mapping, (Sequence, np.ndarray)) or len(mapping) == 0:
+        raise InvalidInput(
+            f"compress got {mapping!r}, but needs a dict or a sequence with a new code for each "
+            "old one; write [f(a) for a in codes] for a function f"
+        )
+    return [_integer(code, "compress's new code") for code in mapping]
+
+
+def _integer(value: Any, name: str) -> int:
+    try:
+        if isinstance(value, (bool, np.bool_)):
+            raise TypeError
+        return operator.index(value)
+    except TypeError:
+        raise InvalidInput(f"{name} is {value!r}, but must be an integer; pass one") from None
+
+
+def _size(n: Any, name: str = "n") -> int:
+    size = _integer(n, name)
+    if size < 1:
+        raise InvalidInput(f"{name} is {size}, but must be at least 1; pass a positive integer")
+    return size
+
+
+def _code(value: Any, n: int, name: str) -> int:
+    code = _integer(value, f"a code in {name}")
+    if not 0 <= code < n:
+        raise InvalidInput(
+            f"{name} has the code {code}, but codes are 0..{n - 1}; pass one of them"
+        )
+    return code
+
+
+def _bounds(pair: Any, n: int) -> tuple[int, int]:
+    try:
+        lo, hi = pair
+    except (TypeError, ValueError):
+        raise InvalidInput(f"a range is {pair!r}, but must be a pair (lo, hi); pass two") from None
+    lo, hi = _code(lo, n, "the range"), _code(hi, n, "the range")
+    if lo > hi:
+        raise InvalidInput(f"the range has lo = {lo} above hi = {hi}; swap them")
+    return lo, hi
+
+
+# The public name. No function of this module may use the builtin, which it hides here.
+range = range_

@@ -1,0 +1,161 @@
+"""The building blocks against loops over records, and the checks of FactoredQuery."""
+
+import pickle
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pgmkit import queries as q
+from pgmkit.domain import Domain
+from pgmkit.errors import InvalidInput
+
+RECORDS = np.random.default_rng(0).integers(0, 6, size=200)
+COUNTS = np.bincount(RECORDS, minlength=6)
+
+
+@given(bounds=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=5))
+def test_ranges_count_both_ends(bounds: list[tuple[int, int]]) -> None:
+    ordered = [(min(pair), max(pair)) for pair in bounds]
+    expected = [sum(lo <= r <= hi for r in RECORDS) for lo, hi in ordered]
+    np.testing.assert_array_equal(q.ranges(6, ordered) @ COUNTS, expected)
+    np.testing.assert_array_equal(q.range(6, *ordered[0]) @ COUNTS, expected[:1])
+
+
+def test_prefix_is_the_cdf() -> None:
+    expected = [np.sum(b >= RECORDS) for b in (0, 1, 2, 3, 4, 5)]
+    np.testing.assert_array_equal(q.prefix(6) @ COUNTS, expected)
+
+
+@given(members=st.sets(st.integers(0, 5), min_size=1))
+def test_subset_and_point_count_members(members: set[int]) -> None:
+    np.testing.assert_array_equal(
+        q.subset(6, members) @ COUNTS, [np.isin(RECORDS, [*members]).sum()]
+    )
+    first = min(members)
+    np.testing.assert_array_equal(q.point(6, first) @ COUNTS, [np.sum(first == RECORDS)])
+
+
+def test_identity_and_total() -> None:
+    np.testing.assert_array_equal(q.identity(6) @ COUNTS, COUNTS)
+    np.testing.assert_array_equal(q.total(6) @ COUNTS, [200])
+
+
+@given(new=st.lists(st.integers(0, 3), min_size=6, max_size=6))
+def test_compress_counts_recoded_records(new: list[int]) -> None:
+    expected = np.bincount(np.array(new)[RECORDS], minlength=4)
+    for mapping in (new, dict(enumerate(new)), np.array(new)):
+        np.testing.assert_array_equal(q.compress(mapping, 4) @ COUNTS, expected)  # type: ignore[arg-type]
+    assert q.compress(new).shape == (max(new) + 1, 6)
+
+
+def test_mean_and_moments_sum_powers() -> None:
+    values = np.array([-2.0, -1.0, 0.5, 1.0, 10.0, 3.0])
+    np.testing.assert_allclose(q.mean(6) @ COUNTS / 200, [RECORDS.mean()])
+    np.testing.assert_allclose(q.mean(6, values) @ COUNTS / 200, [values[RECORDS].mean()])
+    for v in (None, values):
+        numbers = (np.arange(6.0) if v is None else v)[RECORDS]
+        expected = [np.sum(numbers**b) for b in (1, 2, 3)]
+        np.testing.assert_allclose(q.moments(6, 3, v) @ COUNTS, expected)
+
+
+def test_every_block_is_a_float64_matrix() -> None:
+    blocks = [
+        q.identity(3), q.total(3), q.point(3, 0), q.subset(3, [1]), q.range(3, 0, 1),
+        q.ranges(3, [(0, 1)]), q.prefix(3), q.compress([0, 1, 0]), q.mean(3), q.moments(3, 2),
+        q.mean(3, [1, 2, 3]), q.identity(np.int64(3)),  # type: ignore[arg-type]
+    ]  # fmt: skip
+    assert all(b.ndim == 2 and b.shape[1] == 3 and b.dtype == np.float64 for b in blocks)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: q.identity(0), "n is 0"),
+        (lambda: q.total(-1), "n is -1"),
+        (lambda: q.prefix(2.0), "n is 2.0"),  # type: ignore[arg-type]
+        (lambda: q.prefix(True), "n is True"),
+        (lambda: q.point(3, 3), "code 3, but codes are 0..2"),
+        (lambda: q.point(3, -1), "code -1"),
+        (lambda: q.subset(3, []), "no members"),
+        (lambda: q.subset(3, [1, 1]), "once"),
+        (lambda: q.subset(3, [True, False]), "must be an integer"),
+        (lambda: q.range(3, 2, 1), "lo = 2 above hi = 1"),
+        (lambda: q.range(3, 0, 3), "code 3"),
+        (lambda: q.ranges(3, []), "no bounds"),
+        (lambda: q.ranges(3, [(1,)]), "pair"),  # type: ignore[list-item]
+        (lambda: q.compress([]), "new code for each"),
+        (lambda: q.compress(abs), "new code for each"),  # type: ignore[arg-type]
+        (lambda: q.compress([0, -1]), "from -1 to 0"),
+        (lambda: q.compress([0, 2], 2), "below n_out = 2"),
+        (lambda: q.compress({0: 0, 2: 1}), "keys"),
+        (lambda: q.compress([0.5, 1]), "must be an integer"),  # type: ignore[list-item]
+        (lambda: q.compress("ab"), "must be an integer"),  # type: ignore[arg-type]
+        (lambda: q.moments(3, 0), "k is 0"),
+        (lambda: q.mean(3, [1, 2]), "length n = 3"),
+        (lambda: q.mean(3, [[1, 2, 3]]), "vector"),
+        (lambda: q.mean(2, [1, np.nan]), "not finite"),
+        (lambda: q.moments(2, 2, [1, 1e200]), "too large"),
+    ],
+)
+def test_bad_arguments_are_refused(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        make()
+
+
+DOMAIN = Domain({"age": 4, "sex": 2, "job": 3})
+
+
+def test_factored_query_keeps_order_shapes_and_entries() -> None:
+    haar = [1, -1]
+    query = q.FactoredQuery({"job": sp.eye(3), "sex": haar})
+    assert query.attributes == ("job", "sex")
+    assert query.shape == (3, 1)
+    np.testing.assert_array_equal(query.factors["sex"], [[1, -1]])
+    query.check(DOMAIN)
+    assert repr(query) == "FactoredQuery({job: 3x3, sex: 1x2})"
+    assert q.FactoredQuery({}).shape == ()
+
+
+def test_factored_query_is_frozen() -> None:
+    factor = np.eye(2)
+    query = q.FactoredQuery({"sex": factor})
+    factor[0, 0] = 5
+    np.testing.assert_array_equal(query.factors["sex"], np.eye(2))
+    with pytest.raises(AttributeError):
+        query.factors = {}  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        query.factors["sex"] = factor  # type: ignore[index]
+    with pytest.raises(ValueError, match="read-only"):
+        query.factors["sex"][0, 0] = 5
+    assert pickle.loads(pickle.dumps(query)).shape == query.shape
+
+
+def test_marginal_and_cdf_follow_the_clique_order() -> None:
+    marginal = q.FactoredQuery.marginal(DOMAIN, ["job", "age"])
+    assert (marginal.attributes, marginal.shape) == (("job", "age"), (3, 4))
+    np.testing.assert_array_equal(marginal.factors["job"], np.eye(3))
+    cdf = q.FactoredQuery.cdf(DOMAIN, ["age"])
+    np.testing.assert_array_equal(cdf.factors["age"], np.tril(np.ones((4, 4))))
+    with pytest.raises(InvalidInput, match="height"):
+        q.FactoredQuery.cdf(DOMAIN, ["height"])
+
+
+@pytest.mark.parametrize(
+    ("factors", "message"),
+    [
+        ({"height": [1, 1]}, "unknown attribute 'height'"),
+        ({"age": np.eye(3)}, "factor of 'age' has 3 columns, but must have 4"),
+        ({"age": [1, 1]}, "factor of 'age' has 2 columns"),
+        ({"age": [1, np.nan, 0, 0]}, "factor of 'age' .*not finite"),
+        ({"age": np.ones((1, 1, 4))}, "factor of 'age' has 3 dimensions"),
+        ({0: np.eye(4)}, "attributes are strings"),
+        ("age", "mapping"),
+    ],
+)
+def test_a_bad_query_is_refused(factors: dict[str, np.ndarray], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        q.FactoredQuery(factors).check(DOMAIN)

@@ -1,0 +1,217 @@
+"""A noisy linear view of one marginal: the input of estimation."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from pgmkit.errors import InvalidInput
+from pgmkit.kronecker import Kronecker
+from pgmkit.matrix import Matrix, MatrixLike, as_matrix, is_sparse
+from pgmkit.queries import FactoredQuery
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    from pgmkit.domain import Domain
+
+__all__ = ["Measurement"]
+
+QueryMatrix: TypeAlias = "MatrixLike | Kronecker | FactoredQuery | Sequence[MatrixLike]"
+
+
+@dataclass(frozen=True, eq=False, init=False, repr=False)
+class Measurement:
+    """values = matrix @ marginal(clique).ravel() + N(0, stddev^2), independent noise, in counts.
+
+    ``values``: finite numbers, one for each row of ``matrix``; the natural shape is accepted (that
+    of the marginal, or (r_1, ..., r_d) for a Kronecker product) and stored flattened in C order.
+    ``stddev``: of the noise on each value, in counts, above 0.
+    ``matrix``: None for the marginal itself; a 2-D array or scipy-sparse matrix whose columns are
+    the marginal's cells in C order; a `Kronecker`; or what is turned into one: a list or tuple of
+    one matrix for each attribute of the clique (never the rows of one matrix: wrap those in
+    `numpy.array`), or a `FactoredQuery` over exactly the clique's attributes.
+    The empty clique is the total: one value.
+
+    Arrays are copied and read-only. Raises `InvalidInput`, naming the clique, for what is wrong
+    whatever the domain; `check` does the rest.
+
+    >>> Measurement(["sex"], [520.3, 478.1], stddev=10.0)
+    Measurement(('sex',), 2 values, stddev=10.0)
+    >>> Measurement(["age", "sex"], [1.0, 2.0, 3.0], 1.0, matrix=[np.eye(3), [1, -1]])
+    Measurement(('age', 'sex'), 3 values, stddev=1.0, matrix=Kronecker(3x3 (x) 1x2))
+    """
+
+    clique: tuple[str, ...]
+    values: NDArray[np.float64]
+    stddev: float
+    matrix: Matrix | Kronecker | None
+    # Of the values, so that `check` sees a transposed table.
+    _given_shape: tuple[int, ...] = field(init=False)
+
+    def __init__(
+        self,
+        clique: Sequence[str],
+        values: ArrayLike,
+        stddev: float,
+        matrix: QueryMatrix | None = None,
+    ) -> None:
+        checked = _checked_clique(clique)
+        name = _name(checked)
+        given = _checked_values(values, name)
+        flat = given.reshape(-1)
+        flat.setflags(write=False)
+        object.__setattr__(self, "clique", checked)
+        object.__setattr__(self, "values", flat)
+        object.__setattr__(self, "stddev", _checked_stddev(stddev, name))
+        object.__setattr__(self, "matrix", _checked_matrix(matrix, checked, name))
+        object.__setattr__(self, "_given_shape", given.shape)
+        if self.matrix is not None:
+            self._check_rows(self.matrix)
+
+    def check(self, domain: Domain) -> None:
+        """Raises `InvalidInput` unless the measurement fits ``domain``: its attributes are known,
+        and the values (or the matrix's columns) are as many as the marginal's cells.
+        """
+        name = _name(self.clique)
+        domain.clique(self.clique, name)
+        if isinstance(self.matrix, Kronecker):
+            self._check_factors(self.matrix, domain)
+            return
+        cells = domain.size(self.clique)
+        if self.matrix is not None and self.matrix.shape[1] != cells:
+            raise InvalidInput(
+                f"{name} has a matrix of {self.matrix.shape[1]} columns, but the marginal has "
+                f"{cells} cells; give one column for each cell, in C order"
+            )
+        if self.matrix is None:
+            self._check_shape(domain.shape(self.clique), "the marginal has cells")
+
+    def _check_factors(self, matrix: Kronecker, domain: Domain) -> None:
+        for attribute, columns in zip(self.clique, matrix.column_shape, strict=True):
+            if columns != domain.sizes[attribute]:
+                raise InvalidInput(
+                    f"{_name(self.clique)} has a factor of {columns} columns for {attribute!r}, "
+                    f"but its size is {domain.sizes[attribute]}; give one column for each code, "
+                    "and the factors in the clique's order"
+                )
+
+    def _check_rows(self, matrix: Matrix | Kronecker) -> None:
+        rows = matrix.row_shape if isinstance(matrix, Kronecker) else (int(matrix.shape[0]),)
+        self._check_shape(rows, "the rows of its matrix ask")
+
+    def _check_shape(self, shape: tuple[int, ...], whose: str) -> None:
+        cells = math.prod(shape)
+        scalar = self._given_shape == () and cells == 1
+        if scalar or self._given_shape in ((cells,), shape):
+            return
+        raise InvalidInput(
+            f"{_name(self.clique)} has {len(self.values)} values (shape {self._given_shape}), but "
+            f"needs {cells} (shape {shape}), as {whose}; pass them flattened or in that shape"
+        )
+
+    def __repr__(self) -> str:
+        count = f"{len(self.values)} value{'s' if len(self.values) > 1 else ''}"
+        text = f"{self.clique!r}, {count}, stddev={self.stddev!r}"
+        if isinstance(self.matrix, Kronecker):
+            text += f", matrix={self.matrix!r}"
+        elif self.matrix is not None:
+            kind = "sparse" if is_sparse(self.matrix) else "dense"
+            text += f", matrix={kind} {self.matrix.shape[0]}x{self.matrix.shape[1]}"
+        return f"Measurement({text})"
+
+
+def _name(clique: tuple[str, ...]) -> str:
+    return f"measurement of {clique!r}"
+
+
+def _checked_clique(clique: Any) -> tuple[str, ...]:
+    if isinstance(clique, str):
+        raise InvalidInput(
+            f"measurement: clique is the string {clique!r}, but must be a sequence of attributes; "
+            f"write ({clique!r},)"
+        )
+    try:
+        names = tuple(clique)
+    except TypeError:
+        raise InvalidInput(
+            f"measurement: clique is {clique!r}, but must be a sequence of attributes"
+        ) from None
+    if not all(isinstance(name, str) for name in names):
+        raise InvalidInput(
+            f"measurement: clique is {names!r}, but attributes are strings; use the domain's names"
+        )
+    if len(set(names)) < len(names):
+        raise InvalidInput(
+            f"measurement: clique is {names!r}, but each attribute may occur once; drop repeats"
+        )
+    return names
+
+
+def _checked_values(values: Any, name: str) -> NDArray[np.float64]:
+    try:
+        given = np.asarray(values)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"{name} has values that are not an array ({error})") from error
+    if given.size == 0:
+        raise InvalidInput(f"{name} has no values, but needs at least one; leave it out instead")
+    if given.dtype.kind not in "iuf":
+        raise InvalidInput(
+            f"{name} has values of type {given.dtype}, but they must be real numbers (counts)"
+        )
+    checked = np.array(given, dtype=np.float64, order="C")
+    bad = checked[~np.isfinite(checked)]
+    if bad.size:
+        raise InvalidInput(
+            f"{name} has {bad.size} values that are not finite (the first is {bad[0]}), but all "
+            "must be finite; drop those cells, and their rows of the matrix"
+        )
+    return checked
+
+
+def _checked_stddev(stddev: Any, name: str) -> float:
+    if isinstance(stddev, numbers.Real) and not isinstance(stddev, bool):
+        try:
+            checked = float(stddev)
+        except OverflowError:
+            checked = math.inf
+        if 0 < checked < math.inf:
+            return checked
+    raise InvalidInput(
+        f"{name} has stddev {stddev!r}, but it must be a finite number above 0, the noise's "
+        "standard deviation in counts; use a small one for an answer that is nearly exact"
+    )
+
+
+def _checked_matrix(matrix: Any, clique: tuple[str, ...], name: str) -> Matrix | Kronecker | None:
+    if matrix is None:
+        return None
+    if isinstance(matrix, FactoredQuery):
+        if set(matrix.attributes) != set(clique):
+            raise InvalidInput(
+                f"{name} has a query over {matrix.attributes!r}, but it must be over exactly the "
+                "clique's attributes; add total(n) for one that is summed away"
+            )
+        matrix = [matrix.factors[attribute] for attribute in clique]
+    if isinstance(matrix, (list, tuple)):
+        matrix = Kronecker(
+            [as_matrix(f, f"{name}: matrix factor {i}") for i, f in enumerate(matrix)]
+        )
+    if isinstance(matrix, Kronecker):
+        if len(matrix.factors) != len(clique):
+            raise InvalidInput(
+                f"{name} has {len(matrix.factors)} Kronecker factors, but needs {len(clique)}, one "
+                "for each attribute; for the rows of one matrix pass numpy.array(rows)"
+            )
+        return matrix
+    if np.ndim(matrix) != 2:
+        raise InvalidInput(
+            f"{name} has a matrix of {np.ndim(matrix)} dimensions, but it must have 2 (values x "
+            "cells); write matrix[None, :] for one row, numpy.diag(weights) for weights"
+        )
+    return as_matrix(matrix, f"{name}: matrix")

@@ -1,0 +1,177 @@
+"""What a Measurement accepts, stores and refuses."""
+
+import dataclasses
+import pickle
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from pgmkit.domain import Domain
+from pgmkit.errors import InvalidInput
+from pgmkit.kronecker import Kronecker
+from pgmkit.measurement import Measurement
+from pgmkit.queries import FactoredQuery, identity, prefix, total
+
+DOMAIN = Domain({"age": 4, "sex": 2, "job": 3})
+CLIQUE = ("age", "sex")
+
+
+def test_arrays_are_copied_flattened_and_read_only() -> None:
+    table, matrix = np.arange(8).reshape(4, 2), np.eye(8)
+    plain, full = Measurement(list(CLIQUE), table, 2), Measurement(CLIQUE, range(8), 2, matrix)
+    matrix[0, 0] = 9
+    assert plain.clique == CLIQUE
+    assert plain.stddev == 2.0
+    np.testing.assert_array_equal(plain.values, np.arange(8.0))
+    np.testing.assert_array_equal(full.matrix, np.eye(8))
+    assert plain.values.dtype == np.float64
+    table[:] = 0
+    for array in (plain.values, full.matrix):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 1.0  # type: ignore[index]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        plain.stddev = 1.0  # type: ignore[misc]
+    plain.check(DOMAIN)
+    full.check(DOMAIN)
+
+
+def test_copies_keep_the_record() -> None:
+    measurement = Measurement(CLIQUE, np.arange(8).reshape(4, 2), 2)
+    for copy in (pickle.loads(pickle.dumps(measurement)), dataclasses.replace(measurement)):
+        np.testing.assert_array_equal(copy.values, measurement.values)
+        copy.check(DOMAIN)
+    assert dataclasses.replace(measurement, stddev=3).stddev == 3.0
+
+
+@pytest.mark.parametrize("values", [[100.0], 100.0, np.array(100)])
+def test_the_empty_clique_measures_the_total(values: Any) -> None:
+    measurement = Measurement((), values, 1.0)
+    measurement.check(DOMAIN)
+    assert measurement.values.shape == (1,)
+    assert repr(measurement) == "Measurement((), 1 value, stddev=1.0)"
+
+
+@pytest.mark.parametrize(
+    "matrix",
+    [
+        Kronecker([prefix(4), total(2)]),
+        [prefix(4), [1, 1]],
+        (sp.csr_array(prefix(4)), total(2)),
+        FactoredQuery({"sex": total(2), "age": prefix(4)}),
+    ],
+)
+def test_factors_become_a_kronecker_in_the_clique_order(matrix: Any) -> None:
+    for values in (np.ones(4), np.ones((4, 1))):
+        measurement = Measurement(CLIQUE, values, 1.0, matrix)
+        assert isinstance(measurement.matrix, Kronecker)
+        np.testing.assert_array_equal(
+            measurement.matrix.to_dense(), np.kron(prefix(4), np.ones((1, 2)))
+        )
+        measurement.check(DOMAIN)
+
+
+@pytest.mark.parametrize("matrix", [np.ones((3, 8)), sp.coo_matrix(np.ones((3, 8)))])
+def test_matrices_dense_and_sparse(matrix: Any) -> None:
+    measurement = Measurement(CLIQUE, [1, 2, 3], 1.0, matrix)
+    measurement.check(DOMAIN)
+    np.testing.assert_array_equal(measurement.matrix @ np.ones(8), [8, 8, 8])  # type: ignore[operator]
+    assert "3x8" in repr(measurement)
+
+
+@pytest.mark.parametrize("stddev", [1, 0.5, np.float32(0.5), np.int64(3), Fraction(1, 3), 1e-300])
+def test_any_positive_number_is_a_stddev(stddev: Any) -> None:
+    assert Measurement(["sex"], [1, 2], stddev).stddev == float(stddev)
+
+
+@pytest.mark.parametrize(
+    "stddev", [0, -1.0, np.nan, np.inf, True, np.True_, "1", None, 1j, [1.0], 10**400]
+)
+def test_a_bad_stddev_is_refused(stddev: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"\('sex',\) has stddev .* above 0"):
+        Measurement(["sex"], [1, 2], stddev)
+
+
+@pytest.mark.parametrize(
+    ("clique", "message"),
+    [
+        ("sex", r"string 'sex'.*write \('sex',\)"),
+        (("sex", "sex"), "once"),
+        ((1, "sex"), "strings"),
+        (None, "sequence"),
+    ],
+)
+def test_a_bad_clique_is_refused(clique: Any, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        Measurement(clique, [1, 2], 1.0)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([], "no values"),
+        ([1, np.nan], "not finite .*nan"),
+        ([np.inf, 1], "not finite .*inf"),
+        ([1j, 2], "real numbers"),
+        (["a", "b"], "real numbers"),
+        (None, "real numbers"),
+        ([True, False], "real numbers"),
+        ([[1], [1, 2]], "not an array"),
+    ],
+)
+def test_bad_values_are_refused(values: Any, message: str) -> None:
+    with pytest.raises(InvalidInput, match=rf"\('sex',\).*{message}"):
+        Measurement(["sex"], values, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("matrix", "message"),
+    [
+        (np.array([[1, np.nan]]), "matrix has 1 entries that are not finite"),
+        (np.ones(2), "1 dimensions"),
+        (np.ones((2, 2, 2)), "3 dimensions"),
+        ("identity", "0 dimensions"),
+        (np.ones((3, 2)), "needs 3"),
+        (sp.eye(3), "needs 3"),
+        ([identity(3)], "needs 3"),
+        ([identity(2), identity(1)], "2 Kronecker factors, but needs 1"),
+        ([[1, 0], [0, 1]], r"numpy.array\(rows\)"),
+        ([np.array([[1, np.inf]])], "matrix factor 0 has"),
+        (FactoredQuery({"age": identity(2)}), "exactly the clique's"),
+        (FactoredQuery({}), "exactly the clique's"),
+        (np.array([["a", "b"]]), "real numbers"),
+    ],
+)
+def test_a_bad_matrix_is_refused(matrix: Any, message: str) -> None:
+    with pytest.raises(InvalidInput, match=rf"\('sex',\).*{message}"):
+        Measurement(["sex"], [1, 2], 1.0, matrix)
+
+
+@pytest.mark.parametrize(
+    ("measurement", "message"),
+    [
+        (Measurement(["height"], [1.0], 1.0), "unknown attribute 'height'"),
+        (Measurement(["age"], [1.0], 1.0), "has 1 values .* needs 4"),
+        (Measurement(["age"], 1.0, 1.0), "has 1 values .* needs 4"),
+        (Measurement((), [1.0, 2.0], 1.0), "has 2 values .* needs 1"),
+        (
+            Measurement(CLIQUE, np.ones((2, 4)), 1.0),
+            r"shape \(2, 4\)\), but needs 8 \(shape \(4, 2",
+        ),
+        (Measurement(CLIQUE, np.ones((8, 1)), 1.0), r"shape \(8, 1\)"),
+        (Measurement(CLIQUE, [1.0], 1.0, np.ones((1, 4))), "4 columns, but the marginal has 8"),
+        (Measurement(CLIQUE, [1.0], 1.0, sp.csr_array(np.ones((1, 9)))), "9 columns"),
+        (Measurement(CLIQUE, np.ones(8), 1.0, [identity(2), identity(4)]), "2 columns for 'age'"),
+    ],
+)
+def test_check_names_the_measurement_and_the_misfit(measurement: Measurement, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message) as caught:
+        measurement.check(DOMAIN)
+    assert repr(measurement.clique) in str(caught.value)
+
+
+def test_a_table_of_the_wrong_shape_for_a_matrix_is_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"shape \(1, 4\)"):
+        Measurement(CLIQUE, np.ones((1, 4)), 1.0, [prefix(4), total(2)])

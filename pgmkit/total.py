@@ -1,0 +1,145 @@
+"""The total number of records from noisy measurements (McKenna et al., 2019, section E.1)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pgmkit.errors import InvalidInput, TotalUndetermined
+from pgmkit.kronecker import Kronecker
+from pgmkit.matrix import Matrix, as_dense, is_sparse
+from pgmkit.measurement import Measurement
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pgmkit.domain import Domain
+
+__all__ = ["TotalEstimate", "estimate_total"]
+
+# How far Q^T w may be from the vector of ones, cell by cell: the estimate's bias is then at most
+# this fraction of the total.
+_TOLERANCE = 1e-8
+# A sparse matrix of at most this many cells is solved densely, exactly; a larger one iteratively.
+_DENSE_CELLS = 2**22
+
+
+@dataclass(frozen=True)
+class TotalEstimate:
+    """An unbiased estimate of the total, in counts, and the standard deviation of its error."""
+
+    value: float
+    stddev: float
+
+
+def estimate_total(
+    measurements: Iterable[Measurement], domain: Domain | None = None
+) -> TotalEstimate:
+    """The total that the measurements imply, by inverse variance (section E.1).
+
+    A measurement y = Q mu + noise determines the total if the vector of ones is in the row space
+    of Q: then w . y, with w the shortest solution of Q^T w = 1 (that is, w = (Q^+)^T 1), is its
+    unbiased estimate of least variance, stddev^2 |w|^2. Estimates of several measurements are
+    combined by inverse variance, which assumes that their noise is independent. Each measurement
+    is taken by itself: several that determine the total only together do not count.
+
+    A Kronecker product is solved factor by factor and never written out. Sparse matrices above
+    about four million cells go through scipy's iterative ``lsqr``; one too ill-conditioned for it is
+    counted as not determining the total.
+
+    The value is in counts, is not rounded and may be negative when the noise is large. ``domain``
+    is needed for nothing but checking the measurements against it first.
+
+    Raises `TotalUndetermined`, with the reason for each measurement, when none determines the
+    total; `InvalidInput` for something that is not a measurement or does not fit ``domain``.
+
+    >>> a = Measurement(["sex"], [520.0, 480.0], stddev=10.0)
+    >>> b = Measurement(["age"], [300.0, 300.0, 400.0, 100.0], stddev=10.0)
+    >>> round(estimate_total([a, b]).value, 3)
+    1033.333
+    """
+    values: list[float] = []
+    stddevs: list[float] = []
+    reasons: list[str] = []
+    for measurement in _checked(measurements, domain):
+        weights = _weights(measurement)
+        if isinstance(weights, str):
+            reasons.append(weights)
+            continue
+        values.append(float(Kronecker(weights).matvec(measurement.values)[0]))
+        length = math.prod(float(np.linalg.norm(part)) for part in weights)
+        stddevs.append(measurement.stddev * length)
+    if not values:
+        raise TotalUndetermined(
+            f"no measurement determines the total: {_listed(reasons)}; pass total=..., or measure "
+            "a whole marginal or the empty clique"
+        )
+    return _combined(np.array(values), np.array(stddevs))
+
+
+def _checked(measurements: Any, domain: Domain | None) -> list[Measurement]:
+    if isinstance(measurements, Measurement):
+        raise InvalidInput("measurements is one Measurement, but must be a list; write [m]")
+    checked = list(measurements)
+    for measurement in checked:
+        if not isinstance(measurement, Measurement):
+            raise InvalidInput(
+                f"measurements holds {measurement!r}, but must hold Measurement records; build "
+                "them with Measurement(clique, values, stddev)"
+            )
+        if domain is not None:
+            measurement.check(domain)
+    return checked
+
+
+def _weights(measurement: Measurement) -> list[NDArray[np.float64]] | str:
+    """Vectors whose Kronecker product is w, or the reason why there is no w."""
+    matrix = measurement.matrix
+    if matrix is None:
+        return [np.ones(len(measurement.values))]
+    parts = list(matrix.factors) if isinstance(matrix, Kronecker) else [matrix]
+    weights = []
+    for i, part in enumerate(parts):
+        w, misfit = _shortest_solution(part)
+        if not misfit <= _TOLERANCE:
+            which = f"factor of {measurement.clique[i]!r}" if len(parts) > 1 else "matrix"
+            return (
+                f"{measurement.clique!r}: the row of ones is not in the row space of its {which} "
+                f"(misfit {misfit:.2g})"
+            )
+        weights.append(w)
+    return weights
+
+
+def _shortest_solution(matrix: Matrix) -> tuple[NDArray[np.float64], float]:
+    """The shortest least-squares solution w of Q^T w = 1, and max |Q^T w - 1|."""
+    ones = np.ones(matrix.shape[1])
+    if is_sparse(matrix) and math.prod(matrix.shape) > _DENSE_CELLS:
+        from scipy.sparse.linalg import lsqr
+
+        limit = max(1000, 4 * min(matrix.shape))
+        w = lsqr(matrix.T, ones, atol=1e-14, btol=1e-14, conlim=0, iter_lim=limit)[0]
+    else:
+        w = np.linalg.lstsq(as_dense(matrix).T, ones, rcond=None)[0]
+    return w, float(np.abs(matrix.T @ w - ones).max())
+
+
+def _combined(values: NDArray[np.float64], stddevs: NDArray[np.float64]) -> TotalEstimate:
+    # Relative to the smallest, so that no variance underflows.
+    least = float(stddevs.min())
+    weights = (least / stddevs) ** 2
+    return TotalEstimate(
+        value=float(weights @ values / weights.sum()),
+        stddev=least / math.sqrt(weights.sum()),
+    )
+
+
+def _listed(reasons: list[str]) -> str:
+    if not reasons:
+        return "there are no measurements"
+    more = f" and {len(reasons) - 5} more" if len(reasons) > 5 else ""
+    return "; ".join(reasons[:5]) + more

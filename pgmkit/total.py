@@ -48,8 +48,8 @@ def estimate_total(
     is taken by itself: several that determine the total only together do not count.
 
     A Kronecker product is solved factor by factor and never written out. Sparse matrices above
-    about four million cells go through scipy's iterative ``lsqr``; one too ill-conditioned for it is
-    counted as not determining the total.
+    about four million cells go through scipy's iterative ``lsqr``; one too ill-conditioned for it
+    is counted as not determining the total.
 
     The value is in counts, is not rounded and may be negative when the noise is large. ``domain``
     is needed for nothing but checking the measurements against it first.

@@ -17,7 +17,7 @@ from pgmkit.total import estimate_total
 
 
 def closed_form(matrix: np.ndarray, values: np.ndarray, stddev: float) -> tuple[float, float]:
-    weights = np.ones(matrix.shape[1]) @ np.linalg.pinv(matrix)
+    weights = np.ones(matrix.shape[1]) @ np.linalg.pinv(matrix, rcond=1e-10)
     return float(weights @ values), stddev * float(np.linalg.norm(weights))
 
 

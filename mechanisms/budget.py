@@ -195,12 +195,17 @@ class Ledger:
     @property
     def remaining(self) -> float:
         """What is left, in the budget's unit; charging it leaves exactly zero."""
+        total = self.budget.total
+        if self.spent >= total:
+            return 0.0
         costs = [entry.cost for entry in self._entries]
-        rest = max(0.0, math.fsum([self.budget.total, *(-cost for cost in costs)]))
-        # The rounded difference may leave one unit in the last place: move to the float that
-        # makes the correctly rounded sum of all charges equal the total.
-        while rest > 0 and math.fsum([*costs, rest]) > self.budget.total:
+        rest = math.fsum([total, *(-cost for cost in costs)])
+        # The rounded difference may be one unit in the last place away from the float that makes
+        # the correctly rounded sum of all charges equal the total.
+        while math.fsum([*costs, rest]) > total:
             rest = math.nextafter(rest, 0.0)
+        while math.fsum([*costs, rest]) < total:
+            rest = math.nextafter(rest, math.inf)
         return rest
 
     def charge(self, step: str, mechanism: str, cost: float) -> None:

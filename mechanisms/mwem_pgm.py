@@ -84,9 +84,7 @@ def mwem_pgm(
     weights = dict(zip(workload.cliques, workload.weights, strict=True))
     picked: list[Clique] = []
 
-    def select(model: GraphicalModel, last: Round[GraphicalModel, Clique] | None) -> Clique | None:
-        if last is not None:
-            picked.append(last.picked)
+    def select(model: GraphicalModel, _last: Round[GraphicalModel, Clique] | None) -> Clique | None:
         if len(picked) == rounds:
             return None
         limit = settings.model_mb * (len(picked) + 1) / rounds
@@ -102,8 +100,8 @@ def mwem_pgm(
         )
 
     def measure(clique: Clique) -> list[Measurement]:
-        step = f"round {len(picked) + 1}: measure"
-        return [curator.measure(clique, measure_cost, step=step)]
+        picked.append(clique)
+        return [curator.measure(clique, measure_cost, step=f"round {len(picked)}: measure")]
 
     first = [curator.measure((a,), one_way / len(domain), step="first: measure") for a in domain]
     update = estimator(domain, curator.public_total)
@@ -119,9 +117,7 @@ def estimator(
     """The update step: re-estimate from all measurements, warm. Its scope has no private data."""
     from pgmkit.estimation import estimate
 
-    def update(
-        model: GraphicalModel | None, measurements: Sequence[Measurement]
-    ) -> GraphicalModel:
+    def update(model: GraphicalModel | None, measurements: Sequence[Measurement]) -> GraphicalModel:
         return estimate(domain, measurements, total=total, warm_start=model)
 
     return update

@@ -1,0 +1,328 @@
+"""The Curator: sensitivities on real neighbours, laws of the draws, charges, refusals, leaks."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from mechanisms.budget import Budget, BudgetExceeded
+from mechanisms.curator import NEIGHBOURS, Curator
+from mechanisms.noise import ExactNoise, Noise, SeededNoise
+from pgmkit.dataset import Dataset
+from pgmkit.domain import Clique, Domain
+from pgmkit.errors import InvalidInput
+
+DOMAIN = Domain({"a": 2, "b": 3, "c": 4})
+CLIQUES: list[Clique] = [("a",), ("b",), ("a", "b"), ("c", "a"), ("a", "b", "c")]
+NOISES: list[Callable[[], Noise]] = [ExactNoise, lambda: SeededNoise(np.random.default_rng(1))]
+
+
+def random_data(rng: np.random.Generator, rows: int = 200) -> Dataset:
+    return Dataset(DOMAIN, {a: rng.integers(0, n, rows) for a, n in DOMAIN.sizes.items()})
+
+
+def neighbour(data: Dataset, relation: str, rng: np.random.Generator) -> Dataset:
+    """A random neighbour under the relation, built row by row."""
+    columns = {a: data.columns[a].astype(int).tolist() for a in DOMAIN}
+    row = int(rng.integers(len(data)))
+    if relation == "replace-one":
+        for a, n in DOMAIN.sizes.items():
+            columns[a][row] = int(rng.integers(n))
+    elif rng.random() < 0.5:
+        for a in DOMAIN:
+            del columns[a][row]
+    else:
+        for a, n in DOMAIN.sizes.items():
+            columns[a].append(int(rng.integers(n)))
+    return Dataset(DOMAIN, columns)
+
+
+def curator(budget: Budget, relation: str = "replace-one", **options: object) -> Curator:
+    data = random_data(np.random.default_rng(0))
+    return Curator(data, budget, neighbours=relation, **options)  # type: ignore[arg-type]
+
+
+class Recorder:
+    """Noise that adds nothing and records what it was asked: the draws, to price afterwards."""
+
+    secure = True
+
+    def __init__(self) -> None:
+        self.draws: list[tuple[str, float]] = []
+        self.scores: list[np.ndarray] = []
+
+    def gaussian(self, counts: np.ndarray, scale: float) -> np.ndarray:
+        self.draws.append(("gaussian", scale))
+        return counts
+
+    def laplace(self, counts: np.ndarray, scale: float) -> np.ndarray:
+        self.draws.append(("laplace", scale))
+        return counts
+
+    def softmax(self, scores: np.ndarray, scale: float) -> int:
+        self.draws.append(("softmax", scale))
+        self.scores.append(scores)
+        return int(np.argmax(scores))
+
+
+def recording(owner: Curator) -> Recorder:
+    recorder = Recorder()
+    owner._noise = recorder
+    return recorder
+
+
+@pytest.mark.parametrize("relation", NEIGHBOURS)
+def test_sensitivities_bound_random_neighbours_and_are_attained(relation: str) -> None:
+    rng = np.random.default_rng(3)
+    stated = NEIGHBOURS[relation]
+    largest = {"l1": 0.0, "l2": 0.0, "score": 0.0}
+    fixed = {c: rng.random(DOMAIN.shape(c)) * 30 for c in CLIQUES}
+    for _ in range(400):
+        data = random_data(rng, 30)
+        other = neighbour(data, relation, rng)
+        assert (len(data) == len(other)) or not stated.rows_public
+        for c in CLIQUES:
+            before, after = data.marginal(c), other.marginal(c)
+            scores = [float(np.abs(m - fixed[c]).sum()) for m in (before, after)]
+            largest["l1"] = max(largest["l1"], float(np.abs(before - after).sum()))
+            largest["l2"] = max(largest["l2"], float(np.sqrt(((before - after) ** 2).sum())))
+            largest["score"] = max(largest["score"], abs(scores[0] - scores[1]))
+    assert largest["l1"] == stated.l1
+    assert largest["l2"] == pytest.approx(stated.l2)
+    assert largest["score"] == pytest.approx(stated.l1)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.sampled_from(sorted(NEIGHBOURS)), st.integers(0, 2**32), st.booleans())
+def test_weighted_scores_move_at_most_by_what_is_paid_for(
+    relation: str, seed: int, pure: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    budget = Budget(1.0, 0.0 if pure else 1e-6)
+    data = random_data(rng, 20)
+    estimates = {c: rng.random(DOMAIN.shape(c)) * 10 for c in CLIQUES}
+    weights = rng.uniform(0.1, 5, len(CLIQUES)).tolist()
+    scores, scales = [], []
+    for rows in (data, neighbour(data, relation, rng)):
+        owner = Curator(rows, budget, neighbours=relation)
+        recorder = recording(owner)
+        owner.choose(CLIQUES, estimates, 0.01, weights=weights, penalties=[1.0] * len(CLIQUES))
+        scores.append(recorder.scores[0])
+        scales.append(recorder.draws[0][1])
+    assert scales[0] == scales[1]
+    moved = float(np.abs(scores[0] - scores[1]).max())
+    epsilon = 2 * moved / scales[0]
+    cost = epsilon if pure else epsilon**2 / 8
+    assert cost <= 0.01 * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("relation", NEIGHBOURS)
+@pytest.mark.parametrize("delta", [0.0, 1e-6])
+def test_draws_cost_what_was_charged(relation: str, delta: float) -> None:
+    owner = curator(Budget(1.0, delta), relation)
+    recorder = recording(owner)
+    estimates = {c: np.zeros(DOMAIN.shape(c)) for c in CLIQUES}
+    for share in (0.1, 0.2, 0.3):
+        owner.measure(("a", "b"), share * owner.remaining)
+        owner.choose(CLIQUES, estimates, share * owner.remaining, weights=[1, 2, 3, 4, 5])
+    owner.measure(("c",), owner.remaining)
+    # An independent price list: Dwork & Roth for pure DP, Bun & Steinke and Rogers & Steinke
+    # (the exponential mechanism costs epsilon^2 / 8) for zCDP.
+    l1, l2 = {"replace-one": (2, math.sqrt(2)), "add/remove": (1, 1)}[relation]
+    prices = {
+        ("laplace", True): lambda b: l1 / b,
+        ("softmax", True): lambda b: 2 * 5 * l1 / b,
+        ("gaussian", False): lambda s: l2**2 / (2 * s**2),
+        ("softmax", False): lambda b: (2 * 5 * l1 / b) ** 2 / 8,
+    }
+    costs = [prices[law, delta == 0](scale) for law, scale in recorder.draws]
+    assert costs == pytest.approx([entry.cost for entry in owner.ledger.entries], rel=1e-9)
+    assert math.fsum(costs) == pytest.approx(owner.ledger.budget.total, rel=1e-9)
+
+
+@pytest.mark.parametrize("relation", NEIGHBOURS)
+def test_prices_agree_with_opendp(relation: str) -> None:
+    import opendp.prelude as dp
+
+    dp.enable_features("contrib")
+    stated = NEIGHBOURS[relation]
+    rho = 0.037
+    owner = curator(Budget(3.0, 1e-6), relation)
+    gaussian = dp.m.make_gaussian(
+        dp.vector_domain(dp.atom_domain(T="i64")), dp.l2_distance(T=float), scale=owner.scale(rho)
+    )
+    assert gaussian.map(stated.l2) == pytest.approx(rho, rel=1e-12)
+    recorder = recording(owner)
+    owner.choose([("a",)], {("a",): np.zeros(2)}, rho)
+    choose = dp.m.make_noisy_max(
+        dp.vector_domain(dp.atom_domain(T=float, nan=False)),
+        dp.linf_distance(T=float),
+        dp.zero_concentrated_divergence(),
+        scale=recorder.draws[0][1],
+    )
+    assert choose.map(float(stated.l1)) == pytest.approx(rho, rel=1e-12)
+
+
+def chi_square(observed: np.ndarray, expected: np.ndarray) -> float:
+    """p-value, cells with few expected draws pooled."""
+    order = np.argsort(expected)
+    observed, expected = observed[order], expected[order]
+    few = expected < 5
+    if few.any():
+        observed = np.append(observed[~few], observed[few].sum())
+        expected = np.append(expected[~few], expected[few].sum())
+    return float(stats.chisquare(observed, expected * observed.sum() / expected.sum()).pvalue)
+
+
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("law", ["gaussian", "laplace"])
+@pytest.mark.parametrize("scale", [0.4, 1.7, 12.5])
+def test_noise_follows_the_discrete_law(noise: Callable[[], Noise], law: str, scale: float) -> None:
+    draws = getattr(noise(), law)(np.full((30, 1000), 7), scale)
+    assert draws.shape == (30, 1000)
+    x = np.arange(-math.ceil(40 * scale) - 3, math.ceil(40 * scale) + 4)
+    mass = np.exp(-(x**2) / (2 * scale**2) if law == "gaussian" else -np.abs(x) / scale)
+    observed = np.bincount(draws.ravel() - 7 - x[0], minlength=len(x))
+    assert chi_square(observed, mass / mass.sum() * draws.size) > 1e-4
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_selection_follows_the_exponential_mechanism(noise: Callable[[], Noise]) -> None:
+    # Permute-and-flip has another law (and price): at these scores it takes the best 10% more.
+    scores, scale = np.array([0.0, 3.0, 1.0, 2.5, -40.0]), 2.0
+    source = noise()
+    observed = np.bincount([source.softmax(scores, scale) for _ in range(6000)], minlength=5)
+    law = np.exp(scores / scale)
+    assert chi_square(observed, law / law.sum() * 6000) > 1e-4
+
+
+def test_choose_prefers_the_worst_answered_by_the_stated_law() -> None:
+    data = random_data(np.random.default_rng(5))
+    rng = np.random.default_rng(6)
+    estimates: dict[Clique, np.ndarray] = {
+        ("a",): data.marginal(("a",)) + np.array([3.0, -3.0]),
+        ("b",): data.marginal(("b",)) + np.array([2.0, -1.0, 2.0]),
+        ("c",): data.marginal(("c",)).astype(float),
+    }
+    epsilon = 0.8
+    draws = []
+    for _ in range(5000):
+        owner = Curator(data, Budget(epsilon), neighbours="replace-one", seed=rng)
+        draws.append(owner.choose(list(estimates), estimates, epsilon, penalties=[1.0, 0.0, 0.0]))
+    law = np.exp(epsilon * np.array([6.0 - 1.0, 5.0, 0.0]) / (2 * 2))
+    observed = np.array([draws.count(c) for c in estimates])
+    assert chi_square(observed, law / law.sum() * 5000) > 1e-4
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-6])
+def test_measurement_states_its_noise(delta: float) -> None:
+    owner = curator(Budget(1.0, delta), "add/remove", seed=4)
+    cost = owner.remaining / 400
+    errors = np.concatenate(
+        [
+            owner.measure(("a", "b", "c"), cost).values
+            - owner._data.marginal(("a", "b", "c")).ravel()
+            for _ in range(390)
+        ]
+    )
+    stddev = owner.measure(("a",), cost).stddev
+    assert errors.std() == pytest.approx(stddev, rel=0.05)
+    assert np.abs(errors).mean() == pytest.approx(owner.expected_error(cost), rel=0.05)
+
+
+def test_rows_are_public_only_where_the_relation_says_so() -> None:
+    assert curator(Budget(1.0), "replace-one").public_total == 200
+    assert curator(Budget(1.0), "add/remove").public_total is None
+
+
+def test_fifty_thousand_exact_draws_take_under_a_second() -> None:
+    import time
+
+    domain = Domain({"a": 250, "b": 200})
+    data = Dataset(domain, {"a": [0], "b": [0]})
+    owner = Curator(data, Budget(1.0, 1e-9), neighbours="add/remove")
+    start = time.process_time()
+    assert owner.measure(("a", "b"), owner.remaining).values.shape == (50_000,)
+    assert time.process_time() - start < 2.0  # 0.5 s on an idle machine
+
+
+def test_a_seed_reproduces_and_marks() -> None:
+    first, second, third = (
+        curator(Budget(1.0, 1e-6), seed=s).measure(("a", "b"), 0.01).values for s in (1, 1, 2)
+    )
+    assert (first == second).all()
+    assert (first != third).any()
+    assert not curator(Budget(1.0, 1e-6), seed=1).ledger.secure
+    assert curator(Budget(1.0, 1e-6)).ledger.secure
+
+
+def test_nothing_is_answered_beyond_the_budget() -> None:
+    owner = curator(Budget(1.0, 1e-6))
+    recorder = recording(owner)
+    owner.measure(("a",), owner.remaining)
+    with pytest.raises(BudgetExceeded, match="step 'again b'"):
+        owner.measure(("b",), 1e-3, step="again")
+    with pytest.raises(BudgetExceeded, match="step 'select'"):
+        owner.choose([("b",)], {("b",): np.zeros(3)}, 1e-3)
+    assert len(recorder.draws) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([], {}), "candidates is empty"),
+        (([("a",)], {}), "no table for the candidate"),
+        (([("x",)], {}), "unknown attribute 'x'"),
+        ((["a"], {}), "string"),
+        (([("a",)], {("a",): [1.0]}), "shape"),
+        (([("a",)], {("a",): [1.0, math.nan]}), "not finite"),
+        (([("a",)], {("a",): [1.0, 2.0]}, 0.0), "cost"),
+        (([("a",)], {("a",): [1.0, 2.0]}, math.nan), "cost"),
+    ],
+)
+def test_bad_choices_are_refused_before_anything_is_spent(
+    arguments: tuple[object, ...], message: str
+) -> None:
+    owner = curator(Budget(1.0))
+    with pytest.raises(InvalidInput, match=message):
+        owner.choose(*arguments, *([0.1] if len(arguments) == 2 else []))  # type: ignore[arg-type]
+    assert owner.ledger.spent == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"weights": [0.0]}, "weights must be above 0"),
+        ({"weights": [1.0, 2.0]}, "weights must be 1 numbers"),
+        ({"penalties": [math.inf]}, "penalties must be finite"),
+    ],
+)
+def test_bad_weights_and_penalties_are_refused(options: dict[str, object], message: str) -> None:
+    owner = curator(Budget(1.0))
+    with pytest.raises(InvalidInput, match=message):
+        owner.choose([("a",)], {("a",): [1.0, 2.0]}, 0.1, **options)  # type: ignore[arg-type]
+    assert owner.ledger.spent == 0
+
+
+def test_unknown_relation_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="'replace-one', 'add/remove'; got 'add'"):
+        curator(Budget(1.0), "add")
+
+
+def test_nothing_exact_is_shown() -> None:
+    data = Dataset(DOMAIN, {a: np.zeros(987654, dtype=int) for a in DOMAIN})
+    owner = Curator(data, Budget(1.0, 1e-6), neighbours="add/remove")
+    owner.choose([("a",), ("b",)], {("a",): np.zeros(2), ("b",): np.zeros(3)}, 0.001)
+    measured = owner.measure(("a",), 0.001)
+    shown = f"{owner!r} {owner.ledger} {owner.ledger!r} {measured!r}"
+    with pytest.raises(BudgetExceeded) as refused:
+        owner.measure(("a",), 1.0)
+    shown += str(refused.value)
+    assert not re.search("987654|9876", shown)

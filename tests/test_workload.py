@@ -1,0 +1,63 @@
+"""Workloads against itertools."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+
+from mechanisms.workload import Workload, downward_closure, k_way
+from pgmkit.domain import Domain
+from pgmkit.errors import InvalidInput
+
+DOMAIN = Domain({"a": 2, "b": 3, "c": 4, "d": 5})
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 4])
+def test_k_way_is_all_combinations(k: int) -> None:
+    workload = k_way(DOMAIN, k)
+    assert len(workload) == math.comb(4, k)
+    assert workload.cliques == tuple(itertools.combinations("abcd", k))
+    assert set(workload.weights) == {1.0}
+
+
+@pytest.mark.parametrize("k", [0, 5, -1, 1.0, True, "2", None])
+def test_bad_k_is_refused(k: object) -> None:
+    with pytest.raises(InvalidInput, match="k must be a whole number from 1 to 4"):
+        k_way(DOMAIN, k)  # type: ignore[arg-type]
+
+
+def test_closure_is_every_subset_once() -> None:
+    workload = Workload(DOMAIN, [("c", "a", "b"), ("d", "b"), ("d",)])
+    closure = downward_closure(workload)
+    expected = {
+        frozenset(s)
+        for c in workload.cliques
+        for r in range(1, 4)
+        for s in itertools.combinations(c, r)
+    }
+    assert {frozenset(c) for c in closure} == expected
+    assert len(closure) == len(expected)
+    assert [len(c) for c in closure] == sorted(len(c) for c in closure)
+
+
+@pytest.mark.parametrize(
+    ("cliques", "weights", "message"),
+    [
+        ([], None, "empty"),
+        ([("a", "x")], None, "unknown attribute 'x'"),
+        ([("a", "a")], None, "twice"),
+        (["ab"], None, "string"),
+        ([("a", "b"), ("b", "a")], None, "twice"),
+        ([("a",)], [0.0], "above 0"),
+        ([("a",)], [-1.0], "above 0"),
+        ([("a",)], [math.nan], "above 0"),
+        ([("a",)], [1.0, 2.0], "one a clique"),
+    ],
+)
+def test_bad_workloads_are_refused(
+    cliques: list[tuple[str, ...]], weights: list[float] | None, message: str
+) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        Workload(DOMAIN, cliques, weights)

@@ -132,7 +132,7 @@ def test_log_project_of_only_zeros_has_a_finite_gradient() -> None:
     assert result.values[0] == -math.inf
     (gradient,) = torch.autograd.grad(result.values[1], values)
     share = 1 / (1 + math.e)
-    np.testing.assert_allclose(gradient.numpy(), [[0, 0], [share, 1 - share]], rtol=1e-12)
+    np.testing.assert_allclose(gradient.numpy(), [[0.0, 0.0], [share, 1 - share]], rtol=1e-12)
 
 
 def test_dtype_and_device_are_kept() -> None:

@@ -1,0 +1,42 @@
+"""Writing a file whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+__all__ = ["atomic_writer"]
+
+
+@contextmanager
+def atomic_writer(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """A binary file that replaces `path` when the block ends, and leaves no trace on an error.
+
+    It is written beside `path` and renamed over it, so readers see the old file or the whole new
+    one. A symbolic link is followed.
+
+    Raises OSError as `open` does.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with atomic_writer(Path(folder, "a.txt")) as file:
+    ...         _ = file.write(b"whole")
+    ...     [p.name for p in Path(folder).iterdir()]
+    ['a.txt']
+    """
+    target = Path(os.path.realpath(path))
+    if target.is_dir():
+        raise IsADirectoryError(f"cannot write {target}: it is a folder; name a file")
+    # Opened by name, not by tempfile, so that the file gets the usual permissions.
+    temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}.tmp")
+    try:
+        with open(temporary, "xb") as file:
+            yield file
+        os.replace(temporary, target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,108 @@
+"""Counting all three-way marginals of a million rows: pgmkit against one bincount a clique.
+
+    python -m benchmarks.counting [--rows 1000000]
+
+Prints CPU and wall seconds (best of the repetitions, one thread) and writes them with the machine
+to benchmarks/results/counting.json. Rows are drawn at random over ADULT's domain; with the folder
+of adult.csv in PGMKIT_DATA they are also resampled from it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.common import machine, table, write_results
+from pgmkit.dataset import Dataset
+from pgmkit.domain import Clique, Domain
+from pgmkit.table import read_csv
+
+ADULT = {
+    "sex": 2,
+    "income>50K": 2,
+    "race": 5,
+    "relationship": 6,
+    "marital-status": 7,
+    "workclass": 9,
+    "occupation": 15,
+    "education-num": 16,
+    "native-country": 42,
+    "capital-gain": 16,
+    "capital-loss": 6,
+    "hours-per-week": 10,
+    "age": 10,
+}
+
+Tables = dict[Clique, NDArray[np.int64]]
+
+
+def one_bincount_each(data: Dataset, cliques: list[Clique]) -> Tables:
+    """The plain way: number the cells of each clique, count them."""
+    tables = {}
+    for clique in cliques:
+        shape = data.domain.shape(clique)
+        cells = np.ravel_multi_index([data.columns[a] for a in clique], shape)
+        tables[clique] = np.bincount(cells, minlength=data.domain.size(clique)).reshape(shape)
+    return tables
+
+
+def datasets(rows: int) -> Iterator[tuple[str, Dataset]]:
+    rng = np.random.default_rng(0)
+    domain = Domain(ADULT)
+    uniform = {a: rng.integers(0, size, rows) for a, size in ADULT.items()}
+    yield "uniform", Dataset(domain, uniform)
+    folder = os.environ.get("PGMKIT_DATA")
+    if folder is None:
+        print("PGMKIT_DATA is not set: the rows resampled from adult.csv are left out")
+        return
+    adult = read_csv(Path(folder) / "adult.csv", domain, ignore_extra=True)
+    drawn = rng.integers(0, len(adult), rows)
+    yield "adult", Dataset(domain, {a: column[drawn] for a, column in adult.columns.items()})
+
+
+def measure(count: Callable[[], Tables], repeat: int) -> dict[str, float]:
+    cpu, wall = [], []
+    for _ in range(repeat):
+        started = time.process_time(), time.perf_counter()
+        count()
+        cpu.append(time.process_time() - started[0])
+        wall.append(time.perf_counter() - started[1])
+    return {"cpu_s": min(cpu), "wall_s": min(wall)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Time the counting of many marginals.")
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--repeat", type=int, default=3)
+    arguments = parser.parse_args()
+    ways: dict[str, Callable[[Dataset, list[Clique]], Tables]] = {
+        "pgmkit": lambda data, cliques: dict(data.marginals(cliques)),
+        "one bincount each": one_bincount_each,
+    }
+    results = []
+    for source, data in datasets(arguments.rows):
+        for k in (1, 2, 3):
+            cliques: list[Clique] = list(itertools.combinations(data.domain, k))
+            expected = one_bincount_each(data, cliques)
+            for clique, counted in data.marginals(cliques).items():
+                np.testing.assert_array_equal(counted, expected[clique])
+            for way, count in ways.items():
+                timed = measure(partial(count, data, cliques), arguments.repeat)
+                results.append(
+                    {"source": source, "k": k, "cliques": len(cliques), "way": way} | timed
+                )
+    print(table(list(results[0]), [list(result.values()) for result in results]))
+    record = {"machine": machine(), "rows": arguments.rows, "threads": 1, "results": results}
+    print(f"wrote {write_results('counting', record)}")
+
+
+if __name__ == "__main__":
+    main()

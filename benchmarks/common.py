@@ -1,0 +1,139 @@
+"""What every benchmark needs: fresh processes, the machine's name, tables, JSON files."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "results"
+
+
+def machine() -> dict[str, Any]:
+    """The processor, the memory and the versions the figures depend on."""
+    return {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "load_average": round(os.getloadavg()[0], 2),
+        "when": datetime.now(UTC).isoformat(timespec="minutes"),
+    }
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or "unknown processor"
+
+
+def peak_rss_mb() -> float:
+    """Peak resident memory of this process in MB (1e6 bytes).
+
+    VmHWM, because the ``ru_maxrss`` of a child starts at its parent's peak on Linux.
+    """
+    status = Path("/proc/self/status")
+    if status.exists():
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM"):
+                return int(line.split()[1]) * 1024 / 1e6
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
+
+
+def fresh_process(
+    script: Path,
+    request: Mapping[str, Any],
+    python: str = sys.executable,
+    environment: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Run ``python script REQUEST.json ANSWER.json`` and return the answer it wrote.
+
+    Raises:
+        SystemExit: the worker failed; the message carries the end of what it said.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        question, answer = Path(folder, "request.json"), Path(folder, "answer.json")
+        question.write_text(json.dumps(request))
+        done = subprocess.run(
+            [python, str(script), str(question), str(answer)],
+            env={**os.environ, **(environment or {})},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise SystemExit(f"{script.name} failed on {request}:\n{done.stderr[-3000:]}")
+        result: dict[str, Any] = json.loads(answer.read_text())
+        return result
+
+
+def serve(answer: Any) -> None:
+    """The other half of ``fresh_process``: ``answer`` maps the request to what is written back."""
+    request = json.loads(Path(sys.argv[1]).read_text())
+    Path(sys.argv[2]).write_text(json.dumps(answer(request)))
+
+
+def parse_sides(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Add the options about the peer, and parse the command line."""
+    parser.add_argument(
+        "--peer",
+        choices=("run", "cached", "skip"),
+        default="run",
+        help="run the peer beside pgmkit, take its figures of an earlier run, or leave it out",
+    )
+    parser.add_argument(
+        "--peer-python",
+        default=sys.executable,
+        help="the interpreter that has mbi (by default this one, with the extra 'bench')",
+    )
+    return parser.parse_args()
+
+
+def read_results(name: str) -> dict[str, Any]:
+    """What ``results/NAME.json`` holds, or nothing."""
+    path = RESULTS / f"{name}.json"
+    content: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return content
+
+
+def write_results(name: str, content: Mapping[str, Any]) -> Path:
+    """Write ``results/NAME.json`` through a temporary file."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    temporary = path.with_suffix(".part")
+    temporary.write_text(json.dumps(content, indent=1) + "\n")
+    temporary.replace(path)
+    return path
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """A markdown table; floats to four significant digits, ``None`` as a dash."""
+    texts = [list(header), *[[_cell(value) for value in row] for row in rows]]
+    widths = [max(len(row[j]) for row in texts) for j in range(len(header))]
+    lines = [
+        "| " + " | ".join(t.ljust(w) for t, w in zip(r, widths, strict=True)) + " |" for r in texts
+    ]
+    rule = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
+    return "\n".join([lines[0], rule, *lines[1:]])
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
+    return str(value)

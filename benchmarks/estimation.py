@@ -1,0 +1,188 @@
+"""Estimation from noisy marginals: pgmkit beside ``mbi`` on five problems, three noise draws each.
+
+    python benchmarks/estimation.py [--problems star wide] [--seeds 0 1 2] [--peer cached]
+
+Every figure is of a process of its own. The peer runs mirror descent for 1,000 iterations, twice in
+one process. pgmkit runs twice: with its defaults (two calls in a process, as the peer), and for
+``--seconds`` at a tolerance of zero, which shows how fast the loss and its certificate go down.
+Prints tables, writes ``results/estimation.json`` and ``results/estimation.svg``, and keeps in
+``best_losses.json`` the lowest loss that anybody has reached on each problem.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+import problems
+from common import (
+    HERE,
+    fresh_process,
+    machine,
+    parse_sides,
+    read_results,
+    table,
+    write_results,
+)
+
+BEST = HERE / "best_losses.json"
+ITERATIONS = 1000
+
+TIMES = (
+    "problem", "peer 1st s", "peer 2nd s", "to peer's loss: cold s", "2nd s",
+    "cold: x peer 1st", "cold: x peer 2nd", "2nd: x peer 2nd",
+    "to 1% of best s", "gap <= 1% s",
+)  # fmt: skip
+QUALITY = (
+    "problem", "best known", "peer loss", "default: cold s", "2nd s", "loss", "gap", "passes",
+    "long run: loss", "gap", "RSS MB", "peer RSS MB",
+)  # fmt: skip
+
+
+def run_peer(name: str, seed: int, python: str) -> dict[str, Any]:
+    request = {"job": "estimation", "name": name, "seed": seed, "iterations": ITERATIONS}
+    return fresh_process(HERE / "peer.py", request, python)
+
+
+def run_ours(name: str, seed: int, calls: int, **options: Any) -> dict[str, Any]:
+    request = {
+        "job": "estimation", "name": name, "seed": seed, "calls": calls, "options": options,
+    }  # fmt: skip
+    return fresh_process(HERE / "ours.py", request)
+
+
+def time_to_loss(call: dict[str, Any], target: float) -> float | None:
+    """Seconds from the call until a model of at most that loss could have been returned.
+
+    The time of the first report at the target, and what this call spent between its last report
+    and its return; the whole call if only the returned model is that good.
+    """
+    closing = call["seconds"] - call["trace"][-1][0] if call["trace"] else 0.0
+    for seconds, loss, _ in call["trace"]:
+        if loss <= target:
+            return min(float(seconds + closing), float(call["seconds"]))
+    return float(call["seconds"]) if call["loss"] <= target else None
+
+
+def time_to_gap(call: dict[str, Any], fraction: float) -> float | None:
+    """Seconds from the call to the first report whose certified gap is that part of the loss."""
+    for seconds, loss, gap in call["trace"]:
+        if gap <= fraction * loss:
+            return float(seconds)
+    return None
+
+
+def best_known(records: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The stored best losses, lowered by what the runs reached, and the highest certified bound."""
+    known: dict[str, dict[str, Any]] = json.loads(BEST.read_text()) if BEST.exists() else {}
+    for key, record in records.items():
+        entry = known.setdefault(key, {"loss": float("inf"), "by": "", "bound": 0.0})
+        reached = [("peer", record["peer"]["loss"])] if record.get("peer") else []
+        for call in [*record["default"]["calls"], *record["long"]["calls"]]:
+            reached.append(("pgmkit", call["loss"]))
+            entry["bound"] = max(entry["bound"], call["loss"] - call["gap"])
+        for by, loss in reached:
+            if loss < entry["loss"]:
+                entry.update(loss=loss, by=by)
+    BEST.write_text(json.dumps(known, indent=1) + "\n")
+    return known
+
+
+def ratio(slow: float | None, fast: float | None) -> float | None:
+    return slow / fast if slow is not None and fast is not None else None
+
+
+def rows(
+    records: dict[str, dict[str, Any]], known: dict[str, dict[str, Any]]
+) -> tuple[list[list[Any]], list[list[Any]]]:
+    """The rows of the two tables."""
+    times, quality = [], []
+    for key, record in records.items():
+        default, long, peer = record["default"], record["long"], record.get("peer") or {}
+        first, second = default["calls"]
+        last, best = long["calls"][0], known[key]["loss"]
+        target = peer.get("loss", -1.0)
+        cold, warm = time_to_loss(first, target), time_to_loss(second, target)
+        peer_first, peer_second = peer.get("first_seconds"), peer.get("second_seconds")
+        times.append([
+            key, peer_first, peer_second, cold, warm, ratio(peer_first, cold),
+            ratio(peer_second, cold), ratio(peer_second, warm),
+            time_to_loss(last, 1.01 * best), time_to_gap(last, 0.01),
+        ])  # fmt: skip
+        quality.append([
+            key, best, peer.get("loss"), first["seconds"], second["seconds"], second["loss"],
+            second["gap"], second["iterations"], last["loss"], last["gap"],
+            default["peak_rss_mb"], peer.get("peak_rss_mb"),
+        ])  # fmt: skip
+    return times, quality
+
+
+def plot(records: dict[str, dict[str, Any]], known: dict[str, dict[str, Any]]) -> None:
+    """Loss above the certified bound over time, both sides, for the stored noise."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    shown = [key for key in records if key.endswith("/0")] or list(records)
+    figure, axes = pyplot.subplots(1, len(shown), figsize=(3.4 * len(shown), 3.4), squeeze=False)
+    for axis, key in zip(axes[0], shown, strict=True):
+        record, bound = records[key], known[key]["bound"]
+        last, peer = record["long"]["calls"][0], record.get("peer")
+        lines = [("pgmkit, cold", [(t, loss) for t, loss, _ in last["trace"]], "C0-")]
+        if peer:
+            losses = [loss for _, loss in peer["trace"]]
+            first = list(zip(peer["first_times"], losses, strict=True))
+            lines += [
+                ("mbi, first call", first, "C1--"),
+                ("mbi, second call", peer["trace"], "C1-"),
+            ]
+        for label, points, style in lines:
+            above = [(seconds, loss - bound) for seconds, loss in points if loss > bound]
+            axis.plot([t for t, _ in above], [loss for _, loss in above], style, label=label)
+        axis.set(title=key, xlabel="seconds from the call", xscale="log", yscale="log")
+    axes[0][0].set_ylabel("loss above the certified bound")
+    axes[0][0].legend(fontsize=7)
+    figure.tight_layout()
+    figure.savefig(HERE / "results" / "estimation.svg", metadata={"Date": None})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--problems", nargs="+", choices=problems.NAMES, default=problems.NAMES)
+    parser.add_argument("--seeds", nargs="+", type=int, default=problems.SEEDS)
+    parser.add_argument("--seconds", type=float, default=60.0, help="length of the long runs")
+    arguments = parse_sides(parser)
+    cached = read_results("peer_estimation").get("records", {})
+    records: dict[str, dict[str, Any]] = {}
+    for name in arguments.problems:
+        for seed in arguments.seeds:
+            key = f"{name}/{seed}"
+            print(f"{key} ...", file=sys.stderr, flush=True)
+            if arguments.peer == "run":
+                cached[key] = run_peer(name, seed, arguments.peer_python)
+                write_results("peer_estimation", {"machine": machine(), "records": cached})
+            records[key] = {
+                "peer": None if arguments.peer == "skip" else cached.get(key),
+                "default": run_ours(name, seed, calls=2),
+                "long": run_ours(name, seed, calls=1, tolerance=0.0, max_seconds=arguments.seconds),
+            }
+    known = best_known(records)
+    times, quality = rows(records, known)
+    print(table(TIMES, times), table(QUALITY, quality), sep="\n\n")
+    write_results(
+        "estimation",
+        {
+            "machine": machine(),
+            "peer": arguments.peer,
+            "times": [dict(zip(TIMES, row, strict=True)) for row in times],
+            "quality": [dict(zip(QUALITY, row, strict=True)) for row in quality],
+        },
+    )
+    plot(records, known)
+
+
+if __name__ == "__main__":
+    main()

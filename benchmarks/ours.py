@@ -1,0 +1,129 @@
+"""pgmkit's side: one job a process, run as ``python ours.py REQUEST.json ANSWER.json``."""
+
+from __future__ import annotations
+
+import resource
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from common import peak_rss_mb, serve
+from problems import Problem, load
+
+import pgmkit
+
+
+def estimation(request: dict[str, Any]) -> dict[str, Any]:
+    """``pgmkit.estimate`` from the call to its return, first and second call in this process.
+
+    ``request["options"]`` goes to ``estimate`` as it is.
+    """
+    problem = load(request["name"], request["seed"])
+    domain = pgmkit.Domain(problem.domain)
+    measurements = [
+        pgmkit.Measurement(clique, y, problem.sigma)
+        for clique, y in zip(problem.cliques, problem.values, strict=True)
+    ]
+    imported = peak_rss_mb()
+    calls = [
+        _call(problem, domain, measurements, request["options"]) for _ in range(request["calls"])
+    ]
+    answer = {"calls": calls, "peak_rss_mb": peak_rss_mb(), "imported_rss_mb": imported}
+    if request["options"].get("device") == "cuda":
+        answer["peak_gpu_mb"] = torch.cuda.max_memory_allocated() / 1e6
+    return answer
+
+
+def _call(
+    problem: Problem, domain: Any, measurements: list[Any], options: dict[str, Any]
+) -> dict[str, Any]:
+    trace: list[tuple[float, float, float]] = []
+    start = time.perf_counter()
+
+    def record(progress: Any) -> None:
+        elapsed = time.perf_counter() - start
+        trace.append((elapsed, float(progress.best_loss), float(progress.gap)))
+
+    model = pgmkit.estimate(domain, measurements, total=problem.total, progress=record, **options)
+    seconds = time.perf_counter() - start
+    fitted = model.marginals(problem.cliques)
+    loss = problem.loss([fitted[clique] for clique in problem.cliques])
+    # Single precision keeps about seven digits of counts; the reported loss must agree that far.
+    if not np.isclose(loss, model.loss, rtol=1e-3 if options.get("dtype") == "float32" else 1e-6):
+        raise SystemExit(f"the model's loss {model.loss} is not that of its marginals, {loss}")
+    return {
+        "seconds": seconds,
+        "loss": loss,
+        "gap": float(model.gap),
+        "iterations": int(model.iterations),
+        "stopped": str(model.stopped),
+        "trace": trace,
+    }
+
+
+def marginals(request: dict[str, Any]) -> dict[str, Any]:
+    """``model.marginals`` of many cliques in one call, and ``model.marginal`` one by one."""
+    with np.load(request["measurements"]) as stored:
+        values = [stored[f"y{i}"] for i in range(len(request["cliques"]))]
+    domain = pgmkit.Domain(request["domain"])
+    measurements = [
+        pgmkit.Measurement(clique, y, request["sigma"])
+        for clique, y in zip(request["cliques"], values, strict=True)
+    ]
+    model = pgmkit.estimate(domain, measurements, total=request["total"])
+    wanted = [tuple(clique) for clique in request["wanted"]]
+    routines = {
+        "marginals": lambda: model.marginals(wanted),
+        "marginal": lambda: {clique: model.marginal(clique) for clique in wanted},
+    }
+    answer: dict[str, Any] = {}
+    results = {}
+    for name, routine in routines.items():
+        seconds, cpu = [], []
+        for _ in range(2):
+            start, used = time.perf_counter(), _cpu_seconds()
+            results[name] = routine()
+            seconds.append(time.perf_counter() - start)
+            cpu.append(_cpu_seconds() - used)
+        answer[name] = {"first_seconds": seconds[0], "second_seconds": seconds[1], "cpu": cpu}
+    worst = max(
+        float(np.abs(results["marginals"][clique] - results["marginal"][clique]).max())
+        for clique in wanted
+    )
+    return {
+        "routines": answer,
+        "largest_difference": worst,
+        "cliques": [list(clique) for clique in model.tree.cliques],
+        "cells": sum(domain.size(clique) for clique in model.tree.cliques),
+        "peak_rss_mb": peak_rss_mb(),
+    }
+
+
+def _cpu_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def copy_bandwidth(request: dict[str, Any]) -> dict[str, Any]:
+    """Device-to-device copies of one gibibyte, read and write counted, best of ten."""
+    source = torch.ones(request["bytes"] // 8, dtype=torch.float64, device="cuda")
+    target = torch.empty_like(source)
+    best = float("inf")
+    for _ in range(10):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        target.copy_(source)
+        torch.cuda.synchronize()
+        best = min(best, time.perf_counter() - start)
+    return {
+        "card": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "copy_gb_per_second": 2 * request["bytes"] / best / 1e9,
+    }
+
+
+JOBS = {"estimation": estimation, "marginals": marginals, "copy_bandwidth": copy_bandwidth}
+
+if __name__ == "__main__":
+    serve(lambda request: JOBS[request["job"]](request))

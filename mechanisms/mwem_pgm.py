@@ -156,6 +156,6 @@ def _check(domain: Domain, workload: Workload, settings: MwemPgm) -> None:
     if not affordable(domain, workload.cliques, [], limit, limit):
         smallest = min(_megabytes(domain, [clique]) for clique in workload.cliques)
         raise InvalidInput(
-            f"no workload clique fits in model_mb = {limit:g}; the smallest needs {smallest:.3g} MB: "
-            f"raise model_mb or use smaller cliques"
+            f"no workload clique fits in model_mb = {limit:g}; the smallest needs "
+            f"{smallest:.3g} MB: raise model_mb or use smaller cliques"
         )

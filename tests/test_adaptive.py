@@ -27,7 +27,7 @@ def test_steps_run_in_order_and_see_what_they_should() -> None:
         return [reading(len(log))]
 
     def update(model: int, measurements: object) -> int:
-        log.append(("update", model, len(list(measurements))))  # type: ignore[call-overload]
+        log.append(("update", model, len(list(measurements))))
         return model + 1
 
     rounds: list[Round[int, str]] = []
@@ -47,7 +47,7 @@ def test_steps_run_in_order_and_see_what_they_should() -> None:
     ]
     assert [r.measurements for r in rounds] == [measurements[1:2], measurements[2:3]]
     with pytest.raises(dataclasses.FrozenInstanceError):
-        rounds[0].picked = "z"  # type: ignore[misc]
+        rounds[0].picked = "z"
 
 
 @pytest.mark.parametrize("where", ["select", "measure", "update", "progress"])
@@ -67,9 +67,9 @@ def test_an_interrupt_leaves_at_once(where: str) -> None:
         adapt(
             0,
             [],
-            select=step("select", "x"),  # type: ignore[arg-type]
-            measure=step("measure", []),  # type: ignore[arg-type]
-            update=step("update", 1),  # type: ignore[arg-type]
-            progress=step("progress", None),  # type: ignore[arg-type]
+            select=step("select", "x"),
+            measure=step("measure", []),
+            update=step("update", 1),
+            progress=step("progress", None),
         )
     assert calls == ["select", "measure", "update", "progress"][: calls.index(where) + 1]

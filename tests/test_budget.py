@@ -74,13 +74,13 @@ def test_no_cost_is_no_epsilon() -> None:
 @pytest.mark.parametrize("epsilon", NOT_POSITIVE)
 def test_bad_epsilon_is_refused(epsilon: object) -> None:
     with pytest.raises(InvalidInput, match="epsilon must be a finite number above 0"):
-        Budget(epsilon, 1e-9)  # type: ignore[arg-type]
+        Budget(epsilon, 1e-9)
 
 
 @pytest.mark.parametrize("delta", [-1e-9, 1.0, 2.0, math.nan, math.inf, "0", None])
 def test_bad_delta_is_refused(delta: object) -> None:
     with pytest.raises(InvalidInput, match="delta must be"):
-        Budget(1.0, delta)  # type: ignore[arg-type]
+        Budget(1.0, delta)
 
 
 def test_pure_budget_counts_epsilon() -> None:
@@ -126,14 +126,14 @@ def test_overspending_is_refused_and_not_recorded() -> None:
 @pytest.mark.parametrize("cost", NOT_POSITIVE)
 def test_bad_cost_is_refused(cost: object) -> None:
     with pytest.raises(InvalidInput, match="the cost of step 'x' must be"):
-        Ledger(Budget(1.0)).charge("x", "y", cost)  # type: ignore[arg-type]
+        Ledger(Budget(1.0)).charge("x", "y", cost)
 
 
 def test_entries_are_frozen() -> None:
     ledger = Ledger(Budget(1.0))
     ledger.charge("x", "y", 0.5)
     with pytest.raises(dataclasses.FrozenInstanceError):
-        ledger.entries[0].cost = 0.0  # type: ignore[misc]
+        ledger.entries[0].cost = 0.0
 
 
 def test_table_accumulates_epsilon_up_to_the_promise() -> None:

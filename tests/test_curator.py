@@ -46,7 +46,7 @@ def neighbour(data: Dataset, relation: str, rng: np.random.Generator) -> Dataset
 
 def curator(budget: Budget, relation: str = "replace-one", **options: object) -> Curator:
     data = random_data(np.random.default_rng(0))
-    return Curator(data, budget, neighbours=relation, **options)  # type: ignore[arg-type]
+    return Curator(data, budget, neighbours=relation, **options)
 
 
 class Recorder:
@@ -292,7 +292,7 @@ def test_bad_choices_are_refused_before_anything_is_spent(
 ) -> None:
     owner = curator(Budget(1.0))
     with pytest.raises(InvalidInput, match=message):
-        owner.choose(*arguments, *([0.1] if len(arguments) == 2 else []))  # type: ignore[arg-type]
+        owner.choose(*arguments, *([0.1] if len(arguments) == 2 else []))
     assert owner.ledger.spent == 0
 
 
@@ -307,7 +307,7 @@ def test_bad_choices_are_refused_before_anything_is_spent(
 def test_bad_weights_and_penalties_are_refused(options: dict[str, object], message: str) -> None:
     owner = curator(Budget(1.0))
     with pytest.raises(InvalidInput, match=message):
-        owner.choose([("a",)], {("a",): [1.0, 2.0]}, 0.1, **options)  # type: ignore[arg-type]
+        owner.choose([("a",)], {("a",): [1.0, 2.0]}, 0.1, **options)
     assert owner.ledger.spent == 0
 
 

@@ -1,0 +1,184 @@
+"""The command line: the main job, exit codes, one-line errors, a quick --help, interrupts."""
+
+from __future__ import annotations
+
+import csv
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from mechanisms.cli import main
+
+SCHEMA = {"age": 4, "sex": 2, "income": 3}
+RUN = "import sys; from mechanisms.cli import main; sys.exit(main())"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    rng = np.random.default_rng(0)
+    age = rng.integers(0, 4, 2345)
+    columns = [age, rng.integers(0, 2, 2345), np.minimum(age, 2)]
+    with (tmp_path / "data.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(SCHEMA)
+        writer.writerows(np.stack(columns, 1).tolist())
+    (tmp_path / "schema.json").write_text(json.dumps(SCHEMA))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def synth(*arguments: str) -> Result:
+    fixed = ["synth", "data.csv", "--schema", "schema.json", "--out", "out.csv"]
+    return CliRunner().invoke(main, [*fixed, *arguments])
+
+
+def test_synth_writes_records_and_a_model(folder: Path) -> None:
+    from pgmkit.model import GraphicalModel
+
+    result = synth("--epsilon", "2", "--delta", "1e-6", "--model", "model.pgm")
+    assert result.exit_code == 0, result.output
+    rows = list(csv.DictReader((folder / "out.csv").open()))
+    assert list(rows[0]) == list(SCHEMA)
+    assert all(0 <= int(row[a]) < n for row in rows for a, n in SCHEMA.items())
+    assert abs(len(rows) - 2345) < 100
+    assert "cumulative epsilon" in result.output
+    assert "INSECURE" not in result.output
+    together = sum(row["income"] == str(min(int(row["age"]), 2)) for row in rows)
+    assert together > 0.9 * len(rows)
+    model = GraphicalModel.load(folder / "model.pgm")
+    assert model.domain.sizes == SCHEMA
+
+
+@pytest.mark.parametrize("neighbours", ["add/remove", "replace-one"])
+def test_a_seed_reproduces_the_file_with_a_warning(folder: Path, neighbours: str) -> None:
+    files = []
+    for _ in range(2):
+        result = synth("--seed", "7", "--neighbours", neighbours, "--rounds", "2")
+        assert result.exit_code == 0, result.output
+        assert "INSECURE" in result.output
+        assert "do not publish" in result.stderr
+        files.append((folder / "out.csv").read_bytes())
+    assert files[0] == files[1]
+
+
+def test_pure_budget_uses_laplace_noise(folder: Path) -> None:
+    result = synth("--delta", "0", "--rounds", "1")
+    assert result.exit_code == 0, result.output
+    assert "discrete Laplace" in result.output
+    assert "Gaussian" not in result.output
+
+
+def test_rows_can_be_asked_for(folder: Path) -> None:
+    assert synth("--rounds", "1", "--rows", "10").exit_code == 0
+    assert len((folder / "out.csv").read_text().splitlines()) == 11
+
+
+def test_extra_columns_are_ignored_only_when_told(folder: Path) -> None:
+    (folder / "schema.json").write_text(json.dumps({"age": 4, "sex": 2}))
+    refused = synth("--rounds", "1")
+    assert refused.exit_code == 2
+    assert "income" in refused.stderr
+    assert synth("--rounds", "1", "--ignore-extra-columns").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("schema", "data", "options", "code", "message"),
+    [
+        ("{", None, [], 2, "not JSON"),
+        ("[1]", None, [], 2, "must be an object"),
+        ('{"age": 4, "age": 5}', None, [], 2, "'age' twice"),
+        ('{"age": 0, "sex": 2, "income": 3}', None, [], 2, "positive integer"),
+        ('{"age": 4, "sex": 2, "income": 3, "zip": 9}', None, [], 2, "zip"),
+        ('{"age": 3, "sex": 2, "income": 3}', None, [], 2, "age"),
+        (None, "", [], 2, "data.csv"),
+        (None, "age,sex,income\n", [], 2, "row"),
+        (None, "age,sex,income\n1,1,x\n", [], 2, "income"),
+        (None, None, ["--epsilon", "0"], 2, "epsilon"),
+        (None, None, ["--epsilon", "nan"], 2, "epsilon"),
+        (None, None, ["--delta", "1"], 2, "delta"),
+        (None, None, ["--workload", "4"], 2, "from 1 to 3"),
+        (None, None, ["--rounds", "0"], 2, "rounds"),
+        (None, None, ["--seed", "-1"], 2, "seed"),
+        (None, None, ["--model-mb", "1e-9"], 2, "model_mb"),
+        (None, None, ["--model", "nowhere/model.pgm"], 2, "nowhere"),
+    ],
+)
+def test_bad_input_is_one_line_and_writes_nothing(
+    folder: Path, schema: str | None, data: str | None, options: list[str], code: int, message: str
+) -> None:
+    if schema is not None:
+        (folder / "schema.json").write_text(schema)
+    if data is not None:
+        (folder / "data.csv").write_text(data)
+    before = sorted(folder.iterdir())
+    result = synth(*options)
+    assert result.exit_code == code
+    (line,) = [x for x in result.stderr.splitlines() if not x.startswith("warning")]
+    assert line.startswith("error: ")
+    assert message in line
+    assert "2345" not in result.output
+    assert sorted(folder.iterdir()) == before
+
+
+def test_unknown_options_and_files_exit_with_2(folder: Path) -> None:
+    assert synth("--mechanism", "magic").exit_code == 2
+    assert synth("--out", "missing/out.csv").exit_code == 2
+    assert CliRunner().invoke(main, ["synth", "none.csv"]).exit_code == 2
+
+
+def test_an_unforeseen_error_shows_no_values(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("private value 2345")
+
+    monkeypatch.setattr("mechanisms.mwem_pgm.mwem_pgm", broken)
+    result = synth()
+    assert result.exit_code == 1
+    assert "unexpected RuntimeError" in result.stderr
+    assert "2345" not in result.output + result.stderr
+
+
+def test_demo_says_what_is_public(folder: Path) -> None:
+    result = CliRunner().invoke(main, ["demo", "--rows", "3000"])
+    assert result.exit_code == 0, result.output
+    for text in ["Privacy ledger", "which is public", "range:", "CDF:", "wrote synthetic.csv"]:
+        assert text in result.output
+    assert len((folder / "synthetic.csv").read_text().splitlines()) > 2000
+
+
+def test_help_imports_nothing_heavy() -> None:
+    heavy = ["torch", "scipy", "numpy", "opendp", "networkx", "tqdm"]
+    code = f"import sys, mechanisms.cli; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_help_is_quick() -> None:
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, "-c", RUN, "--help"], capture_output=True, text=True, check=True
+        )
+        times.append(time.perf_counter() - start)
+        assert "synth" in done.stdout
+    assert min(times) < 0.3
+
+
+def test_quiet_in_a_pipe_and_an_interrupt_is_clean(folder: Path) -> None:
+    command = [sys.executable, "-c", RUN, "demo", "--rows", "3000"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.readline()  # the title: imports are over, the mechanism is about to run
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors.strip() == "interrupted"
+    assert not (folder / "synthetic.csv").exists()

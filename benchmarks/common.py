@@ -55,12 +55,9 @@ def peak_rss_mb() -> float:
 
 
 def fresh_process(
-    script: Path,
-    request: Mapping[str, Any],
-    python: str = sys.executable,
-    environment: Mapping[str, str] | None = None,
+    module: str, request: Mapping[str, Any], python: str = sys.executable
 ) -> dict[str, Any]:
-    """Run ``python script REQUEST.json ANSWER.json`` and return the answer it wrote.
+    """Run ``python -m module REQUEST.json ANSWER.json`` and return the answer it wrote.
 
     Raises:
         SystemExit: the worker failed; the message carries the end of what it said.
@@ -69,16 +66,22 @@ def fresh_process(
         question, answer = Path(folder, "request.json"), Path(folder, "answer.json")
         question.write_text(json.dumps(request))
         done = subprocess.run(
-            [python, str(script), str(question), str(answer)],
-            env={**os.environ, **(environment or {})},
+            [python, "-m", module, str(question), str(answer)],
+            env=with_repository(),
             capture_output=True,
             text=True,
             check=False,
         )
         if done.returncode != 0:
-            raise SystemExit(f"{script.name} failed on {request}:\n{done.stderr[-3000:]}")
+            raise SystemExit(f"{module} failed on {request}:\n{done.stderr[-3000:]}")
         result: dict[str, Any] = json.loads(answer.read_text())
         return result
+
+
+def with_repository() -> dict[str, str]:
+    """The environment in which another interpreter, from any folder, finds this repository."""
+    paths = [str(HERE.parent), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
 
 
 def serve(answer: Any) -> None:

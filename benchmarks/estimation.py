@@ -1,6 +1,6 @@
 """Estimation from noisy marginals: pgmkit beside ``mbi`` on five problems, three noise draws each.
 
-    python benchmarks/estimation.py [--problems star wide] [--seeds 0 1 2] [--peer cached]
+    python -m benchmarks.estimation [--problems star wide] [--seeds 0 1 2] [--peer cached]
 
 Every figure is of a process of its own. The peer runs mirror descent for 1,000 iterations, twice in
 one process. pgmkit runs twice: with its defaults (two calls in a process, as the peer), and for
@@ -16,9 +16,9 @@ import json
 import sys
 from typing import Any
 
-import problems
-from common import (
-    HERE,
+from benchmarks import problems
+from benchmarks.common import (
+    RESULTS,
     fresh_process,
     machine,
     parse_sides,
@@ -27,7 +27,7 @@ from common import (
     write_results,
 )
 
-BEST = HERE / "best_losses.json"
+BEST = RESULTS.parent / "best_losses.json"
 ITERATIONS = 1000
 
 TIMES = (
@@ -43,14 +43,14 @@ QUALITY = (
 
 def run_peer(name: str, seed: int, python: str) -> dict[str, Any]:
     request = {"job": "estimation", "name": name, "seed": seed, "iterations": ITERATIONS}
-    return fresh_process(HERE / "peer.py", request, python)
+    return fresh_process("benchmarks.peer", request, python)
 
 
 def run_ours(name: str, seed: int, calls: int, **options: Any) -> dict[str, Any]:
     request = {
         "job": "estimation", "name": name, "seed": seed, "calls": calls, "options": options,
     }  # fmt: skip
-    return fresh_process(HERE / "ours.py", request)
+    return fresh_process("benchmarks.ours", request)
 
 
 def time_to_loss(call: dict[str, Any], target: float) -> float | None:
@@ -146,7 +146,7 @@ def plot(records: dict[str, dict[str, Any]], known: dict[str, dict[str, Any]]) -
     axes[0][0].set_ylabel("loss above the certified bound")
     axes[0][0].legend(fontsize=7)
     figure.tight_layout()
-    figure.savefig(HERE / "results" / "estimation.svg", metadata={"Date": None})
+    figure.savefig(RESULTS / "estimation.svg", metadata={"Date": None})
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """The estimation problems on a CUDA card, in double and single precision, beside the CPU.
 
-    python benchmarks/gpu.py [--problems star wide] [--seeds 0]
+    python -m benchmarks.gpu [--problems star wide] [--seeds 0]
 
 Each figure is of a process of its own, first and second call, with the card's copy bandwidth
 measured beside it. "to 1%" is the time to within 1% of the best loss known, which is kept in
@@ -15,9 +15,9 @@ import json
 import sys
 from typing import Any
 
-import problems
-from common import HERE, fresh_process, machine, table, write_results
-from estimation import BEST, run_ours, time_to_loss
+from benchmarks import problems
+from benchmarks.common import RESULTS, fresh_process, machine, table, write_results
+from benchmarks.estimation import BEST, run_ours, time_to_loss
 
 SIDES = {
     "cuda float64": {"device": "cuda"},
@@ -55,7 +55,7 @@ def plot(rows: list[list[Any]], card: str) -> None:
     axis.set(yscale="log", ylabel="seconds, second call", title=card)
     axis.legend(fontsize=7)
     figure.tight_layout()
-    figure.savefig(HERE / "results" / "gpu.svg", metadata={"Date": None})
+    figure.savefig(RESULTS / "gpu.svg", metadata={"Date": None})
 
 
 def main() -> None:
@@ -70,7 +70,7 @@ def main() -> None:
             "no CUDA card: torch.cuda.is_available() is false. Run this on a machine with a card "
             f"and a CUDA build of torch (this is torch {torch.__version__})."
         )
-    bandwidth = fresh_process(HERE / "ours.py", {"job": "copy_bandwidth", "bytes": COPY_BYTES})
+    bandwidth = fresh_process("benchmarks.ours", {"job": "copy_bandwidth", "bytes": COPY_BYTES})
     best = json.loads(BEST.read_text()) if BEST.exists() else {}
     rows = []
     for name in arguments.problems:

@@ -1,6 +1,6 @@
 """All 286 three-way marginals of one fitted ADULT model: pgmkit beside ``mbi``'s routes.
 
-    python benchmarks/marginals.py [--peer cached]
+    python -m benchmarks.marginals [--peer cached]
 
 The model is of the kind that an adaptive mechanism ends with: all one-way marginals, the pairs of
 a maximum-mutual-information spanning tree, and ``--extra`` more pairs of high mutual information
@@ -17,11 +17,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import adult
 import networkx as nx
 import numpy as np
-from common import (
-    HERE,
+
+from benchmarks import adult
+from benchmarks.common import (
+    RESULTS,
     fresh_process,
     machine,
     parse_sides,
@@ -92,7 +93,7 @@ def plot(rows: list[tuple[Any, ...]]) -> None:
     axis.invert_yaxis()
     axis.legend(fontsize=7)
     figure.tight_layout()
-    figure.savefig(HERE / "results" / "marginals.svg", metadata={"Date": None})
+    figure.savefig(RESULTS / "marginals.svg", metadata={"Date": None})
 
 
 def main() -> None:
@@ -103,9 +104,9 @@ def main() -> None:
     peer = read_results("peer_marginals") or None
     with tempfile.TemporaryDirectory() as folder:
         request = request_for(data, arguments.extra, Path(folder))
-        ours = fresh_process(HERE / "ours.py", request)
+        ours = fresh_process("benchmarks.ours", request)
         if arguments.peer == "run":
-            peer = fresh_process(HERE / "peer.py", request, arguments.peer_python)
+            peer = fresh_process("benchmarks.peer", request, arguments.peer_python)
             write_results("peer_marginals", {"machine": machine(), **peer})
     sides = [("pgmkit", ours)] + ([("mbi", peer)] if peer and arguments.peer != "skip" else [])
     rows = [

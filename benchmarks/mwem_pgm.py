@@ -1,6 +1,6 @@
 """MWEM+PGM on ADULT, CSV to CSV: ``pgmkit synth`` beside the peer's script.
 
-    python benchmarks/mwem_pgm.py [--seeds 0 1 2 3 4] [--peer skip]
+    python -m benchmarks.mwem_pgm [--seeds 0 1 2 3 4] [--peer skip]
 
 All rows, add/remove neighbours, all pairs, 13 rounds, epsilon 1, delta 4.2e-10. Each run is a
 process of its own, measured from outside: wall time from start to exit, imports included, and
@@ -20,14 +20,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-import adult
-from common import (
-    HERE,
+from benchmarks import adult
+from benchmarks.common import (
+    RESULTS,
     fresh_process,
     machine,
     parse_sides,
     read_results,
     table,
+    with_repository,
     write_results,
 )
 
@@ -38,12 +39,10 @@ QUOTED = {"wall": 178.0, "rss_mb": 3700.0, "variation": 0.0318}
 HEADER = ("side", "seed", "wall s", "peak RSS MB", "mean TV over pairs")
 
 
-def measured(command: list[str], environment: dict[str, str] | None = None) -> dict[str, float]:
+def measured(command: list[str]) -> dict[str, float]:
     """Run a command; its wall time and its peak resident memory, seen from outside."""
     start = time.perf_counter()
-    process = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, env={**os.environ, **(environment or {})}
-    )
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=with_repository())
     _, status, usage = os.wait4(process.pid, 0)
     wall = time.perf_counter() - start
     if status != 0:
@@ -55,8 +54,8 @@ def measured(command: list[str], environment: dict[str, str] | None = None) -> d
 def run_ours(data: adult.Adult, seed: int, folder: Path) -> dict[str, Any]:
     out = folder / f"ours-{seed}.csv"
     command = [
-        sys.executable, "-m", "mechanisms.cli", "synth", str(data.csv),
-        "--schema", str(data.schema), "--ignore-extra", "--mechanism", "mwem+pgm",
+        sys.executable, "-c", "from mechanisms.cli import main; main()", "synth", str(data.csv),
+        "--schema", str(data.schema), "--ignore-extra-columns", "--mechanism", "mwem+pgm",
         "--workload", "2", "--rounds", str(ROUNDS), "--epsilon", str(EPSILON),
         "--delta", str(DELTA), "--seed", str(seed), "--out", str(out),
     ]  # fmt: skip
@@ -76,7 +75,7 @@ def run_peer(data: adult.Adult, seed: int, folder: Path, python: str) -> dict[st
         "rho": rho_from_epsilon(EPSILON, DELTA), "limit_mb": 25, "out": str(out),
     }  # fmt: skip
     start = time.perf_counter()
-    answer = fresh_process(HERE / "peer.py", request, python)
+    answer = fresh_process("benchmarks.peer", request, python)
     wall = time.perf_counter() - start
     return {"wall": wall, "rss_mb": answer["peak_rss_mb"], "variation": error(data, out)}
 
@@ -104,7 +103,7 @@ def plot(sides: dict[str, dict[str, dict[str, Any]]]) -> None:
     axis.set_ylim(bottom=0)
     axis.legend(fontsize=7)
     figure.tight_layout()
-    figure.savefig(HERE / "results" / "mwem_pgm.svg", metadata={"Date": None})
+    figure.savefig(RESULTS / "mwem_pgm.svg", metadata={"Date": None})
 
 
 def main() -> None:

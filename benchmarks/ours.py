@@ -1,4 +1,4 @@
-"""pgmkit's side: one job a process, run as ``python ours.py REQUEST.json ANSWER.json``."""
+"""pgmkit's side, one job a process: ``python -m benchmarks.ours REQUEST.json ANSWER.json``."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import peak_rss_mb, serve
-from problems import Problem, load
 
 import pgmkit
+from benchmarks.common import peak_rss_mb, serve
+from benchmarks.problems import Problem, load
 
 
 def estimation(request: dict[str, Any]) -> dict[str, Any]:

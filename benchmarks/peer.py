@@ -1,6 +1,7 @@
 """The peer's side: ``mbi`` 2.0.0 through its public API, one job a process.
 
-Run by the benchmarks as ``python peer.py REQUEST.json ANSWER.json``; imports nothing of pgmkit.
+Run by the benchmarks as ``python -m benchmarks.peer REQUEST.json ANSWER.json``; imports nothing of
+pgmkit.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from typing import Any
 
 import mbi
 import numpy as np
-from common import peak_rss_mb, serve
-from problems import load
+
+from benchmarks.common import peak_rss_mb, serve
+from benchmarks.problems import load
 
 
 def estimation(request: dict[str, Any]) -> dict[str, Any]:

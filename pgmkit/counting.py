@@ -8,7 +8,7 @@ tables stay in cache), each block is counted once, and the cliques inside it are
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -25,6 +25,8 @@ MEMORY_LIMIT = 2 << 30
 
 _BLOCK_CELLS = 1 << 19
 _PIECE_ROWS = 1 << 16
+# With fewer rows the planning of blocks costs more than it saves.
+_PLANNED_ROWS = 1 << 14
 # Cliques are planned this many at a time: planning costs (cliques of a batch)^2 or so.
 _BATCH = 512
 
@@ -46,27 +48,29 @@ def count_marginals(
     array([[0, 0, 1],
            [2, 0, 0]])
     """
-    wanted = dict.fromkeys(cliques)
-    _check_memory(wanted, sizes)
+    result: dict[Clique, Table] = dict.fromkeys(cliques, np.empty(0, np.int64))
+    _check_memory(result, sizes)
     # One table serves all orders of the same attributes; small attributes first keeps the
     # contiguous runs of the tables long, which is what makes summing an axis away fast.
     rank = {a: i for i, a in enumerate(sorted(columns, key=lambda a: (sizes[a], a)))}
-    canonical = {clique: tuple(sorted(clique, key=rank.__getitem__)) for clique in wanted}
-    tables: dict[Clique, Table] = {}
-    for attributes, members in _blocks(set(canonical.values()), sizes, rows):
-        table = _count(columns, sizes, attributes, rows)
-        _sum_out(table, attributes, members, tables)
-    return {
-        clique: _ordered(tables[source], source, clique) for clique, source in canonical.items()
-    }
+    orders: dict[Clique, list[Clique]] = {}
+    for clique in result:
+        orders.setdefault(tuple(sorted(clique, key=rank.__getitem__)), []).append(clique)
+    for attributes, members in _blocks(list(orders), sizes, rows):
+        if members == [attributes] and len(orders[attributes]) == 1:
+            (clique,) = orders[attributes]
+            result[clique] = _count(columns, sizes, clique, rows)
+            continue
+        tables: dict[Clique, Table] = {}
+        _sum_out(_count(columns, sizes, attributes, rows), attributes, members, tables)
+        for source, table in tables.items():
+            for clique in orders[source]:
+                axes = [source.index(a) for a in clique]
+                result[clique] = np.array(table.transpose(axes), order="C")
+    return result
 
 
-def _ordered(table: Table, source: Clique, clique: Clique) -> Table:
-    """A fresh C-ordered copy with the axes in the clique's order."""
-    return np.array(np.asarray(table).transpose([source.index(a) for a in clique]), order="C")
-
-
-def _check_memory(cliques: Mapping[Clique, None], sizes: Mapping[str, int]) -> None:
+def _check_memory(cliques: Collection[Clique], sizes: Mapping[str, int]) -> None:
     cells = {clique: math.prod(sizes[a] for a in clique) for clique in cliques}
     needed = 8 * sum(cells.values())
     if needed <= MEMORY_LIMIT:
@@ -150,11 +154,16 @@ def _sum_out(
         by_dropped.setdefault(dropped, []).append(member)
     for dropped, remaining in by_dropped.items():
         smaller = tuple(a for a in attributes if a != dropped)
-        _sum_out(table.sum(axis=attributes.index(dropped)), smaller, remaining, into)
+        # asarray: numpy sums a table of one axis to a scalar.
+        summed = np.asarray(table.sum(axis=attributes.index(dropped)))
+        _sum_out(summed, smaller, remaining, into)
 
 
-def _blocks(cliques: set[Clique], sizes: Mapping[str, int], rows: int) -> Iterator[Block]:
+def _blocks(cliques: Sequence[Clique], sizes: Mapping[str, int], rows: int) -> Iterator[Block]:
     """Blocks that cover the cliques (each in canonical order), with the cliques of each."""
+    if rows < _PLANNED_ROWS or len(cliques) == 1:
+        yield from ((clique, [clique]) for clique in cliques)
+        return
     ordered = sorted(cliques)
     for first in range(0, len(ordered), _BATCH):
         yield from _cover(ordered[first : first + _BATCH], sizes, rows)

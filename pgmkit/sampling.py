@@ -15,9 +15,8 @@ import numpy as np
 from pgmkit.errors import InvalidInput, NumericalFailure
 
 if TYPE_CHECKING:
-    from pgmkit.junction_tree import JunctionTree
-
     from pgmkit.domain import Clique, Domain
+    from pgmkit.junction_tree import JunctionTree
 
 __all__ = ["Method", "sample"]
 
@@ -133,19 +132,20 @@ def _draw_independent(
 ) -> np.ndarray:
     """A residual cell for each record by inverting its group's cumulative distribution."""
     cumulative = np.cumsum(table, axis=1)
-    mass = cumulative[groups, -1]
+    width = table.shape[1]
+    first = groups.astype(np.intp) * width
+    mass = cumulative.take(first + (width - 1))
     _check_mass(mass, clique)
     level = rng.random(len(groups)) * mass  # strictly below the mass, in floating point too
     # The first cell whose cumulative mass exceeds the level has mass of its own. One bisection
     # for all records: each group keeps its own cumulative sums, at their full precision.
-    low = np.zeros(len(groups), dtype=np.intp)
-    high = np.full(len(groups), table.shape[1] - 1, dtype=np.intp)
-    for _ in range((table.shape[1] - 1).bit_length()):
+    low, high = first, first + (width - 1)
+    for _ in range((width - 1).bit_length()):
         middle = (low + high) >> 1
-        beyond = cumulative[groups, middle] <= level
+        beyond = cumulative.take(middle) <= level
         low = np.where(beyond, middle + 1, low)
         high = np.where(beyond, high, middle)
-    return low.astype(_cell_dtype(table))
+    return (low - first).astype(_cell_dtype(table))
 
 
 def _draw_rounded(

@@ -26,7 +26,7 @@ MEMORY_LIMIT = 2 << 30
 _BLOCK_CELLS = 1 << 19
 _PIECE_ROWS = 1 << 16
 # With fewer rows the planning of blocks costs more than it saves.
-_PLANNED_ROWS = 1 << 14
+_PLANNED_ROWS = 1 << 15
 # Cliques are planned this many at a time: planning costs (cliques of a batch)^2 or so.
 _BATCH = 512
 
@@ -228,4 +228,4 @@ def _seconds(cells: Any, attributes: Any, rows: int) -> Any:
     cell: allocation and sums; per table: the overhead of the calls.
     """
     increment = 1.2 + 0.06 * np.log2(1 + cells) + 1.5e-6 * cells
-    return 1e-9 * (rows * (0.3 * attributes + increment) + 2.5 * cells + 2e4)
+    return 1e-9 * (rows * (0.3 * attributes + increment) + 8.0 * cells + 2e4)

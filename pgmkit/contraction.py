@@ -1,0 +1,332 @@
+"""Sums of products of named factors: planned once by structure, evaluated many times.
+
+A *plan* says in which order a set of tensors with named axes is multiplied and summed until only the
+output axes are left. Attributes that occur in a single tensor are summed out first; the pairwise order
+comes from ``opt_einsum``. No value is larger than the plan's ``largest``, so a clique made of small
+factors is never materialised. Plans depend on names and sizes only and are cached.
+
+A plan is evaluated in one of three semirings: ``LINEAR`` (sums of products, entries may be negative),
+``LOG`` (sums of exponentials, any range, exact minus infinities) and ``MAX`` (maxima of sums, for MAP).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from math import prod
+
+import opt_einsum
+import torch
+
+Axes = tuple[str, ...]
+
+CHUNK_CELLS = 1 << 20
+"""Largest broadcast temporary, in cells, of a log-space step (8 MB in float64)."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One pairwise contraction ``left, right -> out`` as a batched matrix product.
+
+    ``batch`` axes are in both operands and kept, ``rows`` in the left only, ``columns`` in the right
+    only, ``summed`` in both and gone.
+    """
+
+    left: Axes
+    right: Axes
+    out: Axes
+    sizes: Mapping[str, int] = field(repr=False, hash=False, compare=False)
+
+    @cached_property
+    def batch(self) -> Axes:
+        return tuple(name for name in self.out if name in self.left and name in self.right)
+
+    @cached_property
+    def rows(self) -> Axes:
+        return tuple(name for name in self.out if name not in self.right)
+
+    @cached_property
+    def columns(self) -> Axes:
+        return tuple(name for name in self.out if name not in self.left)
+
+    @cached_property
+    def summed(self) -> Axes:
+        return tuple(name for name in self.left if name not in self.out)
+
+    @cached_property
+    def extents(self) -> tuple[int, int, int, int]:
+        """Cells of (batch, rows, summed, columns)."""
+        groups = (self.batch, self.rows, self.summed, self.columns)
+        return tuple(prod(self.sizes[n] for n in group) for group in groups)  # type: ignore[return-value]
+
+    @property
+    def cost(self) -> int:
+        return prod(self.extents)
+
+    def restore(self, value: torch.Tensor) -> torch.Tensor:
+        """From (batch, rows, columns) to one dimension per output axis, in order."""
+        axes = self.batch + self.rows + self.columns
+        named = value.reshape([self.sizes[name] for name in axes])
+        return named.permute([axes.index(name) for name in self.out])
+
+
+@dataclass(frozen=True)
+class Step:
+    """Value ``out`` from values ``left`` and ``right``; without ``right`` a sum over unshared axes."""
+
+    left: int
+    right: int | None
+    out: int
+    kernel: Kernel | None
+    source: Axes
+    kept: Axes
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to contract ``inputs`` to ``output``: value ``i < len(inputs)`` is input i, every step adds one."""
+
+    inputs: tuple[Axes, ...]
+    output: Axes
+    sizes: Mapping[str, int]
+    steps: tuple[Step, ...]
+    axes: tuple[Axes, ...]
+    """Axes of every value, inputs first."""
+
+    def cells(self, value: int) -> int:
+        return prod(self.sizes[name] for name in self.axes[value])
+
+    @cached_property
+    def largest(self) -> int:
+        """Cells of the largest value, inputs included."""
+        return max(self.cells(value) for value in range(len(self.axes)))
+
+    @cached_property
+    def cost(self) -> int:
+        """Multiplications and additions of one evaluation, roughly."""
+        return sum(s.kernel.cost if s.kernel else self.cells(s.left) for s in self.steps)
+
+
+def plan(inputs: Sequence[Axes], output: Axes, sizes: Mapping[str, int]) -> Plan:
+    """The plan for this structure; cached, so asking again costs a dictionary look-up.
+
+    >>> p = plan([("a", "b"), ("b", "c")], ("a", "c"), {"a": 2, "b": 3, "c": 4})
+    >>> len(p.steps), p.largest, p.cost
+    (1, 12, 24)
+    """
+    used = sorted({name for axes in inputs for name in axes})
+    return _plan(tuple(inputs), output, tuple((name, sizes[name]) for name in used))
+
+
+@lru_cache(maxsize=4096)
+def _plan(inputs: tuple[Axes, ...], output: Axes, sizes: tuple[tuple[str, int], ...]) -> Plan:
+    return _Planner(inputs, output, dict(sizes)).build()
+
+
+class _Planner:
+    def __init__(self, inputs: tuple[Axes, ...], output: Axes, sizes: dict[str, int]) -> None:
+        self.inputs, self.output, self.sizes = inputs, output, sizes
+        self.axes: list[Axes] = list(inputs)
+        self.steps: list[Step] = []
+        self.uses = dict.fromkeys(output, 1)
+        for axes in inputs:
+            for name in axes:
+                self.uses[name] = self.uses.get(name, 0) + 1
+
+    def build(self) -> Plan:
+        keys = [self.reduce(key) for key in range(len(self.inputs))]
+        for left, right in self.path(keys):
+            keys.append(self.pair(keys[left], keys[right]))
+            for position in sorted((left, right), reverse=True):
+                del keys[position]
+        return Plan(self.inputs, self.output, self.sizes, tuple(self.steps), tuple(self.axes))
+
+    def path(self, keys: list[int]) -> list[tuple[int, int]]:
+        """Pairs of positions in the shrinking list of values, as opt_einsum gives them."""
+        if len(keys) <= 2:
+            return [(0, 1)][: len(keys) - 1]
+        symbols = {name: opt_einsum.get_symbol(i) for i, name in enumerate(self.sizes)}
+        terms = ["".join(symbols[name] for name in self.axes[key]) for key in keys]
+        equation = ",".join(terms) + "->" + "".join(symbols[name] for name in self.output)
+        shapes = [tuple(self.sizes[name] for name in self.axes[key]) for key in keys]
+        optimiser = "optimal" if len(keys) <= 4 else opt_einsum.RandomGreedy(max_repeats=16)
+        state = random.getstate()  # opt_einsum seeds the global generator for every trial
+        found, _ = opt_einsum.contract_path(equation, *shapes, shapes=True, optimize=optimiser)
+        random.setstate(state)
+        return [(step[0], step[1]) for step in found]
+
+    def add(self, left: int, right: int | None, kernel: Kernel | None, kept: Axes) -> int:
+        key = len(self.axes)
+        self.steps.append(Step(left, right, key, kernel, self.axes[left], kept))
+        self.axes.append(kept)
+        return key
+
+    def reduce(self, key: int) -> int:
+        axes = self.axes[key]
+        kept = tuple(name for name in axes if self.uses[name] > 1)
+        return key if kept == axes else self.add(key, None, None, kept)
+
+    def pair(self, left: int, right: int) -> int:
+        if prod(self.sizes[n] for n in self.axes[left]) < prod(
+            self.sizes[n] for n in self.axes[right]
+        ):
+            left, right = right, left
+        left_axes, right_axes = self.axes[left], self.axes[right]
+        for name in set(left_axes) & set(right_axes):
+            self.uses[name] -= 1
+        kept = tuple(n for n in left_axes if self.uses[n] > 1 or n not in right_axes)
+        kept += tuple(n for n in right_axes if n not in left_axes)
+        return self.add(left, right, Kernel(left_axes, right_axes, kept, self.sizes), kept)
+
+
+def arrange(value: torch.Tensor, axes: Axes, *groups: Axes) -> torch.Tensor:
+    """``value`` with one dimension per group of axes: a view where strides allow it."""
+    shape = []
+    order = []
+    for group in groups:
+        places = [axes.index(name) for name in group]
+        order += places
+        shape.append(prod(value.shape[place] for place in places))
+    return value.permute(order).reshape(shape)
+
+
+class Linear:
+    """Sums of products of plain numbers."""
+
+    one = 1.0
+
+    def reduce(self, value: torch.Tensor, axes: Axes, kept: Axes) -> torch.Tensor:
+        return arrange(value, axes, kept, tuple(n for n in axes if n not in kept)).sum(1)
+
+    def multiply(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        return left * right
+
+    def contract(self, left: torch.Tensor, right: torch.Tensor, kernel: Kernel) -> torch.Tensor:
+        a = arrange(left, kernel.left, kernel.batch, kernel.rows, kernel.summed)
+        b = arrange(right, kernel.right, kernel.batch, kernel.summed, kernel.columns)
+        return torch.bmm(a, b)
+
+
+class _Tropical:
+    """Semirings whose product is ``+``; subclasses say how the sum is taken over the last dimension."""
+
+    one = 0.0
+
+    def over(self, value: torch.Tensor) -> torch.Tensor:
+        raise AssertionError("subclasses define the sum")
+
+    def reduce(self, value: torch.Tensor, axes: Axes, kept: Axes) -> torch.Tensor:
+        return self.over(arrange(value, axes, kept, tuple(n for n in axes if n not in kept)))
+
+    def multiply(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        return left + right
+
+    def contract(self, left: torch.Tensor, right: torch.Tensor, kernel: Kernel) -> torch.Tensor:
+        a = arrange(left, kernel.left, kernel.batch, kernel.rows, kernel.summed)
+        b = arrange(right, kernel.right, kernel.batch, kernel.columns, kernel.summed)
+        batch, rows, summed, columns = kernel.extents
+        out = a.new_empty((batch, rows, columns))
+        per_row = max(1, summed * columns)
+        row_step = max(1, min(rows, CHUNK_CELLS // per_row))
+        batch_step = max(1, CHUNK_CELLS // (per_row * rows)) if row_step == rows else 1
+        for i in range(0, batch, batch_step):
+            for j in range(0, rows, row_step):
+                block = a[i : i + batch_step, j : j + row_step, None] + b[i : i + batch_step, None]
+                out[i : i + batch_step, j : j + row_step] = self.over(block)
+        return out
+
+
+class Log(_Tropical):
+    """Logarithms of sums of exponentials; an all minus-infinity slice gives minus infinity."""
+
+    def over(self, value: torch.Tensor) -> torch.Tensor:
+        return torch.logsumexp(value, -1)
+
+
+class Max(_Tropical):
+    """Maxima of sums."""
+
+    def over(self, value: torch.Tensor) -> torch.Tensor:
+        return value.amax(-1)
+
+
+Semiring = Linear | Log | Max
+LINEAR, LOG, MAX = Linear(), Log(), Max()
+
+
+def forward(plan: Plan, tensors: Sequence[torch.Tensor], semiring: Semiring) -> list[torch.Tensor]:
+    """All values of the plan, inputs first; the last one is the result in the plan's own axis order."""
+    values = list(tensors)
+    for step in plan.steps:
+        if step.kernel is None or step.right is None:
+            shape = [plan.sizes[name] for name in step.kept]
+            values.append(semiring.reduce(values[step.left], step.source, step.kept).reshape(shape))
+        else:
+            product = semiring.contract(values[step.left], values[step.right], step.kernel)
+            values.append(step.kernel.restore(product))
+    return values
+
+
+def contract(plan: Plan, tensors: Sequence[torch.Tensor], semiring: Semiring) -> torch.Tensor:
+    """The contraction of ``tensors`` (one per plan input, axes in order) with axes ``plan.output``.
+
+    >>> p = plan([("a", "b"), ("b",)], ("a",), {"a": 2, "b": 3})
+    >>> contract(p, [torch.ones(2, 3), torch.arange(3.0)], LINEAR)
+    tensor([3., 3.])
+    """
+    result = forward(plan, tensors, semiring)[-1]
+    axes = plan.axes[-1]
+    return result.permute([axes.index(name) for name in plan.output])
+
+
+def adjoints(plan: Plan, values: Sequence[torch.Tensor], semiring: Semiring) -> list[torch.Tensor]:
+    """For every input of a scalar plan, the contraction of all the *other* inputs, given ``forward``'s values.
+
+    In linear space this is the derivative of the result with respect to the input; the input times its
+    adjoint, divided by the result, is the input's marginal.
+    """
+    found: list[torch.Tensor | None] = [None] * len(values)
+    found[-1] = torch.full_like(values[-1], semiring.one)
+    for step in reversed(plan.steps):
+        upper = found[step.out]
+        assert upper is not None
+        if step.kernel is None or step.right is None:
+            shape = [plan.sizes[name] if name in step.kept else 1 for name in step.source]
+            spread = upper.reshape(shape)
+            found[step.left] = spread.expand(values[step.left].shape)
+            continue
+        to_left, to_right = transposes(step.kernel)
+        right, left = values[step.right], values[step.left]
+        found[step.left] = to_left.restore(semiring.contract(upper, right, to_left))
+        found[step.right] = to_right.restore(semiring.contract(upper, left, to_right))
+    return [value for value in found[: len(plan.inputs)] if value is not None]
+
+
+def transposes(kernel: Kernel) -> tuple[Kernel, Kernel]:
+    """The kernels that carry an adjoint of the output to the left and to the right operand."""
+    to_left = Kernel(kernel.out, kernel.right, kernel.left, kernel.sizes)
+    to_right = Kernel(kernel.out, kernel.left, kernel.right, kernel.sizes)
+    return to_left, to_right
+
+
+def maximiser(plan: Plan, values: Sequence[torch.Tensor]) -> dict[str, int]:
+    """An assignment that attains the maximum of a scalar plan, given ``forward``'s values under ``MAX``."""
+    chosen: dict[str, int] = {}
+
+    def fixed(value: int) -> tuple[torch.Tensor, Axes]:
+        axes = plan.axes[value]
+        table = values[value][tuple(chosen.get(name, slice(None)) for name in axes)]
+        return table, tuple(name for name in axes if name not in chosen)
+
+    for step in reversed(plan.steps):
+        table, free = fixed(step.left)
+        if step.right is not None:
+            other, other_free = fixed(step.right)
+            table = table + other.permute([other_free.index(name) for name in free])
+        place = int(table.argmax())
+        for name, size in zip(reversed(free), reversed(table.shape), strict=True):
+            chosen[name] = place % size
+            place //= size
+    return chosen

@@ -1,0 +1,341 @@
+"""What estimation minimises: convex losses of the marginals, with values, gradients and lower bounds.
+
+Measured losses are sums of phi(r_i) over standardised residuals r = (Q mu - y) / stddev, so the squared
+loss weighs by the inverse variance and the absolute loss by the inverse scale. Every loss also gives a
+*cut*: a linear function of the marginals that nowhere exceeds the loss; minimised over the marginal
+polytope it certifies how far a model is from the optimum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod, sqrt
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import torch
+
+from pgmkit.belief_propagation import Clique, Layout
+from pgmkit.errors import InvalidInput
+from pgmkit.kronecker import Kronecker
+from pgmkit.matrix import as_dense, is_sparse
+from pgmkit.measurement import Measurement
+
+if TYPE_CHECKING:
+    import scipy.sparse
+
+
+class Cut:
+    """The lower bound ``offset + <gradient, mu>`` of a convex loss; cuts may be averaged."""
+
+    def __init__(self, offset: float, gradient: torch.Tensor) -> None:
+        self.offset, self.gradient = offset, gradient
+
+    def blend(self, other: Cut, weight: float) -> Cut:
+        """This cut with ``weight`` of the other mixed in; still a lower bound."""
+        offset = (1 - weight) * self.offset + weight * other.offset
+        return Cut(offset, torch.lerp(self.gradient, other.gradient, weight))
+
+
+class Loss(Protocol):
+    """A convex function of the flat vector of clique marginals (counts)."""
+
+    unit: float
+    """How far the loss of the truth itself varies: about sqrt(cells / 2) with Gaussian noise."""
+
+    def value(self, marginals: torch.Tensor) -> float: ...
+
+    def value_and_gradient(self, marginals: torch.Tensor) -> tuple[float, torch.Tensor]: ...
+
+    def cut(self, marginals: torch.Tensor) -> Cut: ...
+
+    def smooth_stages(self) -> Sequence[Loss]:
+        """Differentiable stand-ins, ever closer; a smooth loss is its own only stage."""
+        ...
+
+
+class Observations:
+    """The standardised linear view r = (Q mu - y) / stddev of all measurements, and its adjoint.
+
+    Identity and sparse matrices of all measurements act as one sparse matrix in coordinate form (one
+    gather and one scatter for everything); dense matrices and Kronecker products act one by one.
+    """
+
+    def __init__(
+        self, layout: Layout, measurements: Sequence[Measurement], dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.layout = layout
+        sparse = [m for m in measurements if m.matrix is None or is_sparse(m.matrix)]
+        dense = [m for m in measurements if not (m.matrix is None or is_sparse(m.matrix))]
+        rows, columns, weights, start = [], [], [], 0
+        for m in sparse:
+            i, j, w = _coordinates(layout, m)
+            rows.append(i + start)
+            columns.append(j)
+            weights.append(w / m.stddev)
+            start += len(m.values)
+        self._sparse_rows = start
+
+        def tensor(parts: list[np.ndarray], like: type) -> torch.Tensor:
+            whole = np.concatenate(parts) if parts else np.empty(0, dtype=like)
+            kind = torch.int64 if like is np.int64 else dtype
+            return torch.as_tensor(whole, dtype=kind, device=device)
+
+        self._rows, self._columns = tensor(rows, np.int64), tensor(columns, np.int64)
+        self._weights = tensor(weights, np.float64)
+        straight = torch.arange(layout.cells, device=device)
+        self._diagonal = torch.equal(self._rows, straight) and torch.equal(self._columns, straight)
+        self._dense = [_DenseView(layout, m, dtype, device) for m in dense]
+        self.target = tensor([m.values / m.stddev for m in sparse + dense], np.float64)
+
+    def residual(self, marginals: torch.Tensor) -> torch.Tensor:
+        """(Q mu - y) / stddev, one entry per measured value."""
+        if self._diagonal:
+            applied = marginals * self._weights
+        else:
+            picked = marginals.index_select(0, self._columns).mul_(self._weights)
+            applied = torch.zeros(self._sparse_rows, dtype=picked.dtype, device=picked.device)
+            applied.index_add_(0, self._rows, picked)
+        parts = [applied, *(view.apply(marginals) for view in self._dense)]
+        return (torch.cat(parts) if len(parts) > 1 else applied) - self.target
+
+    def adjoint(self, dual: torch.Tensor) -> torch.Tensor:
+        """Q^T (dual / stddev) as a flat vector over the cliques' cells."""
+        if self._diagonal and not self._dense:
+            return dual * self._weights
+        picked = dual.index_select(0, self._rows).mul_(self._weights)
+        result = torch.zeros(self.layout.cells, dtype=dual.dtype, device=dual.device)
+        result.index_add_(0, self._columns, picked)
+        start = self._sparse_rows
+        for view in self._dense:
+            view.add_adjoint(dual[start : start + view.rows], result)
+            start += view.rows
+        return result
+
+
+def host(layout: Layout, clique: Clique) -> int:
+    """The smallest of the layout's cliques that contains ``clique``."""
+    wanted = set(clique)
+    places = [i for i, held in enumerate(layout.cliques) if wanted <= set(held)]
+    return min(places, key=lambda i: prod(layout.shapes[i]))
+
+
+def _projection(layout: Layout, clique: Clique) -> tuple[int, np.ndarray]:
+    """Host clique and, for each of its cells, the cell of ``clique``'s marginal it adds to."""
+    place = host(layout, clique)
+    held = layout.cliques[place]
+    cells = np.arange(layout.domain.size(clique), dtype=np.int64).reshape(layout.domain.shape(clique))
+    order = [clique.index(name) for name in held if name in clique]
+    spread = cells.transpose(order)[tuple(slice(None) if n in clique else None for n in held)]
+    return place, np.broadcast_to(spread, layout.shapes[place]).reshape(-1)
+
+
+def _coordinates(layout: Layout, m: Measurement) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Row, flat column and weight of every nonzero of (matrix times projection)."""
+    place, cell = _projection(layout, m.clique)
+    start = layout.slices[place].start
+    if m.matrix is None:
+        return cell, np.arange(len(cell), dtype=np.int64) + start, np.ones(len(cell))
+    import scipy.sparse
+
+    ones = np.ones(len(cell))
+    projection = scipy.sparse.csr_array((ones, (cell, np.arange(len(cell)))), (int(cell.max()) + 1, len(cell)))
+    both = scipy.sparse.coo_array(scipy.sparse.csr_array(m.matrix) @ projection)
+    return both.row.astype(np.int64), both.col.astype(np.int64) + start, both.data.astype(np.float64)
+
+
+class _DenseView:
+    """One measurement with a dense or Kronecker matrix, applied axis by axis."""
+
+    def __init__(self, layout: Layout, m: Measurement, dtype: torch.dtype, device: torch.device) -> None:
+        place = host(layout, m.clique)
+        held = layout.cliques[place]
+        self._slice, self._shape = layout.slices[place], layout.shapes[place]
+        self._summed = [i for i, name in enumerate(held) if name not in m.clique]
+        kept = [name for name in held if name in m.clique]
+        self._order = [kept.index(name) for name in m.clique]
+        self._kept_shape = [layout.domain.sizes[name] for name in m.clique]
+        factors = m.matrix.factors if isinstance(m.matrix, Kronecker) else [m.matrix]
+        self._factors = [
+            torch.as_tensor(np.array(as_dense(f)), dtype=dtype, device=device) for f in factors
+        ]
+        self._kronecker = isinstance(m.matrix, Kronecker)
+        self.rows, self._stddev = len(m.values), m.stddev
+
+    def apply(self, marginals: torch.Tensor) -> torch.Tensor:
+        table = marginals[self._slice].view(self._shape)
+        table = (table.sum(self._summed) if self._summed else table).permute(self._order)
+        return self._multiply(table, self._factors) / self._stddev
+
+    def add_adjoint(self, dual: torch.Tensor, into: torch.Tensor) -> None:
+        shape = [f.shape[0] for f in self._factors] if self._kronecker else [self.rows]
+        flat = self._multiply(dual.view(shape), [f.T for f in self._factors]) / self._stddev
+        inverse = [self._order.index(i) for i in range(len(self._order))]
+        table = flat.view(self._kept_shape).permute(inverse)
+        for dim in self._summed:
+            table = table.unsqueeze(dim)
+        into[self._slice].view(self._shape).add_(table)
+
+    def _multiply(self, table: torch.Tensor, factors: Sequence[torch.Tensor]) -> torch.Tensor:
+        if not self._kronecker:
+            return factors[0] @ table.reshape(-1)
+        for axis, factor in enumerate(factors):
+            table = torch.movedim(torch.tensordot(factor, table, dims=([1], [axis])), 0, axis)
+        return table.reshape(-1)
+
+
+@dataclass(frozen=True)
+class Squared:
+    """phi(r) = r^2 / 2: Gaussian noise."""
+
+    def value(self, r: torch.Tensor) -> float:
+        return 0.5 * float(r @ r)
+
+    def slope(self, r: torch.Tensor) -> torch.Tensor:
+        return r
+
+    def conjugate(self, dual: torch.Tensor) -> float:
+        return 0.5 * float(dual @ dual)
+
+    def unit(self, rows: int) -> float:
+        return sqrt(rows / 2)
+
+
+@dataclass(frozen=True)
+class Huber:
+    """phi(r) = height * (r^2 / (2 width), or |r| - width / 2 beyond width)."""
+
+    width: float = 1.345
+    height: float = 1.345
+
+    def value(self, r: torch.Tensor) -> float:
+        inner = r.abs().clamp_max(self.width)
+        return self.height * float((inner * (r.abs() - inner / 2)).sum()) / self.width
+
+    def slope(self, r: torch.Tensor) -> torch.Tensor:
+        return r.clamp(-self.width, self.width) * (self.height / self.width)
+
+    def conjugate(self, dual: torch.Tensor) -> float:
+        return 0.5 * float(dual @ dual) * self.width / self.height
+
+    def unit(self, rows: int) -> float:
+        return sqrt(rows / 2)
+
+
+@dataclass(frozen=True)
+class Absolute:
+    """phi(r) = sqrt(2) |r|: Laplace noise, whose scale is stddev / sqrt(2)."""
+
+    def value(self, r: torch.Tensor) -> float:
+        return sqrt(2) * float(r.abs().sum())
+
+    def slope(self, r: torch.Tensor) -> torch.Tensor:
+        return sqrt(2) * r.sign()
+
+    def conjugate(self, dual: torch.Tensor) -> float:
+        return 0.0
+
+    def unit(self, rows: int) -> float:
+        return sqrt(rows)
+
+
+Penalty = Squared | Huber | Absolute
+_ABSOLUTE_WIDTHS = (1.0, 0.1, 0.01, 0.001)
+"""Widths, in standard deviations, of the Huber functions that approach the absolute loss."""
+
+
+class MeasuredLoss:
+    """sum_i phi((Q mu - y)_i / stddev_i) over all measured values."""
+
+    def __init__(self, observations: Observations, penalty: Penalty) -> None:
+        self.observations, self.penalty = observations, penalty
+        self.unit = penalty.unit(len(observations.target))
+
+    def value(self, marginals: torch.Tensor) -> float:
+        return self.penalty.value(self.observations.residual(marginals))
+
+    def value_and_gradient(self, marginals: torch.Tensor) -> tuple[float, torch.Tensor]:
+        r = self.observations.residual(marginals)
+        return self.penalty.value(r), self.observations.adjoint(self.penalty.slope(r))
+
+    def cut(self, marginals: torch.Tensor) -> Cut:
+        """Fenchel's inequality at the dual point u = phi'(r): L(nu) >= <u, (Q nu - y) / s> - phi*(u)."""
+        dual = self.penalty.slope(self.observations.residual(marginals))
+        offset = -self.penalty.conjugate(dual) - float(dual @ self.observations.target)
+        return Cut(offset, self.observations.adjoint(dual))
+
+    def smooth_stages(self) -> Sequence[Loss]:
+        if not isinstance(self.penalty, Absolute):
+            return [self]
+        return [
+            MeasuredLoss(self.observations, Huber(width, sqrt(2))) for width in _ABSOLUTE_WIDTHS
+        ]
+
+
+CallableLoss = Callable[[Mapping[Clique, torch.Tensor]], torch.Tensor]
+
+
+class DifferentiableLoss:
+    """Any convex differentiable function of the measured cliques' marginals, by autodiff.
+
+    ``function`` gets a mapping from clique to a tensor of counts (axes in the clique's order) and
+    returns a scalar tensor. Bounds hold if the function is convex.
+    """
+
+    def __init__(self, layout: Layout, cliques: Sequence[Clique], function: CallableLoss) -> None:
+        self.layout, self.function = layout, function
+        self._places = {clique: host(layout, clique) for clique in cliques}
+        self.unit = 1.0
+
+    def value(self, marginals: torch.Tensor) -> float:
+        return self.value_and_gradient(marginals)[0]
+
+    def value_and_gradient(self, marginals: torch.Tensor) -> tuple[float, torch.Tensor]:
+        with torch.inference_mode(False), torch.enable_grad():
+            point = marginals.clone().requires_grad_()
+            value = self.function(self._named(point))
+            if not isinstance(value, torch.Tensor) or value.ndim != 0:
+                raise InvalidInput("a callable loss must return a scalar torch tensor.")
+            (gradient,) = torch.autograd.grad(value, point)
+        return float(value), gradient
+
+    def cut(self, marginals: torch.Tensor) -> Cut:
+        value, gradient = self.value_and_gradient(marginals)
+        return Cut(value - float(gradient @ marginals), gradient)
+
+    def smooth_stages(self) -> Sequence[Loss]:
+        return [self]
+
+    def _named(self, point: torch.Tensor) -> dict[Clique, torch.Tensor]:
+        tables = self.layout.split(point)
+        named = {}
+        for clique, place in self._places.items():
+            held = self.layout.cliques[place]
+            summed = [i for i, name in enumerate(held) if name not in clique]
+            table = tables[place].sum(summed) if summed else tables[place]
+            kept = [name for name in held if name in clique]
+            named[clique] = table.permute([kept.index(name) for name in clique])
+        return named
+
+
+PENALTIES: dict[str, Penalty] = {"squared": Squared(), "absolute": Absolute(), "huber": Huber()}
+
+
+def make_loss(
+    loss: str | Penalty | CallableLoss,
+    layout: Layout,
+    measurements: Sequence[Measurement],
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Loss:
+    """The loss object for a name, a penalty or a callable; an unknown name lists the known ones."""
+    if isinstance(loss, str):
+        if loss not in PENALTIES:
+            raise InvalidInput(f"loss {loss!r} is unknown; known losses: {', '.join(PENALTIES)}, or a callable.")
+        loss = PENALTIES[loss]
+    if isinstance(loss, Squared | Huber | Absolute):
+        return MeasuredLoss(Observations(layout, measurements, dtype, device), loss)
+    if not callable(loss):
+        raise InvalidInput(f"loss ({loss!r}) must be one of {', '.join(PENALTIES)}, or a callable.")
+    return DifferentiableLoss(layout, [m.clique for m in measurements], loss)

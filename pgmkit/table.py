@@ -153,8 +153,10 @@ def _is_wide(domain: Domain, name: str) -> bool:
 def _has_blank_row(path: str | os.PathLike[str]) -> bool:
     """In a file of one column a blank line is an empty cell, which the parser skips."""
     with open(path, encoding="utf-8-sig", newline="") as file:
-        lines = file.read().rstrip("\r\n").splitlines()
-    return any(not line.strip() for line in lines)
+        rows = csv.reader(file)
+        next(rows)
+        # Blank lines at the end, with no row after them, are no rows.
+        return any(not row for row in rows) and any(rows)
 
 
 def _row_problem(path: str | os.PathLike[str], domain: Domain) -> str:

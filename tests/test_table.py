@@ -147,6 +147,13 @@ def test_an_empty_cell_in_a_single_column_is_refused(tmp_path: Path) -> None:
             read_csv(write(tmp_path, text), domain)
 
 
+@pytest.mark.parametrize("name", ["\x0c", " ", "\n\n", "\u2028", ",", '"'])
+def test_strange_names_of_a_single_column(tmp_path: Path, name: str) -> None:
+    data = Dataset(Domain({name: 3}), {name: [2, 0]})
+    write_csv(tmp_path / "data.csv", data)
+    assert codes(read_csv(tmp_path / "data.csv", data.domain)) == {name: [2, 0]}
+
+
 def test_missing_files_and_wrong_domains(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         read_csv(tmp_path / "none.csv", AGE_SEX)

@@ -1,0 +1,419 @@
+"""Junction trees: which tables an exact computation needs, and how large they are.
+
+An elimination order turns the graph of the cliques into a chordal one, whose maximal cliques form a
+junction tree. Finding the order with the fewest cells is NP-hard, so the best of several greedy orders
+and of randomised restarts is taken. Attributes whose neighbours are already joined (simplicial ones)
+never need a choice; a decomposable model has only those and costs one cheap pass. Sets of attributes
+are integers with one bit for each attribute here.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from numbers import Real
+
+from pgmkit.domain import Clique, Domain
+from pgmkit.errors import InvalidInput, ModelTooLarge
+
+__all__ = ["JunctionTree", "check_fits", "junction_tree", "model_cells"]
+
+
+@dataclass(frozen=True)
+class JunctionTree:
+    """A forest of maximal cliques: every attribute's cliques are connected (running intersection).
+
+    Attributes:
+        domain: every attribute of it is in some clique.
+        cliques: each parent before its children; attributes of a clique in the domain's order.
+        parents: the index of each clique's parent, -1 for the root of each connected component.
+        separators: what each clique shares with its parent, in the domain's order; () for a root.
+        order: an elimination order that needs no table beyond the cliques.
+
+    >>> tree = junction_tree(Domain({"a": 2, "b": 3, "c": 4}), [("a", "b"), ("b", "c")])
+    >>> tree.cells, tree.largest, tree.holds(["c", "b"]) == tree.cliques.index(("b", "c"))
+    (18, ('b', 'c'), True)
+    """
+
+    domain: Domain
+    cliques: tuple[Clique, ...]
+    parents: tuple[int, ...]
+    separators: tuple[Clique, ...]
+    order: tuple[str, ...]
+
+    @cached_property
+    def cells(self) -> int:
+        """Cells of all clique tables together, exact."""
+        return sum(self.domain.size(clique) for clique in self.cliques)
+
+    @cached_property
+    def largest(self) -> Clique:
+        """The clique with the most cells."""
+        return max(self.cliques, key=self.domain.size)
+
+    @cached_property
+    def children(self) -> tuple[tuple[int, ...], ...]:
+        """The indices of every clique's children."""
+        found: list[list[int]] = [[] for _ in self.cliques]
+        for child, parent in enumerate(self.parents):
+            if parent >= 0:
+                found[parent].append(child)
+        return tuple(tuple(below) for below in found)
+
+    def bytes(self, itemsize: int = 8) -> int:
+        """Bytes of all clique tables with `itemsize` bytes a cell, exact."""
+        return self.cells * itemsize
+
+    def holds(self, attrs: Iterable[str]) -> int | None:
+        """The index of the smallest clique that contains `attrs`, None when there is none.
+
+        Raises InvalidInput for a bare string, unknown or duplicate attributes.
+        """
+        by_size, containing = self._containing
+        ranks = (1 << len(self.cliques)) - 1
+        for name in self.domain.clique(attrs, "attrs"):
+            ranks &= containing[name]
+        return by_size[_lowest(ranks)] if ranks else None
+
+    @cached_property
+    def _containing(self) -> tuple[list[int], dict[str, int]]:
+        """Clique indices from the smallest, and for every attribute the set of its cliques' ranks."""
+        sizes = [self.domain.size(clique) for clique in self.cliques]
+        by_size = sorted(range(len(self.cliques)), key=sizes.__getitem__)
+        containing = dict.fromkeys(self.domain, 0)
+        for rank, index in enumerate(by_size):
+            for name in self.cliques[index]:
+                containing[name] |= 1 << rank
+        return by_size, containing
+
+
+def junction_tree(
+    domain: Domain, cliques: Iterable[Sequence[str]], *, seconds: float = 0.05, seed: int = 0
+) -> JunctionTree:
+    """A junction tree whose cliques contain every one of `cliques`, with few cells in total.
+
+    Attributes in no clique become cliques of their own. The root of each component is at its centre,
+    so the tree is as shallow as it can be.
+
+    `seconds` bounds the search for a better elimination order, roughly: the number of random restarts
+    follows from the size of the graph and `seconds`, not from a clock, so the same arguments give
+    the same tree on every machine. A graph that is already chordal is not searched at all.
+
+    Raises InvalidInput for cliques that are not in the domain, or `seconds` below zero.
+
+    >>> cycle = [("a", "b"), ("b", "c"), ("c", "d"), ("d", "a")]
+    >>> tree = junction_tree(Domain({"a": 2, "b": 9, "c": 2, "d": 9}), cycle)
+    >>> tree.cliques, tree.separators, tree.parents
+    ((('a', 'b', 'c'), ('a', 'c', 'd')), ((), ('a', 'c')), (-1, 0))
+    """
+    if isinstance(seconds, bool) or not isinstance(seconds, Real) or not 0 <= seconds < math.inf:
+        raise InvalidInput(f"seconds must be a number of at least 0, got {seconds!r}")
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise InvalidInput(f"seed must be an integer, got {seed!r}")
+    neighbours, sizes = _graph(domain, cliques)
+    search = _Search(neighbours, sizes)
+    search.deterministic()
+    search.restarts(float(seconds), random.Random(seed))
+    return _build(domain, search.best)
+
+
+def model_cells(domain: Domain, cliques: Iterable[Sequence[str]]) -> int:
+    """Total cells of a junction tree of `cliques`, exact for the deterministic orders.
+
+    An upper bound of `junction_tree(domain, cliques).cells`, which also tries random orders. Meant to
+    be asked for each of many candidates: results are remembered by the graph of the cliques.
+
+    Raises InvalidInput for cliques that are not in the domain.
+
+    >>> model_cells(Domain({"a": 10, "b": 20, "c": 30}), [("a", "b"), ("b", "c")])
+    800
+    """
+    neighbours, sizes = _graph(domain, cliques)
+    return _cells_of_graph(tuple(neighbours), sizes)
+
+
+def check_fits(tree: JunctionTree, limit_bytes: int, itemsize: int = 8) -> None:
+    """Raise ModelTooLarge when the clique tables take more than `limit_bytes` together.
+
+    >>> check_fits(junction_tree(Domain({"a": 10, "b": 20}), [("a", "b")]), limit_bytes=1600)
+    """
+    needed = tree.bytes(itemsize)
+    if needed <= limit_bytes:
+        return
+    cells = tree.domain.size(tree.largest)
+    raise ModelTooLarge(
+        f"the model needs {needed} bytes for its {len(tree.cliques)} clique tables, more than the "
+        f"limit of {limit_bytes}; its largest clique {tree.largest!r} has {cells} cells "
+        f"({cells * itemsize} bytes). Leave out or shrink measurements that tie its attributes "
+        "together, merge values of large attributes, or raise the limit"
+    )
+
+
+def _graph(domain: Domain, cliques: Iterable[Sequence[str]]) -> tuple[list[int], tuple[int, ...]]:
+    """For every attribute the set of its neighbours, and the sizes."""
+    if not isinstance(domain, Domain):
+        raise InvalidInput(f"domain must be a pgmkit Domain, got {type(domain).__name__}")
+    if isinstance(cliques, (str, bytes)) or not isinstance(cliques, Iterable):
+        raise InvalidInput(
+            f"cliques must be a sequence of cliques such as [('age', 'sex')], got {cliques!r}"
+        )
+    bit = {name: 1 << index for index, name in enumerate(domain)}
+    joined = dict.fromkeys(bit, 0)
+    for number, clique in enumerate(cliques):
+        names = domain.clique(clique, f"cliques[{number}]")
+        members = sum(bit[name] for name in names)
+        for name in names:
+            joined[name] |= members
+    return [joined[name] & ~bit[name] for name in bit], domain.shape()
+
+
+@lru_cache(maxsize=4096)
+def _cells_of_graph(neighbours: tuple[int, ...], sizes: tuple[int, ...]) -> int:
+    search = _Search(list(neighbours), sizes)
+    search.deterministic()
+    return search.cells
+
+
+def _lowest(members: int) -> int:
+    return (members & -members).bit_length() - 1
+
+
+def _each(members: int) -> Iterator[int]:
+    while members:
+        low = members & -members
+        yield low.bit_length() - 1
+        members ^= low
+
+
+Step = tuple[int, int]
+"""An eliminated attribute and its neighbours at that time."""
+
+Measure = tuple[int, int, float]
+"""Of an attribute: edges missing among its neighbours, their number, log cells of its clique."""
+
+Rank = Callable[[Measure], float]
+"""The attribute with the lowest rank is eliminated next."""
+
+_RANKS: tuple[Rank, ...] = (
+    lambda measure: measure[0] + 1e-3 * measure[2],  # min-fill, ties by weight
+    lambda measure: measure[2],  # min-weight
+    lambda measure: measure[1] + 1e-3 * measure[2],  # min-degree, ties by weight
+)
+
+_MEASURES_PER_SECOND = 300_000
+"""Attributes measured a second during a restart on a slow machine, from which follows their number."""
+
+_MOST_RESTARTS = 400
+
+
+class _Search:
+    """The best elimination order seen so far."""
+
+    def __init__(self, neighbours: list[int], sizes: tuple[int, ...]) -> None:
+        self.sizes = sizes
+        self.logs = [math.log(size) for size in sizes]
+        self.weights: dict[int, int] = {}
+        self.neighbours = neighbours
+        self.left = (1 << len(neighbours)) - 1
+        self.prefix = self._take_simplicial()
+        self.measured = 0
+        self.measures = {v: self._measure(self.neighbours, v) for v in _each(self.left)}
+        self.best: list[Step] = []
+        self.cells = -1
+
+    def _take_simplicial(self) -> list[Step]:
+        """Eliminate attributes whose neighbours are all joined; the best orders start with them."""
+        steps: list[Step] = []
+        waiting = list(range(len(self.neighbours)))
+        while waiting:
+            v = waiting.pop()
+            around = self.neighbours[v]
+            if not self.left >> v & 1 or any(
+                around & ~self.neighbours[u] != 1 << u for u in _each(around)
+            ):
+                continue
+            steps.append((v, around))
+            self.left ^= 1 << v
+            for u in _each(around):
+                self.neighbours[u] ^= 1 << v
+                waiting.append(u)
+        return steps
+
+    def deterministic(self) -> None:
+        for rank in _RANKS:
+            self._try(rank)
+            if not self.left:
+                return
+
+    def restarts(self, seconds: float, rng: random.Random) -> None:
+        """Random mixtures of the heuristics with noise, a number that follows from the graph's size."""
+        if not self.left:
+            return
+        each = self.measured // len(_RANKS) + len(self.measures)
+        draw = rng.random
+        for _ in range(min(_MOST_RESTARTS, int(seconds * _MEASURES_PER_SECOND / each))):
+            fill, noise = draw(), 2 * draw()
+
+            def rank(measure: Measure, fill: float = fill, noise: float = noise) -> float:
+                missing, _, log_cells = measure
+                return fill * math.log1p(missing) + (1 - fill) * log_cells + noise * draw()
+
+            self._try(rank)
+
+    def _try(self, rank: Rank) -> None:
+        steps = self.prefix + self._greedy(rank)
+        cells = self._cells(steps)
+        if self.cells < 0 or cells < self.cells:
+            self.best, self.cells = steps, cells
+
+    def _greedy(self, rank: Rank) -> list[Step]:
+        """Eliminate what is left after the simplicial attributes, the lowest rank first."""
+        steps: list[Step] = []
+        neighbours, left = list(self.neighbours), self.left
+        ranks = {v: rank(measure) for v, measure in self.measures.items()}
+        while left:
+            v = min(ranks, key=ranks.__getitem__)
+            around = neighbours[v]
+            steps.append((v, around))
+            left ^= 1 << v
+            del ranks[v]
+            if around == left:  # all the rest is one clique: no choice is left
+                break
+            for u in _affected(neighbours, v):
+                ranks[u] = rank(self._measure(neighbours, u))
+        for v in _each(left):
+            left ^= 1 << v
+            steps.append((v, left))
+        return steps
+
+    def _measure(self, neighbours: list[int], v: int) -> Measure:
+        self.measured += 1
+        around = members = neighbours[v]
+        twice = degree = 0
+        log_cells = self.logs[v]
+        while members:
+            low = members & -members
+            u = low.bit_length() - 1
+            members ^= low
+            twice += (around & ~neighbours[u]).bit_count() - 1
+            degree += 1
+            log_cells += self.logs[u]
+        return twice >> 1, degree, log_cells
+
+    def _cells(self, steps: list[Step]) -> int:
+        """Total cells of the maximal cliques of an elimination."""
+        return sum(self._weight(clique) for clique in _maximal(steps).values())
+
+    def _weight(self, clique: int) -> int:
+        found = self.weights.get(clique)
+        if found is None:
+            found = self.weights[clique] = math.prod(self.sizes[v] for v in _each(clique))
+        return found
+
+
+def _affected(neighbours: list[int], v: int) -> Iterator[int]:
+    """Join the neighbours of `v`, take it out, and give the attributes whose measure may change."""
+    around = neighbours[v]
+    changed = around
+    for u in _each(around):
+        missing = around & ~neighbours[u] & ~(1 << u)
+        neighbours[u] ^= 1 << v
+        for w in _each(missing):
+            # The edge u-w is new: one missing edge less for those next to both.
+            changed |= neighbours[u] & neighbours[w]
+            neighbours[u] |= 1 << w
+            neighbours[w] |= 1 << u
+    return _each(changed & ~(1 << v))
+
+
+def _maximal(steps: Sequence[Step]) -> dict[int, int]:
+    """The maximal elimination cliques, by the attribute that is eliminated in them.
+
+    A later clique lies inside an earlier one exactly when it is what some elimination left behind.
+    """
+    remainders: set[int] = set()
+    found: dict[int, int] = {}
+    for v, around in steps:
+        clique = around | 1 << v
+        if clique not in remainders:
+            found[v] = clique
+        remainders.add(around)
+    return found
+
+
+def _build(domain: Domain, steps: Sequence[Step]) -> JunctionTree:
+    """The junction tree of an elimination: its steps' tree, contracted to the maximal cliques."""
+    masks = _maximal(steps)
+    edges = _edges(steps)
+    names = domain.attributes
+    listed: list[int] = []
+    parents: list[int] = []
+    for root in _centres(masks, edges):
+        place = {-1: -1}
+        queue = [(root, -1)]
+        for v, above in queue:
+            place[v] = len(listed)
+            listed.append(v)
+            parents.append(place[above])
+            queue += [(u, v) for u in edges[v] if u != above]
+    separators = (masks[v] & masks[listed[p]] if p >= 0 else 0 for v, p in zip(listed, parents, strict=True))
+    return JunctionTree(
+        domain,
+        tuple(tuple(names[u] for u in _each(masks[v])) for v in listed),
+        tuple(parents),
+        tuple(tuple(names[u] for u in _each(shared)) for shared in separators),
+        tuple(names[v] for v, _ in steps),
+    )
+
+
+def _edges(steps: Sequence[Step]) -> dict[int, list[int]]:
+    """The tree's edges between maximal cliques, each named by the attribute eliminated in it.
+
+    A step hangs on the step that first eliminates one of its neighbours; a step whose clique is what
+    an earlier one left behind is merged into that one.
+    """
+    when = {v: time for time, (v, _) in enumerate(steps)}
+    left_by: dict[int, int] = {}
+    home: dict[int, int] = {}
+    for v, around in steps:
+        home[v] = left_by.get(around | 1 << v, v)
+        left_by.setdefault(around, home[v])
+    edges: dict[int, list[int]] = {v: [] for v, own in home.items() if v == own}
+    for v, around in steps:
+        if not around:
+            continue
+        above = home[min(_each(around), key=when.__getitem__)]
+        if home[v] != above:
+            edges[home[v]].append(above)
+            edges[above].append(home[v])
+    return edges
+
+
+def _centres(masks: dict[int, int], edges: dict[int, list[int]]) -> Iterator[int]:
+    """For each component the middle of its longest path."""
+    seen: set[int] = set()
+    for v in sorted(masks, key=lambda v: masks[v] & -masks[v]):
+        if v in seen:
+            continue
+        reached = _walk(edges, v)
+        seen.update(reached)
+        above = _walk(edges, next(reversed(reached)))
+        path = [next(reversed(above))]
+        while above[path[-1]] >= 0:
+            path.append(above[path[-1]])
+        yield path[len(path) // 2]
+
+
+def _walk(edges: dict[int, list[int]], start: int) -> dict[int, int]:
+    """Every clique reached from `start` with the one before it, the farthest last."""
+    before = {start: -1}
+    queue = [start]
+    for v in queue:
+        for u in edges[v]:
+            if u not in before:
+                before[u] = v
+                queue.append(u)
+    return before

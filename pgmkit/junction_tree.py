@@ -1,10 +1,10 @@
 """Junction trees: which tables an exact computation needs, and how large they are.
 
-An elimination order turns the graph of the cliques into a chordal one, whose maximal cliques form a
-junction tree. Finding the order with the fewest cells is NP-hard, so the best of several greedy orders
-and of randomised restarts is taken. Attributes whose neighbours are already joined (simplicial ones)
-never need a choice; a decomposable model has only those and costs one cheap pass. Sets of attributes
-are integers with one bit for each attribute here.
+An elimination order turns the graph of the cliques into a chordal one, whose maximal cliques form
+a junction tree. Finding the order with the fewest cells is NP-hard, so the best of several greedy
+orders and of randomised restarts is taken. Attributes whose neighbours are already joined
+(simplicial ones) never need a choice; a decomposable model has only those and costs one cheap pass.
+Sets of attributes are integers here, with one bit for each attribute.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class JunctionTree:
 
     @cached_property
     def _containing(self) -> tuple[list[int], dict[str, int]]:
-        """Clique indices from the smallest, and for every attribute the set of its cliques' ranks."""
+        """Clique indices from the smallest; for each attribute the set of its cliques' ranks."""
         sizes = [self.domain.size(clique) for clique in self.cliques]
         by_size = sorted(range(len(self.cliques)), key=sizes.__getitem__)
         containing = dict.fromkeys(self.domain, 0)
@@ -95,19 +95,19 @@ def junction_tree(
 ) -> JunctionTree:
     """A junction tree whose cliques contain every one of `cliques`, with few cells in total.
 
-    Attributes in no clique become cliques of their own. The root of each component is at its centre,
-    so the tree is as shallow as it can be.
+    Attributes in no clique become cliques of their own. The root of each component is at its
+    centre, so that the tree is shallow.
 
-    `seconds` bounds the search for a better elimination order, roughly: the number of random restarts
-    follows from the size of the graph and `seconds`, not from a clock, so the same arguments give
-    the same tree on every machine. A graph that is already chordal is not searched at all.
+    `seconds` bounds the search for a better elimination order, roughly: the number of random
+    restarts follows from the size of the graph and `seconds`, not from a clock, so the same
+    arguments give the same tree on every machine. A chordal graph needs no search and gets none.
 
     Raises InvalidInput for cliques that are not in the domain, or `seconds` below zero.
 
     >>> cycle = [("a", "b"), ("b", "c"), ("c", "d"), ("d", "a")]
     >>> tree = junction_tree(Domain({"a": 2, "b": 9, "c": 2, "d": 9}), cycle)
     >>> tree.cliques, tree.separators, tree.parents
-    ((('a', 'b', 'c'), ('a', 'c', 'd')), ((), ('a', 'c')), (-1, 0))
+    ((('a', 'c', 'd'), ('a', 'b', 'c')), ((), ('a', 'c')), (-1, 0))
     """
     if isinstance(seconds, bool) or not isinstance(seconds, Real) or not 0 <= seconds < math.inf:
         raise InvalidInput(f"seconds must be a number of at least 0, got {seconds!r}")
@@ -123,8 +123,8 @@ def junction_tree(
 def model_cells(domain: Domain, cliques: Iterable[Sequence[str]]) -> int:
     """Total cells of a junction tree of `cliques`, exact for the deterministic orders.
 
-    An upper bound of `junction_tree(domain, cliques).cells`, which also tries random orders. Meant to
-    be asked for each of many candidates: results are remembered by the graph of the cliques.
+    An upper bound of `junction_tree(domain, cliques).cells`, which also tries random orders. Meant
+    to be asked for each of many candidates: results are remembered by the graph of the cliques.
 
     Raises InvalidInput for cliques that are not in the domain.
 
@@ -203,10 +203,10 @@ _RANKS: tuple[Rank, ...] = (
     lambda measure: measure[1] + 1e-3 * measure[2],  # min-degree, ties by weight
 )
 
-_MEASURES_PER_SECOND = 300_000
-"""Attributes measured a second during a restart on a slow machine, from which follows their number."""
+_MEASURES_PER_SECOND = 600_000
+"""Attributes measured in a second of restarts on a slow machine; their number follows from it."""
 
-_MOST_RESTARTS = 400
+_MOST_RESTARTS = 1000
 
 
 class _Search:
@@ -249,13 +249,13 @@ class _Search:
                 return
 
     def restarts(self, seconds: float, rng: random.Random) -> None:
-        """Random mixtures of the heuristics with noise, a number that follows from the graph's size."""
+        """Random mixtures of min-fill and min-weight with noise, as many as the size allows."""
         if not self.left:
             return
         each = self.measured // len(_RANKS) + len(self.measures)
         draw = rng.random
         for _ in range(min(_MOST_RESTARTS, int(seconds * _MEASURES_PER_SECOND / each))):
-            fill, noise = draw(), 2 * draw()
+            fill, noise = 0.5 + 0.5 * draw(), 4 * draw()
 
             def rank(measure: Measure, fill: float = fill, noise: float = noise) -> float:
                 missing, _, log_cells = measure
@@ -359,12 +359,13 @@ def _build(domain: Domain, steps: Sequence[Step]) -> JunctionTree:
             listed.append(v)
             parents.append(place[above])
             queue += [(u, v) for u in edges[v] if u != above]
-    separators = (masks[v] & masks[listed[p]] if p >= 0 else 0 for v, p in zip(listed, parents, strict=True))
+    above_of = (masks[listed[parent]] if parent >= 0 else 0 for parent in parents)
+    shared = [masks[v] & above for v, above in zip(listed, above_of, strict=True)]
     return JunctionTree(
         domain,
         tuple(tuple(names[u] for u in _each(masks[v])) for v in listed),
         tuple(parents),
-        tuple(tuple(names[u] for u in _each(shared)) for shared in separators),
+        tuple(tuple(names[u] for u in _each(members)) for members in shared),
         tuple(names[v] for v, _ in steps),
     )
 
@@ -372,8 +373,8 @@ def _build(domain: Domain, steps: Sequence[Step]) -> JunctionTree:
 def _edges(steps: Sequence[Step]) -> dict[int, list[int]]:
     """The tree's edges between maximal cliques, each named by the attribute eliminated in it.
 
-    A step hangs on the step that first eliminates one of its neighbours; a step whose clique is what
-    an earlier one left behind is merged into that one.
+    A step hangs on the step that first eliminates one of its neighbours; a step whose clique is
+    what an earlier one left behind is merged into that one.
     """
     when = {v: time for time, (v, _) in enumerate(steps)}
     left_by: dict[int, int] = {}

@@ -6,8 +6,14 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from numbers import Integral
 from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from pgmkit.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = ["Clique", "Domain"]
 
@@ -118,6 +124,20 @@ class Domain:
             repeated = next(a for a in checked if checked.count(a) > 1)
             raise InvalidInput(f"{name} names the attribute {repeated!r} twice; name it once")
         return checked
+
+    def cell_map(self, source: Iterable[str], target: Iterable[str]) -> NDArray[np.int64]:
+        """For every cell of the table over `source` (C order), the cell of `target`'s it sums into.
+
+        `target`'s attributes are a subset of `source`'s, in any order.
+
+        >>> Domain({"a": 2, "b": 3}).cell_map(["a", "b"], ["b"])
+        array([0, 1, 2, 0, 1, 2])
+        """
+        held, kept = self.clique(source, "source"), self.clique(target, "target")
+        cells = np.arange(self.size(kept), dtype=np.int64).reshape(self.shape(kept))
+        ordered = cells.transpose([kept.index(name) for name in held if name in kept])
+        spread = ordered[tuple(slice(None) if name in kept else None for name in held)]
+        return np.broadcast_to(spread, self.shape(held)).reshape(-1)
 
     def __contains__(self, attribute: object) -> bool:
         return isinstance(attribute, str) and attribute in self._sizes

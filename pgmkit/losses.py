@@ -121,19 +121,10 @@ def host(layout: Layout, clique: Clique) -> int:
     return min(places, key=lambda i: prod(layout.shapes[i]))
 
 
-def _projection(layout: Layout, clique: Clique) -> tuple[int, np.ndarray]:
-    """Host clique and, for each of its cells, the cell of ``clique``'s marginal it adds to."""
-    place = host(layout, clique)
-    held = layout.cliques[place]
-    cells = np.arange(layout.domain.size(clique), dtype=np.int64).reshape(layout.domain.shape(clique))
-    order = [clique.index(name) for name in held if name in clique]
-    spread = cells.transpose(order)[tuple(slice(None) if n in clique else None for n in held)]
-    return place, np.broadcast_to(spread, layout.shapes[place]).reshape(-1)
-
-
 def _coordinates(layout: Layout, m: Measurement) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Row, flat column and weight of every nonzero of (matrix times projection)."""
-    place, cell = _projection(layout, m.clique)
+    place = host(layout, m.clique)
+    cell = layout.domain.cell_map(layout.cliques[place], m.clique)
     start = layout.slices[place].start
     if m.matrix is None:
         return cell, np.arange(len(cell), dtype=np.int64) + start, np.ones(len(cell))

@@ -1,0 +1,69 @@
+"""Marginal inference centred on graphical models: estimate from noisy marginals, query, sample."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pgmkit.dataset import Dataset
+    from pgmkit.domain import Domain
+    from pgmkit.errors import (
+        InvalidInput,
+        ModelTooLarge,
+        NumericalFailure,
+        PgmkitError,
+        TotalUndetermined,
+    )
+    from pgmkit.estimation import estimate
+    from pgmkit.factor import Factor
+    from pgmkit.kronecker import Kronecker
+    from pgmkit.measurement import Measurement
+    from pgmkit.model import GraphicalModel
+    from pgmkit.queries import FactoredQuery
+    from pgmkit.total import TotalEstimate, estimate_total
+
+# Loaded on first use, so that importing the package does not cost what torch costs.
+_HOMES = {
+    "Dataset": "dataset",
+    "Domain": "domain",
+    "FactoredQuery": "queries",
+    "Factor": "factor",
+    "GraphicalModel": "model",
+    "InvalidInput": "errors",
+    "Kronecker": "kronecker",
+    "Measurement": "measurement",
+    "ModelTooLarge": "errors",
+    "NumericalFailure": "errors",
+    "PgmkitError": "errors",
+    "TotalEstimate": "total",
+    "TotalUndetermined": "errors",
+    "estimate": "estimation",
+    "estimate_total": "total",
+}
+
+__all__ = [
+    "Dataset",
+    "Domain",
+    "FactoredQuery",
+    "Factor",
+    "GraphicalModel",
+    "InvalidInput",
+    "Kronecker",
+    "Measurement",
+    "ModelTooLarge",
+    "NumericalFailure",
+    "PgmkitError",
+    "TotalEstimate",
+    "TotalUndetermined",
+    "estimate",
+    "estimate_total",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'pgmkit' has no attribute {name!r}")
+    value = getattr(import_module(f"pgmkit.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,81 @@
+"""Factored queries by variable elimination (McKenna et al., 2019, algorithm 3).
+
+Every query matrix Q_i is one more factor, over the attribute x_i and a new axis z_i, and the model's own
+factors are contracted with them until only the z axes are left. Entries of Q may be negative, so this
+runs in linear space; the model's factors are nonnegative with a known sum, so nothing can overflow.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pgmkit.contraction import LINEAR, contract, plan
+from pgmkit.domain import Clique, Domain
+from pgmkit.errors import ModelTooLarge
+from pgmkit.matrix import as_dense
+from pgmkit.queries import FactoredQuery
+
+_BATCH_AXIS = "*"
+_ANSWER_PREFIX = ">"
+
+
+def answers(
+    domain: Domain,
+    factors: Sequence[tuple[Clique, torch.Tensor]],
+    queries: Sequence[FactoredQuery],
+    memory_limit: int,
+) -> list[NDArray[np.float64]]:
+    """One array of shape (r_1, ..., r_d) for each query.
+
+    ``factors`` are nonnegative tables whose product, summed over everything, is the total. Queries over
+    the same attributes with matrices of the same shapes are answered together, and what no query touches
+    is summed out once.
+    """
+    groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for place, query in enumerate(queries):
+        query.check(domain)
+        groups[(query.attributes, query.shape)].append(place)
+    found: list[NDArray[np.float64]] = [np.empty(0)] * len(queries)
+    for places in groups.values():
+        together = _answer_alike(domain, factors, [queries[i] for i in places], memory_limit)
+        for place, answer in zip(places, together, strict=True):
+            found[place] = answer
+    return found
+
+
+def _answer_alike(
+    domain: Domain,
+    factors: Sequence[tuple[Clique, torch.Tensor]],
+    queries: Sequence[FactoredQuery],
+    memory_limit: int,
+) -> NDArray[np.float64]:
+    like = factors[0][1]
+    inputs = [clique for clique, _ in factors]
+    tensors = [table for _, table in factors]
+    sizes = dict(domain.sizes)
+    batched = len(queries) > 1
+    for name in queries[0].attributes:
+        matrices = np.stack([np.asarray(as_dense(query.factors[name])) for query in queries])
+        tensor = torch.as_tensor(matrices, dtype=like.dtype, device=like.device)
+        answer = _ANSWER_PREFIX + name
+        sizes[answer] = tensor.shape[1]
+        inputs.append((_BATCH_AXIS, answer, name) if batched else (answer, name))
+        tensors.append(tensor if batched else tensor[0])
+    output = tuple(_ANSWER_PREFIX + name for name in queries[0].attributes)
+    sizes[_BATCH_AXIS] = len(queries)
+    if not output:
+        scalar = contract(plan(inputs, (), sizes), tensors, LINEAR)
+        return np.full(len(queries), float(scalar))
+    prepared = plan(inputs, (_BATCH_AXIS, *output) if batched else output, sizes)
+    if prepared.largest * tensors[0].element_size() > memory_limit:
+        raise ModelTooLarge(
+            f"answering the query over {queries[0].attributes} builds a table of {prepared.largest:,} "
+            f"cells; the limit is {memory_limit / 2**20:,.0f} MiB. Ask fewer rows or attributes at once."
+        )
+    result = contract(prepared, tensors, LINEAR).cpu().numpy().astype(np.float64)
+    return result if batched else result[None]

@@ -1,0 +1,320 @@
+"""Estimation of a graphical model from noisy marginals; ``estimate`` is the front door."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import inf, isfinite
+
+import numpy as np
+import torch
+
+from pgmkit.belief_propagation import BeliefPropagation
+from pgmkit.domain import Clique, Domain
+from pgmkit.errors import InvalidInput
+from pgmkit.estimation.accelerated import accelerated
+from pgmkit.estimation.consistency import consistent_tables
+from pgmkit.estimation.dual_averaging import dual_averaging
+from pgmkit.estimation.lbfgs import lbfgs
+from pgmkit.estimation.mirror_descent import mirror_descent
+from pgmkit.estimation.problem import Monitor, Point, Problem, Progress
+from pgmkit.estimation.start import tree_potentials
+from pgmkit.factor import Factor
+from pgmkit.losses import CallableLoss, Loss, Penalty, Squared, make_loss
+from pgmkit.measurement import Measurement
+from pgmkit.model import GraphicalModel
+from pgmkit.total import estimate_total
+
+__all__ = ["METHODS", "Progress", "estimate"]
+
+logger = logging.getLogger(__name__)
+
+Method = Callable[[Problem, Point, Monitor], Point]
+METHODS: dict[str, Method] = {
+    "mirror_descent": mirror_descent,
+    "dual_averaging": dual_averaging,
+    "accelerated": accelerated,
+    "lbfgs": lbfgs,
+}
+ProgressReport = bool | Callable[[Progress], None] | None
+
+
+def estimate(
+    domain: Domain,
+    measurements: Iterable[Measurement],
+    *,
+    total: float | None = None,
+    loss: str | Penalty | CallableLoss = "squared",
+    method: str = "auto",
+    warm_start: GraphicalModel | None = None,
+    tolerance: float = 0.1,
+    max_seconds: float | None = None,
+    device: str | torch.device | None = None,
+    dtype: torch.dtype = torch.float64,
+    memory_limit: int | None = None,
+    progress: ProgressReport = None,
+) -> GraphicalModel:
+    """The maximum-entropy graphical model over the measured cliques that fits the measurements best.
+
+    Minimises the loss of the marginals over all distributions with the given total. Of all minimisers the
+    model is the one whose potentials live on the measured cliques (McKenna et al., 2019).
+
+    Args:
+        domain: the attributes.
+        measurements: noisy linear views of marginals, in counts; those of the empty clique only inform
+            the total. With a callable loss their cliques alone are used.
+        total: number of records; estimated from the measurements (``estimate_total``) when None.
+        loss: ``"squared"`` (Gaussian noise, weights 1/variance), ``"absolute"`` (Laplace noise, weights
+            1/scale), ``"huber"``, a penalty of ``pgmkit.losses``, or a convex differentiable callable from
+            ``{clique: tensor of counts}`` to a scalar tensor.
+        method: ``"auto"``, ``"mirror_descent"``, ``"dual_averaging"``, ``"accelerated"`` or ``"lbfgs"``.
+            ``"auto"`` starts from the best consistent tables in closed form (exact when the cliques are
+            decomposable) and continues with ``"accelerated"`` until certified; the others start from
+            ``warm_start`` or from the uniform distribution.
+        warm_start: an earlier model on the same domain whose cliques lie within the measured ones; its
+            potentials are kept as the start (``"auto"`` uses them if they fit better than its own start).
+        tolerance: the certified gap to reach, in units of the loss's own standard deviation at the truth,
+            sqrt(cells / 2) with Gaussian noise. The search also ends when the loss falls by less than a
+            quarter of that over max(30, a fifth of all) iterations.
+        max_seconds: time after which the best model so far is returned.
+        device, dtype: where and in what precision to compute. float32 halves memory and resolves a
+            loss to about six digits, so small tolerances end on the progress rule.
+        memory_limit: bytes of working memory allowed; half of the machine's by default.
+        progress: True for a bar on a terminal, or a callable that gets ``Progress`` records.
+
+    Raises:
+        InvalidInput: for a bad argument, naming it and the remedy; ``TotalUndetermined`` if no total is
+            given and no measurement determines it; ``ModelTooLarge`` before allocating too much.
+
+    >>> domain = Domain({"a": 2, "b": 2})
+    >>> y = [Measurement(("a",), [600.0, 402.0], 1.0), Measurement(("b",), [300.0, 700.0], 2.0)]
+    >>> model = estimate(domain, y, total=1000)
+    >>> model.marginal(("a",)).round(1), round(model.loss, 2)
+    (array([599., 401.]), 1.0)
+    """
+    started = time.perf_counter()
+    request = _Request(domain, list(measurements), total, loss, method, tolerance)
+    request.check(max_seconds)
+    used = [m for m in request.measurements if m.clique]
+    total = request.known_total()
+    cliques = _maximal(domain, [m.clique for m in used])
+    inference = BeliefPropagation(
+        domain,
+        cliques,
+        device=device or "cpu",
+        dtype=dtype,
+        memory_limit=memory_limit if memory_limit is not None else _half_of_memory(),
+    )
+    with inference.session(), _reporter(progress, max_seconds) as report:
+        objective = make_loss(loss, inference.layout, used, dtype, inference.device)
+        problem = Problem(inference, objective, total)
+        monitor = Monitor(
+            problem, tolerance=tolerance, max_seconds=max_seconds, report=report, started=started
+        )
+        start = _start(problem, monitor, used, request, warm_start)
+        point = _minimise(problem, start, monitor, METHODS.get(method, accelerated), objective)
+    logger.info("estimated in %d iterations: %s", monitor.iterations, monitor.stopped)
+    return GraphicalModel(
+        domain=domain,
+        potentials=tuple(
+            Factor(domain.project(clique), table.clone())
+            for clique, table in zip(cliques, inference.layout.split(point.potentials), strict=True)
+        ),
+        total=total,
+        loss=monitor.best_loss,
+        gap=monitor.gap,
+        iterations=monitor.iterations,
+        stopped=monitor.stopped,
+    )
+
+
+@dataclass(frozen=True)
+class _Request:
+    domain: Domain
+    measurements: list[Measurement]
+    total: float | None
+    loss: str | Penalty | CallableLoss
+    method: str
+    tolerance: float
+
+    def check(self, max_seconds: float | None) -> None:
+        if not isinstance(self.domain, Domain):
+            raise InvalidInput(
+                f"domain must be a Domain, got {type(self.domain).__name__}; build one with "
+                'Domain({"age": 10, "sex": 2}).'
+            )
+        for m in self.measurements:
+            if not isinstance(m, Measurement):
+                raise InvalidInput(
+                    f"measurements must be Measurement records, got {type(m).__name__}; wrap each as "
+                    "Measurement(clique, values, stddev)."
+                )
+            m.check(self.domain)
+        if self.method not in ("auto", *METHODS):
+            known = ", ".join(("auto", *METHODS))
+            raise InvalidInput(f"method {self.method!r} is unknown; known methods: {known}.")
+        if not 0 <= self.tolerance < inf:
+            raise InvalidInput(f"tolerance ({self.tolerance}) must be a finite number, 0 or above.")
+        if max_seconds is not None and not max_seconds > 0:
+            raise InvalidInput(f"max_seconds ({max_seconds}) must be above 0, or None for no limit.")
+        if not any(m.clique for m in self.measurements):
+            raise InvalidInput(
+                "measurements holds no measurement of an attribute; pass at least one, for example "
+                f"Measurement({self.domain.attributes[:1]!r}, values, stddev)."
+            )
+
+    def known_total(self) -> float:
+        if self.total is None:
+            estimated = estimate_total(self.measurements).value
+            if estimated <= 0:
+                raise InvalidInput(
+                    f"the measurements imply a total of {estimated:.6g}, which is not above 0: the noise "
+                    "exceeds the data. Pass total= explicitly."
+                )
+            return estimated
+        if isinstance(self.total, bool) or not isfinite(self.total) or self.total <= 0:
+            raise InvalidInput(f"total ({self.total}) must be a finite number above 0.")
+        return float(self.total)
+
+    def least_squares(self) -> list[Measurement]:
+        """The measurements that the consistency relaxation understands."""
+        return [m for m in self.measurements if m.clique and m.matrix is None]
+
+
+def _maximal(domain: Domain, cliques: Sequence[Clique]) -> list[Clique]:
+    """The cliques that lie in no other, in the domain's attribute order."""
+    unique = dict.fromkeys(frozenset(clique) for clique in cliques)
+    return [
+        tuple(name for name in domain.attributes if name in held)
+        for held in unique
+        if not any(held < other for other in unique)
+    ]
+
+
+def _half_of_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+def _start(
+    problem: Problem,
+    monitor: Monitor,
+    used: Sequence[Measurement],
+    request: _Request,
+    warm_start: GraphicalModel | None,
+) -> Point:
+    """The start with the lowest loss: the earlier model, the consistent tables, or uniform."""
+    starts = []
+    if warm_start is not None:
+        starts.append(_fold(problem, request.domain, warm_start))
+    tabular = request.least_squares() if not callable(request.loss) else []
+    if request.method == "auto" and tabular:
+        starts.append(_consistent_start(problem, monitor, used, tabular, request))
+    if not starts:
+        starts.append(torch.zeros_like(_flat(problem, [])))
+    points = [problem.point(potentials) for potentials in starts]
+    return min(points, key=lambda point: problem.loss.value(point.marginals))
+
+
+def _consistent_start(
+    problem: Problem,
+    monitor: Monitor,
+    used: Sequence[Measurement],
+    tabular: Sequence[Measurement],
+    request: _Request,
+) -> torch.Tensor:
+    consistent = consistent_tables(request.domain, tabular, problem.total)
+    if len(tabular) == len(used) and request.loss in ("squared", Squared()):
+        monitor.raise_bound(consistent.bound)
+    layout = problem.inference.layout
+    return _flat(problem, tree_potentials(request.domain, layout.cliques, consistent.tables))
+
+
+def _flat(problem: Problem, tables: Sequence[np.ndarray]) -> torch.Tensor:
+    inference = problem.inference
+    if not tables:
+        return torch.zeros(inference.layout.cells, dtype=inference.dtype, device=inference.device)
+    flat = np.concatenate([table.reshape(-1) for table in tables])
+    return torch.as_tensor(flat, dtype=inference.dtype, device=inference.device)
+
+
+def _fold(problem: Problem, domain: Domain, model: GraphicalModel) -> torch.Tensor:
+    """The earlier model's potentials, each added to a clique that contains it."""
+    if model.domain != domain:
+        raise InvalidInput("warm_start is a model of another domain; pass one of the same domain.")
+    flat = _flat(problem, [])
+    layout = problem.inference.layout
+    tables = layout.split(flat)
+    for factor in model.potentials:
+        clique = factor.domain.attributes
+        places = [i for i, held in enumerate(layout.cliques) if set(clique) <= set(held)]
+        if not places:
+            raise InvalidInput(
+                f"warm_start has the clique {clique}, which no measured clique contains; pass its "
+                "measurements too, or start afresh."
+            )
+        held = domain.project(layout.cliques[places[0]])
+        values = factor.values.to(device=flat.device, dtype=flat.dtype)
+        tables[places[0]].add_(Factor(factor.domain, values).expand(held).values)
+    return flat
+
+
+def _minimise(
+    problem: Problem, start: Point, monitor: Monitor, method: Method, objective: Loss
+) -> Point:
+    """Run the method on the loss, or on ever closer smooth stand-ins; the best point by the loss itself."""
+    stages = objective.smooth_stages()
+    if stages == [objective]:
+        method(problem, start, monitor)
+        assert monitor.best is not None
+        return monitor.best
+    point = start
+    for stage in stages:
+        smooth = replace(problem, loss=stage)
+        inner = Monitor(
+            smooth,
+            tolerance=monitor.goal / stage.unit,
+            max_seconds=monitor.deadline - time.perf_counter(),
+            report=monitor.report,
+            started=time.perf_counter(),
+        )
+        method(smooth, point, inner)
+        assert inner.best is not None
+        point = inner.best
+        monitor.iterations += inner.iterations
+        monitor.raise_bound(inner.bound)
+        monitor.stopped = inner.stopped
+        loss = objective.value(point.marginals)
+        if loss < monitor.best_loss:
+            monitor.best, monitor.best_loss = point, loss
+    assert monitor.best is not None
+    return monitor.best
+
+
+class _reporter:  # noqa: N801 - used as a function
+    """Context manager that turns the ``progress`` argument into a callback."""
+
+    def __init__(self, progress: ProgressReport, max_seconds: float | None) -> None:
+        self.progress, self.max_seconds = progress, max_seconds
+
+    def __enter__(self) -> Callable[[Progress], None] | None:
+        self.bar = None
+        if self.progress is True:
+            from tqdm import tqdm
+
+            self.bar = tqdm(desc="estimate", unit="it", disable=None)
+
+            def show(record: Progress) -> None:
+                assert self.bar is not None
+                self.bar.update(1)
+                if record.iteration % 20 == 1:
+                    self.bar.set_postfix(loss=f"{record.best_loss:.6g}", gap=f"{record.gap:.3g}")
+
+            return show
+        return self.progress if callable(self.progress) else None
+
+    def __exit__(self, *_: object) -> None:
+        if self.bar is not None:
+            self.bar.close()

@@ -1,0 +1,189 @@
+"""Least squares over locally consistent tables: a certified bound and a start in milliseconds.
+
+Every measured table becomes a nonnegative table of its own, and tables must agree on what they share:
+
+    minimise  sum_c |x_c - y_c|^2 / (2 s_c^2)   over  x >= 0,  B x = b.
+
+Real marginals satisfy the constraints, so the optimum is a lower bound of the least-squares loss over
+the marginal polytope; for a decomposable set of cliques it is that loss and the tables are the marginals.
+The Lagrange dual is smooth and piecewise quadratic in the multipliers, with x = max(0, y + s^2 B'l) in
+closed form and every dual value a valid bound; L-BFGS needs no inference at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+
+from pgmkit.domain import Clique, Domain
+from pgmkit.measurement import Measurement
+
+_MAX_ITERATIONS = 300
+_RELATIVE_PRECISION = 1e-9
+
+
+@dataclass(frozen=True)
+class NoisyTable:
+    """All identity measurements of one clique combined by inverse variance."""
+
+    clique: Clique
+    values: NDArray[np.float64]
+    variance: float
+
+
+@dataclass(frozen=True)
+class ConsistentTables:
+    """``bound`` is below the squared loss of any marginals; ``tables`` agree to about 0.01 counts."""
+
+    bound: float
+    tables: dict[Clique, NDArray[np.float64]]
+    iterations: int
+
+
+def combine(domain: Domain, measurements: Iterable[Measurement]) -> tuple[list[NoisyTable], float]:
+    """One table per set of attributes (axes in the domain's order) and the loss no table can avoid.
+
+    For repeated tables sum |x - y_i|^2 / s_i^2 = |x - mean|^2 / s^2 + the spread around the weighted mean.
+    """
+    groups: dict[frozenset[str], list[Measurement]] = {}
+    for m in measurements:
+        groups.setdefault(frozenset(m.clique), []).append(m)
+    tables, spread = [], 0.0
+    for attributes, group in groups.items():
+        clique = tuple(name for name in domain.attributes if name in attributes)
+        arrays = [_ordered(domain, m, clique) for m in group]
+        weights = [m.stddev**-2 for m in group]
+        mean = sum(w * a for w, a in zip(weights, arrays, strict=True)) / sum(weights)
+        spread += sum(w * float(((a - mean) ** 2).sum()) / 2 for w, a in zip(weights, arrays, strict=True))
+        tables.append(NoisyTable(clique, np.asarray(mean), 1 / sum(weights)))
+    return tables, spread
+
+
+def _ordered(domain: Domain, m: Measurement, clique: Clique) -> NDArray[np.float64]:
+    table = m.values.reshape(domain.shape(m.clique))
+    return table.transpose([m.clique.index(name) for name in clique]).reshape(-1)
+
+
+def consistent_tables(
+    domain: Domain, measurements: Sequence[Measurement], total: float
+) -> ConsistentTables:
+    """Solve the relaxation for identity measurements (at least one) with a known total, in counts.
+
+    >>> y = [Measurement(("a",), [3.0, -1.0], 1.0)]
+    >>> consistent_tables(Domain({"a": 2}), y, total=2.0).tables[("a",)].round(6)
+    array([2., 0.])
+    """
+    noisy, spread = combine(domain, measurements)
+    offsets = np.cumsum([0] + [len(t.values) for t in noisy])
+    y = np.concatenate([t.values for t in noisy])
+    variance = np.repeat([t.variance for t in noisy], np.diff(offsets))
+    constraints, b = _constraints(domain, noisy, offsets, total)
+    scale = 1 / np.sqrt(constraints.power(2) @ variance)
+    constraints = (constraints.multiply(scale[:, None])).tocsr()
+    b = b * scale
+    weighted = constraints.T.multiply(variance[:, None]).tocsr()
+
+    def tables(multipliers: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.maximum(0.0, y + weighted @ multipliers)
+
+    def negative_dual(multipliers: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        x = tables(multipliers)
+        violated = constraints @ x - b
+        return float(multipliers @ violated - ((x - y) ** 2 / variance).sum() / 2), violated
+
+    found = minimize(
+        negative_dual,
+        np.zeros(len(b)),
+        jac=True,
+        method="L-BFGS-B",
+        options={"maxiter": _MAX_ITERATIONS, "maxcor": 20, "ftol": _RELATIVE_PRECISION, "gtol": 1e-10},
+    )
+    x = tables(found.x)
+    split = {t.clique: x[i:j] for t, i, j in zip(noisy, offsets[:-1], offsets[1:], strict=True)}
+    shaped = {clique: flat.reshape(domain.shape(clique)) for clique, flat in split.items()}
+    return ConsistentTables(spread - float(found.fun), shaped, int(found.nit))
+
+
+def _constraints(
+    domain: Domain, noisy: Sequence[NoisyTable], offsets: NDArray[np.int64], total: float
+) -> tuple[scipy.sparse.csr_array, NDArray[np.float64]]:
+    """B and b: tables agree on shared attributes, and one table of each component sums to the total."""
+    rows, columns, signs, start = [], [], [], 0
+
+    def add(place: int, shared: Clique, sign: float) -> None:
+        cells = domain.cell_map(noisy[place].clique, shared)
+        rows.append(cells + start)
+        columns.append(np.arange(offsets[place], offsets[place + 1]))
+        signs.append(np.full(len(cells), sign))
+
+    b: list[NDArray[np.float64]] = []
+    for first, second, shared in _agreements([t.clique for t in noisy]):
+        add(first, shared, 1.0)
+        add(second, shared, -1.0)
+        b.append(np.zeros(domain.size(shared)))
+        start += domain.size(shared)
+    for place in _component_smallest([t.clique for t in noisy], np.diff(offsets)):
+        add(place, (), 1.0)
+        b.append(np.array([total]))
+        start += 1
+    entries = (np.concatenate(signs), (np.concatenate(rows), np.concatenate(columns)))
+    return scipy.sparse.csr_array(entries, (start, int(offsets[-1]))), np.concatenate(b)
+
+
+def _agreements(cliques: Sequence[Clique]) -> list[tuple[int, int, Clique]]:
+    """Pairs of tables and what they must agree on, enough for agreement on every pairwise intersection.
+
+    For one intersection S, tables that meet in more than S agree on S already; the groups of such tables
+    are chained.
+    """
+    sets = [frozenset(clique) for clique in cliques]
+    meets = {(i, j): sets[i] & sets[j] for i, j in combinations(range(len(cliques)), 2)}
+    chosen = []
+    for shared in sorted({s for s in meets.values() if s}, key=lambda s: (-len(s), sorted(s))):
+        members = [i for i, held in enumerate(sets) if shared <= held]
+        groups = _Groups(members)
+        for i, j in combinations(members, 2):
+            if len(meets[i, j]) > len(shared):
+                groups.join(i, j)
+        smallest = min(members, key=lambda i: len(sets[i]))
+        ordered = tuple(name for name in cliques[smallest] if name in shared)
+        for i in members:
+            if groups.join(smallest, i):
+                chosen.append((smallest, i, ordered))
+    return chosen
+
+
+def _component_smallest(cliques: Sequence[Clique], cells: NDArray[np.int64]) -> list[int]:
+    """The smallest table of every connected component."""
+    groups = _Groups(range(len(cliques)))
+    for i, j in combinations(range(len(cliques)), 2):
+        if not set(cliques[i]).isdisjoint(cliques[j]):
+            groups.join(i, j)
+    smallest: dict[int, int] = {}
+    for i in sorted(range(len(cliques)), key=lambda i: -cells[i]):
+        smallest[groups.find(i)] = i
+    return list(smallest.values())
+
+
+class _Groups:
+    """Disjoint sets of integers."""
+
+    def __init__(self, members: Iterable[int]) -> None:
+        self._parent = {i: i for i in members}
+
+    def find(self, i: int) -> int:
+        while self._parent[i] != i:
+            i = self._parent[i]
+        return i
+
+    def join(self, i: int, j: int) -> bool:
+        """Unite two groups; False when they were one already."""
+        a, b = self.find(i), self.find(j)
+        self._parent[b] = a
+        return a != b

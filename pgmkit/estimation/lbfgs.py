@@ -1,0 +1,58 @@
+"""Direct optimisation of the potentials (McKenna et al., 2019, section A.3): L-BFGS through autodiff.
+
+L(mu(theta)) is not convex in theta; in practice the optimum is reached, but more slowly than by the
+proximal methods. The gradient is that of the whole forward computation: belief propagation included.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from scipy.optimize import minimize
+
+from pgmkit.contraction import LINEAR, contract
+from pgmkit.estimation.problem import Monitor, Point, Problem
+
+
+class _Stop(Exception):
+    pass
+
+
+def lbfgs(problem: Problem, start: Point, monitor: Monitor) -> Point:
+    """Minimise L(mu(theta)) over theta with scipy's L-BFGS-B from the start's potentials."""
+    like = start.potentials
+    last = start
+
+    def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        nonlocal last
+        potentials = torch.as_tensor(flat, dtype=like.dtype, device=like.device)
+        last = problem.point(potentials)
+        loss, gradient = problem.loss.value_and_gradient(last.marginals)
+        if monitor.saw(last, loss):
+            raise _Stop
+        return loss, pull_back(problem, potentials, gradient).cpu().numpy().astype(np.float64)
+
+    try:
+        minimize(
+            objective,
+            like.cpu().numpy().astype(np.float64),
+            jac=True,
+            method="L-BFGS-B",
+            options={"maxiter": monitor.max_iterations, "maxfun": monitor.max_iterations, "maxcor": 20, "ftol": 0.0, "gtol": 0.0},
+        )
+        monitor.stopped = "line search: no further descent"
+    except _Stop:
+        pass
+    return last
+
+
+def pull_back(problem: Problem, potentials: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    """d L / d theta from d L / d mu: the covariance of the model applied to the gradient, by autodiff twice."""
+    inference = problem.inference
+    with torch.inference_mode(False), torch.enable_grad():
+        theta = potentials.clone().requires_grad_()
+        shifted = [t - t.amax().detach() for t in inference.layout.split(theta)]
+        scaled = contract(inference.plan, [t.exp() for t in shifted], LINEAR)
+        (fractions,) = torch.autograd.grad(scaled.log(), theta, create_graph=True)
+        (pulled,) = torch.autograd.grad(fractions @ gradient.clone(), theta)
+    return problem.total * pulled

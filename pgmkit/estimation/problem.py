@@ -1,0 +1,136 @@
+"""What every method of estimation shares: the problem, its points, and the monitor that says when to stop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+
+import torch
+
+from pgmkit.belief_propagation import BeliefPropagation
+from pgmkit.estimation.certificate import lower_bound
+from pgmkit.losses import Cut, Loss
+
+
+@dataclass(frozen=True)
+class Point:
+    """Potentials and what they imply, all flat over the cliques' cells; marginals in counts."""
+
+    potentials: torch.Tensor
+    marginals: torch.Tensor
+    log_partition: float
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Minimise ``loss`` over the marginals of total ``total`` that inference can reach."""
+
+    inference: BeliefPropagation
+    loss: Loss
+    total: float
+
+    def point(self, potentials: torch.Tensor) -> Point:
+        """One pass of belief propagation."""
+        marginals, log_partition = self.inference.fast_marginals(potentials, self.total)
+        return Point(potentials, marginals, log_partition)
+
+    def divergence(self, new: Point, old: Point) -> float:
+        """Bregman divergence of the negative entropy: the total times KL(new || old)."""
+        moved = float((new.potentials - old.potentials) @ new.marginals)
+        return moved - self.total * (new.log_partition - old.log_partition)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a progress callback receives; ``gap`` is infinite until a bound is known."""
+
+    iteration: int
+    seconds: float
+    loss: float
+    best_loss: float
+    gap: float
+
+
+class Monitor:
+    """Keeps the best point and bound, and stops on the certificate, on stalled progress or on time.
+
+    The certificate: ``best loss - best bound <= tolerance * loss.unit``. Progress has stalled when the
+    best loss fell by less than a quarter of that over a window of the last ``max(30, iterations / 5)``
+    iterations.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        *,
+        tolerance: float,
+        max_seconds: float | None,
+        report: Callable[[Progress], None] | None,
+        started: float,
+        max_iterations: int = 20_000,
+    ) -> None:
+        self.problem, self.report = problem, report
+        self.goal = tolerance * problem.loss.unit
+        self.deadline = inf if max_seconds is None else started + max_seconds
+        self.started, self.max_iterations = started, max_iterations
+        self.best: Point | None = None
+        self.best_loss, self.bound = inf, -inf
+        self.iterations = 0
+        self.stopped = ""
+        self._history: list[float] = []
+        self._check_at = 8
+        self._average: Cut | None = None
+        self._averaged = 0
+
+    @property
+    def gap(self) -> float:
+        return max(0.0, self.best_loss - self.bound)
+
+    def raise_bound(self, bound: float) -> None:
+        self.bound = max(self.bound, bound)
+
+    def begin_stage(self) -> None:
+        """A new loss to minimise: its history starts afresh, iterations go on."""
+        self._history, self.stopped = [], ""
+        self._check_at = self.iterations + 8
+
+    def saw(self, point: Point, loss: float) -> bool:
+        """Record an iterate; True when the search should stop."""
+        self.iterations += 1
+        if loss < self.best_loss or self.best is None:
+            self.best, self.best_loss = point, loss
+        self._history.append(self.best_loss)
+        if self.iterations >= self._check_at:
+            self.certify(point)
+            self._check_at = int(self.iterations * 1.3) + 4
+        if self.report is not None:
+            seconds = time.perf_counter() - self.started
+            self.report(Progress(self.iterations, seconds, loss, self.best_loss, self.gap))
+        self.stopped = self._reason()
+        return bool(self.stopped)
+
+    def certify(self, point: Point) -> None:
+        """Bounds from the cut at this point and from the average of the cuts seen lately."""
+        cut = self.problem.loss.cut(point.marginals)
+        self._averaged += 1
+        self._average = (
+            cut if self._average is None else self._average.blend(cut, 2 / (1 + self._averaged))
+        )
+        for candidate in (cut, self._average):
+            self.raise_bound(lower_bound(self.problem.inference, candidate, self.problem.total))
+
+    def _reason(self) -> str:
+        if self.gap <= self.goal:
+            return "certified: the duality gap is within the tolerance"
+        window = max(30, len(self._history) // 5)
+        if len(self._history) > window:
+            gained = self._history[-1 - window] - self._history[-1]
+            if gained < self.goal / 4:
+                return f"progress: the loss fell by {gained:.3g} over the last {window} iterations"
+        if time.perf_counter() >= self.deadline:
+            return "time: max_seconds has passed"
+        if self.iterations >= self.max_iterations:
+            return f"iterations: {self.max_iterations} reached"
+        return ""

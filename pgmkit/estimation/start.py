@@ -1,0 +1,87 @@
+"""Closed-form potentials from consistent tables: the product of cliques over the product of separators.
+
+Exact where the cliques are decomposable. Otherwise the most informative decomposable subset of them is
+used, grown clique by clique like a Chow-Liu tree, and the other cliques start with potentials of zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pgmkit.domain import Clique, Domain
+from pgmkit.junction_tree import junction_tree
+
+Table = NDArray[np.float64]
+
+_FLOOR = 1e-9
+"""Smallest cell, as a fraction of the total: zeros stay finite potentials that later data can raise."""
+
+
+def tree_potentials(
+    domain: Domain, cliques: Sequence[Clique], tables: Mapping[Clique, Table]
+) -> list[Table]:
+    """Potentials of a normalised model, one array per clique; cliques without a table get zeros."""
+    fractions = {clique: _fractions(table) for clique, table in tables.items()}
+    potentials = {clique: np.zeros(domain.shape(clique)) for clique in cliques}
+    for clique, separator in _growth(domain, [c for c in cliques if c in fractions], fractions):
+        summed = tuple(i for i, name in enumerate(clique) if name not in separator)
+        table = fractions[clique]
+        potentials[clique] = np.log(table) - np.log(table.sum(axis=summed, keepdims=True))
+    return [potentials[clique] for clique in cliques]
+
+
+def _fractions(table: Table) -> Table:
+    floored = np.maximum(table, _FLOOR * table.sum())
+    return floored / floored.sum()
+
+
+def _growth(
+    domain: Domain, cliques: Sequence[Clique], fractions: Mapping[Clique, Table]
+) -> list[tuple[Clique, Clique]]:
+    """Cliques in an order with the running-intersection property, each with its separator."""
+    if not cliques:
+        return []
+    held = {frozenset(clique): clique for clique in cliques}
+    tree = junction_tree(domain.project(sorted(set().union(*cliques))), cliques)
+    if all(frozenset(clique) in held for clique in tree.cliques):
+        names = zip(tree.cliques, tree.separators, strict=True)
+        return [(held[frozenset(clique)], separator) for clique, separator in names]
+    return _greedy_growth(cliques, fractions)
+
+
+def _greedy_growth(
+    cliques: Sequence[Clique], fractions: Mapping[Clique, Table]
+) -> list[tuple[Clique, Clique]]:
+    left = sorted(cliques, key=lambda clique: -_information(fractions[clique]))
+    covered: set[str] = set()
+    grown: list[tuple[Clique, Clique]] = []
+    while left:
+        best = None
+        for clique in left:
+            separator = tuple(name for name in clique if name in covered)
+            if len(separator) == len(clique):
+                continue
+            attached = any(set(separator) <= set(other) for other, _ in grown)
+            if separator and attached:
+                best = (clique, separator)
+                break
+            if not separator and best is None:
+                best = (clique, separator)
+        if best is None:
+            break
+        grown.append(best)
+        covered.update(best[0])
+        left.remove(best[0])
+    return grown
+
+
+def _information(table: Table) -> float:
+    """Total correlation in nats: how far the table is from the product of its one-way marginals."""
+    total = float((table * np.log(table)).sum())
+    for axis in range(table.ndim):
+        single = table.sum(axis=tuple(i for i in range(table.ndim) if i != axis))
+        total -= float((single * np.log(single)).sum())
+    return total

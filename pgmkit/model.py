@@ -1,0 +1,259 @@
+"""The fitted record: a graphical model with its total, what it answers, and how it is kept."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf
+from typing import Any, Literal, overload
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pgmkit.answering import answers
+from pgmkit.belief_propagation import BeliefPropagation
+from pgmkit.dataset import Dataset
+from pgmkit.domain import Clique, Domain
+from pgmkit.elimination import marginals as eliminate
+from pgmkit.errors import InvalidInput
+from pgmkit.factor import Factor
+from pgmkit.files import atomic_writer
+from pgmkit.junction_tree import JunctionTree, check_fits, junction_tree
+from pgmkit.queries import FactoredQuery
+from pgmkit.sampling import sample
+
+FORMAT_VERSION = 1
+MEMORY_LIMIT = 4 << 30
+"""Bytes that one table of a model's junction tree, or of an answer, may take."""
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class GraphicalModel:
+    """A distribution p(x) proportional to exp(sum of potentials), scaled to ``total`` records.
+
+    Marginals and answers are float64 arrays in counts. Attributes that no potential mentions are
+    uniform and independent of the rest.
+
+    Attributes:
+        domain: the attributes.
+        potentials: factors over the measured cliques.
+        total: number of records that the marginals sum to.
+        loss: of the measurements at this model.
+        gap: certified: no distribution of this total has a loss below ``loss - gap``.
+        iterations, stopped: how long the search took and why it ended.
+
+    >>> d = Domain({"a": 2, "b": 2})
+    >>> model = GraphicalModel(d, (Factor(d, np.log([[4.0, 1.0], [1.0, 4.0]])),), total=100.0)
+    >>> model.marginal(["b", "a"])
+    array([[40., 10.],
+           [10., 40.]])
+    >>> model.answer(FactoredQuery({"a": [1.0, -1.0], "b": [1.0, -1.0]}))
+    array([[60.]])
+    """
+
+    domain: Domain
+    potentials: tuple[Factor, ...]
+    total: float
+    loss: float = 0.0
+    gap: float = inf
+    iterations: int = 0
+    stopped: str = ""
+
+    def __repr__(self) -> str:
+        return (
+            f"GraphicalModel({len(self.domain)} attributes, {len(self.potentials)} cliques, "
+            f"total={self.total:.6g}, loss={self.loss:.6g}, gap={self.gap:.3g}, "
+            f"iterations={self.iterations}, stopped={self.stopped!r})"
+        )
+
+    @property
+    def cliques(self) -> tuple[Clique, ...]:
+        """The cliques of the potentials."""
+        return tuple(factor.domain.attributes for factor in self.potentials)
+
+    @cached_property
+    def tree(self) -> JunctionTree:
+        """A junction tree of the potentials over all attributes of the domain."""
+        return junction_tree(self.domain, self.cliques)
+
+    @property
+    def log_partition(self) -> float:
+        """log of the sum over the domain of exp(sum of potentials)."""
+        return self._clique_marginals[1]
+
+    def marginal(self, attrs: Iterable[str]) -> Array:
+        """The expected counts over ``attrs``, measured or not; axes in the given order.
+
+        Raises ``InvalidInput`` for unknown or duplicate attributes, ``ModelTooLarge`` if the table does
+        not fit.
+        """
+        clique = self.domain.clique(attrs)
+        return self.marginals([clique])[clique]
+
+    def marginals(self, cliques: Iterable[Iterable[str]]) -> dict[Clique, Array]:
+        """Many marginals at once, with shared messages: ask for all of them in one call."""
+        asked = [self.domain.clique(clique) for clique in cliques]
+        inside = {clique: place for clique in asked if (place := self._host(clique)) is not None}
+        outside = [clique for clique in asked if clique not in inside]
+        found = {clique: self._summed(place, clique) for clique, place in inside.items()}
+        if outside:
+            with torch.inference_mode():
+                tables = eliminate(self.tree, self._beliefs, outside, memory_limit=MEMORY_LIMIT)
+            found.update((clique, _array(table)) for clique, table in tables.items())
+        return {clique: found[clique] for clique in asked}
+
+    @overload
+    def answer(self, query: FactoredQuery) -> Array: ...
+    @overload
+    def answer(self, query: Sequence[FactoredQuery]) -> list[Array]: ...
+    def answer(self, query: FactoredQuery | Sequence[FactoredQuery]) -> Array | list[Array]:
+        """The answers in counts, of shape (r_1, ..., r_d), without forming the joint.
+
+        A sequence of queries gives a list; those that share structure share the work. Raises
+        ``InvalidInput`` for matrices that do not fit the domain.
+        """
+        several = [query] if isinstance(query, FactoredQuery) else list(query)
+        for one in several:
+            if not isinstance(one, FactoredQuery):
+                raise InvalidInput(f"a query must be a FactoredQuery, got {type(one).__name__}.")
+        with torch.inference_mode():
+            found = answers(self.domain, self._conditionals, several, MEMORY_LIMIT)
+        return found[0] if isinstance(query, FactoredQuery) else found
+
+    def map(self) -> dict[str, int]:
+        """A most probable record; attributes that no potential mentions get code 0."""
+        best = self._inference.mode(self._flat)
+        return {name: best.get(name, 0) for name in self.domain}
+
+    def sample(
+        self, n: int, rng: np.random.Generator, method: Literal["round", "sample"] = "round"
+    ) -> Dataset:
+        """Draw ``n`` records; see ``pgmkit.sampling.sample`` for the two methods."""
+        check_fits(self.tree, MEMORY_LIMIT)
+        columns = sample(self.tree, lambda i: _array(self._beliefs[i]), n, rng, method)
+        return Dataset(self.domain, columns)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model to one file (numpy's zip of arrays, no pickle), whole or not at all."""
+        header = {
+            "format": "pgmkit model",
+            "version": FORMAT_VERSION,
+            "domain": list(self.domain.sizes.items()),
+            "cliques": self.cliques,
+            "total": self.total,
+            "loss": self.loss,
+            "gap": None if self.gap == inf else self.gap,
+            "iterations": self.iterations,
+            "stopped": self.stopped,
+        }
+        tables = {f"potential{i}": f.values.cpu().numpy() for i, f in enumerate(self.potentials)}
+        with atomic_writer(path) as file:
+            np.savez_compressed(file, header=np.array(json.dumps(header)), **tables)  # type: ignore[arg-type]
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> GraphicalModel:
+        """Read a model that ``save`` wrote; ``InvalidInput`` for anything else."""
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                header = json.loads(str(file["header"]))
+                tables = [file[f"potential{i}"] for i in range(len(header["cliques"]))]
+        except OSError as error:
+            if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError):
+                raise
+            raise InvalidInput(f"{os.fspath(path)!r} is not a model file: {error}") from None
+        except (ValueError, KeyError, EOFError, TypeError) as error:
+            raise InvalidInput(f"{os.fspath(path)!r} is not a model file: {error}") from None
+        if header.get("version") != FORMAT_VERSION:
+            raise InvalidInput(
+                f"{os.fspath(path)!r} has format version {header.get('version')!r}; this release reads "
+                f"version {FORMAT_VERSION}. Install the release that wrote it."
+            )
+        return cls._restore(header, tables)
+
+    @classmethod
+    def _restore(cls, header: dict[str, Any], tables: Sequence[Array]) -> GraphicalModel:
+        domain = Domain(dict(header["domain"]))
+        pairs = zip(header["cliques"], tables, strict=True)
+        return cls(
+            domain=domain,
+            potentials=tuple(Factor(domain.project(c), torch.as_tensor(t)) for c, t in pairs),
+            total=float(header["total"]),
+            loss=float(header["loss"]),
+            gap=inf if header["gap"] is None else float(header["gap"]),
+            iterations=int(header["iterations"]),
+            stopped=str(header["stopped"]),
+        )
+
+    @cached_property
+    def _inference(self) -> BeliefPropagation:
+        like = self.potentials[0].values
+        return BeliefPropagation(self.domain, self.cliques, device=like.device, dtype=like.dtype)
+
+    @cached_property
+    def _flat(self) -> torch.Tensor:
+        return self._inference.layout.join([factor.values for factor in self.potentials])
+
+    @cached_property
+    def _clique_marginals(self) -> tuple[list[torch.Tensor], float]:
+        """Counts over the potentials' cliques, and the log partition function over the whole domain."""
+        with self._inference.session():
+            flat, log_partition = self._inference.marginals(self._flat, self.total)
+        free = [name for name in self.domain if not any(name in c for c in self.cliques)]
+        return self._inference.layout.split(flat), log_partition + float(
+            sum(np.log(self.domain.sizes[name]) for name in free)
+        )
+
+    def _host(self, clique: Clique) -> int | None:
+        """The smallest potential's clique that contains ``clique``."""
+        wanted = set(clique)
+        places = [i for i, held in enumerate(self.cliques) if wanted <= set(held)]
+        return min(places, key=lambda i: self.potentials[i].values.numel(), default=None)
+
+    def _summed(self, place: int, clique: Clique) -> Array:
+        table = self._clique_marginals[0][place]
+        held = self.cliques[place]
+        summed = [i for i, name in enumerate(held) if name not in clique]
+        kept = [name for name in held if name in clique]
+        smaller = table.sum(summed) if summed else table
+        return _array(smaller.permute([kept.index(name) for name in clique]))
+
+    @cached_property
+    def _beliefs(self) -> list[torch.Tensor]:
+        """The marginals of the junction tree's cliques, in counts."""
+        check_fits(self.tree, MEMORY_LIMIT)
+        like = self.potentials[0].values
+        inference = BeliefPropagation(
+            self.domain, self.tree.cliques, device=like.device, dtype=like.dtype
+        )
+        flat = torch.zeros(inference.layout.cells, dtype=like.dtype, device=like.device)
+        tables = inference.layout.split(flat)
+        for factor in self.potentials:
+            place = self.tree.holds(factor.domain.attributes)
+            assert place is not None
+            tables[place].add_(factor.expand(self.domain.project(self.tree.cliques[place])).values)
+        with inference.session():
+            return inference.layout.split(inference.marginals(flat, self.total)[0])
+
+    @cached_property
+    def _conditionals(self) -> list[tuple[Clique, torch.Tensor]]:
+        """Root marginals and conditionals given separators: nonnegative, and their product sums to the total."""
+        factors = []
+        for clique, separator, belief in zip(
+            self.tree.cliques, self.tree.separators, self._beliefs, strict=True
+        ):
+            summed = [i for i, name in enumerate(clique) if name not in separator]
+            above = belief.sum(summed, keepdim=True) if separator else belief.new_tensor(self.total)
+            factors.append((clique, torch.where(above > 0, belief / above, torch.zeros_like(belief))))
+        clique, table = factors[0]
+        factors[0] = (clique, table * self.total)
+        return factors
+
+
+def _array(table: torch.Tensor) -> Array:
+    return table.cpu().numpy().astype(np.float64)

@@ -54,13 +54,11 @@ def sample(
         NumericalFailure: a marginal holds a negative or non-finite value, or no mass where
             records have to go.
 
-    >>> from types import SimpleNamespace
     >>> from pgmkit.domain import Domain
-    >>> tree = SimpleNamespace(
-    ...     domain=Domain({"a": 2, "b": 2}), cliques=(("a", "b"),), parents=(-1,), separators=((),)
-    ... )
-    >>> tables = [np.array([[2.0, 0.0], [1.0, 1.0]])]
-    >>> records = sample(tree, lambda i: tables[i], 8, np.random.default_rng(0))
+    >>> from pgmkit.junction_tree import junction_tree
+    >>> tree = junction_tree(Domain({"a": 2, "b": 2}), [("a", "b")])
+    >>> tables = {("a", "b"): np.array([[2.0, 0.0], [1.0, 1.0]])}
+    >>> records = sample(tree, lambda i: tables[tree.cliques[i]], 8, np.random.default_rng(0))
     >>> sorted(zip(records["a"].tolist(), records["b"].tolist(), strict=True))
     [(0, 0), (0, 0), (0, 0), (0, 0), (1, 0), (1, 0), (1, 1), (1, 1)]
     """

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mechanisms.budget import Budget, BudgetExceeded, Ledger
     from mechanisms.curator import Curator
-    from mechanisms.mwem_pgm import MwemPgm, mwem_pgm
+    from mechanisms.mwem_pgm import MwemPgm
     from mechanisms.release import Release
     from mechanisms.workload import Workload
 
@@ -33,7 +33,6 @@ __all__ = [
     "MwemPgm",
     "Release",
     "Workload",
-    "mwem_pgm",
 ]
 
 

@@ -1,0 +1,344 @@
+"""Many marginals at once from a calibrated junction tree, inside its cliques and across them.
+
+A marginal across cliques is a product at one *meeting* clique: the clique's own table times, for each
+side of the tree with wanted attributes A, the table P(A | separator to that side). Those conditional
+tables are themselves such products one clique further, so they are found recursively and remembered:
+hundreds of marginals share nearly all their work. The meeting clique is where the wanted attributes
+part ways, so that no side has more than half of them and few different tables are needed.
+
+Sets of attributes are integers here, with one bit for each attribute, and the axes of every table
+follow the domain's order: a set of attributes says all about a table's axes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+
+import torch
+
+from pgmkit.contraction import LINEAR, Kernel
+from pgmkit.domain import Clique
+from pgmkit.errors import InvalidInput, ModelTooLarge
+from pgmkit.junction_tree import JunctionTree
+
+__all__ = ["marginals"]
+
+_DIRECT_CELLS = 1 << 12
+"""A table up to this size is summed in one step; larger ones by way of shared smaller tables."""
+
+_KEPT_BYTES = 1 << 28
+"""Remembered tables are dropped between marginals when they take more than this."""
+
+
+def marginals(
+    tree: JunctionTree,
+    beliefs: Sequence[torch.Tensor],
+    requested: Iterable[Sequence[str]],
+    *,
+    memory_limit: int | None = None,
+) -> dict[Clique, torch.Tensor]:
+    """The marginal over each requested set of attributes.
+
+    Args:
+        tree: a junction tree.
+        beliefs: the marginal table of each `tree.cliques[i]`, axes in the clique's order: counts,
+            non-negative, all of one total and one dtype, equal on the separators they share.
+        requested: sets of attributes in any order, inside a clique or not; () asks for the total.
+        memory_limit: bytes that the results and the tables on the way may take together.
+
+    Returns:
+        {attributes as requested: table with its axes in that order}, counts of the same total, in
+        the dtype and on the device of the beliefs. Tables may share memory: do not write to them.
+        Between two cliques the attributes are independent given what separates them (in different
+        components: independent); cells whose separator has no mass get none.
+
+    Raises:
+        InvalidInput: a request is not made of distinct attributes of the domain, or the beliefs
+            do not fit the tree.
+        ModelTooLarge: a table exceeds the memory limit; raised before it is allocated.
+
+    >>> from pgmkit.domain import Domain
+    >>> from pgmkit.junction_tree import junction_tree
+    >>> tree = junction_tree(Domain({"a": 2, "b": 2}), [])
+    >>> beliefs = [torch.tensor([1.0, 3.0]), torch.tensor([2.0, 2.0])]
+    >>> marginals(tree, beliefs, [("b", "a")])
+    {('b', 'a'): tensor([[0.5000, 1.5000],
+            [0.5000, 1.5000]])}
+    """
+    _check(tree, beliefs)
+    if isinstance(requested, (str, bytes)) or not isinstance(requested, Iterable):
+        raise InvalidInput(
+            f"requested must be a sequence of cliques such as [('age', 'sex')], got {requested!r}"
+        )
+    wanted = [
+        tree.domain.clique(attrs, f"requested[{number}]") for number, attrs in enumerate(requested)
+    ]
+    routes = _routes(tree)
+    sets = {clique: routes.members(clique) for clique in wanted}
+    tables = _Tables(routes, beliefs, memory_limit)
+    tables.reserve_all(set(sets.values()))
+    # Marginals that meet at one clique follow each other: they share the most.
+    found: dict[int, torch.Tensor] = {}
+    for home, members in sorted((routes.meeting(members), members) for members in set(sets.values())):
+        tables.drop_if_many()
+        found[members] = tables.joint(home, members)
+    return {clique: routes.arranged(found[sets[clique]], clique) for clique in wanted}
+
+
+def _check(tree: JunctionTree, beliefs: Sequence[torch.Tensor]) -> None:
+    if len(beliefs) != len(tree.cliques):
+        raise InvalidInput(
+            f"beliefs must hold one table for each of the {len(tree.cliques)} cliques of the tree, "
+            f"got {len(beliefs)}"
+        )
+    for clique, belief in zip(tree.cliques, beliefs, strict=True):
+        if tuple(belief.shape) != tree.domain.shape(clique):
+            raise InvalidInput(
+                f"the belief of clique {clique!r} must have shape {tree.domain.shape(clique)}, "
+                f"got {tuple(belief.shape)}"
+            )
+
+
+@lru_cache(maxsize=64)
+def _routes(tree: JunctionTree) -> _Routes:
+    return _Routes(tree)
+
+
+class _Routes:
+    """What depends on the tree alone: which way leads to which attribute, and how tables combine.
+
+    Roots of components are joined by edges with an empty separator.
+    """
+
+    def __init__(self, tree: JunctionTree) -> None:
+        self.names = tree.domain.attributes
+        self.sizes = tree.domain.sizes
+        self.lengths = tree.domain.shape()
+        self.bits = {name: 1 << index for index, name in enumerate(self.names)}
+        self.cliques = [self.members(clique) for clique in tree.cliques]
+        self.tree = tree
+        self.separators: dict[tuple[int, int], int] = {}
+        self.neighbours: list[list[int]] = [[] for _ in tree.cliques]
+        for child, parent in enumerate(tree.parents):
+            if child == 0:
+                continue
+            above = max(parent, 0)
+            shared = self.members(tree.separators[child])
+            self.separators[child, above] = self.separators[above, child] = shared
+            self.neighbours[child].append(above)
+            self.neighbours[above].append(child)
+        self._towards: dict[int, dict[int, int]] = {}
+        self._cells: dict[int, int] = {}
+        self._kernels: dict[tuple[int, int, int], Kernel] = {}
+
+    def members(self, clique: Clique) -> int:
+        return sum(self.bits[name] for name in clique)
+
+    def axes(self, members: int) -> Clique:
+        return tuple(self.names[index] for index in _each(members))
+
+    def cells(self, members: int) -> int:
+        found = self._cells.get(members)
+        if found is None:
+            found = math.prod(self.lengths[index] for index in _each(members))
+            self._cells[members] = found
+        return found
+
+    def arranged(self, table: torch.Tensor, clique: Clique) -> torch.Tensor:
+        """The table of these attributes with its axes in the clique's order."""
+        places = sorted(clique, key=self.bits.__getitem__)
+        return table.permute([places.index(name) for name in clique])
+
+    def kernel(self, left: int, right: int, out: int) -> Kernel:
+        key = (left, right, out)
+        found = self._kernels.get(key)
+        if found is None:
+            found = Kernel(self.axes(left), self.axes(right), self.axes(out), self.sizes)
+            self._kernels[key] = found
+        return found
+
+    def meeting(self, members: int) -> int:
+        """The clique where the wanted attributes part ways, or the smallest that has them all."""
+        holder = self.tree.holds(self.axes(members))
+        if holder is not None:
+            return holder
+        half = members.bit_count() // 2
+        here = self.tree.holds(self.axes(members & -members))
+        assert here is not None  # every attribute is in some clique
+        while True:
+            sides = self.sides(here, members)
+            heaviest = max(sides, key=lambda side: sides[side].bit_count(), default=None)
+            if heaviest is None or sides[heaviest].bit_count() <= half:
+                return here
+            here = heaviest
+
+    def sides(self, here: int, members: int) -> dict[int, int]:
+        """The attributes that are not in the clique `here`, by the neighbour that leads to them."""
+        towards = self._towards.get(here)
+        if towards is None:
+            towards = self._towards[here] = self._find(here)
+        found: dict[int, int] = {}
+        missing = members & ~self.cliques[here]
+        while missing:
+            bit = missing & -missing
+            missing ^= bit
+            side = towards[bit]
+            found[side] = found.get(side, 0) | bit
+        return found
+
+    def _find(self, here: int) -> dict[int, int]:
+        """For each attribute outside the clique `here` the neighbour that leads to it."""
+        found: dict[int, int] = {}
+        seen = self.cliques[here]
+        waiting = [(side, here, side) for side in self.neighbours[here]]
+        for v, before, side in waiting:
+            for index in _each(self.cliques[v] & ~seen):
+                found[1 << index] = side
+            seen |= self.cliques[v]
+            waiting += [(w, v, side) for w in self.neighbours[v] if w != before]
+        return found
+
+
+class _Tables:
+    """The tables of one run, each computed when it is first needed."""
+
+    def __init__(
+        self, routes: _Routes, beliefs: Sequence[torch.Tensor], memory_limit: int | None
+    ) -> None:
+        self.routes, self.beliefs = routes, beliefs
+        self.limit = memory_limit
+        self.itemsize = beliefs[0].element_size()
+        self.results = self.kept = 0
+        self._inside: dict[tuple[int, int], torch.Tensor] = {}
+        self._local: dict[tuple[int, int, int], torch.Tensor] = {}
+        self._given: dict[tuple[int, int, int], torch.Tensor] = {}
+
+    def reserve_all(self, results: set[int]) -> None:
+        """Refuse the results before any work when they cannot fit."""
+        for members in sorted(results, key=self.routes.cells):
+            self.reserve(members)
+            self.results += self.routes.cells(members) * self.itemsize
+
+    def reserve(self, members: int) -> None:
+        """Refuse a table that does not fit beside the results and what is kept."""
+        if self.limit is None:
+            return
+        cells = self.routes.cells(members)
+        if self.results + self.kept + cells * self.itemsize > self.limit:
+            raise ModelTooLarge(
+                f"a table over {self.routes.axes(members)!r} has {cells} cells "
+                f"({cells * self.itemsize} bytes); with {self.results + self.kept} bytes for the "
+                f"other requested marginals and tables it exceeds the memory limit of "
+                f"{self.limit} bytes. Ask for fewer marginals at once or smaller ones, or raise "
+                "the limit"
+            )
+
+    def drop_if_many(self) -> None:
+        if self.kept > min(_KEPT_BYTES, (self.limit or math.inf) // 2):
+            for memory in (self._inside, self._local, self._given):
+                memory.clear()
+            self.kept = 0
+
+    def joint(self, here: int, members: int) -> torch.Tensor:
+        """The marginal over `members`, put together at the clique `here`."""
+        sides = self.routes.sides(here, members)
+        needed = self._needed(here, members, sides)
+        return self._absorb(here, self.inside(here, needed), needed, sides, members)
+
+    def inside(self, here: int, members: int) -> torch.Tensor:
+        """The marginal over attributes of one clique."""
+        clique = self.routes.cliques[here]
+        if members == clique:
+            return self.beliefs[here]
+        found = self._inside.get((here, members))
+        if found is None:
+            # Large tables lose their largest attribute first, so that what is summed next is small.
+            source = clique
+            if self.routes.cells(clique) > _DIRECT_CELLS:
+                source = members | min(
+                    (1 << index for index in _each(clique & ~members)), key=self.routes.cells
+                )
+            self.reserve(members)
+            dims = [axis for axis, index in enumerate(_each(source)) if not members >> index & 1]
+            found = self._inside[here, members] = self.inside(here, source).sum(dims)
+            self.kept += found.numel() * self.itemsize
+        return found
+
+    def local(self, before: int, here: int, members: int) -> torch.Tensor:
+        """P(members | separator to `before`) for attributes of the clique `here`."""
+        key = (before, here, members)
+        found = self._local.get(key)
+        if found is None:
+            given = self.routes.separators[before, here]
+            joint = self.inside(here, members)
+            shape = [n if given >> i & 1 else 1 for i, n in zip(_each(members), joint.shape)]
+            mass = self.inside(here, given).reshape(shape)
+            self.reserve(members)
+            found = self._local[key] = joint / mass.masked_fill(mass == 0, 1.0)
+            self.kept += found.numel() * self.itemsize
+        return found
+
+    def given(self, before: int, here: int, members: int) -> torch.Tensor:
+        """P(members | separator between `before` and `here`), members on the side of `here`.
+
+        The axes are those of the separator and the members together.
+        """
+        path = [(before, here)]
+        while (*path[-1], members) not in self._given:
+            v = path[-1][1]
+            sides = self.routes.sides(v, members)
+            if len(sides) != 1 or members & self.routes.cliques[v]:
+                break
+            path.append((v, next(iter(sides))))
+        # From the far end, so that long chains need no deep recursion.
+        for u, v in reversed(path):
+            if (u, v, members) not in self._given:
+                self._given[u, v, members] = found = self._conditional(u, v, members)
+                self.kept += found.numel() * self.itemsize
+        return self._given[before, here, members]
+
+    def _conditional(self, before: int, here: int, members: int) -> torch.Tensor:
+        separator = self.routes.separators[before, here]
+        sides = self.routes.sides(here, members)
+        needed = self._needed(here, members, sides) | separator
+        start = self.local(before, here, needed)
+        return self._absorb(here, start, needed, sides, members | separator)
+
+    def _needed(self, here: int, members: int, sides: dict[int, int]) -> int:
+        needed = members & self.routes.cliques[here]
+        for side in sides:
+            needed |= self.routes.separators[here, side]
+        return needed
+
+    def _absorb(
+        self, here: int, table: torch.Tensor, axes: int, sides: dict[int, int], out: int
+    ) -> torch.Tensor:
+        """Multiply `table` by P(members | separator) of each side and sum down to the axes `out`."""
+        routes = self.routes
+        pending = {
+            routes.separators[here, side] | members: self.given(here, side, members)
+            for side, members in sides.items()
+        }
+        while pending:
+            results = {}
+            for factor in pending:
+                later = out
+                for other in pending:
+                    if other != factor:
+                        later |= other
+                results[factor] = (axes | factor) & later
+            factor = min(results, key=lambda factor: routes.cells(results[factor]))
+            kernel = routes.kernel(axes, factor, results[factor])
+            axes = results[factor]
+            self.reserve(axes)
+            table = kernel.restore(LINEAR.contract(table, pending.pop(factor), kernel))
+        return table
+
+
+def _each(members: int) -> Iterator[int]:
+    while members:
+        low = members & -members
+        yield low.bit_length() - 1
+        members ^= low

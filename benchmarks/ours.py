@@ -11,6 +11,7 @@ import torch
 
 from benchmarks.common import peak_rss_mb, serve
 from benchmarks.problems import Problem, load
+from pgmkit import Domain, Measurement, estimate
 
 
 def estimation(request: dict[str, Any]) -> dict[str, Any]:

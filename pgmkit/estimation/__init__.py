@@ -21,7 +21,7 @@ from pgmkit.estimation.dual_averaging import dual_averaging
 from pgmkit.estimation.lbfgs import lbfgs
 from pgmkit.estimation.mirror_descent import mirror_descent
 from pgmkit.estimation.problem import Monitor, Point, Problem, Progress
-from pgmkit.estimation.start import tree_potentials
+from pgmkit.estimation.start import scale, tree_potentials
 from pgmkit.factor import Factor
 from pgmkit.losses import CallableLoss, Loss, Penalty, Squared, make_loss
 from pgmkit.measurement import Measurement
@@ -179,8 +179,10 @@ class _Request:
             raise InvalidInput(f"total ({self.total}) must be a finite number above 0.")
         return float(self.total)
 
-    def least_squares(self) -> list[Measurement]:
+    def tabular(self) -> list[Measurement]:
         """The measurements that the consistency relaxation understands."""
+        if callable(self.loss):
+            return []
         return [m for m in self.measurements if m.clique and m.matrix is None]
 
 
@@ -208,14 +210,13 @@ def _start(
     """The start with the lowest loss: the earlier model, the consistent tables, or uniform."""
     starts = []
     if warm_start is not None:
-        starts.append(_fold(problem, request.domain, warm_start))
-    tabular = request.least_squares() if not callable(request.loss) else []
+        starts.append(problem.point(_fold(problem, request.domain, warm_start)))
+    tabular = request.tabular()
     if request.method == "auto" and tabular:
         starts.append(_consistent_start(problem, monitor, used, tabular, request))
     if not starts:
-        starts.append(torch.zeros_like(_flat(problem, [])))
-    points = [problem.point(potentials) for potentials in starts]
-    return min(points, key=lambda point: problem.loss.value(point.marginals))
+        starts.append(problem.point(_flat(problem, [])))
+    return min(starts, key=lambda point: problem.loss.value(point.marginals))
 
 
 def _consistent_start(
@@ -224,12 +225,17 @@ def _consistent_start(
     used: Sequence[Measurement],
     tabular: Sequence[Measurement],
     request: _Request,
-) -> torch.Tensor:
+) -> Point:
     consistent = consistent_tables(request.domain, tabular, problem.total)
     if len(tabular) == len(used) and request.loss in ("squared", Squared()):
         monitor.raise_bound(consistent.bound)
-    layout = problem.inference.layout
-    return _flat(problem, tree_potentials(request.domain, layout.cliques, consistent.tables))
+    cliques = problem.inference.layout.cliques
+    tables = consistent.tables
+    start = problem.point(_flat(problem, tree_potentials(request.domain, cliques, tables)))
+    certified = problem.loss.value(start.marginals) - monitor.bound <= monitor.goal
+    if certified or not all(clique in tables for clique in cliques):
+        return start
+    return scale(problem, start, [tables[clique] for clique in cliques])
 
 
 def _flat(problem: Problem, tables: Sequence[np.ndarray]) -> torch.Tensor:

@@ -1,10 +1,11 @@
 """Many marginals at once from a calibrated junction tree, inside its cliques and across them.
 
-A marginal across cliques is a product at one *meeting* clique: the clique's own table times, for each
-side of the tree with wanted attributes A, the table P(A | separator to that side). Those conditional
-tables are themselves such products one clique further, so they are found recursively and remembered:
-hundreds of marginals share nearly all their work. The meeting clique is where the wanted attributes
-part ways, so that no side has more than half of them and few different tables are needed.
+A marginal across cliques is a product at one *meeting* clique: the clique's own table times, for
+each side of the tree with wanted attributes A, the table P(A | separator to that side). Those
+conditional tables are themselves such products one clique further, so they are found recursively
+and remembered: hundreds of marginals share nearly all their work. The meeting clique is where the
+wanted attributes part ways, so that no side has more than half of them and few different tables
+are needed.
 
 Sets of attributes are integers here, with one bit for each attribute, and the axes of every table
 follow the domain's order: a set of attributes says all about a table's axes.
@@ -13,6 +14,7 @@ follow the domain's order: a set of attributes says all about a table's axes.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
@@ -67,7 +69,7 @@ def marginals(
     {('b', 'a'): tensor([[0.5000, 1.5000],
             [0.5000, 1.5000]])}
     """
-    _check(tree, beliefs)
+    _check(tree, beliefs, memory_limit)
     if isinstance(requested, (str, bytes)) or not isinstance(requested, Iterable):
         raise InvalidInput(
             f"requested must be a sequence of cliques such as [('age', 'sex')], got {requested!r}"
@@ -77,17 +79,22 @@ def marginals(
     ]
     routes = _routes(tree)
     sets = {clique: routes.members(clique) for clique in wanted}
+    distinct = set(sets.values())
     tables = _Tables(routes, beliefs, memory_limit)
-    tables.reserve_all(set(sets.values()))
+    tables.reserve_results(distinct)
     # Marginals that meet at one clique follow each other: they share the most.
-    found: dict[int, torch.Tensor] = {}
-    for home, members in sorted((routes.meeting(members), members) for members in set(sets.values())):
-        tables.drop_if_many()
-        found[members] = tables.joint(home, members)
+    meetings = sorted((routes.meeting(members), members) for members in distinct)
+    found = {members: tables.marginal(here, members) for here, members in meetings}
     return {clique: routes.arranged(found[sets[clique]], clique) for clique in wanted}
 
 
-def _check(tree: JunctionTree, beliefs: Sequence[torch.Tensor]) -> None:
+def _check(tree: JunctionTree, beliefs: Sequence[torch.Tensor], memory_limit: int | None) -> None:
+    if memory_limit is not None and (
+        isinstance(memory_limit, bool) or not isinstance(memory_limit, int) or memory_limit < 1
+    ):
+        raise InvalidInput(
+            f"memory_limit must be a positive integer, a number of bytes, got {memory_limit!r}"
+        )
     if len(beliefs) != len(tree.cliques):
         raise InvalidInput(
             f"beliefs must hold one table for each of the {len(tree.cliques)} cliques of the tree, "
@@ -119,19 +126,39 @@ class _Routes:
         self.bits = {name: 1 << index for index, name in enumerate(self.names)}
         self.cliques = [self.members(clique) for clique in tree.cliques]
         self.tree = tree
+        self.above = [max(parent, 0) for parent in tree.parents]
+        self.children: list[list[int]] = [[] for _ in tree.cliques]
         self.separators: dict[tuple[int, int], int] = {}
-        self.neighbours: list[list[int]] = [[] for _ in tree.cliques]
-        for child, parent in enumerate(tree.parents):
-            if child == 0:
-                continue
-            above = max(parent, 0)
+        for child in range(1, len(tree.cliques)):
+            above = self.above[child]
+            self.children[above].append(child)
             shared = self.members(tree.separators[child])
             self.separators[child, above] = self.separators[above, child] = shared
-            self.neighbours[child].append(above)
-            self.neighbours[above].append(child)
-        self._towards: dict[int, dict[int, int]] = {}
+        self._number()
         self._cells: dict[int, int] = {}
         self._kernels: dict[tuple[int, int, int], Kernel] = {}
+
+    def _number(self) -> None:
+        """Number the cliques so that each subtree is a range, and find each attribute's top clique.
+
+        An attribute outside a clique lies below it exactly when its top clique does.
+        """
+        count = len(self.cliques)
+        below = [1] * count
+        for child in range(count - 1, 0, -1):
+            below[self.above[child]] += below[child]
+        self.numbers = [0] * count
+        for v, children in enumerate(self.children):
+            number = self.numbers[v] + 1
+            for child in children:
+                self.numbers[child] = number
+                number += below[child]
+        self.last = [number + size - 1 for number, size in zip(self.numbers, below, strict=True)]
+        self.child_numbers = [[self.numbers[child] for child in some] for some in self.children]
+        self.top: dict[int, int] = {}
+        for v, clique in enumerate(self.cliques):
+            for index in _each(clique):
+                self.top.setdefault(index, v)
 
     def members(self, clique: Clique) -> int:
         return sum(self.bits[name] for name in clique)
@@ -164,40 +191,33 @@ class _Routes:
         holder = self.tree.holds(self.axes(members))
         if holder is not None:
             return holder
-        half = members.bit_count() // 2
-        here = self.tree.holds(self.axes(members & -members))
+        # From the largest attribute: so the smaller ones are carried along the tree.
+        largest = max((1 << index for index in _each(members)), key=self.cells)
+        here = self.tree.holds(self.axes(largest))
         assert here is not None  # every attribute is in some clique
+        half = members.bit_count() // 2
         while True:
             sides = self.sides(here, members)
-            heaviest = max(sides, key=lambda side: sides[side].bit_count(), default=None)
-            if heaviest is None or sides[heaviest].bit_count() <= half:
+            heaviest = max(sides, key=lambda side: sides[side].bit_count())
+            left_behind = members & self.cliques[here] & ~self.cliques[heaviest]
+            if sides[heaviest].bit_count() <= half and (len(sides) > 1 or left_behind):
                 return here
             here = heaviest
 
     def sides(self, here: int, members: int) -> dict[int, int]:
         """The attributes that are not in the clique `here`, by the neighbour that leads to them."""
-        towards = self._towards.get(here)
-        if towards is None:
-            towards = self._towards[here] = self._find(here)
         found: dict[int, int] = {}
+        first, last = self.numbers[here], self.last[here]
         missing = members & ~self.cliques[here]
         while missing:
             bit = missing & -missing
             missing ^= bit
-            side = towards[bit]
+            number = self.numbers[self.top[bit.bit_length() - 1]]
+            if first < number <= last:
+                side = self.children[here][bisect_right(self.child_numbers[here], number) - 1]
+            else:
+                side = self.above[here]
             found[side] = found.get(side, 0) | bit
-        return found
-
-    def _find(self, here: int) -> dict[int, int]:
-        """For each attribute outside the clique `here` the neighbour that leads to it."""
-        found: dict[int, int] = {}
-        seen = self.cliques[here]
-        waiting = [(side, here, side) for side in self.neighbours[here]]
-        for v, before, side in waiting:
-            for index in _each(self.cliques[v] & ~seen):
-                found[1 << index] = side
-            seen |= self.cliques[v]
-            waiting += [(w, v, side) for w in self.neighbours[v] if w != before]
         return found
 
 
@@ -210,36 +230,52 @@ class _Tables:
         self.routes, self.beliefs = routes, beliefs
         self.limit = memory_limit
         self.itemsize = beliefs[0].element_size()
-        self.results = self.kept = 0
+        self.results: set[int] = set()
+        self.results_bytes = self.kept = 0
         self._inside: dict[tuple[int, int], torch.Tensor] = {}
         self._local: dict[tuple[int, int, int], torch.Tensor] = {}
         self._given: dict[tuple[int, int, int], torch.Tensor] = {}
 
-    def reserve_all(self, results: set[int]) -> None:
+    def reserve_results(self, results: set[int]) -> None:
         """Refuse the results before any work when they cannot fit."""
         for members in sorted(results, key=self.routes.cells):
             self.reserve(members)
-            self.results += self.routes.cells(members) * self.itemsize
+            self.results.add(members)
+            self.results_bytes += self.routes.cells(members) * self.itemsize
 
     def reserve(self, members: int) -> None:
         """Refuse a table that does not fit beside the results and what is kept."""
-        if self.limit is None:
+        if self.limit is None or members in self.results:
             return
-        cells = self.routes.cells(members)
-        if self.results + self.kept + cells * self.itemsize > self.limit:
+        needed = self.routes.cells(members) * self.itemsize
+        others = self.results_bytes + self.kept
+        if others + needed > self.limit:
             raise ModelTooLarge(
-                f"a table over {self.routes.axes(members)!r} has {cells} cells "
-                f"({cells * self.itemsize} bytes); with {self.results + self.kept} bytes for the "
-                f"other requested marginals and tables it exceeds the memory limit of "
-                f"{self.limit} bytes. Ask for fewer marginals at once or smaller ones, or raise "
-                "the limit"
+                f"a table over {self.routes.axes(members)!r} has {needed // self.itemsize} cells "
+                f"({needed} bytes); with {others} bytes for the other requested marginals and "
+                f"tables it exceeds the memory limit of {self.limit} bytes. Ask for fewer or "
+                "smaller marginals at once, or raise the limit"
             )
 
-    def drop_if_many(self) -> None:
-        if self.kept > min(_KEPT_BYTES, (self.limit or math.inf) // 2):
-            for memory in (self._inside, self._local, self._given):
-                memory.clear()
-            self.kept = 0
+    def keep(self, members: int, table: torch.Tensor) -> torch.Tensor:
+        if members not in self.results:
+            self.kept += table.numel() * self.itemsize
+        return table
+
+    def drop(self) -> None:
+        for memory in (self._inside, self._local, self._given):
+            memory.clear()
+        self.kept = 0
+
+    def marginal(self, here: int, members: int) -> torch.Tensor:
+        """The marginal over `members`, with room made where remembered tables are in its way."""
+        if self.kept > _KEPT_BYTES:
+            self.drop()
+        try:
+            return self.joint(here, members)
+        except ModelTooLarge:
+            self.drop()
+            return self.joint(here, members)
 
     def joint(self, here: int, members: int) -> torch.Tensor:
         """The marginal over `members`, put together at the clique `here`."""
@@ -262,8 +298,8 @@ class _Tables:
                 )
             self.reserve(members)
             dims = [axis for axis, index in enumerate(_each(source)) if not members >> index & 1]
-            found = self._inside[here, members] = self.inside(here, source).sum(dims)
-            self.kept += found.numel() * self.itemsize
+            found = self.keep(members, self.inside(here, source).sum(dims))
+            self._inside[here, members] = found
         return found
 
     def local(self, before: int, here: int, members: int) -> torch.Tensor:
@@ -273,11 +309,13 @@ class _Tables:
         if found is None:
             given = self.routes.separators[before, here]
             joint = self.inside(here, members)
-            shape = [n if given >> i & 1 else 1 for i, n in zip(_each(members), joint.shape)]
+            shape = [
+                n if given >> i & 1 else 1 for i, n in zip(_each(members), joint.shape, strict=True)
+            ]
             mass = self.inside(here, given).reshape(shape)
             self.reserve(members)
-            found = self._local[key] = joint / mass.masked_fill(mass == 0, 1.0)
-            self.kept += found.numel() * self.itemsize
+            found = self.keep(members, joint / mass.masked_fill(mass == 0, 1.0))
+            self._local[key] = found
         return found
 
     def given(self, before: int, here: int, members: int) -> torch.Tensor:
@@ -295,8 +333,9 @@ class _Tables:
         # From the far end, so that long chains need no deep recursion.
         for u, v in reversed(path):
             if (u, v, members) not in self._given:
-                self._given[u, v, members] = found = self._conditional(u, v, members)
-                self.kept += found.numel() * self.itemsize
+                axes = members | self.routes.separators[u, v]
+                table = self._conditional(u, v, members)
+                self._given[u, v, members] = self.keep(axes, table)
         return self._given[before, here, members]
 
     def _conditional(self, before: int, here: int, members: int) -> torch.Tensor:
@@ -315,7 +354,7 @@ class _Tables:
     def _absorb(
         self, here: int, table: torch.Tensor, axes: int, sides: dict[int, int], out: int
     ) -> torch.Tensor:
-        """Multiply `table` by P(members | separator) of each side and sum down to the axes `out`."""
+        """Multiply `table` by P(members | separator) of each side; sum down to the axes `out`."""
         routes = self.routes
         pending = {
             routes.separators[here, side] | members: self.given(here, side, members)

@@ -75,6 +75,7 @@ def check_tree(tree: JunctionTree, cliques: list[Clique]) -> None:
 
 
 @given(models())
+@settings(deadline=None)
 def test_tree_against_networkx(model: Model) -> None:
     domain, cliques = model
     tree = junction_tree(domain, cliques, seconds=0.002)

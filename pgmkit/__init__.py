@@ -45,8 +45,8 @@ _HOMES = {
 __all__ = [
     "Dataset",
     "Domain",
-    "FactoredQuery",
     "Factor",
+    "FactoredQuery",
     "GraphicalModel",
     "InvalidInput",
     "Kronecker",

@@ -14,7 +14,7 @@ from math import isfinite, log, prod
 
 import torch
 
-from pgmkit.contraction import LINEAR, LOG, MAX, adjoints, contract, forward, maximiser, plan
+from pgmkit.contraction import LOG, MAX, adjoints, contract, forward, maximiser, plan
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge, NumericalFailure
 from pgmkit.message_passing import MessagePassing

@@ -23,7 +23,7 @@ from pgmkit.matrix import as_dense, is_sparse
 from pgmkit.measurement import Measurement
 
 if TYPE_CHECKING:
-    import scipy.sparse
+    pass
 
 
 class Cut:
@@ -63,7 +63,11 @@ class Observations:
     """
 
     def __init__(
-        self, layout: Layout, measurements: Sequence[Measurement], dtype: torch.dtype, device: torch.device
+        self,
+        layout: Layout,
+        measurements: Sequence[Measurement],
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
         self.layout = layout
         sparse = [m for m in measurements if m.matrix is None or is_sparse(m.matrix)]
@@ -131,15 +135,23 @@ def _coordinates(layout: Layout, m: Measurement) -> tuple[np.ndarray, np.ndarray
     import scipy.sparse
 
     ones = np.ones(len(cell))
-    projection = scipy.sparse.csr_array((ones, (cell, np.arange(len(cell)))), (int(cell.max()) + 1, len(cell)))
+    projection = scipy.sparse.csr_array(
+        (ones, (cell, np.arange(len(cell)))), (int(cell.max()) + 1, len(cell))
+    )
     both = scipy.sparse.coo_array(scipy.sparse.csr_array(m.matrix) @ projection)
-    return both.row.astype(np.int64), both.col.astype(np.int64) + start, both.data.astype(np.float64)
+    return (
+        both.row.astype(np.int64),
+        both.col.astype(np.int64) + start,
+        both.data.astype(np.float64),
+    )
 
 
 class _DenseView:
     """One measurement with a dense or Kronecker matrix, applied axis by axis."""
 
-    def __init__(self, layout: Layout, m: Measurement, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, layout: Layout, m: Measurement, dtype: torch.dtype, device: torch.device
+    ) -> None:
         place = host(layout, m.clique)
         held = layout.cliques[place]
         self._slice, self._shape = layout.slices[place], layout.shapes[place]
@@ -323,7 +335,9 @@ def make_loss(
     """The loss object for a name, a penalty or a callable; an unknown name lists the known ones."""
     if isinstance(loss, str):
         if loss not in PENALTIES:
-            raise InvalidInput(f"loss {loss!r} is unknown; known losses: {', '.join(PENALTIES)}, or a callable.")
+            raise InvalidInput(
+                f"loss {loss!r} is unknown; known losses: {', '.join(PENALTIES)}, or a callable."
+            )
         loss = PENALTIES[loss]
     if isinstance(loss, Squared | Huber | Absolute):
         return MeasuredLoss(Observations(layout, measurements, dtype, device), loss)

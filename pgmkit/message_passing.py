@@ -192,7 +192,11 @@ def _action(kernel: Kernel, left: torch.Tensor, right: torch.Tensor, out: torch.
         a, b = _aligned(left, kernel.left, axes), _aligned(right, kernel.right, axes)
         dims = list(range(len(kernel.batch), len(axes)))
         target = out.permute([kernel.out.index(name) for name in kernel.batch])
-        return lambda: torch.sum(a * b, dims, out=target) if target.is_contiguous() else target.copy_((a * b).sum(dims))
+        return lambda: (
+            torch.sum(a * b, dims, out=target)
+            if target.is_contiguous()
+            else target.copy_((a * b).sum(dims))
+        )
     return _matrix_action(kernel, left, right, out)
 
 

@@ -249,7 +249,9 @@ class GraphicalModel:
         ):
             summed = [i for i, name in enumerate(clique) if name not in separator]
             above = belief.sum(summed, keepdim=True) if separator else belief.new_tensor(self.total)
-            factors.append((clique, torch.where(above > 0, belief / above, torch.zeros_like(belief))))
+            factors.append(
+                (clique, torch.where(above > 0, belief / above, torch.zeros_like(belief)))
+            )
         clique, table = factors[0]
         factors[0] = (clique, table * self.total)
         return factors

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite
 
@@ -21,7 +21,7 @@ from pgmkit.estimation.dual_averaging import dual_averaging
 from pgmkit.estimation.lbfgs import lbfgs
 from pgmkit.estimation.mirror_descent import mirror_descent
 from pgmkit.estimation.problem import Monitor, Point, Problem, Progress
-from pgmkit.estimation.start import scale, tree_potentials
+from pgmkit.estimation.start import Table, scale, tree_potentials
 from pgmkit.factor import Factor
 from pgmkit.losses import CallableLoss, Loss, Penalty, Squared, make_loss
 from pgmkit.measurement import Measurement
@@ -159,7 +159,9 @@ class _Request:
         if not 0 <= self.tolerance < inf:
             raise InvalidInput(f"tolerance ({self.tolerance}) must be a finite number, 0 or above.")
         if max_seconds is not None and not max_seconds > 0:
-            raise InvalidInput(f"max_seconds ({max_seconds}) must be above 0, or None for no limit.")
+            raise InvalidInput(
+                f"max_seconds ({max_seconds}) must be above 0, or None for no limit."
+            )
         if not any(m.clique for m in self.measurements):
             raise InvalidInput(
                 "measurements holds no measurement of an attribute; pass at least one, for example "
@@ -178,12 +180,6 @@ class _Request:
         if isinstance(self.total, bool) or not isfinite(self.total) or self.total <= 0:
             raise InvalidInput(f"total ({self.total}) must be a finite number above 0.")
         return float(self.total)
-
-    def tabular(self) -> list[Measurement]:
-        """The measurements that the consistency relaxation understands."""
-        if callable(self.loss):
-            return []
-        return [m for m in self.measurements if m.clique and m.matrix is None]
 
 
 def _maximal(domain: Domain, cliques: Sequence[Clique]) -> list[Clique]:
@@ -211,27 +207,23 @@ def _start(
     starts = []
     if warm_start is not None:
         starts.append(problem.point(_fold(problem, request.domain, warm_start)))
-    tabular = request.tabular()
-    if request.method == "auto" and tabular:
-        starts.append(_consistent_start(problem, monitor, used, tabular, request))
+    tabular = [m for m in used if m.matrix is None]
+    if tabular and not callable(request.loss):
+        consistent = consistent_tables(request.domain, tabular, problem.total)
+        if len(tabular) == len(used) and request.loss in ("squared", Squared()):
+            monitor.raise_bound(consistent.bound)
+        if request.method in ("auto", "accelerated"):
+            starts.append(_consistent_start(problem, monitor, request.domain, consistent.tables))
     if not starts:
         starts.append(problem.point(_flat(problem, [])))
     return min(starts, key=lambda point: problem.loss.value(point.marginals))
 
 
 def _consistent_start(
-    problem: Problem,
-    monitor: Monitor,
-    used: Sequence[Measurement],
-    tabular: Sequence[Measurement],
-    request: _Request,
+    problem: Problem, monitor: Monitor, domain: Domain, tables: Mapping[Clique, Table]
 ) -> Point:
-    consistent = consistent_tables(request.domain, tabular, problem.total)
-    if len(tabular) == len(used) and request.loss in ("squared", Squared()):
-        monitor.raise_bound(consistent.bound)
     cliques = problem.inference.layout.cliques
-    tables = consistent.tables
-    start = problem.point(_flat(problem, tree_potentials(request.domain, cliques, tables)))
+    start = problem.point(_flat(problem, tree_potentials(domain, cliques, tables)))
     certified = problem.loss.value(start.marginals) - monitor.bound <= monitor.goal
     if certified or not all(clique in tables for clique in cliques):
         return start
@@ -299,7 +291,7 @@ def _minimise(
     return monitor.best
 
 
-class _reporter:  # noqa: N801 - used as a function
+class _reporter:
     """Context manager that turns the ``progress`` argument into a callback."""
 
     def __init__(self, progress: ProgressReport, max_seconds: float | None) -> None:

@@ -26,7 +26,9 @@ def accelerated(problem: Problem, start: Point, monitor: Monitor) -> Point:
         momentum = (weight - 1) / next_weight
         origin, origin_loss = point, loss
         if momentum > 0:
-            origin = problem.point(point.potentials + momentum * (point.potentials - previous.potentials))
+            origin = problem.point(
+                point.potentials + momentum * (point.potentials - previous.potentials)
+            )
             origin_loss, gradient = problem.loss.value_and_gradient(origin.marginals)
         tried = step * growth
         new, reached, step = proximal_step(problem, origin, origin_loss, gradient, tried)

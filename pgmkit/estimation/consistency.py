@@ -60,7 +60,9 @@ def combine(domain: Domain, measurements: Iterable[Measurement]) -> tuple[list[N
         arrays = [_ordered(domain, m, clique) for m in group]
         weights = [m.stddev**-2 for m in group]
         mean = sum(w * a for w, a in zip(weights, arrays, strict=True)) / sum(weights)
-        spread += sum(w * float(((a - mean) ** 2).sum()) / 2 for w, a in zip(weights, arrays, strict=True))
+        spread += sum(
+            w * float(((a - mean) ** 2).sum()) / 2 for w, a in zip(weights, arrays, strict=True)
+        )
         tables.append(NoisyTable(clique, np.asarray(mean), 1 / sum(weights)))
     return tables, spread
 
@@ -102,7 +104,12 @@ def consistent_tables(
         np.zeros(len(b)),
         jac=True,
         method="L-BFGS-B",
-        options={"maxiter": _MAX_ITERATIONS, "maxcor": 20, "ftol": _RELATIVE_PRECISION, "gtol": 1e-10},
+        options={
+            "maxiter": _MAX_ITERATIONS,
+            "maxcor": 20,
+            "ftol": _RELATIVE_PRECISION,
+            "gtol": 1e-10,
+        },
     )
     x = tables(found.x)
     split = {t.clique: x[i:j] for t, i, j in zip(noisy, offsets[:-1], offsets[1:], strict=True)}

@@ -6,12 +6,18 @@ proximal methods. The gradient is that of the whole forward computation: belief 
 
 from __future__ import annotations
 
+from math import inf
+
 import numpy as np
 import torch
 from scipy.optimize import minimize
 
 from pgmkit.contraction import LINEAR, contract
 from pgmkit.estimation.problem import Monitor, Point, Problem
+
+_OPTIONS = {"maxiter": 10_000, "maxfun": 20_000, "maxcor": 20, "ftol": 0.0, "gtol": 0.0}
+_LEAST_FALL = 1e-9
+"""Relative fall of the loss over a whole run of L-BFGS that is worth another."""
 
 
 class _Stop(Exception):
@@ -33,14 +39,14 @@ def lbfgs(problem: Problem, start: Point, monitor: Monitor) -> Point:
         return loss, pull_back(problem, potentials, gradient).cpu().numpy().astype(np.float64)
 
     try:
-        minimize(
-            objective,
-            like.cpu().numpy().astype(np.float64),
-            jac=True,
-            method="L-BFGS-B",
-            options={"maxiter": monitor.max_iterations, "maxfun": monitor.max_iterations, "maxcor": 20, "ftol": 0.0, "gtol": 0.0},
-        )
-        monitor.stopped = "line search: no further descent"
+        reached, flat = inf, like.cpu().numpy().astype(np.float64)
+        while True:
+            # Flat stretches end scipy's line search; a run with a fresh memory gets across them.
+            found = minimize(objective, flat, jac=True, method="L-BFGS-B", options=_OPTIONS)
+            if not found.fun < reached - _LEAST_FALL * abs(found.fun):
+                monitor.stopped = "line search: no further descent"
+                break
+            reached, flat = found.fun, found.x
     except _Stop:
         pass
     return last

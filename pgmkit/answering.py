@@ -1,8 +1,9 @@
 """Factored queries by variable elimination (McKenna et al., 2019, algorithm 3).
 
-Every query matrix Q_i is one more factor, over the attribute x_i and a new axis z_i, and the model's own
-factors are contracted with them until only the z axes are left. Entries of Q may be negative, so this
-runs in linear space; the model's factors are nonnegative with a known sum, so nothing can overflow.
+Every query matrix Q_i is one more factor, over the attribute x_i and a new axis z_i, and the
+model's own factors are contracted with them until only the z axes are left. Entries of Q may be
+negative, so this runs in linear space; the model's factors are nonnegative with a known sum, so
+nothing can overflow.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ def answers(
 ) -> list[NDArray[np.float64]]:
     """One array of shape (r_1, ..., r_d) for each query.
 
-    ``factors`` are nonnegative tables whose product, summed over everything, is the total. Queries over
-    the same attributes with matrices of the same shapes are answered together, and what no query touches
-    is summed out once.
+    ``factors`` are nonnegative tables whose product, summed over everything, is the total.
+    Queries over the same attributes with matrices of the same shapes are answered together, and
+    what no query touches is summed out once.
     """
     groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for place, query in enumerate(queries):
@@ -74,8 +75,9 @@ def _answer_alike(
     prepared = plan(inputs, (_BATCH_AXIS, *output) if batched else output, sizes)
     if prepared.largest * tensors[0].element_size() > memory_limit:
         raise ModelTooLarge(
-            f"answering the query over {queries[0].attributes} builds a table of {prepared.largest:,} "
-            f"cells; the limit is {memory_limit / 2**20:,.0f} MiB. Ask fewer rows or attributes at once."
+            f"answering the query over {queries[0].attributes} builds a table of "
+            f"{prepared.largest:,} cells; the limit is {memory_limit / 2**20:,.0f} MiB. Ask fewer "
+            "rows or attributes at once."
         )
     result = contract(prepared, tensors, LINEAR).cpu().numpy().astype(np.float64)
     return result if batched else result[None]

@@ -1,8 +1,8 @@
 """From potentials to marginals: exact sum-product and max-product inference over a set of cliques.
 
-The distribution is p(x) proportional to exp(sum_c theta_c(x_c)). Potentials and marginals of all cliques
-are kept side by side in one flat vector (C order, cliques in order), so that an optimiser's algebra is
-plain vector algebra.
+The distribution is p(x) proportional to exp(sum_c theta_c(x_c)). Potentials and marginals of all
+cliques are kept side by side in one flat vector (C order, cliques in order), so that an
+optimiser's algebra is plain vector algebra.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pgmkit.message_passing import MessagePassing
 Clique = tuple[str, ...]
 
 _SAFE_RANGE = 600.0
-"""Below this total spread of the potentials no product of exponentials can underflow (e^-745 is zero)."""
+"""Below this total spread of the potentials no product of exponentials underflows (at e^-745)."""
 _SMALLEST_SAFE, _LARGEST_SAFE = 1e-150, 1e150
 _LARGEST_FACTOR = 1e30
 _THREADED_COST = 1e8
@@ -93,9 +93,9 @@ class BeliefPropagation:
         if needed > limit:
             biggest = max(range(len(p.axes)), key=p.cells)
             raise ModelTooLarge(
-                f"inference over these cliques needs {needed / 2**20:,.0f} MiB and builds a table over "
-                f"{p.axes[biggest]} of {p.cells(biggest):,} cells; the limit is {limit / 2**20:,.0f} MiB. "
-                "Measure fewer or smaller overlapping cliques, or raise memory_limit."
+                f"inference over these cliques needs {needed / 2**20:,.0f} MiB and builds a "
+                f"table over {p.axes[biggest]} of {p.cells(biggest):,} cells; the limit is "
+                f"{limit / 2**20:,.0f} MiB. Measure fewer or smaller overlapping cliques, or raise memory_limit."
             )
 
     @contextmanager
@@ -116,7 +116,8 @@ class BeliefPropagation:
             torch.set_num_threads(threads)
 
     def marginals(self, potentials: torch.Tensor, total: float = 1.0) -> tuple[torch.Tensor, float]:
-        """Marginals in units of ``total`` (flat) and the log partition function, to full relative accuracy.
+        """Marginals in units of ``total`` (flat) and the log partition function, to full relative
+        accuracy.
 
         Linear space where the spread of the potentials rules out underflow, log space otherwise.
         """
@@ -129,7 +130,8 @@ class BeliefPropagation:
     def fast_marginals(
         self, potentials: torch.Tensor, total: float = 1.0
     ) -> tuple[torch.Tensor, float]:
-        """As ``marginals`` with absolute accuracy (1e-12 of the total): cells may underflow to zero.
+        """As ``marginals`` with absolute accuracy (1e-12 of the total): cells may underflow to
+        zero.
 
         Log space is the fallback when the partition function itself nears the limits of the format.
         """
@@ -183,8 +185,9 @@ class BeliefPropagation:
         log_partition = float(values[-1])
         if not isfinite(log_partition):
             raise NumericalFailure(
-                "no configuration has positive probability: the structural zeros (potentials of minus "
-                f"infinity) contradict each other, or a potential is not a number (log Z = {log_partition})."
+                "no configuration has positive probability: the structural zeros (potentials "
+                "of minus infinity) contradict each other, or a potential is not a number "
+                f"(log Z = {log_partition})."
             )
         others = adjoints(self.plan, values, LOG)
         logs = [own + rest - log_partition for own, rest in zip(tables, others, strict=True)]
@@ -199,6 +202,7 @@ def _check_cliques(domain: Domain, cliques: Sequence[Clique], limit: int | None)
         cells = domain.size(clique)
         if limit is not None and 16 * cells > limit:
             raise ModelTooLarge(
-                f"clique {clique} has {cells:,} cells ({8 * cells / 2**20:,.0f} MiB a table); the limit is "
-                f"{limit / 2**20:,.0f} MiB. Measure smaller cliques, merge codes, or raise memory_limit."
+                f"clique {clique} has {cells:,} cells ({8 * cells / 2**20:,.0f} MiB a table); "
+                f"the limit is {limit / 2**20:,.0f} MiB. Measure smaller cliques, merge codes, or "
+                "raise memory_limit."
             )

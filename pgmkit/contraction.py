@@ -1,12 +1,14 @@
 """Sums of products of named factors: planned once by structure, evaluated many times.
 
-A *plan* says in which order a set of tensors with named axes is multiplied and summed until only the
-output axes are left. Attributes that occur in a single tensor are summed out first; the pairwise order
-comes from ``opt_einsum``. No value is larger than the plan's ``largest``, so a clique made of small
-factors is never materialised. Plans depend on names and sizes only and are cached.
+A *plan* says in which order a set of tensors with named axes is multiplied and summed until only
+the output axes are left. Attributes that occur in a single tensor are summed out first; the
+pairwise order comes from ``opt_einsum``. No value is larger than the plan's ``largest``, so a
+clique made of small factors is never materialised. Plans depend on names and sizes only and are
+cached.
 
-A plan is evaluated in one of three semirings: ``LINEAR`` (sums of products, entries may be negative),
-``LOG`` (sums of exponentials, any range, exact minus infinities) and ``MAX`` (maxima of sums, for MAP).
+A plan is evaluated in one of three semirings: ``LINEAR`` (sums of products, entries may be
+negative), ``LOG`` (sums of exponentials, any range, exact minus infinities) and ``MAX`` (maxima
+of sums, for MAP).
 """
 
 from __future__ import annotations
@@ -30,8 +32,8 @@ CHUNK_CELLS = 1 << 20
 class Kernel:
     """One pairwise contraction ``left, right -> out`` as a batched matrix product.
 
-    ``batch`` axes are in both operands and kept, ``rows`` in the left only, ``columns`` in the right
-    only, ``summed`` in both and gone.
+    ``batch`` axes are in both operands and kept, ``rows`` in the left only, ``columns`` in the
+    right only, ``summed`` in both and gone.
     """
 
     left: Axes
@@ -74,7 +76,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Step:
-    """Value ``out`` from values ``left`` and ``right``; without ``right`` a sum over unshared axes."""
+    """Value ``out`` from ``left`` and ``right``; without ``right`` a sum over unshared axes."""
 
     left: int
     right: int | None
@@ -86,7 +88,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Plan:
-    """How to contract ``inputs`` to ``output``: value ``i < len(inputs)`` is input i, every step adds one."""
+    """How to contract ``inputs`` to ``output``: values are the inputs, then one for every step."""
 
     inputs: tuple[Axes, ...]
     output: Axes
@@ -210,7 +212,7 @@ class Linear:
 
 
 class _Tropical:
-    """Semirings whose product is ``+``; subclasses say how the sum is taken over the last dimension."""
+    """Semirings whose product is ``+``; subclasses sum over the last dimension."""
 
     one = 0.0
 
@@ -257,7 +259,7 @@ LINEAR, LOG, MAX = Linear(), Log(), Max()
 
 
 def forward(plan: Plan, tensors: Sequence[torch.Tensor], semiring: Semiring) -> list[torch.Tensor]:
-    """All values of the plan, inputs first; the last one is the result in the plan's own axis order."""
+    """All values of the plan, inputs first; the last is the result in the plan's own axis order."""
     values = list(tensors)
     for step in plan.steps:
         if step.kernel is None or step.right is None:
@@ -282,10 +284,11 @@ def contract(plan: Plan, tensors: Sequence[torch.Tensor], semiring: Semiring) ->
 
 
 def adjoints(plan: Plan, values: Sequence[torch.Tensor], semiring: Semiring) -> list[torch.Tensor]:
-    """For every input of a scalar plan, the contraction of all the *other* inputs, given ``forward``'s values.
+    """For every input of a scalar plan, the contraction of all the *other* inputs, given
+    ``forward``'s values.
 
-    In linear space this is the derivative of the result with respect to the input; the input times its
-    adjoint, divided by the result, is the input's marginal.
+    In linear space this is the derivative of the result with respect to the input; the input
+    times its adjoint, divided by the result, is the input's marginal.
     """
     found: list[torch.Tensor | None] = [None] * len(values)
     found[-1] = torch.full_like(values[-1], semiring.one)
@@ -312,7 +315,7 @@ def transposes(kernel: Kernel) -> tuple[Kernel, Kernel]:
 
 
 def maximiser(plan: Plan, values: Sequence[torch.Tensor]) -> dict[str, int]:
-    """An assignment that attains the maximum of a scalar plan, given ``forward``'s values under ``MAX``."""
+    """An assignment that attains a scalar plan's maximum, from ``forward``'s values under ``MAX``."""
     chosen: dict[str, int] = {}
 
     def fixed(value: int) -> tuple[torch.Tensor, Axes]:

@@ -1,9 +1,9 @@
-"""What estimation minimises: convex losses of the marginals, with values, gradients and lower bounds.
+"""What estimation minimises: convex losses of marginals, with gradients and lower bounds.
 
-Measured losses are sums of phi(r_i) over standardised residuals r = (Q mu - y) / stddev, so the squared
-loss weighs by the inverse variance and the absolute loss by the inverse scale. Every loss also gives a
-*cut*: a linear function of the marginals that nowhere exceeds the loss; minimised over the marginal
-polytope it certifies how far a model is from the optimum.
+Measured losses are sums of phi(r_i) over standardised residuals r = (Q mu - y) / stddev, so the
+squared loss weighs by the inverse variance and the absolute loss by the inverse scale. Every loss
+also gives a *cut*: a linear function of the marginals that nowhere exceeds the loss; minimised
+over the marginal polytope it certifies how far a model is from the optimum.
 """
 
 from __future__ import annotations
@@ -58,8 +58,9 @@ class Loss(Protocol):
 class Observations:
     """The standardised linear view r = (Q mu - y) / stddev of all measurements, and its adjoint.
 
-    Identity and sparse matrices of all measurements act as one sparse matrix in coordinate form (one
-    gather and one scatter for everything); dense matrices and Kronecker products act one by one.
+    Identity and sparse matrices of all measurements act as one sparse matrix in coordinate form
+    (one gather and one scatter for everything); dense matrices and Kronecker products act one by
+    one.
     """
 
     def __init__(
@@ -263,7 +264,7 @@ class MeasuredLoss:
         return self.penalty.value(r), self.observations.adjoint(self.penalty.slope(r))
 
     def cut(self, marginals: torch.Tensor) -> Cut:
-        """Fenchel's inequality at the dual point u = phi'(r): L(nu) >= <u, (Q nu - y) / s> - phi*(u)."""
+        """Fenchel's inequality at u = phi'(r): L(nu) >= <u, (Q nu - y) / s> - phi*(u)."""
         dual = self.penalty.slope(self.observations.residual(marginals))
         offset = -self.penalty.conjugate(dual) - float(dual @ self.observations.target)
         return Cut(offset, self.observations.adjoint(dual))

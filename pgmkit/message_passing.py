@@ -1,8 +1,8 @@
 """Forward and backward pass of a scalar contraction plan in two flat buffers, for many repetitions.
 
-Small trees are ruled by the overhead per operation. Here every value of the plan lives in one buffer and
-every adjoint in another; the views are made once, an operation writes in place, and steps of one level
-that have the same shape run as one batched product over gathered operands.
+Small trees are ruled by the overhead per operation. Here every value of the plan lives in one
+buffer and every adjoint in another; the views are made once, an operation writes in place, and
+steps of one level that have the same shape run as one batched product over gathered operands.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ _LARGEST_GROUPED_STEP = 1 << 13
 
 
 class MessagePassing:
-    """Values and adjoints of a scalar plan; inputs are ``values[: inputs]``, flattened one after another.
+    """Values and adjoints of a scalar plan; inputs are ``values[: inputs]``, flattened one after
+    another.
 
-    ``run(seed)`` takes what was written to ``inputs`` and leaves the plan's result in ``result`` and,
-    times ``seed``, the derivative of the result by each input in ``input_adjoints``.
+    ``run(seed)`` takes what was written to ``inputs`` and leaves the plan's result in ``result``
+    and, times ``seed``, the derivative of the result by each input in ``input_adjoints``.
     """
 
     def __init__(self, plan: Plan, device: torch.device, dtype: torch.dtype) -> None:
@@ -54,7 +55,7 @@ class MessagePassing:
         return self.result
 
     def backward(self, seed: torch.Tensor) -> torch.Tensor:
-        """``seed`` times the derivatives of the result by the inputs; overwritten by the next run."""
+        """``seed`` times the result's derivatives by the inputs; overwritten by the next run."""
         self._seed.copy_(seed)
         for action in self._down:
             action()
@@ -126,7 +127,7 @@ class MessagePassing:
         self._down.append(down)
 
     def _gather(self, group: list[Step]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Buffer positions of the group's operands, in (step, batch, rows, summed, columns) order."""
+        """Buffer positions of the operands, in (step, batch, rows, summed, columns) order."""
         left, right = [], []
         for step in group:
             k = step.kernel
@@ -182,7 +183,7 @@ def _multiply(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> Non
 
 
 def _action(kernel: Kernel, left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> Action:
-    """The operation ``out = kernel(left, right)`` on fixed storage, in as few calls as strides allow."""
+    """``out = kernel(left, right)`` on fixed storage, in as few calls as strides allow."""
     if not kernel.summed:
         a, b = _aligned(left, kernel.left, kernel.out), _aligned(right, kernel.right, kernel.out)
         return lambda: torch.mul(a, b, out=out)
@@ -225,7 +226,7 @@ def _matrix_action(
 
 
 def _matrix(value: torch.Tensor, axes: Axes, *groups: Axes) -> Callable[[], torch.Tensor]:
-    """Reads ``value`` as a stack of matrices: a view made once where strides allow, else a copy a call."""
+    """Reads ``value`` as a stack of matrices: a view where strides allow, else a copy a call."""
     moved = value.permute([axes.index(name) for group in groups for name in group])
     shape, start = [], 0
     for group in groups:

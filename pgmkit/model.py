@@ -90,8 +90,8 @@ class GraphicalModel:
     def marginal(self, attrs: Iterable[str]) -> Array:
         """The expected counts over ``attrs``, measured or not; axes in the given order.
 
-        Raises ``InvalidInput`` for unknown or duplicate attributes, ``ModelTooLarge`` if the table does
-        not fit.
+        Raises ``InvalidInput`` for unknown or duplicate attributes, ``ModelTooLarge`` if the
+        table does not fit.
         """
         clique = self.domain.clique(attrs)
         return self.marginals([clique])[clique]
@@ -171,8 +171,8 @@ class GraphicalModel:
             raise InvalidInput(f"{os.fspath(path)!r} is not a model file: {error}") from None
         if header.get("version") != FORMAT_VERSION:
             raise InvalidInput(
-                f"{os.fspath(path)!r} has format version {header.get('version')!r}; this release reads "
-                f"version {FORMAT_VERSION}. Install the release that wrote it."
+                f"{os.fspath(path)!r} has format version {header.get('version')!r}; this release "
+                f"reads version {FORMAT_VERSION}. Install the release that wrote it."
             )
         return cls._restore(header, tables)
 
@@ -201,7 +201,7 @@ class GraphicalModel:
 
     @cached_property
     def _clique_marginals(self) -> tuple[list[torch.Tensor], float]:
-        """Counts over the potentials' cliques, and the log partition function over the whole domain."""
+        """Counts over the potentials' cliques, and the whole domain's log partition function."""
         with self._inference.session():
             flat, log_partition = self._inference.marginals(self._flat, self.total)
         free = [name for name in self.domain if not any(name in c for c in self.cliques)]
@@ -242,7 +242,7 @@ class GraphicalModel:
 
     @cached_property
     def _conditionals(self) -> list[tuple[Clique, torch.Tensor]]:
-        """Root marginals and conditionals given separators: nonnegative, and their product sums to the total."""
+        """Root marginals and conditionals given separators; their product sums to the total."""
         factors = []
         for clique, separator, belief in zip(
             self.tree.cliques, self.tree.separators, self._beliefs, strict=True

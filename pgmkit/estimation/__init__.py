@@ -57,28 +57,30 @@ def estimate(
     memory_limit: int | None = None,
     progress: ProgressReport = None,
 ) -> GraphicalModel:
-    """The maximum-entropy graphical model over the measured cliques that fits the measurements best.
+    """The maximum-entropy model over the measured cliques that fits the measurements best.
 
-    Minimises the loss of the marginals over all distributions with the given total. Of all minimisers the
-    model is the one whose potentials live on the measured cliques (McKenna et al., 2019).
+    Minimises the loss of the marginals over all distributions with the given total. Of all
+    minimisers the model is the one whose potentials live on the measured cliques (McKenna et al.,
+    2019).
 
     Args:
         domain: the attributes.
-        measurements: noisy linear views of marginals, in counts; those of the empty clique only inform
-            the total. With a callable loss their cliques alone are used.
+        measurements: noisy linear views of marginals, in counts; those of the empty clique only
+            inform the total. With a callable loss their cliques alone are used.
         total: number of records; estimated from the measurements (``estimate_total``) when None.
-        loss: ``"squared"`` (Gaussian noise, weights 1/variance), ``"absolute"`` (Laplace noise, weights
-            1/scale), ``"huber"``, a penalty of ``pgmkit.losses``, or a convex differentiable callable from
-            ``{clique: tensor of counts}`` to a scalar tensor.
-        method: ``"auto"``, ``"mirror_descent"``, ``"dual_averaging"``, ``"accelerated"`` or ``"lbfgs"``.
-            ``"auto"`` starts from the best consistent tables in closed form (exact when the cliques are
-            decomposable) and continues with ``"accelerated"`` until certified; the others start from
-            ``warm_start`` or from the uniform distribution.
-        warm_start: an earlier model on the same domain whose cliques lie within the measured ones; its
-            potentials are kept as the start (``"auto"`` uses them if they fit better than its own start).
-        tolerance: the certified gap to reach, in units of the loss's own standard deviation at the truth,
-            sqrt(cells / 2) with Gaussian noise. The search also ends when the loss falls by less than a
-            quarter of that over max(30, a fifth of all) iterations.
+        loss: ``"squared"`` (Gaussian noise, weights 1/variance), ``"absolute"`` (Laplace noise,
+            weights 1/scale), ``"huber"``, a penalty of ``pgmkit.losses``, or a convex differentiable
+            callable from ``{clique: tensor of counts}`` to a scalar tensor.
+        method: ``"auto"``, ``"mirror_descent"``, ``"dual_averaging"``, ``"accelerated"`` or
+            ``"lbfgs"``. ``"accelerated"`` starts from the best consistent tables in closed form
+            (exact when the cliques are decomposable); it is what ``"auto"`` picks today. The
+            others start from ``warm_start`` or from the uniform distribution.
+        warm_start: an earlier model on the same domain whose cliques lie within the measured
+            ones; its potentials are kept as the start (``"accelerated"`` uses them if they fit
+            better than its own start).
+        tolerance: the certified gap to reach, in units of the loss's own standard deviation at
+            the truth, sqrt(cells / 2) with Gaussian noise. The search also ends when the loss
+            falls by less than a quarter of that over max(30, a fifth of all) iterations.
         max_seconds: time after which the best model so far is returned.
         device, dtype: where and in what precision to compute. float32 halves memory and resolves a
             loss to about six digits, so small tolerances end on the progress rule.
@@ -86,8 +88,8 @@ def estimate(
         progress: True for a bar on a terminal, or a callable that gets ``Progress`` records.
 
     Raises:
-        InvalidInput: for a bad argument, naming it and the remedy; ``TotalUndetermined`` if no total is
-            given and no measurement determines it; ``ModelTooLarge`` before allocating too much.
+        InvalidInput: for a bad argument, naming it and the remedy; ``TotalUndetermined`` if no
+            total is given and no measurement determines it; ``ModelTooLarge`` before allocating too much.
 
     >>> domain = Domain({"a": 2, "b": 2})
     >>> y = [Measurement(("a",), [600.0, 402.0], 1.0), Measurement(("b",), [300.0, 700.0], 2.0)]
@@ -149,8 +151,8 @@ class _Request:
         for m in self.measurements:
             if not isinstance(m, Measurement):
                 raise InvalidInput(
-                    f"measurements must be Measurement records, got {type(m).__name__}; wrap each as "
-                    "Measurement(clique, values, stddev)."
+                    f"measurements must be Measurement records, got {type(m).__name__}; wrap each "
+                    "as Measurement(clique, values, stddev)."
                 )
             m.check(self.domain)
         if self.method not in ("auto", *METHODS):
@@ -173,8 +175,8 @@ class _Request:
             estimated = estimate_total(self.measurements).value
             if estimated <= 0:
                 raise InvalidInput(
-                    f"the measurements imply a total of {estimated:.6g}, which is not above 0: the noise "
-                    "exceeds the data. Pass total= explicitly."
+                    f"the measurements imply a total of {estimated:.6g}, which is not above 0: the "
+                    "noise exceeds the data. Pass total= explicitly."
                 )
             return estimated
         if isinstance(self.total, bool) or not isfinite(self.total) or self.total <= 0:
@@ -262,7 +264,7 @@ def _fold(problem: Problem, domain: Domain, model: GraphicalModel) -> torch.Tens
 def _minimise(
     problem: Problem, start: Point, monitor: Monitor, method: Method, objective: Loss
 ) -> Point:
-    """Run the method on the loss, or on ever closer smooth stand-ins; the best point by the loss itself."""
+    """Run the method on the loss, or on ever closer smooth stand-ins; the best by the loss itself."""
     stages = objective.smooth_stages()
     if stages == [objective]:
         method(problem, start, monitor)

@@ -1,9 +1,10 @@
 """The default method: mirror descent with momentum in the potentials.
 
-An interior gradient step (Auslender and Teboulle, 2006) from a point extrapolated along the last change of
-the potentials, with a Bregman backtracking test. Extrapolating potentials rather than marginals keeps
-every iterate a graphical model over the measured cliques. When a step raises the loss the momentum is
-dropped (O'Donoghue and Candes, 2015), so the loss never rises and a restart is a plain proximal step.
+An interior gradient step (Auslender and Teboulle, 2006) from a point extrapolated along the last
+change of the potentials, with a Bregman backtracking test. Extrapolating potentials rather than
+marginals keeps every iterate a graphical model over the measured cliques. When a step raises the
+loss the momentum is dropped (O'Donoghue and Candes, 2015), so the loss never rises and a restart
+is a plain proximal step.
 """
 
 from __future__ import annotations

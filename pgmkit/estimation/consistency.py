@@ -1,13 +1,15 @@
 """Least squares over locally consistent tables: a certified bound and a start in milliseconds.
 
-Every measured table becomes a nonnegative table of its own, and tables must agree on what they share:
+Every measured table becomes a nonnegative table of its own, and tables must agree on what they
+share:
 
     minimise  sum_c |x_c - y_c|^2 / (2 s_c^2)   over  x >= 0,  B x = b.
 
-Real marginals satisfy the constraints, so the optimum is a lower bound of the least-squares loss over
-the marginal polytope; for a decomposable set of cliques it is that loss and the tables are the marginals.
-The Lagrange dual is smooth and piecewise quadratic in the multipliers, with x = max(0, y + s^2 B'l) in
-closed form and every dual value a valid bound; L-BFGS needs no inference at all.
+Real marginals satisfy the constraints, so the optimum is a lower bound of the least-squares loss
+over the marginal polytope; for a decomposable set of cliques it is that loss and the tables are
+the marginals. The Lagrange dual is smooth and piecewise quadratic in the multipliers, with x =
+max(0, y + s^2 B'l) in closed form and every dual value a valid bound; L-BFGS needs no inference
+at all.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ class NoisyTable:
 
 @dataclass(frozen=True)
 class ConsistentTables:
-    """``bound`` is below the squared loss of any marginals; ``tables`` agree to about 0.01 counts."""
+    """``bound`` is below the squared loss of any marginals; tables agree to about 0.01 counts."""
 
     bound: float
     tables: dict[Clique, NDArray[np.float64]]
@@ -49,7 +51,8 @@ class ConsistentTables:
 def combine(domain: Domain, measurements: Iterable[Measurement]) -> tuple[list[NoisyTable], float]:
     """One table per set of attributes (axes in the domain's order) and the loss no table can avoid.
 
-    For repeated tables sum |x - y_i|^2 / s_i^2 = |x - mean|^2 / s^2 + the spread around the weighted mean.
+    For repeated tables sum |x - y_i|^2 / s_i^2 = |x - mean|^2 / s^2 + the spread around the
+    weighted mean.
     """
     groups: dict[frozenset[str], list[Measurement]] = {}
     for m in measurements:
@@ -120,7 +123,7 @@ def consistent_tables(
 def _constraints(
     domain: Domain, noisy: Sequence[NoisyTable], offsets: NDArray[np.int64], total: float
 ) -> tuple[scipy.sparse.csr_array, NDArray[np.float64]]:
-    """B and b: tables agree on shared attributes, and one table of each component sums to the total."""
+    """B and b: tables agree on what they share; one of each component sums to the total."""
     rows, columns, signs, start = [], [], [], 0
 
     def add(place: int, shared: Clique, sign: float) -> None:
@@ -144,10 +147,11 @@ def _constraints(
 
 
 def _agreements(cliques: Sequence[Clique]) -> list[tuple[int, int, Clique]]:
-    """Pairs of tables and what they must agree on, enough for agreement on every pairwise intersection.
+    """Pairs of tables and what they must agree on, enough for agreement on every pairwise
+    intersection.
 
-    For one intersection S, tables that meet in more than S agree on S already; the groups of such tables
-    are chained.
+    For one intersection S, tables that meet in more than S agree on S already; the groups of such
+    tables are chained.
     """
     sets = [frozenset(clique) for clique in cliques]
     meets = {(i, j): sets[i] & sets[j] for i, j in combinations(range(len(cliques)), 2)}

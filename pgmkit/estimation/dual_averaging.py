@@ -1,4 +1,4 @@
-"""The accelerated proximal algorithm (McKenna et al., 2019, section A.2; Xiao, 2010, algorithm 3)."""
+"""The accelerated proximal algorithm (McKenna et al., 2019, A.2; Xiao, 2010, algorithm 3)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from pgmkit.estimation.problem import Monitor, Point, Problem
 def dual_averaging(problem: Problem, start: Point, monitor: Monitor) -> Point:
     """v_t = mu(theta_0 - t (t + 1) / (4 K) g_t) with g_t the weighted mean of the gradients seen.
 
-    Gradients are taken at (1 - 2 / (t + 1)) w + 2 / (t + 1) v, where w is the running mean of the v_t. The
-    paper takes the smoothness constant K as given; here it doubles, and the averages start afresh from the
-    best model, whenever the Bregman test at w fails. The models v_t are what is returned.
+    Gradients are taken at (1 - 2 / (t + 1)) w + 2 / (t + 1) v, where w is the running mean of the
+    v_t. The paper takes the smoothness constant K as given; here it doubles, and the averages
+    start afresh from the best model, whenever the Bregman test at w fails. The models v_t are
+    what is returned.
     """
     loss, gradient = problem.loss.value_and_gradient(start.marginals)
     smoothness = 1.0 / first_step(gradient, start) / 8

@@ -1,7 +1,9 @@
-"""Direct optimisation of the potentials (McKenna et al., 2019, section A.3): L-BFGS through autodiff.
+"""Direct optimisation of the potentials (McKenna et al., 2019, section A.3): L-BFGS through
+autodiff.
 
-L(mu(theta)) is not convex in theta; in practice the optimum is reached, but more slowly than by the
-proximal methods. The gradient is that of the whole forward computation: belief propagation included.
+L(mu(theta)) is not convex in theta; in practice the optimum is reached, but more slowly than by
+the proximal methods. The gradient is that of the whole forward computation: belief propagation
+included.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ def lbfgs(problem: Problem, start: Point, monitor: Monitor) -> Point:
 
 
 def pull_back(problem: Problem, potentials: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-    """d L / d theta from d L / d mu: the covariance of the model applied to the gradient, by autodiff twice."""
+    """d L / d theta from d L / d mu: the model's covariance times the gradient, by autodiff twice."""
     inference = problem.inference
     with torch.inference_mode(False), torch.enable_grad():
         theta = potentials.clone().requires_grad_()

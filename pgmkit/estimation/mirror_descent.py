@@ -1,4 +1,4 @@
-"""The proximal algorithm (McKenna et al., 2019, section A.1): entropic mirror descent with line search."""
+"""The proximal algorithm (McKenna et al., 2019, A.1): entropic mirror descent with line search."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pgmkit.estimation.problem import Monitor, Point, Problem
 
 
 def mirror_descent(problem: Problem, start: Point, monitor: Monitor) -> Point:
-    """mu <- mu(theta - eta grad L(mu)), each step accepted when the Bregman model bounds the loss."""
+    """mu <- mu(theta - eta grad L(mu)); a step must pass the Bregman test of ``proximal_step``."""
     point, step = start, None
     loss, gradient = problem.loss.value_and_gradient(point.marginals)
     while not monitor.saw(point, loss):
@@ -27,7 +27,8 @@ def first_step(gradient: torch.Tensor, point: Point) -> float:
 def proximal_step(
     problem: Problem, origin: Point, loss: float, gradient: torch.Tensor, step: float
 ) -> tuple[Point, float, float]:
-    """The point mu(theta - step * gradient) for the largest halving of ``step`` that passes the test
+    """The point mu(theta - step * gradient) for the largest halving of ``step`` that passes the
+    test
 
     L(new) <= L(old) + <gradient, new - old> + D(new, old) / step.
     """

@@ -1,4 +1,4 @@
-"""What every method of estimation shares: the problem, its points, and the monitor that says when to stop."""
+"""What every method of estimation shares: the problem, its points, and when to stop."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ class Progress:
 class Monitor:
     """Keeps the best point and bound, and stops on the certificate, on stalled progress or on time.
 
-    The certificate: ``best loss - best bound <= tolerance * loss.unit``. Progress has stalled when the
-    best loss fell by less than a quarter of that over a window of the last ``max(30, iterations / 5)``
-    iterations.
+    The certificate: ``best loss - best bound <= tolerance * loss.unit``. Progress has stalled
+    when the best loss fell by less than a quarter of that over a window of the last ``max(30,
+    iterations / 5)`` iterations.
     """
 
     def __init__(

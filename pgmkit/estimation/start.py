@@ -1,8 +1,9 @@
 """A start from consistent tables: the product of cliques over separators, then a little scaling.
 
-Exact where the cliques are decomposable. Otherwise the most informative decomposable subset of them,
-grown clique by clique like a Chow-Liu tree, gives the first potentials, the other cliques start with
-potentials of zero, and some damped steps of iterative scaling bring the marginals near all the tables.
+Exact where the cliques are decomposable. Otherwise the most informative decomposable subset of
+them, grown clique by clique like a Chow-Liu tree, gives the first potentials, the other cliques
+start with potentials of zero, and some damped steps of iterative scaling bring the marginals near
+all the tables.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from pgmkit.junction_tree import junction_tree
 Table = NDArray[np.float64]
 
 _FLOOR = 1e-9
-"""Smallest cell, as a fraction of the total: zeros stay finite potentials that later data can raise."""
+"""Smallest cell, as a fraction of the total: its potential stays finite, so data can raise it."""
 _SCALING_FLOOR = 1e-7
 _SCALING_STEPS = 20
 _SCALING_PROGRESS = 2e-3
-"""Relative fall of the loss below which a scaling step is the last; the main method does better then."""
+"""Relative fall of the loss below which a scaling step is the last."""
 
 
 def tree_potentials(
@@ -98,8 +99,9 @@ def _information(table: Table) -> float:
 def scale(problem: Problem, start: Point, tables: Sequence[Table]) -> Point:
     """Damped parallel iterative scaling, theta += (log table - log marginal) / overlap.
 
-    ``tables`` has one positive table in counts for each clique; ``overlap`` is the largest number of
-    cliques that share an attribute. Of the points visited the one with the lowest loss is returned.
+    ``tables`` has one positive table in counts for each clique; ``overlap`` is the largest number
+    of cliques that share an attribute. Of the points visited the one with the lowest loss is
+    returned.
     """
     layout = problem.inference.layout
     floor = _SCALING_FLOOR * problem.total

@@ -16,6 +16,7 @@ import itertools
 import time
 from typing import Any
 
+import jax
 import mbi
 import numpy as np
 
@@ -150,6 +151,9 @@ def mwem_pgm(request: dict[str, Any]) -> dict[str, Any]:
         noisy = truth[pair] + rng.normal(0, sigma, truth[pair].size)
         measurements.append(mbi.LinearMeasurement(noisy, pair, stddev=float(sigma)))
         chosen.append(pair)
+        # The programs compiled for the last structure are of no more use; keeping those of every
+        # round can end at the system's limit on memory maps ("Cannot allocate memory").
+        jax.clear_caches()
         model = solver.estimate(domain, measurements, iters=1000, warm_start=model)
     synthetic = model.synthetic_data()
     columns = [np.asarray(synthetic.to_dict()[name]) for name in domain.attributes]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mechanisms.release import Release
     from mechanisms.workload import Workload
     from pgmkit.dataset import Dataset
+    from pgmkit.domain import Clique
 
 __all__ = ["report"]
 
@@ -44,7 +45,7 @@ def _errors(
     release: Release, data: Dataset, synthetic: Dataset, workload: Workload
 ) -> Iterator[str]:
     truth = data.marginals(workload.cliques)
-    sources = {
+    sources: dict[str, Mapping[Clique, NDArray[Any]]] = {
         "model": release.model.marginals(workload.cliques),
         "synthetic records": synthetic.marginals(workload.cliques),
     }
@@ -91,6 +92,6 @@ def _exact(query: FactoredQuery, data: Dataset) -> NDArray[np.float64]:
     return table
 
 
-def _total_variation(truth: NDArray[np.int64], estimate: NDArray[np.generic]) -> float:
+def _total_variation(truth: NDArray[np.int64], estimate: NDArray[Any]) -> float:
     fractions = truth / truth.sum() - estimate / estimate.sum()
     return float(np.abs(fractions).sum() / 2)

@@ -95,7 +95,8 @@ class BeliefPropagation:
             raise ModelTooLarge(
                 f"inference over these cliques needs {needed / 2**20:,.0f} MiB and builds a "
                 f"table over {p.axes[biggest]} of {p.cells(biggest):,} cells; the limit is "
-                f"{limit / 2**20:,.0f} MiB. Measure fewer or smaller overlapping cliques, or raise memory_limit."
+                f"{limit / 2**20:,.0f} MiB. Measure fewer or smaller overlapping cliques, or "
+                "raise memory_limit."
             )
 
     @contextmanager

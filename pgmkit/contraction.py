@@ -315,7 +315,7 @@ def transposes(kernel: Kernel) -> tuple[Kernel, Kernel]:
 
 
 def maximiser(plan: Plan, values: Sequence[torch.Tensor]) -> dict[str, int]:
-    """An assignment that attains a scalar plan's maximum, from ``forward``'s values under ``MAX``."""
+    """An assignment that attains a scalar plan's maximum, from ``forward``'s ``MAX`` values."""
     chosen: dict[str, int] = {}
 
     def fixed(value: int) -> tuple[torch.Tensor, Axes]:

@@ -103,7 +103,7 @@ class GraphicalModel:
         outside = [clique for clique in asked if clique not in inside]
         found = {clique: self._summed(place, clique) for clique, place in inside.items()}
         if outside:
-            with torch.inference_mode():
+            with self._inference.session():
                 tables = eliminate(self.tree, self._beliefs, outside, memory_limit=MEMORY_LIMIT)
             found.update((clique, _array(table)) for clique, table in tables.items())
         return {clique: found[clique] for clique in asked}
@@ -122,7 +122,7 @@ class GraphicalModel:
         for one in several:
             if not isinstance(one, FactoredQuery):
                 raise InvalidInput(f"a query must be a FactoredQuery, got {type(one).__name__}.")
-        with torch.inference_mode():
+        with self._inference.session():
             found = answers(self.domain, self._conditionals, several, MEMORY_LIMIT)
         return found[0] if isinstance(query, FactoredQuery) else found
 

@@ -69,12 +69,12 @@ def estimate(
             inform the total. With a callable loss their cliques alone are used.
         total: number of records; estimated from the measurements (``estimate_total``) when None.
         loss: ``"squared"`` (Gaussian noise, weights 1/variance), ``"absolute"`` (Laplace noise,
-            weights 1/scale), ``"huber"``, a penalty of ``pgmkit.losses``, or a convex differentiable
-            callable from ``{clique: tensor of counts}`` to a scalar tensor.
+            weights 1/scale), ``"huber"``, a penalty of ``pgmkit.losses``, or a convex
+            differentiable callable from ``{clique: tensor of counts}`` to a scalar tensor.
         method: ``"auto"``, ``"mirror_descent"``, ``"dual_averaging"``, ``"accelerated"`` or
             ``"lbfgs"``. ``"accelerated"`` starts from the best consistent tables in closed form
-            (exact when the cliques are decomposable); it is what ``"auto"`` picks today. The
-            others start from ``warm_start`` or from the uniform distribution.
+            (exact when the cliques are decomposable); ``"auto"`` picks it, the fastest on every
+            problem measured. The others start from ``warm_start`` or from the uniform distribution.
         warm_start: an earlier model on the same domain whose cliques lie within the measured
             ones; its potentials are kept as the start (``"accelerated"`` uses them if they fit
             better than its own start).
@@ -89,7 +89,8 @@ def estimate(
 
     Raises:
         InvalidInput: for a bad argument, naming it and the remedy; ``TotalUndetermined`` if no
-            total is given and no measurement determines it; ``ModelTooLarge`` before allocating too much.
+            total is given and no measurement determines it; ``ModelTooLarge`` before
+            allocating too much.
 
     >>> domain = Domain({"a": 2, "b": 2})
     >>> y = [Measurement(("a",), [600.0, 402.0], 1.0), Measurement(("b",), [300.0, 700.0], 2.0)]
@@ -264,7 +265,7 @@ def _fold(problem: Problem, domain: Domain, model: GraphicalModel) -> torch.Tens
 def _minimise(
     problem: Problem, start: Point, monitor: Monitor, method: Method, objective: Loss
 ) -> Point:
-    """Run the method on the loss, or on ever closer smooth stand-ins; the best by the loss itself."""
+    """Run the method on the loss or on ever closer smooth stand-ins; the best by the loss."""
     stages = objective.smooth_stages()
     if stages == [objective]:
         method(problem, start, monitor)

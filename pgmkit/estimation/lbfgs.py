@@ -55,7 +55,7 @@ def lbfgs(problem: Problem, start: Point, monitor: Monitor) -> Point:
 
 
 def pull_back(problem: Problem, potentials: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-    """d L / d theta from d L / d mu: the model's covariance times the gradient, by autodiff twice."""
+    """d L / d theta from d L / d mu: the model's covariance times it, by autodiff twice."""
     inference = problem.inference
     with torch.inference_mode(False), torch.enable_grad():
         theta = potentials.clone().requires_grad_()

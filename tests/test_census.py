@@ -1,0 +1,41 @@
+"""The built-in data follow the network as it is written down."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy import stats
+
+from mechanisms.census import _NETWORK, LABELS, census, domain
+
+
+def test_labels_rates_and_codes_agree() -> None:
+    data = census(3000)
+    for attribute, node in _NETWORK.items():
+        assert len(LABELS[attribute]) == len(node.rates) == domain().sizes[attribute]
+        assert len(set(LABELS[attribute])) == len(node.rates)
+        assert (data.marginal((attribute,)) > 0).all()
+
+
+def test_a_root_follows_its_rates() -> None:
+    rates = np.array(_NETWORK["age"].rates, dtype=float)
+    observed = census(20_000).marginal(("age",))
+    assert stats.chisquare(observed, rates / rates.sum() * 20_000).pvalue > 1e-4
+
+
+def test_a_child_follows_its_conditional_law() -> None:
+    # Marital status given age and sex, the softmax written out for every parent combination.
+    node, data = _NETWORK["marital"], census(20_000)
+    observed = data.marginal(("age", "sex", "marital"))
+    age, sex, value = np.meshgrid(*(np.linspace(-1, 1, n) for n in observed.shape), indexing="ij")
+    pull = node.slopes["age"] * age + node.slopes["sex"] * sex
+    law = np.array(node.rates) * np.exp(pull * value)
+    expected = law / law.sum(-1, keepdims=True) * observed.sum(-1, keepdims=True)
+    enough = expected > 5
+    statistic = ((observed - expected)[enough] ** 2 / expected[enough]).sum()
+    assert stats.chi2.sf(statistic, enough.sum()) > 1e-4
+
+
+def test_the_same_seed_gives_the_same_rows() -> None:
+    first, second, third = census(500), census(500), census(500, seed=1)
+    assert all((first.columns[a] == second.columns[a]).all() for a in first.domain)
+    assert any((first.columns[a] != third.columns[a]).any() for a in first.domain)

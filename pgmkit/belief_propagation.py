@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cache, cached_property
 from math import isfinite, log, prod
 
 import torch
+from threadpoolctl import ThreadpoolController
 
 from pgmkit.contraction import LOG, MAX, adjoints, contract, forward, maximiser, plan
 from pgmkit.domain import Domain
@@ -27,6 +28,12 @@ _SMALLEST_SAFE, _LARGEST_SAFE = 1e-150, 1e150
 _LARGEST_FACTOR = 1e30
 _THREADED_COST = 1e8
 """Multiplications a pass above which several threads pay for their synchronisation."""
+
+
+@cache
+def _thread_pools() -> ThreadpoolController:
+    """The thread pools of the loaded BLAS libraries; looking for them takes milliseconds."""
+    return ThreadpoolController()
 
 
 class Layout:
@@ -110,7 +117,7 @@ class BeliefPropagation:
             torch.set_num_threads(1)
         torch.set_flush_denormal(True)
         try:
-            with torch.inference_mode():
+            with _thread_pools().limit(limits=1, user_api="blas"), torch.inference_mode():
                 yield
         finally:
             torch.set_flush_denormal(False)

@@ -114,11 +114,17 @@ def mwem_pgm(
 def estimator(
     domain: Domain, total: int | None
 ) -> Callable[[GraphicalModel | None, Sequence[Measurement]], GraphicalModel]:
-    """The update step: re-estimate from all measurements, warm. Its scope has no private data."""
+    """The update step: re-estimate from all measurements, warm. Its scope has no private data.
+
+    An unknown total is estimated too, and is at least 1, as data sets have rows: with a budget too
+    small for the data the estimate can be anything.
+    """
     from pgmkit.estimation import estimate
+    from pgmkit.total import estimate_total
 
     def update(model: GraphicalModel | None, measurements: Sequence[Measurement]) -> GraphicalModel:
-        return estimate(domain, measurements, total=total, warm_start=model)
+        known = max(1.0, estimate_total(measurements, domain).value) if total is None else total
+        return estimate(domain, measurements, total=known, warm_start=model)
 
     return update
 

@@ -205,6 +205,14 @@ def test_the_total_is_public_under_replace_one_only() -> None:
     assert unbounded.model.total != 4177
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_noise_beyond_the_data_still_gives_a_release(seed: int) -> None:
+    curator = Curator(small_data(30), Budget(0.001, 1e-9), neighbours="add/remove", seed=seed)
+    release = mwem_pgm(curator, k_way(curator.domain, 2), MwemPgm(rounds=2))
+    assert release.model.total >= 1
+    assert len(release.sample(5, seed=0)) == 5
+
+
 def test_a_seed_reproduces_the_release_and_marks_it() -> None:
     settings = MwemPgm(rounds=2)
     first, second, third = (

@@ -104,9 +104,6 @@ def main() -> None:
     Your own CSV file:         pgmkit synth data.csv --schema schema.json \\
                                    --epsilon 1 --delta 1e-9 --out synth.csv
     """
-    # numpy's small products are slower on many threads, much slower on a busy machine; the large
-    # ones are torch's. It must be set before numpy is imported, and a user's setting is kept.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 @main.command()

@@ -138,6 +138,7 @@ def test_the_update_cannot_reach_the_data() -> None:
 def test_nothing_exact_leaves(
     delta: float, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("DEBUG")
     data = small_data()
     curator = Curator(data, Budget(1.0, delta), neighbours="add/remove")
     noise = Priced("add/remove", pure=delta == 0)

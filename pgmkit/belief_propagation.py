@@ -22,10 +22,8 @@ from pgmkit.message_passing import MessagePassing
 
 Clique = tuple[str, ...]
 
-_SAFE_RANGE = 600.0
-"""Below this total spread of the potentials no product of exponentials underflows (at e^-745)."""
-_SMALLEST_SAFE, _LARGEST_SAFE = 1e-150, 1e150
-_LARGEST_FACTOR = 1e30
+_SAFE_SHARE = 0.85
+"""Share of the exponent range that the potentials' total spread may use in linear space."""
 _THREADED_COST = 1e8
 """Multiplications a pass above which several threads pay for their synchronisation."""
 
@@ -89,6 +87,11 @@ class BeliefPropagation:
         if memory_limit is not None:
             self._check_memory(memory_limit)
         self._shift: torch.Tensor | None = None
+        self._peak_sum = self._below_peaks = self._constant = 0.0
+        tiny = torch.finfo(dtype).tiny
+        self._safe_spread = -_SAFE_SHARE * log(tiny)
+        self._smallest, self._largest = tiny**0.5, tiny**-0.5
+        self._largest_factor = tiny**-0.1
 
     @cached_property
     def _passing(self) -> MessagePassing:
@@ -129,7 +132,7 @@ class BeliefPropagation:
 
         Linear space where the spread of the potentials rules out underflow, log space otherwise.
         """
-        if self._spread(potentials) < _SAFE_RANGE:
+        if self._spread(potentials) < self._safe_spread:
             found = self._linear(potentials, total)
             if found is not None:
                 return found
@@ -171,21 +174,31 @@ class BeliefPropagation:
         passing = self._passing
         for fresh in (self._shift is None, True):
             if fresh:
-                self._peaks = self.peaks(potentials)
-                sizes = torch.tensor([prod(s) for s in self.layout.shapes], device=self.device)
-                self._shift = torch.repeat_interleave(self._peaks, sizes)
-                self._constant = float(self._peaks.sum())
+                self._rescale(potentials)
             assert self._shift is not None
             torch.sub(potentials, self._shift, out=passing.inputs)
             passing.inputs.exp_()
-            if not fresh and not float(passing.inputs.max()) < _LARGEST_FACTOR:
+            if not fresh and not float(passing.inputs.max()) < self._largest_factor:
                 continue
             partition = float(passing.forward())
-            if _SMALLEST_SAFE < partition < _LARGEST_SAFE:
+            if self._smallest < partition < self._largest:
                 seed = torch.tensor([total / partition], dtype=self.dtype, device=self.device)
                 tables = passing.inputs * passing.backward(seed)
-                return tables, log(partition) + self._constant
+                return tables, self._note(log(partition) + self._constant)
         return None
+
+    def _rescale(self, potentials: torch.Tensor) -> None:
+        """Shift each clique by its peak, then all evenly to a last partition function of 1."""
+        peaks = self.peaks(potentials)
+        self._peak_sum = float(peaks.sum())
+        sizes = torch.tensor([prod(shape) for shape in self.layout.shapes], device=self.device)
+        shifts = peaks + self._below_peaks / len(peaks)
+        self._shift = torch.repeat_interleave(shifts, sizes)
+        self._constant = float(shifts.sum())
+
+    def _note(self, log_partition: float) -> float:
+        self._below_peaks = log_partition - self._peak_sum
+        return log_partition
 
     def _log(self, potentials: torch.Tensor, total: float) -> tuple[torch.Tensor, float]:
         tables = self.layout.split(potentials)
@@ -199,7 +212,8 @@ class BeliefPropagation:
             )
         others = adjoints(self.plan, values, LOG)
         logs = [own + rest - log_partition for own, rest in zip(tables, others, strict=True)]
-        return self.layout.join(logs).exp_().mul_(total), log_partition
+        self._peak_sum = float(self.peaks(potentials).sum())
+        return self.layout.join(logs).exp_().mul_(total), self._note(log_partition)
 
 
 def _check_cliques(domain: Domain, cliques: Sequence[Clique], limit: int | None) -> None:

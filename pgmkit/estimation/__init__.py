@@ -39,6 +39,8 @@ METHODS: dict[str, Method] = {
     "accelerated": accelerated,
     "lbfgs": lbfgs,
 }
+_PRECISION = 0.01
+"""Precision of the consistency relaxation, as a share of the certified gap to reach."""
 ProgressReport = bool | Callable[[Progress], None] | None
 
 
@@ -212,7 +214,9 @@ def _start(
         starts.append(problem.point(_fold(problem, request.domain, warm_start)))
     tabular = [m for m in used if m.matrix is None]
     if tabular and not callable(request.loss):
-        consistent = consistent_tables(request.domain, tabular, problem.total)
+        consistent = consistent_tables(
+            request.domain, tabular, problem.total, _PRECISION * monitor.goal
+        )
         if len(tabular) == len(used) and request.loss in ("squared", Squared()):
             monitor.raise_bound(consistent.bound)
         if request.method in ("auto", "accelerated"):

@@ -9,9 +9,9 @@ is a plain proximal step.
 
 from __future__ import annotations
 
-from math import sqrt
+from math import inf, sqrt
 
-from pgmkit.estimation.mirror_descent import first_step, proximal_step
+from pgmkit.estimation.mirror_descent import NO_DESCENT, first_step, proximal_step
 from pgmkit.estimation.problem import Monitor, Point, Problem
 
 _GROWTH = 1.1
@@ -31,15 +31,16 @@ def accelerated(problem: Problem, start: Point, monitor: Monitor) -> Point:
                 point.potentials + momentum * (point.potentials - previous.potentials)
             )
             origin_loss, gradient = problem.loss.value_and_gradient(origin.marginals)
-        tried = step * growth
-        new, reached, step = proximal_step(problem, origin, origin_loss, gradient, tried)
-        if step < tried:
-            growth = _GROWTH
+        taken = proximal_step(problem, origin, origin_loss, gradient, step * growth)
+        if taken is None and momentum == 0:
+            monitor.stopped = NO_DESCENT
+            break
+        new, reached, accepted = taken or (origin, inf, step)
+        growth = growth if accepted == step * growth else _GROWTH
+        step = accepted
         if reached > loss and momentum > 0:
             weight, previous = 1.0, point
             loss, gradient = problem.loss.value_and_gradient(point.marginals)
             continue
         previous, point, loss, weight = point, new, reached, next_weight
-        if weight == 1.0:
-            loss, gradient = problem.loss.value_and_gradient(point.marginals)
     return point

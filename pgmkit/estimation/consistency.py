@@ -21,13 +21,13 @@ from itertools import combinations
 import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
-from scipy.optimize import minimize
+from scipy.optimize import OptimizeResult, minimize
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.measurement import Measurement
 
-_MAX_ITERATIONS = 300
-_RELATIVE_PRECISION = 1e-9
+_MAX_ITERATIONS = 1000
+_WINDOW = 5
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,11 @@ def _ordered(domain: Domain, m: Measurement, clique: Clique) -> NDArray[np.float
 
 
 def consistent_tables(
-    domain: Domain, measurements: Sequence[Measurement], total: float
+    domain: Domain, measurements: Sequence[Measurement], total: float, precision: float = 1e-3
 ) -> ConsistentTables:
     """Solve the relaxation for identity measurements (at least one) with a known total, in counts.
+
+    Ends when the bound rises by less than ``precision``, in units of the loss, over five steps.
 
     >>> y = [Measurement(("a",), [3.0, -1.0], 1.0)]
     >>> consistent_tables(Domain({"a": 2}), y, total=2.0).tables[("a",)].round(6)
@@ -102,15 +104,23 @@ def consistent_tables(
         violated = constraints @ x - b
         return float(multipliers @ violated - ((x - y) ** 2 / variance).sum() / 2), violated
 
+    values: list[float] = []
+
+    def stalled(intermediate_result: OptimizeResult) -> None:
+        values.append(float(intermediate_result.fun))
+        if len(values) > _WINDOW and values[-1 - _WINDOW] - values[-1] < precision:
+            raise StopIteration
+
     found = minimize(
         negative_dual,
         np.zeros(len(b)),
         jac=True,
+        callback=stalled,
         method="L-BFGS-B",
         options={
             "maxiter": _MAX_ITERATIONS,
             "maxcor": 20,
-            "ftol": _RELATIVE_PRECISION,
+            "ftol": 1e-15,
             "gtol": 1e-10,
         },
     )

@@ -6,14 +6,22 @@ import torch
 
 from pgmkit.estimation.problem import Monitor, Point, Problem
 
+NO_DESCENT = "precision: no step lowers the loss beyond rounding"
+_GROWTH = 1.5
+_MOST_HALVINGS = 40
+
 
 def mirror_descent(problem: Problem, start: Point, monitor: Monitor) -> Point:
     """mu <- mu(theta - eta grad L(mu)); a step must pass the Bregman test of ``proximal_step``."""
-    point, step = start, None
+    point = start
     loss, gradient = problem.loss.value_and_gradient(point.marginals)
+    step = first_step(gradient, point)
     while not monitor.saw(point, loss):
-        step = first_step(gradient, point) if step is None else 1.5 * step
-        point, loss, step = proximal_step(problem, point, loss, gradient, step)
+        taken = proximal_step(problem, point, loss, gradient, _GROWTH * step)
+        if taken is None:
+            monitor.stopped = NO_DESCENT
+            break
+        point, loss, step = taken
         loss, gradient = problem.loss.value_and_gradient(point.marginals)
     return point
 
@@ -26,19 +34,20 @@ def first_step(gradient: torch.Tensor, point: Point) -> float:
 
 def proximal_step(
     problem: Problem, origin: Point, loss: float, gradient: torch.Tensor, step: float
-) -> tuple[Point, float, float]:
-    """The point mu(theta - step * gradient) for the largest halving of ``step`` that passes the
-    test
+) -> tuple[Point, float, float] | None:
+    """Point, loss and step of mu(theta - step * gradient), halved until it passes the test
 
-    L(new) <= L(old) + <gradient, new - old> + D(new, old) / step.
+    L(new) <= L(old) + <gradient, new - old> + D(new, old) / step,
+
+    or None when rounding hides any descent.
     """
-    slack = 1e-12 * abs(loss)
-    while True:
+    precision = torch.finfo(gradient.dtype).eps
+    for _ in range(_MOST_HALVINGS):
         new = problem.point(origin.potentials - step * gradient)
         reached = problem.loss.value(new.marginals)
         linear = loss + float(gradient @ (new.marginals - origin.marginals))
-        if reached <= linear + problem.divergence(new, origin) / step + slack:
+        allowed = linear + problem.divergence(new, origin) / step
+        if reached <= allowed + 4 * precision * abs(loss):
             return new, reached, step
         step /= 2
-        if step < 1e-300:
-            return origin, loss, step
+    return None

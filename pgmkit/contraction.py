@@ -27,6 +27,10 @@ Axes = tuple[str, ...]
 CHUNK_CELLS = 1 << 20
 """Largest broadcast temporary, in cells, of a log-space step (8 MB in float64)."""
 
+_REPEATS = 16
+_WORTH_SEARCHING = 1e6
+"""Operations above which a better order saves more than looking for it costs."""
+
 
 @dataclass(frozen=True)
 class Kernel:
@@ -153,9 +157,12 @@ class _Planner:
         terms = ["".join(symbols[name] for name in self.axes[key]) for key in keys]
         equation = ",".join(terms) + "->" + "".join(symbols[name] for name in self.output)
         shapes = [tuple(self.sizes[name] for name in self.axes[key]) for key in keys]
-        optimiser = "optimal" if len(keys) <= 4 else opt_einsum.RandomGreedy(max_repeats=16)
         state = random.getstate()  # opt_einsum seeds the global generator for every trial
-        found, _ = opt_einsum.contract_path(equation, *shapes, shapes=True, optimize=optimiser)
+        optimiser = "optimal" if len(keys) <= 4 else "greedy"
+        found, info = opt_einsum.contract_path(equation, *shapes, shapes=True, optimize=optimiser)
+        if info.opt_cost > _WORTH_SEARCHING and optimiser == "greedy":
+            search = opt_einsum.RandomGreedy(max_repeats=_REPEATS)
+            found, _ = opt_einsum.contract_path(equation, *shapes, shapes=True, optimize=search)
         random.setstate(state)
         return [(step[0], step[1]) for step in found]
 

@@ -43,7 +43,12 @@ def tree_potentials(
 
 
 def _fractions(table: Table) -> Table:
-    floored = np.maximum(table, _FLOOR * table.sum())
+    """The table summing to 1, without zeros; uniform where noise left nothing positive."""
+    positive = np.maximum(table, 0.0)
+    total = positive.sum()
+    if total <= 0:
+        return np.full(table.shape, 1 / table.size)
+    floored = np.maximum(positive / total, _FLOOR)
     return floored / floored.sum()
 
 

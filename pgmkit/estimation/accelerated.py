@@ -25,17 +25,19 @@ def accelerated(problem: Problem, start: Point, monitor: Monitor) -> Point:
     while not monitor.saw(point, loss):
         next_weight = (1 + sqrt(1 + 4 * weight * weight)) / 2
         momentum = (weight - 1) / next_weight
-        origin, origin_loss = point, loss
+        origin: Point | None = point
+        origin_loss, taken = loss, None
         if momentum > 0:
-            origin = problem.point(
-                point.potentials + momentum * (point.potentials - previous.potentials)
-            )
-            origin_loss, gradient = problem.loss.value_and_gradient(origin.marginals)
-        taken = proximal_step(problem, origin, origin_loss, gradient, step * growth)
+            ahead = momentum * (point.potentials - previous.potentials)
+            origin = problem.attempt(point.potentials + ahead)
+            if origin is not None:
+                origin_loss, gradient = problem.loss.value_and_gradient(origin.marginals)
+        if origin is not None:
+            taken = proximal_step(problem, origin, origin_loss, gradient, step * growth)
         if taken is None and momentum == 0:
             monitor.stopped = NO_DESCENT
             break
-        new, reached, accepted = taken or (origin, inf, step)
+        new, reached, accepted = taken or (point, inf, step)
         growth = growth if accepted == step * growth else _GROWTH
         step = accepted
         if reached > loss and momentum > 0:

@@ -43,7 +43,10 @@ def proximal_step(
     """
     precision = torch.finfo(gradient.dtype).eps
     for _ in range(_MOST_HALVINGS):
-        new = problem.point(origin.potentials - step * gradient)
+        new = problem.attempt(origin.potentials - step * gradient)
+        if new is None:
+            step /= 2
+            continue
         reached = problem.loss.value(new.marginals)
         linear = loss + float(gradient @ (new.marginals - origin.marginals))
         allowed = linear + problem.divergence(new, origin) / step

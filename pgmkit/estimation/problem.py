@@ -10,6 +10,7 @@ from math import inf
 import torch
 
 from pgmkit.belief_propagation import BeliefPropagation
+from pgmkit.errors import NumericalFailure
 from pgmkit.estimation.certificate import lower_bound
 from pgmkit.losses import Cut, Loss
 
@@ -35,6 +36,13 @@ class Problem:
         """One pass of belief propagation."""
         marginals, log_partition = self.inference.fast_marginals(potentials, self.total)
         return Point(potentials, marginals, log_partition)
+
+    def attempt(self, potentials: torch.Tensor) -> Point | None:
+        """``point``, or None where a step was so long that the potentials left the format."""
+        try:
+            return self.point(potentials)
+        except NumericalFailure:
+            return None
 
     def divergence(self, new: Point, old: Point) -> float:
         """Bregman divergence of the negative entropy: the total times KL(new || old)."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, cached_property
-from math import isfinite, log, prod
+from math import inf, isfinite, log, prod
 
 import torch
 from threadpoolctl import ThreadpoolController
@@ -24,6 +24,10 @@ Clique = tuple[str, ...]
 
 _SAFE_SHARE = 0.85
 """Share of the exponent range that the potentials' total spread may use in linear space."""
+_IMPOSSIBLE = (
+    "no configuration has positive probability: the structural zeros (potentials of minus "
+    "infinity) contradict each other, or a potential is not a number ({value})."
+)
 _THREADED_COST = 1e8
 """Multiplications a pass above which several threads pay for their synchronisation."""
 
@@ -86,16 +90,19 @@ class BeliefPropagation:
         self.plan = plan(list(cliques), (), domain.sizes)
         if memory_limit is not None:
             self._check_memory(memory_limit)
-        self._shift: torch.Tensor | None = None
-        self._peak_sum = self._below_peaks = self._constant = 0.0
         tiny = torch.finfo(dtype).tiny
         self._safe_spread = -_SAFE_SHARE * log(tiny)
         self._smallest, self._largest = tiny**0.5, tiny**-0.5
-        self._largest_factor = tiny**-0.1
+        self._below_peaks = 0.0
 
     @cached_property
     def _passing(self) -> MessagePassing:
         return MessagePassing(self.plan, self.device, self.dtype)
+
+    @cached_property
+    def _clique_of_cell(self) -> torch.Tensor:
+        cells = torch.tensor([prod(shape) for shape in self.layout.shapes], device=self.device)
+        return torch.repeat_interleave(torch.arange(len(cells), device=self.device), cells)
 
     def _check_memory(self, limit: int) -> None:
         p = self.plan
@@ -155,65 +162,56 @@ class BeliefPropagation:
 
     def mode(self, scores: torch.Tensor) -> dict[str, int]:
         """A configuration of the cliques' attributes with the largest sum of scores (MAP)."""
-        return maximiser(self.plan, forward(self.plan, self.layout.split(scores), MAX))
+        values = forward(self.plan, self.layout.split(scores), MAX)
+        if not isfinite(float(values[-1])):
+            raise NumericalFailure(_IMPOSSIBLE.format(value=f"maximum = {float(values[-1])}"))
+        return maximiser(self.plan, values)
 
-    def peaks(self, potentials: torch.Tensor) -> torch.Tensor:
+    def _peaks(self, potentials: torch.Tensor) -> torch.Tensor:
         """Each clique's largest potential (0 where all are minus infinity)."""
-        peaks = torch.stack([table.amax() for table in self.layout.split(potentials)])
-        return torch.where(torch.isinf(peaks), torch.zeros_like(peaks), peaks)
+        lowest = torch.full_like(potentials[: len(self.layout.cliques)], -inf)
+        peaks = lowest.scatter_reduce(0, self._clique_of_cell, potentials, "amax")
+        return peaks.masked_fill(torch.isinf(peaks), 0.0)
 
     def _spread(self, potentials: torch.Tensor) -> float:
-        lows = potentials.masked_fill(torch.isneginf(potentials), torch.inf)
-        spread = self.peaks(potentials) - torch.stack(
-            [table.amin() for table in self.layout.split(lows)]
-        )
-        return float(spread.clamp_min(0).sum())
+        finite = torch.where(torch.isneginf(potentials), torch.inf, potentials)
+        return float((self._peaks(potentials) + self._peaks(-finite)).clamp_min(0).sum())
 
     def _linear(self, potentials: torch.Tensor, total: float) -> tuple[torch.Tensor, float] | None:
-        """One pass in scaled linear space, or None where the scale leaves the safe range."""
+        """One pass in scaled linear space, or None where underflow may have lost something.
+
+        Each clique is shifted by its peak, then all evenly so that the partition function is about
+        what it was last time. A configuration that underflows anywhere is lost; its share of the
+        total is below exp(sum of peaks - log Z) times the smallest number.
+        """
         passing = self._passing
-        for fresh in (self._shift is None, True):
-            if fresh:
-                self._rescale(potentials)
-            assert self._shift is not None
-            torch.sub(potentials, self._shift, out=passing.inputs)
-            passing.inputs.exp_()
-            if not fresh and not float(passing.inputs.max()) < self._largest_factor:
-                continue
-            partition = float(passing.forward())
-            if self._smallest < partition < self._largest:
-                seed = torch.tensor([total / partition], dtype=self.dtype, device=self.device)
-                tables = passing.inputs * passing.backward(seed)
-                return tables, self._note(log(partition) + self._constant)
-        return None
-
-    def _rescale(self, potentials: torch.Tensor) -> None:
-        """Shift each clique by its peak, then all evenly to a last partition function of 1."""
-        peaks = self.peaks(potentials)
-        self._peak_sum = float(peaks.sum())
-        sizes = torch.tensor([prod(shape) for shape in self.layout.shapes], device=self.device)
-        shifts = peaks + self._below_peaks / len(peaks)
-        self._shift = torch.repeat_interleave(shifts, sizes)
-        self._constant = float(shifts.sum())
-
-    def _note(self, log_partition: float) -> float:
-        self._below_peaks = log_partition - self._peak_sum
-        return log_partition
+        peaks = self._peaks(potentials)
+        peak_sum = float(peaks.sum())
+        lift = self._below_peaks / len(peaks)
+        torch.sub(potentials, (peaks + lift)[self._clique_of_cell], out=passing.inputs)
+        passing.inputs.exp_()
+        partition = float(passing.forward())
+        if not self._smallest < partition < self._largest:
+            return None
+        log_partition = log(partition) + peak_sum + self._below_peaks
+        self._below_peaks = log_partition - peak_sum
+        if -self._below_peaks > self._safe_spread:
+            return None
+        seed = torch.tensor([total / partition], dtype=self.dtype, device=self.device)
+        return passing.inputs * passing.backward(seed), log_partition
 
     def _log(self, potentials: torch.Tensor, total: float) -> tuple[torch.Tensor, float]:
-        tables = self.layout.split(potentials)
+        """One pass in log space; shifting by the peaks keeps large offsets out of the rounding."""
+        peaks = self._peaks(potentials)
+        tables = self.layout.split(potentials - peaks[self._clique_of_cell])
         values = forward(self.plan, tables, LOG)
-        log_partition = float(values[-1])
-        if not isfinite(log_partition):
-            raise NumericalFailure(
-                "no configuration has positive probability: the structural zeros (potentials "
-                "of minus infinity) contradict each other, or a potential is not a number "
-                f"(log Z = {log_partition})."
-            )
+        self._below_peaks = float(values[-1])
+        if not isfinite(self._below_peaks):
+            raise NumericalFailure(_IMPOSSIBLE.format(value=f"log Z = {self._below_peaks}"))
         others = adjoints(self.plan, values, LOG)
-        logs = [own + rest - log_partition for own, rest in zip(tables, others, strict=True)]
-        self._peak_sum = float(self.peaks(potentials).sum())
-        return self.layout.join(logs).exp_().mul_(total), self._note(log_partition)
+        logs = [own + rest - values[-1] for own, rest in zip(tables, others, strict=True)]
+        log_partition = self._below_peaks + float(peaks.sum())
+        return self.layout.join(logs).exp_().mul_(total), log_partition
 
 
 def _check_cliques(domain: Domain, cliques: Sequence[Clique], limit: int | None) -> None:

@@ -187,8 +187,7 @@ def _action(kernel: Kernel, left: torch.Tensor, right: torch.Tensor, out: torch.
     if not kernel.summed:
         a, b = _aligned(left, kernel.left, kernel.out), _aligned(right, kernel.right, kernel.out)
         return lambda: torch.mul(a, b, out=out)
-    batch, rows, _, columns = kernel.extents
-    if rows == columns == 1 and batch > 1:
+    if kernel.batch and not kernel.rows and not kernel.columns:
         axes = kernel.batch + kernel.summed
         a, b = _aligned(left, kernel.left, axes), _aligned(right, kernel.right, axes)
         dims = list(range(len(kernel.batch), len(axes)))

@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 
 from pgmkit.contraction import LINEAR, contract, plan
 from pgmkit.domain import Clique, Domain
-from pgmkit.errors import ModelTooLarge
+from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.matrix import as_dense
 from pgmkit.queries import FactoredQuery
 
 _BATCH_AXIS = "*"
 _ANSWER_PREFIX = ">"
+_MOST_AXES = 63  # numpy's 64, less one for the batch
 
 
 def answers(
@@ -40,6 +41,11 @@ def answers(
     groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for place, query in enumerate(queries):
         query.check(domain)
+        if len(query.attributes) > _MOST_AXES:
+            raise InvalidInput(
+                f"a query has {len(query.attributes)} attributes and its answer as many axes; "
+                f"arrays have at most {_MOST_AXES}. Ask about fewer attributes at once."
+            )
         groups[(query.attributes, query.shape)].append(place)
     found: list[NDArray[np.float64]] = [np.empty(0)] * len(queries)
     for places in groups.values():
@@ -58,21 +64,26 @@ def _answer_alike(
     like = factors[0][1]
     inputs = [clique for clique, _ in factors]
     tensors = [table for _, table in factors]
-    sizes = dict(domain.sizes)
-    batched = len(queries) > 1
+    sizes = {**domain.sizes, _BATCH_AXIS: len(queries)}
+    batch: Clique = (_BATCH_AXIS,) if len(queries) > 1 else ()
+    output = batch
     for name in queries[0].attributes:
         matrices = np.stack([np.asarray(as_dense(query.factors[name])) for query in queries])
-        tensor = torch.as_tensor(matrices, dtype=like.dtype, device=like.device)
-        answer = _ANSWER_PREFIX + name
-        sizes[answer] = tensor.shape[1]
-        inputs.append((_BATCH_AXIS, answer, name) if batched else (answer, name))
-        tensors.append(tensor if batched else tensor[0])
-    output = tuple(_ANSWER_PREFIX + name for name in queries[0].attributes)
-    sizes[_BATCH_AXIS] = len(queries)
-    if not output:
-        scalar = contract(plan(inputs, (), sizes), tensors, LINEAR)
-        return np.full(len(queries), float(scalar))
-    prepared = plan(inputs, (_BATCH_AXIS, *output) if batched else output, sizes)
+        # A matrix of one row needs no answer axis; the shape gets it back at the end.
+        answer: Clique = (_ANSWER_PREFIX + name,) if matrices.shape[1] > 1 else ()
+        axes = (*batch, *answer, name)
+        sizes.update((axis, matrices.shape[1]) for axis in answer)
+        kept = matrices if batch else matrices[0]
+        inputs.append(axes)
+        tensors.append(
+            torch.as_tensor(kept, dtype=like.dtype, device=like.device).reshape(
+                [sizes[axis] for axis in axes]
+            )
+        )
+        output += answer
+    if not queries[0].attributes:
+        output = ()
+    prepared = plan(inputs, output, sizes)
     if prepared.largest * tensors[0].element_size() > memory_limit:
         raise ModelTooLarge(
             f"answering the query over {queries[0].attributes} builds a table of "
@@ -80,4 +91,6 @@ def _answer_alike(
             "rows or attributes at once."
         )
     result = contract(prepared, tensors, LINEAR).cpu().numpy().astype(np.float64)
-    return result if batched else result[None]
+    return np.broadcast_to(
+        result.reshape(-1, *queries[0].shape), (len(queries), *queries[0].shape)
+    ).copy()

@@ -1,5 +1,6 @@
 """Estimation against scipy's general solvers on the joint distribution written out."""
 
+import itertools
 import math
 import os
 import signal
@@ -287,7 +288,7 @@ def test_a_hundred_attributes_and_a_sampled_data_set() -> None:
     names = [f"x{i}" for i in range(100)]
     domain = Domain(dict.fromkeys(names, 4))
     data = Dataset(domain, {name: rng.integers(0, 4, 1000) for name in names})
-    pairs = list(zip(names, names[1:], strict=False))
+    pairs = list(itertools.pairwise(names))
     y = [
         Measurement(p, t + rng.normal(0, 5, t.shape), 5.0) for p, t in data.marginals(pairs).items()
     ]

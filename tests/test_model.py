@@ -1,0 +1,211 @@
+"""The model's marginals, answers, MAP, samples and file against the joint table."""
+
+import io
+import json
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+from brute_force import CLIQUE_SETS, FIVE, Problem, log_weights, problems, random_problem, summed
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pgmkit import Domain, Factor, FactoredQuery, GraphicalModel
+from pgmkit.errors import InvalidInput, ModelTooLarge, NumericalFailure
+from pgmkit.queries import identity, moments, prefix, range_, subset
+
+
+def explicit_answer(problem: Problem, query: FactoredQuery, total: float) -> np.ndarray:
+    """The full Kronecker product over the domain's order, times the joint; ones where left out."""
+    matrix = np.ones((1, 1))
+    for name, size in problem.domain.sizes.items():
+        factor = query.factors.get(name, np.ones((1, size)))
+        factor = factor.toarray() if scipy.sparse.issparse(factor) else np.asarray(factor)
+        matrix = np.kron(matrix, factor)
+    flat = matrix @ problem.joint(total).astype(np.float64).ravel()
+    ordered = [name for name in problem.domain if name in query.factors]
+    shape = [query.factors[name].shape[0] for name in ordered]
+    return flat.reshape(shape).transpose([ordered.index(name) for name in query.attributes])
+
+
+@given(problems(most=5), st.data())
+def test_marginals_inside_and_outside_the_cliques(problem: Problem, data: st.DataObject) -> None:
+    if not problem.possible():
+        return
+    model = problem.model(250.0)
+    names = st.lists(st.sampled_from(problem.domain.attributes), unique=True).map(tuple)
+    asked = data.draw(st.lists(names, min_size=1, max_size=6))
+    joint = problem.joint(250.0)
+    for clique, table in model.marginals(asked).items():
+        expected = summed(problem.domain, joint, clique).astype(np.float64)
+        np.testing.assert_allclose(table, expected, rtol=1e-9, atol=1e-10)
+        np.testing.assert_allclose(model.marginal(clique), expected, rtol=1e-9, atol=1e-10)
+    assert model.log_partition == pytest.approx(problem.log_partition(), rel=1e-10, abs=1e-9)
+
+
+@given(problems(most=5))
+def test_map_has_the_largest_weight(problem: Problem) -> None:
+    if not problem.possible():
+        return
+    weights = log_weights(problem.domain, problem.cliques, problem.potentials)
+    found = problem.model().map()
+    assert list(found) == list(problem.domain)
+    assert float(weights[tuple(found.values())]) == pytest.approx(float(weights.max()), abs=1e-9)
+
+
+def random_query(problem: Problem, rng: np.random.Generator) -> FactoredQuery:
+    names = rng.permutation(problem.domain.attributes)[: rng.integers(0, 4)]
+    factors = {}
+    for name in names:
+        size = problem.domain.sizes[str(name)]
+        matrix = rng.normal(size=(rng.integers(1, 4), size))
+        factors[str(name)] = scipy.sparse.csr_array(matrix) if rng.random() < 0.3 else matrix
+    return FactoredQuery(factors)
+
+
+@given(problems(most=5), st.integers(0, 10**6))
+def test_factored_queries_against_the_kronecker_product(problem: Problem, seed: int) -> None:
+    if not problem.possible():
+        return
+    rng = np.random.default_rng(seed)
+    queries = [random_query(problem, rng) for _ in range(3)]
+    queries.append(FactoredQuery({n: 2 * q for n, q in queries[0].factors.items()}))
+    model = problem.model(90.0)
+    together = model.answer(queries)
+    for query, answer in zip(queries, together, strict=True):
+        expected = explicit_answer(problem, query, 90.0)
+        assert answer.shape == query.shape
+        np.testing.assert_allclose(answer, expected, rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(model.answer(query), expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", CLIQUE_SETS)
+def test_building_blocks_on_every_kind_of_clique_set(name: str) -> None:
+    problem = random_problem(FIVE, CLIQUE_SETS[name], 0, 3.0)
+    model = problem.model(1000.0)
+    for query in [
+        FactoredQuery({"e": prefix(3), "c": identity(4)}),
+        FactoredQuery({"c": moments(4, 2), "a": [1.0, -1.0]}),
+        FactoredQuery({"b": range_(3, 1, 2), "c": subset(4, [0, 3]), "d": identity(1)}),
+        FactoredQuery({}),
+    ]:
+        expected = explicit_answer(problem, query, 1000.0)
+        np.testing.assert_allclose(model.answer(query), expected, rtol=1e-10, atol=1e-8)
+
+
+def test_one_wide_query_never_forms_the_joint() -> None:
+    """60 attributes: the parity of all of them, against a product of 2 x 2 matrices."""
+    rng = np.random.default_rng(0)
+    names = [f"x{i}" for i in range(60)]
+    domain = Domain(dict.fromkeys(names, 2))
+    tables = [rng.normal(size=(2, 2)) for _ in range(59)]
+    factors = tuple(
+        Factor(domain.project(names[i : i + 2]), table) for i, table in enumerate(tables)
+    )
+    sign = np.array([1.0, -1.0])
+    signed, plain = sign.copy(), np.ones(2)
+    log_ratio_scale = 0.0
+    for table in tables:
+        signed = (signed @ np.exp(table)) * sign
+        plain = plain @ np.exp(table)
+        scale = plain.sum()
+        signed, plain = signed / scale, plain / scale
+        log_ratio_scale += np.log(scale)
+    model = GraphicalModel(domain, factors, total=1.0)
+    answer = model.answer(FactoredQuery({name: [1.0, -1.0] for name in names}))
+    assert float(answer.squeeze()) == pytest.approx(signed.sum() / plain.sum(), rel=1e-9)
+    assert model.log_partition == pytest.approx(log_ratio_scale, rel=1e-12)
+
+
+def test_samples_follow_the_model() -> None:
+    problem = random_problem(FIVE, CLIQUE_SETS["cycle of five"], 1, 1.5)
+    model = problem.model(10.0)
+    joint = problem.joint()
+    for method in ("round", "sample"):
+        data = model.sample(200_000, np.random.default_rng(0), method=method)
+        assert len(data) == 200_000
+        counts = data.marginal(FIVE.attributes) / 200_000
+        assert np.abs(counts - joint.astype(np.float64)).max() < 0.004
+
+
+def test_contradicting_zeros_are_refused() -> None:
+    problem = random_problem(FIVE, CLIQUE_SETS["triangle"], 0, 1.0)
+    problem.potentials[0][...] = -np.inf
+    with pytest.raises(NumericalFailure, match="structural zeros"):
+        problem.model().marginal(["a"])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_save_and_load(tmp_path: Path, dtype: torch.dtype) -> None:
+    problem = random_problem(FIVE, CLIQUE_SETS["cycle beside a chain"], 2, 2.0, zeros=0.1)
+    factors = tuple(
+        Factor(FIVE.project(c), torch.as_tensor(t).to(dtype))
+        for c, t in zip(problem.cliques, problem.potentials, strict=True)
+    )
+    model = GraphicalModel(FIVE, factors, 77.0, loss=1.5, gap=0.25, iterations=9, stopped="why")
+    path = tmp_path / "m.pgm"
+    model.save(path)
+    loaded = GraphicalModel.load(path)
+    assert loaded.domain == model.domain and loaded.cliques == model.cliques
+    record = (loaded.total, loaded.loss, loaded.gap, loaded.iterations, loaded.stopped)
+    assert record == (77.0, 1.5, 0.25, 9, "why")
+    for old, new in zip(model.potentials, loaded.potentials, strict=True):
+        assert new.values.dtype == dtype and torch.equal(old.values, new.values)
+    assert [p.name for p in tmp_path.iterdir()] == ["m.pgm"]
+    with zipfile.ZipFile(path) as archive:
+        assert not any(b"pickle" in archive.read(name) for name in archive.namelist())
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    text, pickled, version, foreign = (tmp_path / n for n in ("text", "pickled", "v", "foreign"))
+    text.write_text("age,sex\n1,2\n")
+    np.savez(pickled, header=np.array([{"a": 1}], dtype=object))
+    pickled = pickled.with_suffix(".npz") if not pickled.exists() else pickled
+    buffer = io.BytesIO()
+    np.savez(buffer, header=np.array(json.dumps({"version": 99, "cliques": []})))
+    version.write_bytes(buffer.getvalue())
+    buffer = io.BytesIO()
+    np.savez(buffer, something=np.arange(3))
+    foreign.write_bytes(buffer.getvalue())
+    for path, message in [
+        (text, "not a model file"),
+        (pickled, "not a model file"),
+        (version, "format version 99"),
+        (foreign, "not a model file"),
+    ]:
+        with pytest.raises(InvalidInput, match=message):
+            GraphicalModel.load(path)
+    with pytest.raises(FileNotFoundError):
+        GraphicalModel.load(tmp_path / "missing")
+
+
+def test_bad_questions() -> None:
+    model = random_problem(FIVE, CLIQUE_SETS["chain"], 0, 1.0).model()
+    for attrs, message in [("a", "string"), (("a", "z"), "'z'"), (("a", "a"), "twice")]:
+        with pytest.raises(InvalidInput, match=message):
+            model.marginal(attrs)
+    with pytest.raises(InvalidInput, match="FactoredQuery"):
+        model.answer([{"a": [1.0, 1.0]}])  # type: ignore[list-item]
+    with pytest.raises(InvalidInput, match="3"):
+        model.answer(FactoredQuery({"a": np.eye(3)}))
+    wide = Domain({f"x{i}": 1000 for i in range(8)})
+    one = GraphicalModel(wide, (Factor(wide.project(["x0"]), np.zeros(1000)),), 1.0)
+    with pytest.raises(ModelTooLarge):
+        one.marginal([f"x{i}" for i in range(6)])
+    with pytest.raises(ModelTooLarge, match="cells"):
+        one.answer(FactoredQuery({f"x{i}": identity(1000) for i in range(6)}))
+
+
+def test_more_axes_than_an_array_has() -> None:
+    domain = Domain({f"x{i}": 2 for i in range(70)})
+    model = GraphicalModel(domain, (Factor(domain.project(["x0"]), np.zeros(2)),), 1.0)
+    with pytest.raises(InvalidInput, match="70 attributes"):
+        model.answer(FactoredQuery({name: [1.0, 1.0] for name in domain}))
+
+
+def test_no_potential_means_uniform() -> None:
+    model = random_problem(FIVE, [("c",)], 0, 1.0).model(12.0)
+    np.testing.assert_allclose(model.marginal(["e", "a"]), np.full((3, 2), 2.0))

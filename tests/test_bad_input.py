@@ -1,0 +1,106 @@
+"""One clear error at the boundary for each kind of bad input, before anything large is made."""
+
+import time
+
+import numpy as np
+import pytest
+
+from pgmkit import Domain, Measurement, PgmkitError, estimate, estimate_total
+from pgmkit.errors import InvalidInput, ModelTooLarge, TotalUndetermined
+
+DOMAIN = Domain({"age": 4, "sex": 2})
+GOOD = Measurement(("sex",), [5.0, 6.0], 1.0)
+
+
+@pytest.mark.parametrize("size", [0, -1, 2.5, True, "3", None, float("nan")])
+def test_sizes(size: object) -> None:
+    with pytest.raises(InvalidInput, match="'age'"):
+        Domain({"age": size})  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((("sex",), [np.nan, 1.0], 1.0), "sex"),
+        ((("sex",), [np.inf, 1.0], 1.0), "sex"),
+        ((("sex",), [1.0, 1.0], 0.0), "stddev"),
+        ((("sex",), [1.0, 1.0], -1.0), "stddev"),
+        ((("sex",), [1.0, 1.0], np.nan), "stddev"),
+        (("sex", [1.0, 1.0], 1.0), "string"),
+        ((("sex", "sex"), [1.0], 1.0), "sex"),
+        ((("sex",), [], 1.0), "sex"),
+        ((("sex",), [1.0, 1.0], 1.0, np.eye(3)), "3"),
+        ((("sex",), [1.0], 1.0, np.array([[np.nan, 1.0]])), "matrix"),
+    ],
+)
+def test_measurements(arguments: tuple, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        Measurement(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("measurement", "message"),
+    [
+        (Measurement(("height",), [1.0, 1.0], 1.0), "height"),
+        (Measurement(("sex",), [1.0], 1.0), "2"),
+        (Measurement(("sex",), [1.0, 2.0, 3.0], 1.0), "2"),
+        (Measurement(("age", "sex"), np.ones((2, 4)), 1.0), "4"),
+        (Measurement(("sex",), [1.0], 1.0, np.ones((1, 3))), "3"),
+    ],
+)
+def test_measurements_that_do_not_fit_the_domain(measurement: Measurement, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        estimate(DOMAIN, [GOOD, measurement], total=10)
+
+
+def test_nothing_measured() -> None:
+    for measurements in ([], [Measurement((), [10.0], 1.0)]):
+        with pytest.raises(InvalidInput, match="no measurement of an attribute"):
+            estimate(DOMAIN, measurements, total=10)
+    with pytest.raises(InvalidInput, match="Measurement records"):
+        estimate(DOMAIN, [("sex", [1.0, 2.0])], total=10)  # type: ignore[list-item]
+    with pytest.raises(InvalidInput, match="must be a Domain"):
+        estimate({"sex": 2}, [GOOD], total=10)  # type: ignore[arg-type]
+
+
+def test_totals() -> None:
+    undetermined = Measurement(("sex",), [1.0], 1.0, np.array([[1.0, 0.0]]))
+    with pytest.raises(TotalUndetermined, match="total"):
+        estimate(DOMAIN, [undetermined])
+    with pytest.raises(TotalUndetermined):
+        estimate_total([undetermined])
+    with pytest.raises(InvalidInput, match=r"not above 0.*total="):
+        estimate(DOMAIN, [Measurement(("sex",), [-5.0, -6.0], 1.0)])
+
+
+def test_too_large_is_refused_at_once() -> None:
+    domain = Domain({f"x{i}": 1000 for i in range(8)})
+    ones = [Measurement((name,), np.ones(1000), 1.0) for name in domain]
+    started = time.perf_counter()
+    wide = Measurement(("x0", "x1", "x2", "x3"), [1.0], 1.0, [np.ones((1, 1000))] * 4)
+    with pytest.raises(ModelTooLarge, match=r"x0.*1,000,000,000,000 cells.*limit"):
+        estimate(domain, [*ones, wide], total=1000)
+    rng = np.random.default_rng(0)
+    ring = [
+        Measurement((f"x{i}", f"x{j}"), [rng.normal()], 1.0, [np.ones((1, 1000))] * 2)
+        for i in range(8)
+        for j in range(i)
+    ]
+    with pytest.raises(ModelTooLarge, match="memory_limit"):
+        estimate(domain, ring, total=1000, memory_limit=2**30)
+    assert time.perf_counter() - started < 5
+
+
+def test_one_family_of_errors() -> None:
+    assert issubclass(InvalidInput, PgmkitError) and issubclass(InvalidInput, ValueError)
+    assert issubclass(ModelTooLarge, PgmkitError) and issubclass(ModelTooLarge, MemoryError)
+
+
+def test_warm_start_of_another_domain_or_clique() -> None:
+    model = estimate(DOMAIN, [GOOD], total=10)
+    other = Domain({"sex": 2, "age": 4})
+    with pytest.raises(InvalidInput, match="another domain"):
+        estimate(other, [GOOD], total=10, warm_start=model)
+    age = Measurement(("age",), [1.0] * 4, 1.0)
+    with pytest.raises(InvalidInput, match="no measured clique contains"):
+        estimate(DOMAIN, [age], total=10, warm_start=model)

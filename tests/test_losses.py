@@ -1,0 +1,118 @@
+"""Losses against finite differences and dense algebra; cuts never exceed the loss."""
+
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+from brute_force import design
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pgmkit import Domain, FactoredQuery, Measurement
+from pgmkit.belief_propagation import Layout
+from pgmkit.errors import InvalidInput
+from pgmkit.losses import Absolute, Huber, Loss, Observations, Squared, make_loss
+from pgmkit.queries import prefix
+
+DOMAIN = Domain({"a": 2, "b": 3, "c": 2})
+CLIQUES = [("a", "b"), ("b", "c")]
+CPU = torch.device("cpu")
+
+
+def measurements() -> list[Measurement]:
+    rng = np.random.default_rng(0)
+    return [
+        Measurement(("b", "a"), rng.normal(10, 5, 6), 2.0),
+        Measurement(("b",), rng.normal(10, 5, 3), 1.5),
+        Measurement(("c", "b"), rng.normal(10, 5, 4), 3.0, rng.normal(size=(4, 6))),
+        Measurement(("b", "c"), rng.normal(size=2), 1.0, scipy.sparse.csr_array(np.eye(6)[:2])),
+        Measurement(("c", "b"), rng.normal(10, 5, 6), 0.5, [np.eye(2), prefix(3)]),
+        Measurement(("a",), [3.0], 1.0, FactoredQuery({"a": [1.0, -1.0]})),
+    ]
+
+
+def dense(m: Measurement) -> np.ndarray:
+    if m.matrix is None:
+        return np.eye(len(m.values))
+    if hasattr(m.matrix, "to_dense"):
+        return m.matrix.to_dense()
+    return m.matrix.toarray() if scipy.sparse.issparse(m.matrix) else np.asarray(m.matrix)
+
+
+def joint_marginals(layout: Layout, joint: np.ndarray) -> torch.Tensor:
+    return torch.as_tensor(np.concatenate([design(DOMAIN, c) @ joint for c in layout.cliques]))
+
+
+def test_residuals_and_adjoint_against_dense_matrices() -> None:
+    layout = Layout(DOMAIN, CLIQUES)
+    all_of_them = measurements()
+    view = Observations(layout, all_of_them, torch.float64, CPU)
+    rng = np.random.default_rng(1)
+    joint = rng.random(12) * 10
+    mu = joint_marginals(layout, joint)
+    expected = [
+        (dense(m) @ design(DOMAIN, m.clique) @ joint - m.values) / m.stddev for m in all_of_them
+    ]
+    found = view.residual(mu).numpy()
+    np.testing.assert_allclose(np.sort(found), np.sort(np.concatenate(expected)), rtol=1e-10)
+    dual = torch.as_tensor(rng.normal(size=len(found)))
+    linear = float(dual @ (view.residual(mu) - view.residual(torch.zeros_like(mu))))
+    assert linear == pytest.approx(float(view.adjoint(dual) @ mu), rel=1e-10)
+
+
+@pytest.mark.parametrize("penalty", [Squared(), Huber(), Huber(0.1, 1.4), Absolute()])
+def test_values_gradients_and_cuts(penalty: Squared | Huber | Absolute) -> None:
+    layout = Layout(DOMAIN, CLIQUES)
+    loss = make_loss(penalty, layout, measurements(), torch.float64, CPU)
+    rng = np.random.default_rng(2)
+    points = [joint_marginals(layout, rng.random(12) * 10) for _ in range(6)]
+    value, gradient = loss.value_and_gradient(points[0])
+    assert value == pytest.approx(loss.value(points[0]))
+    direction = torch.as_tensor(rng.normal(size=layout.cells))
+    step = 1e-6
+    slope = (
+        loss.value(points[0] + step * direction) - loss.value(points[0] - step * direction)
+    ) / (2 * step)
+    assert float(gradient @ direction) == pytest.approx(slope, rel=1e-5, abs=1e-6)
+    cuts = [loss.cut(point) for point in points]
+    cuts.append(cuts[0].blend(cuts[1], 0.3))
+    for point in points:
+        for cut in cuts:
+            assert cut.offset + float(cut.gradient @ point) <= loss.value(point) + 1e-8
+    for point, cut in zip(points, cuts, strict=False):
+        tight = cut.offset + float(cut.gradient @ point)
+        assert tight == pytest.approx(loss.value(point), rel=1e-9)
+
+
+@given(st.floats(-50, 50))
+def test_penalties_against_their_formulas(r: float) -> None:
+    one = torch.tensor([r], dtype=torch.float64)
+    assert Squared().value(one) == pytest.approx(r * r / 2)
+    assert Absolute().value(one) == pytest.approx(np.sqrt(2) * abs(r))
+    huber = r * r / 2 if abs(r) <= 1.345 else 1.345 * (abs(r) - 1.345 / 2)
+    assert Huber().value(one) == pytest.approx(huber)
+
+
+def test_smooth_stages_approach_the_absolute_loss_from_below() -> None:
+    layout = Layout(DOMAIN, CLIQUES)
+    loss = make_loss("absolute", layout, measurements(), torch.float64, CPU)
+    point = joint_marginals(layout, np.full(12, 3.0))
+    values = [stage.value(point) for stage in loss.smooth_stages()]
+    assert values == sorted(values)
+    assert values[-1] <= loss.value(point) <= values[-1] + 0.001 * np.sqrt(2) / 2 * 22
+
+
+def test_smooth_losses_are_their_own_stage() -> None:
+    layout = Layout(DOMAIN, CLIQUES)
+    losses: list[Loss] = [
+        make_loss(name, layout, measurements(), torch.float64, CPU) for name in ("squared", "huber")
+    ]
+    for loss in losses:
+        assert loss.smooth_stages() == [loss]
+
+
+def test_a_callable_must_return_a_scalar() -> None:
+    layout = Layout(DOMAIN, CLIQUES)
+    loss = make_loss(lambda tables: tables["b",], layout, measurements(), torch.float64, CPU)
+    with pytest.raises(InvalidInput, match="scalar"):
+        loss.value(torch.zeros(layout.cells, dtype=torch.float64))

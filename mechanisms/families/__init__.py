@@ -1,0 +1,1 @@
+"""What the mechanisms update: families of distributions over the domain."""

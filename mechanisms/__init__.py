@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from mechanisms.budget import Budget, BudgetExceeded, Ledger
     from mechanisms.curator import Curator
     from mechanisms.mwem_pgm import MwemPgm
+    from mechanisms.registry import MECHANISMS, run
     from mechanisms.release import Release
     from mechanisms.workload import Workload
 
@@ -20,12 +21,15 @@ _HOMES = {
     "BudgetExceeded": "budget",
     "Curator": "curator",
     "Ledger": "budget",
+    "MECHANISMS": "registry",
     "MwemPgm": "mwem_pgm",
     "Release": "release",
     "Workload": "workload",
+    "run": "registry",
 }
 
 __all__ = [
+    "MECHANISMS",
     "Budget",
     "BudgetExceeded",
     "Curator",
@@ -33,6 +37,7 @@ __all__ = [
     "MwemPgm",
     "Release",
     "Workload",
+    "run",
 ]
 
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-_MECHANISMS = ["mwem+pgm"]
-
 
 class _Commands(click.Group):
     """Turns exceptions into one line on stderr and a stated exit code."""
@@ -126,11 +124,21 @@ def demo(
         f"all {len(workload)} pairs\n"
     )
     rng = _generator(seed)
-    release = _run(data, workload, (epsilon, delta), neighbours, rng, {})
+    release = _run("mwem+pgm", {}, data, workload, (epsilon, delta), neighbours, rng)
     synthetic = release.sample(seed=rng)
     _write(target, synthetic)
     click.echo(report(release, data, synthetic, workload))
     click.echo(f"\nwrote {out}: {len(synthetic)} synthetic records")
+
+
+@main.command()
+def mechanisms() -> None:
+    """List the mechanisms that `pgmkit synth --mechanism NAME` can run."""
+    from mechanisms.registry import MECHANISMS
+
+    width = max(map(len, MECHANISMS))
+    for entry in MECHANISMS.values():
+        click.echo(f"{entry.name:<{width}}  {entry.summary}")
 
 
 @main.command()
@@ -142,7 +150,12 @@ def demo(
     help='JSON: the number of values of each attribute, such as {"age": 10, "sex": 2}; '
     "the file holds codes 0 to n-1.",
 )
-@click.option("--mechanism", type=click.Choice(_MECHANISMS), default="mwem+pgm", show_default=True)
+@click.option(
+    "--mechanism",
+    default="mwem+pgm",
+    show_default=True,
+    help="A name that `pgmkit mechanisms` lists.",
+)
 @click.option(
     "--workload",
     "k",
@@ -155,8 +168,8 @@ def demo(
 @click.option("--out", required=True, help="Where the synthetic records go (CSV).")
 @click.option("--model", "model_out", help="Where the model goes (one file).")
 @click.option("--rows", type=click.IntRange(1), help="Records to write [default: as estimated].")
-@click.option("--rounds", type=int, help="Marginals to select [default: number of attributes].")
-@click.option("--model-mb", type=float, default=25.0, show_default=True, help="Model size limit.")
+@click.option("--rounds", type=int, help="Marginals that mwem+pgm selects.")
+@click.option("--model-mb", type=float, help="Size limit of the models of aim and mwem+pgm.")
 @click.option("--ignore-extra-columns", is_flag=True, help="Ignore columns not in the schema.")
 def synth(
     data: str,
@@ -171,7 +184,7 @@ def synth(
     model_out: str | None,
     rows: int | None,
     rounds: int | None,
-    model_mb: float,
+    model_mb: float | None,
     ignore_extra_columns: bool,
 ) -> None:
     """Differentially private synthetic data from a CSV file of integer codes.
@@ -188,8 +201,9 @@ def synth(
     workload = k_way(domain, k)
     private = read_csv(data, domain, ignore_extra=ignore_extra_columns)
     rng = _generator(seed)
-    settings = {"rounds": rounds, "model_mb": model_mb}
-    release = _run(private, workload, (epsilon, delta), neighbours, rng, settings)
+    given = {"rounds": rounds, "model_mb": model_mb}
+    settings = {name: value for name, value in given.items() if value is not None}
+    release = _run(mechanism, settings, private, workload, (epsilon, delta), neighbours, rng)
     synthetic = release.sample(rows, seed=rng)
     _write(target, synthetic)
     if model_target is not None:
@@ -199,31 +213,39 @@ def synth(
 
 
 def _run(
+    mechanism: str,
+    options: dict[str, Any],
     data: Dataset,
     workload: Workload,
     budget: tuple[float, float],
     neighbours: str,
     rng: np.random.Generator | None,
-    settings: dict[str, Any],
 ) -> Release:
     from tqdm import tqdm
 
-    from mechanisms.budget import Budget
-    from mechanisms.curator import Curator
-    from mechanisms.mwem_pgm import MwemPgm, mwem_pgm
+    from mechanisms.registry import named, run
 
-    chosen = MwemPgm(**settings)
-    curator = Curator(data, Budget(*budget), neighbours=neighbours, seed=rng)
+    entry, settings = named(mechanism, **options)
     if rng is not None:
         click.echo("warning: --seed makes the noise predictable; do not publish this", err=True)
     # disable=None: a bar on a terminal, nothing in a pipe.
-    with tqdm(total=chosen.rounds or len(data.domain), disable=None, unit="round") as bar:
+    with tqdm(disable=None if entry.rounds else True, unit="round") as bar:
 
         def show(finished: Round[Any, tuple[str, ...]]) -> None:
             bar.set_postfix_str(" x ".join(finished.picked))
             bar.update()
 
-        return mwem_pgm(curator, workload, chosen, progress=show)
+        epsilon, delta = budget
+        return run(
+            settings,
+            data,
+            workload,
+            epsilon,
+            delta,
+            neighbours=neighbours,
+            seed=rng,
+            progress=show,
+        )
 
 
 def _generator(seed: int | None) -> np.random.Generator | None:

@@ -9,15 +9,16 @@ marginal is measured; candidates are limited to those that keep the model small.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mechanisms.adaptive import Round, adapt
 from mechanisms.curator import Curator
+from mechanisms.families.graphical import affordable, check_fits_workload, estimator
 from mechanisms.release import Release
 from mechanisms.workload import Workload
-from pgmkit.domain import Clique, Domain
+from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput
 from pgmkit.measurement import Measurement
 
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from pgmkit.model import GraphicalModel
 
 __all__ = ["MwemPgm", "mwem_pgm"]
-
-_CELL_BYTES = 8
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ def mwem_pgm(
     settings = settings or MwemPgm()
     domain = curator.domain
     rounds = settings.rounds or len(domain)
-    _check(domain, workload, settings)
+    check_fits_workload(domain, workload, settings.model_mb)
 
     one_way = settings.one_way_share * curator.remaining
     per_round = (1 - settings.one_way_share) * curator.remaining / rounds
@@ -109,59 +108,3 @@ def mwem_pgm(
         update(None, first), first, select=select, measure=measure, update=update, progress=progress
     )
     return Release("mwem+pgm", model, measurements, curator.ledger, settings)
-
-
-def estimator(
-    domain: Domain, total: int | None
-) -> Callable[[GraphicalModel | None, Sequence[Measurement]], GraphicalModel]:
-    """The update step: re-estimate from all measurements, warm. Its scope has no private data.
-
-    An unknown total is estimated too, and is at least 1, as data sets have rows: with a budget too
-    small for the data the estimate can be anything.
-    """
-    from pgmkit.estimation import estimate
-    from pgmkit.total import estimate_total
-
-    def update(model: GraphicalModel | None, measurements: Sequence[Measurement]) -> GraphicalModel:
-        known = max(1.0, estimate_total(measurements, domain).value) if total is None else total
-        return estimate(domain, measurements, total=known, warm_start=model)
-
-    return update
-
-
-def affordable(
-    domain: Domain,
-    candidates: Sequence[Clique],
-    measured: Sequence[Clique],
-    limit_mb: float,
-    fallback_mb: float,
-) -> list[Clique]:
-    """The candidates that keep the junction tree of all measured cliques within the limit.
-
-    Where none does, those that keep it within `fallback_mb`. One of them always fits once a
-    candidate has been measured: that candidate again.
-    """
-    sizes = [_megabytes(domain, [*measured, candidate]) for candidate in candidates]
-    for limit in (limit_mb, fallback_mb):
-        fitting = [c for c, size in zip(candidates, sizes, strict=True) if size <= limit]
-        if fitting:
-            return fitting
-    return []
-
-
-def _megabytes(domain: Domain, cliques: Sequence[Clique]) -> float:
-    from pgmkit.junction_tree import model_cells
-
-    return model_cells(domain, cliques) * _CELL_BYTES / 2**20
-
-
-def _check(domain: Domain, workload: Workload, settings: MwemPgm) -> None:
-    if workload.domain != domain:
-        raise InvalidInput("the workload is over another domain than the data; build it from it")
-    limit = settings.model_mb
-    if not affordable(domain, workload.cliques, [], limit, limit):
-        smallest = min(_megabytes(domain, [clique]) for clique in workload.cliques)
-        raise InvalidInput(
-            f"no workload clique fits in model_mb = {limit:g}; the smallest needs "
-            f"{smallest:.3g} MB: raise model_mb or use smaller cliques"
-        )

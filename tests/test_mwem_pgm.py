@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import os
-import types
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from pricing import Priced, reachable, total_variation
 
 from mechanisms.adaptive import Round
 from mechanisms.budget import Budget, BudgetExceeded
 from mechanisms.census import census
 from mechanisms.curator import NEIGHBOURS, Curator
-from mechanisms.mwem_pgm import MwemPgm, estimator, mwem_pgm
-from mechanisms.noise import SeededNoise
+from mechanisms.families.graphical import estimator
+from mechanisms.mwem_pgm import MwemPgm, mwem_pgm
 from mechanisms.release import Release
-from mechanisms.workload import Workload, k_way
+from mechanisms.workload import k_way
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
@@ -45,49 +43,6 @@ def run(
     return curator, release
 
 
-def total_variation(data: Dataset, model: GraphicalModel | Dataset, workload: Workload) -> float:
-    truth = data.marginals(workload.cliques)
-    tables = model.marginals(workload.cliques)
-    return float(
-        np.mean(
-            [
-                np.abs(truth[c] / truth[c].sum() - tables[c] / tables[c].sum()).sum() / 2
-                for c in workload.cliques
-            ]
-        )
-    )
-
-
-class Priced(SeededNoise):
-    """Real draws, each priced independently of the Curator."""
-
-    def __init__(self, relation: str, pure: bool) -> None:
-        super().__init__(np.random.default_rng(0))
-        l1, l2 = {"replace-one": (2, math.sqrt(2)), "add/remove": (1, 1)}[relation]
-        self.prices = {
-            "gaussian": lambda scale: l2**2 / (2 * scale**2),
-            "laplace": lambda scale: l1 / scale,
-            "softmax": lambda scale: 2 * l1 / scale if pure else (2 * l1 / scale) ** 2 / 8,
-        }
-        self.costs: list[float] = []
-        self.exact: list[np.ndarray] = []
-
-    def gaussian(self, counts: np.ndarray, scale: float) -> np.ndarray:
-        self.costs.append(self.prices["gaussian"](scale))
-        self.exact.append(counts)
-        return super().gaussian(counts, scale)
-
-    def laplace(self, counts: np.ndarray, scale: float) -> np.ndarray:
-        self.costs.append(self.prices["laplace"](scale))
-        self.exact.append(counts)
-        return super().laplace(counts, scale)
-
-    def softmax(self, scores: np.ndarray, scale: float) -> int:
-        self.costs.append(self.prices["softmax"](scale))
-        self.exact.append(scores)
-        return super().softmax(scores, scale)
-
-
 @pytest.mark.parametrize("relation", NEIGHBOURS)
 @pytest.mark.parametrize("delta", [0.0, 1e-8])
 def test_draws_match_charges_and_the_budget(relation: str, delta: float) -> None:
@@ -108,24 +63,6 @@ def test_a_curator_already_used_gives_only_what_is_left() -> None:
     assert curator.ledger.spent == pytest.approx(curator.ledger.budget.total, rel=1e-12)
     with pytest.raises(BudgetExceeded):
         curator.measure(("sex",), 1e-6)
-
-
-def reachable(start: object) -> Iterator[object]:
-    """Everything an object holds, closures included, short of modules, types and globals."""
-    seen, stack = set(), [start]
-    while stack:
-        thing = stack.pop()
-        if id(thing) in seen or isinstance(thing, types.ModuleType | type):
-            continue
-        seen.add(id(thing))
-        yield thing
-        if isinstance(thing, types.FunctionType):
-            stack.extend(thing.__closure__ or ())
-            stack.extend(thing.__defaults__ or ())
-        elif isinstance(thing, types.CellType):
-            stack.append(thing.cell_contents)
-        else:
-            stack.extend(gc.get_referents(thing))
 
 
 def test_the_update_cannot_reach_the_data() -> None:

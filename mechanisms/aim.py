@@ -1,0 +1,157 @@
+"""AIM: an adaptive and iterative mechanism with a graphical model inside.
+
+McKenna, Mullins, Sheldon and Miklau, "AIM: an adaptive and iterative mechanism for differentially
+private synthetic data" (2022), Algorithm 2. Candidates are all subsets of the workload's cliques;
+the score of one is how much the workload cares times its error beyond what measuring it would
+add. The budget of a round grows fourfold when a measurement taught the model nothing beyond its
+noise, and the last round spends all that is left.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mechanisms.adaptive import Round, adapt
+from mechanisms.curator import Curator
+from mechanisms.families.graphical import affordable, check_fits_workload, estimator
+from mechanisms.release import Release
+from mechanisms.workload import Workload, downward_closure
+from pgmkit.domain import Clique
+from pgmkit.errors import InvalidInput
+from pgmkit.measurement import Measurement
+
+if TYPE_CHECKING:
+    from pgmkit.model import GraphicalModel
+
+__all__ = ["Aim", "aim"]
+
+_ROUNDS_PER_ATTRIBUTE = 16
+_ANNEALING = 4.0
+"""Factor on a round's budget: half the noise, twice the selection's epsilon."""
+
+
+@dataclass(frozen=True)
+class Aim:
+    """Settings of AIM; none may be chosen by looking at private data.
+
+    `model_mb`: the largest model, in MB of float64 cells of its junction tree; a round may use the
+    share of it that the budget spent so far is of the whole. `select_share`: of each round's
+    budget, for the selection. `tolerance`: of the estimates between rounds (the last is certified
+    to the default of `pgmkit.estimate`).
+
+    Raises InvalidInput for a share outside (0, 1), or model_mb or tolerance not above 0.
+    """
+
+    model_mb: float = 80.0
+    select_share: float = 0.1
+    tolerance: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.select_share < 1:
+            raise InvalidInput(
+                f"select_share must be above 0 and below 1, got {self.select_share!r}"
+            )
+        for name, value in [("model_mb", self.model_mb), ("tolerance", self.tolerance)]:
+            if not (math.isfinite(value) and value > 0):
+                raise InvalidInput(f"{name} must be a finite number above 0, got {value!r}")
+
+
+def aim(
+    curator: Curator,
+    workload: Workload,
+    settings: Aim | None = None,
+    *,
+    progress: Callable[[Round[GraphicalModel, Clique]], None] | None = None,
+) -> Release:
+    """Spend all that remains of the Curator's budget on a model for the workload.
+
+    `progress` is called with each finished Round. Raises InvalidInput (before anything is spent)
+    for a workload over another domain or a model limit that no workload clique fits.
+    """
+    settings = settings or Aim()
+    domain = curator.domain
+    check_fits_workload(domain, workload, settings.model_mb)
+    candidates = downward_closure(workload)
+    weights = relevance(workload, candidates)
+    whole = curator.remaining
+    budget = _RoundBudget(whole / (_ROUNDS_PER_ATTRIBUTE * len(domain)), settings.select_share)
+    measured: list[Clique] = []
+
+    def measure(clique: Clique) -> list[Measurement]:
+        measured.append(clique)
+        return [curator.measure(clique, budget.measure, step=f"measure {len(measured)}")]
+
+    def select(model: GraphicalModel, last: Round[GraphicalModel, Clique] | None) -> Clique | None:
+        if last is not None and taught_nothing(last, curator.expected_error(budget.measure)):
+            budget.grow()
+        if curator.remaining <= 0:
+            return None
+        if curator.remaining < 2 * budget.total:
+            budget.total = curator.remaining
+        limit = settings.model_mb * (1 - curator.remaining / whole + budget.total / whole)
+        fitting = affordable(domain, candidates, measured, limit, settings.model_mb)
+        noise = curator.expected_error(budget.measure)
+        return curator.choose(
+            fitting,
+            model.marginals(fitting),
+            budget.select,
+            penalties=[noise * domain.size(clique) for clique in fitting],
+            weights=[weights[clique] for clique in fitting],
+            step=f"select {len(measured) + 1}",
+        )
+
+    first = [m for clique in candidates if len(clique) == 1 for m in measure(clique)]
+    rough = estimator(domain, curator.public_total, settings.tolerance)
+    model, measurements = adapt(
+        rough(None, first), first, select=select, measure=measure, update=rough, progress=progress
+    )
+    final = estimator(domain, curator.public_total)
+    return Release("aim", final(model, measurements), measurements, curator.ledger, settings)
+
+
+@dataclass
+class _RoundBudget:
+    """What one round may spend, split between its selection and its measurement."""
+
+    total: float
+    select_share: float
+
+    @property
+    def select(self) -> float:
+        return self.select_share * self.total
+
+    @property
+    def measure(self) -> float:
+        return self.total - self.select
+
+    def grow(self) -> None:
+        self.total *= _ANNEALING
+
+
+def relevance(workload: Workload, candidates: tuple[Clique, ...]) -> dict[Clique, float]:
+    """How much the workload cares about each candidate: w_r = sum over s of c_s |r and s|.
+
+    >>> from pgmkit.domain import Domain
+    >>> pairs = Workload(Domain({"a": 2, "b": 2, "c": 2}), [("a", "b"), ("b", "c")])
+    >>> relevance(pairs, (("a",), ("b",), ("a", "b")))
+    {('a',): 1.0, ('b',): 2.0, ('a', 'b'): 3.0}
+    """
+    pairs = list(zip(map(frozenset, workload.cliques), workload.weights, strict=True))
+    return {
+        candidate: sum(weight * len(wanted & set(candidate)) for wanted, weight in pairs)
+        for candidate in candidates
+    }
+
+
+def taught_nothing(last: Round[GraphicalModel, Clique], noise: float) -> bool:
+    """Whether the model moved less than noise alone would move it (the paper's annealing rule).
+
+    `noise`: the expected absolute noise on one cell of the round's measurement, in counts.
+    """
+    before, after = last.before.marginal(last.picked), last.after.marginal(last.picked)
+    return float(np.abs(after - before).sum()) <= noise * after.size

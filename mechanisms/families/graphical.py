@@ -1,0 +1,74 @@
+"""Graphical models as what a mechanism updates: re-estimation, and models small enough for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from mechanisms.workload import Workload
+from pgmkit.domain import Clique, Domain
+from pgmkit.errors import InvalidInput
+from pgmkit.measurement import Measurement
+
+if TYPE_CHECKING:
+    from pgmkit.model import GraphicalModel
+
+__all__ = ["affordable", "check_fits_workload", "estimator"]
+
+_CELL_BYTES = 8
+
+
+def estimator(
+    domain: Domain, total: int | None, tolerance: float = 0.1
+) -> Callable[[GraphicalModel | None, Sequence[Measurement]], GraphicalModel]:
+    """The update step: re-estimate from all measurements, warm. Its scope has no private data.
+
+    An unknown total is estimated too, and is at least 1, as data sets have rows: with a budget too
+    small for the data the estimate can be anything.
+    """
+    from pgmkit.estimation import estimate
+    from pgmkit.total import estimate_total
+
+    def update(model: GraphicalModel | None, measurements: Sequence[Measurement]) -> GraphicalModel:
+        known = max(1.0, estimate_total(measurements, domain).value) if total is None else total
+        return estimate(domain, measurements, total=known, warm_start=model, tolerance=tolerance)
+
+    return update
+
+
+def affordable(
+    domain: Domain,
+    candidates: Sequence[Clique],
+    measured: Sequence[Clique],
+    limit_mb: float,
+    fallback_mb: float,
+) -> list[Clique]:
+    """The candidates that keep the junction tree of all measured cliques within the limit.
+
+    Where none does, those that keep it within `fallback_mb`. One of them always fits once a
+    candidate has been measured: that candidate again.
+    """
+    sizes = [_megabytes(domain, [*measured, candidate]) for candidate in candidates]
+    for limit in (limit_mb, fallback_mb):
+        fitting = [c for c, size in zip(candidates, sizes, strict=True) if size <= limit]
+        if fitting:
+            return fitting
+    return []
+
+
+def _megabytes(domain: Domain, cliques: Sequence[Clique]) -> float:
+    from pgmkit.junction_tree import model_cells
+
+    return model_cells(domain, cliques) * _CELL_BYTES / 2**20
+
+
+def check_fits_workload(domain: Domain, workload: Workload, limit: float) -> None:
+    """Raise InvalidInput for a workload over another domain or of which nothing fits."""
+    if workload.domain != domain:
+        raise InvalidInput("the workload is over another domain than the data; build it from it")
+    if not affordable(domain, workload.cliques, [], limit, limit):
+        smallest = min(_megabytes(domain, [clique]) for clique in workload.cliques)
+        raise InvalidInput(
+            f"no workload clique fits in model_mb = {limit:g}; the smallest needs "
+            f"{smallest:.3g} MB: raise model_mb or use smaller cliques"
+        )

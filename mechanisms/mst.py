@@ -1,0 +1,110 @@
+"""MST: the maximum spanning tree of the pairs, measured once.
+
+McKenna, Miklau and Sheldon, "Winning the NIST contest" (2021): one-way marginals, then a tree of
+pairs that the independent model answers worst, drawn edge by edge with the exponential mechanism
+(Kruskal's algorithm), then these pairs. The measured cliques are decomposable, so the estimate is
+in closed form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+from mechanisms.curator import Curator
+from mechanisms.families.graphical import estimator
+from mechanisms.release import Release
+from mechanisms.workload import Workload
+from pgmkit.domain import Clique
+from pgmkit.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from pgmkit.model import GraphicalModel
+
+__all__ = ["Mst", "mst"]
+
+
+@dataclass(frozen=True)
+class Mst:
+    """Settings of MST; none may be chosen by looking at private data.
+
+    `one_way_share`, `select_share`: of the budget, for the one-way marginals and for drawing the
+    tree; the rest is for measuring its pairs.
+
+    Raises InvalidInput for shares outside (0, 1) or that leave nothing for the pairs.
+    """
+
+    one_way_share: float = 1 / 3
+    select_share: float = 1 / 3
+
+    def __post_init__(self) -> None:
+        for name, share in [
+            ("one_way_share", self.one_way_share),
+            ("select_share", self.select_share),
+        ]:
+            if not 0 < share < 1:
+                raise InvalidInput(f"{name} must be above 0 and below 1, got {share!r}")
+        if not self.one_way_share + self.select_share < 1:
+            raise InvalidInput(
+                "one_way_share and select_share must leave something for the pairs, but add up to "
+                f"{self.one_way_share + self.select_share:g}; lower one of them"
+            )
+
+
+def mst(curator: Curator, workload: Workload, settings: Mst | None = None) -> Release:
+    """Spend all that remains of the Curator's budget on a tree of pairs.
+
+    Edges are pairs of attributes that some workload clique holds together; the result is a spanning
+    tree of them, or a forest. Raises InvalidInput (before anything is spent) for a workload over
+    another domain.
+    """
+    settings = settings or Mst()
+    domain = curator.domain
+    if workload.domain != domain:
+        raise InvalidInput("the workload is over another domain than the data; build it from it")
+    pairs = _pairs(workload)
+    edges = _spanning_edges(pairs)
+    whole = curator.remaining
+    # Without pairs everything goes to the one-way marginals.
+    one_way = (settings.one_way_share if edges else 1.0) * whole / len(domain)
+    update = estimator(domain, curator.public_total)
+
+    first = [curator.measure((name,), one_way, step="first: measure") for name in domain]
+    independent = update(None, first)
+    tree = _draw_tree(curator, independent, pairs, settings.select_share * whole, edges)
+    rest = curator.remaining / len(tree) if tree else 0.0
+    second = [curator.measure(pair, rest, step="tree: measure") for pair in tree]
+    measurements = (*first, *second)
+    return Release("mst", update(independent, measurements), measurements, curator.ledger, settings)
+
+
+def _pairs(workload: Workload) -> list[Clique]:
+    """The pairs of attributes within workload cliques, in the domain's order."""
+    held = [frozenset(clique) for clique in workload.cliques]
+    return [p for p in combinations(workload.domain, 2) if any(set(p) <= c for c in held)]
+
+
+def _draw_tree(
+    curator: Curator, model: GraphicalModel, pairs: Sequence[Clique], cost: float, edges: int
+) -> list[Clique]:
+    """Kruskal's algorithm, each edge drawn by the exponential mechanism on L1 errors."""
+    estimates = model.marginals(pairs)
+    tree: list[Clique] = []
+    for i in range(edges):
+        joining = [pair for pair in pairs if _spanning_edges([*tree, pair]) == len(tree) + 1]
+        tree.append(curator.choose(joining, estimates, cost / edges, step=f"edge {i + 1}: select"))
+    return tree
+
+
+def _spanning_edges(pairs: Sequence[Clique]) -> int:
+    """Edges of a spanning forest: attributes less connected components.
+
+    >>> _spanning_edges([("a", "b"), ("b", "c"), ("a", "c"), ("d", "e")])
+    3
+    """
+    import networkx
+
+    graph = networkx.Graph(list(pairs))
+    return graph.number_of_nodes() - networkx.number_connected_components(graph)

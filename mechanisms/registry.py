@@ -1,0 +1,130 @@
+"""The mechanisms by name, and the one way to run any of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from mechanisms.budget import Budget
+from pgmkit.errors import InvalidInput
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from mechanisms.adaptive import Round
+    from mechanisms.release import Release
+    from mechanisms.workload import Workload
+    from pgmkit.dataset import Dataset
+
+__all__ = ["MECHANISMS", "Entry", "named", "run"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A mechanism: its name, where it lives, and a line on it. Its module is imported on use.
+
+    `rounds`: whether it goes in rounds and reports each to a `progress` callback.
+    """
+
+    name: str
+    module: str
+    function: str
+    settings: str
+    summary: str
+    rounds: bool = True
+
+    def load(self) -> tuple[Callable[..., Release], type[Any]]:
+        """The function and its settings class."""
+        module = import_module(self.module)
+        return getattr(module, self.function), getattr(module, self.settings)
+
+
+_ENTRIES = [
+    Entry(
+        "aim",
+        "mechanisms.aim",
+        "aim",
+        "Aim",
+        "adaptive marginals under an annealed budget; the most accurate for marginals",
+    ),
+    Entry(
+        "mst",
+        "mechanisms.mst",
+        "mst",
+        "Mst",
+        "a spanning tree of pairs, measured once; the fastest",
+        rounds=False,
+    ),
+    Entry(
+        "mwem+pgm",
+        "mechanisms.mwem_pgm",
+        "mwem_pgm",
+        "MwemPgm",
+        "one-way marginals, then a fixed number of adaptively selected ones",
+    ),
+]
+MECHANISMS = {entry.name: entry for entry in _ENTRIES}
+"""All mechanisms by name."""
+
+
+def named(name: str, **options: object) -> tuple[Entry, Any]:
+    """The mechanism of this name and its settings with these options.
+
+    Raises InvalidInput for an unknown name, listing the known ones, and for an option that the
+    mechanism does not have, listing those it has.
+
+    >>> named("mwem+pgm", rounds=5)[1].rounds
+    5
+    """
+    if name not in MECHANISMS:
+        raise InvalidInput(f"mechanism {name!r} is unknown; known are {', '.join(MECHANISMS)}")
+    entry = MECHANISMS[name]
+    settings = entry.load()[1]
+    known = [field.name for field in fields(settings)]
+    for option in options:
+        if option not in known:
+            raise InvalidInput(f"{name} has no setting {option!r}; it has {', '.join(known)}")
+    return entry, settings(**options)
+
+
+def run(
+    mechanism: str | object,
+    data: Dataset,
+    workload: Workload,
+    epsilon: float,
+    delta: float = 0.0,
+    *,
+    neighbours: str,
+    seed: int | np.random.Generator | None = None,
+    progress: Callable[[Round[Any, Any]], None] | None = None,
+) -> Release:
+    """Spend an (epsilon, delta) budget on private data by the named mechanism, or by its settings.
+
+    Raises InvalidInput, before anything is spent, for an unknown mechanism, a wrong budget or
+    relation, or a workload over another domain.
+
+    >>> from mechanisms.census import census
+    >>> from mechanisms.workload import k_way
+    >>> data = census(500)
+    >>> run("mst", data, k_way(data.domain, 2), 1.0, 1e-6, neighbours="replace-one", seed=0)
+    <Release of mst: 17 measurements, <Ledger: 25 charges, 0.02436 of 0.02436 rho>, INSECURE>
+    """
+    from mechanisms.curator import Curator
+
+    entry, settings = named(mechanism) if isinstance(mechanism, str) else _of(mechanism)
+    function, _ = entry.load()
+    curator = Curator(data, Budget(epsilon, delta), neighbours=neighbours, seed=seed)
+    reports = {"progress": progress} if entry.rounds else {}
+    return function(curator, workload, settings, **reports)
+
+
+def _of(settings: object) -> tuple[Entry, object]:
+    for entry in MECHANISMS.values():
+        if type(settings).__module__ == entry.module:
+            return entry, settings
+    raise InvalidInput(
+        f"mechanism must be a name or the settings of a mechanism, got {type(settings).__name__}; "
+        f"names are {', '.join(MECHANISMS)}"
+    )

@@ -1,0 +1,76 @@
+"""What the tests of every mechanism share: priced draws, what an object reaches, error."""
+
+import gc
+import math
+import types
+from collections.abc import Iterator
+
+import numpy as np
+
+from mechanisms.noise import SeededNoise
+from mechanisms.workload import Workload
+from pgmkit.dataset import Dataset
+from pgmkit.model import GraphicalModel
+
+
+class Priced(SeededNoise):
+    """Real draws, each priced independently of the Curator; scores change by `weight` times l1."""
+
+    def __init__(self, relation: str, pure: bool, weight: float = 1.0) -> None:
+        super().__init__(np.random.default_rng(0))
+        l1, l2 = {"replace-one": (2, math.sqrt(2)), "add/remove": (1, 1)}[relation]
+        self.prices = {
+            "gaussian": lambda scale: l2**2 / (2 * scale**2),
+            "laplace": lambda scale: l1 / scale,
+            "softmax": lambda scale: (
+                2 * weight * l1 / scale if pure else (2 * weight * l1 / scale) ** 2 / 8
+            ),
+        }
+        self.costs: list[float] = []
+        self.exact: list[np.ndarray] = []
+
+    def gaussian(self, counts: np.ndarray, scale: float) -> np.ndarray:
+        self.costs.append(self.prices["gaussian"](scale))
+        self.exact.append(counts)
+        return super().gaussian(counts, scale)
+
+    def laplace(self, counts: np.ndarray, scale: float) -> np.ndarray:
+        self.costs.append(self.prices["laplace"](scale))
+        self.exact.append(counts)
+        return super().laplace(counts, scale)
+
+    def softmax(self, scores: np.ndarray, scale: float) -> int:
+        self.costs.append(self.prices["softmax"](scale))
+        self.exact.append(scores)
+        return super().softmax(scores, scale)
+
+
+def reachable(start: object) -> Iterator[object]:
+    """Everything an object holds, closures included, short of modules, types and globals."""
+    seen, stack = set(), [start]
+    while stack:
+        thing = stack.pop()
+        if id(thing) in seen or isinstance(thing, types.ModuleType | type):
+            continue
+        seen.add(id(thing))
+        yield thing
+        if isinstance(thing, types.FunctionType):
+            stack.extend(thing.__closure__ or ())
+            stack.extend(thing.__defaults__ or ())
+        elif isinstance(thing, types.CellType):
+            stack.append(thing.cell_contents)
+        else:
+            stack.extend(gc.get_referents(thing))
+
+
+def total_variation(data: Dataset, model: GraphicalModel | Dataset, workload: Workload) -> float:
+    truth = data.marginals(workload.cliques)
+    tables = model.marginals(workload.cliques)
+    return float(
+        np.mean(
+            [
+                np.abs(truth[c] / truth[c].sum() - tables[c] / tables[c].sum()).sum() / 2
+                for c in workload.cliques
+            ]
+        )
+    )

@@ -1,0 +1,130 @@
+"""AIM: draws against charges, annealing, limits, and accuracy against MWEM+PGM."""
+
+import math
+
+import numpy as np
+import pytest
+from pricing import Priced, reachable, total_variation
+
+from mechanisms.adaptive import Round
+from mechanisms.aim import Aim, aim, relevance, taught_nothing
+from mechanisms.budget import Budget
+from mechanisms.census import census
+from mechanisms.curator import NEIGHBOURS, Curator
+from mechanisms.mwem_pgm import mwem_pgm
+from mechanisms.release import Release
+from mechanisms.workload import Workload, downward_closure, k_way
+from pgmkit.dataset import Dataset
+from pgmkit.domain import Clique, Domain
+from pgmkit.errors import InvalidInput
+from pgmkit.junction_tree import model_cells
+from pgmkit.measurement import Measurement
+from pgmkit.model import GraphicalModel
+
+ATTRIBUTES = ["sex", "education", "work", "hours", "income"]
+
+
+def small_data(rows: int = 4177) -> Dataset:
+    return census(rows).project(ATTRIBUTES)
+
+
+def run(budget: Budget, seed: int | None = 0, **settings: float) -> tuple[Curator, Release]:
+    curator = Curator(small_data(), budget, neighbours="add/remove", seed=seed)
+    return curator, aim(curator, k_way(curator.domain, 2), Aim(**settings))
+
+
+@pytest.mark.parametrize("relation", NEIGHBOURS)
+@pytest.mark.parametrize("delta", [0.0, 1e-8])
+def test_draws_match_charges_and_the_budget(relation: str, delta: float) -> None:
+    curator = Curator(small_data(), Budget(1.0, delta), neighbours=relation)
+    # A pair of five attributes shares two with itself and one with six others: it weighs 8.
+    noise = Priced(relation, pure=delta == 0, weight=8)
+    curator._noise = noise
+    rounds: list[Round[GraphicalModel, Clique]] = []
+    release = aim(curator, k_way(curator.domain, 2), progress=rounds.append)
+    assert len(noise.costs) == 5 + 2 * len(rounds) and len(rounds) > 2
+    assert noise.costs == pytest.approx([e.cost for e in release.ledger.entries], rel=1e-9)
+    assert math.fsum(noise.costs) == pytest.approx(curator.ledger.budget.total, rel=1e-9)
+    assert math.fsum(noise.costs) <= curator.ledger.budget.total * (1 + 1e-9)
+    exact = {np.asarray(x, dtype=float).tobytes() for x in noise.exact}
+    for thing in reachable((release, rounds)):
+        assert not isinstance(thing, Curator | Dataset)
+        if isinstance(thing, np.ndarray) and thing.dtype.kind in "iuf":
+            assert np.asarray(thing, dtype=float).tobytes() not in exact
+
+
+def test_rounds_grow_fourfold_and_only_after_a_round_that_taught_nothing() -> None:
+    curator = Curator(small_data(), Budget(1.0, 1e-8), neighbours="add/remove", seed=1)
+    rounds: list[Round[GraphicalModel, Clique]] = []
+    release = aim(curator, k_way(curator.domain, 2), progress=rounds.append)
+    costs = [e.cost for e in release.ledger.entries if e.step.startswith("measure")][5:]
+    scales = [curator.expected_error(cost) for cost in costs]
+    for i in range(len(costs) - 2):  # the last round spends the rest
+        factor = 4 if taught_nothing(rounds[i], scales[i]) else 1
+        assert costs[i + 1] == pytest.approx(factor * costs[i], rel=1e-9)
+
+
+def test_the_annealing_rule() -> None:
+    domain = Domain({"a": 2})
+
+    class Fixed:
+        def __init__(self, *counts: float) -> None:
+            self.counts = np.array(counts)
+
+        def marginal(self, clique: Clique) -> np.ndarray:
+            return self.counts
+
+    for moved, expected in [(1.0, True), (3.0, False)]:
+        after = Fixed(10 + moved, 10 - moved)
+        last = Round(0, ("a",), (Measurement(("a",), [1, 1], 1.0),), Fixed(10, 10), after)
+        assert taught_nothing(last, noise=2.0) is expected
+    assert domain.size() == 2
+
+
+def test_relevance_counts_shared_attributes() -> None:
+    domain = Domain({"a": 2, "b": 2, "c": 2})
+    workload = Workload(domain, [("a", "b"), ("b", "c")], weights=[1, 3])
+    weights = relevance(workload, downward_closure(workload))
+    expected = {("a",): 1, ("b",): 4, ("c",): 3, ("a", "b"): 5, ("b", "c"): 7}
+    assert weights == expected
+
+
+def test_more_accurate_than_mwem_pgm() -> None:
+    data = census(20_000)
+    workload = k_way(data.domain, 2)
+    ours, theirs = [], []
+    for seed in range(3):
+        for errors, mechanism in [(ours, aim), (theirs, mwem_pgm)]:
+            curator = Curator(data, Budget(1.0, 1e-8), neighbours="add/remove", seed=seed)
+            errors.append(total_variation(data, mechanism(curator, workload).model, workload))
+    assert np.mean(ours) < np.mean(theirs)
+
+
+def test_the_model_stays_within_its_limit() -> None:
+    limit = 1500 * 8 / 2**20
+    curator, release = run(Budget(10.0, 1e-8), model_mb=limit)
+    assert model_cells(curator.domain, [m.clique for m in release.measurements]) <= 1500
+
+
+def test_a_seed_reproduces_the_release() -> None:
+    first, second = (run(Budget(1.0, 1e-8), seed=3)[1] for _ in range(2))
+    for a, b in zip(first.measurements, second.measurements, strict=True):
+        assert a.clique == b.clique and np.array_equal(a.values, b.values)
+    assert not first.secure
+    assert run(Budget(1.0, 1e-8), seed=None)[1].secure
+
+
+def test_refusals_come_before_spending() -> None:
+    for settings, message in [
+        ({"select_share": 1.0}, "select_share"),
+        ({"model_mb": 0.0}, "model_mb"),
+        ({"tolerance": math.nan}, "tolerance"),
+    ]:
+        with pytest.raises(InvalidInput, match=message):
+            Aim(**settings)
+    curator = Curator(small_data(), Budget(1.0, 1e-8), neighbours="add/remove", seed=0)
+    with pytest.raises(InvalidInput, match="another domain"):
+        aim(curator, k_way(Domain({"a": 2, "b": 2}), 2))
+    with pytest.raises(InvalidInput, match="no workload clique fits"):
+        aim(curator, k_way(curator.domain, 2), Aim(model_mb=1e-5))
+    assert curator.ledger.spent == 0

@@ -1,0 +1,86 @@
+"""Every mechanism by its name: runs, budgets, refusals before spending, the command line."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from pricing import reachable
+
+from mechanisms import MECHANISMS, run
+from mechanisms.census import census
+from mechanisms.cli import main
+from mechanisms.curator import NEIGHBOURS, Curator
+from mechanisms.mwem_pgm import MwemPgm
+from mechanisms.registry import named
+from mechanisms.workload import k_way
+from pgmkit.dataset import Dataset
+from pgmkit.errors import InvalidInput
+from pgmkit.table import read_csv, write_csv
+
+DATA = census(200).project(["sex", "work", "income"])
+PAIRS = k_way(DATA.domain, 2)
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+@pytest.mark.parametrize("neighbours", NEIGHBOURS)
+@pytest.mark.parametrize("delta", [0.0, 1e-6])
+def test_every_mechanism_spends_its_budget_and_answers(
+    name: str, neighbours: str, delta: float
+) -> None:
+    release = run(name, DATA, PAIRS, 1.0, delta, neighbours=neighbours, seed=0)
+    assert release.mechanism == name
+    assert release.ledger.spent == pytest.approx(release.ledger.budget.total, rel=1e-9)
+    assert release.ledger.spent <= release.ledger.budget.total * (1 + 1e-9)
+    for clique, table in release.model.marginals(PAIRS.cliques).items():
+        assert table.shape == DATA.domain.shape(clique)
+        assert table.min() >= 0 and np.isfinite(table).all()
+    assert len(release.sample(50, seed=0)) == 50
+    assert not release.secure
+    assert not [x for x in reachable(release) if isinstance(x, Curator)]
+    held = [x for x in reachable(release) if isinstance(x, Dataset)]
+    assert not held
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_every_mechanism_refuses_before_spending(name: str) -> None:
+    other = k_way(census(10).domain, 2)
+    with pytest.raises(InvalidInput, match="another domain"):
+        run(name, DATA, other, 1.0, neighbours="add/remove", seed=0)
+    for epsilon, delta in [(0.0, 0.0), (-1.0, 0.0), (float("nan"), 0.0), (1.0, 1.0), (1.0, -0.1)]:
+        with pytest.raises(InvalidInput):
+            run(name, DATA, PAIRS, epsilon, delta, neighbours="add/remove")
+    with pytest.raises(InvalidInput, match="replace-one"):
+        run(name, DATA, PAIRS, 1.0, neighbours="swap")
+
+
+def test_names_and_settings() -> None:
+    with pytest.raises(InvalidInput, match=r"known are aim, mst, mwem\+pgm"):
+        run("magic", DATA, PAIRS, 1.0, neighbours="add/remove")
+    with pytest.raises(InvalidInput, match="it has rounds, one_way_share"):
+        named("mwem+pgm", depth=3)
+    with pytest.raises(InvalidInput, match="got int"):
+        run(3, DATA, PAIRS, 1.0, neighbours="add/remove")
+    by_settings = run(MwemPgm(rounds=2), DATA, PAIRS, 1.0, neighbours="add/remove", seed=1)
+    assert by_settings.settings == MwemPgm(rounds=2)
+    for entry in MECHANISMS.values():
+        function, settings = entry.load()
+        assert callable(function) and settings() == named(entry.name)[1]
+
+
+def test_the_command_line_runs_any_of_them(tmp_path: Path) -> None:
+    write_csv(tmp_path / "data.csv", DATA)
+    (tmp_path / "schema.json").write_text(json.dumps(dict(DATA.domain.sizes)))
+    listed = CliRunner().invoke(main, ["mechanisms"]).output
+    for name in MECHANISMS:
+        assert name in listed
+        out = tmp_path / f"{name}.csv"
+        arguments = ["synth", str(tmp_path / "data.csv"), "--schema", str(tmp_path / "schema.json")]
+        arguments += ["--mechanism", name, "--epsilon", "1", "--out", str(out), "--seed", "0"]
+        result = CliRunner().invoke(main, arguments)
+        assert result.exit_code == 0, result.output
+        assert len(read_csv(out, DATA.domain)) > 0
+    arguments[arguments.index(name)] = "magic"
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 2 and "known are" in result.output

@@ -46,7 +46,7 @@ class Columns:
 
     def __init__(self, domain: Domain) -> None:
         self.domain = domain
-        self.sizes = domain.shape()
+        self.sizes = list(domain.shape())
         ends = np.cumsum(self.sizes).tolist()
         self._slices = {
             name: slice(end - size, end)
@@ -65,7 +65,9 @@ class Columns:
         >>> rows[0, 0].item()
         0.5
         """
-        return torch.cat([part.softmax(1) for part in logits.split(self.sizes, dim=1)], dim=1)
+        return torch.cat(
+            [part.softmax(1) for part in torch.split(logits, self.sizes, dim=1)], dim=1
+        )
 
     def of_cells(self, cells: Iterable[tuple[Clique, int]]) -> torch.Tensor:
         """The columns whose product answers each cell: an index for `cell_answers`.
@@ -142,7 +144,9 @@ class ProductAnswers:
             right = torch.cat([rows[:, self._columns.of(name)] for name in lasts], dim=1)
             product = self._left(rows, prefix).t() @ right / rows.shape[0]
             sizes = [self._columns.domain.sizes[name] for name in lasts]
-            for (clique, ordered), flat in zip(group, product.split(sizes, dim=1), strict=True):
+            for (clique, ordered), flat in zip(
+                group, torch.split(product, sizes, dim=1), strict=True
+            ):
                 table = flat.reshape(self._columns.domain.shape(ordered))
                 tables[clique] = table.permute([ordered.index(name) for name in clique])
         return tables

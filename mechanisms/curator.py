@@ -7,9 +7,9 @@ selects. What leaves it is noisy, and everything that leaves it is on the ledger
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -22,8 +22,9 @@ from pgmkit.measurement import Measurement
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
+    from scipy.sparse import csr_array
 
-__all__ = ["NEIGHBOURS", "Curator", "Neighbours"]
+__all__ = ["NEIGHBOURS", "Cell", "Curator", "Neighbours"]
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,13 @@ NEIGHBOURS = {
     ]
 }
 """The relations by name: one row replaced by another, or one row more or less."""
+
+
+class Cell(NamedTuple):
+    """A single counting query: one cell of a marginal, by its index in C order."""
+
+    clique: Clique
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
 
 
 class Curator:
@@ -166,6 +174,84 @@ class Curator:
             [np.abs(counts[c] - table).sum() for c, table in zip(cliques, tables, strict=True)]
         )
         return cliques[self._select(weight * (errors - penalty), weight.max(), cost)]
+
+    def choose_cells(
+        self,
+        cliques: Sequence[Clique],
+        estimates: Mapping[Clique, ArrayLike],
+        cost: float,
+        *,
+        count: int = 1,
+        exclude: Collection[Cell] = (),
+        step: str = "select",
+    ) -> list[Cell]:
+        """`count` single queries that the estimates answer badly: noisy top-k with Gumbel noise.
+
+        The score of a cell is |count in the data - estimate|, which changes by at most 1 under
+        either relation. The law is that of `count` exponential mechanisms without replacement,
+        and so is the price: rho = count / (2 scale^2) in zCDP, epsilon = 2 count / scale.
+
+        Raises InvalidInput for wrong arguments or fewer cells than `count`, BudgetExceeded if
+        cost is not available.
+        """
+        names = [self.domain.clique(clique, "candidate") for clique in cliques]
+        tables = [self._estimate(clique, estimates).reshape(-1) for clique in names]
+        starts = np.cumsum([0, *(table.size for table in tables)])
+        place = {clique: int(start) for clique, start in zip(names, starts[:-1], strict=True)}
+        allowed = np.ones(starts[-1], dtype=bool)
+        allowed[[place[cell.clique] + cell.index for cell in exclude if cell.clique in place]] = (
+            False
+        )
+        candidates = np.flatnonzero(allowed)
+        if isinstance(count, bool) or not 1 <= count <= len(candidates):
+            raise InvalidInput(
+                f"count must be at least 1 and at most the {len(candidates)} candidate cells, "
+                f"got {count!r}"
+            )
+        counts = self._marginals(names)  # may refuse: before the charge
+        self.ledger.charge(step, f"top {count} of cells, Gumbel noise", cost)
+        exact = np.concatenate([counts[clique].reshape(-1) for clique in names])
+        scores = np.abs(exact - np.concatenate(tables))[candidates]
+        scale = 2 * count / cost if self.ledger.budget.pure else math.sqrt(count / (2 * cost))
+        found = candidates[self._noise.top(scores, count, scale)]
+        owners = np.searchsorted(starts, found, side="right") - 1
+        return [
+            Cell(names[owner], int(cell - starts[owner]))
+            for owner, cell in zip(owners, found, strict=True)
+        ]
+
+    def measure_cells(
+        self, cells: Sequence[Cell], cost: float, *, step: str = "measure"
+    ) -> list[Measurement]:
+        """Each cell's count with its own exact discrete noise, the cost split evenly.
+
+        A cell's count changes by at most 1 under either relation. Raises InvalidInput for a wrong
+        cell or cost, BudgetExceeded if cost is not available.
+        """
+        if not cells:
+            raise InvalidInput("cells is empty; give at least one cell to measure")
+        for cell in cells:
+            size = self.domain.size(self.domain.clique(cell.clique))
+            if not 0 <= cell.index < size:
+                raise InvalidInput(f"cell {cell.index} of {cell.clique!r} must be in 0..{size - 1}")
+        pure = self.ledger.budget.pure
+        counts = self._marginals([cell.clique for cell in cells])  # may refuse: before the charge
+        self.ledger.charge(step, "discrete Laplace" if pure else "discrete Gaussian", cost)
+        exact = np.array([counts[cell.clique].flat[cell.index] for cell in cells], dtype=np.int64)
+        share = cost / len(cells)
+        scale = 1 / share if pure else 1 / math.sqrt(2 * share)
+        noisy = (self._noise.laplace if pure else self._noise.gaussian)(exact, scale)
+        stddev = scale * math.sqrt(2) if pure else scale
+        return [
+            Measurement(cell.clique, [value], stddev, self._selector(cell))
+            for cell, value in zip(cells, noisy, strict=True)
+        ]
+
+    def _selector(self, cell: Cell) -> csr_array:
+        """The 1 x n matrix that picks the cell from its marginal."""
+        from scipy.sparse import csr_array
+
+        return csr_array(([1.0], ([0], [cell.index])), (1, self.domain.size(cell.clique)))
 
     def _select(self, scores: NDArray[np.float64], weight: float, cost: float) -> int:
         sensitivity = weight * self.neighbours.l1

@@ -19,7 +19,7 @@ __all__ = ["ExactNoise", "Noise", "SeededNoise"]
 
 
 class Noise(Protocol):
-    """The three draws that a Curator needs."""
+    """The draws that a Curator needs."""
 
     secure: bool
 
@@ -33,6 +33,12 @@ class Noise(Protocol):
 
     def softmax(self, scores: NDArray[np.float64], scale: float) -> int:
         """An index with probability proportional to exp(score/scale): the exponential mechanism."""
+        ...
+
+    def top(self, scores: NDArray[np.float64], count: int, scale: float) -> list[int]:
+        """The `count` largest of the scores plus Gumbel noise: `softmax` again and again without
+        replacement, in one pass.
+        """
         ...
 
 
@@ -69,6 +75,14 @@ class ExactNoise:
         choose = dp.m.make_noisy_max(*space, dp.zero_concentrated_divergence(), scale=scale)
         return int(choose(scores.tolist()))
 
+    def top(self, scores: NDArray[np.float64], count: int, scale: float) -> list[int]:
+        """See Noise.top."""
+        dp = self._dp
+        space = dp.vector_domain(dp.atom_domain(T=float, nan=False)), dp.linf_distance(T=float)
+        zcdp = dp.zero_concentrated_divergence()
+        choose = dp.m.make_noisy_top_k(*space, zcdp, k=count, scale=scale)
+        return [int(index) for index in choose(np.ascontiguousarray(scores))]
+
     @staticmethod
     def _noisy(measurement: Any, counts: NDArray[np.int64]) -> NDArray[np.int64]:
         flat = np.ascontiguousarray(counts, dtype=np.int64).reshape(-1)
@@ -103,6 +117,11 @@ class SeededNoise:
     def softmax(self, scores: NDArray[np.float64], scale: float) -> int:
         """See Noise.softmax."""
         return int(np.argmax(scores / scale + self._rng.gumbel(size=scores.size)))
+
+    def top(self, scores: NDArray[np.float64], count: int, scale: float) -> list[int]:
+        """See Noise.top."""
+        noisy = scores / scale + self._rng.gumbel(size=scores.size)
+        return [int(index) for index in np.argsort(-noisy)[:count]]
 
     def _discrete_laplace(self, size: int, scale: float) -> NDArray[np.int64]:
         # The difference of two geometric variables.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -12,11 +14,27 @@ if TYPE_CHECKING:
 
     from mechanisms.budget import Ledger
     from pgmkit.dataset import Dataset
+    from pgmkit.domain import Clique, Domain
     from pgmkit.measurement import Measurement
-    from pgmkit.model import GraphicalModel
     from pgmkit.queries import FactoredQuery
 
-__all__ = ["Release"]
+__all__ = ["Model", "Release"]
+
+
+class Model(Protocol):
+    """What a release answers from; counts that sum to `total`."""
+
+    @property
+    def domain(self) -> Domain: ...
+    @property
+    def total(self) -> float: ...
+    def marginal(self, attrs: Iterable[str]) -> NDArray[np.float64]: ...
+    def marginals(
+        self, cliques: Iterable[Iterable[str]]
+    ) -> Mapping[Clique, NDArray[np.float64]]: ...
+    def answer(self, query: FactoredQuery) -> NDArray[np.float64]: ...
+    def sample(self, n: int, rng: np.random.Generator) -> Dataset: ...
+    def save(self, path: str | os.PathLike[str]) -> None: ...
 
 
 @dataclass(frozen=True, repr=False)
@@ -27,7 +45,7 @@ class Release:
     """
 
     mechanism: str
-    model: GraphicalModel
+    model: Model
     measurements: tuple[Measurement, ...]
     ledger: Ledger
     settings: object

@@ -3,8 +3,8 @@
     python -m benchmarks.counting [--rows 1000000]
 
 Prints CPU and wall seconds (best of the repetitions, one thread) and writes them with the machine
-to benchmarks/results/counting.json. Rows are drawn at random over ADULT's domain; with the folder
-of adult.csv in PGMKIT_DATA they are also resampled from it.
+to benchmarks/results/counting.json, with a plot beside it. Rows are drawn at random over ADULT's
+domain; with the folder of adult.csv in PGMKIT_DATA they are also resampled from it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.common import machine, table, write_results
+from benchmarks.common import RESULTS, machine, table, write_results
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique, Domain
 from pgmkit.table import read_csv
@@ -78,6 +79,24 @@ def measure(count: Callable[[], Tables], repeat: int) -> dict[str, float]:
     return {"cpu_s": min(cpu), "wall_s": min(wall)}
 
 
+def plot(results: list[dict[str, Any]]) -> None:
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    matplotlib.rcParams["svg.hashsalt"] = "counting"
+    figure, axis = pyplot.subplots(figsize=(4.8, 3.2))
+    for source, way in sorted({(result["source"], result["way"]) for result in results}):
+        timed = [r for r in results if (r["source"], r["way"]) == (source, way)]
+        ks, seconds = [r["k"] for r in timed], [r["cpu_s"] for r in timed]
+        axis.plot(ks, seconds, "o-", label=f"{way}, {source} rows")
+    axis.set(yscale="log", xticks=(1, 2, 3), xlabel="attributes a marginal", ylabel="CPU seconds")
+    axis.legend(fontsize=7)
+    figure.tight_layout()
+    figure.savefig(RESULTS / "counting.svg", metadata={"Date": None})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Time the counting of many marginals.")
     parser.add_argument("--rows", type=int, default=1_000_000)
@@ -102,6 +121,7 @@ def main() -> None:
     print(table(list(results[0]), [list(result.values()) for result in results]))
     record = {"machine": machine(), "rows": arguments.rows, "threads": 1, "results": results}
     print(f"wrote {write_results('counting', record)}")
+    plot(results)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,108 @@
+"""The benchmarks that can run anywhere, on tiny settings; the figures' own arithmetic."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks import adaptive, adaptive_report, adaptive_run
+from benchmarks.adaptive_report import Summary
+
+REPOSITORY = Path(__file__).parent.parent
+MODULES = ("adaptive", "counting", "estimation", "gpu", "marginals", "mwem_pgm")
+MARKED = "# Benchmarks\n<!-- adaptive: begin -->\nold\n<!-- adaptive: end -->\nafter\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", MODULES)
+def test_every_benchmark_explains_itself(module: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", f"benchmarks.{module}", "--help"],
+        cwd=REPOSITORY, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0 and "usage" in done.stdout, done.stderr
+
+
+def test_a_run_reports_its_errors_resumes_and_fills_the_readme(tmp_path: Path) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text(MARKED)
+    asked = ["--dataset", "census", "--mechanisms", "mwem+pgm", "--epsilons", "1", "--seeds", "1"]
+    adaptive.main(asked, tmp_path, readme)
+    (line,) = (tmp_path / "adaptive.jsonl").read_text().splitlines()
+    run = json.loads(line)
+    assert 0 < run["mean"] < run["rmse"] < run["max"] < 0.2
+    assert run["seconds"] > 0 and run["peak_mb"] > 50 and run["process_seconds"] > run["seconds"]
+    adaptive.main(asked, tmp_path, readme)  # resumes: nothing left to run
+    assert (tmp_path / "adaptive.jsonl").read_text().splitlines() == [line]
+    written = readme.read_text()
+    assert "old" not in written and written.startswith("# Benchmarks") and "after" in written
+
+
+def test_errors_are_fractions_over_all_cells() -> None:
+    truth = {("a",): np.array([6, 4]), ("b",): np.array([5, 5, 0])}
+    answers = {("a",): np.array([10.0, 10.0]), ("b",): np.array([10.0, 6.0, 4.0])}
+    figures = adaptive_run.errors(truth, answers, 10, 20)
+    gaps = np.array([-0.1, 0.1, 0.0, -0.2, 0.2])
+    assert figures["max"] == pytest.approx(0.2)
+    assert figures["mean"] == pytest.approx(np.abs(gaps).mean())
+    assert figures["rmse"] == pytest.approx(np.sqrt((gaps**2).mean()))
+    assert adaptive_run.mean_variation(truth, answers, 10, 20) == pytest.approx((0.1 + 0.2) / 2)
+
+
+def test_what_was_run_or_refused_is_not_run_again() -> None:
+    grid = [("adult", "mwem", e, s) for e in (0.1, 1.0) for s in (0, 1)]
+    done: list[dict[str, Any]] = [
+        {"dataset": "adult", "mechanism": "mwem", "epsilon": 0.1, "seed": 0}
+    ]
+    assert adaptive.to_do(grid, done) == grid[1:]
+    assert adaptive.to_do(grid, [{**done[0], "refused": "too large"}]) == []
+
+
+def test_a_failed_run_is_counted_and_the_others_go_on(tmp_path: Path) -> None:
+    def worker(_module: str, request: dict[str, Any]) -> dict[str, Any]:
+        if request["seed"] == 0:
+            raise SystemExit("broken")
+        return {"max": 1.0, "mean": 1.0, "rmse": 1.0, "pairs": None, "seconds": 1.0}
+
+    tasks = [("census", "x", 1.0, seed) for seed in range(3)]
+    path = tmp_path / "runs.jsonl"
+    assert adaptive.run_all(tasks, {"x": ("x", {})}, path, 2, worker) == 1
+    assert sorted(run["seed"] for run in adaptive.read_runs(path)) == [1, 2]
+
+
+def test_summaries_are_means_over_seeds_and_verdicts_allow_one_standard_error() -> None:
+    figures = [{"max": m, "mean": 0.2, "rmse": 0.3} for m in (1.0, 2.0, 3.0)]
+    same = {"dataset": "adult", "mechanism": "pep", "epsilon": 1.0}
+    ours = adaptive_report.summarise([{**same, **f} for f in figures])["adult", "pep", 1.0]
+    assert (ours.seeds, ours.value("max")) == (3, 2.0)
+    assert ours.error("max") == pytest.approx(1 / np.sqrt(3))
+    near = Summary(3, {"max": 1.5, "mean": 0.2, "rmse": 0.3}, {})
+    far = Summary(3, {"max": 1.4, "mean": 0.2, "rmse": 0.2}, {})
+    assert adaptive_report.verdict(ours, near) == "yes"
+    assert adaptive_report.verdict(ours, far) == "no: max, rmse"
+    assert adaptive_report.verdict(ours, None) == "-"
+
+
+def test_the_best_row_of_a_baseline_counts(tmp_path: Path) -> None:
+    path = tmp_path / "baselines.csv"
+    header = "alg,dataset,eps,hyper,seeds,max,max_sd,mean,mean_sd,rmse,rmse_sd,wall_s,cpu_s\n"
+    rows = "gem,adult,1.0,a,3,.2,.01,.1,.01,.1,.01,5,\ngem,adult,1.0,b,3,.1,.01,.2,.01,.1,nan,5,4\n"
+    path.write_text(header + rows + "gem_full,adult,1.0,c,1,.05,nan,.3,nan,.1,nan,5,4\n")
+    baselines = adaptive_report.read_baselines(path)
+    assert baselines["adult", "gem", 1.0].value("max") == 0.1
+    strictest = adaptive_report.opponent(("adult", "gem", 1.0), baselines)
+    assert strictest is not None and strictest.value("max") == 0.05 and strictest.error("max") == 0
+    assert adaptive_report.opponent(("adult", "aim", 1.0), baselines) is None
+    assert adaptive_report.read_baselines(None) == {}
+
+
+def test_unknown_mechanisms_are_refused_by_name() -> None:
+    options = adaptive.parse(["--mechanisms", "gemm"])
+    with pytest.raises(SystemExit, match=r"unknown mechanism 'gemm'; known: .*aim"):
+        adaptive.grid(options, {"aim": ("aim", {})})

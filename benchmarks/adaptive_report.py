@@ -189,21 +189,31 @@ def _spread(summary: Summary, metric: str) -> str:
 
 
 def peer_table(summaries: Mapping[Key, Summary]) -> str:
+    """Ours above the peer's; "no worse" allows one standard error of ours, figure by figure."""
     header = (
         "side", "seeds", "whole process s", "mechanism s", "CPU s", "MB", "pairs TV", "3-way max",
-        "mean", "RMSE",
+        "mean", "RMSE", "no worse",
     )  # fmt: skip
+    errors = ("pairs", *METRICS)
     rows: list[list[Any]] = []
     for (dataset, mechanism, _), ours in sorted(summaries.items()):
         if dataset != "adult-all":
             continue
-        figures = ("process_seconds", "seconds", "cpu_seconds", "peak_mb", "pairs", *METRICS)
-        rows.append([mechanism, ours.seeds, *(ours.means[name] for name in figures)])
-        if (peer := PEERS.get(mechanism)) is not None:
-            rows.append(
-                [f"{peer['name']}, another machine", None, peer["seconds"], None, None,
-                 peer.get("mb"), *(peer.get(m) for m in ("pairs", *METRICS))]
-            )  # fmt: skip
+        peer = PEERS.get(mechanism, {})
+        worse = [
+            name
+            for name in errors
+            if name in peer and ours.value(name) > peer[name] + ours.error(name)
+        ]
+        said = f"no: {', '.join(worse)}" if worse else "yes"
+        costs = [ours.means[name] for name in ("process_seconds", "seconds", "cpu_seconds")]
+        spreads = [_spread(ours, name) for name in errors]
+        memory = ours.means["peak_mb"]
+        rows.append([mechanism, ours.seeds, *costs, memory, *spreads, said if peer else None])
+        if peer:
+            figures = [peer.get(name) for name in ("mb", *errors)]
+            side = f"{peer['name']}, another machine"
+            rows.append([side, None, peer["seconds"], None, None, *figures, None])
     return table(header, rows)
 
 
@@ -258,7 +268,9 @@ def plot(
     baselines: Mapping[Key, Summary],
     folder: Path = RESULTS,
 ) -> Path:
-    """Errors against epsilon, one line a mechanism, its baseline dashed in the same colour."""
+    """Errors against epsilon: one line a mechanism, its baseline dashed in the same colour;
+    baselines that no mechanism here stands against dashed in grey.
+    """
     import matplotlib
 
     matplotlib.use("svg")
@@ -266,16 +278,20 @@ def plot(
 
     matplotlib.rcParams["svg.hashsalt"] = "adaptive"
     names = sorted({key[1] for key in summaries if key[0] == dataset})
+    opposed = {algorithm for name in names for algorithm in BASELINES.get(name, ())}
+    others = sorted({key[1] for key in baselines if key[0] == dataset} - opposed)
     colours = pyplot.get_cmap("tab20")(np.linspace(0, 1, max(2, len(names))))
     figure, axes = pyplot.subplots(1, 3, figsize=(12, 4.2))
     for axis, metric in zip(axes, METRICS, strict=True):
+        for algorithm in others:
+            points = _points(dataset, algorithm, baselines, metric)
+            axis.plot(*zip(*points, strict=True), "--", color="0.75", linewidth=1)
+            axis.annotate(algorithm, points[-1], fontsize=5, color="0.5")
         for name, colour in zip(names, colours, strict=True):
             keys = sorted(key for key in summaries if key[:2] == (dataset, name))
-            axis.errorbar(
-                [key[2] for key in keys], [summaries[key].value(metric) for key in keys],
-                [summaries[key].error(metric) for key in keys], marker=".", color=colour,
-                label=name,
-            )  # fmt: skip
+            points = _points(dataset, name, summaries, metric)
+            spreads = [summaries[key].error(metric) for key in keys]
+            axis.errorbar(*zip(*points, strict=True), spreads, marker=".", color=colour, label=name)
             rivals = [(key[2], opponent(key, baselines)) for key in keys]
             known = [(epsilon, rival.value(metric)) for epsilon, rival in rivals if rival]
             if known:
@@ -288,6 +304,13 @@ def plot(
     figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)
     return path
+
+
+def _points(
+    dataset: str, name: str, summaries: Mapping[Key, Summary], metric: str
+) -> list[tuple[float, float]]:
+    keys = sorted(key for key in summaries if key[:2] == (dataset, name))
+    return [(key[2], summaries[key].value(metric)) for key in keys]
 
 
 def replace_section(readme: Path, text: str) -> None:

@@ -185,12 +185,12 @@ class ProductMixtureModel:
             raise InvalidInput(f"total must be a finite number above 0, got {total!r}")
         self.total = float(total)
 
-    def marginal(self, clique: Sequence[str]) -> Array:
-        """The marginal in counts, axes in the clique's order."""
-        checked = self.domain.clique(clique)
+    def marginal(self, attrs: Iterable[str]) -> Array:
+        """The marginal over `attrs` in counts, axes in their order."""
+        checked = self.domain.clique(attrs)
         return self.marginals([checked])[checked]
 
-    def marginals(self, cliques: Iterable[Sequence[str]]) -> dict[Clique, Array]:
+    def marginals(self, cliques: Iterable[Iterable[str]]) -> dict[Clique, Array]:
         """Marginals in counts by clique, in batched matrix products."""
         checked = [self.domain.clique(clique) for clique in cliques]
         tables = ProductAnswers(self._columns, checked)(torch.from_numpy(self._tensor_rows()))

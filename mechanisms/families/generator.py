@@ -1,0 +1,87 @@
+"""GEM's generator: a network that turns a fixed batch of Gaussian noise into product rows.
+
+Liu, Vietri and Wu (2021), section 5.1 and appendix B.1: G(z) is a row of per-attribute
+probabilities, and the batch z_1 ... z_B stands for B sub-populations. Each hidden layer is linear,
+normalised over the batch, rectified, and passed on beside its own input.
+
+The batch is drawn once and belongs to the model. Normalisation is always by the batch's own mean
+and variance (training mode), so a row depends on the whole batch and there are no running
+statistics: an average of generators is the average of all there is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch.nn import functional
+
+from mechanisms.families.product_mixture import Columns
+
+__all__ = ["Generator"]
+
+
+class Generator(torch.nn.Module):
+    """Product rows (batch x columns.width, float32) from `batch` fixed noise vectors.
+
+    `noise_width` is the length of a noise vector and `hidden` the widths of the hidden layers: the
+    paper's network is 512 and (1024, 1024). Weights and noise come from `random` (on the CPU, so
+    that they do not depend on the device) and nothing else.
+
+    >>> from pgmkit.domain import Domain
+    >>> columns = Columns(Domain({"a": 2, "b": 3}))
+    >>> generator = Generator(columns, 4, (8, 8), 10, torch.Generator().manual_seed(0))
+    >>> generator().shape
+    torch.Size([10, 5])
+    """
+
+    noise: torch.Tensor
+
+    def __init__(
+        self,
+        columns: Columns,
+        noise_width: int,
+        hidden: Sequence[int],
+        batch: int,
+        random: torch.Generator,
+    ) -> None:
+        super().__init__()
+        self._columns = columns
+        widths = [noise_width]
+        for layer in hidden:
+            widths.append(widths[-1] + layer)
+        self.weights = torch.nn.ParameterList(
+            _linear(fan_in, fan_out, random)
+            for fan_in, fan_out in zip(widths, [*hidden, columns.width], strict=True)
+        )
+        # The normalisation's shift makes a bias of the hidden layers redundant.
+        self.scales = torch.nn.ParameterList(torch.ones(layer) for layer in hidden)
+        self.shifts = torch.nn.ParameterList(torch.zeros(layer) for layer in hidden)
+        self.bias = torch.nn.Parameter(torch.zeros(columns.width))
+        self.register_buffer("noise", torch.randn(batch, noise_width, generator=random))
+
+    def forward(self) -> torch.Tensor:
+        """The rows; differentiable in the weights."""
+        values = self.noise
+        for weight, scale, shift in zip(self.weights, self.scales, self.shifts, strict=False):
+            hidden = functional.linear(values, weight)
+            normal = functional.batch_norm(hidden, None, None, scale, shift, training=True)
+            values = torch.cat([functional.relu(normal), values], dim=1)
+        return self._columns.softmax(functional.linear(values, self.weights[-1], self.bias))
+
+    def weights_now(self) -> tuple[torch.Tensor, ...]:
+        """A copy of all weights, to keep."""
+        return tuple(parameter.detach().clone() for parameter in self.parameters())
+
+    @torch.no_grad()
+    def set_weights(self, weights: Sequence[torch.Tensor]) -> None:
+        """Take the weights of `weights_now`, or an average of such."""
+        for parameter, weight in zip(self.parameters(), weights, strict=True):
+            parameter.copy_(weight)
+
+
+def _linear(fan_in: int, fan_out: int, random: torch.Generator) -> torch.Tensor:
+    # torch's own law for linear layers, from our generator.
+    bound = 1 / math.sqrt(fan_in)
+    return torch.empty(fan_out, fan_in).uniform_(-bound, bound, generator=random)

@@ -1,0 +1,225 @@
+"""GEM and GEM-Pub: generative networks with the exponential mechanism.
+
+Liu, Vietri and Wu, "Iterative Methods for Private Synthetic Data" (2021), Algorithms 2 and 3: in
+each round the worst answered queries are selected and measured, and a generator of product rows
+is trained on all noisy answers so far. What the paper leaves open is decided here:
+
+- The fixed noise batch is part of the model; normalisation uses the batch (see `Generator`).
+- With eps_0 of section 3.1 selection scores are exp(alpha eps_0 n |error|), so selecting costs
+  alpha^2 and measuring (1 - alpha)^2 parts of eps_0^2 / 2; k queries a round cost k times that.
+- The threshold gamma is half of a moving average (beta 1/2) of the largest error on *noisy* past
+  answers: the true error would leak.
+- An update is a new Adam with a cosine schedule on the mean absolute error over the active set:
+  the at most `worst` measured queries whose error is at least gamma.
+- Measured queries are not selected again.
+- The result's weights are a moving average over the last half of the rounds.
+- An error within one standard deviation of its own noise is not trained on.
+- Noisy answers enter the training within [0, n], where answers of any data lie; what is released
+  as a measurement is as drawn.
+- Not in the paper: a share of the budget measures the one-way marginals first.
+
+The networks compute in float32: answers are accurate to about 1e-6 of the total.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from mechanisms.adaptive import Round, adapt
+from mechanisms.curator import Curator
+from mechanisms.families.generator import Generator
+from mechanisms.families.product_mixture import Columns, ProductAnswers, ProductMixtureModel
+from mechanisms.families.targets import one_thread
+from mechanisms.families.training import GemState, pretrain, trainer
+from mechanisms.query_rounds import (
+    CellRounds,
+    MarginalRounds,
+    check_device,
+    check_queries,
+    check_settings,
+    default_rounds,
+    measure_one_way,
+)
+from mechanisms.release import Release
+from mechanisms.workload import Workload
+from pgmkit.dataset import Dataset
+from pgmkit.domain import Clique, Domain
+from pgmkit.errors import InvalidInput
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Tables = Mapping[Clique, NDArray[np.float64]]
+
+__all__ = ["Gem", "gem"]
+
+
+@dataclass(frozen=True)
+class Gem:
+    """Settings of GEM; none may be chosen by looking at private data.
+
+    `rounds`: T; None for a rule from the rows and the budget (see `default_rounds`).
+    `queries`: k of a round. `alpha`: the weight of selecting against measuring; None for the
+    paper's 0.67, or 0.5 for whole marginals. `one_way_share`: of the budget, for the one-way
+    marginals before the rounds; 0, as in the paper, needs a public total.
+    `select`: single "queries", or whole "marginals" (the marginal trick of appendix A.1, trained
+    on squared errors in units of the noise as appendix D.4 does on squared errors).
+
+    `noise_width`, `hidden`, `rows`: of the generator and its batch B. The paper's 512,
+    (1024, 1024), 1000 costs about eight times the default and gains little.
+    `learning_rate`, `steps` (Tmax), `worst` (of the active set): of an update. `smoothing`: of the
+    average of the weights. `gradient`: "exact", or "reinforce" from `records` of each row, which
+    needs no derivative of a query (appendix B.3). `pretrain_steps`, `pretrain_rate`: on public
+    data. `device`: "cpu" or "cuda". `seed`: of the first weights, the noise batch and the
+    estimator's records; it protects nothing and need not be secret.
+
+    Raises InvalidInput for values out of range or a device that is not there.
+    """
+
+    rounds: int | None = None
+    queries: int = 1
+    alpha: float | None = None
+    one_way_share: float = 0.2
+    select: Literal["queries", "marginals"] = "queries"
+    noise_width: int = 128
+    hidden: tuple[int, ...] = (256, 256)
+    rows: int = 1000
+    learning_rate: float = 1e-3
+    steps: int = 100
+    worst: int = 100
+    smoothing: float = 0.9
+    gradient: Literal["exact", "reinforce"] = "exact"
+    records: int = 10
+    pretrain_steps: int = 2000
+    pretrain_rate: float = 2e-3
+    device: str = "cpu"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_settings(
+            self,
+            whole=["queries", "noise_width", "rows", "steps", "worst", "records", "pretrain_steps"],
+            positive=["learning_rate", "pretrain_rate"],
+            fractions=["smoothing"],
+        )
+        if self.rows < 2:
+            raise InvalidInput("rows must be 2 or more: they are normalised over the batch")
+        if not self.hidden or any(width < 1 for width in self.hidden):
+            raise InvalidInput(f"hidden must be widths of 1 or more, got {self.hidden!r}")
+        if self.alpha is not None and not 0 < self.alpha < 1:
+            raise InvalidInput(f"alpha must be above 0 and below 1, or None; got {self.alpha!r}")
+        for name, known in [("select", _SELECT), ("gradient", _GRADIENT)]:
+            if getattr(self, name) not in known:
+                raise InvalidInput(
+                    f"{name} must be one of {', '.join(known)}; got {getattr(self, name)!r}"
+                )
+        if self.select == "marginals" and self.queries != 1:
+            raise InvalidInput("queries must be 1 where whole marginals are selected")
+        check_device(self.device)
+
+
+_SELECT = ("queries", "marginals")
+_GRADIENT = ("exact", "reinforce")
+_ROUNDS = {"queries": 1.4, "marginals": 0.35}
+# Public data leave less to find: fewer rounds, each with less noise.
+_PUBLIC_ROUNDS = 0.35
+
+
+def gem(
+    curator: Curator,
+    workload: Workload,
+    settings: Gem | None = None,
+    *,
+    public: Dataset | None = None,
+    progress: Callable[[Round[GemState, Any]], None] | None = None,
+) -> Release:
+    """Spend all that remains of the Curator's budget on a generator for the workload.
+
+    With `public` data (GEM-Pub) the generator is first fitted to their marginals; they may lack
+    attributes. `progress` is called with each finished Round. The Release's model is the mixture
+    of the averaged generator's rows.
+
+    Raises InvalidInput, before anything is spent, for a workload or public data over another
+    domain, unequal weights of single queries, more queries than there are, or
+    one_way_share = 0 where the total is private.
+    """
+    settings = settings or Gem()
+    domain = curator.domain
+    check_queries(curator, workload, settings)
+    with one_thread():
+        columns = Columns(domain)
+        random = torch.Generator().manual_seed(settings.seed)
+        generator = Generator(
+            columns, settings.noise_width, settings.hidden, settings.rows, random
+        ).to(settings.device)
+        if public is not None:
+            _check_public(domain, workload, public)
+            pretrain(generator, columns, workload.cliques, public, settings)
+        state = GemState(generator.weights_now(), generator().detach())
+
+        first, total = measure_one_way(curator, settings.one_way_share)
+        rounds = _rounds(curator, workload, settings, total, public is not None)
+        update = trainer(generator, columns, settings, rounds, total)
+        if first:
+            # The averages are over rounds.
+            state = replace(update(state, first), average=None, error=None, round=0)
+        if settings.select == "queries":
+            steps: Any = CellRounds(curator, workload, rounds, settings.queries, _split(settings))
+        else:
+            steps = MarginalRounds(curator, workload, rounds, _split(settings))
+        tables = ProductAnswers(columns, workload.cliques)
+        state, measurements = adapt(
+            state,
+            first,
+            select=lambda state, _last: steps.select(lambda: _counts(tables, state.rows, total)),
+            measure=steps.measure,
+            update=update,
+            progress=progress,
+        )
+        generator.set_weights(state.average or state.weights)
+        rows = generator().detach().double().cpu().numpy()
+    name = "gem" if public is None else "gem-pub"
+    model = ProductMixtureModel(domain, rows, total)
+    return Release(name, model, measurements, curator.ledger, settings)
+
+
+def _split(settings: Gem) -> float:
+    """The selection's share of a round's zCDP: alpha^2 / (alpha^2 + (1 - alpha)^2), section 3.1."""
+    alpha = settings.alpha or (0.67 if settings.select == "queries" else 0.5)
+    return alpha**2 / (alpha**2 + (1 - alpha) ** 2)
+
+
+def _rounds(curator: Curator, workload: Workload, settings: Gem, total: float, public: bool) -> int:
+    """The rounds asked for, or by the rule but no more than there is to measure."""
+    if settings.rounds is not None:
+        return settings.rounds
+    factor = _ROUNDS[settings.select] * (_PUBLIC_ROUNDS if public else 1.0)
+    if settings.select == "marginals":
+        available = len(workload)
+    else:
+        available = sum(workload.domain.size(c) for c in workload.cliques) // settings.queries
+    return max(1, min(available, default_rounds(curator, total, factor)))
+
+
+def _counts(tables: ProductAnswers, rows: torch.Tensor, total: float) -> Tables:
+    return {clique: table.double().cpu().numpy() * total for clique, table in tables(rows).items()}
+
+
+def _check_public(domain: Domain, workload: Workload, public: Dataset) -> None:
+    for name in public.domain:
+        if name not in domain or public.domain.sizes[name] != domain.sizes[name]:
+            raise InvalidInput(
+                f"the public data's attribute {name!r} of size {public.domain.sizes[name]} must be "
+                f"one of the private domain's, of the same size; leave it out or recode it"
+            )
+    if not any(all(name in public.domain for name in clique) for clique in workload.cliques):
+        raise InvalidInput(
+            "the public data hold no workload clique whole; use others, or run without public data"
+        )
+    if len(public) == 0:
+        raise InvalidInput("the public data have no rows; run without public data")

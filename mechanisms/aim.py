@@ -49,7 +49,7 @@ class Aim:
 
     model_mb: float = 80.0
     select_share: float = 0.1
-    tolerance: float = 1.0
+    tolerance: float = 0.3
 
     def __post_init__(self) -> None:
         if not 0 < self.select_share < 1:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 __all__ = ["affordable", "check_fits_workload", "estimator"]
 
 _CELL_BYTES = 8
+_WORTH_A_SEARCH = 4.0
+"""Factor by which a better elimination order may shrink a model; beyond it none is looked for."""
+_SEARCH_SECONDS = 0.02
 
 
 def estimator(
@@ -48,12 +51,22 @@ def affordable(
     Where none does, those that keep it within `fallback_mb`. One of them always fits once a
     candidate has been measured: that candidate again.
     """
-    sizes = [_megabytes(domain, [*measured, candidate]) for candidate in candidates]
     for limit in (limit_mb, fallback_mb):
-        fitting = [c for c, size in zip(candidates, sizes, strict=True) if size <= limit]
+        fitting = [c for c in candidates if _fits(domain, [*measured, c], limit)]
         if fitting:
             return fitting
     return []
+
+
+def _fits(domain: Domain, cliques: Sequence[Clique], limit_mb: float) -> bool:
+    """Whether the junction tree fits; a quick size first, a search for a better tree if close."""
+    from pgmkit.junction_tree import junction_tree
+
+    size = _megabytes(domain, cliques)
+    if limit_mb < size <= _WORTH_A_SEARCH * limit_mb:
+        tree = junction_tree(domain, cliques, seconds=_SEARCH_SECONDS)
+        size = tree.bytes(_CELL_BYTES) / 2**20
+    return size <= limit_mb
 
 
 def _megabytes(domain: Domain, cliques: Sequence[Clique]) -> float:

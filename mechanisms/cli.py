@@ -231,8 +231,8 @@ def _run(
     # disable=None: a bar on a terminal, nothing in a pipe.
     with tqdm(disable=None if entry.rounds else True, unit="round") as bar:
 
-        def show(finished: Round[Any, tuple[str, ...]]) -> None:
-            bar.set_postfix_str(" x ".join(finished.picked))
+        def show(finished: Round[Any, Any]) -> None:
+            bar.set_postfix_str(" x ".join(finished.measurements[0].clique))
             bar.update()
 
         epsilon, delta = budget

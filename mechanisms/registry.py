@@ -64,6 +64,13 @@ _ENTRIES = [
         "MwemPgm",
         "one-way marginals, then a fixed number of adaptively selected ones",
     ),
+    Entry(
+        "gem",
+        "mechanisms.gem",
+        "gem",
+        "Gem",
+        "a generator network trained on adaptively selected queries; for many attributes",
+    ),
 ]
 MECHANISMS = {entry.name: entry for entry in _ENTRIES}
 """All mechanisms by name."""

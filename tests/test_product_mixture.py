@@ -1,0 +1,91 @@
+"""Mixtures of product rows against the joint they stand for."""
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from mechanisms.families.generator import Generator
+from mechanisms.families.product_mixture import (
+    Columns,
+    ProductAnswers,
+    ProductMixtureModel,
+    cell_answers,
+)
+from pgmkit.domain import Domain
+from pgmkit.errors import InvalidInput
+from pgmkit.queries import FactoredQuery, prefix
+
+DOMAIN = Domain({"a": 2, "b": 3, "c": 2, "d": 4})
+CLIQUES = [(x,) for x in DOMAIN] + [c for k in (2, 3) for c in itertools.permutations(DOMAIN, k)][
+    ::5
+]
+
+
+def random_rows(count: int = 7) -> np.ndarray:
+    rng = np.random.default_rng(0)
+    return np.hstack([rng.dirichlet(np.ones(size), count) for size in DOMAIN.shape()])
+
+
+def joint(rows: np.ndarray, total: float = 1.0) -> np.ndarray:
+    """The mean of the outer products of every row's distributions."""
+    columns = Columns(DOMAIN)
+    parts = [rows[:, columns.of(name)] for name in DOMAIN]
+    return np.einsum("ka,kb,kc,kd->abcd", *parts) * total / len(rows)
+
+
+def summed(table: np.ndarray, clique: tuple[str, ...]) -> np.ndarray:
+    kept = [name for name in DOMAIN if name in clique]
+    away = tuple(i for i, name in enumerate(DOMAIN) if name not in clique)
+    return table.sum(axis=away).transpose([kept.index(name) for name in clique])
+
+
+def test_answers_of_marginals_and_cells() -> None:
+    rows = random_rows()
+    columns = Columns(DOMAIN)
+    tensor = torch.as_tensor(rows)
+    table = joint(rows)
+    for clique, found in ProductAnswers(columns, CLIQUES)(tensor).items():
+        np.testing.assert_allclose(found.numpy(), summed(table, clique), rtol=1e-12)
+    cells = [(c, i) for c in CLIQUES for i in (0, DOMAIN.size(c) - 1)]
+    found = cell_answers(tensor, columns.of_cells(cells)).numpy()
+    expected = [summed(table, c).flat[i] for c, i in cells]
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_model_answers_and_samples(tmp_path: Path) -> None:
+    rows = random_rows()
+    model = ProductMixtureModel(DOMAIN, rows, 500.0)
+    table = joint(rows, 500.0)
+    for clique, found in model.marginals(CLIQUES).items():
+        np.testing.assert_allclose(found, summed(table, clique), rtol=1e-10)
+    query = FactoredQuery({"d": prefix(4), "a": [1.0, -1.0]})
+    expected = np.einsum("abcd,xd,a->x", table, prefix(4), [1.0, -1.0])
+    np.testing.assert_allclose(model.answer(query).ravel(), expected, rtol=1e-10)
+    assert float(model.answer(FactoredQuery({}))) == pytest.approx(500.0)
+    data = model.sample(100_000, np.random.default_rng(0))
+    found = data.marginal(DOMAIN.attributes) / 100_000
+    assert np.abs(found - table / 500).max() < 0.005
+    model.save(tmp_path / "m")
+    loaded = ProductMixtureModel.load(tmp_path / "m")
+    np.testing.assert_allclose(loaded.marginal(("b", "d")), model.marginal(("b", "d")), rtol=1e-12)
+
+
+def test_the_generator_is_reproducible_and_on_the_simplex() -> None:
+    columns = Columns(DOMAIN)
+    first, second = (
+        Generator(columns, 8, (16,), 20, torch.Generator().manual_seed(3))() for _ in range(2)
+    )
+    assert torch.equal(first, second) and first.shape == (20, columns.width)
+    for name in DOMAIN:
+        sums = first[:, columns.of(name)].sum(1)
+        torch.testing.assert_close(sums, torch.ones(20), rtol=1e-5, atol=1e-5)
+
+
+def test_rows_off_the_simplex_are_refused() -> None:
+    rows = random_rows()
+    for bad in (rows * 2, rows[:, :-1], np.full_like(rows, np.nan)):
+        with pytest.raises(InvalidInput):
+            ProductMixtureModel(DOMAIN, bad, 10.0)

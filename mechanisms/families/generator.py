@@ -48,27 +48,25 @@ class Generator(torch.nn.Module):
     ) -> None:
         super().__init__()
         self._columns = columns
-        widths = [noise_width]
-        for layer in hidden:
-            widths.append(widths[-1] + layer)
-        self.weights = torch.nn.ParameterList(
-            _linear(fan_in, fan_out, random)
-            for fan_in, fan_out in zip(widths, [*hidden, columns.width], strict=True)
-        )
+        inputs = [noise_width]
+        self.layers = torch.nn.ModuleList()
+        for width in (*hidden, columns.width):
+            self.layers.append(_Linear(inputs, width, random))
+            inputs.append(width)
         # The normalisation's shift makes a bias of the hidden layers redundant.
-        self.scales = torch.nn.ParameterList(torch.ones(layer) for layer in hidden)
-        self.shifts = torch.nn.ParameterList(torch.zeros(layer) for layer in hidden)
+        self.scales = torch.nn.ParameterList(torch.ones(width) for width in hidden)
+        self.shifts = torch.nn.ParameterList(torch.zeros(width) for width in hidden)
         self.bias = torch.nn.Parameter(torch.zeros(columns.width))
         self.register_buffer("noise", torch.randn(batch, noise_width, generator=random))
 
     def forward(self) -> torch.Tensor:
         """The rows; differentiable in the weights."""
-        values = self.noise
-        for weight, scale, shift in zip(self.weights, self.scales, self.shifts, strict=False):
-            hidden = functional.linear(values, weight)
-            normal = functional.batch_norm(hidden, None, None, scale, shift, training=True)
-            values = torch.cat([functional.relu(normal), values], dim=1)
-        return self._columns.softmax(functional.linear(values, self.weights[-1], self.bias))
+        values = [self.noise]
+        *hidden, last = self.layers
+        for layer, scale, shift in zip(hidden, self.scales, self.shifts, strict=True):
+            normal = functional.batch_norm(layer(values), None, None, scale, shift, training=True)
+            values.append(functional.relu(normal))
+        return self._columns.softmax(last(values) + self.bias)
 
     def weights_now(self) -> tuple[torch.Tensor, ...]:
         """A copy of all weights, to keep."""
@@ -81,7 +79,22 @@ class Generator(torch.nn.Module):
             parameter.copy_(weight)
 
 
-def _linear(fan_in: int, fan_out: int, random: torch.Generator) -> torch.Tensor:
-    # torch's own law for linear layers, from our generator.
-    bound = 1 / math.sqrt(fan_in)
-    return torch.empty(fan_out, fan_in).uniform_(-bound, bound, generator=random)
+class _Linear(torch.nn.Module):
+    """A linear map of several inputs side by side, one weight matrix each.
+
+    Apart, they need no copy into one and no gradient for the fixed noise.
+    """
+
+    def __init__(self, inputs: Sequence[int], width: int, random: torch.Generator) -> None:
+        super().__init__()
+        # torch's own law for the weights of a linear layer, from our generator.
+        bound = 1 / math.sqrt(sum(inputs))
+        self.weights = torch.nn.ParameterList(
+            torch.empty(width, size).uniform_(-bound, bound, generator=random) for size in inputs
+        )
+
+    def forward(self, values: Sequence[torch.Tensor]) -> torch.Tensor:
+        total = functional.linear(values[0], self.weights[0])
+        for value, weight in zip(values[1:], list(self.weights)[1:], strict=True):
+            total = torch.addmm(total, value, weight.t())
+        return total

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pgmkit.model import GraphicalModel
     from pgmkit.queries import FactoredQuery
     from pgmkit.total import TotalEstimate, estimate_total
+    from pgmkit.zeros import Zeros
 
 # Loaded on first use, so that importing the package does not cost what torch costs.
 _HOMES = {
@@ -38,6 +39,7 @@ _HOMES = {
     "PgmkitError": "errors",
     "TotalEstimate": "total",
     "TotalUndetermined": "errors",
+    "Zeros": "zeros",
     "estimate": "estimation",
     "estimate_total": "total",
 }
@@ -56,6 +58,7 @@ __all__ = [
     "PgmkitError",
     "TotalEstimate",
     "TotalUndetermined",
+    "Zeros",
     "estimate",
     "estimate_total",
 ]

@@ -19,6 +19,7 @@ from pgmkit.contraction import LOG, MAX, adjoints, contract, forward, maximiser,
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge, NumericalFailure
 from pgmkit.message_passing import MessagePassing
+from pgmkit.zeros import Zeros
 
 Clique = tuple[str, ...]
 
@@ -67,7 +68,8 @@ class BeliefPropagation:
     """Exact inference over ``cliques``; build once for a structure, call often.
 
     Raises ``ModelTooLarge`` before anything is allocated when the working memory of a pass exceeds
-    ``memory_limit`` bytes.
+    ``memory_limit`` bytes. Cells that ``zeros`` (each within a clique) rule out have probability
+    zero whatever their potentials.
 
     >>> bp = BeliefPropagation(Domain({"a": 2, "b": 2}), [("a", "b")])
     >>> marginals, log_partition = bp.marginals(torch.zeros(4, dtype=torch.float64), total=8.0)
@@ -83,6 +85,7 @@ class BeliefPropagation:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float64,
         memory_limit: int | None = None,
+        zeros: Sequence[Zeros] = (),
     ) -> None:
         self.device, self.dtype = torch.device(device), dtype
         _check_cliques(domain, cliques, memory_limit)
@@ -94,6 +97,13 @@ class BeliefPropagation:
         self._safe_spread = -_SAFE_SHARE * log(tiny)
         self._smallest, self._largest = tiny**0.5, tiny**-0.5
         self._below_peaks = 0.0
+        self._impossible = _impossible(self.layout, zeros, self.device)
+
+    def masked(self, potentials: torch.Tensor) -> torch.Tensor:
+        """The potentials with minus infinity where ``zeros`` rule a cell out."""
+        if self._impossible is None:
+            return potentials
+        return potentials.masked_fill(self._impossible, -inf)
 
     @cached_property
     def _passing(self) -> MessagePassing:
@@ -139,6 +149,7 @@ class BeliefPropagation:
 
         Linear space where the spread of the potentials rules out underflow, log space otherwise.
         """
+        potentials = self.masked(potentials)
         if self._spread(potentials) < self._safe_spread:
             found = self._linear(potentials, total)
             if found is not None:
@@ -153,16 +164,17 @@ class BeliefPropagation:
 
         Log space is the fallback when the partition function itself nears the limits of the format.
         """
+        potentials = self.masked(potentials)
         found = self._linear(potentials, total)
         return self._log(potentials, total) if found is None else found
 
     def maximum(self, scores: torch.Tensor) -> float:
         """The largest sum of scores over all joint configurations (max-product, no argument)."""
-        return float(contract(self.plan, self.layout.split(scores), MAX))
+        return float(contract(self.plan, self.layout.split(self.masked(scores)), MAX))
 
     def mode(self, scores: torch.Tensor) -> dict[str, int]:
         """A configuration of the cliques' attributes with the largest sum of scores (MAP)."""
-        values = forward(self.plan, self.layout.split(scores), MAX)
+        values = forward(self.plan, self.layout.split(self.masked(scores)), MAX)
         if not isfinite(float(values[-1])):
             raise NumericalFailure(_IMPOSSIBLE.format(value=f"maximum = {float(values[-1])}"))
         return maximiser(self.plan, values)
@@ -212,6 +224,20 @@ class BeliefPropagation:
         logs = [own + rest - values[-1] for own, rest in zip(tables, others, strict=True)]
         log_partition = self._below_peaks + float(peaks.sum())
         return self.layout.join(logs).exp_().mul_(total), log_partition
+
+
+def _impossible(
+    layout: Layout, zeros: Sequence[Zeros], device: torch.device
+) -> torch.Tensor | None:
+    """The cells that zeros rule out, flat; each zero in every clique that holds it."""
+    if not zeros:
+        return None
+    ruled_out = torch.zeros(layout.cells, dtype=torch.bool)
+    for clique, table in zip(layout.cliques, layout.split(ruled_out), strict=True):
+        for each in zeros:
+            if set(each.clique) <= set(clique):
+                table |= torch.from_numpy(~each.within(layout.domain, clique))
+    return ruled_out.to(device)
 
 
 def _check_cliques(domain: Domain, cliques: Sequence[Clique], limit: int | None) -> None:

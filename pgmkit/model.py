@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
 from typing import Any, Literal, overload
@@ -19,7 +20,7 @@ from pgmkit.belief_propagation import BeliefPropagation
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique, Domain
 from pgmkit.elimination import marginals as eliminate
-from pgmkit.errors import InvalidInput
+from pgmkit.errors import InvalidInput, NumericalFailure
 from pgmkit.factor import Factor
 from pgmkit.files import atomic_writer
 from pgmkit.junction_tree import JunctionTree, check_fits, junction_tree
@@ -125,6 +126,47 @@ class GraphicalModel:
         with self._inference.session():
             found = answers(self.domain, self._conditionals, several, MEMORY_LIMIT)
         return found[0] if isinstance(query, FactoredQuery) else found
+
+    def given(self, evidence: Mapping[str, int | Sequence[int]]) -> GraphicalModel:
+        """The exact model of the records that have these codes (one, or any of several).
+
+        Its total is the expected number of such records, so that marginals and answers remain
+        counts. Raises ``InvalidInput`` for unknown attributes or codes, and if the model has no
+        such records.
+
+        >>> d = Domain({"a": 2, "b": 2})
+        >>> model = GraphicalModel(d, (Factor(d, np.log([[4.0, 1.0], [1.0, 4.0]])),), total=100.0)
+        >>> model.given({"a": 0}).marginal(["b"])
+        array([40., 10.])
+        """
+        potentials = list(self.potentials)
+        like = potentials[0].values
+        for name, codes in evidence.items():
+            allowed = self._allowed(name, codes).to(like.device)
+            values = torch.zeros_like(allowed, dtype=like.dtype).masked_fill(~allowed, -inf)
+            factor = Factor(self.domain.project([name]), values)
+            held = [i for i, other in enumerate(potentials) if name in other.domain]
+            if held:
+                potentials[held[0]] = potentials[held[0]] + factor
+            else:
+                potentials.append(factor)
+        narrowed = replace(self, potentials=tuple(potentials), total=1.0, loss=0.0, gap=inf)
+        try:
+            share = math.exp(narrowed.log_partition - self.log_partition)
+        except NumericalFailure:
+            share = 0.0
+        if share <= 0:
+            raise InvalidInput(f"the model has no records with {dict(evidence)!r}")
+        return replace(narrowed, total=self.total * min(share, 1.0), stopped="conditioned")
+
+    def _allowed(self, name: str, codes: int | Sequence[int]) -> torch.Tensor:
+        size = self.domain.project([name]).size()
+        wanted = [codes] if isinstance(codes, int | np.integer) else list(codes)
+        if not wanted or any(not 0 <= code < size for code in wanted):
+            raise InvalidInput(f"codes of {name!r} must be within 0..{size - 1}, got {codes!r}")
+        allowed = torch.zeros(size, dtype=torch.bool)
+        allowed[torch.as_tensor(wanted)] = True
+        return allowed
 
     def map(self) -> dict[str, int]:
         """A most probable record; attributes that no potential mentions get code 0."""

@@ -27,6 +27,7 @@ from pgmkit.losses import CallableLoss, Loss, Penalty, Squared, make_loss
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
 from pgmkit.total import estimate_total
+from pgmkit.zeros import Zeros, check_zeros
 
 __all__ = ["METHODS", "Progress", "estimate"]
 
@@ -49,6 +50,7 @@ def estimate(
     measurements: Iterable[Measurement],
     *,
     total: float | None = None,
+    zeros: Iterable[Zeros] = (),
     loss: str | Penalty | CallableLoss = "squared",
     method: str = "auto",
     warm_start: GraphicalModel | None = None,
@@ -70,6 +72,8 @@ def estimate(
         measurements: noisy linear views of marginals, in counts; those of the empty clique only
             inform the total. With a callable loss their cliques alone are used.
         total: number of records; estimated from the measurements (``estimate_total``) when None.
+        zeros: combinations of values that cannot occur (``pgmkit.Zeros``); the model gives them
+            probability zero, and their cliques count as measured ones for its size.
         loss: ``"squared"`` (Gaussian noise, weights 1/variance), ``"absolute"`` (Laplace noise,
             weights 1/scale), ``"huber"``, a penalty of ``pgmkit.losses``, or a convex
             differentiable callable from ``{clique: tensor of counts}`` to a scalar tensor.
@@ -79,7 +83,8 @@ def estimate(
             problem measured. The others start from ``warm_start`` or from the uniform distribution.
         warm_start: an earlier model on the same domain whose cliques lie within the measured
             ones; its potentials are kept as the start (``"accelerated"`` uses them if they fit
-            better than its own start).
+            better than its own start). Where it has no probability, this one may have some: the
+            zeros that hold are those given.
         tolerance: the certified gap to reach, in units of the loss's own standard deviation at
             the truth, sqrt(cells / 2) with Gaussian noise. The search also ends when the loss
             falls by less than a quarter of that over max(30, a fifth of all) iterations.
@@ -105,28 +110,33 @@ def estimate(
     request.check(max_seconds)
     used = [m for m in request.measurements if m.clique]
     total = request.known_total()
-    cliques = _maximal(domain, [m.clique for m in used])
+    impossible = check_zeros(domain, zeros)
+    cliques = _maximal(domain, [m.clique for m in used] + [z.clique for z in impossible])
     inference = BeliefPropagation(
         domain,
         cliques,
         device=device or "cpu",
         dtype=dtype,
         memory_limit=memory_limit if memory_limit is not None else _half_of_memory(),
+        zeros=impossible,
     )
+    _check_possible(inference, impossible)
     with inference.session(), _reporter(progress, max_seconds) as report:
         objective = make_loss(loss, inference.layout, used, dtype, inference.device)
         problem = Problem(inference, objective, total)
         monitor = Monitor(
             problem, tolerance=tolerance, max_seconds=max_seconds, report=report, started=started
         )
-        start = _start(problem, monitor, used, request, warm_start)
+        start = _start(problem, monitor, used, request, impossible, warm_start)
         point = _minimise(problem, start, monitor, METHODS.get(method, accelerated), objective)
     logger.info("estimated in %d iterations: %s", monitor.iterations, monitor.stopped)
     return GraphicalModel(
         domain=domain,
         potentials=tuple(
             Factor(domain.project(clique), table.clone())
-            for clique, table in zip(cliques, inference.layout.split(point.potentials), strict=True)
+            for clique, table in zip(
+                cliques, inference.layout.split(inference.masked(point.potentials)), strict=True
+            )
         ),
         total=total,
         loss=monitor.best_loss,
@@ -197,6 +207,15 @@ def _maximal(domain: Domain, cliques: Sequence[Clique]) -> list[Clique]:
     ]
 
 
+def _check_possible(inference: BeliefPropagation, zeros: Sequence[Zeros]) -> None:
+    nothing = torch.zeros(inference.layout.cells, dtype=inference.dtype, device=inference.device)
+    if zeros and inference.maximum(nothing) == -inf:
+        raise InvalidInput(
+            f"the zeros over {', '.join(repr(each.clique) for each in zeros)} together leave no "
+            "possible record; allow more combinations."
+        )
+
+
 def _half_of_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
@@ -206,6 +225,7 @@ def _start(
     monitor: Monitor,
     used: Sequence[Measurement],
     request: _Request,
+    zeros: Sequence[Zeros],
     warm_start: GraphicalModel | None,
 ) -> Point:
     """The start with the lowest loss: the earlier model, the consistent tables, or uniform."""
@@ -215,7 +235,7 @@ def _start(
     tabular = [m for m in used if m.matrix is None]
     if tabular and not callable(request.loss):
         consistent = consistent_tables(
-            request.domain, tabular, problem.total, _PRECISION * monitor.goal
+            request.domain, tabular, problem.total, _PRECISION * monitor.goal, zeros
         )
         if len(tabular) == len(used) and request.loss in ("squared", Squared()):
             monitor.raise_bound(consistent.bound)
@@ -262,6 +282,7 @@ def _fold(problem: Problem, domain: Domain, model: GraphicalModel) -> torch.Tens
             )
         held = domain.project(layout.cliques[places[0]])
         values = factor.values.to(device=flat.device, dtype=flat.dtype)
+        values = values.masked_fill(values.isneginf(), 0.0)
         tables[places[0]].add_(Factor(factor.domain, values).expand(held).values)
     return flat
 

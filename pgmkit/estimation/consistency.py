@@ -25,6 +25,7 @@ from scipy.optimize import OptimizeResult, minimize
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.measurement import Measurement
+from pgmkit.zeros import Zeros
 
 _MAX_ITERATIONS = 1000
 _WINDOW = 5
@@ -76,11 +77,16 @@ def _ordered(domain: Domain, m: Measurement, clique: Clique) -> NDArray[np.float
 
 
 def consistent_tables(
-    domain: Domain, measurements: Sequence[Measurement], total: float, precision: float = 1e-3
+    domain: Domain,
+    measurements: Sequence[Measurement],
+    total: float,
+    precision: float = 1e-3,
+    zeros: Sequence[Zeros] = (),
 ) -> ConsistentTables:
     """Solve the relaxation for identity measurements (at least one) with a known total, in counts.
 
-    Ends when the bound rises by less than ``precision``, in units of the loss, over five steps.
+    Cells that ``zeros`` within a table rule out are zero. Ends when the bound rises by less than
+    ``precision``, in units of the loss, over five steps.
 
     >>> y = [Measurement(("a",), [3.0, -1.0], 1.0)]
     >>> consistent_tables(Domain({"a": 2}), y, total=2.0).tables[("a",)].round(6)
@@ -90,6 +96,7 @@ def consistent_tables(
     offsets = np.cumsum([0] + [len(t.values) for t in noisy])
     y = np.concatenate([t.values for t in noisy])
     variance = np.repeat([t.variance for t in noisy], np.diff(offsets))
+    highest = _highest(domain, noisy, zeros)
     constraints, b = _constraints(domain, noisy, offsets, total)
     scale = 1 / np.sqrt(constraints.power(2) @ variance)
     constraints = (constraints.multiply(scale[:, None])).tocsr()
@@ -97,7 +104,7 @@ def consistent_tables(
     weighted = constraints.T.multiply(variance[:, None]).tocsr()
 
     def tables(multipliers: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.maximum(0.0, y + weighted @ multipliers)
+        return np.clip(y + weighted @ multipliers, 0.0, highest)
 
     def negative_dual(multipliers: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         x = tables(multipliers)
@@ -128,6 +135,19 @@ def consistent_tables(
     split = {t.clique: x[i:j] for t, i, j in zip(noisy, offsets[:-1], offsets[1:], strict=True)}
     shaped = {clique: flat.reshape(domain.shape(clique)) for clique, flat in split.items()}
     return ConsistentTables(spread - float(found.fun), shaped, int(found.nit))
+
+
+def _highest(
+    domain: Domain, noisy: Sequence[NoisyTable], zeros: Sequence[Zeros]
+) -> NDArray[np.float64]:
+    """Each cell's upper limit: infinity, or 0 for a structural zero."""
+    limits = [np.full(domain.shape(table.clique), np.inf) for table in noisy]
+    for table, limit in zip(noisy, limits, strict=True):
+        for each in zeros:
+            if set(each.clique) <= set(table.clique):
+                allowed = np.broadcast_to(each.within(domain, table.clique), limit.shape)
+                limit[~allowed] = 0.0
+    return np.concatenate([limit.reshape(-1) for limit in limits])
 
 
 def _constraints(

@@ -59,7 +59,7 @@ def pull_back(problem: Problem, potentials: torch.Tensor, gradient: torch.Tensor
     inference = problem.inference
     with torch.inference_mode(False), torch.enable_grad():
         theta = potentials.clone().requires_grad_()
-        shifted = [t - t.amax().detach() for t in inference.layout.split(theta)]
+        shifted = [t - t.amax().detach() for t in inference.layout.split(inference.masked(theta))]
         scaled = contract(inference.plan, [t.exp() for t in shifted], LINEAR)
         (fractions,) = torch.autograd.grad(scaled.log(), theta, create_graph=True)
         (pulled,) = torch.autograd.grad(fractions @ gradient.clone(), theta)

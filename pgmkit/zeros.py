@@ -1,0 +1,66 @@
+"""Structural zeros: combinations of values that cannot occur, whatever the noise says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pgmkit.domain import Clique, Domain
+from pgmkit.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["Zeros", "check_zeros"]
+
+
+@dataclass(frozen=True, eq=False)
+class Zeros:
+    """Which cells of a clique's table may hold records: `allowed` is Boolean, of its shape.
+
+    Raises InvalidInput where nothing is allowed.
+
+    >>> Zeros(("age", "married"), [[True, False], [True, True]])
+    Zeros(('age', 'married'), 1 of 4 cells are impossible)
+    """
+
+    clique: Clique
+    allowed: NDArray[np.bool_]
+
+    def __init__(self, clique: Sequence[str], allowed: ArrayLike) -> None:
+        table = np.array(allowed, dtype=bool)
+        if not table.any():
+            raise InvalidInput(
+                f"zeros over {tuple(clique)!r} allow no cell at all; allow at least one"
+            )
+        table.flags.writeable = False
+        object.__setattr__(self, "clique", tuple(clique))
+        object.__setattr__(self, "allowed", table)
+
+    def within(self, domain: Domain, clique: Clique) -> NDArray[np.bool_]:
+        """The same, over a clique that contains this one: broadcastable to its shape."""
+        held = [name for name in clique if name in self.clique]
+        table = self.allowed.transpose([self.clique.index(name) for name in held])
+        return table.reshape([domain.sizes[n] if n in self.clique else 1 for n in clique])
+
+    def __repr__(self) -> str:
+        impossible = int((~self.allowed).sum())
+        return f"Zeros({self.clique!r}, {impossible} of {self.allowed.size} cells are impossible)"
+
+
+def check_zeros(domain: Domain, zeros: Iterable[Zeros]) -> tuple[Zeros, ...]:
+    """The zeros, each over attributes of the domain and of the right shape; else InvalidInput."""
+    checked = tuple(zeros)
+    for each in checked:
+        if not isinstance(each, Zeros):
+            raise InvalidInput(f"zeros must be Zeros records, got {type(each).__name__}")
+        shape = domain.shape(domain.clique(each.clique, "zeros"))
+        if each.allowed.shape != shape:
+            raise InvalidInput(
+                f"zeros over {each.clique!r} have the shape {each.allowed.shape}; "
+                f"the marginal's is {shape}"
+            )
+    return checked

@@ -224,8 +224,14 @@ def _run(
     from tqdm import tqdm
 
     from mechanisms.registry import named, run
+    from pgmkit.errors import InvalidInput
 
     entry, settings = named(mechanism, **options)
+    if not entry.records:
+        raise InvalidInput(
+            f"{mechanism} releases tables, from which no records can be drawn; use "
+            "gaussian+projection, hdmm+pgm or another mechanism for synthetic data"
+        )
     if rng is not None:
         click.echo("warning: --seed makes the noise predictable; do not publish this", err=True)
     # disable=None: a bar on a terminal, nothing in a pipe.

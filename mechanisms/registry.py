@@ -26,6 +26,7 @@ class Entry:
     """A mechanism: its name, where it lives, and a line on it. Its module is imported on use.
 
     `rounds`: whether it goes in rounds and reports each to a `progress` callback.
+    `records`: whether synthetic records can be drawn from its model.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Entry:
     settings: str
     summary: str
     rounds: bool = True
+    records: bool = True
 
     def load(self) -> tuple[Callable[..., Release], type[Any]]:
         """The function and its settings class."""
@@ -70,6 +72,31 @@ _ENTRIES = [
         "gem",
         "Gem",
         "a generator network trained on adaptively selected queries; for many attributes",
+    ),
+    Entry(
+        "gaussian",
+        "mechanisms.baselines",
+        "gaussian",
+        "Gaussian",
+        "noise on every workload marginal, as it comes; a baseline, tables only",
+        rounds=False,
+        records=False,
+    ),
+    Entry(
+        "gaussian+projection",
+        "mechanisms.baselines",
+        "projection",
+        "Projection",
+        "noise on every workload marginal, then the nearest model or consistent tables",
+        rounds=False,
+    ),
+    Entry(
+        "independent",
+        "mechanisms.baselines",
+        "independent",
+        "Independent",
+        "one-way marginals only; a baseline",
+        rounds=False,
     ),
 ]
 MECHANISMS = {entry.name: entry for entry in _ENTRIES}
@@ -129,7 +156,7 @@ def run(
 
 def _of(settings: object) -> tuple[Entry, object]:
     for entry in MECHANISMS.values():
-        if type(settings).__module__ == entry.module:
+        if (type(settings).__module__, type(settings).__name__) == (entry.module, entry.settings):
             return entry, settings
     raise InvalidInput(
         f"mechanism must be a name or the settings of a mechanism, got {type(settings).__name__}; "

@@ -1,0 +1,139 @@
+"""The baselines that keep everybody honest: noise on all marginals, and independence.
+
+Nothing is selected: the budget goes to the workload's marginals (or to the attributes' own) in
+shares fixed beforehand.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from mechanisms.curator import Curator
+from mechanisms.families.graphical import estimator
+from mechanisms.families.tables import TablesModel, projected
+from mechanisms.release import Release
+from mechanisms.workload import Workload
+from pgmkit.errors import InvalidInput
+from pgmkit.measurement import Measurement
+from pgmkit.total import estimate_total
+
+__all__ = [
+    "Gaussian",
+    "Independent",
+    "Projection",
+    "check_domain",
+    "check_model_mb",
+    "gaussian",
+    "independent",
+    "projection",
+]
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """Settings of noise on all workload marginals.
+
+    `clip`: release cells below zero as zero, as no count is negative. Each cell's error falls, but
+    sums of many cells are biased upwards; the measurements hold the values as they came.
+    """
+
+    clip: bool = True
+
+
+@dataclass(frozen=True)
+class Projection:
+    """Settings of noise on all workload marginals, projected.
+
+    `model_mb`: where the junction tree of the workload's cliques takes at most this much (MB of
+    float64 cells) the result is a graphical model; otherwise it is locally consistent nonnegative
+    tables, which draw no records.
+
+    Raises InvalidInput unless model_mb is a number, 0 or above.
+    """
+
+    model_mb: float = 80.0
+
+    def __post_init__(self) -> None:
+        check_model_mb(self.model_mb)
+
+
+@dataclass(frozen=True)
+class Independent:
+    """One-way marginals have no settings."""
+
+
+def gaussian(curator: Curator, workload: Workload, settings: Gaussian | None = None) -> Release:
+    """Spend all that remains on noise on every workload marginal, by the workload's weights.
+
+    The noise is discrete Gaussian, or discrete Laplace for a pure budget. The release answers with
+    the tables as measured (clipped, see `Gaussian`): they disagree, and draw no records.
+
+    Raises InvalidInput (before anything is spent) for a workload over another domain.
+    """
+    settings = settings or Gaussian()
+    measurements = _measure(curator, workload)
+    lowest = 0.0 if settings.clip else -math.inf
+    tables = {
+        m.clique: np.maximum(m.values, lowest).reshape(curator.domain.shape(m.clique))
+        for m in measurements
+    }
+    total = curator.public_total
+    known = max(1.0, estimate_total(measurements).value) if total is None else total
+    model = TablesModel(curator.domain, tables, known)
+    return Release("gaussian", model, measurements, curator.ledger, settings)
+
+
+def projection(curator: Curator, workload: Workload, settings: Projection | None = None) -> Release:
+    """The same measurements as `gaussian`, projected onto what real marginals can be.
+
+    That is a graphical model over the workload's cliques where its junction tree takes at most
+    `model_mb`, and nonnegative tables that agree on what they share otherwise
+    (`mechanisms.families.tables.projected`).
+
+    Raises InvalidInput (before anything is spent) for a workload over another domain.
+    """
+    settings = settings or Projection()
+    measurements = _measure(curator, workload)
+    model = projected(curator.domain, measurements, curator.public_total, settings.model_mb)
+    return Release("gaussian+projection", model, measurements, curator.ledger, settings)
+
+
+def independent(
+    curator: Curator, workload: Workload, settings: Independent | None = None
+) -> Release:
+    """Spend all that remains evenly on the one-way marginals; all else is a product of them.
+
+    Raises InvalidInput (before anything is spent) for a workload over another domain.
+    """
+    check_domain(curator, workload)
+    singles = Workload(curator.domain, [(name,) for name in curator.domain])
+    measurements = _measure(curator, singles)
+    model = estimator(curator.domain, curator.public_total)(None, measurements)
+    return Release("independent", model, measurements, curator.ledger, settings or Independent())
+
+
+def check_domain(curator: Curator, workload: Workload) -> None:
+    """Raise InvalidInput for a workload over another domain than the data."""
+    if workload.domain != curator.domain:
+        raise InvalidInput("the workload is over another domain than the data; build it from it")
+
+
+def check_model_mb(model_mb: float) -> None:
+    """Raise InvalidInput unless the size is a finite number, 0 or above."""
+    if not (math.isfinite(model_mb) and model_mb >= 0):
+        raise InvalidInput(f"model_mb must be a finite number, 0 or above, got {model_mb!r}")
+
+
+def _measure(curator: Curator, workload: Workload) -> tuple[Measurement, ...]:
+    check_domain(curator, workload)
+    whole, weight = curator.remaining, math.fsum(workload.weights)
+    costs = [whole * each / weight for each in workload.weights[:-1]]
+    measurements = [
+        curator.measure(clique, cost)
+        for clique, cost in zip(workload.cliques[:-1], costs, strict=True)
+    ]
+    measurements.append(curator.measure(workload.cliques[-1], curator.remaining))
+    return tuple(measurements)

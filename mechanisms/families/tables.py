@@ -1,0 +1,217 @@
+"""Released tables as a model: marginals inside them, and nothing beyond."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+
+from pgmkit.domain import Clique, Domain
+from pgmkit.errors import InvalidInput
+from pgmkit.files import atomic_writer
+from pgmkit.kronecker import Kronecker
+from pgmkit.measurement import Measurement
+from pgmkit.queries import FactoredQuery
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    from mechanisms.release import Model
+    from pgmkit.dataset import Dataset
+
+    Array = NDArray[np.float64]
+
+__all__ = ["TablesModel", "least_squares_table", "projected"]
+
+FORMAT_VERSION = 1
+_CELL_BYTES = 8
+_PRECISION = 1e-3
+"""Precision of locally consistent tables, in standard deviations of the loss at the truth."""
+
+
+class TablesModel:
+    """Tables in counts by clique; a marginal is answered from the smallest table that holds it.
+
+    `tables` have one axis an attribute of their clique. They need not agree with each other nor be
+    nonnegative: they are what a mechanism released. `total` is its number of records.
+
+    Raises InvalidInput for no tables, tables of wrong shape or not finite, or a total not above 0.
+
+    >>> model = TablesModel(Domain({"a": 2, "b": 2, "c": 2}), {("a", "b"): [[4, 1], [2, 3]]}, 10)
+    >>> model.marginal(["b"])
+    array([6., 4.])
+    """
+
+    format = "pgmkit tables"
+
+    def __init__(self, domain: Domain, tables: Mapping[Clique, ArrayLike], total: float) -> None:
+        if not tables:
+            raise InvalidInput("tables is empty; give at least one table by its clique")
+        if not (np.isfinite(total) and total > 0):
+            raise InvalidInput(f"total must be a finite number above 0, got {total!r}")
+        self.domain = domain
+        self.total = float(total)
+        self.tables = {
+            clique: self._checked(domain.clique(clique, "table"), table)
+            for clique, table in sorted(tables.items(), key=lambda item: np.size(item[1]))
+        }
+
+    def marginal(self, attrs: Iterable[str]) -> Array:
+        """The marginal over `attrs` in counts, axes in their order.
+
+        Raises InvalidInput where no table holds all of `attrs`.
+        """
+        clique = self.domain.clique(attrs)
+        held = next((each for each in self.tables if set(clique) <= set(each)), None)
+        if held is None:
+            raise InvalidInput(
+                f"no released table holds {clique!r}: this release has the marginals inside "
+                f"{', '.join(map(repr, list(self.tables)[:3]))} and {len(self.tables)} tables in "
+                "all; ask within one of them, put the marginal into the workload, or use a "
+                "mechanism that fits a model of all attributes, such as aim"
+            )
+        summed = tuple(axis for axis, name in enumerate(held) if name not in clique)
+        left = [name for name in held if name in clique]
+        table = np.asarray(self.tables[held].sum(axis=summed))
+        return table.transpose([left.index(name) for name in clique])
+
+    def marginals(self, cliques: Iterable[Iterable[str]]) -> dict[Clique, Array]:
+        """Marginals in counts by clique."""
+        checked = [self.domain.clique(clique) for clique in cliques]
+        return {clique: self.marginal(clique) for clique in checked}
+
+    @overload
+    def answer(self, query: FactoredQuery) -> Array: ...
+    @overload
+    def answer(self, query: Sequence[FactoredQuery]) -> list[Array]: ...
+    def answer(self, query: FactoredQuery | Sequence[FactoredQuery]) -> Array | list[Array]:
+        """Answers to factored queries, in counts, of the query's shape.
+
+        Raises InvalidInput where no table holds all attributes of a query.
+
+        >>> from pgmkit.queries import prefix
+        >>> model = TablesModel(Domain({"a": 2, "b": 2}), {("a", "b"): [[4, 1], [2, 3]]}, 10)
+        >>> model.answer(FactoredQuery({"b": prefix(2)}))
+        array([ 6., 10.])
+        """
+        if not isinstance(query, FactoredQuery):
+            return [self.answer(each) for each in query]
+        query.check(self.domain)
+        product = Kronecker([query.factors[name] for name in query.attributes])
+        return product.matvec(self.marginal(query.attributes).reshape(-1)).reshape(query.shape)
+
+    def sample(self, n: int, rng: np.random.Generator) -> Dataset:
+        """Refused with InvalidInput: separate tables are no distribution over whole records."""
+        raise InvalidInput(
+            "records cannot be drawn from separate tables, which are no distribution over all "
+            "attributes; use gaussian+projection or hdmm+pgm with a workload whose model fits "
+            "model_mb, or another mechanism such as aim"
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the tables to one file, whole or not at all; `load` reads it."""
+        header = {
+            "format": self.format,
+            "version": FORMAT_VERSION,
+            "domain": dict(self.domain.sizes),
+            "total": self.total,
+            "cliques": list(self.tables),
+        }
+        arrays: dict[str, Any] = {
+            f"table{i}": table for i, table in enumerate(self.tables.values())
+        }
+        with atomic_writer(path) as file:
+            np.savez_compressed(file, header=np.array(json.dumps(header)), **arrays)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> TablesModel:
+        """Read tables that `save` wrote; InvalidInput for anything else."""
+        name = os.fspath(path)
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                header: Mapping[str, Any] = json.loads(str(file["header"]))
+                kind, version = header["format"], header["version"]
+                domain, total = Domain(dict(header["domain"])), float(header["total"])
+                tables = {
+                    tuple(clique): file[f"table{i}"] for i, clique in enumerate(header["cliques"])
+                }
+        except (FileNotFoundError, PermissionError, IsADirectoryError):
+            raise
+        except (OSError, ValueError, KeyError, EOFError, TypeError) as error:
+            raise InvalidInput(f"{name!r} is not a {cls.format} file: {error}") from None
+        if (kind, version) != (cls.format, FORMAT_VERSION):
+            raise InvalidInput(
+                f"{name!r} holds {kind!r}, version {version!r}; this reads {cls.format!r}, "
+                f"version {FORMAT_VERSION}: load it with the class and release that wrote it"
+            )
+        return cls(domain, tables, total)
+
+    def __repr__(self) -> str:
+        return f"<TablesModel: {len(self.tables)} tables, total {self.total:g}>"
+
+    def _checked(self, clique: Clique, table: ArrayLike) -> Array:
+        array = np.array(table, dtype=np.float64)
+        if array.shape != self.domain.shape(clique):
+            raise InvalidInput(
+                f"the table of {clique!r} has shape {array.shape}; the marginal's is "
+                f"{self.domain.shape(clique)}"
+            )
+        if not np.isfinite(array).all():
+            raise InvalidInput(f"the table of {clique!r} has values that are not finite")
+        array.flags.writeable = False
+        return array
+
+
+def projected(
+    domain: Domain, measurements: Sequence[Measurement], known_total: int | None, model_mb: float
+) -> Model:
+    """The model nearest to noisy marginals: a graphical model, or locally consistent tables.
+
+    A GraphicalModel where the junction tree of the measured cliques takes at most `model_mb` (MB of
+    float64 cells); otherwise one nonnegative table for each measured clique that agrees with the
+    others on what they share (least squares, weights 1/variance), as a TablesModel. An unknown
+    total is estimated and at least 1.
+
+    >>> domain = Domain({"a": 2, "b": 2})
+    >>> noisy = [Measurement(("a",), [7.0, -1.0], 1.0), Measurement(("b",), [3.0, 3.0], 1.0)]
+    >>> projected(domain, noisy, 6, model_mb=0).marginal(["a"]).round(2)
+    array([6., 0.])
+    """
+    from mechanisms.families.graphical import estimator
+    from pgmkit.estimation.consistency import consistent_tables
+    from pgmkit.junction_tree import junction_tree
+    from pgmkit.total import estimate_total
+
+    used = [m for m in measurements if m.clique]
+    if junction_tree(domain, [m.clique for m in used]).bytes(_CELL_BYTES) <= model_mb * 2**20:
+        return estimator(domain, known_total)(None, measurements)
+    total = known_total or max(1.0, estimate_total(measurements, domain).value)
+    noisy = [m if m.matrix is None else least_squares_table(m) for m in used]
+    precision = _PRECISION * np.sqrt(sum(len(m.values) for m in noisy) / 2)
+    found = consistent_tables(domain, noisy, total, precision)
+    return TablesModel(domain, found.tables, total)
+
+
+def least_squares_table(measurement: Measurement) -> Measurement:
+    """The marginal that a measurement through a matrix of full column rank implies.
+
+    Its cells share their noise; `stddev` is the root of their mean variance.
+
+    >>> from pgmkit.queries import prefix
+    >>> m = least_squares_table(Measurement(("a",), [3.0, 5.0], 1.0, prefix(2)))
+    >>> m.values.round(6), round(m.stddev, 3)
+    (array([3., 2.]), 1.225)
+    """
+    from pgmkit.matrix import as_dense
+
+    if measurement.matrix is None:
+        return measurement
+    matrix = measurement.matrix
+    factors = matrix.factors if isinstance(matrix, Kronecker) else (matrix,)
+    inverses = [np.linalg.pinv(as_dense(factor)) for factor in factors]
+    values = Kronecker(inverses).matvec(measurement.values)
+    variance = np.prod([float((part**2).sum()) / len(part) for part in inverses])
+    return Measurement(measurement.clique, values, measurement.stddev * float(np.sqrt(variance)))

@@ -1,0 +1,136 @@
+"""The baselines: draws against charges, what the tables answer, projections, refusals."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pricing import Priced, total_variation
+
+from mechanisms.baselines import Gaussian, Projection, gaussian, independent, projection
+from mechanisms.budget import Budget
+from mechanisms.census import census
+from mechanisms.curator import NEIGHBOURS, Curator
+from mechanisms.families.tables import TablesModel, least_squares_table, projected
+from mechanisms.workload import Workload, k_way
+from pgmkit.domain import Domain
+from pgmkit.errors import InvalidInput
+from pgmkit.measurement import Measurement
+from pgmkit.model import GraphicalModel
+from pgmkit.queries import FactoredQuery, prefix
+
+DATA = census(2000).project(["sex", "work", "hours", "income"])
+PAIRS = k_way(DATA.domain, 2)
+
+
+def curator_with(
+    relation: str = "replace-one", delta: float = 1e-8, epsilon: float = 1.0
+) -> Curator:
+    return Curator(DATA, Budget(epsilon, delta), neighbours=relation, seed=0)
+
+
+@pytest.mark.parametrize("relation", NEIGHBOURS)
+@pytest.mark.parametrize("delta", [0.0, 1e-8])
+@pytest.mark.parametrize("mechanism", [gaussian, projection, independent])
+def test_draws_match_charges_and_the_budget(relation: str, delta: float, mechanism: object) -> None:
+    curator = curator_with(relation, delta)
+    noise = Priced(relation, pure=delta == 0)
+    curator._noise = noise
+    release = mechanism(curator, PAIRS)
+    assert len(noise.costs) == len(release.measurements)
+    assert noise.costs == pytest.approx([e.cost for e in release.ledger.entries], rel=1e-9)
+    assert math.fsum(noise.costs) == pytest.approx(curator.ledger.budget.total, rel=1e-12)
+    assert release.model.total == (2000 if relation == "replace-one" else release.model.total)
+
+
+def test_shares_follow_the_weights() -> None:
+    curator = curator_with()
+    gaussian(curator, Workload(DATA.domain, [("sex",), ("work",)], weights=[3, 1]))
+    first, second = (entry.cost for entry in curator.ledger.entries)
+    assert first == pytest.approx(3 * second)
+
+
+def test_gaussian_answers_its_tables_and_refuses_others(tmp_path: Path) -> None:
+    workload = Workload(DATA.domain, [("work", "sex"), ("hours",)])
+    release = gaussian(curator_with(), workload, Gaussian(clip=False))
+    table = release.measurements[0].values.reshape(DATA.domain.shape(("work", "sex")))
+    model = release.model
+    assert np.array_equal(model.marginal(("sex", "work")), table.T)
+    assert np.array_equal(model.marginal(("sex",)), table.sum(0))
+    query = FactoredQuery({"work": prefix(DATA.domain.sizes["work"])})
+    assert np.allclose(release.answer(query), np.cumsum(table.sum(1)))
+    for refused in [("income",), ("sex", "hours")]:
+        with pytest.raises(InvalidInput, match="no released table holds"):
+            model.marginal(refused)
+    with pytest.raises(InvalidInput, match=r"gaussian\+projection"):
+        release.sample(5)
+    model.save(tmp_path / "tables.npz")
+    again = TablesModel.load(tmp_path / "tables.npz")
+    assert again.total == model.total and again.domain == model.domain
+    assert np.array_equal(again.marginal(("sex", "work")), table.T)
+    with pytest.raises(InvalidInput, match="not a pgmkit tables file"):
+        (tmp_path / "junk.npz").write_text("junk")
+        TablesModel.load(tmp_path / "junk.npz")
+
+
+def test_clipping_changes_negative_cells_alone() -> None:
+    raw, clipped = (
+        gaussian(curator_with(epsilon=0.01), PAIRS, Gaussian(clip=clip)).model
+        for clip in (False, True)
+    )
+    for clique in PAIRS.cliques:
+        table = raw.marginal(clique)
+        assert np.array_equal(clipped.marginal(clique), np.maximum(table, 0))
+    assert min(raw.marginal(clique).min() for clique in PAIRS.cliques) < 0
+
+
+@pytest.mark.parametrize("model_mb", [80.0, 0.0])
+def test_projection_is_a_model_or_consistent_tables(model_mb: float) -> None:
+    release = projection(curator_with(), PAIRS, Projection(model_mb))
+    model = release.model
+    assert isinstance(model, GraphicalModel if model_mb else TablesModel)
+    sums = {c: model.marginal(c) for c in PAIRS.cliques}
+    for (a, b), table in sums.items():
+        assert table.min() >= 0 and table.sum() == pytest.approx(2000, abs=1)
+        for other, second in sums.items():
+            if a in other:
+                shared = second.sum(axis=1 - other.index(a))
+                assert np.allclose(table.sum(axis=1), shared, atol=1)
+        assert a != b
+    noisy = gaussian(curator_with(), PAIRS).model
+    assert total_variation(DATA, model, PAIRS) < total_variation(DATA, noisy, PAIRS)
+
+
+def test_tables_of_measurements_through_matrices() -> None:
+    domain = Domain({"a": 3, "b": 2})
+    truth = np.arange(6.0)
+    matrices = [np.tril(np.ones((3, 3))), np.array([[1.0, 0], [0, 1], [1, 1]])]
+    m = Measurement(("a", "b"), np.kron(*matrices) @ truth, 0.02, matrices)
+    inverse = np.linalg.pinv(np.kron(*matrices))
+    table = least_squares_table(m)
+    assert np.allclose(table.values, truth)
+    assert table.stddev == pytest.approx(0.02 * math.sqrt(np.diag(inverse @ inverse.T).mean()))
+    for model_mb in (0.0, 1.0):
+        model = projected(domain, [m], 15, model_mb)
+        assert np.allclose(model.marginal(("b", "a")), truth.reshape(3, 2).T, atol=0.05)
+
+
+def test_independent_knows_the_single_attributes_only() -> None:
+    model = independent(curator_with(epsilon=100.0), PAIRS).model
+    for name in DATA.domain:
+        assert np.allclose(model.marginal((name,)), DATA.marginal((name,)), atol=10)
+    expected = np.outer(model.marginal(("sex",)), model.marginal(("work",))) / 2000
+    assert np.allclose(model.marginal(("sex", "work")), expected)
+
+
+def test_refusals_come_before_spending() -> None:
+    with pytest.raises(InvalidInput, match="model_mb"):
+        Projection(math.nan)
+    curator = curator_with()
+    for mechanism in (gaussian, projection, independent):
+        with pytest.raises(InvalidInput, match="another domain"):
+            mechanism(curator, k_way(Domain({"a": 2, "b": 2}), 2))
+    assert curator.ledger.spent == 0
+    for tables, total in [({}, 1.0), ({("a",): [1.0]}, 1.0), ({("a",): [1.0, 2.0]}, 0.0)]:
+        with pytest.raises(InvalidInput):
+            TablesModel(Domain({"a": 2}), tables, total)

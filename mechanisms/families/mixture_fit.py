@@ -1,0 +1,99 @@
+"""Fitting a mixture of product rows to noisy marginals: weighted least squares, kept near entropy.
+
+No junction tree is involved, so every pair of many attributes can be fitted at once. No private
+data and no Curator in here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from mechanisms.families.product_mixture import Columns, ProductAnswers
+from pgmkit.measurement import Measurement
+
+__all__ = ["fit_mixture"]
+
+_FLOOR = 1e-5
+"""Smallest probability of a code in the independent rows that the fit starts near."""
+_DIVERSITY = 0.5
+"""Standard deviation of the rows' first logits around the independent ones."""
+
+
+def fit_mixture(
+    columns: Columns,
+    measurements: Sequence[Measurement],
+    total: float,
+    *,
+    rows: int,
+    steps: int,
+    learning_rate: float,
+    penalty: float,
+    random: torch.Generator,
+) -> torch.Tensor:
+    """Rows (float32, rows x columns.width) whose marginals are near the measured ones.
+
+    Minimises, by Adam with a cosine schedule from rows near the independent model,
+
+        sum over measured cells ((answer - noisy value) / stddev)^2  +  penalty mean_k KL(p_k || q),
+
+    where q is the product of the measured one-way marginals (there must be one of every
+    attribute). The second term holds each row near independence, so that noise is not fitted: with
+    it the mixture is close to the distribution of largest entropy that agrees with the tables.
+
+    >>> from pgmkit.domain import Domain
+    >>> columns = Columns(Domain({"a": 2, "b": 2}))
+    >>> noisy = [Measurement(("a",), [50, 50], 1.0), Measurement(("b",), [50, 50], 1.0),
+    ...          Measurement(("a", "b"), [[45, 5], [5, 45]], 1.0)]
+    >>> random = torch.Generator().manual_seed(0)
+    >>> fitted = fit_mixture(columns, noisy, 100.0, rows=20, steps=200, learning_rate=0.1,
+    ...                      penalty=1.0, random=random)
+    >>> ProductAnswers(columns, [("a", "b")])(fitted)[("a", "b")].numpy().round(1)
+    array([[0.4, 0.1],
+           [0.1, 0.4]], dtype=float32)
+    """
+    independent = _independent(columns, measurements)
+    cliques = [m.clique for m in measurements]
+    answers = ProductAnswers(columns, dict.fromkeys(cliques))
+    values = _joined([m.values / total for m in measurements])
+    weights = _joined([np.full(len(m.values), (total / m.stddev) ** 2) for m in measurements])
+    logits = independent + _DIVERSITY * torch.randn(rows, columns.width, generator=random)
+    logits.requires_grad_()
+    optimizer = torch.optim.Adam([logits], lr=learning_rate, betas=(0.9, 0.99))
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps, learning_rate / 50)
+    for _ in range(steps):
+        logs = _log_softmax(columns, logits)
+        probabilities = logs.exp()
+        tables = answers(probabilities)
+        errors = torch.cat([tables[clique].reshape(-1) for clique in cliques]) - values
+        divergence = (probabilities * (logs - independent)).sum() / rows
+        loss = (weights * errors.square()).sum() + penalty * divergence
+        optimizer.zero_grad()
+        torch.autograd.backward([loss])
+        optimizer.step()
+        schedule.step()
+    return columns.softmax(logits.detach())
+
+
+def _independent(columns: Columns, measurements: Sequence[Measurement]) -> torch.Tensor:
+    """Logarithms of the one-way marginals, side by side: noisy values made probabilities."""
+    single = {m.clique: m.values for m in measurements if len(m.clique) == 1}
+    parts = []
+    for name in columns.domain:
+        shares = np.maximum(single[(name,)], 0.0)
+        whole = shares.sum()
+        shares = shares / whole if whole > 0 else np.full(len(shares), 1 / len(shares))
+        shares = np.maximum(shares, _FLOOR)
+        parts.append(np.log(shares / shares.sum()))
+    return _joined(parts)
+
+
+def _log_softmax(columns: Columns, logits: torch.Tensor) -> torch.Tensor:
+    parts = torch.split(logits, columns.sizes, dim=1)
+    return torch.cat([part.log_softmax(1) for part in parts], dim=1)
+
+
+def _joined(parts: Sequence[np.ndarray]) -> torch.Tensor:
+    return torch.tensor(np.concatenate(parts), dtype=torch.float32)

@@ -1,0 +1,148 @@
+"""All small marginals at once, and a mixture of product rows fitted to them.
+
+One shot: every one-way marginal, every pair of the workload, and every larger subset of its cliques
+where those have few cells, are measured together; then one fit. No junction tree limits what can be
+measured, and no budget goes to selection. Noise is kept out of the fit by a penalty that holds the
+rows near the independent model (see `fit_mixture`).
+
+It relates to RAPsoftmax (Liu, Vietri and Wu 2021; Aydore et al. 2021) as measuring whole marginals
+once relates to selecting queries in rounds; weights by inverse variance and the penalty are new.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+
+import torch
+
+from mechanisms.curator import Curator
+from mechanisms.families.mixture_fit import fit_mixture
+from mechanisms.families.product_mixture import Columns, ProductAnswers, ProductMixtureModel
+from mechanisms.families.targets import one_thread
+from mechanisms.query_rounds import measure_one_way
+from mechanisms.release import Release
+from mechanisms.workload import Workload, downward_closure
+from pgmkit.domain import Clique
+from pgmkit.errors import InvalidInput
+from pgmkit.measurement import Measurement
+
+__all__ = ["Mixture", "mixture"]
+
+_FIRST_STEPS = 200
+"""Steps of the fit to one-way marginals and few pairs that selection is based on."""
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Settings of the mixture mechanism; none may be chosen by looking at private data.
+
+    `one_way_share`: of the budget, for the one-way marginals; each larger order of cliques gets
+    twice what the order below it gets. `cells`: the most cells of an order above 1 that are
+    measured whole; a larger order of pairs is thinned to `pairs` an attribute, drawn by the
+    exponential mechanism with `select_share` of the budget, and larger cliques are left out.
+    `rows`, `steps`, `learning_rate`: of the fit. `penalty`: its weight of independence, in units of
+    the total over the noise's standard deviation. `seed`: of the rows' start; it protects nothing.
+
+    Raises InvalidInput for values out of range.
+    """
+
+    one_way_share: float = 0.1
+    select_share: float = 0.1
+    cells: int = 50_000
+    pairs: int = 4
+    rows: int = 500
+    steps: int = 600
+    learning_rate: float = 0.1
+    penalty: float = 1.2
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ["cells", "pairs", "rows", "steps"]:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InvalidInput(f"{name} must be a whole number, 1 or more; got {value!r}")
+        for name in ["one_way_share", "select_share"]:
+            if not 0 < getattr(self, name) < 0.5:
+                raise InvalidInput(
+                    f"{name} must be above 0 and below 0.5, got {getattr(self, name)!r}"
+                )
+        for name in ["learning_rate", "penalty"]:
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise InvalidInput(f"{name} must be a finite number above 0, got {value!r}")
+
+
+def mixture(curator: Curator, workload: Workload, settings: Mixture | None = None) -> Release:
+    """Spend all that remains of the Curator's budget on one mixture for the workload.
+
+    Raises InvalidInput, before anything is spent, for a workload over another domain.
+    """
+    settings = settings or Mixture()
+    domain = curator.domain
+    if workload.domain != domain:
+        raise InvalidInput("the workload is over another domain than the data; build it from it")
+    orders = _orders(workload)
+    columns = Columns(domain)
+    random = torch.Generator().manual_seed(settings.seed)
+    whole = curator.remaining
+    first, total = measure_one_way(curator, settings.one_way_share if orders else 1.0)
+    measurements = list(first)
+
+    def fit(taken: list[Measurement], steps: int) -> torch.Tensor:
+        noise = max(m.stddev for m in taken)
+        with one_thread():
+            return fit_mixture(
+                columns,
+                taken,
+                total,
+                rows=settings.rows,
+                steps=steps,
+                learning_rate=settings.learning_rate,
+                penalty=settings.penalty * total / noise,
+                random=random,
+            )
+
+    kept = list(
+        itertools.takewhile(lambda order: sum(map(domain.size, order)) <= settings.cells, orders)
+    )
+    if orders and not kept:
+        independent = fit(measurements, _FIRST_STEPS)
+        kept = [_thinned(curator, columns, independent, total, orders[0], settings, whole)]
+    rest = curator.remaining
+    shares = [2.0**i for i in range(len(kept))]
+    for share, cliques in zip(shares, kept, strict=True):
+        cost = rest * share / sum(shares) / len(cliques)
+        step = f"{len(cliques[0])}-way: measure"
+        measurements += [curator.measure(clique, cost, step=step) for clique in cliques]
+    rows = fit(measurements, settings.steps).double().numpy()
+    model = ProductMixtureModel(domain, rows, total)
+    return Release("mixture", model, tuple(measurements), curator.ledger, settings)
+
+
+def _orders(workload: Workload) -> list[list[Clique]]:
+    """All subsets of the workload's cliques of more than one attribute, by their number."""
+    larger = [clique for clique in downward_closure(workload) if len(clique) > 1]
+    return [list(group) for _, group in itertools.groupby(larger, key=len)]
+
+
+def _thinned(
+    curator: Curator,
+    columns: Columns,
+    rows: torch.Tensor,
+    total: float,
+    pairs: list[Clique],
+    settings: Mixture,
+    whole: float,
+) -> list[Clique]:
+    """The pairs that the rows answer worst, drawn one by one without replacement."""
+    wanted = min(len(pairs), settings.pairs * len(curator.domain))
+    cost = settings.select_share * whole / wanted
+    tables = ProductAnswers(columns, pairs)(rows)
+    estimates = {pair: table.double().numpy() * total for pair, table in tables.items()}
+    left, picked = list(pairs), []
+    for i in range(wanted):
+        picked.append(curator.choose(left, estimates, cost, step=f"pair {i + 1}: select"))
+        left.remove(picked[-1])
+    return picked

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pgmkit.measurement import Measurement
     from pgmkit.model import GraphicalModel
     from pgmkit.queries import FactoredQuery
+    from pgmkit.schema import Schema
     from pgmkit.total import TotalEstimate, estimate_total
     from pgmkit.zeros import Zeros
 
@@ -37,6 +38,7 @@ _HOMES = {
     "ModelTooLarge": "errors",
     "NumericalFailure": "errors",
     "PgmkitError": "errors",
+    "Schema": "schema",
     "TotalEstimate": "total",
     "TotalUndetermined": "errors",
     "Zeros": "zeros",
@@ -56,6 +58,7 @@ __all__ = [
     "ModelTooLarge",
     "NumericalFailure",
     "PgmkitError",
+    "Schema",
     "TotalEstimate",
     "TotalUndetermined",
     "Zeros",

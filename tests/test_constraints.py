@@ -1,0 +1,100 @@
+"""Constraints as masks, against their meaning spelled out record by record."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from pgmkit import InvalidInput, Measurement, estimate
+from pgmkit.schema import Categorical, Determines, Forbid, Integer, Require, Schema
+from pgmkit.schema.constraints import Constraint, constraint_from_dict
+
+COLUMNS = {
+    "age": Integer(0, 5),
+    "status": Categorical(("single", "married", "widowed"), missing=("?",)),
+    "work": Categorical(("no", "yes")),
+}
+
+
+def spelled_out(constraint: Constraint, holds: object) -> np.ndarray:
+    columns = [COLUMNS[name] for name in constraint.columns]
+    table = np.zeros([column.size for column in columns], dtype=bool)
+    for codes in itertools.product(*(range(column.size) for column in columns)):
+        table[codes] = holds(*(c.labels[code] for c, code in zip(columns, codes, strict=True)))
+    return table
+
+
+@pytest.mark.parametrize(
+    ("constraint", "holds"),
+    [
+        (
+            Forbid({"age": "..2", "status": ["married", "widowed"]}),
+            lambda age, status: not (int(age) <= 2 and status in ("married", "widowed")),
+        ),
+        (
+            Require({"age": "0..1", "work": "no"}, {"status": "single"}),
+            lambda age, work, status: not (int(age) <= 1 and work == "no") or status == "single",
+        ),
+        (
+            Determines("age", "work", {"0..2": "no", 5: ["no", "yes"], 3: "yes"}),
+            lambda age, work: (
+                work in {3: ("yes",), 4: ("no", "yes"), 5: ("no", "yes")}.get(int(age), ("no",))
+            ),
+        ),
+        (Forbid({"status": "(missing)"}), lambda status: status != "(missing)"),
+    ],
+)
+def test_masks_say_what_the_constraint_says(constraint: Constraint, holds: object) -> None:
+    expected = spelled_out(constraint, holds)
+    np.testing.assert_array_equal(constraint.allowed(COLUMNS), expected)
+    assert constraint_from_dict(constraint.to_dict()) == constraint
+
+
+def test_every_record_of_a_model_obeys() -> None:
+    schema = Schema(
+        COLUMNS,
+        [
+            Forbid({"age": "..2", "status": ["married", "widowed"]}),
+            Determines("age", "work", {"0..2": "no"}),
+        ],
+    )
+    rng = np.random.default_rng(0)
+    noisy = [
+        Measurement((name,), rng.normal(100, 30, column.size), 30.0)
+        for name, column in COLUMNS.items()
+    ]
+    model = estimate(schema.domain, noisy, zeros=schema.zeros)
+    records = model.sample(3000, rng)
+    again = schema.encode(schema.decode(records, rng))
+    assert len(again) == 3000
+
+
+def test_data_that_break_a_constraint_are_refused() -> None:
+    schema = Schema(COLUMNS, [Require({"age": 0}, {"work": "no"})])
+    table = {
+        "age": np.array([0, 0, 3]),
+        "status": np.array(["single", "single", "widowed"]),
+        "work": np.array(["yes", "no", "yes"]),
+    }
+    with pytest.raises(InvalidInput, match="1 rows break the constraint Require"):
+        schema.encode(table)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Schema(COLUMNS, [Forbid({"wages": 1})]), "'wages', which is no column"),
+        (lambda: Schema(COLUMNS, [Forbid({"age": "7..9", "work": "maybe"})]), "'work': no value"),
+        (lambda: Schema({"age": Integer(0, 9, bins=2)}, [Forbid({"age": "0..3"})]), "cuts the bin"),
+        (lambda: Schema(COLUMNS, [Forbid({"status": "a..b"})]), "no order"),
+        (lambda: Schema(COLUMNS, ["age"]), "constraints must be"),
+        (lambda: Schema(COLUMNS, [Forbid({"age": "0..5"})]), "allow at least one"),
+        (lambda: Require({"age": 0}, {"age": 1}), "both"),
+        (lambda: Forbid({}), "at least one"),
+        (lambda: Determines("age", "age", {0: 0}), "two columns"),
+        (lambda: constraint_from_dict({"never": {}}), "either `forbid`"),
+    ],
+)
+def test_wrong_constraints_are_refused(make: object, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        make()

@@ -1,0 +1,241 @@
+"""Schemas: every column type there and back, what lies outside, and files of real data."""
+
+import csv
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pgmkit import Domain, InvalidInput
+from pgmkit.schema import (
+    Boolean,
+    Categorical,
+    Column,
+    Date,
+    DateTime,
+    Integer,
+    Numeric,
+    OpenCategorical,
+    Schema,
+)
+from pgmkit.schema.columns import column_from_dict
+
+HERE = Path(__file__).parent
+MISSING = st.sampled_from([None, (), ("?",), ("N", "")])
+
+
+@st.composite
+def binned(draw: st.DrawFn) -> Column:
+    missing = draw(MISSING)
+    kind = draw(st.sampled_from(["integer", "edges", "numeric", "cuts", "date", "datetime"]))
+    low = draw(st.integers(-50, 50))
+    width = draw(st.integers(1, 60))
+    if kind == "integer":
+        bins = draw(st.one_of(st.none(), st.integers(1, width)))
+        return Integer(low, low + width, bins=bins, missing=missing)
+    if kind == "edges":
+        steps = draw(st.lists(st.integers(1, 9), min_size=1, max_size=6))
+        return Integer(edges=tuple(np.cumsum([low, *steps]).tolist()), missing=missing)
+    if kind == "numeric":
+        high = low + draw(st.floats(0.001, 1e6))
+        return Numeric(low, high, bins=draw(st.integers(1, 20)), missing=missing)
+    if kind == "cuts":
+        steps = draw(st.lists(st.floats(0.01, 99), min_size=1, max_size=6))
+        return Numeric(edges=tuple(np.cumsum([low, *steps]).tolist()), missing=missing)
+    start = np.datetime64("1999-12-27") + low
+    if kind == "date":
+        unit = draw(st.sampled_from(["day", "month", "year"]))
+        return Date(str(start), str(start + width), unit=unit, missing=missing)
+    unit = draw(st.sampled_from(["hour", "day", "month"]))
+    return DateTime(str(start), str(start + width), unit=unit, missing=missing)
+
+
+@st.composite
+def listed(draw: st.DrawFn) -> Column:
+    values = draw(
+        st.one_of(
+            st.lists(st.text("abcxyz <=.", min_size=1), min_size=1, max_size=6, unique=True),
+            st.lists(st.integers(-5, 99), min_size=1, max_size=6, unique=True),
+        )
+    )
+    other = draw(st.sampled_from([None, "(else)"]))
+    return Categorical(tuple(values), other=other, missing=draw(MISSING))
+
+
+columns = st.one_of(binned(), listed(), st.builds(Boolean, missing=MISSING))
+
+
+@settings(max_examples=200, deadline=None)
+@given(columns, st.integers(0, 2**32 - 1))
+def test_decoding_then_encoding_is_the_identity(column: Column, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    codes = rng.integers(0, column.size, 50)
+    values = column.decode(codes, rng)
+    np.testing.assert_array_equal(column.encode(values), codes)
+    as_objects = np.array(values.tolist(), dtype=object)
+    np.testing.assert_array_equal(column.encode(as_objects), codes)
+    assert len(column.labels) == len(set(column.labels)) == column.size
+
+
+@settings(max_examples=100, deadline=None)
+@given(columns)
+def test_a_stored_column_is_the_same_column(column: Column) -> None:
+    assert column_from_dict(column.to_dict()) == column
+
+
+@settings(max_examples=100, deadline=None)
+@given(binned(), st.integers(0, 2**32 - 1))
+def test_bins_hold_exactly_the_values_between_their_ends(column: Column, seed: int) -> None:
+    ends = column.positions
+    rng = np.random.default_rng(seed)
+    codes = rng.integers(0, len(ends) - 1, 20)
+    for code, value in zip(codes, column.own_values(codes, rng), strict=True):
+        position = column.position(value)
+        last = code == len(ends) - 2 and not column.whole
+        assert ends[code] <= position
+        assert position < ends[code + 1] or (last and position == ends[code + 1])
+
+
+def test_odd_spellings_are_declared() -> None:
+    column = Categorical(("<=50K", ">50K"), aliases={"<=50K.": "<=50K"}, missing=("?",))
+    values = np.array(["<=50K.", ">50K", "?", None, "<=50k"], dtype=object)
+    assert column.encode(values).tolist() == [0, 1, 2, 2, -1]
+    assert column.decode(np.array([0, 2]), np.random.default_rng(0)).tolist() == ["<=50K", "?"]
+    assert Categorical((1, 2)).encode(np.array([1.0, 2.0, 2.5])).tolist() == [0, 1, -1]
+    assert Boolean().encode(np.array(["Yes", "0", "maybe"])).tolist() == [1, 0, -1]
+    assert Integer(0, 9).encode(np.array(["3", "3.5", "x"], dtype=object)).tolist() == [3, -1, -1]
+    assert Integer(0, 9).encode(np.array([True, False], dtype=object)).tolist() == [-1, -1]
+
+
+def test_values_beyond_the_ends_are_outside_unless_declared() -> None:
+    values = np.array([-1.0, 0.0, 10.0, 10.5, np.inf, np.nan])
+    assert Numeric(0, 10, bins=2).encode(values).tolist() == [-1, 0, 1, -1, -1, -1]
+    clipped = Numeric(0, 10, bins=2, outside="clip", missing=())
+    assert clipped.encode(values).tolist() == [0, 0, 1, 1, 1, 2]
+    dates = Date("2020-01-01", "2020-03-31", unit="month")
+    given = ["2020-01-31", "2020-04-01", "2020-02-30", "2020-03-05T10:00+02:00"]
+    assert dates.encode(np.array(given, dtype=object)).tolist() == [0, -1, -1, -1]
+    assert dates.encode(np.array(["2020-02-02"], dtype="datetime64[ns]")).tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Categorical(()), "at least one value"),
+        (lambda: Categorical((1, "1")), "twice"),
+        (lambda: Categorical(("a",), aliases={"b": "c"}), "no value"),
+        (lambda: Categorical(("?",), missing=("?",)), "keep one"),
+        (lambda: Integer(5, 3), "ascend"),
+        (lambda: Integer(0, 3, bins=9), "4 values only"),
+        (lambda: Integer(0, 3, edges=(1, 2)), "not both"),
+        (lambda: Integer(low=0), "low and high"),
+        (lambda: Integer("a", "b"), "not values"),
+        (lambda: Numeric(0, 1), "needs bins"),
+        (lambda: Numeric(0, float("nan"), bins=2), "not values"),
+        (lambda: Numeric(0, 1, bins=2, outside="drop"), "outside must be"),
+        (lambda: Date("2020-01-01", "2020-13-01"), "not values"),
+        (lambda: Date("2020-01-01", "2021-01-01", unit="week"), "unit must be"),
+        (lambda: Integer(0, 1, missing="?"), "list of texts"),
+        (lambda: column_from_dict({"type": "text"}), "types are"),
+        (lambda: column_from_dict({"type": "integer", "low": 0, "hihg": 3}), "no field 'hihg'"),
+        (lambda: Schema({}), "no columns"),
+        (lambda: Schema({"a": 3}), "must be a Column"),
+        (lambda: Schema.from_dict({"columns": {"a": {"type": "integer"}}}), "column 'a': give low"),
+        (lambda: Schema.from_dict({"columns": {}, "colour": 1}), "no field 'colour'"),
+    ],
+)
+def test_wrong_declarations_are_refused(make: object, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        make()
+
+
+def small() -> Schema:
+    return Schema({"age": Integer(0, 99, bins=10), "sex": Categorical(("F", "M"))})
+
+
+def test_encoding_a_table() -> None:
+    schema = small()
+    assert schema.domain == Domain({"age": 10, "sex": 2})
+    table = {"sex": np.array(["M", "F"]), "age": np.array([5, 99]), "name": np.array(["x", "y"])}
+    data = schema.encode(table)
+    assert data.columns["age"].tolist() == [0, 9] and data.columns["sex"].tolist() == [1, 0]
+    with pytest.raises(InvalidInput, match="no column 'age'"):
+        schema.encode({"sex": np.array(["M"])})
+    with pytest.raises(InvalidInput, match="column 'age': 2 rows") as caught:
+        schema.encode({"age": np.array([777, 5, 778]), "sex": np.array(["M", "F", "F"])})
+    assert "777" not in str(caught.value)
+
+
+def test_columns_to_be_found_need_a_budget() -> None:
+    schema = Schema({"zip": OpenCategorical(), "pay": Numeric(0, 100, bins=4, quantiles=True)})
+    assert schema.unresolved == ("zip", "pay")
+    with pytest.raises(InvalidInput, match="spends a budget"):
+        _ = schema.domain
+    found = schema.resolve(
+        {
+            "zip": schema.columns["zip"].found(["12", "34"]),
+            "pay": schema.columns["pay"].found([10.0, 20.0, 20.0]),
+        }
+    )
+    assert found.domain == Domain({"zip": 3, "pay": 3})
+
+
+def test_ranges_and_values_as_conditions() -> None:
+    age = Integer(0, 99, bins=10)
+    assert np.flatnonzero(age.within("20", "39")).tolist() == [2, 3]
+    assert np.flatnonzero(age.within(None, 20, closed=False)).tolist() == [0, 1]
+    with pytest.raises(InvalidInput, match=r"cuts the bin 30\.\.39"):
+        age.within(20, 35)
+    with pytest.raises(InvalidInput, match="no order"):
+        Categorical(("a",)).within(1, 2)
+    assert Integer(0, 3).equal([2]).tolist() == [False, False, True, False]
+    assert age.midpoints[0] == 4.5
+    assert Numeric(0, 10, bins=2, missing=()).midpoints[:2].tolist() == [2.5, 7.5]
+
+
+@pytest.mark.parametrize("suffix", ["yaml", "json"])
+@pytest.mark.parametrize("name", ["adult", "acs"])
+def test_schema_files_come_back_the_same(tmp_path: Path, suffix: str, name: str) -> None:
+    schema = Schema.load(HERE / "data" / f"{name}.yaml")
+    schema.save(tmp_path / f"schema.{suffix}")
+    assert Schema.load(tmp_path / f"schema.{suffix}") == schema
+
+
+def test_yaml_words_are_texts_and_doubled_keys_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text("columns:\n  ok: {type: categorical, values: [no, yes]}\n")
+    assert Schema.load(path).columns["ok"].labels == ("no", "yes")
+    path.write_text("columns:\n  ok: {type: boolean}\n  ok: {type: boolean}\n")
+    with pytest.raises(InvalidInput, match="'ok' is given twice"):
+        Schema.load(path)
+    (tmp_path / "s.json").write_text('{"columns": {"a": {}, "a": {}}}')
+    with pytest.raises(InvalidInput, match="'a' is given twice"):
+        Schema.load(tmp_path / "s.json")
+    path.write_text("columns: [")
+    with pytest.raises(InvalidInput, match="not YAML"):
+        Schema.load(path)
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(InvalidInput, match="UTF-8"):
+        Schema.load(path)
+    with pytest.raises(InvalidInput, match="must end in"):
+        Schema.load(tmp_path / "s.toml")
+
+
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_raw_adult_is_encoded_whole(part: str) -> None:
+    folder = os.environ.get("PGMKIT_DATA")
+    if not folder:
+        pytest.skip("PGMKIT_DATA does not name a folder with the Adult files")
+    schema = Schema.load(HERE / "data" / "adult.yaml")
+    lines = Path(folder, f"adult-raw-{part}.data").read_text().splitlines()
+    rows = [row for row in csv.reader(lines, skipinitialspace=True) if len(row) == 15]
+    table = {
+        name: np.array([row[i] for row in rows], dtype=object)
+        for i, name in enumerate(schema.file.names)
+    }
+    data = schema.encode(table)
+    assert len(data) == {"train": 32561, "test": 16281}[part]
+    assert data.marginal(("income",)).tolist()[1] == {"train": 7841, "test": 3846}[part]

@@ -14,15 +14,19 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from mechanisms.budget import Budget, Ledger
+from mechanisms.grid import GridMatrix
 from mechanisms.noise import ExactNoise, Noise, SeededNoise
-from pgmkit.dataset import Dataset
+from pgmkit.dataset import Counts
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
+from pgmkit.matrix import as_matrix
 from pgmkit.measurement import Measurement
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
     from scipy.sparse import csr_array
+
+    from pgmkit.matrix import MatrixLike
 
 __all__ = ["NEIGHBOURS", "Cell", "Curator", "Neighbours"]
 
@@ -60,7 +64,7 @@ class Cell(NamedTuple):
 
 
 class Curator:
-    """Holds a private Dataset, the neighbour relation and the budget's ledger.
+    """Holds private records (a Dataset, or others that can be counted), the neighbour relation and the budget's ledger.
 
     `neighbours` is "replace-one" or "add/remove". Costs are in the budget's unit: rho of zCDP when
     delta > 0 (noise is then discrete Gaussian), epsilon when delta = 0 (discrete Laplace).
@@ -69,6 +73,7 @@ class Curator:
 
     Raises InvalidInput for an unknown relation.
 
+    >>> from pgmkit.dataset import Dataset
     >>> data = Dataset(Domain({"sex": 2, "age": 3}), {"sex": [0, 1, 1], "age": [2, 0, 1]})
     >>> curator = Curator(data, Budget(1.0, 1e-6), neighbours="replace-one", seed=0)
     >>> curator.measure(("sex",), curator.remaining / 2)
@@ -79,7 +84,7 @@ class Curator:
 
     def __init__(
         self,
-        data: Dataset,
+        data: Counts,
         budget: Budget,
         *,
         neighbours: str,
@@ -140,6 +145,56 @@ class Curator:
         scale = self.scale(cost)
         noisy = self._noise.laplace(counts, scale) if pure else self._noise.gaussian(counts, scale)
         return Measurement(checked, noisy, scale * math.sqrt(2) if pure else scale)
+
+    def measure_queries(
+        self,
+        clique: Sequence[str],
+        matrix: Sequence[MatrixLike] | NDArray[np.float64],
+        cost: float,
+        *,
+        step: str = "measure",
+    ) -> Measurement:
+        """`matrix @ marginal(clique).ravel()` with exact discrete noise on every answer.
+
+        `matrix` is one array over the marginal's cells, or a list of one matrix an attribute (their
+        Kronecker product). Its entries are rounded to a grid of about six digits (three for three
+        attributes) so that answers are whole numbers of a unit; the measurement's own matrix is the
+        rounded one. The sensitivity is that of the rounded matrix: the largest norm (L2, or L1 for
+        a pure budget) of a column for add/remove, of the difference of two for replace-one.
+
+        Raises InvalidInput for a wrong clique, matrix or cost, BudgetExceeded if cost is not
+        available.
+        """
+        checked = self.domain.clique(clique)
+        grid = self._grid(checked, matrix)
+        # Under replace-one a row leaves one cell and another comes into another.
+        pure, differ = self.ledger.budget.pure, self.neighbours.rows_public
+        law = "discrete Laplace" if pure else "discrete Gaussian"
+        counts = self._marginals([checked])[checked]  # may refuse: before the charge
+        self.ledger.charge(f"{step} queries of {_named(checked)}", law, cost)
+        answers = grid.answers(counts.reshape(-1))
+        if pure:
+            scale = grid.l1(differ) / cost
+            noisy = self._noise.laplace(answers, scale)
+        else:
+            scale = math.sqrt(grid.l2_squared(differ)) / math.sqrt(2 * cost)
+            noisy = self._noise.gaussian(answers, scale)
+        stddev = (scale * math.sqrt(2) if pure else scale) * grid.unit
+        return Measurement(checked, noisy * grid.unit, stddev, grid.matrix)
+
+    def _grid(
+        self, clique: Clique, matrix: Sequence[MatrixLike] | NDArray[np.float64]
+    ) -> GridMatrix:
+        factors = matrix if isinstance(matrix, list | tuple) else [matrix]
+        grid = GridMatrix.rounded([as_matrix(f, f"matrix of {clique!r}") for f in factors])
+        columns = tuple(factor.shape[1] for factor in grid.factors)
+        if not clique or columns not in (self.domain.shape(clique), (self.domain.size(clique),)):
+            raise InvalidInput(
+                f"the matrix of {clique!r} has {columns} columns; give an array of "
+                f"{self.domain.size(clique)} columns, or a list of one matrix an attribute with "
+                f"{self.domain.shape(clique)} (measure(()) answers the total)"
+            )
+        return grid
 
     def choose(
         self,

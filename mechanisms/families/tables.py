@@ -28,8 +28,6 @@ __all__ = ["TablesModel", "least_squares_table", "projected"]
 
 FORMAT_VERSION = 1
 _CELL_BYTES = 8
-_PRECISION = 1e-3
-"""Precision of locally consistent tables, in standard deviations of the loss at the truth."""
 
 
 class TablesModel:
@@ -181,7 +179,7 @@ def projected(
     array([6., 0.])
     """
     from mechanisms.families.graphical import estimator
-    from pgmkit.estimation.consistency import consistent_tables
+    from mechanisms.families.lattice import nonnegative_tables
     from pgmkit.junction_tree import junction_tree
     from pgmkit.total import estimate_total
 
@@ -189,10 +187,8 @@ def projected(
     if junction_tree(domain, [m.clique for m in used]).bytes(_CELL_BYTES) <= model_mb * 2**20:
         return estimator(domain, known_total)(None, measurements)
     total = known_total or max(1.0, estimate_total(measurements, domain).value)
-    noisy = [m if m.matrix is None else least_squares_table(m) for m in used]
-    precision = _PRECISION * np.sqrt(sum(len(m.values) for m in noisy) / 2)
-    found = consistent_tables(domain, noisy, total, precision)
-    return TablesModel(domain, found.tables, total)
+    noisy = [least_squares_table(m) for m in used]
+    return TablesModel(domain, nonnegative_tables(domain, noisy, total), total)
 
 
 def least_squares_table(measurement: Measurement) -> Measurement:

@@ -1,0 +1,140 @@
+"""Marginals on the lattice of subsets: least squares in closed form, nonnegative by projections.
+
+The data vector over the domain is never formed. The subspaces R_s of contrasts over exactly the
+attributes s (zero sum along each) are orthogonal, and the marginal over c consists of those with s
+inside c (Xiao et al., "An optimal and scalable matrix mechanism for noisy marginals", 2023). So
+each R_s is estimated by itself, as an average of what the measurements that hold it say.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pgmkit.measurement import Measurement
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pgmkit.domain import Clique, Domain
+
+    Array = NDArray[np.float64]
+
+__all__ = ["least_squares", "nonnegative_tables", "subsets"]
+
+_MOST_ROUNDS = 200
+_TOLERANCE = 0.005
+"""Root mean square of what is left to clip, in standard deviations of the noise."""
+
+
+def subsets(cliques: Iterable[Clique]) -> list[Clique]:
+    """Every subset of a clique, the empty one first, each once, in the first clique's order.
+
+    >>> subsets([("b", "a"), ("a", "b")])
+    [(), ('b',), ('a',), ('b', 'a')]
+    """
+    found: dict[frozenset[str], Clique] = {}
+    for clique in cliques:
+        for size in range(len(clique) + 1):
+            for subset in itertools.combinations(clique, size):
+                found.setdefault(frozenset(subset), subset)
+    return sorted(found.values(), key=len)
+
+
+def least_squares(
+    domain: Domain,
+    measurements: Sequence[Measurement],
+    targets: Iterable[Clique],
+    total: float | None = None,
+) -> dict[Clique, Array]:
+    """The best linear unbiased estimates of marginals, in counts, from noisy marginals.
+
+    Each contrast R_s is the average of what the measurements that hold it say, weighted by
+    1 / (variance x cells); a target is the sum of its contrasts. The tables agree with each other,
+    and with `total` where it is known; cells may be negative. Every target must lie inside some
+    measured clique.
+
+    >>> from pgmkit.domain import Domain
+    >>> ab = Measurement(("a", "b"), [[3.0, 1.0], [2.0, 2.0]], 1.0)
+    >>> a = Measurement(("a",), [7.0, 1.0], 1.0)
+    >>> least_squares(Domain({"a": 2, "b": 2}), [ab, a], [("a",)])[("a",)].round(3)
+    array([6., 2.])
+    """
+    wanted = [domain.clique(clique, "target") for clique in targets]
+    needed = {frozenset(subset) for subset in subsets(wanted)}
+    contrasts: dict[frozenset[str], tuple[Clique, Array]] = {}
+    precisions: dict[frozenset[str], float] = {}
+    for m in measurements:
+        weight = 1 / (m.stddev**2 * domain.size(m.clique))
+        for subset, table in _summed(m.clique, m.values.reshape(domain.shape(m.clique))):
+            key = frozenset(subset)
+            if key not in needed:
+                continue
+            ordered, so_far = contrasts.get(key, (subset, np.zeros(table.shape)))
+            turned = _centred(table).transpose([subset.index(name) for name in ordered])
+            contrasts[key] = (ordered, so_far + weight * turned)
+            precisions[key] = precisions.get(key, 0.0) + weight
+    if total is not None:
+        contrasts[frozenset()], precisions[frozenset()] = ((), np.array(float(total))), 1.0
+    tables = {}
+    for clique in wanted:
+        table = np.zeros(domain.shape(clique))
+        for subset in subsets([clique]):
+            ordered, weighted = contrasts[frozenset(subset)]
+            turned = weighted.transpose([ordered.index(name) for name in subset])
+            shape = [domain.sizes[name] if name in subset else 1 for name in clique]
+            cells = domain.size(clique) / domain.size(subset)
+            table += turned.reshape(shape) / (precisions[frozenset(subset)] * cells)
+        tables[clique] = table
+    return tables
+
+
+def nonnegative_tables(
+    domain: Domain, measurements: Sequence[Measurement], total: float
+) -> dict[Clique, Array]:
+    """Nonnegative tables that agree on what they share, nearest to noisy marginals.
+
+    One for each measured clique, by Dykstra's alternating projections between nonnegative tables
+    (clipping) and consistent ones (`least_squares`), weighted by 1/variance. They end when clipping
+    changes cells by 0.5% of their noise, or after 200 rounds; tables agree to about that, and each
+    is scaled to the total, which must be above 0.
+
+    >>> from pgmkit.domain import Domain
+    >>> a = Measurement(("a",), [7.0, -1.0], 1.0)
+    >>> nonnegative_tables(Domain({"a": 2}), [a], total=5.0)[("a",)].round(2)
+    array([5., 0.])
+    """
+    precisions: dict[Clique, float] = {}
+    for m in measurements:
+        precisions[m.clique] = precisions.get(m.clique, 0.0) + m.stddev**-2
+    tables = least_squares(domain, measurements, precisions, total)
+    residue = {clique: np.zeros(table.shape) for clique, table in tables.items()}
+    cells = sum(table.size for table in tables.values())
+    for _ in range(_MOST_ROUNDS):
+        clipped = {c: np.maximum(table + residue[c], 0.0) for c, table in tables.items()}
+        left = sum(
+            float(((table - clipped[c]) ** 2).sum()) * precisions[c] for c, table in tables.items()
+        )
+        if left <= _TOLERANCE**2 * cells:
+            break
+        residue = {c: table + residue[c] - clipped[c] for c, table in tables.items()}
+        moved = [Measurement(c, table, precisions[c] ** -0.5) for c, table in clipped.items()]
+        tables = least_squares(domain, moved, precisions, total)
+    return {c: table * (total / table.sum()) for c, table in clipped.items()}
+
+
+def _summed(clique: Clique, table: Array) -> Iterable[tuple[Clique, Array]]:
+    """The table summed to every subset of its clique."""
+    for subset in subsets([clique]):
+        dropped = tuple(axis for axis, name in enumerate(clique) if name not in subset)
+        yield subset, np.asarray(table.sum(axis=dropped))
+
+
+def _centred(table: Array) -> Array:
+    """The table less its mean along each axis in turn: its contrast over all its attributes."""
+    for axis in range(table.ndim):
+        table = table - table.mean(axis=axis, keepdims=True)
+    return table

@@ -1,0 +1,166 @@
+"""HDMM: the strategy of least expected error for the workload, measured once.
+
+McKenna, Miklau, Hay and Machanavajjhala, "Optimizing error of high-dimensional statistical queries
+under differential privacy" (2018). Two kinds of strategies compete, marginals
+(`mechanisms.strategies.marginals`) and a union of products of p-Identity matrices
+(`mechanisms.strategies.products`), L1-normalised for Laplace noise and L2-normalised for Gaussian.
+The expected error depends on the workload alone, so the choice costs nothing. Reconstruction is by
+least squares within marginals; `hdmm_pgm` fits a model to the same answers instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from mechanisms.baselines import check_domain, check_model_mb
+from mechanisms.curator import Curator
+from mechanisms.families.lattice import least_squares
+from mechanisms.families.tables import TablesModel, least_squares_table, projected
+from mechanisms.release import Release
+from mechanisms.strategies.marginals import MarginalsStrategy, marginals_strategy
+from mechanisms.strategies.p_identity import QUERIES, query_gram
+from mechanisms.strategies.products import ProductsStrategy, products_strategy
+from mechanisms.workload import Workload
+from pgmkit.domain import Domain
+from pgmkit.errors import InvalidInput
+from pgmkit.measurement import Measurement
+from pgmkit.total import estimate_total
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from pgmkit.domain import Clique
+
+__all__ = ["Hdmm", "HdmmPgm", "best_strategy", "hdmm", "hdmm_pgm"]
+
+Strategy = MarginalsStrategy | ProductsStrategy
+
+
+@dataclass(frozen=True)
+class Hdmm:
+    """Settings of HDMM.
+
+    `queries`: what is asked along an attribute, by name: "identity" (the default: every code),
+    "prefix" (cumulative counts) or "range" (every interval). A workload clique stands for all
+    combinations of its attributes' queries. `clip`: release cells below zero as zero; each cell's
+    error falls, but the tables no longer agree and sums of many cells are biased upwards.
+
+    Raises InvalidInput for an unknown kind of queries.
+    """
+
+    queries: Mapping[str, str] = field(default_factory=dict)
+    clip: bool = True
+
+    def __post_init__(self) -> None:
+        _check_queries(self.queries)
+
+
+@dataclass(frozen=True)
+class HdmmPgm:
+    """Settings of HDMM+PGM: `queries` as in `Hdmm`, `model_mb` as in `baselines.Projection`."""
+
+    queries: Mapping[str, str] = field(default_factory=dict)
+    model_mb: float = 80.0
+
+    def __post_init__(self) -> None:
+        _check_queries(self.queries)
+        check_model_mb(self.model_mb)
+
+
+def hdmm(curator: Curator, workload: Workload, settings: Hdmm | None = None) -> Release:
+    """Spend all that remains on the best strategy; the workload's marginals by least squares.
+
+    Raises InvalidInput (before anything is spent) for a workload over another domain, or queries
+    on attributes that are not in it.
+    """
+    settings = settings or Hdmm()
+    strategy, measurements = _measured(curator, workload, settings.queries)
+    total = curator.public_total
+    tables = _reconstructed(curator.domain, workload, strategy, measurements, total)
+    if settings.clip:
+        tables = {clique: table.clip(min=0.0) for clique, table in tables.items()}
+    known = total or max(1.0, estimate_total(measurements).value)
+    model = TablesModel(curator.domain, tables, known)
+    return Release("hdmm", model, measurements, curator.ledger, settings)
+
+
+def hdmm_pgm(curator: Curator, workload: Workload, settings: HdmmPgm | None = None) -> Release:
+    """Spend all that remains on the best strategy; a model of its answers.
+
+    That is a graphical model where the junction tree of the measured cliques takes at most
+    `model_mb`, otherwise consistent nonnegative tables (`mechanisms.families.tables.projected`).
+
+    Raises InvalidInput (before anything is spent) for a workload over another domain, or queries
+    on attributes that are not in it.
+    """
+    settings = settings or HdmmPgm()
+    _, measurements = _measured(curator, workload, settings.queries)
+    model = projected(curator.domain, measurements, curator.public_total, settings.model_mb)
+    return Release("hdmm+pgm", model, measurements, curator.ledger, settings)
+
+
+def best_strategy(
+    workload: Workload, queries: Mapping[str, str], *, norm: int, total_known: bool
+) -> Strategy:
+    """The strategy of least expected error for these queries; `norm` 1 for Laplace, 2 for Gaussian.
+
+    >>> from pgmkit.domain import Domain
+    >>> ages = Workload(Domain({"age": 64, "sex": 2}), [("age", "sex")])
+    >>> type(best_strategy(ages, {"age": "range"}, norm=2, total_known=True)).__name__
+    'ProductsStrategy'
+    >>> type(best_strategy(ages, {}, norm=2, total_known=True)).__name__
+    'MarginalsStrategy'
+    """
+    sizes = workload.domain.sizes
+    grams = {name: query_gram(kind, sizes[name]) for name, kind in queries.items()}
+    found: list[Strategy] = [
+        marginals_strategy(workload, grams, norm, total_known),
+        products_strategy(workload, grams, norm),
+    ]
+    return min(found, key=lambda strategy: strategy.expected_error)
+
+
+def _measured(
+    curator: Curator, workload: Workload, queries: Mapping[str, str]
+) -> tuple[Strategy, tuple[Measurement, ...]]:
+    check_domain(curator, workload)
+    curator.domain.clique(queries, "queries")
+    norm = 1 if curator.ledger.budget.pure else 2
+    known = curator.public_total is not None
+    strategy = best_strategy(workload, queries, norm=norm, total_known=known)
+    whole = curator.remaining
+    *others, (last, _) = strategy.shares.items()
+    costs = {clique: share * whole for clique, share in others}
+    measurements = [_measure(curator, strategy, clique, cost) for clique, cost in costs.items()]
+    measurements.append(_measure(curator, strategy, last, curator.remaining))
+    return strategy, tuple(measurements)
+
+
+def _measure(curator: Curator, strategy: Strategy, clique: Clique, cost: float) -> Measurement:
+    if isinstance(strategy, MarginalsStrategy):
+        return curator.measure(clique, cost)
+    return curator.measure_queries(clique, [strategy.factors[name] for name in clique], cost)
+
+
+def _reconstructed(
+    domain: Domain,
+    workload: Workload,
+    strategy: Strategy,
+    measurements: Sequence[Measurement],
+    total: int | None,
+) -> dict[Clique, NDArray[np.float64]]:
+    if isinstance(strategy, MarginalsStrategy):
+        return least_squares(domain, measurements, workload.cliques, total)
+    tables = [least_squares_table(m) for m in measurements]
+    return {m.clique: m.values.reshape(domain.shape(m.clique)) for m in tables}
+
+
+def _check_queries(queries: Mapping[str, str]) -> None:
+    for name, kind in queries.items():
+        if kind not in QUERIES:
+            raise InvalidInput(
+                f"queries of {name!r} must be one of {', '.join(map(repr, QUERIES))}, got {kind!r}"
+            )

@@ -1,0 +1,1 @@
+"""Query strategies chosen by expected error alone: they depend on the workload, never on data."""

@@ -1,0 +1,175 @@
+"""Strategies of marginals: which marginals to measure, and how well (HDMM, section 6.3).
+
+The expected error is in closed form on the lattice of subsets (`mechanisms.families.lattice`). With
+noise of variance 1 / p_c on the marginal c, the precision of the contrasts R_s is
+
+    v_s = sum over measured c containing s of p_c / n_c,         n_c: cells of c,
+
+and the workload's expected squared error is sum over s of a_s / v_s, where a_s says how much the
+workload's queries see of R_s.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mechanisms.families.lattice import subsets
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from mechanisms.workload import Workload
+    from pgmkit.domain import Clique, Domain
+
+    Array = NDArray[np.float64]
+
+__all__ = ["MarginalsStrategy", "marginals_strategy"]
+
+_NEGLIGIBLE = 1e-4
+"""Share of the average share below which a marginal that lies inside another is not measured."""
+_MOST_CANDIDATES = 5000
+_MOST_CELLS = 2**20
+_LOG_RANGE = 30.0
+
+
+@dataclass(frozen=True)
+class MarginalsStrategy:
+    """Marginals to measure, the share of the budget (rho, or epsilon) of each, and what to expect.
+
+    `expected_error`: the workload's expected squared error, by its weights, with noise of variance
+    1 on a strategy of sensitivity 1: divide by 2 rho / l2^2, or by epsilon^2 / (2 l1^2).
+    """
+
+    shares: Mapping[Clique, float]
+    expected_error: float
+
+
+def marginals_strategy(
+    workload: Workload, grams: Mapping[str, Array], norm: int, total_known: bool
+) -> MarginalsStrategy:
+    """The marginals strategy of least expected squared error.
+
+    `grams` are W'W of the queries on attributes that are not asked code by code. `norm` 1 is for
+    Laplace noise, 2 for Gaussian. A known total needs no budget.
+
+    Candidates are the subsets of the workload's cliques and, where they are not too many or too
+    large, all cliques of one attribute more than the largest: with Laplace noise a few larger
+    marginals can say more than many small ones. With shares theta_c^norm the precisions are p_c =
+    theta_c^2; the error times the squared norm of theta does not depend on theta's scale, so L-BFGS
+    runs on log theta. For norm 2 the problem is convex in p.
+
+    >>> from mechanisms.workload import k_way
+    >>> from pgmkit.domain import Domain
+    >>> pairs = k_way(Domain({"a": 2, "b": 3, "c": 4}), 2)
+    >>> found = marginals_strategy(pairs, {}, norm=2, total_known=False)
+    >>> round(found.expected_error, 1), round(sum(found.shares.values()), 9)
+    (52.7, 1.0)
+    """
+    from scipy.optimize import minimize
+
+    lattice = subsets(workload.cliques)
+    candidates = _candidates(workload, lattice)
+    seen = _seen(workload, grams, {frozenset(clique): i for i, clique in enumerate(lattice)})
+    seen[0] *= not total_known  # the empty clique comes first
+    inside = _inside(workload.domain, lattice, candidates)
+
+    def objective(logs: Array) -> tuple[float, Array]:
+        theta = np.exp(logs - logs.max())
+        precision, powers = inside @ theta**2, theta**norm
+        value = float((seen / precision).sum())
+        pull = (seen / precision**2) @ inside * theta**2
+        gradient = 2 * powers / powers.sum() - 2 * pull / value
+        return math.log(value) + 2 / norm * math.log(powers.sum()), gradient
+
+    found = min(
+        (
+            minimize(
+                objective,
+                start,
+                jac=True,
+                method="L-BFGS-B",
+                bounds=[(-_LOG_RANGE, _LOG_RANGE)] * len(candidates),
+                options={"maxiter": 1000},
+            )
+            for start in _starts(workload, candidates)
+        ),
+        key=lambda result: float(result.fun),
+    )
+    theta = np.where(_worth(workload, candidates, found.x, norm), np.exp(found.x), 0.0)
+    powers = theta**norm
+    shares = powers / powers.sum()
+    return MarginalsStrategy(
+        {clique: float(each) for clique, each in zip(candidates, shares, strict=True) if each > 0},
+        float((seen / (inside @ theta**2)).sum() * powers.sum() ** (2 / norm)),
+    )
+
+
+def _candidates(workload: Workload, lattice: Sequence[Clique]) -> list[Clique]:
+    domain = workload.domain
+    size = len(lattice[-1]) + 1
+    named = [name for name in domain if any(name in clique for clique in workload.cliques)]
+    if math.comb(len(named), size) > _MOST_CANDIDATES:
+        return list(lattice)
+    larger = itertools.combinations(named, size)
+    return [*lattice, *(clique for clique in larger if domain.size(clique) <= _MOST_CELLS)]
+
+
+def _starts(workload: Workload, candidates: Sequence[Clique]) -> list[Array]:
+    """Logarithms of theta: all alike, the workload's own cliques above all, the largest ones."""
+    asked = {frozenset(clique) for clique in workload.cliques}
+    largest = max(len(clique) for clique in candidates)
+    return [
+        np.zeros(len(candidates)),
+        np.array([0.0 if frozenset(clique) in asked else -3.0 for clique in candidates]),
+        np.array([0.0 if len(clique) == largest else -3.0 for clique in candidates]),
+    ]
+
+
+def _worth(
+    workload: Workload, candidates: Sequence[Clique], logs: Array, norm: int
+) -> NDArray[np.bool_]:
+    """Which shares are not negligible; each workload clique stays inside one that is kept."""
+    powers = np.exp(norm * (logs - logs.max()))
+    kept = powers > _NEGLIGIBLE * powers.sum() / len(candidates)
+    held = [frozenset(clique) for clique, keep in zip(candidates, kept, strict=True) if keep]
+    bare = {
+        frozenset(clique)
+        for clique in workload.cliques
+        if not any(set(clique) <= other for other in held)
+    }
+    return kept | np.array([frozenset(clique) in bare for clique in candidates])
+
+
+def _seen(
+    workload: Workload, grams: Mapping[str, Array], places: Mapping[frozenset[str], int]
+) -> Array:
+    """a_s: the weighted squared norm of the workload's queries within R_s, over n_c."""
+    sizes = workload.domain.sizes
+    within, mean = {}, {}  # of an attribute's queries: within its contrasts, along its mean
+    for name, size in sizes.items():
+        gram = grams.get(name)
+        mean[name] = 1.0 if gram is None else float(gram.sum()) / size
+        within[name] = size - 1.0 if gram is None else float(np.trace(gram)) - mean[name]
+    seen = np.zeros(len(places))
+    for clique, weight in zip(workload.cliques, workload.weights, strict=True):
+        scale = weight / workload.domain.size(clique)
+        for subset in subsets([clique]):
+            parts = (within[a] if a in subset else mean[a] for a in clique)
+            seen[places[frozenset(subset)]] += scale * math.prod(parts)
+    return seen
+
+
+def _inside(domain: Domain, lattice: Sequence[Clique], candidates: Sequence[Clique]) -> Array:
+    """Row s, column c: 1 / n_c where s is inside c, otherwise 0."""
+    rows, columns = (
+        np.array([[name in clique for name in domain] for clique in cliques], dtype=np.float64)
+        for cliques in (lattice, candidates)
+    )
+    missing = rows @ (1 - columns).T  # attributes of s that are not in c
+    return (missing == 0) / np.array([float(domain.size(clique)) for clique in candidates])

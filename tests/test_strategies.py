@@ -1,0 +1,291 @@
+"""Strategies against explicit matrices: errors by pseudo-inverse, least squares, sensitivities."""
+
+import itertools
+import math
+from functools import reduce
+
+import numpy as np
+import pytest
+from pricing import Priced
+from scipy.optimize import check_grad
+
+from mechanisms.budget import Budget
+from mechanisms.curator import NEIGHBOURS, Curator
+from mechanisms.families.lattice import least_squares, nonnegative_tables
+from mechanisms.grid import GridMatrix
+from mechanisms.strategies.marginals import marginals_strategy
+from mechanisms.strategies.p_identity import (
+    QUERIES,
+    _error_and_gradient,
+    expected_error,
+    p_identity,
+    query_gram,
+)
+from mechanisms.strategies.products import products_strategy
+from mechanisms.workload import Workload, k_way
+from pgmkit.dataset import Dataset
+from pgmkit.domain import Clique, Domain
+from pgmkit.errors import InvalidInput
+from pgmkit.measurement import Measurement
+
+DOMAIN = Domain({"a": 2, "b": 3, "c": 4})
+
+
+def kron(parts: list[np.ndarray]) -> np.ndarray:
+    return reduce(np.kron, parts, np.ones((1, 1)))
+
+
+def marginal_matrix(clique: Clique, factors: dict[str, np.ndarray] | None = None) -> np.ndarray:
+    """The clique's queries on the data vector, attributes in the domain's order."""
+    factors = factors or {}
+    return kron(
+        [
+            factors.get(name, np.eye(size)) if name in clique else np.ones((1, size))
+            for name, size in DOMAIN.sizes.items()
+        ]
+    )
+
+
+def query_matrix(kind: str, n: int) -> np.ndarray:
+    if kind == "identity":
+        return np.eye(n)
+    if kind == "prefix":
+        return np.tril(np.ones((n, n)))
+    spans = itertools.combinations(range(n + 1), 2)
+    return np.array([[float(low <= j < high) for j in range(n)] for low, high in spans])
+
+
+@pytest.mark.parametrize("kind", QUERIES)
+@pytest.mark.parametrize("n", [1, 2, 7])
+def test_grams_in_closed_form(kind: str, n: int) -> None:
+    matrix = query_matrix(kind, n)
+    assert np.allclose(query_gram(kind, n), matrix.T @ matrix)
+
+
+@pytest.mark.parametrize("norm", [1, 2])
+@pytest.mark.parametrize("kind", QUERIES)
+def test_p_identity(kind: str, norm: int) -> None:
+    gram, queries = query_gram(kind, 20), query_matrix(kind, 20)
+    strategy = p_identity(gram, norm)
+    assert np.allclose((strategy**norm).sum(axis=0), 1) and strategy.min() >= 0
+    error = expected_error(gram, strategy)
+    assert error == pytest.approx(((queries @ np.linalg.pinv(strategy)) ** 2).sum(), rel=1e-6)
+    assert error <= np.trace(gram) * (1 + 1e-9)
+    # No strategy of L2 sensitivity 1 is better than this (Li and Miklau, 2013).
+    lowest = np.sqrt(np.linalg.eigvalsh(gram).clip(min=0)).sum() ** 2 / 20
+    assert error >= lowest * (1 - 1e-9)
+    assert norm == 1 or error < 1.1 * lowest
+
+
+@pytest.mark.parametrize("norm", [1, 2])
+def test_gradient_of_p_identity(norm: int) -> None:
+    gram = query_gram("range", 5)
+    point = np.random.default_rng(0).random(10)
+    wrong = check_grad(
+        lambda x: _error_and_gradient(x, gram, norm)[0],
+        lambda x: _error_and_gradient(x, gram, norm)[1],
+        point,
+    )
+    assert wrong < 1e-4
+
+
+@pytest.mark.parametrize("norm", [1, 2])
+@pytest.mark.parametrize("total_known", [False, True])
+@pytest.mark.parametrize("kinds", [{}, {"c": "prefix"}, {"b": "range", "c": "prefix"}])
+def test_marginals_strategy_against_the_trace_formula(
+    norm: int, total_known: bool, kinds: dict[str, str]
+) -> None:
+    workload = Workload(DOMAIN, [("a", "b"), ("c",), ("c", "b")], weights=[1, 2, 0.5])
+    factors = {name: query_matrix(kind, DOMAIN.sizes[name]) for name, kind in kinds.items()}
+    grams = {name: matrix.T @ matrix for name, matrix in factors.items()}
+    found = marginals_strategy(workload, grams, norm, total_known)
+    assert sum(found.shares.values()) == pytest.approx(1)
+
+    def error(shares: dict[Clique, float]) -> float:
+        strategy = np.vstack([s ** (1 / norm) * marginal_matrix(c) for c, s in shares.items()])
+        if total_known:
+            strategy = np.vstack([strategy, 1e6 * np.ones((1, DOMAIN.size()))])
+        inverse = np.linalg.pinv(strategy, rcond=1e-12)
+        return sum(
+            weight * float(((marginal_matrix(clique, factors) @ inverse) ** 2).sum())
+            for clique, weight in zip(workload.cliques, workload.weights, strict=True)
+        )
+
+    assert found.expected_error == pytest.approx(error(dict(found.shares)), rel=1e-5)
+    even = {clique: 1 / 3 for clique in workload.cliques}
+    assert found.expected_error <= error(even)
+    rng = np.random.default_rng(0)
+    for _ in range(20):  # nothing near is better
+        near = {clique: share * rng.uniform(0.8, 1.25) for clique, share in found.shares.items()}
+        scale = sum(near.values())
+        assert error({c: s / scale for c, s in near.items()}) > 0.9999 * found.expected_error
+
+
+def test_laplace_noise_prefers_few_larger_marginals() -> None:
+    domain = Domain({name: 2 for name in "abcde"})
+    laplace = marginals_strategy(k_way(domain, 2), {}, norm=1, total_known=False)
+    assert max(map(len, laplace.shares)) == 3 and len(laplace.shares) < 10
+    even = 10**2 * 40
+    assert laplace.expected_error < 0.6 * even
+
+
+@pytest.mark.parametrize("norm", [1, 2])
+def test_products_strategy_against_the_trace_formula(norm: int) -> None:
+    workload = Workload(DOMAIN, [("a", "c"), ("b",)], weights=[1, 3])
+    matrix = query_matrix("range", 4)
+    found = products_strategy(workload, {"c": matrix.T @ matrix}, norm)
+    expected = 0.0
+    for clique, weight in zip(workload.cliques, workload.weights, strict=True):
+        queries = kron([matrix if name == "c" else np.eye(DOMAIN.sizes[name]) for name in clique])
+        strategy = kron([found.factors[name] for name in clique])
+        strategy = strategy * found.shares[clique] ** (1 / norm)
+        expected += weight * float(((queries @ np.linalg.pinv(strategy)) ** 2).sum())
+    assert found.expected_error == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("total", [None, 50.0])
+def test_least_squares_against_the_data_vector(total: float | None) -> None:
+    rng = np.random.default_rng(1)
+    cliques = [("b", "a"), ("c", "b"), ("c",), ("a",), ("c",)]
+    stddevs = [1.0, 2.0, 0.5, 3.0, 1.5]
+    measurements = [
+        Measurement(c, rng.normal(5, 3, DOMAIN.size(c)), s)
+        for c, s in zip(cliques, stddevs, strict=True)
+    ]
+    rows, values = [], []
+    for m in measurements:
+        ordered = tuple(sorted(m.clique))
+        table = m.values.reshape(DOMAIN.shape(m.clique))
+        table = table.transpose([m.clique.index(name) for name in ordered])
+        rows.append(marginal_matrix(ordered) / m.stddev)
+        values.append(table.reshape(-1) / m.stddev)
+    if total is not None:
+        rows.append(1e6 * np.ones((1, DOMAIN.size())))
+        values.append(np.array([1e6 * total]))
+    x = np.linalg.lstsq(np.vstack(rows), np.concatenate(values), rcond=1e-14)[0]
+    found = least_squares(DOMAIN, measurements, [("a", "b"), ("b", "c"), ("c",), ()], total)
+    for clique, table in found.items():
+        assert np.allclose(table.reshape(-1), marginal_matrix(clique) @ x, atol=1e-5)
+
+
+def test_nonnegative_tables_against_the_quadratic_program() -> None:
+    from pgmkit.estimation.consistency import consistent_tables
+
+    rng = np.random.default_rng(2)
+    measurements = [
+        Measurement(c, rng.normal(2, 4, DOMAIN.size(c)), s)
+        for c, s in [(("a", "b"), 1.0), (("b", "c"), 2.0), (("c",), 0.5)]
+    ]
+    expected = consistent_tables(DOMAIN, measurements, 30.0, 1e-9).tables
+    found = nonnegative_tables(DOMAIN, measurements, 30.0)
+    for clique, table in expected.items():
+        assert np.allclose(found[clique], table, atol=0.05)
+
+
+def random_factors(rng: np.random.Generator, signed: bool, clique: Clique) -> list[np.ndarray]:
+    low = -1.0 if signed else 0.0
+    return [rng.uniform(low, 1, (rng.integers(1, 5), DOMAIN.sizes[name])) for name in clique]
+
+
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize("seed", range(10))
+def test_column_norms_against_the_written_out_matrix(signed: bool, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    clique = [("a",), ("b", "c"), ("a", "b", "c")][seed % 3]
+    factors = random_factors(rng, signed, clique)
+    grid = GridMatrix.rounded(factors)
+    dense = reduce(np.kron, [factor.astype(object) for factor in grid.factors])  # exact integers
+    assert np.allclose((dense * grid.unit).astype(float), kron(factors), atol=0.01)
+    gaps = dense[:, :, None] - dense[:, None, :]
+    assert grid.l1(differ=False) == np.abs(dense).sum(axis=0).max()
+    assert grid.l2_squared(differ=False) == (dense**2).sum(axis=0).max()
+    exact = {1: np.abs(gaps).sum(axis=0).max(), 2: (gaps**2).sum(axis=0).max()}
+    stated = {1: grid.l1(differ=True), 2: grid.l2_squared(differ=True)}
+    for norm in (1, 2):
+        assert stated[norm] >= exact[norm]
+        if len(clique) == 1:
+            assert stated[norm] == exact[norm]
+    counts = rng.integers(0, 100, dense.shape[1])
+    assert np.array_equal(grid.answers(counts), dense.astype(np.int64) @ counts)
+
+
+@pytest.mark.parametrize("relation", NEIGHBOURS)
+@pytest.mark.parametrize("delta", [0.0, 1e-6])
+def test_measured_queries_cost_what_neighbours_reveal(relation: str, delta: float) -> None:
+    rng = np.random.default_rng(3)
+    columns = {name: rng.integers(0, size, 30) for name, size in DOMAIN.sizes.items()}
+    strategy = [p_identity(query_gram("prefix", DOMAIN.sizes[name]), 2) for name in ("b", "c")]
+
+    def measured(columns: dict[str, np.ndarray]) -> tuple[Priced, Curator, Measurement]:
+        data = Dataset(DOMAIN, columns)
+        curator = Curator(data, Budget(1.0, delta), neighbours=relation, seed=0)
+        noise = curator._noise = Recorded(relation, pure=delta == 0)
+        return noise, curator, curator.measure_queries(("b", "c"), strategy, curator.remaining)
+
+    noise, curator, m = measured(columns)
+    unit = m.stddev / noise.scales[0] / (math.sqrt(2) if delta == 0 else 1)
+    exact = m.matrix.matvec(Dataset(DOMAIN, columns).marginal(("b", "c")).reshape(-1)) / unit
+    assert np.allclose(noise.exact[0], exact) and noise.exact[0].dtype == np.int64
+    assert curator.remaining == 0 and len(noise.scales) == 1
+    largest = 0.0
+    for row in range(30):
+        for b, c in itertools.product(range(3), range(4)):
+            other = {name: codes.copy() for name, codes in columns.items()}
+            if relation == "replace-one":
+                other["b"][row], other["c"][row] = b, c
+            else:
+                other = {name: np.append(codes, 0) for name, codes in other.items()}
+                other["b"][-1], other["c"][-1] = b, c
+            gap = measured(other)[0].exact[0] - noise.exact[0]
+            price = (
+                np.abs(gap).sum() / noise.scales[0]
+                if delta == 0
+                else (gap.astype(float) ** 2).sum() / (2 * noise.scales[0] ** 2)
+            )
+            largest = max(largest, price)
+    assert largest <= curator.ledger.budget.total * (1 + 1e-12)
+    # Bounds for products of matrices are close; add/remove is exact.
+    tight = 1 if relation == "add/remove" else 0.5
+    assert largest >= tight * curator.ledger.budget.total * (1 - 1e-12)
+
+
+class Recorded(Priced):
+    """Keeps the scales too."""
+
+    def __init__(self, relation: str, pure: bool) -> None:
+        super().__init__(relation, pure)
+        self.scales: list[float] = []
+
+    def gaussian(self, counts: np.ndarray, scale: float) -> np.ndarray:
+        self.scales.append(scale)
+        return super().gaussian(counts, scale)
+
+    def laplace(self, counts: np.ndarray, scale: float) -> np.ndarray:
+        self.scales.append(scale)
+        return super().laplace(counts, scale)
+
+
+def test_exact_samplers_take_the_scaled_answers() -> None:
+    data = Dataset(DOMAIN, {name: [0, 1] for name in DOMAIN})
+    for delta in (0.0, 1e-6):
+        curator = Curator(data, Budget(1.0, delta), neighbours="replace-one")
+        m = curator.measure_queries(("a",), np.array([[0.3, 1.0]]), curator.remaining)
+        assert m.values.shape == (1,) and curator.ledger.secure
+
+
+def test_wrong_matrices_are_refused_before_spending() -> None:
+    data = Dataset(DOMAIN, {name: [0, 1] for name in DOMAIN})
+    curator = Curator(data, Budget(1.0), neighbours="add/remove", seed=0)
+    for clique, matrix in [
+        (("a", "b"), np.eye(5)),
+        (("a", "b"), [np.eye(3), np.eye(2)]),
+        (("a",), np.zeros((1, 2))),
+        (("a",), np.array([[math.nan, 1.0]])),
+        ((), np.ones((1, 1))),
+        (("z",), np.ones((1, 2))),
+    ]:
+        with pytest.raises(InvalidInput):
+            curator.measure_queries(clique, matrix, 0.5)
+    with pytest.raises(InvalidInput, match="known are identity, prefix, range"):
+        query_gram("median", 3)
+    assert curator.ledger.spent == 0

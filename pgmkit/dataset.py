@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,9 +13,18 @@ from pgmkit.counting import count_marginals
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 
-__all__ = ["Dataset"]
+__all__ = ["Counts", "Dataset"]
 
 Codes = NDArray[np.unsignedinteger[Any]]
+
+
+class Counts(Protocol):
+    """Records that can be counted, wherever they are: a Dataset, or a frame in an engine."""
+
+    @property
+    def domain(self) -> Domain: ...
+    def __len__(self) -> int: ...
+    def marginals(self, cliques: Iterable[Iterable[str]]) -> Mapping[Clique, NDArray[np.int64]]: ...
 
 
 class Dataset:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pgmkit.dataset import Dataset
+from pgmkit.dataset import Counts, Dataset
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.schema.columns import (
@@ -141,11 +141,18 @@ class Schema:
             if outside:
                 raise outside_error(name, outside)
         data = Dataset(self.domain, codes)
-        for constraint, zeros in zip(self.constraints, self.zeros, strict=True):
-            impossible = data.marginal(zeros.clique)[~zeros.allowed]
-            if impossible.any():
-                raise broken_error(constraint, int(impossible.sum()))
+        self.check_constraints(data)
         return data
+
+    def check_constraints(self, data: Counts) -> None:
+        """Raises InvalidInput, with the number of rows, for records that break a constraint."""
+        for constraint, zeros in zip(self.constraints, self.zeros, strict=True):
+            impossible = data.marginals([zeros.clique])[zeros.clique][~zeros.allowed]
+            if impossible.any():
+                raise InvalidInput(
+                    f"{int(impossible.sum())} rows break the constraint {constraint!r}; correct "
+                    "the data or the constraint. This count is exact: do not publish it"
+                )
 
     def decode(self, data: Dataset, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
         """Values for the codes of a data set over the schema's domain, in the schema's order."""
@@ -232,13 +239,5 @@ def outside_error(name: str, rows: int) -> InvalidInput:
     return InvalidInput(
         f"column {name!r}: {rows} rows hold values outside the schema (missing ones included); "
         "declare them (values, low and high, missing), or an `other` value, or outside: clip. "
-        "This count is exact: do not publish it"
-    )
-
-
-def broken_error(constraint: Constraint, rows: int) -> InvalidInput:
-    """The error for records that a constraint rules out."""
-    return InvalidInput(
-        f"{rows} rows break the constraint {constraint!r}; correct the data or the constraint. "
         "This count is exact: do not publish it"
     )

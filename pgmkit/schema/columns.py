@@ -554,12 +554,8 @@ def _absent(values: Values, texts: Sequence[str]) -> NDArray[np.bool_]:
 
 
 def _is_null(value: object) -> bool:
-    if value is None:
-        return True
-    try:
-        return bool(value != value)  # NaN, NaT
-    except TypeError:
-        return type(value).__name__ == "NAType"
+    # pandas' NA refuses to be compared; NaN and NaT differ from themselves.
+    return value is None or type(value).__name__ == "NAType" or bool(value != value)
 
 
 def _by_distinct(values: Values, code: Callable[[Any], int | bool]) -> Codes:
@@ -576,7 +572,8 @@ def _distinct(values: Values) -> tuple[list[Any], NDArray[np.intp]]:
     places = np.empty(len(values), dtype=np.intp)
     for i, value in enumerate(values):
         # True == 1 == 1.0 as keys, but not as texts.
-        places[i] = seen.setdefault((type(value), value if value == value else None), len(seen))
+        key = (type(None), None) if _is_null(value) else (type(value), value)
+        places[i] = seen.setdefault(key, len(seen))
     return [value for _, value in seen], places
 
 

@@ -103,4 +103,4 @@ class DateTime(_Temporal):
         return _FINE_STEPS
 
     def _stored_as(self) -> str:
-        return "datetime64[s]"
+        return "datetime64[us]"

@@ -1,0 +1,164 @@
+"""Frames of every kind: the same counts, and the same kind of frame back."""
+
+import datetime
+from collections.abc import Callable
+from typing import Any
+
+import duckdb
+import narwhals as nw
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from pgmkit import InvalidInput
+from pgmkit.frames import counts_of, decode, encode
+from pgmkit.pushdown import FrameCounts
+from pgmkit.schema import Boolean, Categorical, Date, DateTime, Integer, Numeric, Schema
+
+SCHEMA = Schema(
+    {
+        "age": Integer(0, 99, bins=10),
+        "pay": Numeric(edges=(0, 10.5, 20, 99), missing=()),
+        "sex": Categorical(("F", "M"), missing=("?",)),
+        "ill": Boolean(),
+        "born": Date("2000-01-01", "2001-12-31", unit="month"),
+        "seen": DateTime("2020-01-01T00:00", "2020-01-02T23:00", unit="hour"),
+        "kids": Integer(0, 3, outside="clip"),
+    }
+)
+
+
+def table(seed: int, rows: int) -> dict[str, list[Any]]:
+    rng = np.random.default_rng(seed)
+    day, moment = datetime.date(2000, 1, 1), datetime.datetime(2020, 1, 1)
+    pay = rng.choice([0.0, 10.5, 10.4999, 20.0, 98.9, 99.0], rows).tolist()
+    return {
+        "age": rng.integers(0, 100, rows).tolist(),
+        "pay": [None if rng.random() < 0.2 else value for value in pay],
+        "sex": [[None, "?", "F", "M"][i] for i in rng.integers(0, 4, rows)],
+        "ill": rng.random(rows) < 0.5,
+        "born": [day + datetime.timedelta(int(i)) for i in rng.integers(0, 730, rows)],
+        "seen": [moment + datetime.timedelta(minutes=int(i)) for i in rng.integers(0, 2880, rows)],
+        "kids": rng.integers(-2, 9, rows).tolist(),
+        "name": [f"n{i}" for i in range(rows)],
+    }
+
+
+def arrow(columns: dict[str, list[Any]]) -> pa.Table:
+    kinds = {"born": pa.date32(), "seen": pa.timestamp("us"), "sex": pa.string()}
+    return pa.table({n: pa.array(list(v), kinds.get(n)) for n, v in columns.items()})
+
+
+def pandas(columns: dict[str, list[Any]]) -> pd.DataFrame:
+    frame = pd.DataFrame({name: list(values) for name, values in columns.items()})
+    return frame.astype({"born": "datetime64[s]", "seen": "datetime64[us]"})
+
+
+def dask(columns: dict[str, list[Any]]) -> Any:
+    return pytest.importorskip("dask.dataframe").from_pandas(pandas(columns), npartitions=2)
+
+
+KINDS: dict[str, Callable[[dict[str, list[Any]]], Any]] = {
+    "pandas": pandas,
+    "pandas on arrow": lambda c: arrow(c).to_pandas(types_mapper=pd.ArrowDtype),
+    "polars": lambda c: pl.from_arrow(arrow(c)),
+    "polars lazy": lambda c: pl.from_arrow(arrow(c)).lazy(),
+    "pyarrow": arrow,
+    "duckdb": lambda c: duckdb.from_arrow(arrow(c)),
+    "dask": dask,
+}
+QUERIES = [("age", "sex"), ("sex", "age", "ill"), ("pay",), ("born", "seen"), ("kids", "pay"), ()]
+
+
+def expected(columns: dict[str, list[Any]]) -> dict[tuple[str, ...], np.ndarray]:
+    codes = {
+        name: column.encode(np.array(list(columns[name]), dtype=object))
+        for name, column in SCHEMA.columns.items()
+    }
+    found = {}
+    for clique in QUERIES:
+        counts = np.zeros(SCHEMA.domain.shape(clique), dtype=np.int64)
+        for row in range(len(columns["age"])):
+            counts[tuple(codes[name][row] for name in clique)] += 1
+        found[clique] = counts
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=3, deadline=None, phases=[Phase.explicit, Phase.generate])
+@given(seed=st.integers(0, 2**32 - 1), rows=st.integers(1, 40))
+def test_every_kind_gives_the_same_counts(kind: str, seed: int, rows: int) -> None:
+    columns = table(seed, rows)
+    counts = counts_of(KINDS[kind](columns), SCHEMA)
+    assert isinstance(counts, FrameCounts) == (kind in ("duckdb", "dask"))
+    assert len(counts) == rows
+    for clique, wanted in expected(columns).items():
+        found = counts.marginals([clique])[clique]
+        np.testing.assert_array_equal(found, wanted)
+        assert found.dtype == np.int64
+
+
+def test_engines_answer_many_marginals_from_few_groupings(monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = table(0, 300)
+    counts = counts_of(KINDS["duckdb"](columns), SCHEMA)
+    joint: list[tuple[str, ...]] = []
+    count = FrameCounts._count
+    monkeypatch.setattr(
+        FrameCounts, "_count", lambda self, clique: joint.append(clique) or count(self, clique)
+    )
+    found = counts.marginals(QUERIES)
+    for clique, wanted in expected(columns).items():
+        np.testing.assert_array_equal(found[clique], wanted)
+    assert len(joint) < len(QUERIES)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_kind_comes_back(kind: str) -> None:
+    frame = KINDS[kind](table(1, 50))
+    data = encode(frame, SCHEMA)
+    back = decode(data, SCHEMA, np.random.default_rng(0), like=frame)
+    before, after = nw.from_native(frame), nw.from_native(back)
+    assert after.implementation == before.implementation
+    assert isinstance(after, nw.LazyFrame) == isinstance(before, nw.LazyFrame)
+    kinds = dict(before.collect_schema())
+    del kinds["name"]
+    assert dict(after.collect_schema()) == kinds
+    for name in SCHEMA.columns:
+        np.testing.assert_array_equal(encode(back, SCHEMA).columns[name], data.columns[name])
+
+
+def test_values_outside_the_schema_are_found_by_the_engine() -> None:
+    columns = table(2, 20)
+    columns["age"][3] = 4711
+    for kind in ("duckdb", "pandas"):
+        with pytest.raises(InvalidInput, match="column 'age': 1 rows") as caught:
+            counts_of(KINDS[kind](columns), SCHEMA)
+        assert "4711" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [
+        ([1, 2], "got list"),
+        (pd.DataFrame([[1, 2]], columns=["a", "a"]), "distinct column names"),
+        (pd.DataFrame({"a": [1]}), "no column 'age'"),
+        (pd.DataFrame({name: [] for name in SCHEMA.columns}), "no rows"),
+        (duckdb.sql("select 1 as a"), "no column 'age'"),
+    ],
+)
+def test_wrong_frames_are_refused(frame: Any, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        counts_of(frame, SCHEMA)
+
+
+def test_missing_values_where_none_are_declared_are_outside() -> None:
+    schema = Schema({"age": Integer(0, 9), "ill": Boolean()})
+    for make in (pl.DataFrame, pd.DataFrame, lambda c: duckdb.from_arrow(pa.table(c))):
+        with pytest.raises(InvalidInput, match="column 'age': 1 rows"):
+            counts_of(make({"age": [1, None, 3], "ill": [True, False, None]}), schema)
+        with pytest.raises(InvalidInput, match="column 'ill': 1 rows"):
+            counts_of(make({"age": [1, 2, 3], "ill": [True, False, None]}), schema)

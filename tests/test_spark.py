@@ -1,0 +1,85 @@
+"""PySpark in local mode: counted where the data are, bit for bit as in memory."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pgmkit import InvalidInput
+from pgmkit.frames import counts_of, decode, encode
+from pgmkit.pushdown import FrameCounts
+from pgmkit.schema import Boolean, Categorical, Date, Integer, Numeric, Schema
+
+pyspark_sql = pytest.importorskip("pyspark.sql", reason="pyspark is not installed")
+SCHEMA = Schema(
+    {
+        "age": Integer(0, 99, bins=10),
+        "pay": Numeric(edges=(0, 10.5, 20, 99), missing=()),
+        "sex": Categorical(("F", "M"), missing=("?",)),
+        "ill": Boolean(),
+        "born": Date("2000-01-01", "2001-12-31", unit="month"),
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    if shutil.which("java") is None:
+        pytest.skip("Spark needs Java, which is not on this machine")
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    builder = pyspark_sql.SparkSession.builder.master("local[1]").appName("tests")
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "1",
+        "spark.driver.memory": "1g",
+    }
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+def table(rows: int) -> pd.DataFrame:
+    rng = np.random.default_rng(4)
+    pay = rng.choice([0.0, 10.5, 20.0, 98.9, 99.0], rows)
+    return pd.DataFrame(
+        {
+            "age": rng.integers(0, 100, rows),
+            "pay": np.where(rng.random(rows) < 0.2, np.nan, pay),
+            "sex": rng.choice(["F", "M", "?"], rows),
+            "ill": rng.random(rows) < 0.5,
+            "born": pd.Timestamp("2000-01-01") + pd.to_timedelta(rng.integers(0, 730, rows), "D"),
+        }
+    )
+
+
+def test_spark_counts_and_gets_a_frame_back(spark: Any) -> None:
+    frame = table(500)
+    there = spark.createDataFrame(frame)
+    counts = counts_of(there, SCHEMA)
+    assert isinstance(counts, FrameCounts) and len(counts) == 500
+    here = encode(frame, SCHEMA)
+    cliques = [("age", "sex"), ("pay", "ill"), ("born",), ("sex", "pay", "age"), ()]
+    found, wanted = counts.marginals(cliques), here.marginals(cliques)
+    for clique in cliques:
+        np.testing.assert_array_equal(found[clique], wanted[clique])
+    back = decode(here, SCHEMA, np.random.default_rng(0), like=there)
+    assert back.columns == there.columns and back.schema == there.schema
+    again = encode(back, SCHEMA)
+    for name in SCHEMA.columns:
+        np.testing.assert_array_equal(
+            np.bincount(again.columns[name]), np.bincount(here.columns[name])
+        )
+
+
+def test_spark_finds_values_outside_the_schema(spark: Any) -> None:
+    frame = table(50)
+    frame.loc[3, "age"] = 1234
+    with pytest.raises(InvalidInput, match="column 'age': 1 rows"):
+        counts_of(spark.createDataFrame(frame), SCHEMA)

@@ -1,0 +1,122 @@
+"""Files of records: what is read, what is refused, and that nothing half-written stays."""
+
+import os
+import resource
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pgmkit import InvalidInput
+from pgmkit.schema import Categorical, FileFormat, Integer, Numeric, Schema
+from pgmkit.schema.tables import encode_file, write_file
+
+HERE = Path(__file__).parent
+SCHEMA = Schema({"age": Integer(0, 99, bins=10), "sex": Categorical(("F", "M"), missing=("?",))})
+
+
+def test_csv_and_parquet_give_the_same_codes(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    columns = {
+        "sex": np.array(["F", "M", "?"], dtype=object)[rng.integers(0, 3, 1000)],
+        "age": rng.integers(0, 100, 1000),
+        "other": rng.random(1000),
+    }
+    read = []
+    for name in ["a.csv", "a.parquet"]:
+        write_file(tmp_path / name, columns)
+        read.append(encode_file(tmp_path / name, SCHEMA))
+    wanted = SCHEMA.encode(columns)
+    for data in read:
+        for name in SCHEMA.columns:
+            np.testing.assert_array_equal(data.columns[name], wanted.columns[name])
+
+
+def test_spaces_comments_and_a_file_without_header(tmp_path: Path) -> None:
+    path = tmp_path / "a.data"
+    path.write_text("|a comment\n 5 ; F \n17;M\n\n")
+    form = FileFormat(names=("age", "sex"), comment="|", separator=";")
+    schema = Schema(SCHEMA.columns, file=form)
+    assert encode_file(path, schema).columns["age"].tolist() == [0, 1]
+    with_mark = tmp_path / "b.csv"
+    with_mark.write_text("\ufeffage,sex\n5,F\n", encoding="utf-8")
+    assert len(encode_file(with_mark, SCHEMA)) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", b"", "empty"),
+        ("a.csv", b"age,sex\n", "holds no records"),
+        ("a.csv", b"age,sex\n1,F,3\n", "line 2: a record does not have 2 values"),
+        ("a.csv", b"age,sex,age\n1,F,2\n", "2 columns named 'age'"),
+        ("a.csv", b"years,sex\n1,F\n", "no column 'age'"),
+        ("a.csv", b"age,sex\n444,F\n", "column 'age': 1 rows"),
+        ("a.csv", "age,sex\n1,Ä\n".encode("latin-1"), "UTF-8"),
+        ("a.csv", "age,sëx\n1,F\n".encode("latin-1"), "UTF-8"),
+        ("a.parquet", b"age,sex\n1,F\n", "not a parquet file"),
+        ("a.xlsx", b"", "read other formats"),
+    ],
+)
+def test_broken_files_are_refused_without_showing_values(
+    tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(InvalidInput, match=message) as caught:
+        encode_file(path, SCHEMA)
+    assert "444" not in str(caught.value)
+
+
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
+    target = tmp_path / "big.csv"
+    target.write_text("before")
+    child = os.fork()
+    if child == 0:
+        import signal
+
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+        try:
+            write_file(target, {"a": np.arange(100_000)})
+        except OSError:
+            os._exit(7)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert [path.name for path in tmp_path.iterdir()] == ["big.csv"]
+    assert target.read_text() == "before"
+
+
+def test_real_files_are_read_whole() -> None:
+    folder = os.environ.get("PGMKIT_DATA")
+    if not folder:
+        pytest.skip("PGMKIT_DATA does not name a folder with the Adult and ACS files")
+    adult = Schema.load(HERE / "data" / "adult.yaml")
+    assert len(encode_file(Path(folder, "adult-raw-train.data"), adult)) == 32_561
+    assert len(encode_file(Path(folder, "adult-raw-test.data"), adult)) == 16_281
+    acs = Schema.load(HERE / "data" / "acs.yaml")
+    assert len(encode_file(Path(folder, "acs-na2019-1000.csv"), acs)) == 1_000
+
+
+@pytest.mark.slow
+def test_ten_million_rows_are_coded_in_bounded_memory(tmp_path: Path) -> None:
+    columns = {f"c{i}": Integer(0, 9) for i in range(9)} | {"x": Numeric(0, 1, bins=20)}
+    rng = np.random.default_rng(0)
+    path = tmp_path / "big.parquet"
+    writer, rows = None, 0
+    for _ in range(20):
+        batch = {name: rng.integers(0, 10, 500_000) for name in list(columns)[:-1]}
+        table = pa.table({**batch, "x": rng.random(500_000)})
+        writer = writer or pq.ParquetWriter(path, table.schema)
+        writer.write_table(table)
+        rows += len(table)
+    assert writer is not None
+    writer.close()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    data = encode_file(path, Schema(columns))
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    assert len(data) == rows == 10_000_000
+    assert data.marginal(("x", "c0")).sum() == rows
+    assert grown < 1000  # MB; the values alone would be 800 MB, the codes are 100 MB

@@ -196,6 +196,40 @@ class Curator:
             )
         return grid
 
+    def measure_errors(
+        self,
+        cliques: Sequence[Clique],
+        estimates: Mapping[Clique, ArrayLike],
+        cost: float,
+        *,
+        step: str = "errors",
+    ) -> NDArray[np.float64]:
+        """How badly estimates answer each clique: noisy ||marginal - estimate||_1, in counts.
+
+        The estimates are rounded to whole counts first, so the noise is exact. Each distance
+        changes by at most the relation's `l1` between neighbours, the vector of all of them by that
+        times their number (L1) or its square root (L2). `estimates` as in `choose`. Noise makes
+        some distances negative.
+
+        Raises InvalidInput for wrong arguments, BudgetExceeded if cost is not available.
+        """
+        names = [self.domain.clique(clique, "candidate") for clique in cliques]
+        if not names:
+            raise InvalidInput("cliques is empty; give at least one clique")
+        tables = [np.rint(self._estimate(clique, estimates)).astype(np.int64) for clique in names]
+        counts = self._marginals(names)  # may refuse: before the charge
+        pure = self.ledger.budget.pure
+        self.ledger.charge(step, "discrete Laplace" if pure else "discrete Gaussian", cost)
+        distances = np.array(
+            [np.abs(counts[c] - table).sum() for c, table in zip(names, tables, strict=True)]
+        )
+        if pure:
+            noisy = self._noise.laplace(distances, self.neighbours.l1 * len(names) / cost)
+        else:
+            scale = self.neighbours.l1 * math.sqrt(len(names) / (2 * cost))
+            noisy = self._noise.gaussian(distances, scale)
+        return noisy.astype(np.float64)
+
     def choose(
         self,
         candidates: Sequence[Clique],

@@ -115,7 +115,10 @@ class Budget:
     and noise is Gaussian. With delta = 0 the unit is epsilon itself, added up by basic
     composition, and noise is Laplace: no amount of zCDP implies pure differential privacy.
 
-    Raises InvalidInput unless epsilon > 0 is finite and 0 <= delta < 1.
+    `reserved`: the part of delta that is kept for steps with a failure probability of their own
+    (the discovery of labels); rho is what epsilon and the rest of delta allow.
+
+    Raises InvalidInput unless epsilon > 0 is finite, 0 <= delta < 1 and 0 <= reserved < delta.
 
     >>> Budget(1.0, 1e-9).unit, Budget(1.0).unit, Budget(1.0).total
     ('rho', 'epsilon', 1.0)
@@ -123,12 +126,18 @@ class Budget:
 
     epsilon: float
     delta: float = 0.0
+    reserved: float = 0.0
 
     def __post_init__(self) -> None:
         _positive("epsilon", self.epsilon)
         _not_negative("delta", self.delta)
         if self.delta >= 1:
             raise InvalidInput(f"delta must be at least 0 and below 1, got {self.delta!r}")
+        _not_negative("reserved", self.reserved)
+        if self.reserved and not self.reserved < self.delta:
+            raise InvalidInput(
+                f"reserved must be below delta = {self.delta!r}, got {self.reserved!r}"
+            )
         _ = self.total  # an unusable budget must fail here, before anything is spent
 
     @property
@@ -144,11 +153,13 @@ class Budget:
     @cached_property
     def total(self) -> float:
         """All there is to spend, in `unit`."""
-        return self.epsilon if self.pure else rho_from_epsilon(self.epsilon, self.delta)
+        if self.pure:
+            return self.epsilon
+        return rho_from_epsilon(self.epsilon, self.delta - self.reserved)
 
     def epsilon_spent(self, cost: float) -> float:
         """The epsilon (at this budget's delta) that a total cost in `unit` stands for."""
-        return cost if self.pure else epsilon_from_rho(cost, self.delta)
+        return cost if self.pure else epsilon_from_rho(cost, self.delta - self.reserved)
 
 
 @dataclass(frozen=True)
@@ -163,7 +174,8 @@ class LedgerEntry:
 class Ledger:
     """What was promised and what has been spent, step by step.
 
-    Charges come before answers: `charge` either records the cost or raises BudgetExceeded.
+    `neighbours` names the relation that the promise is about. Charges come before answers: `charge`
+    either records the cost or raises BudgetExceeded.
 
     >>> ledger = Ledger(Budget(1.0))
     >>> ledger.charge("select", "exponential mechanism", 0.25)
@@ -177,9 +189,10 @@ class Ledger:
     spent 1 of 1 (epsilon = 1, delta = 0)
     """
 
-    def __init__(self, budget: Budget, *, secure: bool = True) -> None:
+    def __init__(self, budget: Budget, *, secure: bool = True, neighbours: str = "") -> None:
         self.budget = budget
         self.secure = secure
+        self.neighbours = neighbours
         self._entries: list[LedgerEntry] = []
 
     @property
@@ -240,6 +253,7 @@ class Ledger:
         lines.append(
             f"spent {self.spent:.4g} of {self.budget.total:.4g} "
             f"(epsilon = {self.budget.epsilon:g}, delta = {self.budget.delta:g})"
+            + (f", neighbours: {self.neighbours}" if self.neighbours else "")
         )
         if not self.secure:
             lines.append("INSECURE: noise came from a seeded generator; do not release")

@@ -6,9 +6,11 @@ selects. What leaves it is noisy, and everything that leaves it is on the ledger
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -64,7 +66,9 @@ class Cell(NamedTuple):
 
 
 class Curator:
-    """Holds private records (a Dataset, or others that can be counted), the neighbour relation and the budget's ledger.
+    """Holds private records, the neighbour relation and the budget's ledger.
+
+    `data`: a Dataset, or other records that can be counted.
 
     `neighbours` is "replace-one" or "add/remove". Costs are in the budget's unit: rho of zCDP when
     delta > 0 (noise is then discrete Gaussian), epsilon when delta = 0 (discrete Laplace).
@@ -100,7 +104,16 @@ class Curator:
         )
         self._counts: dict[Clique, NDArray[np.int64]] = {}
         self.neighbours = NEIGHBOURS[neighbours]
-        self.ledger = Ledger(budget, secure=self._noise.secure)
+        self.ledger = Ledger(budget, secure=self._noise.secure, neighbours=neighbours)
+
+    def recoded(self, data: Counts) -> Curator:
+        """A Curator of the same records under other codes, on the same ledger.
+
+        That the records are the same is the caller's word: a row must be one row in both.
+        """
+        other = copy.copy(self)
+        other._data, other._counts = data, {}
+        return other
 
     @property
     def domain(self) -> Domain:
@@ -335,6 +348,35 @@ class Curator:
             Measurement(cell.clique, [value], stddev, self._selector(cell))
             for cell, value in zip(cells, noisy, strict=True)
         ]
+
+    def discover(
+        self, values: Sequence[str], cost: float, delta: float, *, step: str = "discover"
+    ) -> list[str]:
+        """The frequent ones of a column's values, which nobody listed in advance.
+
+        `values` has one text a row of the same records. Each distinct one's count gets discrete
+        Gaussian noise at this cost, and those above a threshold are given, the most frequent
+        first. A value of a single row passes with probability at most `delta` (half of it where a
+        neighbour can hold another new value): (rho, delta)-approximate zCDP.
+
+        Raises InvalidInput for a pure budget, or a delta above what the budget reserves;
+        BudgetExceeded if cost is not available.
+        """
+        budget = self.ledger.budget
+        if not 0 < delta <= budget.reserved * (1 + 1e-9):
+            raise InvalidInput(
+                f"the discovery of values needs a delta above 0 of what the budget reserves "
+                f"({budget.reserved:g}), got {delta!r}; a pure budget has none: list the values"
+            )
+        self.ledger.charge(step, "discrete Gaussian, threshold", cost)
+        texts, counts = np.unique(np.asarray(values, dtype=str), return_counts=True)
+        scale = self.neighbours.l2 / math.sqrt(2 * cost)
+        noisy = self._noise.gaussian(counts.astype(np.int64), scale)
+        share = delta / 2 if self.neighbours.rows_public else delta
+        # Discrete Gaussian tails are below the continuous one a step earlier.
+        threshold = 2 + scale * NormalDist().inv_cdf(1 - share)
+        order = np.argsort(-noisy, kind="stable")
+        return [str(texts[i]) for i in order if noisy[i] > threshold]
 
     def _selector(self, cell: Cell) -> csr_array:
         """The 1 x n matrix that picks the cell from its marginal."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -41,7 +41,8 @@ class Model(Protocol):
 class Release:
     """The result of a mechanism; everything in it is safe to publish when `secure` is True.
 
-    `ledger` is the Curator's own: it also shows what is charged to the same data later.
+    `ledger` is the Curator's own: it also shows what is charged to the same data later. `schema`:
+    what the codes mean, as `pgmkit.Schema.to_dict` gives it, where somebody said.
     """
 
     mechanism: str
@@ -49,6 +50,7 @@ class Release:
     measurements: tuple[Measurement, ...]
     ledger: Ledger
     settings: object
+    schema: Mapping[str, Any] | None = None
 
     @property
     def secure(self) -> bool:
@@ -65,6 +67,19 @@ class Release:
         """`n` synthetic records; by default as many as the model's total, rounded."""
         rows = max(1, round(self.model.total)) if n is None else n
         return self.model.sample(rows, np.random.default_rng(seed))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write everything to one file (JSON and arrays, no pickle), whole or not at all."""
+        from mechanisms.release_file import save
+
+        save(self, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Release:
+        """Read a file that `save` wrote; InvalidInput for anything else."""
+        from mechanisms.release_file import load
+
+        return load(path)
 
     def __repr__(self) -> str:
         return (

@@ -1,0 +1,64 @@
+"""Values that nobody listed: found above a threshold, and never for the price of privacy."""
+
+import math
+
+import numpy as np
+import pytest
+from pricing import Priced
+
+from mechanisms.budget import Budget, BudgetExceeded
+from mechanisms.census import census
+from mechanisms.curator import NEIGHBOURS, Curator
+from pgmkit import InvalidInput
+
+DATA = census(500)
+
+
+@pytest.mark.parametrize("relation", NEIGHBOURS)
+def test_frequent_values_are_found_and_charged(relation: str) -> None:
+    curator = Curator(DATA, Budget(2.0, 1e-6, 1e-7), neighbours=relation)
+    noise = Priced(relation, pure=False)
+    curator._noise = noise
+    texts = ["often"] * 300 + ["some"] * 150 + [f"rare {i}" for i in range(50)]
+    found = curator.discover(texts, curator.remaining / 2, 1e-7)
+    assert found == ["often", "some"]
+    assert noise.costs == pytest.approx([e.cost for e in curator.ledger.entries])
+
+
+def test_the_threshold_is_passed_by_a_single_row_as_rarely_as_promised() -> None:
+    delta, hits, draws = 0.02, 0, 4000
+    for seed in range(draws):
+        curator = Curator(DATA, Budget(1.0, 0.1, delta), neighbours="add/remove", seed=seed)
+        hits += "alone" in curator.discover(["alone"] + ["all"] * 499, 0.05, delta)
+    # The threshold is rounded up by at most two counts of a noise of about 3.
+    assert delta / 10 < hits / draws < delta + 3 * math.sqrt(delta / draws)
+
+
+def test_it_needs_a_reserved_delta_and_a_budget() -> None:
+    texts = ["x"] * 500
+    for budget in [Budget(1.0), Budget(1.0, 1e-6), Budget(1.0, 1e-6, 1e-8)]:
+        curator = Curator(DATA, budget, neighbours="add/remove", seed=0)
+        with pytest.raises(InvalidInput, match="reserves"):
+            curator.discover(texts, curator.remaining, 1e-7)
+        assert curator.ledger.spent == 0
+    curator = Curator(DATA, Budget(1.0, 1e-6, 1e-7), neighbours="add/remove", seed=0)
+    with pytest.raises(BudgetExceeded):
+        curator.discover(texts, 2 * curator.remaining, 1e-7)
+
+
+def test_a_reserved_delta_leaves_less_for_noise() -> None:
+    assert Budget(1.0, 1e-6, 5e-7).total < Budget(1.0, 1e-6).total
+    assert Budget(1.0, 1e-6, 5e-7).total == Budget(1.0, 5e-7).total
+    for reserved in [-1e-9, 1e-6, math.nan]:
+        with pytest.raises(InvalidInput, match="reserved"):
+            Budget(1.0, 1e-6, reserved)
+
+
+def test_recoded_records_share_the_ledger() -> None:
+    curator = Curator(DATA, Budget(1.0, 1e-6), neighbours="add/remove", seed=0)
+    small = DATA.project(["sex"])
+    other = curator.recoded(small)
+    other.measure(("sex",), 0.4 * curator.remaining)
+    assert other.domain == small.domain and curator.domain == DATA.domain
+    assert curator.ledger is other.ledger and len(curator.ledger.entries) == 1
+    assert np.isfinite(curator.remaining)

@@ -1,0 +1,92 @@
+"""Releases: one file there and back, and what is refused."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+from mechanisms import MECHANISMS, run
+from mechanisms.budget import Budget, Ledger
+from mechanisms.census import census
+from mechanisms.release import Release
+from mechanisms.workload import k_way
+from pgmkit import InvalidInput, Kronecker, Measurement, estimate
+from pgmkit.queries import prefix
+
+DATA = census(300).project(["sex", "work", "income"])
+PAIRS = k_way(DATA.domain, 2)
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_a_release_comes_back_the_same(tmp_path: Path, name: str) -> None:
+    entry = MECHANISMS[name]
+    if getattr(entry, "public", "no") == "required":
+        release = run(
+            name,
+            DATA,
+            PAIRS,
+            1.0,
+            1e-6,
+            neighbours="replace-one",
+            seed=0,
+            public=census(200).project(list(DATA.domain)),
+        )
+    else:
+        release = run(name, DATA, PAIRS, 1.0, 1e-6, neighbours="replace-one", seed=0)
+    release.save(tmp_path / "release")
+    again = Release.load(tmp_path / "release")
+    assert again.mechanism == name and again.settings == release.settings
+    assert str(again.ledger) == str(release.ledger) and not again.secure
+    for pair in PAIRS.cliques:
+        np.testing.assert_allclose(again.model.marginal(pair), release.model.marginal(pair))
+    assert len(again.measurements) == len(release.measurements)
+    for one, other in zip(again.measurements, release.measurements, strict=True):
+        assert one.clique == other.clique and one.stddev == other.stddev
+        np.testing.assert_array_equal(one.values, other.values)
+
+
+def test_every_kind_of_matrix_comes_back(tmp_path: Path) -> None:
+    n = DATA.domain.sizes["work"]
+    measurements = (
+        Measurement(("work",), np.arange(n), 1.0, prefix(n)),
+        Measurement(("work",), np.arange(n), 1.0, scipy.sparse.csr_array(np.eye(n))),
+        Measurement(("sex", "work"), np.arange(2 * n), 2.0, Kronecker([np.eye(2), prefix(n)])),
+    )
+    model = estimate(DATA.domain, measurements, total=100.0)
+    ledger = Ledger(Budget(1.0, 1e-6, 1e-7), neighbours="add/remove")
+    Release("by hand", model, measurements, ledger, None, {"columns": {}}).save(tmp_path / "r")
+    again = Release.load(tmp_path / "r")
+    assert again.schema == {"columns": {}} and again.ledger.budget == ledger.budget
+    for one, other in zip(again.measurements, measurements, strict=True):
+        assert type(one.matrix) is type(other.matrix)
+        cells = DATA.domain.size(one.clique)
+        x = np.random.default_rng(0).random(cells)
+        np.testing.assert_array_equal(_times(one.matrix, x), _times(other.matrix, x))
+
+
+def _times(matrix: object, x: np.ndarray) -> np.ndarray:
+    return matrix.matvec(x) if isinstance(matrix, Kronecker) else matrix @ x
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "r"
+    path.write_bytes(b"PK nothing")
+    with pytest.raises(InvalidInput, match="not a release file"):
+        Release.load(path)
+    with pytest.raises(FileNotFoundError):
+        Release.load(tmp_path / "absent")
+    release = run("mst", DATA, PAIRS, 1.0, 1e-6, neighbours="replace-one", seed=0)
+    release.save(path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InvalidInput, match="not a release file"):
+        Release.load(path)
+
+
+def test_settings_hold_nothing_that_json_does_not() -> None:
+    for entry in MECHANISMS.values():
+        for field in dataclasses.fields(entry.load()[1]()):
+            value = getattr(entry.load()[1](), field.name)
+            assert isinstance(value, int | float | str | tuple | dict | type(None)), field.name

@@ -82,6 +82,14 @@ _ENTRIES = [
         "a generator network trained on adaptively selected queries; for many attributes",
     ),
     Entry(
+        "clique-tree",
+        "mechanisms.clique_tree",
+        "clique_tree",
+        "CliqueTree",
+        "one shot: the pairs that a small tree can hold, measured together; accurate in seconds",
+        rounds=False,
+    ),
+    Entry(
         "hdmm",
         "mechanisms.hdmm",
         "hdmm",

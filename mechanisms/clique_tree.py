@@ -1,0 +1,140 @@
+"""Clique tree: the largest affordable model, grown once from noisy errors and measured at once.
+
+One shot. The one-way marginals give an independent model; the L1 errors of all pairs under it are
+released with noise, together and cheaply; a junction tree grows by the worst pairs first while it
+stays within its size; then every subset of the workload's cliques that lies in the tree is measured
+and one model is estimated. Nothing is adaptive after the tree, so the only slow step runs once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from mechanisms.curator import Curator
+from mechanisms.families.graphical import check_fits_workload, estimator
+from mechanisms.release import Release
+from mechanisms.workload import Workload, downward_closure
+from pgmkit.domain import Clique, Domain
+from pgmkit.errors import InvalidInput
+from pgmkit.measurement import Measurement
+
+__all__ = ["CliqueTree", "clique_tree"]
+
+_CELL_BYTES = 8
+_NOISE_LEFT = 0.25
+"""Share of a table's noise that is left in an estimate, where most cells are empty."""
+
+
+@dataclass(frozen=True)
+class CliqueTree:
+    """Settings of the clique tree; none may be chosen by looking at private data.
+
+    `model_mb`: the most that the junction tree may take, in MB of float64 cells. `one_way_share`,
+    `select_share`: of the budget, for the one-way marginals and for the errors of the pairs. A
+    larger model is not always better: each further pair takes budget from the others.
+
+    Raises InvalidInput for shares outside (0, 1) or that leave nothing to measure with, or model_mb
+    not above 0.
+    """
+
+    model_mb: float = 4.0
+    one_way_share: float = 0.1
+    select_share: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name in ["one_way_share", "select_share"]:
+            if not 0 < getattr(self, name) < 1:
+                raise InvalidInput(
+                    f"{name} must be above 0 and below 1, got {getattr(self, name)!r}"
+                )
+        if not self.one_way_share + self.select_share < 1:
+            raise InvalidInput(
+                "one_way_share and select_share must leave something for the tree, but add up to "
+                f"{self.one_way_share + self.select_share:g}; lower one of them"
+            )
+        if not (math.isfinite(self.model_mb) and self.model_mb > 0):
+            raise InvalidInput(f"model_mb must be a finite number above 0, got {self.model_mb!r}")
+
+
+def clique_tree(
+    curator: Curator, workload: Workload, settings: CliqueTree | None = None
+) -> Release:
+    """Spend all that remains of the Curator's budget on one tree for the workload.
+
+    Raises InvalidInput (before anything is spent) for a workload over another domain or a model
+    limit that no workload clique fits.
+    """
+    settings = settings or CliqueTree()
+    check_fits_workload(curator.domain, workload, settings.model_mb)
+    domain, whole = curator.domain, curator.remaining
+    closure = downward_closure(workload)
+    pairs = [clique for clique in closure if len(clique) == 2]
+    # Without pairs everything goes to the one-way marginals.
+    one_way = (settings.one_way_share if pairs else 1.0) * whole / len(domain)
+    update = estimator(domain, curator.public_total)
+    measurements = [curator.measure((name,), one_way, step="first: measure") for name in domain]
+    model = update(None, measurements)
+    if pairs:
+        cost = settings.select_share * whole
+        errors = curator.measure_errors(pairs, model.marginals(pairs), cost, step="errors of pairs")
+        gains = _gains(curator, pairs, errors.tolist())
+        edges = _grown(domain, gains, settings.model_mb)
+        measurements += _measure(curator, _supported(domain, closure, edges))
+        model = update(None, measurements)
+    return Release("clique-tree", model, tuple(measurements), curator.ledger, settings)
+
+
+def _gains(
+    curator: Curator, pairs: Sequence[Clique], errors: Sequence[float]
+) -> dict[Clique, float]:
+    """What measuring a pair would repair: its error less what an even share's noise leaves."""
+    noise = _NOISE_LEFT * curator.expected_error(curator.remaining / len(pairs))
+    return {
+        pair: error - noise * curator.domain.size(pair)
+        for pair, error in zip(pairs, errors, strict=True)
+    }
+
+
+def _grown(domain: Domain, gains: Mapping[Clique, float], limit_mb: float) -> list[Clique]:
+    """The pairs of largest gain whose junction tree fits together; at least one of them."""
+    from pgmkit.junction_tree import model_cells
+
+    limit = limit_mb * 2**20 / _CELL_BYTES
+    edges: list[Clique] = []
+    for pair in sorted(gains, key=gains.__getitem__, reverse=True):
+        if (gains[pair] > 0 or not edges) and model_cells(domain, [*edges, pair]) <= limit:
+            edges.append(pair)
+    return edges
+
+
+def _supported(domain: Domain, closure: Sequence[Clique], edges: Sequence[Clique]) -> list[Clique]:
+    """What the tree holds of the workload's subsets: those all of whose pairs were chosen."""
+    from pgmkit.junction_tree import junction_tree
+
+    tree, chosen = junction_tree(domain, edges), {frozenset(edge) for edge in edges}
+    return [
+        clique
+        for clique in closure
+        if len(clique) > 1
+        and tree.holds(clique) is not None
+        and all(frozenset(pair) in chosen for pair in combinations(clique, 2))
+    ]
+
+
+def _measure(curator: Curator, cliques: Sequence[Clique]) -> list[Measurement]:
+    """Spend the rest so that the expected L1 errors of all tables add up to the least.
+
+    A table of m cells measured at cost c has L1 noise proportional to m / sqrt(c), or m / c for a
+    pure budget: costs go by m^(2/3), or m^(1/2).
+    """
+    power = 1 / 2 if curator.ledger.budget.pure else 2 / 3
+    sizes = [curator.domain.size(clique) ** power for clique in cliques]
+    costs = [curator.remaining * size / sum(sizes) for size in sizes[:-1]]
+    found = [
+        curator.measure(clique, cost, step="tree: measure")
+        for clique, cost in zip(cliques[:-1], costs, strict=True)
+    ]
+    return [*found, curator.measure(cliques[-1], curator.remaining, step="tree: measure")]

@@ -7,6 +7,8 @@ their marginals by group-by on that engine (see `pgmkit.pushdown`).
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import narwhals as nw
@@ -20,7 +22,7 @@ from pgmkit.schema import Schema
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["counts_of", "decode", "encode"]
+__all__ = ["FrameForm", "counts_of", "decode", "encode"]
 
 Frame = nw.DataFrame[Any] | nw.LazyFrame[Any]
 
@@ -58,26 +60,47 @@ def counts_of(frame: Any, schema: Schema) -> Dataset | FrameCounts:
     return encode(frame, schema)
 
 
-def decode(data: Dataset, schema: Schema, rng: np.random.Generator, *, like: Any) -> Any:
-    """The codes as a frame of the same kind as `like`, its columns' order and types.
+@dataclass(frozen=True)
+class FrameForm:
+    """What kind of frame it was: names, types and library, without any data.
 
-    Columns of `like` that the schema does not have are left out. Engines get a frame of theirs
-    back: a LazyFrame, a DuckDB relation, a Dask or Spark data frame.
+    >>> import pyarrow
+    >>> FrameForm.of(pyarrow.table({"ill": [True]})).kinds
+    {'ill': Boolean}
     """
-    wrapped = _wrapped(like)
-    names = [name for name in _names(wrapped) if name in schema.columns]
-    kinds = wrapped.collect_schema()
-    backend = wrapped.implementation
-    eager = backend if isinstance(wrapped, nw.DataFrame) else nw.Implementation.PYARROW
-    if backend.is_polars():
-        eager = backend
+
+    kinds: Mapping[str, Any]
+    library: Any
+    lazy: bool
+
+    @classmethod
+    def of(cls, frame: Any) -> FrameForm:
+        """The form of a frame; InvalidInput for what is none."""
+        wrapped = _wrapped(frame)
+        kinds = dict(wrapped.collect_schema())
+        return cls(kinds, wrapped.implementation, isinstance(wrapped, nw.LazyFrame))
+
+
+def decode(data: Dataset, schema: Schema, rng: np.random.Generator, form: FrameForm) -> Any:
+    """The codes as a frame of this form, its columns' order and types.
+
+    Columns that the schema does not have are left out. Engines get a frame of theirs back: a
+    LazyFrame, a DuckDB relation, a Dask or (in the active session) a Spark data frame.
+    """
+    names = [name for name in form.kinds if name in schema.columns]
+    library = form.library
+    eager: Any = nw.Implementation.PYARROW if form.lazy and not library.is_polars() else library
     values = schema.decode(data, rng)
     table = nw.from_dict({name: _plain(values[name]) for name in names}, backend=eager)
-    table = table.with_columns(*(_cast(table, name, kinds[name]) for name in names))
-    if isinstance(wrapped, nw.DataFrame):
+    table = table.with_columns(*(_cast(table, name, form.kinds[name]) for name in names))
+    if not form.lazy:
         return table.to_native()
-    session = wrapped.to_native().sparkSession if backend.is_pyspark() else None
-    return table.lazy(backend, session=session).to_native()
+    session = None
+    if library.is_pyspark():
+        from pyspark.sql import SparkSession
+
+        session = SparkSession.getActiveSession()
+    return table.lazy(library, session=session).to_native()
 
 
 def _wrapped(frame: Any) -> Frame:

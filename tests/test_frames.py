@@ -15,7 +15,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from pgmkit import InvalidInput
-from pgmkit.frames import counts_of, decode, encode
+from pgmkit.frames import FrameForm, counts_of, decode, encode
 from pgmkit.pushdown import FrameCounts
 from pgmkit.schema import Boolean, Categorical, Date, DateTime, Integer, Numeric, Schema
 
@@ -120,7 +120,7 @@ def test_engines_answer_many_marginals_from_few_groupings(monkeypatch: pytest.Mo
 def test_the_same_kind_comes_back(kind: str) -> None:
     frame = KINDS[kind](table(1, 50))
     data = encode(frame, SCHEMA)
-    back = decode(data, SCHEMA, np.random.default_rng(0), like=frame)
+    back = decode(data, SCHEMA, np.random.default_rng(0), FrameForm.of(frame))
     before, after = nw.from_native(frame), nw.from_native(back)
     assert after.implementation == before.implementation
     assert isinstance(after, nw.LazyFrame) == isinstance(before, nw.LazyFrame)

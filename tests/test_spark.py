@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from pgmkit import InvalidInput
-from pgmkit.frames import counts_of, decode, encode
+from pgmkit.frames import FrameForm, counts_of, decode, encode
 from pgmkit.pushdown import FrameCounts
 from pgmkit.schema import Boolean, Categorical, Date, Integer, Numeric, Schema
 
@@ -69,7 +69,7 @@ def test_spark_counts_and_gets_a_frame_back(spark: Any) -> None:
     found, wanted = counts.marginals(cliques), here.marginals(cliques)
     for clique in cliques:
         np.testing.assert_array_equal(found[clique], wanted[clique])
-    back = decode(here, SCHEMA, np.random.default_rng(0), like=there)
+    back = decode(here, SCHEMA, np.random.default_rng(0), FrameForm.of(there))
     assert back.columns == there.columns and back.schema == there.schema
     again = encode(back, SCHEMA)
     for name in SCHEMA.columns:

@@ -2,8 +2,9 @@
 
 One shot. The one-way marginals give an independent model; the L1 errors of all pairs under it are
 released with noise, together and cheaply; a junction tree grows by the worst pairs first while it
-stays within its size; then every subset of the workload's cliques that lies in the tree is measured
-and one model is estimated. Nothing is adaptive after the tree, so the only slow step runs once.
+stays within its size; then these pairs and the larger subsets of the workload's cliques that lie in
+the tree and can stand the noise are measured, and one model is estimated. Nothing is adaptive after
+the tree, so the only slow step runs once.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from pgmkit.measurement import Measurement
 __all__ = ["CliqueTree", "clique_tree"]
 
 _CELL_BYTES = 8
+_WORTH_MEASURING = 0.05
+"""Share of the total that noise may leave in a table of more than two attributes: its pairs say
+most of what it says."""
 _NOISE_LEFT = 0.25
 """Share of a table's noise that is left in an estimate, where most cells are empty."""
 
@@ -82,7 +86,9 @@ def clique_tree(
         errors = curator.measure_errors(pairs, model.marginals(pairs), cost, step="errors of pairs")
         gains = _gains(curator, pairs, errors.tolist())
         edges = _grown(domain, gains, settings.model_mb)
-        measurements += _measure(curator, _supported(domain, closure, edges))
+        noise = _NOISE_LEFT * curator.expected_error(curator.remaining / len(closure))
+        most_cells = _WORTH_MEASURING * model.total / noise
+        measurements += _measure(curator, _supported(domain, closure, edges, most_cells))
         model = update(None, measurements)
     return Release("clique-tree", model, tuple(measurements), curator.ledger, settings)
 
@@ -110,8 +116,12 @@ def _grown(domain: Domain, gains: Mapping[Clique, float], limit_mb: float) -> li
     return edges
 
 
-def _supported(domain: Domain, closure: Sequence[Clique], edges: Sequence[Clique]) -> list[Clique]:
-    """What the tree holds of the workload's subsets: those all of whose pairs were chosen."""
+def _supported(
+    domain: Domain, closure: Sequence[Clique], edges: Sequence[Clique], most_cells: float
+) -> list[Clique]:
+    """The pairs, and what the tree holds of the workload's larger subsets whose pairs all are among
+    them, up to a number of cells.
+    """
     from pgmkit.junction_tree import junction_tree
 
     tree, chosen = junction_tree(domain, edges), {frozenset(edge) for edge in edges}
@@ -119,6 +129,7 @@ def _supported(domain: Domain, closure: Sequence[Clique], edges: Sequence[Clique
         clique
         for clique in closure
         if len(clique) > 1
+        and (len(clique) == 2 or domain.size(clique) <= most_cells)
         and tree.holds(clique) is not None
         and all(frozenset(pair) in chosen for pair in combinations(clique, 2))
     ]

@@ -103,7 +103,8 @@ def test_the_tree_takes_the_largest_gains_that_fit() -> None:
     assert large == [("a", "b"), ("b", "c"), ("a", "c"), ("c", "d")]
     assert model_cells(domain, large) == 64 + 16
     closure = downward_closure(k_way(domain, 3))
-    assert _supported(domain, closure, large)[-1] == ("a", "b", "c")
+    assert _supported(domain, closure, large, most_cells=64)[-1] == ("a", "b", "c")
+    assert len(_supported(domain, closure, large, most_cells=63)) == 4
     assert _grown(domain, {pair: -1.0 for pair in gains}, 1000 * cells) == [("a", "b")]
 
 

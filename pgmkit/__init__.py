@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pgmkit.queries import FactoredQuery
     from pgmkit.schema import Schema
     from pgmkit.total import TotalEstimate, estimate_total
+    from pgmkit.uncertainty import Interval, Uncertainty, error_bars
     from pgmkit.zeros import Zeros
 
 # Loaded on first use, so that importing the package does not cost what torch costs.
@@ -32,6 +33,7 @@ _HOMES = {
     "FactoredQuery": "queries",
     "Factor": "factor",
     "GraphicalModel": "model",
+    "Interval": "uncertainty",
     "InvalidInput": "errors",
     "Kronecker": "kronecker",
     "Measurement": "measurement",
@@ -41,7 +43,9 @@ _HOMES = {
     "Schema": "schema",
     "TotalEstimate": "total",
     "TotalUndetermined": "errors",
+    "Uncertainty": "uncertainty",
     "Zeros": "zeros",
+    "error_bars": "uncertainty",
     "estimate": "estimation",
     "estimate_total": "total",
 }
@@ -52,6 +56,7 @@ __all__ = [
     "Factor",
     "FactoredQuery",
     "GraphicalModel",
+    "Interval",
     "InvalidInput",
     "Kronecker",
     "Measurement",
@@ -61,7 +66,9 @@ __all__ = [
     "Schema",
     "TotalEstimate",
     "TotalUndetermined",
+    "Uncertainty",
     "Zeros",
+    "error_bars",
     "estimate",
     "estimate_total",
 ]

@@ -97,7 +97,7 @@ def consistent_tables(
     y = np.concatenate([t.values for t in noisy])
     variance = np.repeat([t.variance for t in noisy], np.diff(offsets))
     highest = _highest(domain, noisy, zeros)
-    constraints, b = _constraints(domain, noisy, offsets, total)
+    constraints, b = agreement(domain, [t.clique for t in noisy], total)
     scale = 1 / np.sqrt(constraints.power(2) @ variance)
     constraints = (constraints.multiply(scale[:, None])).tocsr()
     b = b * scale
@@ -150,28 +150,38 @@ def _highest(
     return np.concatenate([limit.reshape(-1) for limit in limits])
 
 
-def _constraints(
-    domain: Domain, noisy: Sequence[NoisyTable], offsets: NDArray[np.int64], total: float
+def agreement(
+    domain: Domain, cliques: Sequence[Clique], total: float | None
 ) -> tuple[scipy.sparse.csr_array, NDArray[np.float64]]:
-    """B and b: tables agree on what they share; one of each component sums to the total."""
+    """B and b: tables agree on what they share; one of each component sums to the total.
+
+    Columns are the tables' cells, one table after the other. With an unknown total (None) the
+    components have the same one.
+    """
+    offsets = np.cumsum([0] + [domain.size(clique) for clique in cliques])
     rows, columns, signs, start = [], [], [], 0
 
     def add(place: int, shared: Clique, sign: float) -> None:
-        cells = domain.cell_map(noisy[place].clique, shared)
+        cells = domain.cell_map(cliques[place], shared)
         rows.append(cells + start)
         columns.append(np.arange(offsets[place], offsets[place + 1]))
         signs.append(np.full(len(cells), sign))
 
     b: list[NDArray[np.float64]] = []
-    for first, second, shared in _agreements([t.clique for t in noisy]):
+    for first, second, shared in _agreements(cliques):
         add(first, shared, 1.0)
         add(second, shared, -1.0)
         b.append(np.zeros(domain.size(shared)))
         start += domain.size(shared)
-    for place in _component_smallest([t.clique for t in noisy], np.diff(offsets)):
+    roots = _component_smallest(cliques, np.diff(offsets))
+    for place in roots if total is not None else roots[1:]:
         add(place, (), 1.0)
-        b.append(np.array([total]))
+        if total is None:
+            add(roots[0], (), -1.0)
+        b.append(np.array([total or 0.0]))
         start += 1
+    if not start:
+        return scipy.sparse.csr_array((0, int(offsets[-1]))), np.empty(0)
     entries = (np.concatenate(signs), (np.concatenate(rows), np.concatenate(columns)))
     return scipy.sparse.csr_array(entries, (start, int(offsets[-1]))), np.concatenate(b)
 

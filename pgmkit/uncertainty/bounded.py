@@ -1,0 +1,68 @@
+"""Confidence intervals of a Gaussian mean that cannot be negative (Feldman and Cousins, 1998).
+
+"Unified approach to the classical statistical analysis of small signals", Physical Review D 57,
+section IV.B. The interval of a count near zero passes from two-sided to one-sided by itself, is
+never empty, and covers with exactly the stated probability whatever the count is; cutting
+``x +- z s`` off at zero covers true zeros too often and can leave the single point 0.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri
+
+Array = NDArray[np.float64]
+
+_GRID = 4000
+_SMALLEST_MEAN = 1e-5
+_BISECTIONS = 60
+
+
+def nonnegative_interval(values: Array, stddev: Array, level: float) -> tuple[Array, Array]:
+    """Low and high for unbiased Gaussian ``values`` of means >= 0; the stddev may be 0.
+
+    Below a level of about 0.55 means near zero are covered a little more often than stated.
+
+    >>> low, high = nonnegative_interval(np.array([-1.0, 0.0, 5.0]), np.ones(3), 0.95)
+    >>> low.round(2), high.round(2)  # the paper's table X
+    (array([0.  , 0.  , 3.04]), array([1.1 , 1.96, 6.96]))
+    """
+    z = float(ndtri((1 + level) / 2))
+    noisy = stddev > 0
+    standard = np.divide(values, stddev, out=np.zeros_like(values), where=noisy)
+    means, lowest, highest = _acceptance(level)
+    # Above 2 z the interval is x +- z; below, the acceptance region is inverted.
+    low = np.where(standard >= 2 * z, standard - z, np.interp(standard, highest, means, left=0.0))
+    high = np.where(standard >= 0, standard + z, np.interp(standard, lowest, means))
+    exact = np.maximum(values, 0.0)
+    return np.where(noisy, low * stddev, exact), np.where(noisy, high * stddev, exact)
+
+
+@lru_cache(maxsize=16)
+def _acceptance(level: float) -> tuple[Array, Array, Array]:
+    """For each mean mu in (0, z] the accepted x in [lowest, highest], standardised.
+
+    It holds the given probability, and both ends have the same likelihood ratio to the best
+    nonnegative mean: (highest - mu)^2 = mu^2 - 2 mu lowest where lowest <= 0.
+    """
+    z = float(ndtri((1 + level) / 2))
+    means = np.geomspace(_SMALLEST_MEAN, z, _GRID)
+    # The excess over mu of the upper end lies between the one-sided and the two-sided quantile.
+    least = np.full(_GRID, max(0.0, float(ndtri(level))))
+    most = np.full(_GRID, z)
+    for _ in range(_BISECTIONS):
+        excess = (least + most) / 2
+        lowest = (means**2 - excess**2) / (2 * means)
+        enough = ndtr(excess) - ndtr(lowest - means) >= level
+        most, least = np.where(enough, excess, most), np.where(enough, least, excess)
+    highest = means + most
+    lowest = (means**2 - most**2) / (2 * means)
+    above = np.linspace(z, 2 * z, 3)[1:]
+    return (
+        np.concatenate([means, above]),
+        np.concatenate([lowest, above - z]),
+        np.concatenate([highest, above + z]),
+    )

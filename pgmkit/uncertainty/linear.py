@@ -1,0 +1,184 @@
+"""Least squares without nonnegativity: unbiased tables and their exact noise, in closed form.
+
+Measured tables y with noise covariance S that must satisfy B x = b (they agree on what they share,
+and on a known total) have the best linear unbiased estimate
+
+    x = y + S B' M (b - B y),    Cov(x) = S - S B' M B S,    M the pseudo-inverse of B S B'.
+
+Estimation adds x >= 0, which biases large counts down a little wherever many small ones are held
+at zero; this estimate has no bias, so that its noise is all there is between it and the truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+
+from pgmkit.domain import Clique, Domain
+from pgmkit.estimation.consistency import agreement
+from pgmkit.kronecker import Kronecker
+from pgmkit.matrix import as_dense
+from pgmkit.measurement import Measurement
+from pgmkit.queries import FactoredQuery
+from pgmkit.zeros import Zeros
+
+Array = NDArray[np.float64]
+
+_DENSE_CELLS = 2000
+"""Largest table whose covariance is written out; larger ones need identity measurements."""
+_MOST_CONSTRAINTS = 2000
+"""M is a dense matrix of this size."""
+_RANK = 1e-10
+
+
+@dataclass(frozen=True)
+class _Table:
+    clique: Clique
+    values: Array
+    covariance: scipy.sparse.csr_array
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Unbiased answers of independent-of-the-truth noise, flat, in counts."""
+
+    values: Array
+    stddev: Array
+    nonnegative: bool
+
+
+class LinearEstimate:
+    """The estimate for every clique whose measurements determine its table."""
+
+    def __init__(
+        self,
+        domain: Domain,
+        measurements: Sequence[Measurement],
+        total: float | None,
+        zeros: Sequence[Zeros] = (),
+    ) -> None:
+        self.domain = domain
+        self._tables, self._left_out = _tables(domain, measurements, zeros)
+        self._start = np.cumsum([0] + [len(t.values) for t in self._tables])
+        if not self._tables:
+            return
+        covariance = scipy.sparse.block_diag([t.covariance for t in self._tables], format="csr")
+        constraints, target = agreement(domain, [t.clique for t in self._tables], total)
+        # The last rows are the smallest intersections; without some the estimate is still unbiased.
+        constraints, target = constraints[-_MOST_CONSTRAINTS:], target[-_MOST_CONSTRAINTS:]
+        y = np.concatenate([t.values for t in self._tables])
+        self._spread = (constraints @ covariance).tocsc()
+        self._inverse = _pseudo_inverse((self._spread @ constraints.T).toarray())
+        self._values = y + self._spread.T @ (self._inverse @ (target - constraints @ y))
+
+    def answer(self, query: FactoredQuery) -> Answer | None:
+        """None unless one estimated table holds the query, and nothing left out informs on it."""
+        wanted = frozenset(query.attributes)
+        if any(not wanted.isdisjoint(attributes) for attributes in self._left_out):
+            return None
+        hosts = [i for i, table in enumerate(self._tables) if wanted <= set(table.clique)]
+        if not hosts:
+            return None
+        place = min(hosts, key=lambda i: len(self._tables[i].values))
+        table = self._tables[place]
+        matrix = _rows(self.domain, table.clique, query)
+        own = slice(self._start[place], self._start[place + 1])
+        raw = np.asarray((matrix @ table.covariance).multiply(matrix).sum(axis=1)).ravel()
+        shared = (self._spread[:, own] @ matrix.T).tocsr()
+        touched = np.flatnonzero(np.diff(shared.indptr))
+        shared = shared[touched]
+        known = self._inverse[np.ix_(touched, touched)] @ shared
+        saved = np.asarray(shared.multiply(known).sum(axis=0)).ravel()
+        variance = np.where(raw - saved > _RANK * raw, raw - saved, 0.0)
+        return Answer(matrix @ self._values[own], np.sqrt(variance), bool((matrix.data >= 0).all()))
+
+
+def _tables(
+    domain: Domain, measurements: Sequence[Measurement], zeros: Sequence[Zeros]
+) -> tuple[list[_Table], list[frozenset[str]]]:
+    """One table for each measured set of attributes; the sets that are not determined."""
+    groups: dict[frozenset[str], list[Measurement]] = {}
+    for m in measurements:
+        groups.setdefault(frozenset(m.clique), []).append(m)
+    tables, left_out = [], []
+    for attributes, group in groups.items():
+        clique = tuple(name for name in domain.attributes if name in attributes)
+        found = _table(domain, clique, group, _possible(domain, clique, zeros))
+        if found is None:
+            left_out.append(attributes)
+        else:
+            tables.append(found)
+    return tables, left_out
+
+
+def _table(
+    domain: Domain, clique: Clique, group: Sequence[Measurement], possible: NDArray[np.bool_]
+) -> _Table | None:
+    """The group's table by inverse variance, or None if it is not determined."""
+    if all(m.matrix is None for m in group):
+        precision = sum(m.stddev**-2 for m in group)
+        mean = sum(m.stddev**-2 * m.values[_order(domain, clique, m)] for m in group) / precision
+        diagonal = scipy.sparse.diags_array(possible / precision, format="csr")
+        return _Table(clique, np.asarray(mean * possible), scipy.sparse.csr_array(diagonal))
+    if len(possible) > _DENSE_CELLS:
+        return None
+    unknown = np.flatnonzero(possible)
+    information, weighted = np.zeros((len(unknown), len(unknown))), np.zeros(len(unknown))
+    for m in group:
+        matrix = _dense(m, len(possible))[:, _order(domain, clique, m)[unknown]] / m.stddev
+        information += matrix.T @ matrix
+        weighted += matrix.T @ (m.values / m.stddev)
+    eigenvalues, vectors = np.linalg.eigh(information)
+    if eigenvalues[0] <= _RANK * eigenvalues[-1]:
+        return None
+    inverse = (vectors / eigenvalues) @ vectors.T
+    values, covariance = np.zeros(len(possible)), np.zeros((len(possible), len(possible)))
+    values[unknown] = inverse @ weighted
+    covariance[np.ix_(unknown, unknown)] = inverse
+    return _Table(clique, values, scipy.sparse.csr_array(covariance))
+
+
+def _possible(domain: Domain, clique: Clique, zeros: Sequence[Zeros]) -> NDArray[np.bool_]:
+    possible = np.ones(domain.shape(clique), dtype=bool)
+    for each in zeros:
+        if set(each.clique) <= set(clique):
+            possible &= each.within(domain, clique)
+    return possible.reshape(-1)
+
+
+def _order(domain: Domain, clique: Clique, m: Measurement) -> NDArray[np.int64]:
+    """For each cell of the clique its place in the measurement's own order."""
+    return domain.cell_map(clique, m.clique)
+
+
+def _dense(m: Measurement, cells: int) -> Array:
+    if m.matrix is None:
+        return np.eye(cells)
+    return m.matrix.to_dense() if isinstance(m.matrix, Kronecker) else as_dense(m.matrix)
+
+
+def _pseudo_inverse(matrix: Array) -> Array:
+    if not matrix.size:
+        return matrix
+    scale = np.sqrt(np.maximum(np.diag(matrix), 0.0))
+    scale = np.where(scale > 0, scale, inf)
+    eigenvalues, vectors = np.linalg.eigh(matrix / np.outer(scale, scale))
+    kept = eigenvalues > _RANK * max(float(eigenvalues[-1]), 0.0)
+    vectors = vectors[:, kept] / scale[:, None]
+    return (vectors / eigenvalues[kept]) @ vectors.T
+
+
+def _rows(domain: Domain, clique: Clique, query: FactoredQuery) -> scipy.sparse.csr_array:
+    """The query as a sparse matrix over the clique's cells."""
+    product = scipy.sparse.csr_array(np.ones((1, 1)))
+    for factor in query.factors.values():
+        product = scipy.sparse.kron(product, scipy.sparse.csr_array(factor), format="csr")
+    cells = domain.cell_map(clique, query.attributes)
+    entries = (np.ones(len(cells)), (cells, np.arange(len(cells))))
+    summed = scipy.sparse.csr_array(entries, (domain.size(query.attributes), len(cells)))
+    return scipy.sparse.csr_array(product @ summed)

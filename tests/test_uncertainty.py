@@ -1,0 +1,313 @@
+"""Error bars against closed forms, dense least squares on the joint, and Monte Carlo."""
+
+import numpy as np
+import pytest
+from brute_force import design
+from numpy.typing import NDArray
+from scipy.stats import norm
+
+from pgmkit import Domain, FactoredQuery, InvalidInput, Measurement, Zeros, estimate
+from pgmkit.model import GraphicalModel
+from pgmkit.queries import prefix, total
+from pgmkit.uncertainty import Replication, Uncertainty, error_bars
+from pgmkit.uncertainty.bounded import nonnegative_interval
+from pgmkit.uncertainty.linear import LinearEstimate
+
+DOMAIN = Domain({"a": 2, "b": 3, "c": 2, "d": 4})
+CHAIN = [("a", "b"), ("c", "b"), ("c", "d")]
+Z = norm.ppf(0.975)
+
+
+def measured(
+    joint: NDArray, cliques: list[tuple[str, ...]], rng: np.random.Generator, stddev: float
+) -> list[Measurement]:
+    tables = [design(DOMAIN, clique) @ joint for clique in cliques]
+    return [
+        Measurement(clique, table + rng.normal(0, stddev, len(table)), stddev)
+        for clique, table in zip(cliques, tables, strict=True)
+    ]
+
+
+def dense_joint(rng: np.random.Generator, rows: float = 10_000) -> NDArray:
+    return rng.dirichlet(np.full(DOMAIN.size(), 20.0)) * rows
+
+
+def fitted(
+    joint: NDArray, cliques: list[tuple[str, ...]], seed: int, stddev: float, **options: float
+) -> tuple[GraphicalModel, list[Measurement], np.random.Generator]:
+    rng = np.random.default_rng(seed)
+    y = measured(joint, cliques, rng, stddev)
+    return estimate(DOMAIN, y, **options), y, rng
+
+
+class TestClosedForm:
+    def test_one_measurement_has_its_own_noise(self) -> None:
+        y = [Measurement(("a", "b"), np.arange(500.0, 506.0), 7.0)]
+        bars = error_bars(estimate(DOMAIN, y), y, replicates=20, seed=0)
+        cells = bars.marginal(["b", "a"])
+        assert cells.method == "closed form"
+        np.testing.assert_allclose(cells.stddev, 7.0)
+        np.testing.assert_allclose(cells.high - cells.estimate, Z * 7.0, rtol=1e-6)
+        np.testing.assert_allclose(cells.estimate - cells.low, Z * 7.0, rtol=1e-6)
+        np.testing.assert_allclose(bars.marginal(["a"]).stddev, 7 * np.sqrt(3))
+        np.testing.assert_allclose(bars.marginal([]).stddev, 7 * np.sqrt(6))
+
+    def test_a_known_total_takes_its_share_off(self) -> None:
+        y = [Measurement(("a", "b"), np.arange(500.0, 506.0), 7.0)]
+        bars = error_bars(estimate(DOMAIN, y, total=3000), y, replicates=20, seed=0)
+        np.testing.assert_allclose(bars.marginal(["a", "b"]).stddev, 7 * np.sqrt(5 / 6))
+        whole = bars.marginal([])
+        assert whole.stddev == 0 and whole.low == whole.high == pytest.approx(3000)
+
+    def test_two_measurements_of_one_clique_combine_by_inverse_variance(self) -> None:
+        values = np.arange(500.0, 506.0).reshape(2, 3)
+        y = [Measurement(("a", "b"), values, 3.0), Measurement(("b", "a"), values.T, 4.0)]
+        bars = error_bars(estimate(DOMAIN, y), y, replicates=20, seed=0)
+        np.testing.assert_allclose(bars.marginal(["a", "b"]).stddev, 3 * 4 / 5)
+
+    def test_a_query_with_negative_entries_is_two_sided(self) -> None:
+        y = [Measurement(("a",), [5.0, 6.0], 2.0)]
+        bars = error_bars(estimate(DOMAIN, y), y, replicates=20, seed=0)
+        found = bars.answer(FactoredQuery({"a": [1.0, -1.0]}), level=0.5)
+        np.testing.assert_allclose(found.stddev, 2 * np.sqrt(2))
+        np.testing.assert_allclose(found.high - found.low, 4 * np.sqrt(2) * norm.ppf(0.75))
+
+    def test_structural_zeros_have_no_error(self) -> None:
+        allowed = np.ones((2, 3), dtype=bool)
+        allowed[0, 1] = False
+        y = [Measurement(("a", "b"), np.arange(500.0, 506.0), 7.0)]
+        model = estimate(DOMAIN, y, zeros=[Zeros(("a", "b"), allowed)])
+        bars = error_bars(model, y, replicates=20, seed=0)
+        cells = bars.marginal(["a", "b"])
+        assert cells.low[0, 1] == cells.high[0, 1] == cells.stddev[0, 1] == 0
+        np.testing.assert_allclose(cells.stddev[allowed], 7.0)
+        assert all(r.marginal(["a", "b"])[0, 1] == 0 for r in bars.replicates)
+
+    @pytest.mark.parametrize("known", [None, 900.0])
+    @pytest.mark.parametrize(
+        "cliques",
+        [
+            CHAIN,
+            [("a", "b"), ("b", "c"), ("c", "a"), ("d",)],
+            [("a", "b", "c"), ("b", "c"), ("c", "d"), ("c",), ("b", "c")],
+            [(), ("a", "b"), ("c", "d")],
+        ],
+    )
+    def test_against_least_squares_on_the_joint(
+        self, cliques: list[tuple[str, ...]], known: float | None
+    ) -> None:
+        rng = np.random.default_rng(3)
+        y = [
+            Measurement(c, rng.normal(100, 30, DOMAIN.size(c)), 2.0 + i)
+            for i, c in enumerate(cliques)
+        ]
+        y.append(Measurement(("d",), rng.normal(200, 30, 4), 1.5, prefix(4)))
+        y.append(Measurement(("c", "d"), rng.normal(200, 30, 8), 2.5, [np.eye(2), prefix(4)]))
+        rows = np.vstack([_matrix(m) @ design(DOMAIN, m.clique) / m.stddev for m in y])
+        values = np.concatenate([m.values / m.stddev for m in y])
+        if known is not None:
+            rows = np.vstack([rows, 1e5 * np.ones(rows.shape[1])])
+            values = np.append(values, 1e5 * known)
+        inverse = np.linalg.pinv(rows)
+        linear = LinearEstimate(DOMAIN, y, known)
+        for query in [
+            FactoredQuery.marginal(DOMAIN, ("b", "a")),
+            FactoredQuery({"d": prefix(4), "c": total(2)}),
+            FactoredQuery({"c": [1.0, -2.0]}),
+        ]:
+            answer = linear.answer(query)
+            if answer is None:
+                assert not any(set(query.attributes) <= set(c) for c in cliques)
+                continue
+            view = _view(query) @ inverse
+            np.testing.assert_allclose(answer.values, view @ values, atol=1e-4)
+            np.testing.assert_allclose(answer.stddev, np.linalg.norm(view, axis=1), atol=1e-4)
+
+    def test_undetermined_tables_go_to_the_bootstrap(self) -> None:
+        y = [
+            Measurement(("a",), [500.0, 510.0], 3.0),
+            Measurement(("a", "b"), [300.0, 90.0], 3.0, np.eye(6)[:2]),
+        ]
+        bars = error_bars(estimate(DOMAIN, y, total=1000), y, replicates=20, seed=0)
+        assert bars.marginal(["a"]).method == "bootstrap"
+        assert bars.marginal(["a", "b"]).method == "bootstrap"
+
+
+def _matrix(m: Measurement) -> NDArray:
+    if m.matrix is None:
+        return np.eye(len(m.values))
+    return m.matrix.to_dense() if hasattr(m.matrix, "to_dense") else np.asarray(m.matrix)
+
+
+def _view(query: FactoredQuery) -> NDArray:
+    product = np.ones((1, 1))
+    for factor in query.factors.values():
+        product = np.kron(product, np.asarray(factor))
+    return product @ design(DOMAIN, query.attributes)
+
+
+class TestBoundedIntervals:
+    @pytest.mark.parametrize(
+        "level, value, low, high",
+        [  # Feldman and Cousins (1998), table X
+            (0.95, -3.0, 0.0, 0.42),
+            (0.95, -1.0, 0.0, 1.10),
+            (0.95, 0.0, 0.0, 1.96),
+            (0.95, 2.0, 0.35, 3.96),
+            (0.95, 3.0, 1.14, 4.96),
+            (0.90, -2.0, 0.0, 0.40),
+            (0.90, 1.0, 0.0, 2.64),
+            (0.90, 2.0, 0.58, 3.64),
+        ],
+    )
+    def test_the_published_table(self, level: float, value: float, low: float, high: float) -> None:
+        found = nonnegative_interval(np.array([value]), np.ones(1), level)
+        np.testing.assert_allclose(np.concatenate(found), [low, high], atol=0.006)
+
+    @pytest.mark.parametrize("level", [0.68, 0.8, 0.95, 0.999])
+    @pytest.mark.parametrize("mean", [0.0, 0.1, 1.0, 2.5, 20.0])
+    def test_exact_coverage(self, level: float, mean: float) -> None:
+        quantiles = (np.arange(100_000) + 0.5) / 100_000
+        values = 3.0 * (mean + norm.ppf(quantiles))
+        low, high = nonnegative_interval(values, np.full(len(values), 3.0), level)
+        inside = (low <= 3.0 * mean) & (3.0 * mean <= high)
+        assert inside.mean() == pytest.approx(level, abs=2e-4)
+
+    def test_no_noise_leaves_a_point(self) -> None:
+        low, high = nonnegative_interval(np.array([4.0, 0.0]), np.zeros(2), 0.95)
+        np.testing.assert_array_equal([low, high], [[4.0, 0.0], [4.0, 0.0]])
+
+
+class TestBootstrap:
+    def test_against_monte_carlo_on_the_joint(self) -> None:
+        """Unmeasured pairs of a chain: product of dense least-squares tables, drawn anew."""
+        rng = np.random.default_rng(0)
+        joint = dense_joint(rng)
+        model, y, _ = fitted(joint, CHAIN, 1, 10.0, total=10_000)
+        bars = error_bars(model, y, replicates=250, seed=2)
+        expected = np.concatenate([model.marginal(m.clique).ravel() for m in y])
+        rows = np.vstack([design(DOMAIN, c) / 10 for c in CHAIN] + [np.full((1, 48), 1e4)])
+        inverse = np.linalg.pinv(rows)
+        drawn = []
+        for _ in range(3000):
+            noisy = np.append(expected / 10 + rng.normal(size=len(expected)), 1e4 * 10_000)
+            x = inverse @ noisy
+            ab, cb, cd = ((design(DOMAIN, c) @ x).reshape(DOMAIN.shape(c)) for c in CHAIN)
+            b, c = cb.sum(0), cb.sum(1)
+            drawn.append(np.einsum("ab,cb,cd->ad", ab / b, cb / c[:, None], cd))
+        found = bars.marginal(["a", "d"])
+        assert found.method == "bootstrap"
+        np.testing.assert_allclose(found.stddev, np.std(drawn, axis=0), rtol=0.15)
+
+    def test_a_statistic_of_the_same_query_agrees(self) -> None:
+        model, y, _ = fitted(dense_joint(np.random.default_rng(0)), CHAIN, 1, 10.0, total=10_000)
+        bars = error_bars(model, y, replicates=20, seed=2)
+        one, other = bars.marginal(["a", "d"]), bars.statistic(lambda m: m.marginal(["a", "d"]))
+        np.testing.assert_allclose(one.stddev, other.stddev)
+        ratio = bars.statistic(lambda m: m.given({"a": 0}).total / m.total)
+        assert ratio.estimate.shape == () and 0 < ratio.stddev < 0.01
+
+    def test_an_implied_total_is_drawn_too(self) -> None:
+        joint = dense_joint(np.random.default_rng(0))
+        model, y, _ = fitted(joint, CHAIN, 1, 10.0)
+        totals = [r.total for r in error_bars(model, y, replicates=100, seed=2).replicates]
+        precision = sum(1 / (100 * DOMAIN.size(c)) for c in CHAIN)
+        assert np.std(totals) == pytest.approx(precision**-0.5, rel=0.25)
+        model, y, _ = fitted(joint, CHAIN, 1, 10.0, total=10_000)
+        bars = error_bars(model, y, replicates=20, seed=2)
+        assert {r.total for r in bars.replicates} == {10_000}
+
+
+class TestRunning:
+    @pytest.fixture
+    def problem(self) -> tuple[GraphicalModel, list[Measurement]]:
+        return fitted(dense_joint(np.random.default_rng(0)), CHAIN, 1, 10.0)[:2]
+
+    def test_a_seed_repeats_it(self, problem: tuple[GraphicalModel, list[Measurement]]) -> None:
+        one, same, other = (error_bars(*problem, replicates=20, seed=s) for s in (5, 5, 6))
+        ad = [bars.marginal(["a", "d"]).stddev for bars in (one, same, other)]
+        np.testing.assert_array_equal(ad[0], ad[1])
+        assert (ad[0] != ad[2]).any()
+
+    def test_progress(self, problem: tuple[GraphicalModel, list[Measurement]]) -> None:
+        seen: list[Replication] = []
+        error_bars(*problem, replicates=21, seed=0, progress=seen.append)
+        assert [(r.done, r.of) for r in seen] == [(i + 1, 21) for i in range(21)]
+        error_bars(*problem, replicates=20, seed=0, progress=True)
+
+    def test_an_interrupt_comes_through(
+        self, problem: tuple[GraphicalModel, list[Measurement]]
+    ) -> None:
+        def stop(record: Replication) -> None:
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            error_bars(*problem, replicates=20, seed=0, progress=stop)
+
+    def test_bad_input(self, problem: tuple[GraphicalModel, list[Measurement]]) -> None:
+        model, y = problem
+        for replicates in (19, True, 20.0):
+            with pytest.raises(InvalidInput, match="replicates must be .* 20 or more"):
+                error_bars(model, y, replicates=replicates)  # type: ignore[arg-type]
+        with pytest.raises(InvalidInput, match="holds no measurement of an attribute"):
+            error_bars(model, [])
+        with pytest.raises(InvalidInput, match="'x'"):
+            error_bars(model, [*y, Measurement(("x",), [1.0], 1.0)])
+        with pytest.raises(InvalidInput, match="no clique that contains the measured"):
+            error_bars(model, [*y, Measurement(("a", "d"), np.ones(8), 1.0)])
+        with pytest.raises(InvalidInput, match="which no measurement covers"):
+            error_bars(model, y[:2])
+        with pytest.raises(InvalidInput, match="must be Measurement records, got str"):
+            error_bars(model, [*y, "a"])  # type: ignore[list-item]
+        with pytest.raises(InvalidInput, match="model must be a GraphicalModel, got int"):
+            error_bars(3, y)  # type: ignore[arg-type]
+        with pytest.raises(InvalidInput, match="model is conditioned"):
+            error_bars(model.given({"a": 0}), y)
+
+    @pytest.mark.parametrize("level", [0, 1, -0.5, 95, True, "0.95", float("nan")])
+    def test_bad_level(
+        self, problem: tuple[GraphicalModel, list[Measurement]], level: float
+    ) -> None:
+        bars = Uncertainty(problem[0], (), LinearEstimate(DOMAIN, problem[1], None))
+        with pytest.raises(InvalidInput, match="level must be above 0 and below 1"):
+            bars.marginal(["a"], level=level)
+
+
+def coverage(draws: int, replicates: int) -> tuple[float, float, float]:
+    """Of measured cells, of their true zeros, and of unmeasured pairs; truth: a sparse chain."""
+    domain = Domain({"a": 6, "b": 5, "c": 6})
+    rng = np.random.default_rng(0)
+    ab = rng.dirichlet(np.full(30, 0.3)).reshape(6, 5) * 3000
+    joint = np.einsum("ab,bc->abc", ab, rng.dirichlet(np.full(6, 0.3), size=5)).round()
+    truth = {("a", "b"): joint.sum(2), ("b", "c"): joint.sum(0)}
+    exact = [Measurement(c, table, 1.0) for c, table in truth.items()]
+    projection = estimate(domain, exact, total=joint.sum(), tolerance=1e-3).marginal(["a", "c"])
+    cells, zeros, unmeasured = [], [], []
+    for _ in range(draws):
+        y = [Measurement(c, t + rng.normal(0, 20, t.shape), 20.0) for c, t in truth.items()]
+        model = estimate(domain, y, total=joint.sum())
+        bars = error_bars(model, y, replicates=replicates, seed=rng)
+        for clique, table in truth.items():
+            found = bars.marginal(clique)
+            # Counts that the model gives to a cell of zero are never exactly zero.
+            inside = (found.low <= table + 1e-3) & (table <= found.high)
+            cells.append(inside.ravel())
+            zeros.append(inside[table == 0])
+        found = bars.marginal(["a", "c"])
+        unmeasured.append((found.low <= projection + 1e-3) & (projection <= found.high))
+    return tuple(float(np.concatenate(s).mean()) for s in (cells, zeros, unmeasured))  # type: ignore[return-value]
+
+
+def test_coverage_of_a_sparse_chain() -> None:
+    cells, zeros, unmeasured = coverage(draws=40, replicates=20)
+    assert 0.93 <= cells <= 0.97
+    assert 0.925 <= zeros <= 0.975
+    assert 0.92 <= unmeasured <= 0.99
+
+
+@pytest.mark.slow
+def test_coverage_of_a_sparse_chain_in_many_draws() -> None:
+    cells, zeros, unmeasured = coverage(draws=300, replicates=50)
+    assert 0.94 <= cells <= 0.96
+    assert 0.94 <= zeros <= 0.96
+    assert 0.93 <= unmeasured <= 0.98

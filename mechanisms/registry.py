@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from mechanisms.budget import Budget
 from pgmkit.errors import InvalidInput
@@ -14,19 +14,22 @@ if TYPE_CHECKING:
     import numpy as np
 
     from mechanisms.adaptive import Round
+    from mechanisms.curator import Curator
     from mechanisms.release import Release
     from mechanisms.workload import Workload
     from pgmkit.dataset import Dataset
 
-__all__ = ["MECHANISMS", "Entry", "named", "run"]
+__all__ = ["MECHANISMS", "Entry", "named", "run", "run_on"]
 
 
 @dataclass(frozen=True)
 class Entry:
     """A mechanism: its name, where it lives, and a line on it. Its module is imported on use.
 
-    `rounds`: whether it goes in rounds and reports each to a `progress` callback.
-    `records`: whether synthetic records can be drawn from its model.
+    `public`: whether it uses records that need no protection. `graphical`: whether its model is a
+    GraphicalModel, which can be conditioned and can hold constraints. `rounds`: whether it goes in
+    rounds and reports each to a `progress` callback. `records`: whether synthetic records can be
+    drawn from its model.
     """
 
     name: str
@@ -35,6 +38,8 @@ class Entry:
     settings: str
     summary: str
     rounds: bool = True
+    public: Literal["no", "optional", "required"] = "no"
+    graphical: bool = False
     records: bool = True
 
     def load(self) -> tuple[Callable[..., Release], type[Any]]:
@@ -50,6 +55,7 @@ _ENTRIES = [
         "aim",
         "Aim",
         "adaptive marginals under an annealed budget; accurate, and a graphical model",
+        graphical=True,
     ),
     Entry(
         "mixture",
@@ -66,6 +72,7 @@ _ENTRIES = [
         "Mst",
         "a spanning tree of pairs, measured once; the fastest",
         rounds=False,
+        graphical=True,
     ),
     Entry(
         "mwem+pgm",
@@ -73,6 +80,7 @@ _ENTRIES = [
         "mwem_pgm",
         "MwemPgm",
         "one-way marginals, then a fixed number of adaptively selected ones",
+        graphical=True,
     ),
     Entry(
         "gem",
@@ -80,6 +88,7 @@ _ENTRIES = [
         "gem",
         "Gem",
         "a generator network trained on adaptively selected queries; for many attributes",
+        public="optional",
     ),
     Entry(
         "clique-tree",
@@ -88,6 +97,7 @@ _ENTRIES = [
         "CliqueTree",
         "one shot: the pairs that a small tree can hold, measured together; accurate in seconds",
         rounds=False,
+        graphical=True,
     ),
     Entry(
         "hdmm",
@@ -130,6 +140,7 @@ _ENTRIES = [
         "Independent",
         "one-way marginals only; a baseline",
         rounds=False,
+        graphical=True,
     ),
 ]
 MECHANISMS = {entry.name: entry for entry in _ENTRIES}
@@ -164,13 +175,15 @@ def run(
     delta: float = 0.0,
     *,
     neighbours: str,
+    public: Dataset | Sequence[Dataset] | None = None,
     seed: int | np.random.Generator | None = None,
     progress: Callable[[Round[Any, Any]], None] | None = None,
 ) -> Release:
     """Spend an (epsilon, delta) budget on private data by the named mechanism, or by its settings.
 
-    Raises InvalidInput, before anything is spent, for an unknown mechanism, a wrong budget or
-    relation, or a workload over another domain.
+    `public`: records of the same domain that need no protection. Raises InvalidInput, before
+    anything is spent, for an unknown mechanism, a wrong budget or relation, a workload over another
+    domain, and public records where none are used or none are given but needed.
 
     >>> from mechanisms.census import census
     >>> from mechanisms.workload import k_way
@@ -181,10 +194,29 @@ def run(
     from mechanisms.curator import Curator
 
     entry, settings = named(mechanism) if isinstance(mechanism, str) else _of(mechanism)
-    function, _ = entry.load()
     curator = Curator(data, Budget(epsilon, delta), neighbours=neighbours, seed=seed)
-    reports = {"progress": progress} if entry.rounds else {}
-    return function(curator, workload, settings, **reports)
+    return run_on(curator, entry, settings, workload, public=public, progress=progress)
+
+
+def run_on(
+    curator: Curator,
+    entry: Entry,
+    settings: Any,
+    workload: Workload,
+    *,
+    public: Dataset | Sequence[Dataset] | None = None,
+    progress: Callable[[Round[Any, Any]], None] | None = None,
+) -> Release:
+    """Spend all that remains of a Curator's budget by a mechanism; see `run`."""
+    if public is not None and entry.public == "no":
+        users = [other.name for other in MECHANISMS.values() if other.public != "no"]
+        raise InvalidInput(f"{entry.name} uses no public records; {', '.join(users)} do")
+    if public is None and entry.public == "required":
+        raise InvalidInput(f"{entry.name} needs public records of the same domain; pass public=")
+    options: dict[str, Any] = {"progress": progress} if entry.rounds else {}
+    if public is not None:
+        options["public"] = public
+    return entry.load()[0](curator, workload, settings, **options)
 
 
 def _of(settings: object) -> tuple[Entry, object]:

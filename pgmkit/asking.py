@@ -210,11 +210,8 @@ def _means(
 
 def _labelled(shown: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
     """Each column's labels, for every combination in C order."""
-    lengths = [len(labels) for labels in shown.values()]
-    places = np.indices(lengths).reshape(len(lengths), -1)
-    return {
-        name: [labels[i] for i in places[axis]] for axis, (name, labels) in enumerate(shown.items())
-    }
+    lines = list(itertools.product(*shown.values()))
+    return {name: [line[i] for line in lines] for i, name in enumerate(shown)}
 
 
 def _condition(schema: Schema, text: str) -> tuple[str, NDArray[np.bool_]]:

@@ -228,6 +228,12 @@ class OpenCategorical(Column):
     def own_values(self, codes: Codes, rng: np.random.Generator) -> Values:
         raise InvalidInput("an open column has no values yet; resolve the schema with a budget")
 
+    def texts(self, values: Values) -> list[str]:
+        """The texts of a column of values, missing ones left out."""
+        array = np.asarray(values)
+        present = array[~_absent(array, self.missing or ())]
+        return [_text(value) for value in present]
+
     def found(self, labels: Sequence[str]) -> Categorical:
         """The concrete column with the labels that were found."""
         return Categorical(tuple(labels), other=self.other, missing=self.missing)

@@ -1,0 +1,269 @@
+"""The front door: a data frame, a schema and a privacy budget in; a release with meanings out."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mechanisms.budget import Budget
+from mechanisms.curator import Curator
+from mechanisms.registry import named, run_on
+from mechanisms.release import Release
+from mechanisms.table_release import TableRelease
+from mechanisms.workload import Workload, k_way
+from pgmkit.dataset import Counts, Dataset
+from pgmkit.domain import Domain
+from pgmkit.errors import InvalidInput
+from pgmkit.estimation import estimate
+from pgmkit.frames import FrameForm, counts_of, encode
+from pgmkit.model import GraphicalModel
+from pgmkit.schema import Numeric, OpenCategorical, Schema
+
+if TYPE_CHECKING:
+    from mechanisms.adaptive import Round
+
+__all__ = ["choose_mechanism", "synthesize", "table_workload"]
+
+logger = logging.getLogger(__name__)
+
+_DISCOVERY_SHARE = 0.1
+"""Of the budget, for finding the values and edges that the schema leaves open."""
+_RESERVED_SHARE = 0.1
+"""Of delta, for values that are found (see `Curator.discover`)."""
+_QUANTILE_BINS = 512
+_MANY_ATTRIBUTES = 40
+_TARGET_WEIGHT = 4.0
+
+
+def synthesize(
+    data: Any,
+    schema: Schema,
+    *,
+    epsilon: float,
+    delta: float,
+    neighbours: str = "add/remove",
+    mechanism: str = "auto",
+    settings: Mapping[str, Any] | None = None,
+    workload: int | Workload | Sequence[Sequence[str]] = 2,
+    target: str | None = None,
+    public: Any = None,
+    seed: int | np.random.Generator | None = None,
+    progress: Callable[[Round[Any, Any]], None] | None = None,
+) -> TableRelease:
+    """Spend an (epsilon, delta) budget on private records; records, tables and answers come out.
+
+    Args:
+        data: a data frame (pandas, polars, pyarrow, DuckDB, PySpark, Dask) or records already
+            coded (`Dataset`, over the schema's domain). Frames in an engine are counted there.
+        schema: what each column may hold. Columns left open (`OpenCategorical`, `Numeric` with
+            quantiles) are found first with a tenth of the budget, and a tenth of delta.
+        epsilon, delta, neighbours: the promise, for rows (see the privacy page).
+        mechanism: a name, or "auto" (see `choose_mechanism`); `settings`: its options.
+        workload: what should be answered well: all marginals of so many columns, or a Workload, or
+            a list of column sets.
+        target: a column to predict later: marginals that hold it get four times the weight, and
+            pairs of columns are measured together with it.
+        public: records of the same columns that need no protection, for mechanisms that use them.
+        seed: reproducible noise: INSECURE, for tests and simulations only.
+        progress: called with each finished round of a mechanism that has rounds.
+
+    With constraints in the schema the final model gives ruled out records probability zero, which
+    needs a mechanism with a graphical model.
+
+    Raises InvalidInput, before anything is spent, for data outside the schema, wrong arguments,
+    or constraints with a mechanism that cannot hold them.
+
+    >>> import pyarrow
+    >>> from pgmkit.schema import Boolean, Integer
+    >>> people = pyarrow.table({"age": [31, 45, 27] * 50, "ill": [True, False, False] * 50})
+    >>> schema = Schema({"age": Integer(18, 99, bins=8), "ill": Boolean()})
+    >>> release = synthesize(people, schema, epsilon=1.0, delta=1e-6, seed=0)
+    >>> release.sample(2, seed=0).column_names
+    ['age', 'ill']
+    """
+    if schema.unresolved and not delta > 0:
+        raise InvalidInput(
+            f"column {schema.unresolved[0]!r} is to be found in the data, which needs delta above "
+            f"0; got {delta!r}. Give its values or edges to use pure differential privacy"
+        )
+    form = None if isinstance(data, Dataset) else FrameForm.of(data)
+    reserved = _RESERVED_SHARE * delta if _open_columns(schema) else 0.0
+    budget = Budget(epsilon, delta, reserved)
+    if schema.unresolved:
+        schema, curator = _resolved(data, schema, budget, neighbours, seed)
+    else:
+        counts = _counts(data, schema)
+        curator = Curator(counts, budget, neighbours=neighbours, seed=seed)
+    wanted = table_workload(schema.domain, workload, target)
+    name, reason = (
+        choose_mechanism(schema, wanted) if mechanism == "auto" else (mechanism, "as asked")
+    )
+    logger.info("mechanism %s: %s", name, reason)
+    entry, chosen = named(name, **dict(settings or {}))
+    if schema.constraints and not entry.graphical:
+        raise InvalidInput(
+            f"the schema has constraints, which the model of {name} cannot hold; use aim, mst or "
+            "mwem+pgm, or take the constraints out"
+        )
+    others = None if public is None else _counts_in_memory(public, schema)
+    release = run_on(curator, entry, chosen, wanted, public=others, progress=progress)
+    return TableRelease(_constrained(release, schema), schema, form, reason)
+
+
+def choose_mechanism(schema: Schema, workload: Workload) -> tuple[str, str]:
+    """A mechanism's name, and why: from the schema and the workload, never from the data.
+
+    >>> from pgmkit.schema import Boolean
+    >>> schema = Schema({f"q{i}": Boolean() for i in range(50)})
+    >>> choose_mechanism(schema, k_way(schema.domain, 2))
+    ('mst', '50 columns: a tree of pairs is estimated in seconds whatever their number')
+    """
+    columns = len(schema.domain)
+    if columns > _MANY_ATTRIBUTES:
+        return "mst", (
+            f"{columns} columns: a tree of pairs is estimated in seconds whatever their number"
+        )
+    return "aim", (
+        f"{columns} columns and {len(workload)} marginals: adaptive marginals with a graphical "
+        "model, which has error bars, conditional records and constraints"
+    )
+
+
+def table_workload(
+    domain: Domain, workload: int | Workload | Sequence[Sequence[str]], target: str | None
+) -> Workload:
+    """The workload that `synthesize` is asked for.
+
+    A number stands for all marginals of so many columns. A target adds every pair of other columns
+    together with it, and its marginals weigh four times as much.
+    """
+    if isinstance(workload, Workload):
+        wanted = workload
+    elif isinstance(workload, int):
+        wanted = k_way(domain, min(workload, len(domain)) if workload > 0 else workload)
+    else:
+        wanted = Workload(domain, workload)
+    if wanted.domain != domain:
+        raise InvalidInput("the workload is over another domain than the schema; build it from it")
+    if target is None:
+        return wanted
+    if target not in domain:
+        raise InvalidInput(
+            f"target {target!r} is no column; columns are {', '.join(domain.attributes)}"
+        )
+    weights = dict(zip(wanted.cliques, wanted.weights, strict=True))
+    held = {frozenset(clique) for clique in weights}
+    others = [name for name in domain if name != target]
+    for pair in itertools.combinations(others, 2):
+        if frozenset((*pair, target)) not in held:
+            weights[(*pair, target)] = 1.0
+    biased = {c: w * (_TARGET_WEIGHT if target in c else 1.0) for c, w in weights.items()}
+    return Workload(domain, biased, list(biased.values()))
+
+
+def _open_columns(schema: Schema) -> list[str]:
+    return [n for n, column in schema.columns.items() if isinstance(column, OpenCategorical)]
+
+
+def _resolved(
+    data: Any,
+    schema: Schema,
+    budget: Budget,
+    neighbours: str,
+    seed: int | np.random.Generator | None,
+) -> tuple[Schema, Curator]:
+    """The schema with its open columns found, and a Curator over the records coded by it."""
+    open_columns = _open_columns(schema)
+    fine = {
+        name: Numeric(column.low, column.high, bins=_QUANTILE_BINS, missing=column.missing)
+        for name, column in schema.columns.items()
+        if isinstance(column, Numeric) and column.quantiles
+    }
+    known = {n: column for n, column in schema.columns.items() if column.resolved}
+    first = Schema({**known, **fine}) if known or fine else None
+    if first is None:
+        raise InvalidInput("every column is open; list the values of at least one")
+    counts = _counts(data, first)
+    curator = Curator(counts, budget, neighbours=neighbours, seed=seed)
+    share = _DISCOVERY_SHARE * curator.remaining / len(schema.unresolved)
+    found: dict[str, Any] = {}
+    for name in fine:
+        declared = schema.columns[name]
+        assert isinstance(declared, Numeric)
+        queries = _dyadic(fine[name].size)
+        noisy = curator.measure_queries((name,), [queries], share, step="quantiles:")
+        cells = np.linalg.lstsq(np.asarray(noisy.matrix), noisy.values)[0]
+        found[name] = declared.found(_quantiles(fine[name], cells, declared.bins or 1))
+    for name in open_columns:
+        declared_open = schema.columns[name]
+        assert isinstance(declared_open, OpenCategorical)
+        texts = _present_texts(data, name, declared_open)
+        delta = budget.reserved / len(open_columns)
+        labels = curator.discover(texts, share, delta, step=f"discover {name}")
+        found[name] = declared_open.found([t for t in labels if t != declared_open.other])
+    concrete = schema.resolve(found)
+    return concrete, curator.recoded(_counts(data, concrete))
+
+
+def _dyadic(size: int) -> np.ndarray:
+    """Sums of intervals of 1, 2, 4, ... cells: any prefix is a sum of few of them."""
+    rows = []
+    width = 1
+    while width < 2 * size:
+        starts = np.arange(0, size, width)[:, None]
+        cells = np.arange(size)[None, :]
+        rows.append((starts <= cells) & (cells < starts + width))
+        width *= 2
+    return np.concatenate(rows).astype(np.float64)
+
+
+def _quantiles(fine: Numeric, cells: np.ndarray, bins: int) -> list[float]:
+    """Inner edges between bins of about equal noisy counts, missing values aside."""
+    reached = np.maximum.accumulate(np.cumsum(cells[: len(fine.positions) - 1]))
+    if reached[-1] <= 0:
+        return [
+            float(edge) for edge in np.linspace(fine.positions[0], fine.positions[-1], bins + 1)
+        ]
+    goals = reached[-1] * np.arange(1, bins) / bins
+    return [float(edge) for edge in fine.positions[1 + np.searchsorted(reached, goals)]]
+
+
+def _present_texts(data: Any, name: str, column: OpenCategorical) -> list[str]:
+    """The column's values as texts; missing ones are the schema's business."""
+    import narwhals as nw
+
+    if isinstance(data, Dataset):
+        raise InvalidInput("open columns are found in data frames, not in coded records")
+    series = nw.from_native(data).select(name)
+    table = series.collect() if isinstance(series, nw.LazyFrame) else series
+    values = table[name].to_numpy()
+    return column.texts(values)
+
+
+def _counts(data: Any, schema: Schema) -> Counts:
+    if not isinstance(data, Dataset):
+        return counts_of(data, schema)
+    if data.domain != schema.domain:
+        raise InvalidInput("the records are coded over another domain than the schema's")
+    schema.check_constraints(data)
+    return data
+
+
+def _counts_in_memory(data: Any, schema: Schema) -> Dataset:
+    return data if isinstance(data, Dataset) else encode(data, schema)
+
+
+def _constrained(release: Release, schema: Schema) -> Release:
+    """The release with a model that gives ruled out records probability zero."""
+    if not schema.constraints:
+        return release
+    assert isinstance(release.model, GraphicalModel)
+    model = estimate(
+        schema.domain, release.measurements, total=release.model.total, zeros=schema.zeros
+    )
+    return replace(release, model=model)

@@ -1,0 +1,188 @@
+"""From a data frame to a release with meanings: what comes out, what is refused, what it costs."""
+
+import datetime
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from pricing import reachable
+
+from mechanisms.curator import Curator
+from mechanisms.synthesize import choose_mechanism, synthesize, table_workload
+from mechanisms.table_release import TableRelease
+from pgmkit import InvalidInput
+from pgmkit.dataset import Dataset
+from pgmkit.schema import (
+    Boolean,
+    Categorical,
+    Date,
+    Forbid,
+    Integer,
+    Numeric,
+    OpenCategorical,
+    Schema,
+)
+
+SCHEMA = Schema(
+    {
+        "age": Integer(0, 99, bins=10),
+        "sex": Categorical(("F", "M")),
+        "pay": Numeric(0, 100, bins=5, missing=()),
+        "married": Boolean(),
+        "since": Date("2000-01-01", "2009-12-31", unit="year"),
+    },
+    [Forbid({"age": "0..9", "married": True})],
+)
+OPEN = Schema(SCHEMA.columns)
+
+
+def people(rows: int = 2000) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    age = rng.integers(0, 100, rows)
+    since = [datetime.datetime(2000 + int(i), 3, 4) for i in rng.integers(0, 10, rows)]
+    return pd.DataFrame(
+        {
+            "since": since,
+            "sex": rng.choice(["F", "M"], rows),
+            "age": age,
+            "married": (age > 20) & (rng.random(rows) < 0.6),
+            "pay": np.where(rng.random(rows) < 0.1, np.nan, np.minimum(age * rng.random(rows), 99)),
+            "name": [f"person {i}" for i in range(rows)],
+        }
+    )
+
+
+def run(data: Any, schema: Schema = SCHEMA, **options: Any) -> TableRelease:
+    given = {"epsilon": 2.0, "delta": 1e-6, "seed": 0, "mechanism": "mst"}
+    return synthesize(data, schema, **{**given, **options})
+
+
+def test_records_come_back_as_they_went_in_and_obey_the_constraints() -> None:
+    frame = people()
+    release = run(frame)
+    records = release.sample(1500, seed=1)
+    assert isinstance(records, pd.DataFrame) and len(records) == 1500
+    assert list(records.columns) == ["since", "sex", "age", "married", "pay"]
+    assert records.dtypes.equals(frame.dtypes.drop("name"))
+    assert not (records.married & (records.age < 10)).any()
+    assert records.pay.isna().any() and records.pay.dropna().between(0, 100).all()
+    data = Dataset(
+        SCHEMA.domain, SCHEMA.encode({n: records[n].to_numpy() for n in records}).columns
+    )
+    truth = SCHEMA.encode({n: frame[n].to_numpy() for n in SCHEMA.columns})
+    for name in SCHEMA.columns:
+        one = data.marginal((name,)) / 1500
+        assert np.abs(one - truth.marginal((name,)) / 2000).sum() < 0.1
+
+
+def test_conditions_hold_in_every_record() -> None:
+    release = run(people())
+    records = release.sample(400, given={"sex": "F", "age": "30..49"}, seed=0)
+    assert set(records.sex) == {"F"} and records.age.between(30, 49).all() and len(records) == 400
+    as_many = release.sample(given={"married": True}, seed=0)
+    assert len(as_many) == round(release.model.given({"married": 1}).total)
+    with pytest.raises(InvalidInput, match="no records"):
+        release.sample(5, given={"age": "0..9", "married": True})
+    with pytest.raises(InvalidInput, match="no column 'x'"):
+        release.sample(5, given={"x": 1})
+
+
+def test_tables_have_labels_and_error_bars(tmp_path: Path) -> None:
+    release = run(people())
+    table = release.table("sex", "married", replicates=20).columns
+    assert list(table) == ["sex", "married", "count", "share", "stderr", "low", "high"]
+    assert table["sex"] == ["F", "F", "M", "M"]
+    assert (table["low"] <= table["count"]).all() and (table["count"] <= table["high"]).all()
+    release.save(tmp_path / "r.pgmkit")
+    again = TableRelease.load(tmp_path / "r.pgmkit")
+    assert again.schema == release.schema
+    question = "age | sex = F, pay >= 20"
+    np.testing.assert_allclose(
+        again.ask(question).columns["count"], release.ask(question).columns["count"]
+    )
+    assert again.sample(10, seed=0).num_rows == 10
+
+
+@pytest.mark.parametrize("kind", ["polars", "lazy", "duckdb"])
+def test_other_frames_give_the_same_release(kind: str) -> None:
+    frame = people(500)
+    others = {
+        "polars": lambda: pl.from_pandas(frame),
+        "lazy": lambda: pl.from_pandas(frame).lazy(),
+        "duckdb": lambda: duckdb.from_df(frame),
+    }
+    release, same = run(frame), run(others[kind]())
+    for one, other in zip(release.measurements, same.measurements, strict=True):
+        np.testing.assert_array_equal(one.values, other.values)
+    assert type(same.sample(5, seed=0)) is type(others[kind]())
+
+
+@pytest.mark.parametrize("neighbours", ["add/remove", "replace-one"])
+def test_open_columns_are_found_within_the_budget(neighbours: str) -> None:
+    frame = people(6000)
+    frame["job"] = np.where(frame.sex == "F", "nurse", "clerk")
+    frame.loc[:4, "job"] = [f"unique {i}" for i in range(5)]
+    columns = {
+        **OPEN.columns,
+        "pay": Numeric(0, 100, bins=4, quantiles=True, missing=()),
+        "job": OpenCategorical(),
+    }
+    release = run(frame, Schema(columns), neighbours=neighbours)
+    assert release.schema.columns["job"].labels[-1] == "(other)"
+    assert set(release.schema.columns["job"].labels) == {"nurse", "clerk", "(other)"}
+    shares = [(frame.pay < edge).mean() for edge in release.schema.columns["pay"].edges[1:-1]]
+    np.testing.assert_allclose(shares, 0.9 * np.array([0.25, 0.5, 0.75]), atol=0.06)
+    budget = release.ledger.budget
+    assert release.ledger.spent == pytest.approx(budget.total) and budget.reserved > 0
+    assert not [text for text in map(str, reachable(release)) if text.startswith("unique ")]
+
+
+def test_nothing_private_stays_reachable() -> None:
+    for data in (people(300), duckdb.from_df(people(300))):
+        held = list(reachable(run(data)))
+        assert not [x for x in held if isinstance(x, Curator | Dataset | pd.DataFrame)]
+        assert not [x for x in held if isinstance(x, duckdb.DuckDBPyRelation)]
+
+
+def test_auto_says_why_and_targets_weigh_more() -> None:
+    release = run(people(300), mechanism="auto")
+    assert release.mechanism == "aim" and "columns" in release.reason
+    wide = Schema({f"q{i}": Boolean() for i in range(60)})
+    assert choose_mechanism(wide, table_workload(wide.domain, 2, None))[0] == "mst"
+    domain = SCHEMA.domain
+    workload = table_workload(domain, 2, "married")
+    weights = dict(zip(workload.cliques, workload.weights, strict=True))
+    assert weights["age", "sex"] == 1.0 and weights["age", "married"] == 4.0
+    assert weights["age", "sex", "married"] == 4.0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"target": "wages"}, "no column"),
+        ({"workload": 0}, "k must be"),
+        ({"workload": [("age", "x")]}, "'x'"),
+        ({"mechanism": "mixture"}, "cannot hold"),
+        ({"mechanism": "magic"}, "known are"),
+        ({"settings": {"speed": 1}}, "no setting"),
+        ({"epsilon": 0.0}, "epsilon"),
+        ({"neighbours": "swap"}, "neighbours must be"),
+        ({"public": people(10)}, "no public records"),
+        ({"data": people().drop(columns="age")}, "no column 'age'"),
+        ({"data": people().assign(age=333)}, "column 'age': 2000 rows"),
+        ({"data": people().assign(age=5, married=True)}, "break the constraint"),
+    ],
+)
+def test_wrong_requests_are_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        run(**{"data": people(), **change})
+
+
+def test_open_columns_need_a_delta() -> None:
+    schema = Schema({"age": Integer(0, 99, bins=10), "sex": OpenCategorical()})
+    with pytest.raises(InvalidInput, match="delta above 0"):
+        run(people(), schema, delta=0.0)

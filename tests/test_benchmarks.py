@@ -15,7 +15,7 @@ from benchmarks import adaptive, adaptive_report, adaptive_run
 from benchmarks.adaptive_report import Summary
 
 REPOSITORY = Path(__file__).parent.parent
-MODULES = ("adaptive", "counting", "estimation", "gpu", "marginals", "mwem_pgm")
+MODULES = ("adaptive", "counting", "coverage", "estimation", "gpu", "marginals", "mwem_pgm")
 MARKED = "# Benchmarks\n<!-- adaptive: begin -->\nold\n<!-- adaptive: end -->\nafter\n"
 
 

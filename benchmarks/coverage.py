@@ -1,0 +1,193 @@
+"""Coverage of the error bars on ADULT and on rows drawn from a model of the same structure.
+
+    python -m benchmarks.coverage [--draws 5]
+
+Each case measures some marginals of a table with fresh Gaussian noise, estimates a model, asks for
+95% intervals of every cell, and counts how many hold the truth. Measured marginals: the truth is
+the table. Unmeasured pairs: the *projection* (the model that noiseless measurements give) and the
+table itself, from which the model's bias is not covered. Prints a table, writes
+``results/coverage.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from benchmarks import adult
+from benchmarks.common import machine, table, write_results
+from benchmarks.marginals import chosen_cliques
+from mechanisms import run
+from mechanisms.workload import k_way
+from pgmkit import Dataset, Domain, Measurement, error_bars, estimate
+from pgmkit.model import GraphicalModel
+
+Clique = tuple[str, ...]
+Fit = Callable[[int], tuple[GraphicalModel, list[Measurement]]]
+
+SIGMA = 25.0
+REPLICATES = 50
+SLACK = 1e-3
+"""Counts; a model gives a cell that is zero in the table a little more than zero."""
+SIZES = {
+    "0": (-1.0, 0.0),
+    "to s/2": (0.0, 0.5),
+    "to 2s": (0.5, 2.0),
+    "to 10s": (2.0, 10.0),
+    "above": (10.0, np.inf),
+}
+HEADER = (
+    "case",
+    "cells",
+    "truth",
+    "all",
+    *SIZES,
+    "estimate >= s",
+    "width / s",
+    "error bars s",
+    "queries s",
+)
+
+
+@dataclass(frozen=True)
+class Cells:
+    """What one draw of noise gave: flat arrays over the cells of some marginals, in counts."""
+
+    inside: dict[str, np.ndarray]
+    estimate: np.ndarray
+    truth: dict[str, np.ndarray]
+    width: np.ndarray
+    noise: np.ndarray
+
+
+def gaussian_fit(data: Dataset, cliques: Sequence[Clique]) -> Fit:
+    def fit(seed: int) -> tuple[GraphicalModel, list[Measurement]]:
+        rng = np.random.default_rng(seed)
+        noisy = [
+            Measurement(c, counts + rng.normal(0, SIGMA, counts.shape).round(), SIGMA)
+            for c, counts in data.marginals(cliques).items()
+        ]
+        return estimate(data.domain, noisy, total=len(data)), noisy
+
+    return fit
+
+
+def mechanism_fit(data: Dataset) -> Fit:
+    def fit(seed: int) -> tuple[GraphicalModel, list[Measurement]]:
+        pairs = k_way(data.domain, 2)
+        delta = 1 / len(data) ** 2
+        release = run("mwem+pgm", data, pairs, 1.0, delta, neighbours="replace-one", seed=seed)
+        assert isinstance(release.model, GraphicalModel)
+        return release.model, list(release.measurements)
+
+    return fit
+
+
+def one_draw(data: Dataset, fit: Fit, seed: int) -> tuple[dict[str, Cells], dict[str, float]]:
+    model, noisy = fit(seed)
+    exact = [Measurement(m.clique, data.marginal(m.clique), m.stddev) for m in noisy]
+    projection = estimate(data.domain, exact, total=len(data), tolerance=0.01)
+    started = time.perf_counter()
+    bars = error_bars(model, noisy, replicates=REPLICATES, seed=seed)
+    built = time.perf_counter()
+    noise = {frozenset(m.clique): m.stddev for m in noisy}
+    measured = list(dict.fromkeys(tuple(sorted(clique)) for clique in noise))
+    unmeasured = [
+        pair
+        for pair in itertools.combinations(data.domain, 2)
+        if not any(set(pair) <= clique for clique in noise)
+    ]
+    typical = float(np.median(list(noise.values())))
+    found = {
+        name: cells(
+            bars.marginal,
+            {"table": data.marginals(cliques), "projection": projection.marginals(cliques)},
+            {clique: noise.get(frozenset(clique), typical) for clique in cliques},
+        )
+        for name, cliques in (("measured", measured), ("unmeasured", unmeasured))
+    }
+    return found, {"bars": built - started, "queries": time.perf_counter() - built}
+
+
+def cells(ask: Any, truths: dict[str, Any], noise: dict[Clique, float]) -> Cells:
+    intervals = {clique: ask(clique) for clique in noise}
+
+    def flat(tables: Any) -> np.ndarray:
+        return np.concatenate([np.ravel(tables[clique]) for clique in noise])
+
+    low = flat({clique: each.low for clique, each in intervals.items()})
+    high = flat({clique: each.high for clique, each in intervals.items()})
+    truth = {name: flat(tables) for name, tables in truths.items()}
+    return Cells(
+        inside={n: (low - SLACK <= t) & (t <= high + SLACK) for n, t in truth.items()},
+        estimate=flat({clique: each.estimate for clique, each in intervals.items()}),
+        truth=truth,
+        width=high - low,
+        noise=flat({c: np.full(each.low.shape, noise[c]) for c, each in intervals.items()}),
+    )
+
+
+def summary(draws: Sequence[Cells], truth: str) -> dict[str, float | None]:
+    """Shares of cells whose interval holds the truth, by the truth's size in noise units."""
+    inside = np.concatenate([draw.inside[truth] for draw in draws])
+    noise = np.concatenate([draw.noise for draw in draws])
+    size = np.concatenate([draw.truth[truth] for draw in draws])
+    size = np.where(size <= SLACK, 0.0, size / noise)
+    groups = {name: (least < size) & (size <= most) for name, (least, most) in SIZES.items()}
+    groups["estimate >= s"] = np.concatenate([draw.estimate for draw in draws]) >= noise
+    return {
+        "all": float(inside.mean()),
+        **{name: float(inside[g].mean()) if g.any() else None for name, g in groups.items()},
+        "width / s": float((np.concatenate([draw.width for draw in draws]) / noise).mean()),
+    }
+
+
+def cases(data: adult.Adult) -> dict[str, tuple[Dataset, Fit]]:
+    real = Dataset(Domain(data.domain), data.columns)
+    tree = chosen_cliques(data, 0)
+    small = [c for c in itertools.combinations(data.domain, 3) if real.domain.size(c) < 3000]
+    picked = np.random.default_rng(1).choice(len(small), 6, replace=False)
+    triples = [*tree, *(small[i] for i in picked)]
+    exact = [Measurement(c, counts, SIGMA) for c, counts in real.marginals(tree).items()]
+    truth = estimate(real.domain, exact, total=len(real))
+    simulated = truth.sample(len(real), np.random.default_rng(2), method="sample")
+    return {
+        "tree of pairs": (real, gaussian_fit(real, tree)),
+        "tree and 6 triples": (real, gaussian_fit(real, triples)),
+        "MWEM+PGM, eps 1": (real, mechanism_fit(real)),
+        "simulated tree": (simulated, gaussian_fit(simulated, tree)),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--draws", type=int, default=5, help="of the noise, for each case")
+    draws = parser.parse_args().draws
+    rows, results = [], []
+    for case, (data, fit) in cases(adult.load()).items():
+        made = [one_draw(data, fit, seed) for seed in range(draws)]
+        seconds = {
+            key: float(np.mean([times[key] for _, times in made])) for key in ("bars", "queries")
+        }
+        for kind, truth in (
+            ("measured", "table"),
+            ("unmeasured", "projection"),
+            ("unmeasured", "table"),
+        ):
+            shares = summary([found[kind] for found, _ in made], truth)
+            rows.append((case, kind, truth, *shares.values(), *seconds.values()))
+            results.append({"case": case, "cells": kind, "truth": truth, **shares, **seconds})
+        print(table(HEADER, rows[-3:]), flush=True)
+    print("\n" + table(HEADER, rows))
+    content = {"draws": draws, "replicates": REPLICATES, "machine": machine(), "cases": results}
+    write_results("coverage", content)
+
+
+if __name__ == "__main__":
+    main()

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Real
+from typing import Any
 
 from pgmkit.errors import InvalidInput, PgmkitError
 
@@ -235,6 +236,21 @@ class Ledger:
                 f"`remaining` to spend the rest"
             )
         self._entries.append(LedgerEntry(step, mechanism, float(cost)))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values: the promise, what was spent, and every charge."""
+        budget = self.budget
+        return {
+            "epsilon": budget.epsilon,
+            "delta": budget.delta,
+            "reserved": budget.reserved,
+            "neighbours": self.neighbours,
+            "secure": self.secure,
+            "unit": budget.unit,
+            "total": budget.total,
+            "spent": self.spent,
+            "entries": [vars(entry) for entry in self._entries],
+        }
 
     def __str__(self) -> str:
         unit = self.budget.unit

@@ -47,14 +47,7 @@ def save(release: Release, path: str | os.PathLike[str]) -> None:
         "mechanism": release.mechanism,
         "settings": asdict(release.settings) if is_dataclass(release.settings) else {},  # type: ignore[arg-type]
         "schema": release.schema,
-        "ledger": {
-            "epsilon": release.ledger.budget.epsilon,
-            "delta": release.ledger.budget.delta,
-            "reserved": release.ledger.budget.reserved,
-            "neighbours": release.ledger.neighbours,
-            "secure": release.ledger.secure,
-            "entries": [[e.step, e.mechanism, e.cost] for e in release.ledger.entries],
-        },
+        "ledger": release.ledger.to_dict(),
     }
     arrays: dict[str, Any] = {}
     stored = [_stored(m, f"m{i}", arrays) for i, m in enumerate(release.measurements)]
@@ -104,8 +97,8 @@ def load(path: str | os.PathLike[str]) -> Release:
 def _ledger(stored: Mapping[str, Any]) -> Ledger:
     budget = Budget(stored["epsilon"], stored["delta"], stored["reserved"])
     ledger = Ledger(budget, secure=stored["secure"], neighbours=stored["neighbours"])
-    for step, mechanism, cost in stored["entries"]:
-        ledger.charge(step, mechanism, cost)
+    for entry in stored["entries"]:
+        ledger.charge(entry["step"], entry["mechanism"], entry["cost"])
     return ledger
 
 

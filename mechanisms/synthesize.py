@@ -49,7 +49,7 @@ def synthesize(
     neighbours: str = "add/remove",
     mechanism: str = "auto",
     settings: Mapping[str, Any] | None = None,
-    workload: int | Workload | Sequence[Sequence[str]] = 2,
+    workload: int | Workload | Sequence[Sequence[str]] | None = None,
     target: str | None = None,
     public: Any = None,
     seed: int | np.random.Generator | None = None,
@@ -64,8 +64,8 @@ def synthesize(
             quantiles) are found first with a tenth of the budget, and a tenth of delta.
         epsilon, delta, neighbours: the promise, for rows (see the privacy page).
         mechanism: a name, or "auto" (see `choose_mechanism`); `settings`: its options.
-        workload: what should be answered well: all marginals of so many columns, or a Workload, or
-            a list of column sets.
+        workload: what should be answered well: all marginals of so many columns (two by default),
+            or a Workload, or a list of column sets.
         target: a column to predict later: marginals that hold it get four times the weight, and
             pairs of columns are measured together with it.
         public: records of the same columns that need no protection, for mechanisms that use them.
@@ -135,17 +135,21 @@ def choose_mechanism(schema: Schema, workload: Workload) -> tuple[str, str]:
 
 
 def table_workload(
-    domain: Domain, workload: int | Workload | Sequence[Sequence[str]], target: str | None
+    domain: Domain,
+    workload: int | Workload | Sequence[Sequence[str]] | None,
+    target: str | None,
 ) -> Workload:
     """The workload that `synthesize` is asked for.
 
-    A number stands for all marginals of so many columns. A target adds every pair of other columns
-    together with it, and its marginals weigh four times as much.
+    A number stands for all marginals of so many columns, None for all pairs. A target adds every
+    pair of other columns together with it, and its marginals weigh four times as much.
     """
     if isinstance(workload, Workload):
         wanted = workload
+    elif workload is None:
+        wanted = k_way(domain, min(2, len(domain)))
     elif isinstance(workload, int):
-        wanted = k_way(domain, min(workload, len(domain)) if workload > 0 else workload)
+        wanted = k_way(domain, workload)
     else:
         wanted = Workload(domain, workload)
     if wanted.domain != domain:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mechanisms.release import Release
-from pgmkit.asking import Reply, ask
+from pgmkit.asking import Reply, ask, conditions
 from pgmkit.errors import InvalidInput
 from pgmkit.frames import FrameForm, decode
 from pgmkit.model import GraphicalModel
@@ -18,6 +18,8 @@ from pgmkit.schema import Schema
 from pgmkit.schema.constraints import Condition, codes_of
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from mechanisms.budget import Ledger
     from pgmkit.dataset import Dataset
     from pgmkit.uncertainty import Replication, Uncertainty
@@ -73,14 +75,15 @@ class TableRelease:
         self,
         n: int | None = None,
         *,
-        given: Mapping[str, Condition] | None = None,
+        given: Mapping[str, Condition] | str | None = None,
         seed: int | np.random.Generator | None = None,
     ) -> Dataset:
         """Synthetic records as codes; as many as the model's total by default.
 
-        `given`: conditions that all of them meet, such as {"sex": "F", "age": "30..44"}: drawn from
-        the conditional model, nothing is thrown away. Raises InvalidInput for conditions that the
-        model gives no records, or a model that cannot be conditioned.
+        `given`: conditions that all of them meet, such as {"sex": "F", "age": "30..44"} or
+        "sex = F, age < 45": drawn from the conditional model, nothing is thrown away. Raises
+        InvalidInput for conditions that the model gives no records, or a model that cannot be
+        conditioned.
         """
         rng = np.random.default_rng(seed)
         if not given:
@@ -90,22 +93,25 @@ class TableRelease:
                 f"the model of {self.mechanism} cannot be conditioned; use a mechanism with a "
                 "graphical model: aim, mst or mwem+pgm"
             )
-        evidence = {}
-        for name, condition in given.items():
+        evidence = {n: np.flatnonzero(m).tolist() for n, m in self._allowed(given).items()}
+        narrowed = self.model.given(evidence)
+        return narrowed.sample(max(1, round(narrowed.total)) if n is None else n, rng)
+
+    def _allowed(self, given: Mapping[str, Condition] | str) -> dict[str, NDArray[np.bool_]]:
+        if isinstance(given, str):
+            return conditions(self.schema, given)
+        for name in given:
             if name not in self.schema.columns:
                 raise InvalidInput(
                     f"there is no column {name!r}; columns are {', '.join(self.schema.columns)}"
                 )
-            mask = codes_of(name, self.schema.columns[name], condition)
-            evidence[name] = np.flatnonzero(mask).tolist()
-        narrowed = self.model.given(evidence)
-        return narrowed.sample(max(1, round(narrowed.total)) if n is None else n, rng)
+        return {name: codes_of(name, self.schema.columns[name], c) for name, c in given.items()}
 
     def sample(
         self,
         n: int | None = None,
         *,
-        given: Mapping[str, Condition] | None = None,
+        given: Mapping[str, Condition] | str | None = None,
         seed: int | np.random.Generator | None = None,
     ) -> Any:
         """Synthetic records as a data frame of the same kind as the data; see `codes`."""

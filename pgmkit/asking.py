@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pgmkit.schema import Schema
     from pgmkit.uncertainty import Interval
 
-__all__ = ["Question", "Reply", "ask", "parse"]
+__all__ = ["Question", "Reply", "ask", "conditions", "parse"]
 
 _TARGET = re.compile(r"^(?:(cdf|mean)\s*\(\s*(.+?)\s*\)|(.+))$")
 _CONDITION = re.compile(r"^(.+?)\s*(!=|<=|>=|=|<|>|\bin\b)\s*(.+)$")
@@ -110,19 +110,23 @@ def parse(schema: Schema, text: str) -> Question:
     for name in named:
         if named.count(name) > 1:
             raise InvalidInput(f"column {name!r} is asked for twice; name it once")
-    allowed: dict[str, NDArray[np.bool_]] = {}
-    conditions = _split(right)
-    if bar and not conditions:
+    if bar and not right.strip():
         raise InvalidInput('there are no conditions behind "|"; add some, or leave it out')
-    for condition in conditions:
+    averaged = summary[1] if summary is not None and summary[0] == "mean" else None
+    if averaged is not None and schema.columns[averaged].midpoints is None:
+        raise InvalidInput(f"mean({averaged}) needs a column of numbers")
+    return Question(tuple(groups), summary, conditions(schema, right))
+
+
+def conditions(schema: Schema, text: str) -> dict[str, NDArray[np.bool_]]:
+    """The codes of each column that meet conditions such as "sex = F, age in 30..44"."""
+    allowed: dict[str, NDArray[np.bool_]] = {}
+    for condition in _split(text):
         name, mask = _condition(schema, condition)
         allowed[name] = allowed[name] & mask if name in allowed else mask
         if not allowed[name].any():
             raise InvalidInput(f"{condition!r} leaves no value of {name!r}")
-    averaged = summary[1] if summary is not None and summary[0] == "mean" else None
-    if averaged is not None and schema.columns[averaged].midpoints is None:
-        raise InvalidInput(f"mean({averaged}) needs a column of numbers")
-    return Question(tuple(groups), summary, allowed)
+    return allowed
 
 
 def ask(

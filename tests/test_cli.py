@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 from mechanisms.cli import main
 
 SCHEMA = {"age": 4, "sex": 2, "income": 3}
+QUICK = ["--mechanism", "mwem+pgm", "--set", "rounds=1"]
 RUN = "import sys; from mechanisms.cli import main; sys.exit(main())"
 
 
@@ -41,9 +42,9 @@ def synth(*arguments: str) -> Result:
 
 
 def test_synth_writes_records_and_a_model(folder: Path) -> None:
-    from pgmkit.model import GraphicalModel
+    from mechanisms.table_release import TableRelease
 
-    result = synth("--epsilon", "2", "--delta", "1e-6", "--model", "model.pgm")
+    result = synth("--epsilon", "2", "--delta", "1e-6", "--save", "model.pgm")
     assert result.exit_code == 0, result.output
     rows = list(csv.DictReader((folder / "out.csv").open()))
     assert list(rows[0]) == list(SCHEMA)
@@ -53,15 +54,24 @@ def test_synth_writes_records_and_a_model(folder: Path) -> None:
     assert "INSECURE" not in result.output
     together = sum(row["income"] == str(min(int(row["age"]), 2)) for row in rows)
     assert together > 0.9 * len(rows)
-    model = GraphicalModel.load(folder / "model.pgm")
-    assert model.domain.sizes == SCHEMA
+    release = TableRelease.load(folder / "model.pgm")
+    assert release.model.domain.sizes == SCHEMA
 
 
 @pytest.mark.parametrize("neighbours", ["add/remove", "replace-one"])
 def test_a_seed_reproduces_the_file_with_a_warning(folder: Path, neighbours: str) -> None:
     files = []
     for _ in range(2):
-        result = synth("--seed", "7", "--neighbours", neighbours, "--rounds", "2")
+        result = synth(
+            "--seed",
+            "7",
+            "--neighbours",
+            neighbours,
+            "--mechanism",
+            "mwem+pgm",
+            "--set",
+            "rounds=2",
+        )
         assert result.exit_code == 0, result.output
         assert "INSECURE" in result.output
         assert "do not publish" in result.stderr
@@ -70,45 +80,49 @@ def test_a_seed_reproduces_the_file_with_a_warning(folder: Path, neighbours: str
 
 
 def test_pure_budget_uses_laplace_noise(folder: Path) -> None:
-    result = synth("--delta", "0", "--rounds", "1")
+    result = synth("--delta", "0", *QUICK)
     assert result.exit_code == 0, result.output
     assert "discrete Laplace" in result.output
     assert "Gaussian" not in result.output
 
 
 def test_rows_can_be_asked_for(folder: Path) -> None:
-    assert synth("--rounds", "1", "--rows", "10").exit_code == 0
+    assert synth(*QUICK, "--rows", "10").exit_code == 0
     assert len((folder / "out.csv").read_text().splitlines()) == 11
 
 
 def test_extra_columns_are_ignored_only_when_told(folder: Path) -> None:
     (folder / "schema.json").write_text(json.dumps({"age": 4, "sex": 2}))
-    refused = synth("--rounds", "1")
+    refused = synth(*QUICK)
     assert refused.exit_code == 2
     assert "income" in refused.stderr
-    assert synth("--rounds", "1", "--ignore-extra-columns").exit_code == 0
+    assert synth(*QUICK, "--ignore-extra-columns").exit_code == 0
 
 
 @pytest.mark.parametrize(
     ("schema", "data", "options", "code", "message"),
     [
         ("{", None, [], 2, "not JSON"),
-        ("[1]", None, [], 2, "must be an object"),
-        ('{"age": 4, "age": 5}', None, [], 2, "'age' twice"),
+        ("[1]", None, [], 2, "must hold a mapping"),
+        ('{"age": 4, "age": 5}', None, [], 2, "'age' is given twice"),
         ('{"age": 0, "sex": 2, "income": 3}', None, [], 2, "positive integer"),
         ('{"age": 4, "sex": 2, "income": 3, "zip": 9}', None, [], 2, "zip"),
         ('{"age": 3, "sex": 2, "income": 3}', None, [], 2, "age"),
         (None, "", [], 2, "data.csv"),
-        (None, "age,sex,income\n", [], 2, "row"),
+        (None, "age,sex,income\n", [], 2, "no records"),
         (None, "age,sex,income\n1,1,x\n", [], 2, "income"),
         (None, None, ["--epsilon", "0"], 2, "epsilon"),
         (None, None, ["--epsilon", "nan"], 2, "epsilon"),
         (None, None, ["--delta", "1"], 2, "delta"),
         (None, None, ["--workload", "4"], 2, "from 1 to 3"),
-        (None, None, ["--rounds", "0"], 2, "rounds"),
+        (None, None, ["--mechanism", "mwem+pgm", "--set", "rounds=0"], 2, "rounds"),
+        (None, None, ["--set", "rounds=3"], 2, "--set needs a --mechanism"),
+        (None, None, ["--mechanism", "mst", "--set", "rounds"], 2, "NAME=VALUE"),
+        (None, None, ["--mechanism", "gaussian"], 2, "no records can be drawn"),
+        (None, None, ["--target", "wages"], 2, "'wages' is no column"),
         (None, None, ["--seed", "-1"], 2, "seed"),
-        (None, None, ["--model-mb", "1e-9"], 2, "model_mb"),
-        (None, None, ["--model", "nowhere/model.pgm"], 2, "nowhere"),
+        (None, None, ["--mechanism", "mwem+pgm", "--set", "model_mb=1e-9"], 2, "model_mb"),
+        (None, None, ["--save", "nowhere/model.pgm"], 2, "nowhere"),
     ],
 )
 def test_bad_input_is_one_line_and_writes_nothing(
@@ -139,7 +153,7 @@ def test_an_unforeseen_error_shows_no_values(folder: Path, monkeypatch: pytest.M
         raise RuntimeError("private value 2345")
 
     monkeypatch.setattr("mechanisms.mwem_pgm.mwem_pgm", broken)
-    result = synth()
+    result = synth("--mechanism", "mwem+pgm")
     assert result.exit_code == 1
     assert "unexpected RuntimeError" in result.stderr
     assert "2345" not in result.output + result.stderr
@@ -154,7 +168,7 @@ def test_demo_says_what_is_public(folder: Path) -> None:
 
 
 def test_help_imports_nothing_heavy() -> None:
-    heavy = ["torch", "scipy", "numpy", "opendp", "networkx", "tqdm"]
+    heavy = ["torch", "scipy", "numpy", "opendp", "networkx", "tqdm", "pyarrow", "narwhals"]
     code = f"import sys, mechanisms.cli; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

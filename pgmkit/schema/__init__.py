@@ -184,7 +184,13 @@ class Schema:
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Schema:
-        """The schema that `to_dict` stored; InvalidInput names the column that is wrong."""
+        """The schema that `to_dict` stored; InvalidInput names the column that is wrong.
+
+        Just {column: size} describes columns of codes 0 to size - 1.
+        """
+        if isinstance(stored, Mapping) and stored and "columns" not in stored:
+            sizes = Domain(dict(stored)).sizes
+            return cls({name: Integer(0, size - 1) for name, size in sizes.items()})
         if not isinstance(stored, Mapping) or not isinstance(stored.get("columns"), Mapping):
             raise InvalidInput("a schema must hold `columns`: {name: {type: ...}}")
         unknown = set(stored) - {"columns", "constraints", "file"}

@@ -12,7 +12,7 @@ from typing import Any
 from pgmkit.errors import InvalidInput
 from pgmkit.files import atomic_writer
 
-__all__ = ["FileFormat", "load", "save"]
+__all__ = ["FileFormat", "dump_yaml", "load", "save"]
 
 
 @dataclass(frozen=True)
@@ -69,13 +69,18 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
 def save(path: str | os.PathLike[str], stored: Mapping[str, Any]) -> None:
     """Write plain values as a schema file, whole or not at all."""
     if _kind(path) == "yaml":
-        import yaml
-
-        text = yaml.safe_dump(dict(stored), sort_keys=False, allow_unicode=True, width=100)
+        text = dump_yaml(stored)
     else:
         text = json.dumps(stored, indent=2, ensure_ascii=False) + "\n"
     with atomic_writer(path) as file:
         file.write(text.encode("utf-8"))
+
+
+def dump_yaml(stored: Mapping[str, Any]) -> str:
+    """Plain values as YAML, a line a column where it is short."""
+    import yaml
+
+    return str(yaml.safe_dump(dict(stored), sort_keys=False, allow_unicode=True, width=100))
 
 
 def _kind(path: str | os.PathLike[str]) -> str:

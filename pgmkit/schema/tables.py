@@ -23,19 +23,24 @@ if TYPE_CHECKING:
 
     from pgmkit.schema import FileFormat, Schema
 
-__all__ = ["batches", "encode_file", "write_file"]
+__all__ = ["batches", "encode_file", "names_of", "read_frame", "write_file"]
 
 _ROWS = 1 << 17
 
 
-def encode_file(path: str | os.PathLike[str], schema: Schema) -> Dataset:
+def encode_file(
+    path: str | os.PathLike[str], schema: Schema, *, ignore_extra: bool = True
+) -> Dataset:
     """The records of a CSV or parquet file as codes; only codes are ever held for all rows.
 
-    Raises InvalidInput for a file that is malformed, not UTF-8, empty, of another suffix, without
-    the schema's columns or with two of one name, and for values outside the schema.
+    Columns that the schema does not have are an error unless `ignore_extra`. Raises InvalidInput
+    for a file that is malformed, not UTF-8, empty, of another suffix, without the schema's columns
+    or with two of one name, and for values outside the schema.
     """
     parts: dict[str, list[NDArray[Any]]] = {name: [] for name in schema.columns}
     outside: Counter[str] = Counter()
+    if not ignore_extra:
+        _check_no_others(path, schema)
     for batch in batches(path, schema.file, tuple(schema.columns)):
         for name, column in schema.columns.items():
             codes = column.encode(batch[name])
@@ -51,6 +56,46 @@ def encode_file(path: str | os.PathLike[str], schema: Schema) -> Dataset:
     data = Dataset(schema.domain, {name: np.concatenate(codes) for name, codes in parts.items()})
     schema.check_constraints(data)
     return data
+
+
+def read_frame(path: str | os.PathLike[str], schema: Schema, *, ignore_extra: bool = True) -> Any:
+    """The schema's columns of a CSV or parquet file as a pyarrow table, values as they stand."""
+    import pyarrow as pa
+
+    if not ignore_extra:
+        _check_no_others(path, schema)
+    parts = [
+        pa.table({name: pa.array(values) for name, values in batch.items()})
+        for batch in batches(path, schema.file, tuple(schema.columns))
+    ]
+    if not parts:
+        raise InvalidInput(f"{os.fspath(path)} holds no records")
+    return pa.concat_tables(parts, promote_options="default")
+
+
+def _check_no_others(path: str | os.PathLike[str], schema: Schema) -> None:
+    others = [name for name in names_of(path, schema.file) if name not in schema.columns]
+    if others:
+        raise InvalidInput(
+            f"{os.fspath(path)} has columns that the schema does not: "
+            f"{', '.join(map(repr, others))}. Describe them, or ignore them: "
+            "--ignore-extra-columns, ignore_extra=True"
+        )
+
+
+def names_of(path: str | os.PathLike[str], form: FileFormat) -> list[str]:
+    """The column names of a file."""
+    if Path(path).suffix.lower() in (".parquet", ".pq"):
+        from pyarrow import ArrowInvalid, parquet
+
+        try:
+            names: list[str] = parquet.read_schema(path).names
+        except ArrowInvalid as error:
+            raise InvalidInput(
+                f"{os.fspath(path)} is not a parquet file: {_first_line(error)}"
+            ) from None
+        return names
+    return _csv_names(os.fspath(path), form)
 
 
 def batches(

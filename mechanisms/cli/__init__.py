@@ -1,0 +1,80 @@
+"""The `pgmkit` command.
+
+Exit codes: 0 done; 1 an error inside pgmkit; 2 bad input (options, files, schema, data);
+3 a limit refused the job (budget, model size, numerical tolerance); 130 interrupted.
+Heavy imports stay inside the commands, so that `pgmkit --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import click
+
+from mechanisms.cli.answers import ledger, query, report, sample
+from mechanisms.cli.models import estimate
+from mechanisms.cli.schemas import schema
+from mechanisms.cli.synthesis import demo, mechanisms, plan, synth
+
+__all__ = ["main"]
+
+
+class _Commands(click.Group):
+    """Turns exceptions into one line on stderr and a stated exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            sys.exit(130)
+        except Exception as error:
+            if os.environ.get("PGMKIT_TRACEBACK"):
+                raise
+            message, code = _explained(error)
+            click.echo(f"error: {message}", err=True)
+            sys.exit(code)
+
+
+def _explained(error: Exception) -> tuple[str, int]:
+    from pgmkit.errors import InvalidInput, PgmkitError
+
+    if isinstance(error, InvalidInput):
+        return str(error), 2
+    if isinstance(error, PgmkitError):
+        return str(error), 3
+    if isinstance(error, OSError):
+        return f"{error.filename or 'input/output'}: {error.strerror or error}", 2
+    # The message of an unforeseen error could quote private values.
+    return (
+        f"unexpected {type(error).__name__} inside pgmkit; "
+        "set PGMKIT_TRACEBACK=1 to see where (it may show private values)"
+    ), 1
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="pgmkit")
+def main() -> None:
+    """Private synthetic data and marginal inference.
+
+    \b
+    Try it on built-in data:     pgmkit demo
+    A schema from public data:   pgmkit schema draft sample.csv --assume-public -o people.yaml
+    What a run would cost:       pgmkit plan --schema people.yaml --rows 50000
+    Private data in, a release:  pgmkit synth people.csv --schema people.yaml \\
+                                     --epsilon 1 --delta 1e-9 --out synth.csv --save people.pgm
+    Ask it:                      pgmkit query people.pgm "income | age in 30..44, sex = F"
+    Look at it:                  pgmkit report people.pgm -o report.html
+
+    \b
+    Exit codes: 0 done, 1 a fault in pgmkit, 2 bad input, 3 a limit refused it, 130 interrupted.
+    Completion: eval "$(_PGMKIT_COMPLETE=bash_source pgmkit)"   (or zsh_source, fish_source)
+    """
+
+
+for command in (demo, schema, plan, synth, estimate, query, sample, ledger, report, mechanisms):
+    main.add_command(command)

@@ -1,0 +1,154 @@
+"""What several commands share: options, files that can be written, settings, output as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from pgmkit.schema import Schema
+
+__all__ = [
+    "as_json",
+    "budget_options",
+    "emit",
+    "generator",
+    "mechanism_options",
+    "read_schema",
+    "settings_of",
+    "writable",
+]
+
+Command = Callable[..., None]
+
+_BUDGET = [
+    click.option("--epsilon", type=float, default=1.0, show_default=True, help="Privacy budget."),
+    click.option(
+        "--delta",
+        type=float,
+        default=1e-9,
+        show_default=True,
+        help="Well below 1/rows; 0 for pure differential privacy (Laplace noise).",
+    ),
+    click.option(
+        "--neighbours",
+        type=click.Choice(["add/remove", "replace-one"]),
+        default="add/remove",
+        show_default=True,
+        help="What is protected: one row more or less (the number of rows is private), "
+        "or one row replaced (it is public; noise is larger).",
+    ),
+]
+_MECHANISM = [
+    click.option(
+        "--mechanism",
+        default="auto",
+        show_default=True,
+        help="A name that `pgmkit mechanisms` lists, or auto.",
+    ),
+    click.option(
+        "--set",
+        "settings",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="A setting of the mechanism, such as model_mb=10; may be given several times.",
+    ),
+    click.option(
+        "--workload",
+        "k",
+        type=int,
+        default=2,
+        show_default=True,
+        help="Answer all marginals over this many columns well.",
+    ),
+    click.option("--target", help="A column to predict later: its marginals matter more."),
+]
+
+
+def budget_options(command: Command) -> Command:
+    """--epsilon, --delta, --neighbours."""
+    return _with(_BUDGET, command)
+
+
+def mechanism_options(command: Command) -> Command:
+    """--mechanism, --set, --workload, --target."""
+    return _with(_MECHANISM, command)
+
+
+def as_json(command: Command) -> Command:
+    """--json."""
+    return click.option("--json", "json_out", is_flag=True, help="Print JSON.")(command)
+
+
+def _with(options: Sequence[Callable[[Command], Command]], command: Command) -> Command:
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def emit(values: Mapping[str, Any], text: str, json_out: bool) -> None:
+    """Print the values as JSON, or the text."""
+    click.echo(json.dumps(values, indent=2, default=_plain) if json_out else text)
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else str(value)
+
+
+def read_schema(path: str) -> Schema:
+    """The schema in a file."""
+    from pgmkit.schema import Schema
+
+    return Schema.load(path)
+
+
+def settings_of(mechanism: str, given: tuple[str, ...]) -> dict[str, Any]:
+    """NAME=VALUE settings with values as JSON understands them, or else as texts."""
+    from pgmkit.errors import InvalidInput
+
+    found: dict[str, Any] = {}
+    for each in given:
+        name, equals, text = each.partition("=")
+        if not equals or not name:
+            raise InvalidInput(f"--set {each!r} must be NAME=VALUE, such as model_mb=10")
+        if mechanism == "auto":
+            raise InvalidInput("--set needs a --mechanism by name; auto chooses its own settings")
+        try:
+            value = json.loads(text)
+        except json.JSONDecodeError:
+            value = text
+        found[name] = tuple(value) if isinstance(value, list) else value
+    return found
+
+
+def generator(seed: int | None) -> np.random.Generator | None:
+    """A generator from --seed, or None."""
+    import numpy as np
+
+    from pgmkit.errors import InvalidInput
+
+    if seed is not None and seed < 0:
+        raise InvalidInput(f"seed must be 0 or more, got {seed}")
+    return None if seed is None else np.random.default_rng(seed)
+
+
+def writable(path: str) -> Path:
+    """The path, refused before any work if nothing can be written there."""
+    from pgmkit.errors import InvalidInput
+
+    target = Path(path)
+    folder = target.parent
+    if target.is_dir():
+        raise InvalidInput(f"{path} is a folder; name a file")
+    if not folder.is_dir():
+        raise InvalidInput(f"the folder {folder} does not exist; create it first")
+    if not os.access(folder, os.W_OK):
+        raise InvalidInput(f"the folder {folder} is not writable; choose another")
+    return target

@@ -1,0 +1,51 @@
+"""`pgmkit schema draft`: a first schema to correct by hand."""
+
+from __future__ import annotations
+
+import click
+
+from mechanisms.cli.options import writable
+
+__all__ = ["schema"]
+
+
+@click.group()
+def schema() -> None:
+    """Describe what each column may hold."""
+
+
+@schema.command()
+@click.argument("data", type=click.Path(exists=True, dir_okay=False))
+@click.option(
+    "--assume-public",
+    is_flag=True,
+    help="The data may be looked at: a sample made up by hand, or public records.",
+)
+@click.option("-o", "--out", help="Where it goes (YAML) [default: printed].")
+@click.option(
+    "--values",
+    type=click.IntRange(2),
+    default=50,
+    show_default=True,
+    help="A column of more distinct texts is left open, to be found with a budget.",
+)
+def draft(data: str, assume_public: bool, out: str | None, values: int) -> None:
+    """Propose a schema from the first rows of public data, or of the names alone.
+
+    Looking at private values without a budget would leak them. Without --assume-public only the
+    column names are read, and every column is left open: its values are found with a budget.
+
+    \b
+    pgmkit schema draft sample.csv --assume-public -o people.yaml
+    """
+    target = None if out is None else writable(out)
+    from pgmkit.files import atomic_writer
+    from pgmkit.schema.draft import draft as drafted
+
+    text = drafted(data, look=assume_public, most_values=values)
+    if target is None:
+        click.echo(text)
+        return
+    with atomic_writer(target) as file:
+        file.write(text.encode("utf-8"))
+    click.echo(f"wrote {out}: read it through, correct ranges and values, then use it")

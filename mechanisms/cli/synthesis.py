@@ -1,0 +1,247 @@
+"""`pgmkit demo`, `plan`, `synth` and `mechanisms`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mechanisms.cli.options import (
+    as_json,
+    budget_options,
+    emit,
+    generator,
+    mechanism_options,
+    read_schema,
+    settings_of,
+    writable,
+)
+
+if TYPE_CHECKING:
+    from mechanisms.adaptive import Round
+
+__all__ = ["demo", "mechanisms", "plan", "synth"]
+
+_SEED = click.option(
+    "--seed", type=int, help="Reproducible noise: INSECURE, for tests and simulations only."
+)
+_INSECURE = "warning: --seed makes the noise predictable; do not publish this"
+
+
+@click.command()
+@budget_options
+@_SEED
+@click.option("--rows", type=click.IntRange(1), default=20_000, show_default=True)
+@click.option("--out", default="synthetic.csv", show_default=True, help="Synthetic data (CSV).")
+def demo(
+    epsilon: float, delta: float, neighbours: str, seed: int | None, rows: int, out: str
+) -> None:
+    """MWEM+PGM on built-in census-like data, which is public."""
+    target = writable(out)
+    from mechanisms.census import census
+    from mechanisms.demo import report
+    from mechanisms.registry import run
+    from mechanisms.workload import k_way
+    from pgmkit.table import write_csv
+
+    data = census(rows)
+    workload = k_way(data.domain, 2)
+    click.echo(
+        f"MWEM+PGM on built-in census-like data: {rows} rows, {len(data.domain)} attributes, "
+        f"all {len(workload)} pairs\n"
+    )
+    rng = generator(seed)
+    if rng is not None:
+        click.echo(_INSECURE, err=True)
+    with _bar() as progress:
+        release = run(
+            "mwem+pgm",
+            data,
+            workload,
+            epsilon,
+            delta,
+            neighbours=neighbours,
+            seed=rng,
+            progress=progress,
+        )
+    synthetic = release.sample(seed=rng)
+    write_csv(target, synthetic)
+    click.echo(report(release, data, synthetic, workload))
+    click.echo(f"\nwrote {out}: {len(synthetic)} synthetic records")
+
+
+@click.command()
+@as_json
+def mechanisms(json_out: bool) -> None:
+    """List the mechanisms that `pgmkit synth --mechanism NAME` can run."""
+    from mechanisms.registry import MECHANISMS
+
+    width = max(map(len, MECHANISMS))
+    lines = [f"{entry.name:<{width}}  {entry.summary}" for entry in MECHANISMS.values()]
+    emit({entry.name: entry.summary for entry in MECHANISMS.values()}, "\n".join(lines), json_out)
+
+
+@click.command()
+@click.option("--schema", required=True, type=click.Path(exists=True, dir_okay=False))
+@click.option("--rows", type=click.IntRange(1), default=50_000, show_default=True)
+@mechanism_options
+@budget_options
+@as_json
+def plan(
+    schema: str,
+    rows: int,
+    mechanism: str,
+    settings: tuple[str, ...],
+    k: int,
+    target: str | None,
+    epsilon: float,
+    delta: float,
+    neighbours: str,
+    json_out: bool,
+) -> None:
+    """What a run would spend on what, how large its model gets and how long it takes.
+
+    No data are touched: the mechanism runs on that many made-up records.
+
+    \b
+    pgmkit plan --schema people.yaml --rows 50000 --mechanism aim --epsilon 1
+    """
+    from mechanisms.plan import plan as planned
+    from mechanisms.synthesize import choose_mechanism, table_workload
+
+    described = read_schema(schema)
+    workload = table_workload(described.domain, k, target)
+    name = choose_mechanism(described, workload)[0] if mechanism == "auto" else mechanism
+    found = planned(
+        name,
+        workload,
+        epsilon,
+        delta,
+        neighbours=neighbours,
+        rows=rows,
+        settings=settings_of(mechanism, settings),
+    )
+    emit(found.to_dict(), str(found), json_out)
+
+
+@click.command()
+@click.argument("data", type=click.Path(exists=True, dir_okay=False))
+@click.option(
+    "--schema",
+    required=True,
+    type=click.Path(exists=True, dir_okay=False),
+    help='YAML or JSON: what each column may hold; or just sizes, {"age": 10, "sex": 2}, of '
+    "columns of codes.",
+)
+@mechanism_options
+@budget_options
+@_SEED
+@click.option("--public", type=click.Path(exists=True, dir_okay=False), help="Public records.")
+@click.option("--out", help="Where the synthetic records go (CSV or parquet).")
+@click.option("--save", help="Where the release goes: model, noisy values, ledger (one file).")
+@click.option("--rows", type=click.IntRange(1), help="Records to write [default: as estimated].")
+@click.option("--ignore-extra-columns", is_flag=True, help="Ignore columns not in the schema.")
+@as_json
+def synth(
+    data: str,
+    schema: str,
+    mechanism: str,
+    settings: tuple[str, ...],
+    k: int,
+    target: str | None,
+    epsilon: float,
+    delta: float,
+    neighbours: str,
+    seed: int | None,
+    public: str | None,
+    out: str | None,
+    save: str | None,
+    rows: int | None,
+    ignore_extra_columns: bool,
+    json_out: bool,
+) -> None:
+    """Differentially private synthetic data from a CSV or parquet file.
+
+    \b
+    pgmkit synth people.csv --schema people.yaml --epsilon 1 --delta 1e-9 --out synth.csv
+    pgmkit synth people.parquet --schema people.yaml --target income --save people.pgm
+    pgmkit synth people.csv --schema people.yaml --mechanism mwem+pgm --set rounds=20 --out s.csv
+    """
+    from mechanisms.registry import named
+    from mechanisms.synthesize import synthesize
+    from pgmkit.errors import InvalidInput
+    from pgmkit.schema.tables import encode_file, read_frame, write_file
+
+    if out is None and save is None:
+        raise InvalidInput("nothing to write: give --out for records, --save for the release")
+    targets = [None if path is None else writable(path) for path in (out, save)]
+    described = read_schema(schema)
+    chosen = settings_of(mechanism, settings)
+    entry = None if mechanism == "auto" else named(mechanism, **chosen)[0]
+    if entry is not None and not entry.records and out is not None:
+        raise InvalidInput(
+            f"{mechanism} releases tables, from which no records can be drawn; leave --out away, "
+            "or choose another mechanism"
+        )
+    rng = generator(seed)
+    read = read_frame if described.unresolved else encode_file
+    records: Any = read(data, described, ignore_extra=ignore_extra_columns)
+    others: Any = None if public is None else read(public, described, ignore_extra=True)
+    if rng is not None:
+        click.echo(_INSECURE, err=True)
+    with _bar() as progress:
+        release = synthesize(
+            records,
+            described,
+            epsilon=epsilon,
+            delta=delta,
+            neighbours=neighbours,
+            mechanism=mechanism,
+            settings=chosen,
+            workload=k,
+            target=target,
+            public=others,
+            seed=rng,
+            progress=progress,
+        )
+    if targets[1] is not None:
+        release.save(targets[1])
+    written = 0
+    if targets[0] is not None:
+        import numpy as np
+
+        draw = np.random.default_rng(rng)
+        synthetic = release.codes(rows, seed=draw)
+        write_file(targets[0], release.schema.decode(synthetic, draw))
+        written = len(synthetic)
+    lines = [f"{release.mechanism}: {release.reason}", str(release.ledger)]
+    lines += [f"wrote {out}: {written} synthetic records"] if out else []
+    lines += [f"wrote {save}: the release; try `pgmkit query {save} ...`"] if save else []
+    emit(
+        {
+            "mechanism": release.mechanism,
+            "reason": release.reason,
+            "ledger": release.ledger.to_dict(),
+            "records": written,
+            "out": out,
+            "save": save,
+        },
+        "\n".join(lines),
+        json_out,
+    )
+
+
+@contextmanager
+def _bar() -> Iterator[Callable[[Round[Any, Any]], None]]:
+    """A bar of finished rounds on a terminal, nothing in a pipe."""
+    from tqdm import tqdm
+
+    with tqdm(disable=None, unit="round") as bar:
+
+        def show(finished: Round[Any, Any]) -> None:
+            bar.set_postfix_str(" x ".join(finished.measurements[0].clique))
+            bar.update()
+
+        yield show

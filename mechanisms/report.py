@@ -117,10 +117,10 @@ def _graph(model: GraphicalModel) -> Iterator[str]:
     """The model's columns on a circle, joined where they are in one clique."""
     names = model.domain.attributes
     edges = {pair for clique in model.cliques for pair in combinations(sorted(clique), 2)}
-    size, radius = 560, 190
+    width, size, radius = 760, 480, 190
     at = {
         name: (
-            size / 2 + radius * math.cos(2 * math.pi * i / len(names) - math.pi / 2),
+            width / 2 + radius * math.cos(2 * math.pi * i / len(names) - math.pi / 2),
             size / 2 + radius * math.sin(2 * math.pi * i / len(names) - math.pi / 2),
         )
         for i, name in enumerate(names)
@@ -131,8 +131,8 @@ def _graph(model: GraphicalModel) -> Iterator[str]:
         for a, b in sorted(edges)
     ]
     for name, (x, y) in at.items():
-        anchor = "start" if x > size / 2 + 1 else "end" if x < size / 2 - 1 else "middle"
-        dx, dy = (x - size / 2) * 0.06, (y - size / 2) * 0.06 + 4
+        anchor = "start" if x > width / 2 + 1 else "end" if x < width / 2 - 1 else "middle"
+        dx, dy = (x - width / 2) * 0.06, (y - size / 2) * 0.06 + 4
         parts.append(f"<circle class='node' cx='{x:.1f}' cy='{y:.1f}' r='5'/>")
         parts.append(
             f"<text x='{x + dx:.1f}' y='{y + dy:.1f}' text-anchor='{anchor}'>{escape(name)}</text>"
@@ -142,7 +142,7 @@ def _graph(model: GraphicalModel) -> Iterator[str]:
         f"<p>{len(model.cliques)} cliques; columns are joined where the model holds them together. "
         "Others are independent given those between them.</p>"
     )
-    yield f"<svg width='{size}' height='{size}' role='img'>{''.join(parts)}</svg>"
+    yield f"<svg width='{width}' height='{size}' role='img'>{''.join(parts)}</svg>"
 
 
 def _marginals(release: TableRelease, bars: Uncertainty | None) -> Iterator[str]:

@@ -1,0 +1,135 @@
+"""Every command in the order of a user's day, on files, with text and with --json."""
+
+import json
+from pathlib import Path
+
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+from click.testing import CliRunner, Result
+
+from mechanisms.census import LABELS, census
+from mechanisms.cli import main
+from pgmkit.schema import Schema
+from pgmkit.schema.tables import encode_file, write_file
+
+COLUMNS = ["age", "sex", "work", "income"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("day")
+    data = census(2000).project(COLUMNS)
+    import numpy as np
+
+    labels = {n: np.array(LABELS[n], dtype=object)[data.columns[n]] for n in COLUMNS}
+    write_file(folder / "people.csv", labels)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def inside(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+
+
+def pgmkit(*arguments: str) -> Result:
+    return CliRunner().invoke(main, list(arguments))
+
+
+def done(*arguments: str) -> str:
+    result = pgmkit(*arguments)
+    assert result.exit_code == 0, result.output + result.stderr
+    return result.stdout
+
+
+def test_1_a_schema_is_drafted_only_from_what_may_be_seen(folder: Path) -> None:
+    unseen = done("schema", "draft", "people.csv")
+    assert "F" not in Schema.from_dict(_yaml(unseen)).columns
+    assert Schema.from_dict(_yaml(unseen)).unresolved == tuple(COLUMNS)
+    done("schema", "draft", "people.csv", "--assume-public", "-o", "people.yaml")
+    schema = Schema.load("people.yaml")
+    assert schema.unresolved == () and set(schema.columns) == set(COLUMNS)
+    assert len(encode_file("people.csv", schema)) == 2000
+
+
+def _yaml(text: str) -> dict[str, object]:
+    import yaml
+
+    return yaml.safe_load(text)
+
+
+def test_2_a_plan_costs_nothing_and_adds_up() -> None:
+    fixed = ["plan", "--schema", "people.yaml", "--rows", "500", "--mechanism", "mst"]
+    found = json.loads(done(*fixed, "--json"))
+    assert sum(step["share"] for step in found["steps"]) == pytest.approx(1.0)
+    assert found["measurements"] == 7 and found["model_mb"] > 0
+    assert "tree: measure" in done(*fixed)
+    assert pgmkit(*fixed[:5], "--mechanism", "magic").exit_code == 2
+
+
+def test_3_synth_writes_records_and_a_release(folder: Path) -> None:
+    fixed = ["synth", "people.csv", "--schema", "people.yaml", "--epsilon", "3", "--delta", "1e-6"]
+    text = done(*fixed, "--target", "income", "--out", "synth.parquet", "--save", "people.pgm")
+    assert "aim: 4 columns" in text and "wrote people.pgm" in text
+    rows = pyarrow.parquet.read_table("synth.parquet")
+    assert set(rows.column_names) == set(COLUMNS) and rows.num_rows > 1500
+    found = json.loads(done(*fixed, "--mechanism", "mst", "--out", "s.csv", "--json"))
+    assert found["mechanism"] == "mst" and found["ledger"]["spent"] > 0
+    assert found["records"] == pyarrow.csv.read_csv("s.csv").num_rows
+
+
+def test_4_questions_samples_and_the_ledger() -> None:
+    reply = json.loads(done("query", "people.pgm", "sex, income | age != 30-34", "--json"))
+    assert len(reply["count"]) == 20 and sum(reply["share"]) == pytest.approx(1.0)
+    assert "stderr" in done("query", "people.pgm", "sex", "--error-bars")
+    assert "cumulative epsilon" in done("ledger", "people.pgm")
+    assert json.loads(done("ledger", "people.pgm", "--json"))["epsilon"] == 3.0
+    done("sample", "people.pgm", "--given", "sex = female", "--rows", "30", "--out", "w.csv")
+    women = pyarrow.csv.read_csv("w.csv")
+    assert women.num_rows == 30 and set(women["sex"].to_pylist()) == {"female"}
+    wrong = pgmkit("query", "people.pgm", "sex | height > 3")
+    assert wrong.exit_code == 2 and "no column 'height'" in wrong.stderr
+
+
+def test_5_a_report() -> None:
+    assert "wrote r.html" in done("report", "people.pgm", "-o", "r.html")
+    assert "NOT PRIVATE" not in Path("r.html").read_text()
+    result = pgmkit("report", "people.pgm", "-o", "p.html", "--against", "people.csv")
+    assert result.exit_code == 0 and "do not publish" in result.stderr
+    assert "NOT PRIVATE" in Path("p.html").read_text()
+
+
+def test_6_tables_from_elsewhere_become_a_model() -> None:
+    tables = [
+        {"columns": ["sex", "work"], "values": [[30, 20], [25, 25]], "stddev": 2},
+        {"columns": ["sex"], "values": [52, 48], "stddev": 1},
+    ]
+    Path("tables.json").write_text(json.dumps(tables))
+    Path("two.json").write_text('{"sex": 2, "work": 2}')
+    found = json.loads(
+        done("estimate", "tables.json", "--schema", "two.json", "--out", "m.pgm", "--json")
+    )
+    assert found["total"] == pytest.approx(100, abs=3)
+    assert "work" in done("query", "m.pgm", "--schema", "two.json", "work | sex = 0")
+    for content, message in [
+        ("{", "not JSON"),
+        ("{}", "list of tables"),
+        ('[{"columns": ["sex"]}]', "table 1 must be"),
+        ('[{"columns": ["sex"], "values": [1, 2], "stddev": 0}]', "table 1"),
+    ]:
+        Path("bad.json").write_text(content)
+        result = pgmkit("estimate", "bad.json", "--schema", "two.json", "--out", "x.pgm")
+        assert result.exit_code == 2 and message in result.stderr
+        assert not Path("x.pgm").exists()
+
+
+def test_7_other_files_are_no_releases() -> None:
+    result = pgmkit("ledger", "people.csv")
+    assert result.exit_code == 2 and "not a release file" in result.stderr
+    assert "nothing to write" in pgmkit("synth", "people.csv", "--schema", "people.yaml").stderr
+
+
+def test_8_every_command_teaches_by_example() -> None:
+    for name in main.commands:
+        text = done(name, "--help")
+        assert "pgmkit" in text or name in ("demo", "mechanisms", "ledger", "schema"), name

@@ -1,0 +1,109 @@
+"""The report: what it says, and that a browser shows it without script, error or network."""
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mechanisms.census import census
+from mechanisms.evaluation import marginal_errors, train_and_test
+from mechanisms.report import Evaluation, html
+from mechanisms.synthesize import synthesize
+from mechanisms.table_release import TableRelease
+from pgmkit import Dataset, InvalidInput
+from pgmkit.schema import Integer, Schema
+
+DATA = census(3000).project(["age", "sex", "work", "income"])
+SCHEMA = Schema({name: Integer(0, size - 1) for name, size in DATA.domain.sizes.items()})
+
+
+def release(**options: Any) -> TableRelease:
+    given = {"epsilon": 3.0, "delta": 1e-6, "mechanism": "mst", "seed": 0}
+    return synthesize(DATA, SCHEMA, **{**given, **options})
+
+
+@pytest.fixture(scope="module")
+def pages() -> dict[str, str]:
+    made = release()
+    return {
+        "public": html(made),
+        "private": html(made, Evaluation(DATA, target="income")),
+        "tables": html(release(mechanism="mixture")),
+    }
+
+
+def words(page: str) -> str:
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page))
+
+
+def test_it_says_what_was_released_and_spent(pages: dict[str, str]) -> None:
+    text = words(pages["public"])
+    for part in [
+        "epsilon = 3, delta = 1e-06, neighbours: add/remove",
+        "INSECURE",
+        "exponential mechanism",
+        "Least certain tables",
+        "age, sex, work, income",
+    ]:
+        assert part in text
+    assert "NOT PRIVATE" not in text and "Against" not in text
+    assert "whiskers" in text and "whiskers" not in words(pages["tables"])
+    assert pages["public"].count("<figure>") == 4
+
+
+def test_against_the_data_it_is_marked_and_right(pages: dict[str, str]) -> None:
+    text = words(pages["private"])
+    assert "NOT PRIVATE" in text and "predicting income" in text
+    errors = marginal_errors(release().model, DATA, 2)
+    worst = max(errors, key=errors.__getitem__)
+    assert f"{' x '.join(worst)} {errors[worst]:.4f}" in text
+    assert f"2-way 6 {np.mean(list(errors.values())):.4f} {errors[worst]:.4f}" in text
+
+
+def test_names_cannot_inject_markup() -> None:
+    schema = Schema({"<b>": Integer(0, 1), "a&b": Integer(0, 1)})
+    data = Dataset(schema.domain, {"<b>": [0, 1] * 50, "a&b": [0, 0, 1, 1] * 25})
+    page = html(synthesize(data, schema, epsilon=1.0, delta=1e-6, mechanism="mst", seed=0))
+    assert "<b>" not in page and "&lt;b&gt;" in page and "a&amp;b" in page
+
+
+def test_scores_are_those_of_the_records() -> None:
+    scores = train_and_test(DATA, DATA, DATA, "income")
+    assert scores.synthetic == scores.real and scores.ratio == 1.0
+    noise = np.random.default_rng(0)
+    shuffled = Dataset(
+        DATA.domain, {name: noise.permutation(codes) for name, codes in DATA.columns.items()}
+    )
+    assert train_and_test(shuffled, DATA, DATA, "income").ratio < 0.9
+    with pytest.raises(InvalidInput, match="no column"):
+        train_and_test(DATA, DATA, DATA, "wages")
+
+
+@pytest.mark.parametrize("kind", ["public", "private", "tables"])
+def test_a_browser_shows_it_offline(pages: dict[str, str], kind: str, tmp_path: Path) -> None:
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    browser_path = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser_path is None:
+        pytest.skip("no Chromium on this machine")
+    path = tmp_path / "report.html"
+    path.write_text(pages[kind], encoding="utf-8")
+    troubles: list[str] = []
+    asked: list[str] = []
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.on("console", lambda message: troubles.append(message.text))
+        page.on("pageerror", lambda error: troubles.append(str(error)))
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(path.as_uri())
+        picture = page.screenshot(full_page=True)
+        figures = page.locator("figure svg rect").count()
+        wide = page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+        browser.close()
+    assert not troubles and wide
+    assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
+    assert figures == sum(min(size, 24) for size in DATA.domain.sizes.values())
+    assert len(picture) > 20_000

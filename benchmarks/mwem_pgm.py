@@ -56,7 +56,7 @@ def run_ours(data: adult.Adult, seed: int, folder: Path) -> dict[str, Any]:
     command = [
         sys.executable, "-c", "from mechanisms.cli import main; main()", "synth", str(data.csv),
         "--schema", str(data.schema), "--ignore-extra-columns", "--mechanism", "mwem+pgm",
-        "--workload", "2", "--rounds", str(ROUNDS), "--epsilon", str(EPSILON),
+        "--workload", "2", "--set", f"rounds={ROUNDS}", "--epsilon", str(EPSILON),
         "--delta", str(DELTA), "--seed", str(seed), "--out", str(out),
     ]  # fmt: skip
     figures: dict[str, Any] = measured(command)

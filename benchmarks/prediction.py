@@ -69,9 +69,8 @@ def main() -> None:
         for name in options.mechanisms.split(",")
         for seed in range(options.seeds)
     ]
-    print(
-        "| mechanism | seeds | F1 synthetic | F1 real | ratio | seconds |\n|---|---|---|---|---|---|"
-    )
+    print("| mechanism | seeds | F1 synthetic | F1 real | ratio | seconds |")
+    print("|---|---|---|---|---|---|")
     for name in options.mechanisms.split(","):
         mine = [r for r in runs if r["mechanism"] == name]
         ratios = [r["ratio"] for r in mine]

@@ -6,11 +6,12 @@ the schema's business.
 
 from __future__ import annotations
 
+import io
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
@@ -118,23 +119,34 @@ def batches(
 
 def write_file(path: str | os.PathLike[str], columns: dict[str, NDArray[Any]]) -> None:
     """Write columns as CSV or parquet by the suffix, whole or not at all."""
-    import pyarrow as pa
-    from pyarrow import csv, parquet
-
     suffix = Path(path).suffix.lower()
     if suffix not in (".csv", ".parquet", ".pq"):
         raise InvalidInput(f"{os.fspath(path)} must end in .csv or .parquet")
-    table = pa.table(
-        {
-            name: pa.array(values.tolist() if values.dtype == object else values)
-            for name, values in columns.items()
-        }
-    )
     with atomic_writer(path) as file:
         if suffix == ".csv":
-            csv.write_csv(table, file)
+            _write_csv(file, columns)
         else:
-            parquet.write_table(table, file)
+            import pyarrow as pa
+            from pyarrow import parquet
+
+            arrays = {name: pa.array(_mixed(values)) for name, values in columns.items()}
+            parquet.write_table(pa.table(arrays), file)
+
+
+def _write_csv(file: BinaryIO, columns: Mapping[str, NDArray[Any]]) -> None:
+    """Quotes only where a value needs them; a missing value is empty."""
+    import csv
+
+    lines = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=False)
+    writer = csv.writer(lines, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*(values.tolist() for values in columns.values()), strict=True))
+    lines.flush()
+    lines.detach()
+
+
+def _mixed(values: NDArray[Any]) -> Any:
+    return values.tolist() if values.dtype == object else values
 
 
 def _parquet(path: str, names: tuple[str, ...] | None) -> Iterator[dict[str, NDArray[Any]]]:

@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks.common import RESULTS, machine
 from mechanisms.evaluation import train_and_test
-from mechanisms.synthesize import synthesize
+from mechanisms.synthesis import synthesize
 from pgmkit.dataset import Dataset
 from pgmkit.schema import Schema
 from pgmkit.schema.tables import encode_file

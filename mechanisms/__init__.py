@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from mechanisms.mwem_pgm import MwemPgm
     from mechanisms.registry import MECHANISMS, run
     from mechanisms.release import Release
+    from mechanisms.synthesis import synthesize
+    from mechanisms.table_release import TableRelease
     from mechanisms.workload import Workload
 
 _HOMES = {
@@ -24,8 +26,10 @@ _HOMES = {
     "MECHANISMS": "registry",
     "MwemPgm": "mwem_pgm",
     "Release": "release",
+    "TableRelease": "table_release",
     "Workload": "workload",
     "run": "registry",
+    "synthesize": "synthesis",
 }
 
 __all__ = [
@@ -36,8 +40,10 @@ __all__ = [
     "Ledger",
     "MwemPgm",
     "Release",
+    "TableRelease",
     "Workload",
     "run",
+    "synthesize",
 ]
 
 

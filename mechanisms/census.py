@@ -8,7 +8,7 @@ are invented.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,7 +18,9 @@ from pgmkit.domain import Domain
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["LABELS", "census", "domain"]
+    from pgmkit.schema import Schema
+
+__all__ = ["LABELS", "census", "domain", "people", "schema"]
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,26 @@ def census(rows: int = 20_000, seed: int = 2024) -> Dataset:
         logits = np.log(node.rates) + pull[:, None] * values
         columns[attribute] = np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)
     return Dataset(domain(), columns)
+
+
+def schema() -> Schema:
+    """The columns with their labels, as a person would describe them."""
+    from pgmkit.schema import Categorical, Schema
+
+    return Schema({name: Categorical(tuple(labels)) for name, labels in LABELS.items()})
+
+
+def people(rows: int = 20_000, seed: int = 2024) -> Any:
+    """The same records with labels, as a pyarrow table: what a user's file looks like.
+
+    >>> people(3).column_names[:3]
+    ['age', 'sex', 'region']
+    """
+    import pyarrow as pa
+
+    described = schema()
+    values = described.decode(census(rows, seed), np.random.default_rng(seed))
+    return pa.table({name: pa.array(column.tolist()) for name, column in values.items()})
 
 
 def _centred(codes: NDArray[np.int64], size: int) -> NDArray[np.float64]:

@@ -11,7 +11,7 @@ import pytest
 from mechanisms.census import census
 from mechanisms.evaluation import marginal_errors, train_and_test
 from mechanisms.report import Evaluation, html
-from mechanisms.synthesize import synthesize
+from mechanisms.synthesis import synthesize
 from mechanisms.table_release import TableRelease
 from pgmkit import Dataset, InvalidInput
 from pgmkit.schema import Integer, Schema

@@ -12,7 +12,7 @@ import pytest
 from pricing import reachable
 
 from mechanisms.curator import Curator
-from mechanisms.synthesize import choose_mechanism, synthesize, table_workload
+from mechanisms.synthesis import choose_mechanism, synthesize, table_workload
 from mechanisms.table_release import TableRelease
 from pgmkit import InvalidInput
 from pgmkit.dataset import Dataset

@@ -109,7 +109,7 @@ def plan(
     pgmkit plan --schema people.yaml --rows 50000 --mechanism aim --epsilon 1
     """
     from mechanisms.plan import plan as planned
-    from mechanisms.synthesize import choose_mechanism, table_workload
+    from mechanisms.synthesis import choose_mechanism, table_workload
 
     described = read_schema(schema)
     workload = table_workload(described.domain, k, target)
@@ -170,7 +170,7 @@ def synth(
     pgmkit synth people.csv --schema people.yaml --mechanism mwem+pgm --set rounds=20 --out s.csv
     """
     from mechanisms.registry import named
-    from mechanisms.synthesize import synthesize
+    from mechanisms.synthesis import synthesize
     from pgmkit.errors import InvalidInput
     from pgmkit.schema.tables import encode_file, read_frame, write_file
 

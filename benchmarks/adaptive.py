@@ -29,7 +29,12 @@ from benchmarks import adaptive_report as report
 from benchmarks.adaptive_run import PUBLIC_ROWS, SETTINGS, takes_public
 from benchmarks.common import HERE, RESULTS, fresh_process, machine
 
-VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {}
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "mwem-nopast": ("mwem", {"past_queries": False}),
+    "mwem-average": ("mwem", {"result": "average"}),
+    "pep-marginals": ("pep", {"select": "marginals", "select_share": 0.3}),
+    "gem-marginals": ("gem", {"select": "marginals"}),
+}
 """Contestants that are a registered mechanism with other settings, for the papers' orderings."""
 
 Contestants = Mapping[str, tuple[str, Mapping[str, Any]]]

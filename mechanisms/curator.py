@@ -17,8 +17,9 @@ import numpy as np
 
 from mechanisms.budget import Budget, Ledger
 from mechanisms.grid import GridMatrix
+from mechanisms.mixture_error import least_largest_error
 from mechanisms.noise import ExactNoise, Noise, SeededNoise
-from pgmkit.dataset import Counts
+from pgmkit.dataset import Counts, Dataset
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.matrix import as_matrix
@@ -348,6 +349,61 @@ class Curator:
             Measurement(cell.clique, [value], stddev, self._selector(cell))
             for cell, value in zip(cells, noisy, strict=True)
         ]
+
+    def choose_public(
+        self,
+        shares: Sequence[Mapping[Clique, ArrayLike]],
+        cost: float,
+        *,
+        step: str = "select public data",
+    ) -> int:
+        """Which of several public distributions is nearest, by the exponential mechanism.
+
+        Each is given by its marginals as shares. The score is minus the largest error of a single
+        cell, |count - rows * share|, which changes by at most 1 under either relation.
+
+        Raises InvalidInput for wrong arguments, BudgetExceeded if cost is not available.
+        """
+        if not shares:
+            raise InvalidInput("shares is empty; give the marginals of at least one distribution")
+        tables = [{c: self._estimate(c, known) for c in known} for known in shares]
+        counts = self._marginals(list(shares[0]))  # may refuse: before the charge
+        self.ledger.charge(step, "exponential mechanism", cost)
+        rows = len(self._data)
+        scores = [
+            -max(float(np.abs(counts[c] - rows * table).max()) for c, table in known.items())
+            for known in tables
+        ]
+        epsilon = cost if self.ledger.budget.pure else math.sqrt(8 * cost)
+        return self._noise.softmax(np.array(scores), 2 / epsilon)
+
+    def mixture_error(
+        self,
+        public: Dataset,
+        cliques: Sequence[Clique],
+        cost: float,
+        *,
+        step: str = "best mixture error",
+    ) -> float:
+        """How well any weights of the public records could answer the cliques, noisily, in counts.
+
+        min over weights of max over cells |count - rows * share|, a linear program; it changes by
+        at most 1 between neighbours (Liu et al. 2021, Lemma A.8), as rows * share does. The noise
+        is on thousandths of a count, with two of them added to the sensitivity for the solver.
+
+        Raises InvalidInput for wrong arguments, BudgetExceeded if cost is not available.
+        """
+        names = [self.domain.clique(clique) for clique in cliques]
+        if not names or public.domain != self.domain:
+            raise InvalidInput("give at least one clique, and public data over the same domain")
+        counts = self._marginals(names)  # may refuse: before the charge
+        pure = self.ledger.budget.pure
+        self.ledger.charge(step, "discrete Laplace" if pure else "discrete Gaussian", cost)
+        least = least_largest_error(public, counts, len(self._data))
+        fine = np.array([round(1000 * least)], dtype=np.int64)
+        scale = 1002 / cost if pure else 1002 / math.sqrt(2 * cost)
+        noisy = (self._noise.laplace if pure else self._noise.gaussian)(fine, scale)
+        return float(noisy[0]) / 1000
 
     def discover(
         self, values: Sequence[str], cost: float, delta: float, *, step: str = "discover"

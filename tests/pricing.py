@@ -45,6 +45,29 @@ class Priced(SeededNoise):
         return super().softmax(scores, scale)
 
 
+class CellPriced(Priced):
+    """One-way marginals cost the relation's price; cells, measured later, change by at most one.
+
+    `softmax_change`: how much the scores of a selection that is not of cells change.
+    """
+
+    def __init__(self, relation: str, pure: bool, softmax_change: float | None = None) -> None:
+        super().__init__(relation, pure)
+        self.pure = pure
+        if softmax_change is not None:
+            self.prices["softmax"] = lambda scale: (
+                2 * softmax_change / scale if pure else (2 * softmax_change / scale) ** 2 / 8
+            )
+
+    def top(self, scores: np.ndarray, count: int, scale: float) -> list[int]:
+        self.costs.append(2 * count / scale if self.pure else count / (2 * scale**2))
+        self.exact.append(scores)
+        # From here on what is measured is single cells.
+        self.prices["gaussian"] = lambda scale: 1 / (2 * scale**2)
+        self.prices["laplace"] = lambda scale: 1 / scale
+        return super().top(scores, count, scale)
+
+
 def reachable(start: object) -> Iterator[object]:
     """Everything an object holds, closures included, short of modules, types and globals."""
     seen, stack = set(), [start]

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from pricing import Priced, total_variation
+from pricing import CellPriced, total_variation
 
 from mechanisms.budget import Budget
 from mechanisms.census import census
@@ -26,21 +26,6 @@ def small_data(rows: int = 3000) -> Dataset:
 def run(epsilon: float = 1.0, seed: int = 0, **settings: object) -> tuple[Curator, Release]:
     curator = Curator(small_data(), Budget(epsilon, 1e-7), neighbours="replace-one", seed=seed)
     return curator, gem(curator, k_way(curator.domain, 2), Gem(**{**SMALL, **settings}))
-
-
-class CellPriced(Priced):
-    """One-way marginals cost the relation's price; cells change by at most one."""
-
-    def __init__(self, relation: str, pure: bool) -> None:
-        super().__init__(relation, pure)
-        self.pure = pure
-
-    def top(self, scores: np.ndarray, count: int, scale: float) -> list[int]:
-        self.costs.append(2 * count / scale if self.pure else count / (2 * scale**2))
-        # From here on what is measured is single cells.
-        self.prices["gaussian"] = lambda scale: 1 / (2 * scale**2)
-        self.prices["laplace"] = lambda scale: 1 / scale
-        return super().top(scores, count, scale)
 
 
 @pytest.mark.parametrize("relation", NEIGHBOURS)

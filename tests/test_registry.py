@@ -9,11 +9,14 @@ from click.testing import CliRunner
 from pricing import reachable
 
 from mechanisms import MECHANISMS, run
+from mechanisms.budget import Budget
 from mechanisms.census import census
 from mechanisms.cli import main
 from mechanisms.curator import NEIGHBOURS, Curator
 from mechanisms.mwem_pgm import MwemPgm
-from mechanisms.registry import named
+from mechanisms.noise import SeededNoise
+from mechanisms.registry import named, run_on
+from mechanisms.release import Release
 from mechanisms.workload import k_way
 from pgmkit.dataset import Dataset
 from pgmkit.errors import InvalidInput
@@ -21,6 +24,12 @@ from pgmkit.table import read_csv, write_csv
 
 DATA = census(200).project(["sex", "work", "income"])
 PAIRS = k_way(DATA.domain, 2)
+PUBLIC = census(150, seed=9).project(["sex", "work", "income"])
+
+
+def public(name: str) -> dict[str, Dataset]:
+    """What a mechanism that needs public records is given."""
+    return {"public": PUBLIC} if MECHANISMS[name].public == "required" else {}
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
@@ -29,7 +38,7 @@ PAIRS = k_way(DATA.domain, 2)
 def test_every_mechanism_spends_its_budget_and_answers(
     name: str, neighbours: str, delta: float
 ) -> None:
-    release = run(name, DATA, PAIRS, 1.0, delta, neighbours=neighbours, seed=0)
+    release = run(name, DATA, PAIRS, 1.0, delta, neighbours=neighbours, seed=0, **public(name))
     assert release.mechanism == name
     assert release.ledger.spent == pytest.approx(release.ledger.budget.total, rel=1e-9)
     assert release.ledger.spent <= release.ledger.budget.total * (1 + 1e-9)
@@ -51,12 +60,60 @@ def test_every_mechanism_spends_its_budget_and_answers(
 def test_every_mechanism_refuses_before_spending(name: str) -> None:
     other = k_way(census(10).domain, 2)
     with pytest.raises(InvalidInput, match="another domain"):
-        run(name, DATA, other, 1.0, neighbours="add/remove", seed=0)
+        run(name, DATA, other, 1.0, neighbours="add/remove", seed=0, **public(name))
     for epsilon, delta in [(0.0, 0.0), (-1.0, 0.0), (float("nan"), 0.0), (1.0, 1.0), (1.0, -0.1)]:
         with pytest.raises(InvalidInput):
-            run(name, DATA, PAIRS, epsilon, delta, neighbours="add/remove")
+            run(name, DATA, PAIRS, epsilon, delta, neighbours="add/remove", **public(name))
     with pytest.raises(InvalidInput, match="replace-one"):
-        run(name, DATA, PAIRS, 1.0, neighbours="swap")
+        run(name, DATA, PAIRS, 1.0, neighbours="swap", **public(name))
+    if MECHANISMS[name].public == "no":
+        with pytest.raises(InvalidInput, match="uses no public records"):
+            run(name, DATA, PAIRS, 1.0, neighbours="add/remove", public=PUBLIC)
+
+
+class Recording(SeededNoise):
+    """Seeded noise that keeps the exact values it was given."""
+
+    def __init__(self) -> None:
+        super().__init__(np.random.default_rng(0))
+        self.exact: list[np.ndarray] = []
+
+    def gaussian(self, counts: np.ndarray, scale: float) -> np.ndarray:
+        self.exact.append(counts.astype(float).ravel())
+        return super().gaussian(counts, scale)
+
+    def softmax(self, scores: np.ndarray, scale: float) -> int:
+        self.exact.append(scores)
+        return super().softmax(scores, scale)
+
+    def top(self, scores: np.ndarray, count: int, scale: float) -> list[int]:
+        self.exact.append(scores)
+        return super().top(scores, count, scale)
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_nothing_exact_is_released_saved_shown_or_logged(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(0)
+    curator = Curator(DATA, Budget(1.0, 1e-6), neighbours="add/remove")
+    noise = Recording()
+    curator._noise = noise
+    shown: list[object] = []
+    entry, settings = named(name)
+    options = {"progress": shown.append} if entry.rounds else {}
+    release = run_on(curator, entry, settings, PAIRS, **public(name), **options)
+    release.save(tmp_path / "release")
+    again = Release.load(tmp_path / "release")
+    exact = [values for values in noise.exact if len(values) > 2 and np.ptp(values) > 0]
+    assert exact
+    for thing in reachable([release, again, shown]):
+        if isinstance(thing, np.ndarray) and thing.dtype.kind in "fiu":
+            flat = thing.astype(float).ravel()
+            assert not [e for e in exact if len(e) == len(flat) and np.array_equal(e, flat)]
+    secrets = {repr(float(v)) for e in exact for v in e if not float(v).is_integer()}
+    assert not [record for record in caplog.messages if any(s in record for s in secrets)]
+    assert str(len(DATA)) not in str(release.ledger).split()
 
 
 def test_names_and_settings() -> None:
@@ -81,6 +138,9 @@ def test_the_command_line_runs_any_of_them(tmp_path: Path) -> None:
         assert name in listed
         out = tmp_path / f"{name}.csv"
         arguments = ["synth", str(tmp_path / "data.csv"), "--schema", str(tmp_path / "schema.json")]
+        if public(name):
+            write_csv(tmp_path / "public.csv", PUBLIC)
+            arguments += ["--public", str(tmp_path / "public.csv")]
         arguments += ["--mechanism", name, "--epsilon", "1", "--out", str(out), "--seed", "0"]
         result = CliRunner().invoke(main, arguments)
         if not MECHANISMS[name].records:

@@ -1,0 +1,312 @@
+"""Histograms: a weight for every record of the domain, or for every distinct public record.
+
+A query is one cell of a marginal. Updates multiply the weights of the records that satisfy it, in
+place, and the total weight is kept beside them instead of being divided out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, overload
+
+import numpy as np
+
+from mechanisms.curator import Cell
+from pgmkit.dataset import Dataset
+from pgmkit.domain import Clique, Domain
+from pgmkit.errors import InvalidInput, ModelTooLarge
+from pgmkit.files import atomic_writer
+from pgmkit.queries import FactoredQuery
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
+
+__all__ = ["FullDomain", "Histogram", "HistogramModel", "PublicSupport", "Support"]
+
+FORMAT_VERSION = 1
+MOST_RECORDS = 1 << 25
+"""Weights that a histogram may have: 256 MB of them."""
+
+
+class Support(Protocol):
+    """Which records have weights, and which of them satisfy a query."""
+
+    domain: Domain
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    def satisfying(self, cell: Cell) -> Any: ...
+    def tables(self, weights: Array, cliques: Iterable[Clique]) -> dict[Clique, Array]: ...
+    def records(self, places: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]: ...
+
+
+class FullDomain:
+    """Every record of the domain. Raises ModelTooLarge, before anything is allocated.
+
+    >>> support = FullDomain(Domain({"a": 2, "b": 3}))
+    >>> support.tables(np.ones((2, 3)), [("b", "a"), ("a",)])[("a",)]
+    array([3., 3.])
+    """
+
+    def __init__(self, domain: Domain) -> None:
+        if domain.size() > MOST_RECORDS:
+            raise ModelTooLarge(
+                f"a histogram over the domain has {domain.size():,} cells; the limit is "
+                f"{MOST_RECORDS:,}. Use mst, aim, mixture or gem, which need no histogram, or "
+                "fewer attributes"
+            )
+        self.domain = domain
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """An axis an attribute."""
+        return self.domain.shape()
+
+    def satisfying(self, cell: Cell) -> tuple[Any, ...]:
+        """The slice of the records that satisfy a query: a view, not a copy."""
+        codes = np.unravel_index(cell.index, self.domain.shape(cell.clique))
+        at = dict(zip(cell.clique, map(int, codes), strict=True))
+        return tuple(at.get(name, slice(None)) for name in self.domain)
+
+    def tables(self, weights: Array, cliques: Iterable[Clique]) -> dict[Clique, Array]:
+        """Marginals of the weights, small ones from larger ones."""
+        wanted = {frozenset(clique): tuple(clique) for clique in cliques}
+        found: dict[frozenset[str], Array] = {}
+        order = sorted(self.domain, key=lambda name: -self.domain.sizes[name])
+        _sum_out(weights, tuple(self.domain), tuple(order), list(wanted), found)
+        return {
+            clique: found[held].transpose(
+                [[n for n in self.domain if n in held].index(name) for name in clique]
+            )
+            for held, clique in wanted.items()
+        }
+
+    def records(self, places: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
+        """The codes of records by their flat index."""
+        codes = np.unravel_index(places, self.shape)
+        return {name: c.astype(np.int64) for name, c in zip(self.domain, codes, strict=True)}
+
+
+def _sum_out(
+    table: Array,
+    names: tuple[str, ...],
+    undecided: tuple[str, ...],
+    wanted: Sequence[frozenset[str]],
+    found: dict[frozenset[str], Array],
+) -> None:
+    """Keep or sum out one attribute after the other; cliques that agree share the work."""
+    if len(wanted) == 1:
+        summed = tuple(i for i, name in enumerate(names) if name not in wanted[0])
+        found[wanted[0]] = table.sum(axis=summed)
+        return
+    first, rest = undecided[0], undecided[1:]
+    kept = [clique for clique in wanted if first in clique]
+    dropped = [clique for clique in wanted if first not in clique]
+    if dropped:
+        fewer = tuple(name for name in names if name != first)
+        _sum_out(table.sum(axis=names.index(first)), fewer, rest, dropped, found)
+    if kept:
+        _sum_out(table, names, rest, kept, found)
+
+
+class PublicSupport:
+    """The distinct records of public data.
+
+    >>> public = Dataset(Domain({"a": 2, "b": 2}), {"a": [0, 1, 1], "b": [1, 0, 0]})
+    >>> support, start = PublicSupport.of(public)
+    >>> start
+    array([1., 2.])
+    """
+
+    def __init__(self, domain: Domain, codes: Mapping[str, NDArray[Any]]) -> None:
+        self.domain = domain
+        self._codes = {name: np.asarray(codes[name]).astype(np.int64) for name in domain}
+        self._cells: dict[Clique, NDArray[np.int64]] = {}
+
+    @classmethod
+    def of(cls, public: Dataset) -> tuple[PublicSupport, Array]:
+        """The support and how often each of its records occurs."""
+        rows = np.stack([public.columns[name] for name in public.domain], axis=1)
+        distinct, counts = np.unique(rows, axis=0, return_counts=True)
+        codes = {name: distinct[:, i] for i, name in enumerate(public.domain)}
+        return cls(public.domain, codes), counts.astype(np.float64)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """One axis: the distinct records."""
+        return (len(next(iter(self._codes.values()))),)
+
+    def satisfying(self, cell: Cell) -> NDArray[np.int64]:
+        """The places of the records that satisfy a query."""
+        return np.flatnonzero(self._places(cell.clique) == cell.index)
+
+    def tables(self, weights: Array, cliques: Iterable[Clique]) -> dict[Clique, Array]:
+        """Marginals of the weights."""
+        found: dict[Clique, Array] = {}
+        for clique in cliques:
+            size, shape = self.domain.size(clique), self.domain.shape(clique)
+            sums = np.bincount(self._places(clique), weights, minlength=size)
+            found[clique] = sums.astype(np.float64, copy=False).reshape(shape)
+        return found
+
+    def records(self, places: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
+        """The codes of records by their place."""
+        return {name: codes[places] for name, codes in self._codes.items()}
+
+    def _places(self, clique: Clique) -> NDArray[np.int64]:
+        """The cell of a marginal that each record falls in."""
+        if clique not in self._cells:
+            columns = tuple(self._codes[name] for name in clique)
+            cells = (
+                np.ravel_multi_index(columns, self.domain.shape(clique))
+                if clique
+                else np.zeros(self.shape, dtype=np.int64)
+            )
+            self._cells[clique] = np.asarray(cells, dtype=np.int64)
+        return self._cells[clique]
+
+
+class Histogram:
+    """A distribution over a support; weights are unnormalised, `mass` is their sum.
+
+    >>> histogram = Histogram(FullDomain(Domain({"a": 2, "b": 2})), np.ones((2, 2)))
+    >>> cell = Cell(("a",), 1)
+    >>> histogram.scale(cell, 3.0)
+    >>> histogram.answer(cell)
+    0.75
+    """
+
+    def __init__(self, support: Support, weights: Array) -> None:
+        self.support = support
+        self.weights = np.array(weights, dtype=np.float64)
+        self.mass = float(self.weights.sum())
+        self._satisfying: dict[Cell, Any] = {}
+
+    def answer(self, cell: Cell) -> float:
+        """The share of the records that satisfy a query."""
+        return float(self.weights[self._where(cell)].sum()) / self.mass
+
+    def scale(self, cell: Cell, factor: float) -> None:
+        """Multiply the weights of the records that satisfy a query."""
+        where = self._where(cell)
+        before = float(self.weights[where].sum())
+        self.weights[where] *= factor
+        self.mass += (factor - 1) * before
+        # Lazy normalisation: only when the scale drifts, or rounding could be felt.
+        if not 1e-100 < self.mass < 1e100 or factor * before > 1e3 * self.mass:
+            self.weights /= self.weights.sum()
+            self.mass = float(self.weights.sum())
+
+    def tables(self, cliques: Iterable[Clique]) -> dict[Clique, Array]:
+        """Marginals as shares."""
+        found = self.support.tables(self.weights, cliques)
+        self.mass = float(next(iter(found.values())).sum())
+        return {clique: table / self.mass for clique, table in found.items()}
+
+    def copy(self) -> Histogram:
+        """Another histogram of the same weights."""
+        return Histogram(self.support, self.weights)
+
+    def _where(self, cell: Cell) -> Any:
+        if cell not in self._satisfying:
+            self._satisfying[cell] = self.support.satisfying(cell)
+        return self._satisfying[cell]
+
+
+class HistogramModel:
+    """A released histogram, scaled to `total` counts.
+
+    >>> model = HistogramModel(FullDomain(Domain({"a": 2, "b": 2})), np.ones((2, 2)), total=8)
+    >>> model.marginal(["b"])
+    array([4., 4.])
+    """
+
+    format = "pgmkit histogram"
+
+    def __init__(self, support: Support, weights: Array, total: float) -> None:
+        self._support, self.domain = support, support.domain
+        scaled = np.asarray(weights, dtype=np.float64)
+        if scaled.shape != support.shape or not (np.isfinite(scaled) & (scaled >= 0)).all():
+            raise InvalidInput("weights must be finite, at least 0 and of the support's shape")
+        if not (np.isfinite(total) and total > 0 and scaled.sum() > 0):
+            raise InvalidInput(f"total must be a finite number above 0, got {total!r}")
+        self._weights = scaled * (total / scaled.sum())
+        self.total = float(total)
+
+    def marginal(self, attrs: Iterable[str]) -> Array:
+        """The marginal over `attrs` in counts, axes in their order."""
+        checked = self.domain.clique(attrs)
+        return self.marginals([checked])[checked]
+
+    def marginals(self, cliques: Iterable[Iterable[str]]) -> dict[Clique, Array]:
+        """Marginals in counts by clique."""
+        checked = [self.domain.clique(clique) for clique in cliques]
+        return self._support.tables(self._weights, checked)
+
+    @overload
+    def answer(self, query: FactoredQuery) -> Array: ...
+    @overload
+    def answer(self, query: Sequence[FactoredQuery]) -> list[Array]: ...
+    def answer(self, query: FactoredQuery | Sequence[FactoredQuery]) -> Array | list[Array]:
+        """Answers to factored queries, in counts, from the marginal over their attributes."""
+        if not isinstance(query, FactoredQuery):
+            return [self.answer(each) for each in query]
+        query.check(self.domain)
+        table = self.marginal(query.attributes)
+        for axis, name in enumerate(query.attributes):
+            table = np.moveaxis(np.tensordot(query.factors[name], table, (1, axis)), 0, axis)
+        return table
+
+    def sample(self, n: int, rng: np.random.Generator) -> Dataset:
+        """`n` independent records."""
+        if isinstance(n, bool) or int(n) != n or n < 1:
+            raise InvalidInput(f"n must be a whole number, 1 or more; got {n!r}")
+        reached = np.cumsum(self._weights.reshape(-1))
+        drawn = rng.random(n) * reached[-1]
+        places = np.searchsorted(reached, drawn, side="right").clip(max=len(reached) - 1)
+        return Dataset(self.domain, self._support.records(places))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model to one file, whole or not at all; `load` reads it."""
+        header = {
+            "format": self.format,
+            "version": FORMAT_VERSION,
+            "domain": dict(self.domain.sizes),
+            "total": self.total,
+        }
+        arrays: dict[str, Any] = {"weights": self._weights}
+        if isinstance(self._support, PublicSupport):
+            places = np.arange(self._support.shape[0])
+            arrays |= {f"code.{n}": c for n, c in self._support.records(places).items()}
+        with atomic_writer(path) as file:
+            np.savez_compressed(file, header=np.array(json.dumps(header)), **arrays)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> HistogramModel:
+        """Read a model that `save` wrote; InvalidInput for anything else."""
+        name = os.fspath(path)
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                header: Mapping[str, Any] = json.loads(str(file["header"]))
+                arrays = {key: file[key] for key in file.files if key != "header"}
+            domain = Domain(dict(header["domain"]))
+            kind, version, total = header["format"], header["version"], float(header["total"])
+        except (FileNotFoundError, PermissionError, IsADirectoryError):
+            raise
+        except (OSError, ValueError, KeyError, EOFError, TypeError) as error:
+            raise InvalidInput(f"{name!r} is not a {cls.format} file: {error}") from None
+        if (kind, version) != (cls.format, FORMAT_VERSION):
+            raise InvalidInput(
+                f"{name!r} holds {kind!r}, version {version!r}; this reads {cls.format!r}, "
+                f"version {FORMAT_VERSION}: load it with the class and release that wrote it"
+            )
+        codes = {key[5:]: values for key, values in arrays.items() if key.startswith("code.")}
+        support: Support = PublicSupport(domain, codes) if codes else FullDomain(domain)
+        return cls(support, arrays["weights"], total)
+
+    def __repr__(self) -> str:
+        return f"<HistogramModel: {self._weights.size} weights, total {self.total:g}>"

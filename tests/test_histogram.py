@@ -1,0 +1,109 @@
+"""Histograms: lattices, slice updates and the released model, against numpy on the whole joint."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mechanisms.curator import Cell
+from mechanisms.families.histogram import FullDomain, Histogram, HistogramModel, PublicSupport
+from mechanisms.workload import downward_closure, k_way
+from pgmkit import Dataset, Domain, InvalidInput, ModelTooLarge
+from pgmkit.queries import FactoredQuery, identity, prefix
+
+DOMAIN = Domain({"a": 3, "b": 2, "c": 4, "d": 2})
+RNG = np.random.default_rng(0)
+PUBLIC = Dataset(DOMAIN, {n: RNG.integers(0, size, 30) for n, size in DOMAIN.sizes.items()})
+CELL = st.sampled_from([*downward_closure(k_way(DOMAIN, 3)), ("c", "a"), ("d", "b", "a")]).flatmap(
+    lambda clique: st.builds(Cell, st.just(clique), st.integers(0, DOMAIN.size(clique) - 1))
+)
+
+
+def supports() -> list[tuple[Histogram, np.ndarray]]:
+    """A histogram of each kind beside the joint table that it stands for."""
+    full = RNG.random(DOMAIN.shape())
+    support, counts = PublicSupport.of(PUBLIC)
+    return [
+        (Histogram(FullDomain(DOMAIN), full), full.copy()),
+        (Histogram(support, counts), PUBLIC.marginal(DOMAIN.attributes).astype(float)),
+    ]
+
+
+def satisfying(cell: Cell) -> np.ndarray:
+    places = np.unravel_index(cell.index, DOMAIN.shape(cell.clique))
+    codes = dict(zip(cell.clique, places, strict=True))
+    mask = np.ones(DOMAIN.shape(), dtype=bool)
+    for axis, name in enumerate(DOMAIN):
+        if name in codes:
+            shape = [-1 if i == axis else 1 for i in range(len(DOMAIN))]
+            mask &= (np.arange(DOMAIN.sizes[name]) == codes[name]).reshape(shape)
+    return mask
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(CELL, st.floats(1e-6, 1e6)), min_size=1, max_size=8))
+def test_slice_updates_are_products_on_the_joint(updates: list[tuple[Cell, float]]) -> None:
+    for histogram, joint in supports():
+        for cell, factor in updates:
+            histogram.scale(cell, factor)
+            joint[satisfying(cell)] *= factor
+        for cell, _ in updates:
+            share = joint[satisfying(cell)].sum() / joint.sum()
+            assert histogram.answer(cell) == pytest.approx(share, rel=1e-6, abs=1e-12)
+        cliques = [*k_way(DOMAIN, 2).cliques, ("d", "c", "a"), ("b",), ()]
+        for clique, table in histogram.tables(cliques).items():
+            np.testing.assert_allclose(table, _marginal(joint, clique), rtol=1e-9, atol=1e-12)
+
+
+def _marginal(joint: np.ndarray, clique: tuple[str, ...]) -> np.ndarray:
+    summed = joint.sum(axis=tuple(i for i, n in enumerate(DOMAIN) if n not in clique))
+    kept = [n for n in DOMAIN if n in clique]
+    return summed.transpose([kept.index(n) for n in clique]) / joint.sum()
+
+
+def test_extreme_factors_neither_overflow_nor_lose_the_rest() -> None:
+    histogram = Histogram(FullDomain(DOMAIN), np.ones(DOMAIN.shape()))
+    for _ in range(300):
+        histogram.scale(Cell(("a",), 0), 1e8)
+        histogram.scale(Cell(("a",), 1), 1e8)
+        histogram.scale(Cell(("a",), 2), 1e8)
+    assert histogram.answer(Cell(("a",), 1)) == pytest.approx(1 / 3)
+    assert np.isfinite(histogram.weights).all()
+
+
+def test_the_model_answers_samples_and_comes_back(tmp_path: Path) -> None:
+    for histogram, joint in supports():
+        model = HistogramModel(histogram.support, histogram.weights, total=500.0)
+        np.testing.assert_allclose(model.marginal(("d", "a")), 500 * _marginal(joint, ("d", "a")))
+        query = FactoredQuery({"c": prefix(4), "a": identity(3)[:1]})
+        wanted = np.cumsum(500 * _marginal(joint, ("c", "a"))[:, :1], axis=0)
+        np.testing.assert_allclose(model.answer(query), wanted)
+        records = model.sample(20_000, np.random.default_rng(0))
+        found = records.marginal(("a", "b")) / 20_000
+        np.testing.assert_allclose(found, _marginal(joint, ("a", "b")), atol=0.02)
+        model.save(tmp_path / "h")
+        again = HistogramModel.load(tmp_path / "h")
+        np.testing.assert_allclose(again.marginal(("c", "b")), model.marginal(("c", "b")))
+
+
+def test_too_large_a_domain_is_refused_with_what_would_fit() -> None:
+    with pytest.raises(ModelTooLarge, match="mst, aim, mixture or gem"):
+        FullDomain(Domain({f"x{i}": 10 for i in range(12)}))
+
+
+def test_wrong_weights_and_files_are_refused(tmp_path: Path) -> None:
+    support = FullDomain(DOMAIN)
+    for weights, total in [
+        (np.ones(3), 1.0),
+        (-np.ones(DOMAIN.shape()), 1.0),
+        (np.ones(DOMAIN.shape()), 0.0),
+    ]:
+        with pytest.raises(InvalidInput):
+            HistogramModel(support, weights, total)
+    (tmp_path / "x").write_bytes(b"nothing")
+    with pytest.raises(InvalidInput, match="not a pgmkit histogram"):
+        HistogramModel.load(tmp_path / "x")
+    with pytest.raises(InvalidInput, match="whole number"):
+        HistogramModel(support, np.ones(DOMAIN.shape()), 1.0).sample(0, RNG)

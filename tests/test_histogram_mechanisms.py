@@ -1,0 +1,176 @@
+"""MWEM, PEP and PMW-Pub: updates against optima, charges, public data, refusals."""
+
+import math
+
+import numpy as np
+import pytest
+from pricing import CellPriced, reachable, total_variation
+from scipy.optimize import linprog, minimize
+
+from mechanisms import run
+from mechanisms.budget import Budget
+from mechanisms.census import census
+from mechanisms.curator import NEIGHBOURS, Cell, Curator
+from mechanisms.families.histogram import FullDomain, Histogram
+from mechanisms.histogram_rounds import Fact, facts
+from mechanisms.mixture_error import least_largest_error
+from mechanisms.mwem import Mwem, multiplicative_weights
+from mechanisms.pep import Pep, entropy_projection
+from mechanisms.pmw_pub import PmwPub
+from mechanisms.workload import k_way
+from pgmkit import Dataset, Domain, InvalidInput, Measurement, ModelTooLarge
+
+DATA = census(3000).project(["sex", "work", "income", "region"])
+PUBLIC = census(400, seed=7).project(["sex", "work", "income", "region"])
+PAIRS = k_way(DATA.domain, 2)
+SMALL = Domain({"a": 3, "b": 2, "c": 2})
+
+
+def test_the_projection_is_the_entropy_projection() -> None:
+    start = np.random.default_rng(0).random(SMALL.shape()) + 0.1
+    known = [
+        Fact(Cell(("a", "b"), 1), 0.3, 1e-9),
+        Fact(Cell(("b", "c"), 3), 0.25, 1e-9),
+        Fact(Cell(("c",), 0), 0.6, 1e-9),
+    ]
+    histogram = Histogram(FullDomain(SMALL), start)
+    entropy_projection(2000, 0.5)(histogram, known, 1, np.random.default_rng(0))
+    flat = start.ravel() / start.sum()
+    views = np.zeros((4, flat.size))
+    for row, fact in enumerate(known):
+        mask = np.zeros(SMALL.shape(), dtype=bool)
+        mask[FullDomain(SMALL).satisfying(fact.cell)] = True
+        views[row] = mask.ravel()
+    views[3] = 1
+    goal = np.array([fact.answer for fact in known] + [1.0])
+    best = minimize(
+        lambda p: float((p * np.log(p / flat)).sum()),
+        flat,
+        jac=lambda p: np.log(p / flat) + 1,
+        constraints={"type": "eq", "fun": lambda p: views @ p - goal, "jac": lambda p: views},
+        bounds=[(1e-9, 1)] * flat.size,
+        method="SLSQP",
+        options={"ftol": 1e-14, "maxiter": 500},
+    )
+    found = (histogram.weights / histogram.weights.sum()).ravel()
+    np.testing.assert_allclose(found, best.x, atol=2e-5)
+
+
+def test_multiplicative_weights_reach_what_they_are_told() -> None:
+    rng = np.random.default_rng(0)
+    histogram = Histogram(FullDomain(SMALL), np.ones(SMALL.shape()))
+    known = [Fact(Cell(("a",), 0), 0.5, 1e-3), Fact(Cell(("b", "c"), 0), 0.1, 1e-3)]
+    before = max(abs(histogram.answer(f.cell) - f.answer) for f in known)
+    multiplicative_weights(True, passes=200)(histogram, known, 1, rng)
+    assert max(abs(histogram.answer(f.cell) - f.answer) for f in known) < 0.05 * before
+    # Algorithm 1, one step: exp(q(x) (a - q(A)) / 2).
+    fresh = Histogram(FullDomain(SMALL), np.ones(SMALL.shape()))
+    multiplicative_weights(False, passes=1)(fresh, known, 1, rng)
+    weights = np.ones(SMALL.shape())
+    weights[:, 0, 0] *= math.exp((0.1 - 0.25) / 2)
+    np.testing.assert_allclose(
+        fresh.weights / fresh.weights.sum(), weights / weights.sum(), rtol=1e-12
+    )
+
+
+def test_facts_are_merged_and_inside_the_unit_interval() -> None:
+    found = facts([Measurement(("a",), [-5.0, 4.0, 20.0], 2.0)], 10.0)
+    assert [round(f.answer, 3) for f in found] == [0.0, 0.4, 1.0]
+    assert all(0 < f.answer < 1 and f.stddev == pytest.approx(0.2) for f in found)
+
+
+@pytest.mark.parametrize("name", ["mwem", "pep", "pmw-pub"])
+@pytest.mark.parametrize("relation", NEIGHBOURS)
+@pytest.mark.parametrize("delta", [0.0, 1e-7])
+def test_draws_match_charges(name: str, relation: str, delta: float) -> None:
+    from mechanisms.registry import named, run_on
+
+    public = [PUBLIC, DATA] if name == "pmw-pub" else None
+    curator = Curator(DATA, Budget(1.0, delta), neighbours=relation)
+    noise = CellPriced(relation, pure=delta == 0, softmax_change=1)
+    curator._noise = noise
+    entry, chosen = named(name, rounds=4)
+    release = run_on(curator, entry, chosen, PAIRS, public=public)
+    assert noise.costs == pytest.approx([e.cost for e in release.ledger.entries], rel=1e-9)
+    assert math.fsum(noise.costs) == pytest.approx(curator.ledger.budget.total, rel=1e-9)
+    assert not [x for x in reachable(release) if isinstance(x, Curator | Dataset)]
+
+
+@pytest.mark.parametrize(
+    "settings", [Mwem(), Mwem(select="marginals"), Pep(), Mwem(result="average")]
+)
+def test_they_learn(settings: object) -> None:
+    release = run(settings, DATA, PAIRS, 5.0, 1e-7, neighbours="replace-one", seed=0)
+    independent = run("independent", DATA, PAIRS, 5.0, 1e-7, neighbours="replace-one", seed=0)
+    learnt = total_variation(DATA, release.model, PAIRS)
+    assert learnt < 0.7 * total_variation(DATA, independent.model, PAIRS)
+
+
+def test_public_records_help_and_the_nearer_ones_are_chosen() -> None:
+    far = Dataset(DATA.domain, {n: np.zeros(50, dtype=int) for n in DATA.domain})
+    options = {"neighbours": "replace-one", "seed": 0}
+    with_far = run("pmw-pub", DATA, PAIRS, 1.0, 1e-7, public=[far, PUBLIC], **options)
+    near = run(PmwPub(), DATA, PAIRS, 1.0, 1e-7, public=PUBLIC, **options)
+    tv = [total_variation(DATA, release.model, PAIRS) for release in (with_far, near)]
+    assert max(tv) < 0.12
+    pep = run("pep", DATA, PAIRS, 1.0, 1e-7, public=PUBLIC, **options)
+    assert total_variation(DATA, pep.model, PAIRS) < 0.12
+
+
+def test_the_best_mixture_error_is_the_linear_programs() -> None:
+    rng = np.random.default_rng(1)
+    domain = Domain({"a": 3, "b": 2})
+    public = Dataset(domain, {"a": [0, 1, 2, 0], "b": [0, 1, 1, 0]})
+    data = Dataset(domain, {"a": rng.integers(0, 3, 40), "b": rng.integers(0, 2, 40)})
+    counts = data.marginals([("a", "b")])
+    found = least_largest_error(public, counts, 40)
+    support = [(0, 0), (1, 1), (2, 1)]
+    a_ub, b_ub = [], []
+    for cell in np.ndindex(3, 2):
+        row = [40.0 * (each == cell) for each in support]
+        a_ub += [[*row, -1.0], [*(-v for v in row), -1.0]]
+        b_ub += [counts["a", "b"][cell], -counts["a", "b"][cell]]
+    dense = linprog([0, 0, 0, 1], a_ub, b_ub, [[1, 1, 1, 0]], [1.0])
+    assert found == pytest.approx(dense.fun, abs=1e-6)
+    for change in range(3):
+        other = Dataset(
+            domain,
+            {
+                n: np.append(c[1:] if change else c, 1 % s)
+                for (n, c), s in zip(data.columns.items(), domain.shape(), strict=True)
+            },
+        )
+        moved = least_largest_error(public, other.marginals([("a", "b")]), len(other))
+        assert abs(moved - found) <= 1 + 1e-6
+
+
+@pytest.mark.parametrize("relation", NEIGHBOURS)
+def test_the_mixture_error_is_charged_and_noisy(relation: str) -> None:
+    curator = Curator(DATA, Budget(1.0, 1e-7), neighbours=relation)
+    noise = CellPriced(relation, pure=False)
+    noise.prices["gaussian"] = lambda scale: 1.002**2 / (2 * (scale / 1000) ** 2)
+    curator._noise = noise
+    curator.mixture_error(PUBLIC, [("sex",), ("income",)], 0.001)
+    assert noise.costs == pytest.approx([0.001])
+
+
+def test_refusals_come_before_spending() -> None:
+    for make in [
+        lambda: Mwem(result="best"),
+        lambda: Mwem(select="cells"),
+        lambda: Pep(gamma=0.0),
+        lambda: Pep(select_share=0.0),
+        lambda: PmwPub(choose_share=1.0),
+        lambda: Mwem(select="marginals", queries=2),
+    ]:
+        with pytest.raises(InvalidInput):
+            make()
+    wide = Dataset(Domain({f"x{i}": 10 for i in range(12)}), {f"x{i}": [0] for i in range(12)})
+    with pytest.raises(ModelTooLarge):
+        run("mwem", wide, k_way(wide.domain, 1), 1.0, 1e-6, neighbours="replace-one")
+    other = census(20).project(["sex", "work"])
+    for public, message in [(other, "another domain"), ([], "empty"), (3, "not iterable|Dataset")]:
+        with pytest.raises((InvalidInput, TypeError), match=message):
+            run("pmw-pub", DATA, PAIRS, 1.0, 1e-6, neighbours="replace-one", public=public)
+    with pytest.raises(InvalidInput, match="needs public records"):
+        run("pmw-pub", DATA, PAIRS, 1.0, 1e-6, neighbours="replace-one")

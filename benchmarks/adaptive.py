@@ -26,14 +26,15 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import adaptive_report as report
-from benchmarks.adaptive_run import PUBLIC_ROWS, SETTINGS, takes_public
+from benchmarks.adaptive_run import PUBLIC_ROWS, SETTINGS
 from benchmarks.common import HERE, RESULTS, fresh_process, machine
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "mwem-nopast": ("mwem", {"past_queries": False}),
-    "mwem-average": ("mwem", {"result": "average"}),
-    "pep-marginals": ("pep", {"select": "marginals", "select_share": 0.3}),
-    "gem-marginals": ("gem", {"select": "marginals"}),
+    "mwem, no past queries": ("mwem", {"past_queries": False}),
+    "mwem, average": ("mwem", {"result": "average"}),
+    "pep, marginals": ("pep", {"select": "marginals", "select_share": 0.3}),
+    "pep-pub": ("pep", {"public": True}),
+    "gem-pub": ("gem", {"public": True}),
 }
 """Contestants that are a registered mechanism with other settings, for the papers' orderings."""
 
@@ -53,8 +54,9 @@ def with_public() -> list[str]:
     """The contestants that see public rows."""
     from mechanisms.registry import MECHANISMS
 
-    seeing = [name for name, entry in MECHANISMS.items() if takes_public(entry.load()[0])]
-    return [PUBLIC_ROWS, *seeing]
+    needing = [name for name, entry in MECHANISMS.items() if entry.public == "required"]
+    given = [name for name, (_, options) in VARIANTS.items() if options.get("public")]
+    return [PUBLIC_ROWS, *needing, *given]
 
 
 def identity(run: Mapping[str, Any]) -> tuple[Any, ...]:

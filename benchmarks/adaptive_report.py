@@ -24,11 +24,9 @@ METRICS = ("max", "mean", "rmse")
 
 BASELINES = {
     "dual-query": ("dualquery",),
-    "dual_query": ("dualquery",),
     "fem": ("fem",),
     "gaussian": ("gauss_all",),
     "gaussian+projection": ("gauss_all",),
-    "gaussian+pgm": ("gauss_all",),
     "gem": ("gem", "gem_full"),
     "gem-pub": ("pmwpub", "pmwpub_code"),
     "hdmm": ("hdmm_zcdp_replace",),
@@ -39,7 +37,6 @@ BASELINES = {
     "pmw-pub": ("pmwpub", "pmwpub_code"),
     "rap": ("rap",),
     "rap-softmax": ("rapsoftmax",),
-    "rapsoftmax": ("rapsoftmax",),
 }
 """Our name, and the algorithms of the baseline table that it must not be worse than."""
 

@@ -7,12 +7,11 @@ The errors look at the private rows: that is for public data only, and the noise
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -142,24 +141,21 @@ def evaluate(data: Dataset, answering: Any, answered_n: float) -> dict[str, floa
 def run_mechanism(
     request: Mapping[str, Any], setting: Setting, data: Dataset, public: Dataset | None
 ) -> Release:
-    """The mechanism of the request with its settings, seeded noise and, if it takes any, public
-    rows.
+    """The mechanism of the request with its settings and seeded noise.
+
+    Public rows go to mechanisms that need them, and where the option `public` asks for them.
     """
     from mechanisms.budget import Budget
     from mechanisms.curator import Curator
-    from mechanisms.registry import named
+    from mechanisms.registry import named, run_on
 
-    entry, settings = named(request["mechanism"], **request["options"])
-    function, _ = entry.load()
+    options = dict(request["options"])
+    asked = options.pop("public", False)
+    entry, settings = named(request["mechanism"], **options)
     budget = Budget(request["epsilon"], delta_of(setting, data))
     curator = Curator(data, budget, neighbours=setting.neighbours, seed=request["seed"])
-    further = {"public": public} if takes_public(function) else {}
-    return function(curator, workload_of(setting, data), settings, **further)
-
-
-def takes_public(function: Callable[..., Any]) -> bool:
-    """Whether a mechanism also sees public rows."""
-    return "public" in inspect.signature(function).parameters
+    further = public if asked or entry.public == "required" else None
+    return run_on(curator, entry, settings, workload_of(setting, data), public=further)
 
 
 def workload_of(setting: Setting, data: Dataset) -> Workload:

@@ -30,9 +30,9 @@ from benchmarks.adaptive_run import PUBLIC_ROWS, SETTINGS
 from benchmarks.common import HERE, RESULTS, fresh_process, machine
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "mwem, no past queries": ("mwem", {"past_queries": False}),
-    "mwem, average": ("mwem", {"result": "average"}),
-    "pep, marginals": ("pep", {"select": "marginals", "select_share": 0.3}),
+    "mwem (no past queries)": ("mwem", {"past_queries": False}),
+    "mwem (average)": ("mwem", {"result": "average"}),
+    "pep (marginals)": ("pep", {"select": "marginals", "select_share": 0.3}),
     "pep-pub": ("pep", {"public": True}),
     "gem-pub": ("gem", {"public": True}),
 }

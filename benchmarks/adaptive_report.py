@@ -32,7 +32,7 @@ BASELINES = {
     "hdmm": ("hdmm_zcdp_replace",),
     "hdmm+pgm": ("hdmm_zcdp_replace",),
     "mwem": ("mwem",),
-    "mwem, no past queries": ("mwem_nopast",),
+    "mwem (no past queries)": ("mwem_nopast",),
     "pep": ("pep",),
     "pmw-pub": ("pmwpub", "pmwpub_code"),
     "rap": ("rap",),
@@ -52,8 +52,8 @@ PEERS = {
 
 ORDERINGS = (
     ("pep", "mwem"),
-    ("mwem", "mwem, no past queries"),
-    ("mwem", "mwem, average"),
+    ("mwem", "mwem (no past queries)"),
+    ("mwem", "mwem (average)"),
     ("rap-softmax", "rap"),
 )
 """The papers say that the first has the smaller errors."""

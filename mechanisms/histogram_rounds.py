@@ -128,14 +128,18 @@ def run_histogram(
         first_weights = _product(domain, first)
     rounds = settings.rounds or _rounds(curator, workload, settings, total, factor)
     if settings.select == "queries":
-        steps: Any = CellRounds(curator, workload, rounds, settings.queries, settings.select_share)
+        steps: Any = CellRounds(
+            curator, workload, rounds, settings.queries or 1, settings.select_share
+        )
     else:
         steps = MarginalRounds(curator, workload, rounds, settings.select_share)
     rng = np.random.default_rng(seed)
 
     def updated(state: HistogramState, measurements: Sequence[Measurement]) -> HistogramState:
         taken = measurements[len(first) :]
-        latest = len(taken[-1].values) if settings.select == "marginals" else settings.queries
+        latest = (
+            len(taken[-1].values) if settings.select == "marginals" else (settings.queries or 1)
+        )
         histogram = state.histogram.copy()
         known = facts(taken, total)
         update(histogram, known, min(latest, len(known)), rng)
@@ -189,5 +193,5 @@ def _rounds(
     if settings.select == "marginals":
         available = len(workload)
     else:
-        available = sum(map(workload.domain.size, workload.cliques)) // settings.queries
+        available = sum(map(workload.domain.size, workload.cliques)) // (settings.queries or 1)
     return max(1, min(available, default_rounds(curator, total, factor)))

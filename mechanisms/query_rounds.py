@@ -40,7 +40,7 @@ class QuerySettings(Protocol):
     @property
     def rounds(self) -> int | None: ...
     @property
-    def queries(self) -> int: ...
+    def queries(self) -> int | None: ...
     @property
     def one_way_share(self) -> float: ...
     @property
@@ -93,7 +93,7 @@ def check_queries(curator: Curator, workload: Workload, settings: QuerySettings)
         )
     sizes = [workload.domain.size(clique) for clique in workload.cliques]
     available = len(sizes) if marginals else sum(sizes)
-    wanted = (settings.rounds or 1) * settings.queries
+    wanted = (settings.rounds or 1) * (settings.queries or 1)
     if wanted > available:
         raise InvalidInput(
             f"rounds x queries a round is {wanted}, but the workload has {available} "

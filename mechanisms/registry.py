@@ -29,7 +29,7 @@ class Entry:
     `public`: whether it uses records that need no protection. `graphical`: whether its model is a
     GraphicalModel, which can be conditioned and can hold constraints. `rounds`: whether it goes in
     rounds and reports each to a `progress` callback. `records`: whether synthetic records can be
-    drawn from its model.
+    drawn from its model. `consistent`: whether its tables are at least 0 and agree.
     """
 
     name: str
@@ -41,6 +41,7 @@ class Entry:
     public: Literal["no", "optional", "required"] = "no"
     graphical: bool = False
     records: bool = True
+    consistent: bool = True
 
     def load(self) -> tuple[Callable[..., Release], type[Any]]:
         """The function and its settings class."""
@@ -98,6 +99,21 @@ _ENTRIES = [
         "one shot: the pairs that a small tree can hold, measured together; accurate in seconds",
         rounds=False,
         graphical=True,
+    ),
+    Entry(
+        "rap-softmax",
+        "mechanisms.rap",
+        "rap_softmax",
+        "RapSoftmax",
+        "rows of probabilities fitted to the queries selected in a few rounds",
+    ),
+    Entry(
+        "rap",
+        "mechanisms.rap",
+        "rap",
+        "Rap",
+        "the same with rows in [-1, 1]; fails beyond few attributes",
+        consistent=False,
     ),
     Entry(
         "mwem",

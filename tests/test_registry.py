@@ -44,7 +44,8 @@ def test_every_mechanism_spends_its_budget_and_answers(
     assert release.ledger.spent <= release.ledger.budget.total * (1 + 1e-9)
     for clique, table in release.model.marginals(PAIRS.cliques).items():
         assert table.shape == DATA.domain.shape(clique)
-        assert table.min() >= 0 and np.isfinite(table).all()
+        assert np.isfinite(table).all()
+        assert table.min() >= 0 or not MECHANISMS[name].consistent
     if MECHANISMS[name].records:
         assert len(release.sample(50, seed=0)) == 50
     else:

@@ -1,0 +1,96 @@
+"""RAP and RAPsoftmax: the fit, charges, learning, refusals."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from pricing import CellPriced, total_variation
+
+from mechanisms import run
+from mechanisms.budget import Budget
+from mechanisms.census import census
+from mechanisms.curator import NEIGHBOURS, Cell, Curator
+from mechanisms.families.product_mixture import Columns
+from mechanisms.rap import Rap, RapSoftmax, _fitter, _on_simplex, _stalled, rap, rap_softmax
+from mechanisms.workload import Workload, k_way
+from pgmkit import InvalidInput
+
+DATA = census(3000).project(["sex", "work", "income"])
+PAIRS = k_way(DATA.domain, 2)
+
+
+@pytest.mark.parametrize(("run_it", "settings"), [(rap, Rap), (rap_softmax, RapSoftmax)])
+@pytest.mark.parametrize("relation", NEIGHBOURS)
+@pytest.mark.parametrize("delta", [0.0, 1e-7])
+def test_draws_match_charges(run_it: object, settings: type, relation: str, delta: float) -> None:
+    curator = Curator(DATA, Budget(1.0, delta), neighbours=relation)
+    noise = CellPriced(relation, pure=delta == 0)
+    top_k = 4
+
+    def cells(scale: float) -> float:
+        return top_k / scale if delta == 0 else top_k / (2 * scale**2)
+
+    plain_top = noise.top
+
+    def top(scores: np.ndarray, count: int, scale: float) -> list[int]:
+        found = plain_top(scores, count, scale)
+        noise.prices["gaussian"] = noise.prices["laplace"] = cells
+        return found
+
+    noise.top = top
+    curator._noise = noise
+    release = run_it(curator, PAIRS, settings(rounds=3, queries=top_k, rows=50, steps=20))
+    assert noise.costs == pytest.approx([e.cost for e in release.ledger.entries], rel=1e-9)
+    assert math.fsum(noise.costs) == pytest.approx(curator.ledger.budget.total, rel=1e-9)
+
+
+def test_the_fit_reaches_answers_that_can_be_reached() -> None:
+    columns = Columns(DATA.domain)
+    truth = DATA.marginal(("sex", "income"))
+    curator = Curator(DATA, Budget(1e4, 1e-7), neighbours="replace-one", seed=0)
+    cells = [Cell(("sex", "income"), i) for i in range(truth.size)]
+    exact = curator.measure_cells(cells, curator.remaining)
+    values = torch.randn(200, columns.width, generator=torch.Generator().manual_seed(0))
+    family = _on_simplex(columns)
+    fitted = _fitter(columns, RapSoftmax(steps=800), 3000.0, family)(values, exact)
+    from mechanisms.families.product_mixture import ProductMixtureModel
+
+    model = ProductMixtureModel(DATA.domain, family.rows(fitted).double().numpy(), 3000)
+    np.testing.assert_allclose(model.marginal(("sex", "income")), truth, atol=8)
+
+
+def test_softmax_learns_more_than_clamping() -> None:
+    tv = {}
+    for name in ("rap", "rap-softmax"):
+        release = run(name, DATA, PAIRS, 5.0, 1e-7, neighbours="replace-one", seed=0)
+        truth = DATA.marginals(PAIRS.cliques)
+        tables = release.model.marginals(PAIRS.cliques)
+        tv[name] = max(np.abs(truth[c] - tables[c]).max() for c in PAIRS.cliques)
+    assert tv["rap-softmax"] <= tv["rap"]
+    release = run("rap-softmax", DATA, PAIRS, 5.0, 1e-7, neighbours="replace-one", seed=0)
+    independent = run("independent", DATA, PAIRS, 5.0, 1e-7, neighbours="replace-one", seed=0)
+    learnt = total_variation(DATA, release.model, PAIRS)
+    assert learnt < 0.7 * total_variation(DATA, independent.model, PAIRS)
+
+
+def test_a_fit_ends_only_when_a_whole_window_gains_nothing() -> None:
+    slow = [100 * 0.9999**i for i in range(500)]  # half a percent a window
+    assert not _stalled(slow)
+    assert _stalled([*slow, *[slow[-1]] * 51])
+    assert not _stalled([1.0] * 50)
+
+
+def test_refusals_come_before_spending() -> None:
+    for settings in [{"rounds": 0}, {"queries": 0}, {"select_share": 0.0}, {"device": "tpu"}]:
+        with pytest.raises(InvalidInput):
+            RapSoftmax(**settings)
+    for workload, settings, message in [
+        (PAIRS, RapSoftmax(rounds=100, queries=100), "fewer"),
+        (Workload(DATA.domain, PAIRS.cliques, [1, 2, 3]), RapSoftmax(), "unequal"),
+        (k_way(census(5).domain, 2), RapSoftmax(), "another domain"),
+    ]:
+        curator = Curator(DATA, Budget(1.0, 1e-7), neighbours="replace-one", seed=0)
+        with pytest.raises(InvalidInput, match=message):
+            rap_softmax(curator, workload, settings)
+        assert curator.ledger.spent == 0

@@ -364,9 +364,15 @@ class Curator:
 
         Raises InvalidInput for wrong arguments, BudgetExceeded if cost is not available.
         """
-        if not shares:
+        if not shares or not shares[0]:
             raise InvalidInput("shares is empty; give the marginals of at least one distribution")
         tables = [{c: self._estimate(c, known) for c in known} for known in shares]
+        for known in tables:
+            if set(known) != set(tables[0]):
+                raise InvalidInput("shares must hold the same cliques for every distribution")
+            # Where rows are private, one more changes rows * share by the share: at most 1.
+            if any(table.min() < 0 or table.max() > 1 for table in known.values()):
+                raise InvalidInput("shares must be in 0..1; divide counts by their total")
         counts = self._marginals(list(shares[0]))  # may refuse: before the charge
         self.ledger.charge(step, "exponential mechanism", cost)
         rows = len(self._data)

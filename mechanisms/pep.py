@@ -7,7 +7,8 @@ The worst violated query is projected on, again and again.
 Decided here: answers are put inside (0, 1) on both sides of the projection, which would meet log 0;
 the search starts from the last round's histogram, as the authors' code does, not from uniform; a
 query measured twice is one constraint of the inverse-variance mean; gamma, the error that is no
-violation, is the answer's own noise.
+violation, is the answer's own noise. A query that no record with a weight satisfies, or that all
+do, as happens on public records, cannot be projected on and is passed over.
 """
 
 from __future__ import annotations
@@ -109,15 +110,15 @@ def entropy_projection(
         histogram: Histogram, known: Sequence[Fact], latest: int, rng: np.random.Generator
     ) -> None:
         for _ in range(steps):
+            answers = [histogram.answer(fact.cell) for fact in known]
             violations = [
-                abs(fact.answer - histogram.answer(fact.cell)) - gamma * fact.stddev
-                for fact in known
+                abs(fact.answer - now) - gamma * fact.stddev if 0 < now < 1 - _LEAST else 0.0
+                for fact, now in zip(known, answers, strict=True)
             ]
             worst = int(np.argmax(violations))
             if violations[worst] <= 0:
                 break
-            fact = known[worst]
-            now = min(max(histogram.answer(fact.cell), _LEAST), 1 - _LEAST)
+            fact, now = known[worst], max(answers[worst], _LEAST)
             odds = math.log(fact.answer) - math.log1p(-fact.answer)
             histogram.scale(fact.cell, math.exp(odds + math.log1p(-now) - math.log(now)))
 

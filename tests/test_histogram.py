@@ -73,6 +73,19 @@ def test_extreme_factors_neither_overflow_nor_lose_the_rest() -> None:
     assert np.isfinite(histogram.weights).all()
 
 
+def test_a_histogram_that_loses_nearly_all_its_mass_keeps_its_sum() -> None:
+    histogram = Histogram(FullDomain(Domain({"a": 2})), np.array([1.0, 1e-14]))
+    histogram.scale(Cell(("a",), 0), 1e-15)
+    assert histogram.answer(Cell(("a",), 1)) == pytest.approx(10 / 11, rel=1e-9)
+
+
+def test_both_orders_of_a_clique_are_answered() -> None:
+    for histogram, joint in supports():
+        tables = histogram.tables([("a", "c"), ("c", "a"), ("a", "c")])
+        for clique in [("a", "c"), ("c", "a")]:
+            np.testing.assert_allclose(tables[clique], _marginal(joint, clique))
+
+
 def test_the_model_answers_samples_and_comes_back(tmp_path: Path) -> None:
     for histogram, joint in supports():
         model = HistogramModel(histogram.support, histogram.weights, total=500.0)

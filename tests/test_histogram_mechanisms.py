@@ -11,7 +11,7 @@ from mechanisms import run
 from mechanisms.budget import Budget
 from mechanisms.census import census
 from mechanisms.curator import NEIGHBOURS, Cell, Curator
-from mechanisms.families.histogram import FullDomain, Histogram
+from mechanisms.families.histogram import FullDomain, Histogram, PublicSupport
 from mechanisms.histogram_rounds import Fact, facts
 from mechanisms.mixture_error import least_largest_error
 from mechanisms.mwem import Mwem, multiplicative_weights
@@ -54,6 +54,18 @@ def test_the_projection_is_the_entropy_projection() -> None:
     )
     found = (histogram.weights / histogram.weights.sum()).ravel()
     np.testing.assert_allclose(found, best.x, atol=2e-5)
+
+
+def test_the_projection_passes_over_what_no_public_record_can_answer() -> None:
+    public = Dataset(SMALL, {"a": [0, 1, 1, 0], "b": [0, 1, 0, 1], "c": [0, 0, 0, 0]})
+    histogram = Histogram(*PublicSupport.of(public))
+    known = [
+        Fact(Cell(("a",), 2), 0.5, 1e-3),  # no record
+        Fact(Cell(("c",), 0), 0.4, 1e-3),  # every record
+        Fact(Cell(("b",), 1), 0.8, 1e-3),
+    ]
+    entropy_projection(100, 0.5)(histogram, known, 1, np.random.default_rng(0))
+    assert histogram.answer(Cell(("b",), 1)) == pytest.approx(0.8)
 
 
 def test_multiplicative_weights_reach_what_they_are_told() -> None:
@@ -115,6 +127,49 @@ def test_public_records_help_and_the_nearer_ones_are_chosen() -> None:
     assert max(tv) < 0.12
     pep = run("pep", DATA, PAIRS, 1.0, 1e-7, public=PUBLIC, **options)
     assert total_variation(DATA, pep.model, PAIRS) < 0.12
+
+
+class Scores(CellPriced):
+    """Priced draws that keep the scores of the selection."""
+
+    def softmax(self, scores: np.ndarray, scale: float) -> int:
+        self.scores = scores
+        return super().softmax(scores, scale)
+
+
+@pytest.mark.parametrize("relation", NEIGHBOURS)
+def test_the_choice_of_public_data_changes_by_at_most_one_and_does(relation: str) -> None:
+    rng = np.random.default_rng(0)
+    largest = 0.0
+    for _ in range(60):
+        rows = {n: rng.integers(0, size, 12) for n, size in SMALL.sizes.items()}
+        drop = 1 if relation == "replace-one" else rng.integers(2)
+        new = {n: np.append(c[drop:], rng.integers(SMALL.sizes[n])) for n, c in rows.items()}
+        shares = [{("a", "b"): rng.dirichlet(np.full(6, 0.2)).reshape(3, 2)} for _ in range(3)]
+        seen = []
+        for codes in (rows, new):
+            curator = Curator(Dataset(SMALL, codes), Budget(1.0), neighbours=relation)
+            curator._noise = noise = Scores(relation, pure=True, softmax_change=1)
+            curator.choose_public(shares, 0.5)
+            assert noise.costs == pytest.approx([0.5])
+            seen.append(noise.scores)
+        largest = max(largest, float(np.abs(seen[0] - seen[1]).max()))
+    assert 0.9 < largest <= 1 + 1e-9
+
+
+def test_shares_that_would_break_the_sensitivity_are_refused_before_spending() -> None:
+    curator = Curator(DATA, Budget(1.0), neighbours="add/remove", seed=0)
+    near, far = {("sex",): [0.5, 0.5]}, {("sex",): [0.0, 1.0]}
+    for shares, message in [
+        ([], "empty"),
+        ([{}], "empty"),
+        ([near, {("sex",): [50.0, 2.0]}], "0..1"),
+        ([{("sex",): [-0.5, 1.0]}, far], "0..1"),
+        ([near, {("income",): np.full(10, 0.1)}], "same cliques"),
+    ]:
+        with pytest.raises(InvalidInput, match=message):
+            curator.choose_public(shares, 0.1)
+    assert curator.ledger.spent == 0
 
 
 def test_the_best_mixture_error_is_the_linear_programs() -> None:

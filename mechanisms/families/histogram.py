@@ -74,15 +74,16 @@ class FullDomain:
 
     def tables(self, weights: Array, cliques: Iterable[Clique]) -> dict[Clique, Array]:
         """Marginals of the weights, small ones from larger ones."""
-        wanted = {frozenset(clique): tuple(clique) for clique in cliques}
+        wanted = [tuple(clique) for clique in cliques]
         found: dict[frozenset[str], Array] = {}
         order = sorted(self.domain, key=lambda name: -self.domain.sizes[name])
-        _sum_out(weights, tuple(self.domain), tuple(order), list(wanted), found)
+        sets = list(dict.fromkeys(map(frozenset, wanted)))
+        _sum_out(weights, tuple(self.domain), tuple(order), sets, found)
         return {
-            clique: found[held].transpose(
-                [[n for n in self.domain if n in held].index(name) for name in clique]
+            clique: found[frozenset(clique)].transpose(
+                [[n for n in self.domain if n in clique].index(name) for name in clique]
             )
-            for held, clique in wanted.items()
+            for clique in wanted
         }
 
     def records(self, places: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
@@ -196,8 +197,9 @@ class Histogram:
         before = float(self.weights[where].sum())
         self.weights[where] *= factor
         self.mass += (factor - 1) * before
-        # Lazy normalisation: only when the scale drifts, or rounding could be felt.
-        if not 1e-100 < self.mass < 1e100 or factor * before > 1e3 * self.mass:
+        # Lazy normalisation: only when the scale drifts, or when so much went that what is left of
+        # the difference is rounding.
+        if not 1e-100 < self.mass < 1e100 or before > 1e3 * self.mass:
             self.weights /= self.weights.sum()
             self.mass = float(self.weights.sum())
 

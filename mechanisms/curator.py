@@ -350,6 +350,41 @@ class Curator:
             for cell, value in zip(cells, noisy, strict=True)
         ]
 
+    def draw_signed(
+        self,
+        cliques: Sequence[Clique],
+        estimates: Mapping[Clique, ArrayLike],
+        cost: float,
+        *,
+        count: int = 1,
+        step: str = "draw",
+    ) -> list[tuple[Cell, int]]:
+        """`count` signed single queries, drawn with replacement by the exponential mechanism.
+
+        The score of (cell, sign) is sign * (count in the data - estimate), which changes by at most
+        1 under either relation. At scale b a draw has probability proportional to exp(score / b),
+        and all cost rho = count / (2 b^2) in zCDP, epsilon = 2 count / b.
+
+        Raises InvalidInput for wrong arguments, BudgetExceeded if cost is not available.
+        """
+        names = [self.domain.clique(clique, "candidate") for clique in cliques]
+        if not names or isinstance(count, bool) or count < 1:
+            raise InvalidInput(f"give cliques, and a count of 1 or more; got {count!r}")
+        tables = [self._estimate(clique, estimates).reshape(-1) for clique in names]
+        starts = np.cumsum([0, *(table.size for table in tables)])
+        counts = self._marginals(names)  # may refuse: before the charge
+        self.ledger.charge(step, f"{count} x exponential mechanism", cost)
+        exact = np.concatenate([counts[clique].reshape(-1) for clique in names])
+        scores = exact - np.concatenate(tables)
+        scale = 2 * count / cost if self.ledger.budget.pure else math.sqrt(count / (2 * cost))
+        found = self._noise.draws(np.concatenate([scores, -scores]), count, scale)
+        drawn = []
+        for place in found:
+            sign, cell = (1, place) if place < starts[-1] else (-1, place - int(starts[-1]))
+            owner = int(np.searchsorted(starts, cell, side="right")) - 1
+            drawn.append((Cell(names[owner], int(cell - starts[owner])), sign))
+        return drawn
+
     def choose_public(
         self,
         shares: Sequence[Mapping[Clique, ArrayLike]],

@@ -70,7 +70,7 @@ class HistogramSettings(QuerySettings, Protocol):
 
 
 def facts(measurements: Sequence[Measurement], total: float) -> list[Fact]:
-    """One fact a query: repeated measurements are merged by inverse variance.
+    """One fact a query: repeated measurements are merged by inverse variance, the latest is last.
 
     >>> twice = [Measurement(("a",), [4.0, 6.0], 1.0), Measurement(("a",), [7.0, 3.0], 2.0)]
     >>> [round(fact.answer, 2) for fact in facts(twice, 10.0)]
@@ -85,7 +85,7 @@ def facts(measurements: Sequence[Measurement], total: float) -> list[Fact]:
             cells = [Cell(clique, index)]
         weight = (total / m.stddev) ** 2
         for cell, value in zip(cells, m.values, strict=True):
-            old, sum_of_weights = merged.get(cell, (0.0, 0.0))
+            old, sum_of_weights = merged.pop(cell, (0.0, 0.0))
             merged[cell] = (old + weight * float(value) / total, sum_of_weights + weight)
     found = []
     for cell, (weighted, weight) in merged.items():
@@ -105,12 +105,14 @@ def run_histogram(
     *,
     public: Dataset | None = None,
     average: bool = False,
+    repeat: bool = False,
     seed: int = 0,
     progress: Callable[[Round[HistogramState, Any]], None] | None = None,
 ) -> Release:
     """Select, measure, update until the budget is spent.
 
-    `factor`: of the default number of rounds (`default_rounds`). `update(histogram, facts, latest,
+    `factor`: of the default number of rounds (`default_rounds`). `repeat`: whether a measured query
+    may be selected again. `update(histogram, facts, latest,
     rng)` changes the histogram in place; the last `latest` of the facts are this round's.
     """
     check_queries(curator, workload, settings)
@@ -129,7 +131,12 @@ def run_histogram(
     rounds = settings.rounds or _rounds(curator, workload, settings, total, factor)
     if settings.select == "queries":
         steps: Any = CellRounds(
-            curator, workload, rounds, settings.queries or 1, settings.select_share
+            curator,
+            workload,
+            rounds,
+            settings.queries or 1,
+            settings.select_share,
+            repeat=repeat,
         )
     else:
         steps = MarginalRounds(curator, workload, rounds, settings.select_share)

@@ -3,8 +3,9 @@
 Hardt, Ligett and McSherry (2012), with the practice of Liu et al., "Leveraging public data"
 (2021), C.3: weights are updated by past queries too, those whose noisy error is at least half of
 the current one's, in random order and with answers that are up to date; and the last iterate is
-the result. Both can be turned off. Selection by the exponential mechanism, Gaussian measurement.
-The sign of the update is that of Algorithm 1 there.
+the result. Both can be turned off. Without past queries a measured one may be selected again, as
+one step leaves most of its error; its answers are averaged. Selection by the exponential
+mechanism, Gaussian measurement. The sign of the update is that of Algorithm 1 there.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from pgmkit.errors import InvalidInput
 __all__ = ["Mwem", "check_choices", "multiplicative_weights", "mwem"]
 
 _ROUNDS = {"queries": 2.8, "marginals": 0.35}
-_ALONE = 3.5
+_ALONE = 2.0
 """Times as many rounds without past queries, as each round then moves one query only a little."""
 
 
@@ -92,6 +93,7 @@ def mwem(
         _ROUNDS[settings.select] * (1.0 if settings.past_queries else _ALONE),
         multiplicative_weights(settings.past_queries, settings.passes),
         average=settings.result == "average",
+        repeat=not settings.past_queries,
         seed=settings.seed,
         progress=progress,
     )

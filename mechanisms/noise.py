@@ -41,6 +41,10 @@ class Noise(Protocol):
         """
         ...
 
+    def draws(self, scores: NDArray[np.float64], count: int, scale: float) -> list[int]:
+        """`softmax` again and again, with replacement."""
+        ...
+
 
 class ExactNoise:
     """OpenDP's samplers."""
@@ -83,6 +87,10 @@ class ExactNoise:
         choose = dp.m.make_noisy_top_k(*space, zcdp, k=count, scale=scale)
         return [int(index) for index in choose(np.ascontiguousarray(scores))]
 
+    def draws(self, scores: NDArray[np.float64], count: int, scale: float) -> list[int]:
+        """See Noise.draws."""
+        return [self.softmax(scores, scale) for _ in range(count)]
+
     @staticmethod
     def _noisy(measurement: Any, counts: NDArray[np.int64]) -> NDArray[np.int64]:
         flat = np.ascontiguousarray(counts, dtype=np.int64).reshape(-1)
@@ -122,6 +130,12 @@ class SeededNoise:
         """See Noise.top."""
         noisy = scores / scale + self._rng.gumbel(size=scores.size)
         return [int(index) for index in np.argsort(-noisy)[:count]]
+
+    def draws(self, scores: NDArray[np.float64], count: int, scale: float) -> list[int]:
+        """See Noise.draws; by inversion."""
+        reached = np.cumsum(np.exp((scores - scores.max()) / scale))
+        at = np.searchsorted(reached, self._rng.random(count) * reached[-1], side="right")
+        return [int(index) for index in np.minimum(at, len(scores) - 1)]
 
     def _discrete_laplace(self, size: int, scale: float) -> NDArray[np.int64]:
         # The difference of two geometric variables.

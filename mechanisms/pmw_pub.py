@@ -86,6 +86,7 @@ def pmw_pub(
         multiplicative_weights(settings.past_queries, settings.passes),
         public=chosen,
         average=settings.result == "average",
+        repeat=not settings.past_queries,
         seed=settings.seed,
         progress=progress,
     )

@@ -158,14 +158,21 @@ class _Rounds:
 class CellRounds(_Rounds):
     """The select and measure steps of rounds of `count` single queries.
 
-    A measured query is not selected again.
+    A measured query is not selected again, unless `repeat`.
     """
 
     def __init__(
-        self, curator: Curator, workload: Workload, rounds: int, count: int, select_share: float
+        self,
+        curator: Curator,
+        workload: Workload,
+        rounds: int,
+        count: int,
+        select_share: float,
+        *,
+        repeat: bool = False,
     ) -> None:
         super().__init__(curator, workload, rounds, select_share)
-        self._count = count
+        self._count, self._repeat = count, repeat
         self._taken: set[Cell] = set()
 
     def select(self, estimates: Callable[[], Tables]) -> list[Cell] | None:
@@ -180,7 +187,8 @@ class CellRounds(_Rounds):
             exclude=self._taken,
             step=f"round {self._done}: select",
         )
-        self._taken.update(cells)
+        if not self._repeat:
+            self._taken.update(cells)
         return cells
 
     def measure(self, cells: Sequence[Cell]) -> list[Measurement]:

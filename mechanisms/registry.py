@@ -116,6 +116,20 @@ _ENTRIES = [
         consistent=False,
     ),
     Entry(
+        "dual-query",
+        "mechanisms.dual_query",
+        "dual_query",
+        "DualQuery",
+        "records that best respond to drawn queries; no measurement",
+    ),
+    Entry(
+        "fem",
+        "mechanisms.fem",
+        "fem",
+        "Fem",
+        "records that best respond to selected queries under perturbations",
+    ),
+    Entry(
         "mwem",
         "mechanisms.mwem",
         "mwem",

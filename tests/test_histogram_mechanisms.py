@@ -91,6 +91,27 @@ def test_facts_are_merged_and_inside_the_unit_interval() -> None:
     assert all(0 < f.answer < 1 and f.stddev == pytest.approx(0.2) for f in found)
 
 
+def test_a_query_measured_again_is_one_fact_and_the_latest() -> None:
+    again = [
+        Measurement(("a",), [4.0, 6.0], 1.0),
+        Measurement(("b",), [1.0], 1.0, np.array([[0.0, 1.0]])),
+        Measurement(("a",), [7.0], 2.0, np.array([[1.0, 0.0]])),
+    ]
+    found = facts(again, 10.0)
+    assert [f.cell for f in found] == [Cell(("a",), 1), Cell(("b",), 1), Cell(("a",), 0)]
+    assert found[-1].answer == pytest.approx((4 * 1 + 7 / 4) / (1 + 1 / 4) / 10)
+    assert found[-1].stddev == pytest.approx((1 + 1 / 4) ** -0.5 / 10)
+
+
+def test_only_without_past_queries_is_a_query_selected_again() -> None:
+    data, ones = DATA.project(["sex", "income"]), k_way(DATA.domain.project(["sex", "income"]), 1)
+    for past in (True, False):
+        options = Mwem(rounds=12, past_queries=past, one_way_share=0.0)
+        release = run(options, data, ones, 5.0, 1e-7, neighbours="replace-one", seed=0)
+        cells = {f.cell for f in facts(release.measurements, 1.0)}
+        assert (len(cells) == 12) == past
+
+
 @pytest.mark.parametrize("name", ["mwem", "pep", "pmw-pub"])
 @pytest.mark.parametrize("relation", NEIGHBOURS)
 @pytest.mark.parametrize("delta", [0.0, 1e-7])

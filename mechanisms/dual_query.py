@@ -1,0 +1,240 @@
+"""DualQuery: multiplicative weights over queries against best responding records.
+
+Gaboardi et al. (2014); McKenna, Sheldon and Miklau (2019), Algorithms 4 and 5. Queries are closed
+under negation: each cell of the workload's marginals counts with a sign. In round t + 1, s signed
+queries are drawn with probability proportional to
+
+    exp(+-eta sum_{r <= t} (q(D) - q(x_r))),
+
+and the best response is the record with the largest sum of drawn queries. With arg max the weights
+must grow where the data exceed the records: the printed algorithm has the opposite sign. The first
+round is free (uniform); a draw of round t + 1 is an exponential mechanism of epsilon 2 eta t / n.
+The release is the records of all rounds.
+
+`DualQueryLoss` is the negative log likelihood of what was drawn, a loss of `pgmkit.estimate`:
+log-sum-exp of linear functions less linear ones, so it is convex in the marginals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mechanisms.adaptive import Round
+from mechanisms.curator import Cell, Curator
+from mechanisms.families.histogram import HistogramModel, PublicSupport
+from mechanisms.oracle import Oracle
+from mechanisms.query_rounds import check_settings, measure_one_way
+from mechanisms.release import Release
+from mechanisms.workload import Workload
+from pgmkit.dataset import Dataset
+from pgmkit.domain import Clique, Domain
+from pgmkit.errors import InvalidInput
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+    Tables = Mapping[Clique, NDArray[np.float64]]
+
+__all__ = ["Draws", "DualQuery", "DualQueryLoss", "DualQueryRelease", "dual_query"]
+
+
+@dataclass(frozen=True)
+class Draws:
+    """One round: the signed queries that were drawn, and the record that answered best."""
+
+    queries: tuple[tuple[Cell, int], ...]
+    record: tuple[int, ...]
+
+
+@dataclass(frozen=True, repr=False)
+class DualQueryRelease(Release):
+    """A release with what `DualQueryLoss` needs: all draws, and the eta that was used.
+
+    (`save` keeps the records, not the draws.)
+    """
+
+    draws: tuple[Draws, ...] = ()
+    eta: float = 0.0
+
+
+@dataclass(frozen=True)
+class DualQuery:
+    """Settings of DualQuery; none may be chosen by looking at private data.
+
+    `eta`: the rate; rounds follow from it and the budget, and it is then lowered or raised a
+    little so that the budget is spent exactly. `samples`: s, queries a round. `one_way_share`: of
+    the budget, to estimate the number of rows where it is private. `most_rounds`: none above.
+    `seed`: of the first round's draws.
+    """
+
+    eta: float = 2.5
+    samples: int = 50
+    one_way_share: float = 0.05
+    most_rounds: int = 1000
+    seed: int = 0
+    rounds = None
+
+    def __post_init__(self) -> None:
+        check_settings(self, whole=["samples", "most_rounds"], positive=["eta"], fractions=[])
+
+
+def dual_query(
+    curator: Curator,
+    workload: Workload,
+    settings: DualQuery | None = None,
+    *,
+    progress: Callable[[Round[Any, Any]], None] | None = None,
+) -> DualQueryRelease:
+    """Spend all that remains of the Curator's budget on records for the workload.
+
+    Raises InvalidInput (before anything is spent) for a workload over another domain, or
+    one_way_share = 0 where the number of rows is private.
+    """
+    settings = settings or DualQuery()
+    domain = curator.domain
+    check_signed(curator, workload, settings.one_way_share)
+    share = 0.0 if curator.public_total is not None else settings.one_way_share
+    first, total = measure_one_way(curator, share)
+    weights = round_weights(curator, settings, total)
+    whole = curator.remaining
+    rng = np.random.default_rng(settings.seed)
+    oracle = Oracle(domain)
+    draws: list[Draws] = []
+    summed = {clique: np.zeros(domain.shape(clique)) for clique in workload.cliques}
+    for t in range(len(weights) + 1):
+        if t == 0:
+            queries = uniform_draws(domain, workload, settings.samples, rng)
+        else:
+            cost = curator.remaining if t == len(weights) else whole * weights[t - 1]
+            estimates = {clique: total * table / t for clique, table in summed.items()}
+            queries = curator.draw_signed(
+                workload.cliques, estimates, cost, count=settings.samples, step=f"round {t}: draw"
+            )
+        best = oracle.best([(cell, float(sign)) for cell, sign in queries], {})
+        draws.append(Draws(tuple(queries), tuple(best[name] for name in domain)))
+        for clique, table in summed.items():
+            table[tuple(best[name] for name in clique)] += 1
+        if progress is not None:
+            progress(Round(t, [cell for cell, _ in queries], tuple(first), None, None))
+    model = records_model(domain, [each.record for each in draws], total)
+    eta = used_eta(curator, settings, total, whole, len(weights))
+    return DualQueryRelease(
+        "dual-query", model, tuple(first), curator.ledger, settings, None, tuple(draws), eta
+    )
+
+
+def round_weights(curator: Curator, settings: DualQuery, total: float) -> list[float]:
+    """The share of the budget of each paid round; their number from eta.
+
+    In zCDP a round costs s (eta t / n)^2 / 2, in pure epsilon 2 s eta t / n.
+    """
+    power = 1 if curator.ledger.budget.pure else 2
+    unit = _unit(curator, settings, total)
+    spent, t = 0.0, 0
+    while t < settings.most_rounds:
+        spent += unit * (t + 1) ** power
+        if spent > curator.remaining and t >= 1:
+            break
+        t += 1
+    parts = np.arange(1, t + 1, dtype=np.float64) ** power
+    return [float(part) for part in parts / parts.sum()]
+
+
+def _unit(curator: Curator, settings: DualQuery, total: float) -> float:
+    rate = settings.eta / total
+    if curator.ledger.budget.pure:
+        return 2 * settings.samples * rate
+    return settings.samples * rate**2 / 2
+
+
+def used_eta(
+    curator: Curator, settings: DualQuery, total: float, whole: float, rounds: int
+) -> float:
+    """The eta at which so many rounds cost exactly the budget."""
+    pure = curator.ledger.budget.pure
+    parts = float((np.arange(1, rounds + 1, dtype=np.float64) ** (1 if pure else 2)).sum())
+    ratio = whole / (_unit(curator, settings, total) * parts)
+    return settings.eta * (ratio if pure else ratio**0.5)
+
+
+def check_signed(curator: Curator, workload: Workload, one_way_share: float) -> None:
+    """Raises InvalidInput for another domain, unequal weights, or a private total and no share."""
+    if workload.domain != curator.domain:
+        raise InvalidInput("the workload is over another domain than the data; build it from it")
+    if len(set(workload.weights)) > 1:
+        raise InvalidInput("the workload has unequal weights, which single queries do not use")
+    if one_way_share == 0 and curator.public_total is None:
+        raise InvalidInput(
+            "one_way_share must be above 0 where the number of rows is private (add/remove)"
+        )
+
+
+def uniform_draws(
+    domain: Domain, workload: Workload, count: int, rng: np.random.Generator
+) -> list[tuple[Cell, int]]:
+    """Signed queries drawn uniformly: the free first round."""
+    sizes = np.array([domain.size(clique) for clique in workload.cliques])
+    starts = np.cumsum([0, *sizes])
+    places = rng.integers(0, starts[-1], count)
+    owners = np.searchsorted(starts, places, side="right") - 1
+    signs = rng.choice([-1, 1], count)
+    return [
+        (Cell(workload.cliques[o], int(p - starts[o])), int(sign))
+        for o, p, sign in zip(owners, places, signs, strict=True)
+    ]
+
+
+def records_model(domain: Domain, records: Sequence[Sequence[int]], total: float) -> HistogramModel:
+    """The records of equal weight, as a histogram on the distinct ones."""
+    columns = np.array(records).T
+    data = Dataset(domain, dict(zip(domain, columns, strict=True)))
+    support, counts = PublicSupport.of(data)
+    return HistogramModel(support, counts, total)
+
+
+class DualQueryLoss:
+    """The negative log likelihood of a DualQuery release, of marginals in counts (Algorithm 5).
+
+    A loss for `pgmkit.estimate`; `measurements` there name the workload's cliques, all of which
+    must be given. `total`: the number of rows that the mechanism used.
+    """
+
+    def __init__(self, release: DualQueryRelease, workload: Workload) -> None:
+        self._release, self._cliques = release, workload.cliques
+        domain = workload.domain
+        sizes = [domain.size(clique) for clique in workload.cliques]
+        starts = dict(zip(workload.cliques, np.cumsum([0, *sizes]).tolist(), strict=False))
+        self._cells = sum(sizes)
+        satisfied = np.zeros((len(release.draws), self._cells))
+        self._drawn: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
+        for t, draws in enumerate(release.draws):
+            record = dict(zip(domain, draws.record, strict=True))
+            for clique in workload.cliques:
+                at = tuple(record[name] for name in clique)
+                index = int(np.ravel_multi_index(at, domain.shape(clique))) if at else 0
+                satisfied[t, starts[clique] + index] = 1
+            places = np.array([starts[cell.clique] + cell.index for cell, _ in draws.queries])
+            signs = np.array([sign for _, sign in draws.queries])
+            self._drawn.append((places, signs))
+        self._reached = np.cumsum(satisfied, axis=0)
+        self.total = release.model.total
+
+    def __call__(self, marginals: Mapping[Clique, torch.Tensor]) -> torch.Tensor:
+        """The loss; differentiable."""
+        import torch
+
+        y = torch.cat([marginals[clique].reshape(-1) for clique in self._cliques]) / self.total
+        loss = y.new_zeros(())
+        for t in range(1, len(self._drawn)):
+            reached = torch.as_tensor(self._reached[t - 1], dtype=y.dtype, device=y.device)
+            scores = self._release.eta * (t * y - reached)
+            places, signs = self._drawn[t]
+            drawn = scores[torch.as_tensor(places)] * torch.as_tensor(signs, dtype=y.dtype)
+            normaliser = torch.logsumexp(torch.cat([scores, -scores]), dim=0)
+            loss = loss + len(places) * normaliser - drawn.sum()
+        return loss

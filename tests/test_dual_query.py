@@ -1,0 +1,186 @@
+"""DualQuery, its likelihood, FEM and the oracle: against enumeration, exact laws and charges."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from pricing import CellPriced, total_variation
+
+from mechanisms import run
+from mechanisms.budget import Budget
+from mechanisms.census import census
+from mechanisms.curator import NEIGHBOURS, Cell, Curator
+from mechanisms.dual_query import DualQuery, DualQueryLoss, dual_query
+from mechanisms.fem import Fem, fem
+from mechanisms.oracle import Oracle
+from mechanisms.workload import Workload, k_way
+from pgmkit import Domain, InvalidInput, Measurement, estimate
+
+DATA = census(3000).project(["sex", "work", "income"])
+PAIRS = k_way(DATA.domain, 2)
+SMALL = Domain({"a": 2, "b": 3, "c": 2, "d": 3})
+
+
+def worth(record: dict[str, int], queries: list, bonus: dict[str, np.ndarray]) -> float:
+    value = sum(float(values[record[name]]) for name, values in bonus.items())
+    for cell, weight in queries:
+        codes = np.unravel_index(cell.index, SMALL.shape(cell.clique))
+        value += weight * all(record[n] == c for n, c in zip(cell.clique, codes, strict=True))
+    return value
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_oracle_finds_the_best_record_in_every_way(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    cliques = [c for k in (1, 2, 3) for c in itertools.permutations(SMALL, k)]
+    queries = []
+    for _ in range(rng.integers(1, 12)):
+        clique = cliques[rng.integers(len(cliques))]
+        cell = Cell(clique, int(rng.integers(SMALL.size(clique))))
+        queries.append((cell, float(rng.choice([-1.0, 1.0, 0.5]))))
+    bonus = {n: rng.random(s) for n, s in SMALL.sizes.items()} if seed % 2 else {}
+    oracle = Oracle(SMALL)
+    every = [
+        dict(zip(SMALL, codes, strict=True))
+        for codes in itertools.product(*map(range, SMALL.shape()))
+    ]
+    best = max(worth(record, queries, bonus) for record in every)
+    tables = oracle._tables(queries, bonus)
+    for found in [
+        oracle.best(queries, bonus),
+        oracle._by_max_product(tables),
+        oracle._by_integer_program(queries, bonus),
+    ]:
+        assert worth(found, queries, bonus) == pytest.approx(best, abs=1e-6)
+
+
+def test_signed_draws_follow_the_exponential_mechanism() -> None:
+    curator = Curator(DATA, Budget(1e4, 1e-6), neighbours="replace-one", seed=0)
+    counts = DATA.marginal(("sex", "income")).astype(float)
+    estimates = {("sex", "income"): counts - np.linspace(-3, 3, counts.size).reshape(counts.shape)}
+    draws, cost = 40_000, 40_000 / (2 * 2.0**2)
+    drawn = curator.draw_signed([("sex", "income")], estimates, cost, count=draws)
+    scores = np.concatenate([np.linspace(-3, 3, counts.size), -np.linspace(-3, 3, counts.size)])
+    law = np.exp(scores / 2.0)
+    law /= law.sum()
+    found = np.zeros(2 * counts.size)
+    for cell, sign in drawn:
+        found[cell.index + (0 if sign > 0 else counts.size)] += 1
+    chi_square = ((found - draws * law) ** 2 / (draws * law)).sum()
+    assert chi_square < 2 * counts.size + 5 * math.sqrt(4 * counts.size)
+
+
+class DrawPriced(CellPriced):
+    """Signed draws change by at most one."""
+
+    def draws(self, scores: np.ndarray, count: int, scale: float) -> list[int]:
+        each = 2 / scale if self.pure else (2 / scale) ** 2 / 8
+        self.costs.append(count * each)
+        self.exact.append(scores)
+        return super().draws(scores, count, scale)
+
+
+@pytest.mark.parametrize("mechanism", [dual_query, fem])
+@pytest.mark.parametrize("relation", NEIGHBOURS)
+@pytest.mark.parametrize("delta", [0.0, 1e-7])
+def test_draws_match_charges(mechanism: object, relation: str, delta: float) -> None:
+    curator = Curator(DATA, Budget(1.0, delta), neighbours=relation)
+    noise = DrawPriced(relation, pure=delta == 0)
+    curator._noise = noise
+    release = mechanism(curator, PAIRS)
+    assert noise.costs == pytest.approx([e.cost for e in release.ledger.entries], rel=1e-9)
+    assert math.fsum(noise.costs) == pytest.approx(curator.ledger.budget.total, rel=1e-9)
+    if mechanism is dual_query:
+        # Round t + 1 draws with probability proportional to exp(eta t (share in the data - ...)).
+        spent = [e.cost for e in release.ledger.entries if "draw" in e.step]
+        assert len(release.draws) == len(spent) + 1
+        total, s = release.model.total, release.settings.samples
+        for t, cost in enumerate(spent, 1):
+            rate = release.eta * t / total
+            assert cost == pytest.approx(s * (2 * rate if delta == 0 else rate**2 / 2), rel=1e-6)
+
+
+def small_release():
+    curator = Curator(DATA, Budget(8.0, 1e-7), neighbours="replace-one", seed=0)
+    return dual_query(curator, PAIRS, DualQuery(eta=2.0, samples=20))
+
+
+def test_the_likelihood_is_that_of_the_draws() -> None:
+    release = small_release()
+    loss = DualQueryLoss(release, PAIRS)
+    tables = {c: torch.as_tensor(DATA.marginal(c).astype(float)) for c in PAIRS.cliques}
+    expected = 0.0
+    reached = {c: np.zeros(DATA.domain.shape(c)) for c in PAIRS.cliques}
+    for t, draws in enumerate(release.draws):
+        if t > 0:
+            law = {}
+            for c in PAIRS.cliques:
+                gap = t * DATA.marginal(c) / 3000 - reached[c]
+                for index, value in enumerate(gap.ravel()):
+                    law[Cell(c, index), 1] = math.exp(release.eta * value)
+                    law[Cell(c, index), -1] = math.exp(-release.eta * value)
+            norm = math.fsum(law.values())
+            expected -= sum(math.log(law[query] / norm) for query in draws.queries)
+        record = dict(zip(DATA.domain, draws.record, strict=True))
+        for c in PAIRS.cliques:
+            reached[c][tuple(record[n] for n in c)] += 1
+    assert float(loss(tables)) == pytest.approx(expected, rel=1e-9)
+    for table in tables.values():
+        table.requires_grad_()
+    value = loss(tables)
+    (gradient,) = torch.autograd.grad(value, tables["sex", "work"])
+    step = torch.zeros_like(gradient)
+    step[0, 1] = 1e-2
+    with torch.no_grad():
+        moved = dict(tables)
+        moved["sex", "work"] = tables["sex", "work"] + step
+        up = float(loss(moved))
+        moved["sex", "work"] = tables["sex", "work"] - step
+        down = float(loss(moved))
+    assert (up - down) / 2e-2 == pytest.approx(float(gradient[0, 1]), rel=1e-4, abs=1e-7)
+
+
+def test_a_graphical_model_of_the_draws_beats_the_records() -> None:
+    release = small_release()
+    named = [Measurement(c, np.zeros(DATA.domain.size(c)), 1.0) for c in PAIRS.cliques]
+    model = estimate(
+        DATA.domain,
+        named,
+        total=3000,
+        loss=DualQueryLoss(release, PAIRS),
+        method="mirror_descent",
+        max_seconds=5,
+    )
+    assert total_variation(DATA, model, PAIRS) < total_variation(DATA, release.model, PAIRS)
+
+
+@pytest.mark.parametrize("name", ["dual-query", "fem"])
+def test_more_budget_gives_better_records(name: str) -> None:
+    errors = []
+    for epsilon in (0.05, 20.0):
+        release = run(name, DATA, PAIRS, epsilon, 1e-7, neighbours="replace-one", seed=0)
+        errors.append(total_variation(DATA, release.model, PAIRS))
+    assert errors[1] < 0.7 * errors[0]
+
+
+def test_refusals_come_before_spending() -> None:
+    for make in [
+        lambda: DualQuery(eta=0.0),
+        lambda: DualQuery(samples=0),
+        lambda: Fem(noise=float("nan")),
+        lambda: Fem(rounds=0),
+    ]:
+        with pytest.raises(InvalidInput):
+            make()
+    for mechanism, settings in [(dual_query, DualQuery), (fem, Fem)]:
+        for workload, options, relation, message in [
+            (k_way(census(5).domain, 2), {}, "replace-one", "another domain"),
+            (Workload(DATA.domain, PAIRS.cliques, [1, 2, 3]), {}, "replace-one", "unequal"),
+            (PAIRS, {"one_way_share": 0.0}, "add/remove", "above 0"),
+        ]:
+            curator = Curator(DATA, Budget(1.0, 1e-7), neighbours=relation, seed=0)
+            with pytest.raises(InvalidInput, match=message):
+                mechanism(curator, workload, settings(**options))
+            assert curator.ledger.spent == 0

@@ -7,13 +7,14 @@ through a Curator, `update` must be built in a scope that does not have the data
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from pgmkit.measurement import Measurement
 
-__all__ = ["Round", "adapt"]
+__all__ = ["Round", "adapt", "round_reports"]
 
 Model = TypeVar("Model")
 Pick = TypeVar("Pick")
@@ -67,3 +68,23 @@ def adapt(
         if progress is not None:
             progress(last)
     return model, taken
+
+
+@contextmanager
+def round_reports(
+    progress: bool | Callable[[Round[Any, Any]], None] | None,
+) -> Iterator[Callable[[Round[Any, Any]], None] | None]:
+    """What is called after each round: the callable, or a bar on a terminal, silent in a pipe."""
+    if progress is not True:
+        yield progress or None
+        return
+    from tqdm import tqdm
+
+    with tqdm(disable=None, unit="round") as bar:
+
+        def show(finished: Round[Any, Any]) -> None:
+            if finished.measurements:
+                bar.set_postfix_str(" x ".join(finished.measurements[-1].clique))
+            bar.update()
+
+        yield show

@@ -35,6 +35,7 @@ __all__ = ["Pep", "entropy_projection", "pep"]
 _ROUNDS = {"queries": 1.4, "marginals": 0.35}
 # Public data leave less to find: fewer rounds, each with less noise.
 _PUBLIC_ROUNDS = 0.25
+_GAMMA, _PUBLIC_GAMMA = 0.5, 2.0
 _LEAST = 1e-12
 
 
@@ -44,7 +45,8 @@ class Pep:
 
     `rounds`, `queries`, `one_way_share`, `select_share`, `select` as in `Mwem`; by section 3.1
     alpha = 0.67 selection gets 0.8 of a round's zCDP. `steps`: projections a round at most
-    (Tmax). `gamma`: the error that is left alone, in units of the answer's noise.
+    (Tmax). `gamma`: the error that is left alone, in units of the answer's noise; None for 0.5, or
+    2 with public records, which are nearer to the truth than small noisy differences.
     """
 
     rounds: int | None = None
@@ -53,11 +55,14 @@ class Pep:
     select_share: float = 0.8
     select: Literal["queries", "marginals"] = "queries"
     steps: int = 100
-    gamma: float = 0.5
+    gamma: float | None = None
 
     def __post_init__(self) -> None:
         check_settings(
-            self, whole=["queries", "steps"], positive=["gamma"], fractions=["select_share"]
+            self,
+            whole=["queries", "steps"],
+            positive=[] if self.gamma is None else ["gamma"],
+            fractions=["select_share"],
         )
         check_choices(self)
 
@@ -77,13 +82,14 @@ def pep(
     ModelTooLarge for a domain that is too large.
     """
     settings = settings or Pep()
+    gamma = settings.gamma or (_GAMMA if public is None else _PUBLIC_GAMMA)
     return run_histogram(
         "pep",
         curator,
         workload,
         settings,
         _ROUNDS[settings.select] * (1.0 if public is None else _PUBLIC_ROUNDS),
-        entropy_projection(settings.steps, settings.gamma),
+        entropy_projection(settings.steps, gamma),
         public=public,
         progress=progress,
     )

@@ -6,10 +6,11 @@ import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from mechanisms.adaptive import Round, round_reports
 from mechanisms.budget import Budget
 from mechanisms.curator import Curator
 from mechanisms.registry import named, run_on
@@ -23,9 +24,6 @@ from pgmkit.estimation import estimate
 from pgmkit.frames import FrameForm, counts_of, encode
 from pgmkit.model import GraphicalModel
 from pgmkit.schema import Numeric, OpenCategorical, Schema
-
-if TYPE_CHECKING:
-    from mechanisms.adaptive import Round
 
 __all__ = ["choose_mechanism", "synthesize", "table_workload"]
 
@@ -53,7 +51,7 @@ def synthesize(
     target: str | None = None,
     public: Any = None,
     seed: int | np.random.Generator | None = None,
-    progress: Callable[[Round[Any, Any]], None] | None = None,
+    progress: bool | Callable[[Round[Any, Any]], None] | None = None,
 ) -> TableRelease:
     """Spend an (epsilon, delta) budget on private records; records, tables and answers come out.
 
@@ -70,7 +68,8 @@ def synthesize(
             pairs of columns are measured together with it.
         public: records of the same columns that need no protection, for mechanisms that use them.
         seed: reproducible noise: INSECURE, for tests and simulations only.
-        progress: called with each finished round of a mechanism that has rounds.
+        progress: True for a bar of rounds on a terminal, or a callable that gets each finished
+            round of a mechanism that has rounds.
 
     With constraints in the schema the final model gives ruled out records probability zero, which
     needs a mechanism with a graphical model.
@@ -111,7 +110,8 @@ def synthesize(
             "mwem+pgm, or take the constraints out"
         )
     others = None if public is None else _counts_in_memory(public, schema)
-    release = run_on(curator, entry, chosen, wanted, public=others, progress=progress)
+    with round_reports(progress) as report:
+        release = run_on(curator, entry, chosen, wanted, public=others, progress=report)
     return TableRelease(_constrained(release, schema), schema, form, reason)
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -18,9 +16,6 @@ from mechanisms.cli.options import (
     settings_of,
     writable,
 )
-
-if TYPE_CHECKING:
-    from mechanisms.adaptive import Round
 
 __all__ = ["demo", "mechanisms", "plan", "synth"]
 
@@ -40,6 +35,7 @@ def demo(
 ) -> None:
     """MWEM+PGM on built-in census-like data, which is public."""
     target = writable(out)
+    from mechanisms.adaptive import round_reports
     from mechanisms.census import census
     from mechanisms.demo import report
     from mechanisms.registry import run
@@ -55,7 +51,7 @@ def demo(
     rng = generator(seed)
     if rng is not None:
         click.echo(_INSECURE, err=True)
-    with _bar() as progress:
+    with round_reports(True) as progress:
         release = run(
             "mwem+pgm",
             data,
@@ -141,6 +137,7 @@ def plan(
 @click.option("--public", type=click.Path(exists=True, dir_okay=False), help="Public records.")
 @click.option("--out", help="Where the synthetic records go (CSV or parquet).")
 @click.option("--save", help="Where the release goes: model, noisy values, ledger (one file).")
+@click.option("--report", "page", help="Where an HTML report goes (see `pgmkit report`).")
 @click.option("--rows", type=click.IntRange(1), help="Records to write [default: as estimated].")
 @click.option("--ignore-extra-columns", is_flag=True, help="Ignore columns not in the schema.")
 @as_json
@@ -158,6 +155,7 @@ def synth(
     public: str | None,
     out: str | None,
     save: str | None,
+    page: str | None,
     rows: int | None,
     ignore_extra_columns: bool,
     json_out: bool,
@@ -176,7 +174,7 @@ def synth(
 
     if out is None and save is None:
         raise InvalidInput("nothing to write: give --out for records, --save for the release")
-    targets = [None if path is None else writable(path) for path in (out, save)]
+    targets = [None if path is None else writable(path) for path in (out, save, page)]
     described = read_schema(schema)
     chosen = settings_of(mechanism, settings)
     entry = None if mechanism == "auto" else named(mechanism, **chosen)[0]
@@ -191,21 +189,20 @@ def synth(
     others: Any = None if public is None else read(public, described, ignore_extra=True)
     if rng is not None:
         click.echo(_INSECURE, err=True)
-    with _bar() as progress:
-        release = synthesize(
-            records,
-            described,
-            epsilon=epsilon,
-            delta=delta,
-            neighbours=neighbours,
-            mechanism=mechanism,
-            settings=chosen,
-            workload=k,
-            target=target,
-            public=others,
-            seed=rng,
-            progress=progress,
-        )
+    release = synthesize(
+        records,
+        described,
+        epsilon=epsilon,
+        delta=delta,
+        neighbours=neighbours,
+        mechanism=mechanism,
+        settings=chosen,
+        workload=k,
+        target=target,
+        public=others,
+        seed=rng,
+        progress=True,
+    )
     if targets[1] is not None:
         release.save(targets[1])
     written = 0
@@ -216,9 +213,16 @@ def synth(
         synthetic = release.codes(rows, seed=draw)
         write_file(targets[0], release.schema.decode(synthetic, draw))
         written = len(synthetic)
+    if targets[2] is not None:
+        from mechanisms.report import html
+        from pgmkit.files import atomic_writer
+
+        with atomic_writer(targets[2]) as file:
+            file.write(html(release).encode("utf-8"))
     lines = [f"{release.mechanism}: {release.reason}", str(release.ledger)]
     lines += [f"wrote {out}: {written} synthetic records"] if out else []
     lines += [f"wrote {save}: the release; try `pgmkit query {save} ...`"] if save else []
+    lines += [f"wrote {page}: the report"] if page else []
     emit(
         {
             "mechanism": release.mechanism,
@@ -227,21 +231,8 @@ def synth(
             "records": written,
             "out": out,
             "save": save,
+            "report": page,
         },
         "\n".join(lines),
         json_out,
     )
-
-
-@contextmanager
-def _bar() -> Iterator[Callable[[Round[Any, Any]], None]]:
-    """A bar of finished rounds on a terminal, nothing in a pipe."""
-    from tqdm import tqdm
-
-    with tqdm(disable=None, unit="round") as bar:
-
-        def show(finished: Round[Any, Any]) -> None:
-            bar.set_postfix_str(" x ".join(finished.measurements[0].clique))
-            bar.update()
-
-        yield show

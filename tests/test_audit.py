@@ -1,0 +1,95 @@
+"""An audit: the epsilon that thousands of runs on two neighbouring data sets show, and the claim.
+
+The adversary knows both data sets and the settings, sees every noisy value of a release, and tests
+by the likelihood ratio of the measured cells. With probability 99.9% the true epsilon (at the
+claim's delta) is above the bound. The same audit catches a mechanism whose noise is half of what
+it charges for.
+"""
+
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import beta
+
+from mechanisms.budget import Budget
+from mechanisms.curator import Curator
+from mechanisms.noise import SeededNoise
+from mechanisms.registry import named, run_on
+from mechanisms.release import Release
+from mechanisms.workload import k_way
+from pgmkit import Dataset, Domain
+
+DOMAIN = Domain({"a": 2, "b": 2})
+PAIRS = k_way(DOMAIN, 2)
+RNG = np.random.default_rng(0)
+WITHOUT = {name: RNG.integers(0, 2, 20) for name in DOMAIN}
+ONE_MORE = {"a": 1, "b": 1}
+DATA = Dataset(DOMAIN, WITHOUT)
+NEIGHBOUR = Dataset(DOMAIN, {name: np.append(WITHOUT[name], ONE_MORE[name]) for name in DOMAIN})
+CLAIM = Budget(2.0, 0.05)
+# Little goes to selection, so that most of the budget is for the values that the audit looks at.
+SETTINGS = {
+    "pep": {"rounds": 1, "select": "marginals", "select_share": 0.1, "steps": 2},
+    "mwem+pgm": {"rounds": 1, "select_share": 0.1},
+    "aim": {},
+    "gem": {
+        **{"rounds": 1, "select": "marginals", "alpha": 0.25, "one_way_share": 0.2},
+        **{"rows": 2, "hidden": (2,), "noise_width": 2, "steps": 1},
+    },
+}
+
+
+class Halved(SeededNoise):
+    """The mistake to catch: half the noise that is charged for."""
+
+    def gaussian(self, counts: np.ndarray, scale: float) -> np.ndarray:
+        return super().gaussian(counts, scale / 2)
+
+
+def evidence(release: Release) -> float:
+    """The log likelihood ratio of the measured cells that one more record would raise."""
+    ratio = 0.0
+    for m in release.measurements:
+        truth = DATA.marginal(m.clique).ravel()
+        cell = int(np.ravel_multi_index([ONE_MORE[n] for n in m.clique], DOMAIN.shape(m.clique)))
+        matrix = np.eye(truth.size) if m.matrix is None else np.asarray(m.matrix.todense())
+        moved = matrix[:, cell]
+        ratio += float(moved @ (m.values - matrix @ truth) - moved @ moved / 2) / m.stddev**2
+    return ratio
+
+
+def lower_bound(name: str, noise: type[SeededNoise], runs: int) -> float:
+    """A lower bound of epsilon at the claim's delta: Clopper-Pearson, 99.9%."""
+    entry, settings = named(name, **SETTINGS[name])
+    seen: list[np.ndarray] = []
+    for data, offset in [(DATA, 0), (NEIGHBOUR, 10**6)]:
+        ratios = []
+        for i in range(runs):
+            curator = Curator(data, CLAIM, neighbours="add/remove", seed=0)
+            curator._noise = noise(np.random.default_rng(offset + i))
+            ratios.append(evidence(run_on(curator, entry, settings, PAIRS)))
+        seen.append(np.array(ratios))
+    # The threshold comes from other runs than those that are counted.
+    some = runs // 4
+    threshold = np.quantile(seen[0][:some], 0.97)
+    kept = runs - some
+    false_alarms = int((seen[0][some:] > threshold).sum())
+    hits = int((seen[1][some:] > threshold).sum())
+    highest = float(beta.ppf(0.9995, false_alarms + 1, kept - false_alarms))
+    lowest = float(beta.ppf(0.0005, hits, kept - hits + 1)) if hits else 0.0
+    return math.log(max(lowest - CLAIM.delta, 1e-12) / highest)
+
+
+def test_pep_keeps_its_promise_and_a_broken_one_is_caught() -> None:
+    assert lower_bound("pep", SeededNoise, 4000) < CLAIM.epsilon
+    assert lower_bound("pep", Halved, 4000) > CLAIM.epsilon
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_promise_is_kept_and_every_broken_one_is_caught(name: str) -> None:
+    honest = lower_bound(name, SeededNoise, 3000)
+    broken = lower_bound(name, Halved, 3000)
+    print(f"{name}: honest {honest:.2f}, halved noise {broken:.2f}, claim {CLAIM.epsilon}")
+    assert honest < CLAIM.epsilon < broken

@@ -11,7 +11,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
@@ -252,6 +252,7 @@ class Curator:
         *,
         penalties: Sequence[float] | None = None,
         weights: Sequence[float] | None = None,
+        law: Literal["exponential mechanism", "permute-and-flip"] = "exponential mechanism",
         step: str = "select",
     ) -> Clique:
         """A candidate that the estimates answer badly, by the exponential mechanism.
@@ -259,7 +260,8 @@ class Curator:
         The score of clique c is weight_c (||marginal_c(data) - estimates[c]||_1 - penalty_c), so
         its sensitivity is the largest weight times the relation's `l1`. `estimates`, `penalties`
         (default 0) and `weights` (default 1, above 0) must not depend on the data but through
-        earlier answers of this Curator. In zCDP the mechanism costs epsilon^2 / 8.
+        earlier answers of this Curator. In zCDP the mechanism costs epsilon^2 / 8. Permute-and-flip
+        errs less at the same epsilon, but costs epsilon^2 / 2 in zCDP: it pays with a pure budget.
 
         Raises InvalidInput for wrong arguments, BudgetExceeded if cost is not available.
         """
@@ -271,12 +273,23 @@ class Curator:
         weight = _numbers("weights", weights, 1.0, len(cliques))
         if weight.min() <= 0:
             raise InvalidInput(f"weights must be above 0, got {float(weight.min())!r}")
+        if law not in ("exponential mechanism", "permute-and-flip"):
+            raise InvalidInput(
+                f"law must be 'exponential mechanism' or 'permute-and-flip', got {law!r}"
+            )
         counts = self._marginals(cliques)  # may refuse: before the charge
-        self.ledger.charge(step, "exponential mechanism", cost)
+        self.ledger.charge(step, law, cost)
         errors = np.array(
             [np.abs(counts[c] - table).sum() for c, table in zip(cliques, tables, strict=True)]
         )
-        return cliques[self._select(weight * (errors - penalty), weight.max(), cost)]
+        scores = weight * (errors - penalty)
+        sensitivity = weight.max() * self.neighbours.l1
+        pure = self.ledger.budget.pure
+        if law == "permute-and-flip":
+            epsilon = cost if pure else math.sqrt(2 * cost)
+            return cliques[self._noise.flip(scores, 2 * sensitivity / epsilon)]
+        epsilon = cost if pure else math.sqrt(8 * cost)
+        return cliques[self._noise.softmax(scores, 2 * sensitivity / epsilon)]
 
     def choose_cells(
         self,
@@ -480,12 +493,6 @@ class Curator:
         from scipy.sparse import csr_array
 
         return csr_array(([1.0], ([0], [cell.index])), (1, self.domain.size(cell.clique)))
-
-    def _select(self, scores: NDArray[np.float64], weight: float, cost: float) -> int:
-        sensitivity = weight * self.neighbours.l1
-        # epsilon = cost for a pure budget, sqrt(8 rho) in zCDP; scale = 2 sensitivity / epsilon.
-        epsilon = cost if self.ledger.budget.pure else math.sqrt(8 * cost)
-        return self._noise.softmax(scores, 2 * sensitivity / epsilon)
 
     def _estimate(
         self, clique: Clique, estimates: Mapping[Clique, ArrayLike]

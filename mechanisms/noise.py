@@ -35,6 +35,13 @@ class Noise(Protocol):
         """An index with probability proportional to exp(score/scale): the exponential mechanism."""
         ...
 
+    def flip(self, scores: NDArray[np.float64], scale: float) -> int:
+        """Permute-and-flip: candidates in random order, each kept with probability
+        exp((score - best)/scale), until one is; the same law as the largest of the scores plus
+        exponential noise.
+        """
+        ...
+
     def top(self, scores: NDArray[np.float64], count: int, scale: float) -> list[int]:
         """The `count` largest of the scores plus Gumbel noise: `softmax` again and again without
         replacement, in one pass.
@@ -77,6 +84,13 @@ class ExactNoise:
         # under pure DP it adds exponential noise, which is permute-and-flip: another law,
         # another price in zCDP.
         choose = dp.m.make_noisy_max(*space, dp.zero_concentrated_divergence(), scale=scale)
+        return int(choose(scores.tolist()))
+
+    def flip(self, scores: NDArray[np.float64], scale: float) -> int:
+        """See Noise.flip."""
+        dp = self._dp
+        space = dp.vector_domain(dp.atom_domain(T=float, nan=False)), dp.linf_distance(T=float)
+        choose = dp.m.make_noisy_max(*space, dp.max_divergence(), scale=scale)
         return int(choose(scores.tolist()))
 
     def top(self, scores: NDArray[np.float64], count: int, scale: float) -> list[int]:
@@ -125,6 +139,10 @@ class SeededNoise:
     def softmax(self, scores: NDArray[np.float64], scale: float) -> int:
         """See Noise.softmax."""
         return int(np.argmax(scores / scale + self._rng.gumbel(size=scores.size)))
+
+    def flip(self, scores: NDArray[np.float64], scale: float) -> int:
+        """See Noise.flip."""
+        return int(np.argmax(scores / scale + self._rng.exponential(size=scores.size)))
 
     def top(self, scores: NDArray[np.float64], count: int, scale: float) -> list[int]:
         """See Noise.top."""

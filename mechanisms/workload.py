@@ -6,11 +6,15 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 
-__all__ = ["Workload", "downward_closure", "k_way"]
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["Workload", "downward_closure", "k_way", "random_k_way", "target_biased"]
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,39 @@ def k_way(domain: Domain, k: int) -> Workload:
     if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= len(domain):
         raise InvalidInput(f"k must be a whole number from 1 to {len(domain)}, got {k!r}")
     return Workload(domain, itertools.combinations(domain.attributes, k))
+
+
+def target_biased(domain: Domain, k: int, target: str, factor: float = 4.0) -> Workload:
+    """All marginals over exactly k attributes; those that hold `target` weigh `factor` times more.
+
+    Raises InvalidInput for an unknown target, or a factor that is not a finite number above 0.
+
+    >>> target_biased(Domain({"a": 2, "b": 3, "c": 4}), 2, "a").weights
+    (4.0, 4.0, 1.0)
+    """
+    if target not in domain:
+        raise InvalidInput(
+            f"target {target!r} is no attribute; attributes are {', '.join(domain.attributes)}"
+        )
+    plain = k_way(domain, k)
+    return Workload(domain, plain.cliques, [factor if target in c else 1.0 for c in plain.cliques])
+
+
+def random_k_way(domain: Domain, k: int, count: int, seed: int | np.random.Generator) -> Workload:
+    """`count` of the marginals over exactly k attributes, drawn without replacement.
+
+    Raises InvalidInput for a count below 1 or above their number.
+
+    >>> len(random_k_way(Domain({"a": 2, "b": 3, "c": 4}), 2, 2, seed=0))
+    2
+    """
+    import numpy as np
+
+    every = k_way(domain, k).cliques
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= len(every):
+        raise InvalidInput(f"count must be a whole number from 1 to {len(every)}, got {count!r}")
+    places = np.random.default_rng(seed).choice(len(every), size=count, replace=False)
+    return Workload(domain, [every[place] for place in sorted(places.tolist())])
 
 
 def downward_closure(workload: Workload) -> tuple[Clique, ...]:

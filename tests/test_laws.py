@@ -1,0 +1,80 @@
+"""Permute-and-flip against its own exact law (not the exponential mechanism's), and its price."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from mechanisms.budget import Budget
+from mechanisms.census import census
+from mechanisms.curator import NEIGHBOURS, Curator
+from mechanisms.noise import ExactNoise, SeededNoise
+from mechanisms.workload import k_way, random_k_way, target_biased
+from pgmkit import Domain, InvalidInput
+
+SCORES = np.array([3.0, 2.0, 2.5, -1.0])
+DATA = census(300).project(["sex", "work", "income"])
+PAIRS = k_way(DATA.domain, 2)
+
+
+def flip_law(scores: np.ndarray, scale: float) -> np.ndarray:
+    """McKenna and Sheldon (2020): q_r sum over S, others, of (-1)^|S| prod q_s / (|S| + 1)."""
+    q = np.exp((scores - scores.max()) / scale)
+    law = []
+    for r in range(len(q)):
+        others = [s for s in range(len(q)) if s != r]
+        terms = [
+            (-1) ** k * math.prod(q[s] for s in chosen) / (k + 1)
+            for k in range(len(others) + 1)
+            for chosen in itertools.combinations(others, k)
+        ]
+        law.append(q[r] * math.fsum(terms))
+    return np.array(law)
+
+
+@pytest.mark.parametrize(("noise", "draws"), [(SeededNoise, 60_000), (ExactNoise, 4_000)])
+def test_permute_and_flip_has_its_own_law(noise: type, draws: int) -> None:
+    sampler = noise(np.random.default_rng(0)) if noise is SeededNoise else noise()
+    law = flip_law(SCORES, 2.0)
+    assert law.sum() == pytest.approx(1)
+    found = np.bincount([sampler.flip(SCORES, 2.0) for _ in range(draws)], minlength=4)
+    chi_square = ((found - draws * law) ** 2 / (draws * law)).sum()
+    assert chi_square < 21  # 3 degrees of freedom, one in ten thousand
+    softmax = np.exp(SCORES / 2.0) / np.exp(SCORES / 2.0).sum()
+    wrong = ((found - draws * softmax) ** 2 / (draws * softmax)).sum()
+    assert wrong > 21
+
+
+@pytest.mark.parametrize("relation", NEIGHBOURS)
+@pytest.mark.parametrize("delta", [0.0, 1e-6])
+def test_permute_and_flip_costs_half_the_square_in_zcdp(relation: str, delta: float) -> None:
+    curator = Curator(DATA, Budget(1.0, delta), neighbours=relation, seed=0)
+    scales = []
+    flip = curator._noise.flip
+    curator._noise.flip = lambda scores, scale: scales.append(scale) or flip(scores, scale)
+    cost = curator.remaining / 2
+    estimates = {c: np.ones(DATA.domain.shape(c)) for c in PAIRS.cliques}
+    curator.choose(PAIRS.cliques, estimates, cost, law="permute-and-flip")
+    epsilon = 2 * NEIGHBOURS[relation].l1 / scales[0]
+    assert cost == pytest.approx(epsilon if delta == 0 else epsilon**2 / 2)
+    assert curator.ledger.entries[0].mechanism == "permute-and-flip"
+    with pytest.raises(InvalidInput, match="law must be"):
+        curator.choose(PAIRS.cliques, estimates, cost, law="best")
+
+
+def test_biased_and_random_workloads() -> None:
+    domain = Domain({n: 2 for n in "abcde"})
+    biased = target_biased(domain, 3, "c", factor=2.5)
+    assert len(biased) == 10 and sum(w == 2.5 for w in biased.weights) == 6
+    some = random_k_way(domain, 2, 4, seed=3)
+    assert some == random_k_way(domain, 2, 4, seed=3) != random_k_way(domain, 2, 4, seed=4)
+    assert len({frozenset(c) for c in some.cliques}) == 4
+    for make in [
+        lambda: target_biased(domain, 2, "z"),
+        lambda: target_biased(domain, 2, "a", factor=0.0),
+        lambda: random_k_way(domain, 2, 11, seed=0),
+        lambda: random_k_way(domain, 9, 1, seed=0),
+    ]:
+        with pytest.raises(InvalidInput):
+            make()

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
     from scipy.sparse import csr_array
 
+    from mechanisms.predicates import Predicates
     from pgmkit.matrix import MatrixLike
 
 __all__ = ["NEIGHBOURS", "Cell", "Curator", "Neighbours"]
@@ -362,6 +363,55 @@ class Curator:
             Measurement(cell.clique, [value], stddev, self._selector(cell))
             for cell, value in zip(cells, noisy, strict=True)
         ]
+
+    def choose_predicates(
+        self,
+        predicates: Predicates,
+        estimates: ArrayLike,
+        cost: float,
+        *,
+        count: int,
+        exclude: Collection[int] = (),
+        step: str = "select",
+    ) -> list[int]:
+        """`count` predicates that the estimates answer badly: noisy top-k with Gumbel noise.
+
+        As `choose_cells`, at the same price; for records in memory. Raises InvalidInput
+        for wrong arguments, BudgetExceeded if cost is not available.
+        """
+        table = np.asarray(estimates, dtype=np.float64)
+        if table.shape != (len(predicates),) or not np.isfinite(table).all():
+            raise InvalidInput(f"estimates must be {len(predicates)} finite numbers")
+        left = np.setdiff1d(np.arange(len(predicates)), list(exclude))
+        if isinstance(count, bool) or not 1 <= count <= len(left):
+            raise InvalidInput(f"count must be at least 1 and at most {len(left)}, got {count!r}")
+        exact = self._predicate_counts(predicates)  # may refuse: before the charge
+        self.ledger.charge(step, f"top {count} of predicates, Gumbel noise", cost)
+        scale = 2 * count / cost if self.ledger.budget.pure else math.sqrt(count / (2 * cost))
+        found = self._noise.top(np.abs(exact - table)[left], count, scale)
+        return [int(left[i]) for i in found]
+
+    def measure_predicates(
+        self, predicates: Predicates, cost: float, *, step: str = "measure"
+    ) -> tuple[NDArray[np.float64], float]:
+        """Each predicate's count with its own exact discrete noise, and the noise's stddev.
+
+        The cost is split evenly. Raises as `choose_predicates`.
+        """
+        exact = self._predicate_counts(predicates)  # may refuse: before the charge
+        pure = self.ledger.budget.pure
+        self.ledger.charge(step, "discrete Laplace" if pure else "discrete Gaussian", cost)
+        share = cost / len(predicates)
+        scale = 1 / share if pure else 1 / math.sqrt(2 * share)
+        noisy = (self._noise.laplace if pure else self._noise.gaussian)(exact, scale)
+        return noisy.astype(np.float64), scale * math.sqrt(2) if pure else scale
+
+    def _predicate_counts(self, predicates: Predicates) -> NDArray[np.int64]:
+        if not isinstance(self._data, Dataset):
+            raise InvalidInput("predicates are counted on records in memory, not in an engine")
+        if predicates.domain != self.domain:
+            raise InvalidInput("the predicates are over another domain than the data")
+        return predicates.counts(self._data)
 
     def draw_signed(
         self,

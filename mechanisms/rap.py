@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["Rap", "RapSoftmax", "rap", "rap_softmax"]
+__all__ = ["Rap", "RapSoftmax", "rap", "rap_softmax", "stalled"]
 
 _WINDOW = 50
 _LEAST_GAIN = 1e-3
@@ -213,7 +213,7 @@ def _fitter(
             errors = targets.errors(family.rows(fitted)) / targets.stddevs
             loss = errors.square().mean()
             losses.append(float(loss.detach()))
-            if losses[-1] <= 1 or _stalled(losses):
+            if losses[-1] <= 1 or stalled(losses):
                 break
             optimizer.zero_grad()
             torch.autograd.backward([loss])
@@ -226,7 +226,7 @@ def _fitter(
     return update
 
 
-def _stalled(losses: Sequence[float]) -> bool:
+def stalled(losses: Sequence[float]) -> bool:
     """Whether the best loss gained less than a thousandth over the last steps together."""
     if len(losses) <= _WINDOW:
         return False

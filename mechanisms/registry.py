@@ -116,6 +116,13 @@ _ENTRIES = [
         consistent=False,
     ),
     Entry(
+        "rap++",
+        "mechanisms.rap_pp",
+        "rap_pp",
+        "RapPlusPlus",
+        "rows of codes and numbers, fitted to thresholds by tempered sigmoids",
+    ),
+    Entry(
         "dual-query",
         "mechanisms.dual_query",
         "dual_query",

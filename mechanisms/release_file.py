@@ -33,7 +33,6 @@ MODELS = {
     "pgmkit product mixture": "mechanisms.families.product_mixture:ProductMixtureModel",
     "pgmkit relaxed rows": "mechanisms.families.product_mixture:RelaxedRowsModel",
     "pgmkit histogram": "mechanisms.families.histogram:HistogramModel",
-    "pgmkit records": "mechanisms.families.records:RecordModel",
     "pgmkit tables": "mechanisms.families.tables:TablesModel",
 }
 """Where the class lives that loads a model file, by the format in the file's header."""

@@ -12,7 +12,7 @@ from mechanisms.budget import Budget
 from mechanisms.census import census
 from mechanisms.curator import NEIGHBOURS, Cell, Curator
 from mechanisms.families.product_mixture import Columns
-from mechanisms.rap import Rap, RapSoftmax, _fitter, _on_simplex, _stalled, rap, rap_softmax
+from mechanisms.rap import Rap, RapSoftmax, _fitter, _on_simplex, rap, rap_softmax, stalled
 from mechanisms.workload import Workload, k_way
 from pgmkit import InvalidInput
 
@@ -76,9 +76,9 @@ def test_softmax_learns_more_than_clamping() -> None:
 
 def test_a_fit_ends_only_when_a_whole_window_gains_nothing() -> None:
     slow = [100 * 0.9999**i for i in range(500)]  # half a percent a window
-    assert not _stalled(slow)
-    assert _stalled([*slow, *[slow[-1]] * 51])
-    assert not _stalled([1.0] * 50)
+    assert not stalled(slow)
+    assert stalled([*slow, *[slow[-1]] * 51])
+    assert not stalled([1.0] * 50)
 
 
 def test_refusals_come_before_spending() -> None:

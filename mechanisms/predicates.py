@@ -1,0 +1,153 @@
+"""Counting queries on mixed records: codes that must hold, and a linear threshold on numbers.
+
+An ordered attribute of m codes stands for a number between 0 and 1: code j for (j + 1/2) / m. A
+record either satisfies a predicate or not, so that its count changes by at most 1 under either
+neighbour relation.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pgmkit.dataset import Dataset
+from pgmkit.domain import Domain
+from pgmkit.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["Predicate", "Predicates", "linear_thresholds", "mixed_marginals", "value_of"]
+
+
+@dataclass(frozen=True)
+class Predicate:
+    """Records whose codes are `codes`, and whose weighted sum of numbers is at most `bound`.
+
+    >>> Predicate((("sex", 1),), (("age", 1.0),), 0.25)
+    Predicate(codes=(('sex', 1),), weights=(('age', 1.0),), bound=0.25)
+    """
+
+    codes: tuple[tuple[str, int], ...] = ()
+    weights: tuple[tuple[str, float], ...] = ()
+    bound: float = 0.0
+
+
+class Predicates:
+    """A list of predicates over a domain; checked once.
+
+    Raises InvalidInput for an empty list, unknown attributes, codes outside, weights or bounds that
+    are not finite.
+    """
+
+    def __init__(self, domain: Domain, predicates: Sequence[Predicate]) -> None:
+        if not predicates:
+            raise InvalidInput("predicates is empty; give at least one")
+        for each in predicates:
+            domain.clique([name for name, _ in each.codes], "predicate")
+            domain.clique([name for name, _ in each.weights], "predicate")
+            for name, code in each.codes:
+                if not 0 <= code < domain.sizes[name]:
+                    raise InvalidInput(
+                        f"code {code!r} of {name!r} must be within 0..{domain.sizes[name] - 1}"
+                    )
+            if not np.isfinite([each.bound, *(weight for _, weight in each.weights)]).all():
+                raise InvalidInput("weights and bounds of predicates must be finite numbers")
+        self.domain = domain
+        self.list = tuple(predicates)
+
+    def __len__(self) -> int:
+        return len(self.list)
+
+    @cached_property
+    def numbers(self) -> tuple[str, ...]:
+        """The attributes that are used as numbers."""
+        used = {name for each in self.list for name, _ in each.weights}
+        return tuple(name for name in self.domain if name in used)
+
+    @cached_property
+    def matrix(self) -> NDArray[np.float64]:
+        """Weights, a line a predicate, a column a number."""
+        weights = np.zeros((len(self.list), len(self.numbers)))
+        for line, each in enumerate(self.list):
+            for name, weight in each.weights:
+                weights[line, self.numbers.index(name)] = weight
+        return weights
+
+    @cached_property
+    def bounds(self) -> NDArray[np.float64]:
+        """The bounds; infinite where there is no threshold."""
+        return np.array([each.bound if each.weights else np.inf for each in self.list])
+
+    def counts(self, data: Dataset) -> NDArray[np.int64]:
+        """How many records satisfy each predicate; exact."""
+        holds = {
+            pair: data.columns[pair[0]] == pair[1]
+            for pair in {pair for each in self.list for pair in each.codes}
+        }
+        values = {
+            name: value_of(data.columns[name], self.domain.sizes[name]) for name in self.numbers
+        }
+        sums: dict[tuple[tuple[str, float], ...], NDArray[np.float64]] = {}
+        found = np.empty(len(self.list), dtype=np.int64)
+        for line, each in enumerate(self.list):
+            mask = np.ones(len(data), dtype=bool)
+            if each.weights:
+                if each.weights not in sums:
+                    sums[each.weights] = sum(w * values[n] for n, w in each.weights)  # type: ignore[assignment]
+                mask = sums[each.weights] <= each.bound
+            for pair in each.codes:
+                mask = mask & holds[pair]
+            found[line] = int(np.count_nonzero(mask))
+        return found
+
+
+def value_of(codes: NDArray[np.integer], size: int) -> NDArray[np.float64]:
+    """The numbers that codes of an ordered attribute stand for.
+
+    >>> value_of(np.array([0, 1]), 2)
+    array([0.25, 0.75])
+    """
+    return (codes.astype(np.float64) + 0.5) / size
+
+
+def mixed_marginals(domain: Domain, numeric: Sequence[str], cuts: int) -> list[Predicate]:
+    """Each code of each categorical attribute with each number below each of `cuts` even cuts.
+
+    >>> len(mixed_marginals(Domain({"sex": 2, "age": 100}), ["age"], 3))
+    6
+    """
+    bounds = np.arange(1, cuts + 1) / (cuts + 1)
+    return [
+        Predicate(((name, code),), ((number, 1.0),), float(bound))
+        for name in domain
+        if name not in numeric
+        for code in range(domain.sizes[name])
+        for number, bound in itertools.product(numeric, bounds)
+    ]
+
+
+def linear_thresholds(
+    domain: Domain, numeric: Sequence[str], label: str, count: int, rng: np.random.Generator
+) -> list[Predicate]:
+    """`count` random directions of the numbers, each with a random bound, for every class.
+
+    Directions are Gaussian, scaled to length 1; bounds lie between the least and the largest sum.
+    """
+    found = []
+    for _ in range(count):
+        direction = rng.normal(size=len(numeric))
+        direction /= np.linalg.norm(direction)
+        low, high = direction.clip(max=0).sum(), direction.clip(min=0).sum()
+        bound = float(rng.uniform(low, high))
+        weights: Mapping[str, float] = dict(zip(numeric, map(float, direction), strict=True))
+        found += [
+            Predicate(((label, code),), tuple(weights.items()), bound)
+            for code in range(domain.sizes[label])
+        ]
+    return found

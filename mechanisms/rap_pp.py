@@ -8,9 +8,9 @@ Selected are single queries of sensitivity 1, not norms of marginals. The Gumbel
 sqrt(K / (2 rho)); the text's K / sqrt(2 rho) is safe but sqrt(K) too large.
 
 A threshold has no gradient: it is replaced by a sigmoid whose inverse temperature doubles from
-stage to stage, each started where the last ended. A stage ends after `steps`, when the
-loss is that of noise alone, or when it gained less than a thousandth over fifty steps together; the stage with the least loss on the true
-thresholds is the result, not the last.
+stage to stage, each started where the last ended. A stage ends after `steps`, when the loss is that
+of noise alone, or when it gained less than a thousandth over fifty steps together; the stage with
+the least loss on the true thresholds is the result, not the last.
 """
 
 from __future__ import annotations

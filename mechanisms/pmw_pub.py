@@ -24,7 +24,7 @@ from pgmkit.errors import InvalidInput
 
 __all__ = ["PmwPub", "pmw_pub"]
 
-_ROUNDS = {"queries": 0.35, "marginals": 0.1}
+_ROUNDS = {"queries": 0.2, "marginals": 0.1}
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,10 @@ class PmwPub:
     rounds: int | None = None
     queries: int = 1
     one_way_share: float = 0.02
-    select_share: float = 0.5
+    select_share: float = 0.65
     select: Literal["queries", "marginals"] = "queries"
     past_queries: bool = True
-    passes: int = 5
+    passes: int = 20
     result: Literal["last", "average"] = "last"
     choose_share: float = 0.05
     seed: int = 0

@@ -2,7 +2,7 @@
 
     python -m benchmarks.adaptive [--dataset adult-small] [--mechanisms mwem,aim]
         [--epsilons 0.1,0.25,0.5,1] [--seeds 5] [--jobs 2]
-    python -m benchmarks.adaptive --peers      # all rows, add/remove, all pairs: AIM and MST
+    python -m benchmarks.adaptive --peers      # all rows, add/remove, all pairs, as the peers' scripts
     python -m benchmarks.adaptive --report     # run nothing, write the tables and plots again
 
 All 3-way marginals of the private rows (n = 43,944), replace-one, delta = 1/n^2, seeded noise.
@@ -37,6 +37,9 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "gem-pub": ("gem", {"public": True}),
 }
 """Contestants that are a registered mechanism with other settings, for the papers' orderings."""
+
+PEERED = ["aim", "mst", "clique-tree", "mixture"]
+"""What runs as the peers' scripts do."""
 
 Contestants = Mapping[str, tuple[str, Mapping[str, Any]]]
 
@@ -213,7 +216,7 @@ def grid(options: argparse.Namespace, names: Contestants) -> list[tuple[str, str
         SystemExit: a mechanism is not known.
     """
     if options.peers:
-        asked, datasets, epsilons = ["aim", "mst"], ["adult-all"], [1.0]
+        asked, datasets, epsilons = PEERED, ["adult-all"], [1.0]
     else:
         asked = (
             [name.strip() for name in options.mechanisms.split(",")]

@@ -2,7 +2,7 @@
 
     python -m benchmarks.adaptive [--dataset adult-small] [--mechanisms mwem,aim]
         [--epsilons 0.1,0.25,0.5,1] [--seeds 5] [--jobs 2]
-    python -m benchmarks.adaptive --peers      # all rows, add/remove, all pairs, as the peers' scripts
+    python -m benchmarks.adaptive --peers      # all rows, add/remove, all pairs: as the peers run
     python -m benchmarks.adaptive --report     # run nothing, write the tables and plots again
 
 All 3-way marginals of the private rows (n = 43,944), replace-one, delta = 1/n^2, seeded noise.

@@ -34,7 +34,17 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "mwem (average)": ("mwem", {"result": "average"}),
     "pep (marginals)": ("pep", {"select": "marginals", "select_share": 0.3}),
     "pep-pub": ("pep", {"public": True}),
-    "gem-pub": ("gem", {"public": True}),
+    "gem (the paper's network)": (
+        "gem",
+        {
+            "rounds": 100,
+            "noise_width": 512,
+            "hidden": [1024, 1024],
+            "precision": "bfloat16",
+            "learning_rate": 1e-4,
+            "steps": 8,
+        },
+    ),
 }
 """Contestants that are a registered mechanism with other settings, for the papers' orderings."""
 

@@ -28,6 +28,7 @@ BASELINES = {
     "gaussian": ("gauss_all",),
     "gaussian+projection": ("gauss_all",),
     "gem": ("gem", "gem_full"),
+    "gem (the paper's network)": ("gem_full",),
     "gem-pub": ("pmwpub", "pmwpub_code"),
     "hdmm": ("hdmm_zcdp_replace",),
     "hdmm+pgm": ("hdmm_zcdp_replace",),

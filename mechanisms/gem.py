@@ -13,7 +13,9 @@ is trained on all noisy answers so far. What the paper leaves open is decided he
   the at most `worst` measured queries whose error is at least gamma.
 - Measured queries are not selected again.
 - The result's weights are a moving average over the last half of the rounds.
-- An error within one standard deviation of its own noise is not trained on.
+- An error within `tolerance` standard deviations of its own noise is not trained on.
+- With public data the first generator is near the truth already, and what noise can do to it is
+  worse than most errors: fewer rounds, a tolerance of 3, and the paper's small steps (1e-4).
 - Noisy answers enter the training within [0, n], where answers of any data lie; what is released
   as a measurement is as drawn.
 - Not in the paper: a share of the budget measures the one-way marginals first.
@@ -56,7 +58,7 @@ if TYPE_CHECKING:
 
     Tables = Mapping[Clique, NDArray[np.float64]]
 
-__all__ = ["Gem", "gem"]
+__all__ = ["Gem", "GemPub", "gem", "gem_pub"]
 
 
 @dataclass(frozen=True)
@@ -70,13 +72,14 @@ class Gem:
     `select`: single "queries", or whole "marginals" (the marginal trick of appendix A.1, trained
     on squared errors in units of the noise as appendix D.4 does on squared errors).
 
-    `noise_width`, `hidden`, `rows`: of the generator and its batch B. The paper's 512,
-    (1024, 1024), 1000 costs about eight times the default and gains little.
-    `learning_rate`, `steps` (Tmax), `worst` (of the active set): of an update. `smoothing`: of the
-    average of the weights. `gradient`: "exact", or "reinforce" from `records` of each row, which
-    needs no derivative of a query (appendix B.3). `pretrain_steps`, `pretrain_rate`: on public
-    data. `device`: "cpu" or "cuda". `seed`: of the first weights, the noise batch and the
-    estimator's records; it protects nothing and need not be secret.
+    `noise_width`, `hidden`, `rows`: of the generator and its batch B; the paper's are 512,
+    (1024, 1024), 1000. `precision`: of the network's products; "bfloat16" is several times as fast
+    on processors and cards that have it, and slow on others.
+    `learning_rate`, `steps` (Tmax), `worst` (of the active set), `tolerance` (see above): of an
+    update. `smoothing`: of the average of the weights. `gradient`: "exact", or "reinforce" from
+    `records` of each row, which needs no derivative of a query (appendix B.3). `device`: "cpu" or
+    "cuda". `seed`: of the first weights, the noise batch and the estimator's records; it protects
+    nothing and need not be secret.
 
     Raises InvalidInput for values out of range or a device that is not there.
     """
@@ -89,22 +92,22 @@ class Gem:
     noise_width: int = 128
     hidden: tuple[int, ...] = (256, 256)
     rows: int = 1000
-    learning_rate: float = 1e-3
-    steps: int = 100
+    precision: Literal["float32", "bfloat16"] = "float32"
+    learning_rate: float = 3e-4
+    steps: int = 30
     worst: int = 100
+    tolerance: float = 1.0
     smoothing: float = 0.9
     gradient: Literal["exact", "reinforce"] = "exact"
     records: int = 10
-    pretrain_steps: int = 2000
-    pretrain_rate: float = 2e-3
     device: str = "cpu"
     seed: int = 0
 
     def __post_init__(self) -> None:
         check_settings(
             self,
-            whole=["queries", "noise_width", "rows", "steps", "worst", "records", "pretrain_steps"],
-            positive=["learning_rate", "pretrain_rate"],
+            whole=["queries", "noise_width", "rows", "steps", "worst", "records"],
+            positive=["learning_rate", "tolerance"],
             fractions=["smoothing"],
         )
         if self.rows < 2:
@@ -113,7 +116,11 @@ class Gem:
             raise InvalidInput(f"hidden must be widths of 1 or more, got {self.hidden!r}")
         if self.alpha is not None and not 0 < self.alpha < 1:
             raise InvalidInput(f"alpha must be above 0 and below 1, or None; got {self.alpha!r}")
-        for name, known in [("select", _SELECT), ("gradient", _GRADIENT)]:
+        for name, known in [
+            ("select", _SELECT),
+            ("gradient", _GRADIENT),
+            ("precision", _PRECISION),
+        ]:
             if getattr(self, name) not in known:
                 raise InvalidInput(
                     f"{name} must be one of {', '.join(known)}; got {getattr(self, name)!r}"
@@ -123,11 +130,35 @@ class Gem:
         check_device(self.device)
 
 
+@dataclass(frozen=True)
+class GemPub(Gem):
+    """Settings of GEM-Pub; as those of `Gem`, and of the fit to the public data.
+
+    The one-way marginals are not measured where the public data have every attribute and the total
+    is public. `pretrain_steps`, `pretrain_rate`: of the fit.
+    """
+
+    learning_rate: float = 1e-4
+    tolerance: float = 3.0
+    pretrain_steps: int = 2000
+    pretrain_rate: float = 2e-3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_settings(self, whole=["pretrain_steps"], positive=["pretrain_rate"], fractions=[])
+
+
 _SELECT = ("queries", "marginals")
 _GRADIENT = ("exact", "reinforce")
-_ROUNDS = {"queries": 1.4, "marginals": 0.35}
-# Public data leave less to find: fewer rounds, each with less noise.
-_PUBLIC_ROUNDS = 0.35
+_PRECISION = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+# Factor and power of `default_rounds`. Public data leave errors of a percent or so to find, and a
+# round is worth its budget only where it can see them: the rounds grow with the budget itself.
+_ROUNDS = {
+    ("gem", "queries"): (1.4, 1.0),
+    ("gem", "marginals"): (0.35, 1.0),
+    ("gem-pub", "queries"): (0.005, 2.0),
+    ("gem-pub", "marginals"): (0.001, 2.0),
+}
 
 
 def gem(
@@ -135,35 +166,63 @@ def gem(
     workload: Workload,
     settings: Gem | None = None,
     *,
-    public: Dataset | None = None,
     progress: Callable[[Round[GemState, Any]], None] | None = None,
 ) -> Release:
     """Spend all that remains of the Curator's budget on a generator for the workload.
 
-    With `public` data (GEM-Pub) the generator is first fitted to their marginals; they may lack
-    attributes. `progress` is called with each finished Round. The Release's model is the mixture
-    of the averaged generator's rows.
+    `progress` is called with each finished Round. The Release's model is the mixture of the
+    averaged generator's rows.
 
-    Raises InvalidInput, before anything is spent, for a workload or public data over another
-    domain, unequal weights of single queries, more queries than there are, or
-    one_way_share = 0 where the total is private.
+    Raises InvalidInput, before anything is spent, for a workload over another domain, unequal
+    weights of single queries, more queries than there are, or one_way_share = 0 where the total is
+    private.
     """
     settings = settings or Gem()
-    domain = curator.domain
+    share = settings.one_way_share
+    return _run("gem", curator, workload, settings, share, lambda *_: None, progress)
+
+
+def gem_pub(
+    curator: Curator,
+    workload: Workload,
+    settings: GemPub | None = None,
+    *,
+    public: Dataset,
+    progress: Callable[[Round[GemState, Any]], None] | None = None,
+) -> Release:
+    """Spend all that remains on a generator that is first fitted to the marginals of public data.
+
+    The public data may lack attributes. Raises InvalidInput as `gem` does, and for public data
+    without rows, over another domain, or that hold no workload clique whole.
+    """
+    fit = settings or GemPub()
+    _check_public(curator.domain, workload, public)
+    needless = set(public.domain) == set(curator.domain) and curator.public_total is not None
+    share = 0.0 if needless else fit.one_way_share
+
+    def prepare(generator: Generator, columns: Columns) -> None:
+        pretrain(generator, columns, workload.cliques, public, fit)
+
+    return _run("gem-pub", curator, workload, fit, share, prepare, progress)
+
+
+def _run(
+    name: str,
+    curator: Curator,
+    workload: Workload,
+    settings: Gem,
+    one_way_share: float,
+    prepare: Callable[[Generator, Columns], None],
+    progress: Callable[[Round[GemState, Any]], None] | None,
+) -> Release:
     check_queries(curator, workload, settings)
     with one_thread():
-        columns = Columns(domain)
-        random = torch.Generator().manual_seed(settings.seed)
-        generator = Generator(
-            columns, settings.noise_width, settings.hidden, settings.rows, random
-        ).to(settings.device)
-        if public is not None:
-            _check_public(domain, workload, public)
-            pretrain(generator, columns, workload.cliques, public, settings)
+        columns = Columns(curator.domain)
+        generator = _generator(columns, settings)
+        prepare(generator, columns)
         state = GemState(generator.weights_now(), generator().detach())
-
-        first, total = measure_one_way(curator, settings.one_way_share)
-        rounds = _rounds(curator, workload, settings, total, public is not None)
+        first, total = measure_one_way(curator, one_way_share)
+        rounds = settings.rounds or _rounds(name, curator, workload, settings, total)
         update = trainer(generator, columns, settings, rounds, total)
         if first:
             # The averages are over rounds.
@@ -183,9 +242,19 @@ def gem(
         )
         generator.set_weights(state.average or state.weights)
         rows = generator().detach().double().cpu().numpy()
-    name = "gem" if public is None else "gem-pub"
-    model = ProductMixtureModel(domain, rows, total)
+    model = ProductMixtureModel(curator.domain, rows, total)
     return Release(name, model, measurements, curator.ledger, settings)
+
+
+def _generator(columns: Columns, settings: Gem) -> Generator:
+    return Generator(
+        columns,
+        settings.noise_width,
+        settings.hidden,
+        settings.rows,
+        torch.Generator().manual_seed(settings.seed),
+        _PRECISION[settings.precision],
+    ).to(settings.device)
 
 
 def _split(settings: Gem) -> float:
@@ -194,16 +263,14 @@ def _split(settings: Gem) -> float:
     return alpha**2 / (alpha**2 + (1 - alpha) ** 2)
 
 
-def _rounds(curator: Curator, workload: Workload, settings: Gem, total: float, public: bool) -> int:
-    """The rounds asked for, or by the rule but no more than there is to measure."""
-    if settings.rounds is not None:
-        return settings.rounds
-    factor = _ROUNDS[settings.select] * (_PUBLIC_ROUNDS if public else 1.0)
+def _rounds(name: str, curator: Curator, workload: Workload, settings: Gem, total: float) -> int:
+    """The rounds by the rule, but no more than there is to measure."""
     if settings.select == "marginals":
         available = len(workload)
     else:
         available = sum(workload.domain.size(c) for c in workload.cliques) // settings.queries
-    return max(1, min(available, default_rounds(curator, total, factor)))
+    factor, power = _ROUNDS[name, settings.select]
+    return max(1, min(available, default_rounds(curator, total, factor, power)))
 
 
 def _counts(tables: ProductAnswers, rows: torch.Tensor, total: float) -> Tables:

@@ -123,15 +123,15 @@ def measure_one_way(curator: Curator, share: float) -> tuple[list[Measurement], 
     return first, max(1.0, estimate_total(first, curator.domain).value)
 
 
-def default_rounds(curator: Curator, total: float, factor: float) -> int:
-    """A number of rounds from public figures: `factor` sqrt(total / noise), at least 1.
+def default_rounds(curator: Curator, total: float, factor: float, power: float = 1.0) -> int:
+    """A number of rounds from public figures: `factor` sqrt(total / noise)^power, at least 1.
 
     `noise` is the scale at which all that remains would measure one marginal. T rounds of one
     query each have sqrt(T) times the noise in zCDP; under a pure budget it is T times, and the
     square root becomes a cube root.
     """
-    power = 1 / 3 if curator.ledger.budget.pure else 1 / 2
-    return max(1, round(factor * (total / curator.scale(curator.remaining)) ** power))
+    root = power / (3 if curator.ledger.budget.pure else 2)
+    return max(1, round(factor * (total / curator.scale(curator.remaining)) ** root))
 
 
 class _Rounds:

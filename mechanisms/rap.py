@@ -84,14 +84,15 @@ class Rap:
     `rounds`, `queries`: T and K, fixed numbers; None for K takes sqrt(rows / noise) of all that
     remains, at least 5. `one_way_share`: of the budget, for the one-way marginals; 0, as in the
     paper, needs a public total. `select_share`: of a round's budget. `rows`, `steps`,
-    `learning_rate`: of the fit. `device`: "cpu" or "cuda". `seed`: of the first rows.
+    `learning_rate`: of the fit. A query that was never selected keeps the error of the first rows,
+    about 1/sqrt(rows). `device`: "cpu" or "cuda". `seed`: of the first rows.
     """
 
     rounds: int = 5
     queries: int | None = None
     one_way_share: float = 0.1
     select_share: float = 0.5
-    rows: int = 1000
+    rows: int = 4000
     steps: int = 1000
     learning_rate: float = 0.005
     device: str = "cpu"
@@ -115,6 +116,7 @@ class RapSoftmax(Rap):
     """Settings of RAPsoftmax; as those of `Rap`."""
 
     rounds: int = 10
+    rows: int = 1000
     learning_rate: float = 0.1
 
 

@@ -89,7 +89,14 @@ _ENTRIES = [
         "gem",
         "Gem",
         "a generator network trained on adaptively selected queries; for many attributes",
-        public="optional",
+    ),
+    Entry(
+        "gem-pub",
+        "mechanisms.gem",
+        "gem_pub",
+        "GemPub",
+        "the same network fitted to public records first; they may lack attributes",
+        public="required",
     ),
     Entry(
         "clique-tree",

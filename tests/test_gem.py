@@ -9,7 +9,7 @@ from pricing import CellPriced, total_variation
 from mechanisms.budget import Budget
 from mechanisms.census import census
 from mechanisms.curator import NEIGHBOURS, Curator
-from mechanisms.gem import Gem, gem
+from mechanisms.gem import Gem, GemPub, gem, gem_pub
 from mechanisms.release import Release
 from mechanisms.workload import k_way
 from pgmkit.dataset import Dataset
@@ -57,6 +57,47 @@ def test_seeds_reproduce() -> None:
     for a, b in zip(first.measurements, second.measurements, strict=True):
         assert np.array_equal(a.values, b.values)
     np.testing.assert_array_equal(first.model.marginal(["work"]), second.model.marginal(["work"]))
+
+
+def test_products_in_bfloat16_learn_too() -> None:
+    data, workload = small_data(), k_way(small_data().domain, 2)
+    rough, fine = (
+        run(epsilon=50.0, rounds=25, rows=200, hidden=(64,), precision=precision)[1]
+        for precision in ["bfloat16", "float32"]
+    )
+    assert total_variation(data, rough.model, workload) < 1.5 * total_variation(
+        data, fine.model, workload
+    )
+
+
+@pytest.mark.parametrize("missing", [[], ["hours"]])
+def test_public_records_are_the_start(missing: list[str]) -> None:
+    data = census(3000, seed=1).project(["sex", "work", "income", "hours"])
+    public = small_data().project([name for name in data.domain if name not in missing])
+    workload = k_way(data.domain, 2)
+    curator = Curator(data, Budget(0.1, 1e-7), neighbours="replace-one", seed=0)
+    settings = GemPub(rows=200, noise_width=16, hidden=(64, 64), pretrain_steps=1000)
+    release = gem_pub(curator, workload, settings, public=public)
+    known = [c for c in workload.cliques if not set(c) & set(missing)]
+    tables, truth, alone = (d.marginals(known) for d in (release.model, data, public))
+    off, off_alone = (
+        sum(np.abs(answers[clique] - truth[clique]).sum() for clique in known)
+        for answers in (tables, alone)
+    )
+    assert off < 1.2 * off_alone
+    # The one-way marginals are measured where the public records do not have them all.
+    ones = [m for m in release.measurements if len(m.clique) == 1 and m.matrix is None]
+    assert len(ones) == (4 if missing else 0)
+
+
+def test_unfit_public_records_are_refused_before_spending() -> None:
+    data = small_data()
+    curator = Curator(data, Budget(1.0, 1e-7), neighbours="replace-one", seed=0)
+    other = Dataset(Domain({"sex": 3}), {"sex": [0, 2]})
+    for public, match in [(other, "size 3"), (data.project(["sex"]), "no workload clique")]:
+        with pytest.raises(InvalidInput, match=match):
+            gem_pub(curator, k_way(data.domain, 2), GemPub(**SMALL), public=public)
+    assert curator.ledger.spent == 0
 
 
 def test_refusals_come_before_spending() -> None:

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,6 +28,11 @@ PAIRS = k_way(DATA.domain, 2)
 PUBLIC = census(150, seed=9).project(["sex", "work", "income"])
 
 
+def quick(name: str) -> Any:
+    """The mechanism's settings; what would take long and is not about privacy is cut short."""
+    return named(name, **({"pretrain_steps": 20} if name == "gem-pub" else {}))[1]
+
+
 def public(name: str) -> dict[str, Dataset]:
     """What a mechanism that needs public records is given."""
     return {"public": PUBLIC} if MECHANISMS[name].public == "required" else {}
@@ -38,7 +44,9 @@ def public(name: str) -> dict[str, Dataset]:
 def test_every_mechanism_spends_its_budget_and_answers(
     name: str, neighbours: str, delta: float
 ) -> None:
-    release = run(name, DATA, PAIRS, 1.0, delta, neighbours=neighbours, seed=0, **public(name))
+    release = run(
+        quick(name), DATA, PAIRS, 1.0, delta, neighbours=neighbours, seed=0, **public(name)
+    )
     assert release.mechanism == name
     assert release.ledger.spent == pytest.approx(release.ledger.budget.total, rel=1e-9)
     assert release.ledger.spent <= release.ledger.budget.total * (1 + 1e-9)
@@ -101,7 +109,7 @@ def test_nothing_exact_is_released_saved_shown_or_logged(
     noise = Recording()
     curator._noise = noise
     shown: list[object] = []
-    entry, settings = named(name)
+    entry, settings = MECHANISMS[name], quick(name)
     options = {"progress": shown.append} if entry.rounds else {}
     release = run_on(curator, entry, settings, PAIRS, **public(name), **options)
     release.save(tmp_path / "release")
@@ -142,6 +150,8 @@ def test_the_command_line_runs_any_of_them(tmp_path: Path) -> None:
         if public(name):
             write_csv(tmp_path / "public.csv", PUBLIC)
             arguments += ["--public", str(tmp_path / "public.csv")]
+        if name == "gem-pub":
+            arguments += ["--set", "pretrain_steps=20"]
         arguments += ["--mechanism", name, "--epsilon", "1", "--out", str(out), "--seed", "0"]
         result = CliRunner().invoke(main, arguments)
         if not MECHANISMS[name].records:

@@ -10,6 +10,7 @@ import scipy.sparse
 from mechanisms import MECHANISMS, run
 from mechanisms.budget import Budget, Ledger
 from mechanisms.census import census
+from mechanisms.registry import named
 from mechanisms.release import Release
 from mechanisms.workload import k_way
 from pgmkit import InvalidInput, Kronecker, Measurement, estimate
@@ -21,20 +22,13 @@ PAIRS = k_way(DATA.domain, 2)
 
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_a_release_comes_back_the_same(tmp_path: Path, name: str) -> None:
-    entry = MECHANISMS[name]
-    if getattr(entry, "public", "no") == "required":
-        release = run(
-            name,
-            DATA,
-            PAIRS,
-            1.0,
-            1e-6,
-            neighbours="replace-one",
-            seed=0,
-            public=census(200).project(list(DATA.domain)),
-        )
-    else:
-        release = run(name, DATA, PAIRS, 1.0, 1e-6, neighbours="replace-one", seed=0)
+    public, quick = {}, {}
+    if MECHANISMS[name].public == "required":
+        public = {"public": census(200).project(list(DATA.domain))}
+    if name == "gem-pub":
+        quick = {"pretrain_steps": 20}
+    settings = named(name, **quick)[1]
+    release = run(settings, DATA, PAIRS, 1.0, 1e-6, neighbours="replace-one", seed=0, **public)
     release.save(tmp_path / "release")
     again = Release.load(tmp_path / "release")
     assert again.mechanism == name and again.settings == release.settings

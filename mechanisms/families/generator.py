@@ -27,7 +27,8 @@ class Generator(torch.nn.Module):
 
     `noise_width` is the length of a noise vector and `hidden` the widths of the hidden layers: the
     paper's network is 512 and (1024, 1024). Weights and noise come from `random` (on the CPU, so
-    that they do not depend on the device) and nothing else.
+    that they do not depend on the device) and nothing else. `precision`: of the layers' products;
+    weights and rows are float32 in any case.
 
     >>> from pgmkit.domain import Domain
     >>> columns = Columns(Domain({"a": 2, "b": 3}))
@@ -45,6 +46,7 @@ class Generator(torch.nn.Module):
         hidden: Sequence[int],
         batch: int,
         random: torch.Generator,
+        precision: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
         self._columns = columns
@@ -58,15 +60,16 @@ class Generator(torch.nn.Module):
         self.shifts = torch.nn.ParameterList(torch.zeros(width) for width in hidden)
         self.bias = torch.nn.Parameter(torch.zeros(columns.width))
         self.register_buffer("noise", torch.randn(batch, noise_width, generator=random))
+        self._precision = precision
 
     def forward(self) -> torch.Tensor:
         """The rows; differentiable in the weights."""
-        values = [self.noise]
+        values = [self.noise.to(self._precision)]
         *hidden, last = self.layers
         for layer, scale, shift in zip(hidden, self.scales, self.shifts, strict=True):
             normal = functional.batch_norm(layer(values), None, None, scale, shift, training=True)
             values.append(functional.relu(normal))
-        return self._columns.softmax(last(values) + self.bias)
+        return self._columns.softmax(last(values).float() + self.bias)
 
     def weights_now(self) -> tuple[torch.Tensor, ...]:
         """A copy of all weights, to keep."""
@@ -94,7 +97,10 @@ class _Linear(torch.nn.Module):
         )
 
     def forward(self, values: Sequence[torch.Tensor]) -> torch.Tensor:
-        total = functional.linear(values[0], self.weights[0])
-        for value, weight in zip(values[1:], list(self.weights)[1:], strict=True):
+        weights = [
+            weight.to(value.dtype) for value, weight in zip(values, self.weights, strict=True)
+        ]
+        total = functional.linear(values[0], weights[0])
+        for value, weight in zip(values[1:], weights[1:], strict=True):
             total = torch.addmm(total, value, weight.t())
         return total

@@ -16,7 +16,7 @@ from pgmkit.domain import Clique
 from pgmkit.measurement import Measurement
 
 if TYPE_CHECKING:
-    from mechanisms.gem import Gem
+    from mechanisms.gem import Gem, GemPub
 
 __all__ = ["GemState", "pretrain", "trainer"]
 
@@ -49,7 +49,7 @@ def trainer(
     def update(state: GemState, measurements: Sequence[Measurement]) -> GemState:
         targets = Targets(columns, measurements, total, settings.device)
         generator.set_weights(state.weights)
-        optimizer = torch.optim.Adam(generator.parameters(), lr=settings.learning_rate)
+        optimizer = torch.optim.Adam(generator.parameters(), lr=settings.learning_rate, fused=True)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(
             optimizer, settings.steps, min(_LEAST_RATE, settings.learning_rate)
         )
@@ -58,7 +58,7 @@ def trainer(
         largest = float(errors.detach().abs().max())
         error = largest if state.error is None else (state.error + largest) / 2
         # Half of the (averaged) largest error; an error within the noise is none.
-        threshold = targets.stddevs.clamp_min(error / 2)
+        threshold = (settings.tolerance * targets.stddevs).clamp_min(error / 2)
         for _ in range(settings.steps):
             if settings.gradient == "reinforce":
                 errors = targets.score_errors(rows, settings.records, random)
@@ -130,7 +130,7 @@ def pretrain(
     columns: Columns,
     cliques: Sequence[Clique],
     public: Dataset,
-    settings: Gem,
+    settings: GemPub,
 ) -> None:
     """Fit the generator to public marginals (section 6.2): the cliques over public attributes.
 
@@ -145,7 +145,7 @@ def pretrain(
     }
     random = torch.Generator().manual_seed(settings.seed)
     rate = settings.pretrain_rate
-    optimizer = torch.optim.Adam(generator.parameters(), lr=rate)
+    optimizer = torch.optim.Adam(generator.parameters(), lr=rate, fused=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(
         optimizer, settings.pretrain_steps, rate / 100
     )

@@ -33,7 +33,6 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "mwem (no past queries)": ("mwem", {"past_queries": False}),
     "mwem (average)": ("mwem", {"result": "average"}),
     "pep (marginals)": ("pep", {"select": "marginals", "select_share": 0.3}),
-    "pep-pub": ("pep", {"public": True}),
     "gem (the paper's network)": (
         "gem",
         {
@@ -67,9 +66,7 @@ def with_public() -> list[str]:
     """The contestants that see public rows."""
     from mechanisms.registry import MECHANISMS
 
-    needing = [name for name, entry in MECHANISMS.items() if entry.public == "required"]
-    given = [name for name, (_, options) in VARIANTS.items() if options.get("public")]
-    return [PUBLIC_ROWS, *needing, *given]
+    return [PUBLIC_ROWS, *(name for name, entry in MECHANISMS.items() if entry.public)]
 
 
 def identity(run: Mapping[str, Any]) -> tuple[Any, ...]:

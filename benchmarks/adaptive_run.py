@@ -143,18 +143,16 @@ def run_mechanism(
 ) -> Release:
     """The mechanism of the request with its settings and seeded noise.
 
-    Public rows go to mechanisms that need them, and where the option `public` asks for them.
+    Public rows go to mechanisms that need them.
     """
     from mechanisms.budget import Budget
     from mechanisms.curator import Curator
     from mechanisms.registry import named, run_on
 
-    options = dict(request["options"])
-    asked = options.pop("public", False)
-    entry, settings = named(request["mechanism"], **options)
+    entry, settings = named(request["mechanism"], **request["options"])
     budget = Budget(request["epsilon"], delta_of(setting, data))
     curator = Curator(data, budget, neighbours=setting.neighbours, seed=request["seed"])
-    further = public if asked or entry.public == "required" else None
+    further = public if entry.public else None
     return run_on(curator, entry, settings, workload_of(setting, data), public=further)
 
 

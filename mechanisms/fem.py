@@ -21,20 +21,20 @@ from mechanisms.adaptive import Round
 from mechanisms.curator import Curator
 from mechanisms.dual_query import check_signed, records_model
 from mechanisms.oracle import Oracle, Weighted
-from mechanisms.query_rounds import check_settings, default_rounds, measure_one_way
+from mechanisms.query_rounds import RoundsRule, check_settings, measure_one_way
 from mechanisms.release import Release
 from mechanisms.workload import Workload
 
 __all__ = ["Fem", "fem"]
 
-_ROUNDS = 1.5
+_RULE = RoundsRule(1.5)
 
 
 @dataclass(frozen=True)
 class Fem:
     """Settings of FEM; none may be chosen by looking at private data.
 
-    `rounds`: None for a rule from the rows and the budget (`default_rounds`). `samples`: records a
+    `rounds`: None for a rule from the rows and the budget (`RoundsRule`). `samples`: records a
     round. `noise`: mean of the perturbation, in queries, times the root of their number (one that
     does not grow loses its effect). `one_way_share`: of the budget, to estimate
     the number of rows where it is private. `seed`: of the perturbations.
@@ -67,7 +67,7 @@ def fem(
     check_signed(curator, workload, settings.one_way_share)
     share = 0.0 if curator.public_total is not None else settings.one_way_share
     first, total = measure_one_way(curator, share)
-    rounds = settings.rounds or default_rounds(curator, total, _ROUNDS)
+    rounds = settings.rounds or _RULE(curator, total)
     per_round = curator.remaining / rounds
     rng = np.random.default_rng(settings.seed)
     oracle = Oracle(domain)

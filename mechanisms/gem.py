@@ -40,10 +40,10 @@ from mechanisms.families.training import GemState, pretrain, trainer
 from mechanisms.query_rounds import (
     CellRounds,
     MarginalRounds,
+    RoundsRule,
     check_device,
     check_queries,
     check_settings,
-    default_rounds,
     measure_one_way,
 )
 from mechanisms.release import Release
@@ -65,7 +65,7 @@ __all__ = ["Gem", "GemPub", "gem", "gem_pub"]
 class Gem:
     """Settings of GEM; none may be chosen by looking at private data.
 
-    `rounds`: T; None for a rule from the rows and the budget (see `default_rounds`).
+    `rounds`: T; None for a rule from the rows and the budget (`RoundsRule`).
     `queries`: k of a round. `alpha`: the weight of selecting against measuring; None for the
     paper's 0.67, or 0.5 for whole marginals. `one_way_share`: of the budget, for the one-way
     marginals before the rounds; 0, as in the paper, needs a public total.
@@ -151,13 +151,11 @@ class GemPub(Gem):
 _SELECT = ("queries", "marginals")
 _GRADIENT = ("exact", "reinforce")
 _PRECISION = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-# Factor and power of `default_rounds`. Public data leave errors of a percent or so to find, and a
-# round is worth its budget only where it can see them: the rounds grow with the budget itself.
-_ROUNDS = {
-    ("gem", "queries"): (1.4, 1.0),
-    ("gem", "marginals"): (0.35, 1.0),
-    ("gem-pub", "queries"): (0.005, 2.0),
-    ("gem-pub", "marginals"): (0.001, 2.0),
+_RULES = {
+    ("gem", "queries"): RoundsRule(1.4),
+    ("gem", "marginals"): RoundsRule(0.35),
+    ("gem-pub", "queries"): RoundsRule(0.005, power=2),
+    ("gem-pub", "marginals"): RoundsRule(0.001, power=2),
 }
 
 
@@ -222,7 +220,7 @@ def _run(
         prepare(generator, columns)
         state = GemState(generator.weights_now(), generator().detach())
         first, total = measure_one_way(curator, one_way_share)
-        rounds = settings.rounds or _rounds(name, curator, workload, settings, total)
+        rounds = _RULES[name, settings.select].of(curator, workload, settings, total)
         update = trainer(generator, columns, settings, rounds, total)
         if first:
             # The averages are over rounds.
@@ -261,16 +259,6 @@ def _split(settings: Gem) -> float:
     """The selection's share of a round's zCDP: alpha^2 / (alpha^2 + (1 - alpha)^2), section 3.1."""
     alpha = settings.alpha or (0.67 if settings.select == "queries" else 0.5)
     return alpha**2 / (alpha**2 + (1 - alpha) ** 2)
-
-
-def _rounds(name: str, curator: Curator, workload: Workload, settings: Gem, total: float) -> int:
-    """The rounds by the rule, but no more than there is to measure."""
-    if settings.select == "marginals":
-        available = len(workload)
-    else:
-        available = sum(workload.domain.size(c) for c in workload.cliques) // settings.queries
-    factor, power = _ROUNDS[name, settings.select]
-    return max(1, min(available, default_rounds(curator, total, factor, power)))
 
 
 def _counts(tables: ProductAnswers, rows: torch.Tensor, total: float) -> Tables:

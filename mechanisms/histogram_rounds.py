@@ -24,8 +24,8 @@ from mechanisms.query_rounds import (
     CellRounds,
     MarginalRounds,
     QuerySettings,
+    RoundsRule,
     check_queries,
-    default_rounds,
     measure_one_way,
 )
 from mechanisms.release import Release
@@ -100,7 +100,7 @@ def run_histogram(
     curator: Curator,
     workload: Workload,
     settings: HistogramSettings,
-    factor: float,
+    rule: RoundsRule,
     update: Callable[[Histogram, Sequence[Fact], int, np.random.Generator], None],
     *,
     public: Dataset | None = None,
@@ -111,9 +111,9 @@ def run_histogram(
 ) -> Release:
     """Select, measure, update until the budget is spent.
 
-    `factor`: of the default number of rounds (`default_rounds`). `repeat`: whether a measured query
-    may be selected again. `update(histogram, facts, latest,
-    rng)` changes the histogram in place; the last `latest` of the facts are this round's.
+    `rule`: of the number of rounds. `repeat`: whether a measured query may be selected again.
+    `update(histogram, facts, latest, rng)` changes the histogram in place; the last `latest` of the
+    facts are this round's.
     """
     check_queries(curator, workload, settings)
     domain = curator.domain
@@ -128,7 +128,7 @@ def run_histogram(
     first, total = measure_one_way(curator, 0.0 if needless else settings.one_way_share)
     if first and public is None:
         first_weights = _product(domain, first)
-    rounds = settings.rounds or _rounds(curator, workload, settings, total, factor)
+    rounds = rule.of(curator, workload, settings, total)
     if settings.select == "queries":
         steps: Any = CellRounds(
             curator,
@@ -192,13 +192,3 @@ def _product(domain: Domain, first: Sequence[Measurement]) -> np.ndarray[Any, An
         shape[domain.attributes.index(name)] = len(shares)
         weights = weights * (shares / shares.sum()).reshape(shape)
     return np.broadcast_to(weights, domain.shape())
-
-
-def _rounds(
-    curator: Curator, workload: Workload, settings: HistogramSettings, total: float, factor: float
-) -> int:
-    if settings.select == "marginals":
-        available = len(workload)
-    else:
-        available = sum(map(workload.domain.size, workload.cliques)) // (settings.queries or 1)
-    return max(1, min(available, default_rounds(curator, total, factor)))

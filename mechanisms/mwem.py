@@ -21,23 +21,27 @@ from mechanisms.adaptive import Round
 from mechanisms.curator import Curator
 from mechanisms.families.histogram import Histogram
 from mechanisms.histogram_rounds import Fact, HistogramState, run_histogram
-from mechanisms.query_rounds import check_settings
+from mechanisms.query_rounds import RoundsRule, check_settings
 from mechanisms.release import Release
 from mechanisms.workload import Workload
 from pgmkit.errors import InvalidInput
 
 __all__ = ["Mwem", "check_choices", "multiplicative_weights", "mwem"]
 
-_ROUNDS = {"queries": 2.8, "marginals": 0.35}
-_ALONE = 2.0
-"""Times as many rounds without past queries, as each round then moves one query only a little."""
+_RULES = {
+    ("queries", True): RoundsRule(2.8),
+    ("marginals", True): RoundsRule(0.35),
+    # Without past queries each round moves one query only a little.
+    ("queries", False): RoundsRule(5.6),
+    ("marginals", False): RoundsRule(0.7),
+}
 
 
 @dataclass(frozen=True)
 class Mwem:
     """Settings of MWEM; none may be chosen by looking at private data.
 
-    `rounds`: None for a rule from the rows and the budget (`default_rounds`). `queries`: of a
+    `rounds`: None for a rule from the rows and the budget (`RoundsRule`). `queries`: of a
     round. `one_way_share`: of the budget, for one-way marginals whose product is the start; 0, as
     in the paper, starts uniform and needs a public total. `select_share`: of a round's budget.
     `select`: single "queries", or whole "marginals" (the marginal trick). `past_queries`: update
@@ -90,7 +94,7 @@ def mwem(
         curator,
         workload,
         settings,
-        _ROUNDS[settings.select] * (1.0 if settings.past_queries else _ALONE),
+        _RULES[settings.select, settings.past_queries],
         multiplicative_weights(settings.past_queries, settings.passes),
         average=settings.result == "average",
         repeat=not settings.past_queries,

@@ -25,17 +25,18 @@ from mechanisms.curator import Curator
 from mechanisms.families.histogram import Histogram
 from mechanisms.histogram_rounds import Fact, HistogramState, run_histogram
 from mechanisms.mwem import check_choices
-from mechanisms.query_rounds import check_settings
+from mechanisms.query_rounds import RoundsRule, check_settings
 from mechanisms.release import Release
 from mechanisms.workload import Workload
 from pgmkit.dataset import Dataset
 
-__all__ = ["Pep", "entropy_projection", "pep"]
+__all__ = ["Pep", "PepPub", "entropy_projection", "pep", "pep_pub"]
 
-_ROUNDS = {"queries": 1.4, "marginals": 0.35}
-# Public data leave less to find: fewer rounds, each with less noise.
-_PUBLIC_ROUNDS = 0.25
-_GAMMA, _PUBLIC_GAMMA = 0.5, 2.0
+_RULES = {"queries": RoundsRule(1.4), "marginals": RoundsRule(0.35)}
+_PUBLIC_RULES = {
+    "queries": RoundsRule(0.0035, power=2),
+    "marginals": RoundsRule(0.0018, power=2),
+}
 _LEAST = 1e-12
 
 
@@ -45,8 +46,7 @@ class Pep:
 
     `rounds`, `queries`, `one_way_share`, `select_share`, `select` as in `Mwem`; by section 3.1
     alpha = 0.67 selection gets 0.8 of a round's zCDP. `steps`: projections a round at most
-    (Tmax). `gamma`: the error that is left alone, in units of the answer's noise; None for 0.5, or
-    2 with public records, which are nearer to the truth than small noisy differences.
+    (Tmax). `gamma`: the error that is left alone, in units of the answer's noise.
     """
 
     rounds: int | None = None
@@ -55,16 +55,27 @@ class Pep:
     select_share: float = 0.8
     select: Literal["queries", "marginals"] = "queries"
     steps: int = 100
-    gamma: float | None = None
+    gamma: float = 0.5
 
     def __post_init__(self) -> None:
         check_settings(
             self,
             whole=["queries", "steps"],
-            positive=[] if self.gamma is None else ["gamma"],
+            positive=["gamma"],
             fractions=["select_share"],
         )
         check_choices(self)
+
+
+@dataclass(frozen=True)
+class PepPub(Pep):
+    """Settings of PEP-Pub, as those of `Pep`.
+
+    `one_way_share` is spent only where the number of rows is private, to estimate it. `gamma` is
+    larger: public records are nearer to the truth than small noisy differences.
+    """
+
+    gamma: float = 2.0
 
 
 def pep(
@@ -72,26 +83,37 @@ def pep(
     workload: Workload,
     settings: Pep | None = None,
     *,
-    public: Dataset | None = None,
     progress: Callable[[Round[HistogramState, Any]], None] | None = None,
 ) -> Release:
     """Spend all that remains of the Curator's budget on a histogram for the workload.
 
-    With `public` records (PEP-Pub) it is over them, and starts from their distribution. Raises
-    InvalidInput (before anything is spent) for a workload or public records over another domain,
-    ModelTooLarge for a domain that is too large.
+    Raises InvalidInput (before anything is spent) for a workload over another domain, ModelTooLarge
+    for a domain that is too large.
     """
     settings = settings or Pep()
-    gamma = settings.gamma or (_GAMMA if public is None else _PUBLIC_GAMMA)
+    rule = _RULES[settings.select]
+    update = entropy_projection(settings.steps, settings.gamma)
+    return run_histogram("pep", curator, workload, settings, rule, update, progress=progress)
+
+
+def pep_pub(
+    curator: Curator,
+    workload: Workload,
+    settings: PepPub | None = None,
+    *,
+    public: Dataset,
+    progress: Callable[[Round[HistogramState, Any]], None] | None = None,
+) -> Release:
+    """Spend all that remains of the Curator's budget on weights of public records.
+
+    The histogram is over the public records and starts from their distribution. Raises InvalidInput
+    (before anything is spent) for a workload or public records over another domain.
+    """
+    settings = settings or PepPub()
+    rule = _PUBLIC_RULES[settings.select]
+    update = entropy_projection(settings.steps, settings.gamma)
     return run_histogram(
-        "pep",
-        curator,
-        workload,
-        settings,
-        _ROUNDS[settings.select] * (1.0 if public is None else _PUBLIC_ROUNDS),
-        entropy_projection(settings.steps, gamma),
-        public=public,
-        progress=progress,
+        "pep-pub", curator, workload, settings, rule, update, public=public, progress=progress
     )
 
 

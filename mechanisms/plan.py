@@ -106,7 +106,7 @@ def plan(
     [('first: measure', 2), ('edge: select', 1), ('tree: measure', 1)]
     """
     entry, chosen = named(mechanism, **dict(settings or {}))
-    if entry.public == "required":
+    if entry.public:
         raise InvalidInput(f"{mechanism} depends on public records; it cannot be planned without")
     rng = np.random.default_rng(0)
     count = min(rows, _MOST_ROWS)

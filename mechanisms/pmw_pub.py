@@ -16,7 +16,7 @@ from mechanisms.adaptive import Round
 from mechanisms.curator import Curator
 from mechanisms.histogram_rounds import HistogramState, check_public, run_histogram
 from mechanisms.mwem import check_choices, multiplicative_weights
-from mechanisms.query_rounds import check_queries, check_settings
+from mechanisms.query_rounds import RoundsRule, check_queries, check_settings
 from mechanisms.release import Release
 from mechanisms.workload import Workload
 from pgmkit.dataset import Dataset
@@ -24,7 +24,10 @@ from pgmkit.errors import InvalidInput
 
 __all__ = ["PmwPub", "pmw_pub"]
 
-_ROUNDS = {"queries": 0.2, "marginals": 0.1}
+_RULES = {
+    "queries": RoundsRule(0.0035, power=2),
+    "marginals": RoundsRule(0.0018, power=2),
+}
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,7 @@ def pmw_pub(
         curator,
         workload,
         settings,
-        _ROUNDS[settings.select],
+        _RULES[settings.select],
         multiplicative_weights(settings.past_queries, settings.passes),
         public=chosen,
         average=settings.result == "average",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from mechanisms.curator import Cell, Curator
@@ -26,10 +27,10 @@ if TYPE_CHECKING:
 __all__ = [
     "CellRounds",
     "MarginalRounds",
+    "RoundsRule",
     "check_device",
     "check_queries",
     "check_settings",
-    "default_rounds",
     "measure_one_way",
 ]
 
@@ -123,15 +124,37 @@ def measure_one_way(curator: Curator, share: float) -> tuple[list[Measurement], 
     return first, max(1.0, estimate_total(first, curator.domain).value)
 
 
-def default_rounds(curator: Curator, total: float, factor: float, power: float = 1.0) -> int:
+@dataclass(frozen=True)
+class RoundsRule:
     """A number of rounds from public figures: `factor` sqrt(total / noise)^power, at least 1.
 
     `noise` is the scale at which all that remains would measure one marginal. T rounds of one
     query each have sqrt(T) times the noise in zCDP; under a pure budget it is T times, and the
     square root becomes a cube root.
+
+    Power 1 holds the noise of a round near what is left to correct. Public records leave errors of
+    a percent or so, whatever the budget, and a round is worth its cost only where it can see them:
+    power 2.
     """
-    root = power / (3 if curator.ledger.budget.pure else 2)
-    return max(1, round(factor * (total / curator.scale(curator.remaining)) ** root))
+
+    factor: float
+    power: float = 1.0
+
+    def __call__(self, curator: Curator, total: float) -> int:
+        root = self.power / (3 if curator.ledger.budget.pure else 2)
+        return max(1, round(self.factor * (total / curator.scale(curator.remaining)) ** root))
+
+    def of(
+        self, curator: Curator, workload: Workload, settings: QuerySettings, total: float
+    ) -> int:
+        """The rounds asked for, or by the rule but no more than there is to measure."""
+        if settings.rounds is not None:
+            return settings.rounds
+        if settings.select == "marginals":
+            available = len(workload)
+        else:
+            available = sum(map(workload.domain.size, workload.cliques)) // (settings.queries or 1)
+        return max(1, min(available, self(curator, total)))
 
 
 class _Rounds:

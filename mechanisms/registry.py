@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from mechanisms.budget import Budget
 from pgmkit.errors import InvalidInput
@@ -26,7 +26,7 @@ __all__ = ["MECHANISMS", "Entry", "named", "run", "run_on"]
 class Entry:
     """A mechanism: its name, where it lives, and a line on it. Its module is imported on use.
 
-    `public`: whether it uses records that need no protection. `graphical`: whether its model is a
+    `public`: whether it needs records that need no protection. `graphical`: whether its model is a
     GraphicalModel, which can be conditioned and can hold constraints. `rounds`: whether it goes in
     rounds and reports each to a `progress` callback. `records`: whether synthetic records can be
     drawn from its model. `consistent`: whether its tables are at least 0 and agree.
@@ -38,7 +38,7 @@ class Entry:
     settings: str
     summary: str
     rounds: bool = True
-    public: Literal["no", "optional", "required"] = "no"
+    public: bool = False
     graphical: bool = False
     records: bool = True
     consistent: bool = True
@@ -96,7 +96,7 @@ _ENTRIES = [
         "gem_pub",
         "GemPub",
         "the same network fitted to public records first; they may lack attributes",
-        public="required",
+        public=True,
     ),
     Entry(
         "clique-tree",
@@ -155,8 +155,15 @@ _ENTRIES = [
         "mechanisms.pep",
         "pep",
         "Pep",
-        "a histogram projected on all noisy answers; few attributes, or public records",
-        public="optional",
+        "a histogram projected on all noisy answers; few attributes",
+    ),
+    Entry(
+        "pep-pub",
+        "mechanisms.pep",
+        "pep_pub",
+        "PepPub",
+        "weights of public records projected on all noisy answers",
+        public=True,
     ),
     Entry(
         "pmw-pub",
@@ -164,7 +171,7 @@ _ENTRIES = [
         "pmw_pub",
         "PmwPub",
         "multiplicative weights on public records",
-        public="required",
+        public=True,
     ),
     Entry(
         "hdmm",
@@ -275,10 +282,10 @@ def run_on(
     progress: Callable[[Round[Any, Any]], None] | None = None,
 ) -> Release:
     """Spend all that remains of a Curator's budget by a mechanism; see `run`."""
-    if public is not None and entry.public == "no":
-        users = [other.name for other in MECHANISMS.values() if other.public != "no"]
+    if public is not None and not entry.public:
+        users = [other.name for other in MECHANISMS.values() if other.public]
         raise InvalidInput(f"{entry.name} uses no public records; {', '.join(users)} do")
-    if public is None and entry.public == "required":
+    if public is None and entry.public:
         raise InvalidInput(f"{entry.name} needs public records of the same domain; pass public=")
     options: dict[str, Any] = {"progress": progress} if entry.rounds else {}
     if public is not None:

@@ -146,7 +146,7 @@ def test_public_records_help_and_the_nearer_ones_are_chosen() -> None:
     near = run(PmwPub(), DATA, PAIRS, 1.0, 1e-7, public=PUBLIC, **options)
     tv = [total_variation(DATA, release.model, PAIRS) for release in (with_far, near)]
     assert max(tv) < 0.12
-    pep = run("pep", DATA, PAIRS, 1.0, 1e-7, public=PUBLIC, **options)
+    pep = run("pep-pub", DATA, PAIRS, 1.0, 1e-7, public=PUBLIC, **options)
     assert total_variation(DATA, pep.model, PAIRS) < 0.12
 
 

@@ -35,7 +35,7 @@ def quick(name: str) -> Any:
 
 def public(name: str) -> dict[str, Dataset]:
     """What a mechanism that needs public records is given."""
-    return {"public": PUBLIC} if MECHANISMS[name].public == "required" else {}
+    return {"public": PUBLIC} if MECHANISMS[name].public else {}
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
@@ -75,7 +75,7 @@ def test_every_mechanism_refuses_before_spending(name: str) -> None:
             run(name, DATA, PAIRS, epsilon, delta, neighbours="add/remove", **public(name))
     with pytest.raises(InvalidInput, match="replace-one"):
         run(name, DATA, PAIRS, 1.0, neighbours="swap", **public(name))
-    if MECHANISMS[name].public == "no":
+    if not MECHANISMS[name].public:
         with pytest.raises(InvalidInput, match="uses no public records"):
             run(name, DATA, PAIRS, 1.0, neighbours="add/remove", public=PUBLIC)
 

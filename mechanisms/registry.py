@@ -27,7 +27,7 @@ class Entry:
     """A mechanism: its name, where it lives, and a line on it. Its module is imported on use.
 
     `public`: whether it needs records that need no protection. `graphical`: whether its model is a
-    GraphicalModel, which can be conditioned and can hold constraints. `rounds`: whether it goes in
+    GraphicalModel, which has error bars and can hold constraints. `rounds`: whether it goes in
     rounds and reports each to a `progress` callback. `records`: whether synthetic records can be
     drawn from its model. `consistent`: whether its tables are at least 0 and agree.
     """

@@ -88,13 +88,14 @@ class TableRelease:
         rng = np.random.default_rng(seed)
         if not given:
             return self.release.sample(n, seed=rng)
-        if not isinstance(self.model, GraphicalModel):
+        condition = getattr(self.model, "given", None)
+        if condition is None:
             raise InvalidInput(
-                f"the model of {self.mechanism} cannot be conditioned; use a mechanism with a "
-                "graphical model: aim, mst or mwem+pgm"
+                f"the model of {self.mechanism} cannot be conditioned; use a mechanism that models "
+                "records, such as aim or mixture"
             )
         evidence = {n: np.flatnonzero(m).tolist() for n, m in self._allowed(given).items()}
-        narrowed = self.model.given(evidence)
+        narrowed = condition(evidence)
         return narrowed.sample(max(1, round(narrowed.total)) if n is None else n, rng)
 
     def _allowed(self, given: Mapping[str, Condition] | str) -> dict[str, NDArray[np.bool_]]:

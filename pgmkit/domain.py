@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from numbers import Integral
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -138,6 +138,24 @@ class Domain:
         ordered = cells.transpose([kept.index(name) for name in held if name in kept])
         spread = ordered[tuple(slice(None) if name in kept else None for name in held)]
         return np.broadcast_to(spread, self.shape(held)).reshape(-1)
+
+    def allowed(self, attribute: str, codes: int | Sequence[int]) -> NDArray[np.bool_]:
+        """Which codes of an attribute are among `codes` (one, or several): booleans, one a code.
+
+        Raises InvalidInput for an unknown attribute, no codes, or one outside the domain.
+
+        >>> Domain({"a": 3}).allowed("a", [0, 2])
+        array([ True, False,  True])
+        """
+        size = self.project([attribute]).size()
+        wanted = [codes] if isinstance(codes, int | np.integer) else list(codes)
+        if not wanted or any(not 0 <= code < size for code in wanted):
+            raise InvalidInput(
+                f"codes of {attribute!r} must be within 0..{size - 1}, got {codes!r}"
+            )
+        mask = np.zeros(size, dtype=np.bool_)
+        mask[wanted] = True
+        return mask
 
     def __contains__(self, attribute: object) -> bool:
         return isinstance(attribute, str) and attribute in self._sizes

@@ -142,7 +142,7 @@ class GraphicalModel:
         potentials = list(self.potentials)
         like = potentials[0].values
         for name, codes in evidence.items():
-            allowed = self._allowed(name, codes).to(like.device)
+            allowed = torch.from_numpy(self.domain.allowed(name, codes)).to(like.device)
             values = torch.zeros_like(allowed, dtype=like.dtype).masked_fill(~allowed, -inf)
             factor = Factor(self.domain.project([name]), values)
             held = [i for i, other in enumerate(potentials) if name in other.domain]
@@ -158,15 +158,6 @@ class GraphicalModel:
         if share <= 0:
             raise InvalidInput(f"the model has no records with {dict(evidence)!r}")
         return replace(narrowed, total=self.total * min(share, 1.0), stopped="conditioned")
-
-    def _allowed(self, name: str, codes: int | Sequence[int]) -> torch.Tensor:
-        size = self.domain.project([name]).size()
-        wanted = [codes] if isinstance(codes, int | np.integer) else list(codes)
-        if not wanted or any(not 0 <= code < size for code in wanted):
-            raise InvalidInput(f"codes of {name!r} must be within 0..{size - 1}, got {codes!r}")
-        allowed = torch.zeros(size, dtype=torch.bool)
-        allowed[torch.as_tensor(wanted)] = True
-        return allowed
 
     def map(self) -> dict[str, int]:
         """A most probable record; attributes that no potential mentions get code 0."""

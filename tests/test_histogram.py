@@ -42,6 +42,22 @@ def satisfying(cell: Cell) -> np.ndarray:
     return mask
 
 
+def test_conditioning_is_exact() -> None:
+    for histogram, joint in supports():
+        model = HistogramModel(histogram.support, histogram.weights, joint.sum())
+        held = np.zeros_like(joint)
+        held[np.ix_([0, 2], [0, 1], [1], [0, 1])] = joint[np.ix_([0, 2], [0, 1], [1], [0, 1])]
+        narrowed = model.given({"a": [0, 2], "c": 1})
+        assert narrowed.total == pytest.approx(held.sum())
+        np.testing.assert_allclose(narrowed.marginal(DOMAIN), held, rtol=1e-12, atol=1e-12)
+        records = narrowed.sample(200, np.random.default_rng(0))
+        assert set(records.columns["a"]) <= {0, 2} and set(records.columns["c"]) == {1}
+    alone = Dataset(DOMAIN, {n: [0, 0] for n in DOMAIN})
+    support, counts = PublicSupport.of(alone)
+    with pytest.raises(InvalidInput, match="no records"):
+        HistogramModel(support, counts, 3.0).given({"a": 1})
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(CELL, st.floats(1e-6, 1e6)), min_size=1, max_size=8))
 def test_slice_updates_are_products_on_the_joint(updates: list[tuple[Cell, float]]) -> None:

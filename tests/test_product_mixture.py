@@ -55,6 +55,37 @@ def test_answers_of_marginals_and_cells() -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
+EVIDENCE = {"b": [0, 2], "d": 1}
+
+
+def test_conditioning_is_exact(tmp_path: Path) -> None:
+    shares = np.array([0.3, 0.0, 0.1, 0.25, 0.05, 0.2, 0.1])
+    rows = random_rows()
+    whole = np.tensordot(shares, np.stack([joint(row[None]) for row in rows]), 1) * 500
+    model = ProductMixtureModel(DOMAIN, rows, 500.0, shares)
+    held = np.zeros_like(whole)
+    held[:, [0, 2], :, 1] = whole[:, [0, 2], :, 1]
+    narrowed = model.given(EVIDENCE)
+    narrowed.save(tmp_path / "model")
+    for found in (narrowed, ProductMixtureModel.load(tmp_path / "model")):
+        assert found.total == pytest.approx(held.sum(), rel=1e-12)
+        for clique, table in found.marginals(CLIQUES).items():
+            np.testing.assert_allclose(table, summed(held, clique), rtol=1e-9, atol=1e-9)
+    query = FactoredQuery({"a": prefix(2), "c": prefix(2)})
+    sums = np.cumsum(np.cumsum(held.sum((1, 3)), 0), 1)
+    np.testing.assert_allclose(narrowed.answer(query), sums, rtol=1e-9)
+    records = narrowed.sample(20_000, np.random.default_rng(0))
+    assert set(records.columns["b"]) == {0, 2} and set(records.columns["d"]) == {1}
+    off = np.abs(records.marginal(DOMAIN) / 20_000 - held / held.sum()).sum()
+    assert off < 0.03
+    with pytest.raises(InvalidInput, match="no records"):
+        ProductMixtureModel(Domain({"a": 2}), [[1, 0]], 5.0).given({"a": 1})
+    with pytest.raises(InvalidInput, match="within 0"):
+        model.given({"a": 2})
+    with pytest.raises(InvalidInput, match="shares"):
+        ProductMixtureModel(DOMAIN, rows, 500.0, shares[:3])
+
+
 def test_model_answers_and_samples(tmp_path: Path) -> None:
     rows = random_rows()
     model = ProductMixtureModel(DOMAIN, rows, 500.0)

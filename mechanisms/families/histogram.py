@@ -40,6 +40,7 @@ class Support(Protocol):
     @property
     def shape(self) -> tuple[int, ...]: ...
     def satisfying(self, cell: Cell) -> Any: ...
+    def among(self, attribute: str, allowed: NDArray[np.bool_]) -> NDArray[np.bool_]: ...
     def tables(self, weights: Array, cliques: Iterable[Clique]) -> dict[Clique, Array]: ...
     def records(self, places: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]: ...
 
@@ -71,6 +72,12 @@ class FullDomain:
         codes = np.unravel_index(cell.index, self.domain.shape(cell.clique))
         at = dict(zip(cell.clique, map(int, codes), strict=True))
         return tuple(at.get(name, slice(None)) for name in self.domain)
+
+    def among(self, attribute: str, allowed: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Which records have an allowed code; of a shape that multiplies weights."""
+        shape = [1] * len(self.shape)
+        shape[self.domain.attributes.index(attribute)] = len(allowed)
+        return allowed.reshape(shape)
 
     def tables(self, weights: Array, cliques: Iterable[Clique]) -> dict[Clique, Array]:
         """Marginals of the weights, small ones from larger ones."""
@@ -144,6 +151,10 @@ class PublicSupport:
     def satisfying(self, cell: Cell) -> NDArray[np.int64]:
         """The places of the records that satisfy a query."""
         return np.flatnonzero(self._places(cell.clique) == cell.index)
+
+    def among(self, attribute: str, allowed: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Which records have an allowed code."""
+        return allowed[self._codes[attribute]]
 
     def tables(self, weights: Array, cliques: Iterable[Clique]) -> dict[Clique, Array]:
         """Marginals of the weights."""
@@ -238,6 +249,24 @@ class HistogramModel:
             raise InvalidInput(f"total must be a finite number above 0, got {total!r}")
         self._weights = scaled * (total / scaled.sum())
         self.total = float(total)
+
+    def given(self, evidence: Mapping[str, int | Sequence[int]]) -> HistogramModel:
+        """The exact model of the records that have these codes (one, or any of several).
+
+        Its total is the expected number of such records. Raises InvalidInput for unknown attributes
+        or codes, and if the model has no such records.
+
+        >>> model = HistogramModel(FullDomain(Domain({"a": 2, "b": 2})), np.eye(2), total=8)
+        >>> model.given({"a": 1}).marginal(["b"])
+        array([0., 4.])
+        """
+        weights = self._weights
+        for name, codes in evidence.items():
+            weights = weights * self._support.among(name, self.domain.allowed(name, codes))
+        total = float(weights.sum())
+        if total <= 0:
+            raise InvalidInput(f"the model has no records with {dict(evidence)!r}")
+        return HistogramModel(self._support, weights, total)
 
     def marginal(self, attrs: Iterable[str]) -> Array:
         """The marginal over `attrs` in counts, axes in their order."""

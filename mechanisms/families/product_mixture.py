@@ -133,8 +133,12 @@ class ProductAnswers:
             ordered = tuple(sorted(clique, key=rank.__getitem__))
             self._groups.setdefault(ordered[:-1], []).append((clique, ordered))
 
-    def __call__(self, rows: torch.Tensor) -> dict[Clique, torch.Tensor]:
-        """The marginals (fractions) of each clique; rows are K x width."""
+    def __call__(
+        self, rows: torch.Tensor, shares: torch.Tensor | None = None
+    ) -> dict[Clique, torch.Tensor]:
+        """The marginals (fractions) of each clique; rows are K x width, shares equal or given."""
+        if shares is None:
+            shares = rows.new_full((len(rows),), 1 / len(rows))
         tables: dict[Clique, torch.Tensor] = {}
         for prefix, group in self._groups.items():
             lasts = [ordered[-1] for _, ordered in group if ordered]
@@ -142,7 +146,7 @@ class ProductAnswers:
                 tables[()] = rows.new_tensor(1.0)
                 continue
             right = torch.cat([rows[:, self._columns.of(name)] for name in lasts], dim=1)
-            product = self._left(rows, prefix).t() @ right / rows.shape[0]
+            product = self._left(rows, shares, prefix).t() @ right
             sizes = [self._columns.domain.sizes[name] for name in lasts]
             for (clique, ordered), flat in zip(
                 group, torch.split(product, sizes, dim=1), strict=True
@@ -151,9 +155,9 @@ class ProductAnswers:
                 tables[clique] = table.permute([ordered.index(name) for name in clique])
         return tables
 
-    def _left(self, rows: torch.Tensor, prefix: Clique) -> torch.Tensor:
-        """Row-wise Kronecker products over the prefix, K x its number of cells."""
-        product = rows.new_ones(rows.shape[0], 1)
+    def _left(self, rows: torch.Tensor, shares: torch.Tensor, prefix: Clique) -> torch.Tensor:
+        """Row-wise Kronecker products over the prefix times the shares, K x its cells."""
+        product = shares.unsqueeze(1)
         for name in prefix:
             part = rows[:, self._columns.of(name)]
             product = (product.unsqueeze(2) * part.unsqueeze(1)).flatten(1)
@@ -161,12 +165,14 @@ class ProductAnswers:
 
 
 class ProductMixtureModel:
-    """A released mixture: equal shares of K product distributions that sum to `total` counts.
+    """A released mixture: K product distributions that sum to `total` counts.
 
     `rows` is K x (sum of the attributes' sizes), attributes in the domain's order; within each
     attribute a row is at least 0 and sums to 1 (to 1e-4; float32 rows are made exact here).
+    `shares` of the rows: equal ones unless given; scaled to sum to 1.
 
-    Raises InvalidInput for rows of another shape or off the simplex, or a total not above 0.
+    Raises InvalidInput for rows of another shape or off the simplex, shares that are not K numbers
+    of at least 0, or a total not above 0.
 
     >>> model = ProductMixtureModel(Domain({"a": 2, "b": 2}), [[1, 0, 0.5, 0.5]], total=10)
     >>> model.marginal(("b", "a"))
@@ -176,7 +182,9 @@ class ProductMixtureModel:
 
     format = "pgmkit product mixture"
 
-    def __init__(self, domain: Domain, rows: ArrayLike, total: float) -> None:
+    def __init__(
+        self, domain: Domain, rows: ArrayLike, total: float, shares: ArrayLike | None = None
+    ) -> None:
         self.domain = domain
         self._columns = Columns(domain)
         self.rows = self._checked(np.array(rows, dtype=np.float64))
@@ -184,6 +192,36 @@ class ProductMixtureModel:
         if not (np.isfinite(total) and total > 0):
             raise InvalidInput(f"total must be a finite number above 0, got {total!r}")
         self.total = float(total)
+        weights = np.ones(len(self.rows)) if shares is None else np.array(shares, dtype=np.float64)
+        if weights.shape != (len(self.rows),) or not (weights >= 0).all() or not weights.any():
+            raise InvalidInput(f"shares must be {len(self.rows)} numbers of at least 0, not all 0")
+        self.shares = weights / weights.sum()
+        self.shares.flags.writeable = False
+
+    def given(self, evidence: Mapping[str, int | Sequence[int]]) -> ProductMixtureModel:
+        """The exact model of the records that have these codes (one, or any of several).
+
+        Within each row the other attributes are as before; a row's share grows with how likely it
+        makes the evidence. The total is the expected number of such records. Raises InvalidInput
+        for unknown attributes or codes, and if the model has no such records.
+
+        >>> model = ProductMixtureModel(
+        ...     Domain({"a": 2, "b": 2}), [[1, 0, 1, 0], [0.5, 0.5, 0, 1]], total=10)
+        >>> model.given({"a": 0}).marginal(["b"])
+        array([5. , 2.5])
+        """
+        rows, shares = np.array(self.rows), np.array(self.shares)
+        for name, codes in evidence.items():
+            part = rows[:, self._columns.of(name)] * self.domain.allowed(name, codes)
+            mass = part.sum(1)
+            shares *= mass
+            # A row that cannot meet the evidence has no share left; its values do not matter.
+            part[mass == 0] = 1.0
+            rows[:, self._columns.of(name)] = part / part.sum(1, keepdims=True)
+        share = float(shares.sum())
+        if share <= 0:
+            raise InvalidInput(f"the model has no records with {dict(evidence)!r}")
+        return type(self)(self.domain, rows, self.total * share, shares)
 
     def marginal(self, attrs: Iterable[str]) -> Array:
         """The marginal over `attrs` in counts, axes in their order."""
@@ -193,7 +231,8 @@ class ProductMixtureModel:
     def marginals(self, cliques: Iterable[Iterable[str]]) -> dict[Clique, Array]:
         """Marginals in counts by clique, in batched matrix products."""
         checked = [self.domain.clique(clique) for clique in cliques]
-        tables = ProductAnswers(self._columns, checked)(torch.from_numpy(self._tensor_rows()))
+        rows, shares = (torch.from_numpy(np.array(a)) for a in (self.rows, self.shares))
+        tables = ProductAnswers(self._columns, checked)(rows, shares)
         return {clique: tables[clique].numpy() * self.total for clique in checked}
 
     @overload
@@ -218,23 +257,27 @@ class ProductMixtureModel:
                 np.asarray((factor @ rows[:, self._columns.of(name)].T).T)
                 for name, factor in query.factors.items()
             ]
-            left = np.ones((len(rows), 1))
+            left = self.shares[start : start + _CHUNK_ROWS, None]
             for part in parts[:-1]:
                 left = (left[:, :, None] * part[:, None, :]).reshape(len(rows), -1)
             last = parts[-1] if parts else np.ones((len(rows), 1))
             total += (left.T @ last).ravel()
-        return (total * (self.total / len(self.rows))).reshape(query.shape)
+        return (total * self.total).reshape(query.shape)
 
     def sample(self, n: int, rng: np.random.Generator) -> Dataset:
-        """`n` records: every row gets its share (n/K, the rest at random), order shuffled.
+        """`n` records: every row gets its share, rounded at random, order shuffled.
 
         Raises InvalidInput unless n is a whole number, 1 or more.
         """
         if isinstance(n, bool) or int(n) != n or n < 1:
             raise InvalidInput(f"n must be a whole number, 1 or more; got {n!r}")
-        count = len(self.rows)
-        extra = rng.choice(count, size=n % count, replace=False)
-        origin = rng.permutation(np.concatenate([np.repeat(np.arange(count), n // count), extra]))
+        # One draw from each n-th part of the shares laid end to end: a row gets n times its share,
+        # rounded up or down.
+        order = rng.permutation(len(self.rows))
+        reached = np.cumsum(self.shares[order])
+        places = (np.arange(n) + rng.random()) / n * reached[-1]
+        found = np.searchsorted(reached, places, side="right").clip(max=len(order) - 1)
+        origin = rng.permutation(order[found])
         columns = {}
         for name in self.domain:
             cumulative = np.cumsum(self._simplex(name), axis=1)
@@ -254,7 +297,9 @@ class ProductMixtureModel:
             "total": self.total,
         }
         with atomic_writer(path) as file:
-            np.savez_compressed(file, header=np.array(json.dumps(header)), rows=self.rows)
+            np.savez_compressed(
+                file, header=np.array(json.dumps(header)), rows=self.rows, shares=self.shares
+            )
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ProductMixtureModel:
@@ -263,7 +308,7 @@ class ProductMixtureModel:
         try:
             with np.load(path, allow_pickle=False) as file:
                 header: Mapping[str, Any] = json.loads(str(file["header"]))
-                rows = file["rows"]
+                rows, shares = file["rows"], file["shares"]
             domain = Domain(dict(header["domain"]))
             kind, version, total = header["format"], header["version"], float(header["total"])
         except (FileNotFoundError, PermissionError, IsADirectoryError):
@@ -275,13 +320,10 @@ class ProductMixtureModel:
                 f"{name!r} holds {kind!r}, version {version!r}; this reads {cls.format!r}, "
                 f"version {FORMAT_VERSION}: load it with the class and release that wrote it"
             )
-        return cls(domain, rows, total)
+        return cls(domain, rows, total, shares)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {len(self.rows)} rows, total {self.total:g}>"
-
-    def _tensor_rows(self) -> Array:
-        return np.array(self.rows)  # torch wants memory that it may write
 
     def _simplex(self, name: str) -> Array:
         return self.rows[:, self._columns.of(name)]
@@ -315,6 +357,12 @@ class RelaxedRowsModel(ProductMixtureModel):
     """
 
     format = "pgmkit relaxed rows"
+
+    def given(self, evidence: Mapping[str, int | Sequence[int]]) -> ProductMixtureModel:
+        """Refused with InvalidInput: relaxed rows are no distribution."""
+        raise InvalidInput(
+            "relaxed rows are no distribution and cannot be conditioned; use rap-softmax"
+        )
 
     def _checked(self, rows: Array) -> Array:
         width = self._columns.width

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mechanisms.workload import Workload
     from pgmkit.dataset import Dataset
 
-__all__ = ["MECHANISMS", "Entry", "named", "run", "run_on"]
+__all__ = ["MECHANISMS", "Entry", "check_public", "named", "run", "run_on"]
 
 
 @dataclass(frozen=True)
@@ -282,15 +282,20 @@ def run_on(
     progress: Callable[[Round[Any, Any]], None] | None = None,
 ) -> Release:
     """Spend all that remains of a Curator's budget by a mechanism; see `run`."""
-    if public is not None and not entry.public:
-        users = [other.name for other in MECHANISMS.values() if other.public]
-        raise InvalidInput(f"{entry.name} uses no public records; {', '.join(users)} do")
-    if public is None and entry.public:
-        raise InvalidInput(f"{entry.name} needs public records of the same domain; pass public=")
+    check_public(entry, public is not None)
     options: dict[str, Any] = {"progress": progress} if entry.rounds else {}
     if public is not None:
         options["public"] = public
     return entry.load()[0](curator, workload, settings, **options)
+
+
+def check_public(entry: Entry, given: bool) -> None:
+    """Raises InvalidInput for public records that are not used, or that are needed but absent."""
+    if given and not entry.public:
+        users = [other.name for other in MECHANISMS.values() if other.public]
+        raise InvalidInput(f"{entry.name} uses no public records; {', '.join(users)} do")
+    if entry.public and not given:
+        raise InvalidInput(f"{entry.name} needs public records of the same domain; pass public=")
 
 
 def _of(settings: object) -> tuple[Entry, object]:

@@ -12,8 +12,9 @@ import numpy as np
 
 from mechanisms.adaptive import Round, round_reports
 from mechanisms.budget import Budget
+from mechanisms.choosing import Choice, check_limits, choose_mechanism
 from mechanisms.curator import Curator
-from mechanisms.registry import named, run_on
+from mechanisms.registry import check_public, named, run_on
 from mechanisms.release import Release
 from mechanisms.table_release import TableRelease
 from mechanisms.workload import Workload, k_way
@@ -21,11 +22,11 @@ from pgmkit.dataset import Counts, Dataset
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.estimation import estimate
-from pgmkit.frames import FrameForm, counts_of, encode
+from pgmkit.frames import FrameForm, counts_of, encode, names_of
 from pgmkit.model import GraphicalModel
 from pgmkit.schema import Numeric, OpenCategorical, Schema
 
-__all__ = ["choose_mechanism", "synthesize", "table_workload"]
+__all__ = ["synthesize", "table_workload"]
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +35,6 @@ _DISCOVERY_SHARE = 0.1
 _RESERVED_SHARE = 0.1
 """Of delta, for values that are found (see `Curator.discover`)."""
 _QUANTILE_BINS = 512
-_MANY_ATTRIBUTES = 40
 _TARGET_WEIGHT = 4.0
 
 
@@ -50,6 +50,8 @@ def synthesize(
     workload: int | Workload | Sequence[Sequence[str]] | None = None,
     target: str | None = None,
     public: Any = None,
+    seconds: float | None = None,
+    memory_mb: float | None = None,
     seed: int | np.random.Generator | None = None,
     progress: bool | Callable[[Round[Any, Any]], None] | None = None,
 ) -> TableRelease:
@@ -66,7 +68,9 @@ def synthesize(
             or a Workload, or a list of column sets.
         target: a column to predict later: marginals that hold it get four times the weight, and
             pairs of columns are measured together with it.
-        public: records of the same columns that need no protection, for mechanisms that use them.
+        public: records that need no protection, for mechanisms that use them; of the same columns,
+            or (gem-pub) of some of them.
+        seconds, memory_mb: limits that "auto" chooses by.
         seed: reproducible noise: INSECURE, for tests and simulations only.
         progress: True for a bar of rounds on a terminal, or a callable that gets each finished
             round of a mechanism that has rounds.
@@ -90,6 +94,8 @@ def synthesize(
             f"column {schema.unresolved[0]!r} is to be found in the data, which needs delta above "
             f"0; got {delta!r}. Give its values or edges to use pure differential privacy"
         )
+    _check(schema, mechanism, settings or {}, target, public is not None)
+    check_limits(schema, public is not None, seconds, memory_mb)
     form = None if isinstance(data, Dataset) else FrameForm.of(data)
     reserved = _RESERVED_SHARE * delta if _open_columns(schema) else 0.0
     budget = Budget(epsilon, delta, reserved)
@@ -99,39 +105,48 @@ def synthesize(
         counts = _counts(data, schema)
         curator = Curator(counts, budget, neighbours=neighbours, seed=seed)
     wanted = table_workload(schema.domain, workload, target)
-    name, reason = (
-        choose_mechanism(schema, wanted) if mechanism == "auto" else (mechanism, "as asked")
-    )
-    logger.info("mechanism %s: %s", name, reason)
-    entry, chosen = named(name, **dict(settings or {}))
-    if schema.constraints and not entry.graphical:
-        raise InvalidInput(
-            f"the schema has constraints, which the model of {name} cannot hold; use aim, mst or "
-            "mwem+pgm, or take the constraints out"
+    choice = (
+        choose_mechanism(
+            schema,
+            wanted,
+            budget,
+            rows=curator.public_total,
+            public=public is not None,
+            seconds=seconds,
+            memory_mb=memory_mb,
         )
-    others = None if public is None else _counts_in_memory(public, schema)
+        if mechanism == "auto"
+        else Choice(mechanism, "as asked")
+    )
+    logger.info("mechanism %s: %s", choice.name, choice.reason)
+    entry, chosen = named(choice.name, **{**choice.settings, **(settings or {})})
+    others = None if public is None else _public_records(public, schema)
     with round_reports(progress) as report:
         release = run_on(curator, entry, chosen, wanted, public=others, progress=report)
-    return TableRelease(_constrained(release, schema), schema, form, reason)
+    return TableRelease(_constrained(release, schema), schema, form, choice.reason)
 
 
-def choose_mechanism(schema: Schema, workload: Workload) -> tuple[str, str]:
-    """A mechanism's name, and why: from the schema and the workload, never from the data.
-
-    >>> from pgmkit.schema import Boolean
-    >>> schema = Schema({f"q{i}": Boolean() for i in range(50)})
-    >>> choose_mechanism(schema, k_way(schema.domain, 2))
-    ('mst', '50 columns: a tree of pairs is estimated in seconds whatever their number')
-    """
-    columns = len(schema.domain)
-    if columns > _MANY_ATTRIBUTES:
-        return "mst", (
-            f"{columns} columns: a tree of pairs is estimated in seconds whatever their number"
+def _check(
+    schema: Schema,
+    mechanism: str,
+    settings: Mapping[str, Any],
+    target: str | None,
+    public: bool,
+) -> None:
+    """Refuse what can be refused before anything is spent on open columns."""
+    if target is not None and target not in schema.columns:
+        raise InvalidInput(
+            f"target {target!r} is no column; columns are {', '.join(schema.columns)}"
         )
-    return "aim", (
-        f"{columns} columns and {len(workload)} marginals: adaptive marginals with a graphical "
-        "model, which has error bars, conditional records and constraints"
-    )
+    if mechanism == "auto":
+        return
+    entry, _ = named(mechanism, **settings)
+    check_public(entry, public)
+    if schema.constraints and not entry.graphical:
+        raise InvalidInput(
+            f"the schema has constraints, which the model of {mechanism} cannot hold; use aim, "
+            "mst or mwem+pgm, or take the constraints out"
+        )
 
 
 def table_workload(
@@ -258,8 +273,14 @@ def _counts(data: Any, schema: Schema) -> Counts:
     return data
 
 
-def _counts_in_memory(data: Any, schema: Schema) -> Dataset:
-    return data if isinstance(data, Dataset) else encode(data, schema)
+def _public_records(public: Any, schema: Schema) -> Dataset:
+    """The columns of the schema that the public records have, as codes."""
+    if isinstance(public, Dataset):
+        return public
+    known = [name for name in names_of(public) if name in schema.columns]
+    if not known:
+        raise InvalidInput("the public records have no column of the schema; rename theirs")
+    return encode(public, schema.restricted(known))
 
 
 def _constrained(release: Release, schema: Schema) -> Release:

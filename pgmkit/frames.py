@@ -22,7 +22,7 @@ from pgmkit.schema import Schema
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["FrameForm", "counts_of", "decode", "encode"]
+__all__ = ["FrameForm", "counts_of", "decode", "encode", "names_of"]
 
 Frame = nw.DataFrame[Any] | nw.LazyFrame[Any]
 
@@ -45,6 +45,16 @@ def encode(frame: Any, schema: Schema) -> Dataset:
     if len(table) == 0:
         raise InvalidInput("the data have no rows; give at least one")
     return schema.encode({name: table[name].to_numpy() for name in schema.columns})
+
+
+def names_of(frame: Any) -> list[str]:
+    """The frame's column names. Raises InvalidInput for what is no data frame.
+
+    >>> import pyarrow
+    >>> names_of(pyarrow.table({"ill": [True], "age": [30]}))
+    ['ill', 'age']
+    """
+    return _names(_wrapped(frame))
 
 
 def counts_of(frame: Any, schema: Schema) -> Dataset | FrameCounts:

@@ -9,11 +9,16 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
-from pricing import reachable
+from pricing import reachable, total_variation
 
+from mechanisms import run as run_mechanism
+from mechanisms.budget import Budget
+from mechanisms.census import census
+from mechanisms.choosing import Choice, choose_mechanism
 from mechanisms.curator import Curator
-from mechanisms.synthesis import choose_mechanism, synthesize, table_workload
+from mechanisms.synthesis import synthesize, table_workload
 from mechanisms.table_release import TableRelease
+from mechanisms.workload import k_way
 from pgmkit import InvalidInput
 from pgmkit.dataset import Dataset
 from pgmkit.schema import (
@@ -38,6 +43,7 @@ SCHEMA = Schema(
     [Forbid({"age": "0..9", "married": True})],
 )
 OPEN = Schema(SCHEMA.columns)
+REPLACED: Any = {"neighbours": "replace-one", "seed": 0}
 
 
 def people(rows: int = 2000) -> pd.DataFrame:
@@ -148,11 +154,51 @@ def test_nothing_private_stays_reachable() -> None:
         assert not [x for x in held if isinstance(x, duckdb.DuckDBPyRelation)]
 
 
+def test_auto_goes_by_columns_budget_limits_and_public_records() -> None:
+    def chosen(columns: int = 10, epsilon: float = 1.0, **figures: Any) -> Choice:
+        schema = Schema({f"q{i}": Boolean() for i in range(columns)})
+        workload = table_workload(schema.domain, 2, None)
+        return choose_mechanism(schema, workload, Budget(epsilon, 1e-9), **figures)
+
+    assert chosen().name == "aim" and not chosen().settings
+    assert chosen(60).name == "mst" and "60 columns" in chosen(60).reason
+    assert chosen(30, seconds=10).name == "mst" and chosen(30, seconds=100).name == "aim"
+    assert chosen(memory_mb=100).name == "mst"
+    assert chosen(memory_mb=430).settings == {"model_mb": 10.0}
+    assert chosen(rows=300).name == "independent" and "300 rows" in chosen(rows=300).reason
+    assert chosen(rows=300, epsilon=100.0).name == "aim"
+    assert chosen(public=True).name == "gem-pub"
+    assert chosen(public=True, seconds=5).name == "pep-pub"
+    with pytest.raises(InvalidInput, match="seconds must be above 0"):
+        chosen(seconds=0.0)
+
+
+def test_below_the_rule_only_single_columns_beat_pairs() -> None:
+    pairs = k_way(census(10).domain, 2)
+    for rows, better in [(300, "independent"), (20_000, "aim")]:
+        data = census(rows)
+        off = {
+            name: total_variation(
+                data, run_mechanism(name, data, pairs, 1.0, 1e-9, **REPLACED).model, pairs
+            )
+            for name in ("aim", "independent")
+        }
+        assert min(off, key=off.__getitem__) == better
+
+
+def test_public_records_may_lack_columns() -> None:
+    options = {"settings": {"pretrain_steps": 20, "steps": 2}, "mechanism": "gem-pub"}
+    release = run(people(300), OPEN, public=people(100).drop(columns=["age"]), **options)
+    assert release.mechanism == "gem-pub" and "age" in release.sample(5, seed=0).columns
+    with pytest.raises(InvalidInput, match="no column of the schema"):
+        run(people(300), OPEN, public=people(100)[["age"]].rename(columns={"age": "x"}), **options)
+    with pytest.raises(InvalidInput, match="uses no public records"):
+        run(people(300), OPEN, public=people(100), mechanism="aim")
+
+
 def test_auto_says_why_and_targets_weigh_more() -> None:
     release = run(people(300), mechanism="auto")
     assert release.mechanism == "aim" and "columns" in release.reason
-    wide = Schema({f"q{i}": Boolean() for i in range(60)})
-    assert choose_mechanism(wide, table_workload(wide.domain, 2, None))[0] == "mst"
     domain = SCHEMA.domain
     workload = table_workload(domain, 2, "married")
     weights = dict(zip(workload.cliques, workload.weights, strict=True))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,6 +16,9 @@ from mechanisms.cli.options import (
     settings_of,
     writable,
 )
+
+if TYPE_CHECKING:
+    from pgmkit.schema import Schema
 
 __all__ = ["demo", "mechanisms", "plan", "synth"]
 
@@ -104,14 +107,21 @@ def plan(
     \b
     pgmkit plan --schema people.yaml --rows 50000 --mechanism aim --epsilon 1
     """
+    from mechanisms.budget import Budget
+    from mechanisms.choosing import Choice, choose_mechanism
     from mechanisms.plan import plan as planned
-    from mechanisms.synthesis import choose_mechanism, table_workload
+    from mechanisms.synthesis import table_workload
 
     described = read_schema(schema)
     workload = table_workload(described.domain, k, target)
-    name = choose_mechanism(described, workload)[0] if mechanism == "auto" else mechanism
+    public_rows = rows if neighbours == "replace-one" else None
+    choice = (
+        choose_mechanism(described, workload, Budget(epsilon, delta), rows=public_rows)
+        if mechanism == "auto"
+        else Choice(mechanism, "as asked")
+    )
     found = planned(
-        name,
+        choice.name,
         workload,
         epsilon,
         delta,
@@ -119,7 +129,8 @@ def plan(
         rows=rows,
         settings=settings_of(mechanism, settings),
     )
-    emit(found.to_dict(), str(found), json_out)
+    values = {**found.to_dict(), "reason": choice.reason}
+    emit(values, f"{choice.name}, because: {choice.reason}\n{found}", json_out)
 
 
 @click.command()
@@ -139,6 +150,8 @@ def plan(
 @click.option("--save", help="Where the release goes: model, noisy values, ledger (one file).")
 @click.option("--report", "page", help="Where an HTML report goes (see `pgmkit report`).")
 @click.option("--rows", type=click.IntRange(1), help="Records to write [default: as estimated].")
+@click.option("--seconds", type=float, help="Time that auto may choose by; no promise.")
+@click.option("--memory-mb", type=float, help="Memory that auto may choose by; no promise.")
 @click.option("--ignore-extra-columns", is_flag=True, help="Ignore columns not in the schema.")
 @as_json
 def synth(
@@ -157,6 +170,8 @@ def synth(
     save: str | None,
     page: str | None,
     rows: int | None,
+    seconds: float | None,
+    memory_mb: float | None,
     ignore_extra_columns: bool,
     json_out: bool,
 ) -> None:
@@ -186,7 +201,7 @@ def synth(
     rng = generator(seed)
     read = read_frame if described.unresolved else encode_file
     records: Any = read(data, described, ignore_extra=ignore_extra_columns)
-    others: Any = None if public is None else read(public, described, ignore_extra=True)
+    others: Any = None if public is None else _public_frame(public, described)
     if rng is not None:
         click.echo(_INSECURE, err=True)
     release = synthesize(
@@ -200,6 +215,8 @@ def synth(
         workload=k,
         target=target,
         public=others,
+        seconds=seconds,
+        memory_mb=memory_mb,
         seed=rng,
         progress=True,
     )
@@ -236,3 +253,12 @@ def synth(
         "\n".join(lines),
         json_out,
     )
+
+
+def _public_frame(path: str, schema: Schema) -> Any:
+    """The columns of the schema that the file of public records has."""
+    from pgmkit.schema.tables import names_of, read_frame
+
+    names = names_of(path, schema.file)
+    known = schema.restricted(names) if schema.columns.keys() & set(names) else schema
+    return read_frame(path, known)

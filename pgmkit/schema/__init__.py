@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -113,6 +113,18 @@ class Schema:
             if name not in self.columns:
                 raise InvalidInput(f"{name!r} is no column of the schema")
         return Schema({**self.columns, **found}, self.constraints, file=self.file)
+
+    def restricted(self, names: Iterable[str]) -> Schema:
+        """The schema of these columns, in its own order, with the constraints over them alone.
+
+        >>> schema = Schema({"age": Integer(0, 9), "sex": Categorical(("F", "M"))})
+        >>> schema.restricted(["sex", "shoe size"]).domain
+        Domain({'sex': 2})
+        """
+        wanted = set(names)
+        columns = {name: column for name, column in self.columns.items() if name in wanted}
+        kept = [each for each in self.constraints if wanted.issuperset(each.columns)]
+        return Schema(columns, kept, file=self.file)
 
     @cached_property
     def domain(self) -> Domain:

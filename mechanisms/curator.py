@@ -153,13 +153,10 @@ class Curator:
         Raises InvalidInput for a wrong clique or cost, BudgetExceeded if cost is not available.
         """
         checked = self.domain.clique(clique)
-        pure = self.ledger.budget.pure
-        law = "discrete Laplace" if pure else "discrete Gaussian"
         counts = self._marginals([checked])[checked]  # may refuse: before the charge
-        self.ledger.charge(f"{step} {_named(checked)}", law, cost)
-        scale = self.scale(cost)
-        noisy = self._noise.laplace(counts, scale) if pure else self._noise.gaussian(counts, scale)
-        return Measurement(checked, noisy, scale * math.sqrt(2) if pure else scale)
+        l1, l2 = self.neighbours.l1, self.neighbours.l2
+        noisy, stddev = self._noisy(f"{step} {_named(checked)}", counts, l1, l2, cost)
+        return Measurement(checked, noisy, stddev)
 
     def measure_queries(
         self,
@@ -183,19 +180,11 @@ class Curator:
         checked = self.domain.clique(clique)
         grid = self._grid(checked, matrix)
         # Under replace-one a row leaves one cell and another comes into another.
-        pure, differ = self.ledger.budget.pure, self.neighbours.rows_public
-        law = "discrete Laplace" if pure else "discrete Gaussian"
-        counts = self._marginals([checked])[checked]  # may refuse: before the charge
-        self.ledger.charge(f"{step} queries of {_named(checked)}", law, cost)
-        answers = grid.answers(counts.reshape(-1))
-        if pure:
-            scale = grid.l1(differ) / cost
-            noisy = self._noise.laplace(answers, scale)
-        else:
-            scale = math.sqrt(grid.l2_squared(differ)) / math.sqrt(2 * cost)
-            noisy = self._noise.gaussian(answers, scale)
-        stddev = (scale * math.sqrt(2) if pure else scale) * grid.unit
-        return Measurement(checked, noisy * grid.unit, stddev, grid.matrix)
+        differ = self.neighbours.rows_public
+        l1, l2 = grid.l1(differ), math.sqrt(grid.l2_squared(differ))
+        answers = grid.answers(self._marginals([checked])[checked].reshape(-1))
+        noisy, stddev = self._noisy(f"{step} queries of {_named(checked)}", answers, l1, l2, cost)
+        return Measurement(checked, noisy * grid.unit, stddev * grid.unit, grid.matrix)
 
     def _grid(
         self, clique: Clique, matrix: Sequence[MatrixLike] | NDArray[np.float64]
@@ -233,16 +222,13 @@ class Curator:
             raise InvalidInput("cliques is empty; give at least one clique")
         tables = [np.rint(self._estimate(clique, estimates)).astype(np.int64) for clique in names]
         counts = self._marginals(names)  # may refuse: before the charge
-        pure = self.ledger.budget.pure
-        self.ledger.charge(step, "discrete Laplace" if pure else "discrete Gaussian", cost)
         distances = np.array(
             [np.abs(counts[c] - table).sum() for c, table in zip(names, tables, strict=True)]
         )
-        if pure:
-            noisy = self._noise.laplace(distances, self.neighbours.l1 * len(names) / cost)
-        else:
-            scale = self.neighbours.l1 * math.sqrt(len(names) / (2 * cost))
-            noisy = self._noise.gaussian(distances, scale)
+        each = self.neighbours.l1
+        noisy, _ = self._noisy(
+            step, distances, each * len(names), each * math.sqrt(len(names)), cost
+        )
         return noisy.astype(np.float64)
 
     def choose(
@@ -279,18 +265,16 @@ class Curator:
                 f"law must be 'exponential mechanism' or 'permute-and-flip', got {law!r}"
             )
         counts = self._marginals(cliques)  # may refuse: before the charge
-        self.ledger.charge(step, law, cost)
         errors = np.array(
             [np.abs(counts[c] - table).sum() for c, table in zip(cliques, tables, strict=True)]
         )
         scores = weight * (errors - penalty)
         sensitivity = weight.max() * self.neighbours.l1
-        pure = self.ledger.budget.pure
-        if law == "permute-and-flip":
-            epsilon = cost if pure else math.sqrt(2 * cost)
-            return cliques[self._noise.flip(scores, 2 * sensitivity / epsilon)]
-        epsilon = cost if pure else math.sqrt(8 * cost)
-        return cliques[self._noise.softmax(scores, 2 * sensitivity / epsilon)]
+        if law == "exponential mechanism":
+            return cliques[self._exponential(step, scores, sensitivity, cost)]
+        self.ledger.charge(step, law, cost)
+        epsilon = cost if self.ledger.budget.pure else math.sqrt(2 * cost)
+        return cliques[self._noise.flip(scores, 2 * sensitivity / epsilon)]
 
     def choose_cells(
         self,
@@ -326,11 +310,10 @@ class Curator:
                 f"got {count!r}"
             )
         counts = self._marginals(names)  # may refuse: before the charge
-        self.ledger.charge(step, f"top {count} of cells, Gumbel noise", cost)
         exact = np.concatenate([counts[clique].reshape(-1) for clique in names])
         scores = np.abs(exact - np.concatenate(tables))[candidates]
-        scale = 2 * count / cost if self.ledger.budget.pure else math.sqrt(count / (2 * cost))
-        found = candidates[self._noise.top(scores, count, scale)]
+        self.ledger.charge(step, f"top {count} of cells, Gumbel noise", cost)
+        found = candidates[self._noise.top(scores, count, self._selection_scale(count, cost))]
         owners = np.searchsorted(starts, found, side="right") - 1
         return [
             Cell(names[owner], int(cell - starts[owner]))
@@ -351,14 +334,9 @@ class Curator:
             size = self.domain.size(self.domain.clique(cell.clique))
             if not 0 <= cell.index < size:
                 raise InvalidInput(f"cell {cell.index} of {cell.clique!r} must be in 0..{size - 1}")
-        pure = self.ledger.budget.pure
         counts = self._marginals([cell.clique for cell in cells])  # may refuse: before the charge
-        self.ledger.charge(step, "discrete Laplace" if pure else "discrete Gaussian", cost)
         exact = np.array([counts[cell.clique].flat[cell.index] for cell in cells], dtype=np.int64)
-        share = cost / len(cells)
-        scale = 1 / share if pure else 1 / math.sqrt(2 * share)
-        noisy = (self._noise.laplace if pure else self._noise.gaussian)(exact, scale)
-        stddev = scale * math.sqrt(2) if pure else scale
+        noisy, stddev = self._noisy(step, exact, len(cells), math.sqrt(len(cells)), cost)
         return [
             Measurement(cell.clique, [value], stddev, self._selector(cell))
             for cell, value in zip(cells, noisy, strict=True)
@@ -385,10 +363,9 @@ class Curator:
         left = np.setdiff1d(np.arange(len(predicates)), list(exclude))
         if isinstance(count, bool) or not 1 <= count <= len(left):
             raise InvalidInput(f"count must be at least 1 and at most {len(left)}, got {count!r}")
-        exact = self._predicate_counts(predicates)  # may refuse: before the charge
+        scores = np.abs(self._predicate_counts(predicates) - table)[left]
         self.ledger.charge(step, f"top {count} of predicates, Gumbel noise", cost)
-        scale = 2 * count / cost if self.ledger.budget.pure else math.sqrt(count / (2 * cost))
-        found = self._noise.top(np.abs(exact - table)[left], count, scale)
+        found = self._noise.top(scores, count, self._selection_scale(count, cost))
         return [int(left[i]) for i in found]
 
     def measure_predicates(
@@ -398,13 +375,10 @@ class Curator:
 
         The cost is split evenly. Raises as `choose_predicates`.
         """
+        count = len(predicates)
         exact = self._predicate_counts(predicates)  # may refuse: before the charge
-        pure = self.ledger.budget.pure
-        self.ledger.charge(step, "discrete Laplace" if pure else "discrete Gaussian", cost)
-        share = cost / len(predicates)
-        scale = 1 / share if pure else 1 / math.sqrt(2 * share)
-        noisy = (self._noise.laplace if pure else self._noise.gaussian)(exact, scale)
-        return noisy.astype(np.float64), scale * math.sqrt(2) if pure else scale
+        noisy, stddev = self._noisy(step, exact, count, math.sqrt(count), cost)
+        return noisy.astype(np.float64), stddev
 
     def _predicate_counts(self, predicates: Predicates) -> NDArray[np.int64]:
         if not isinstance(self._data, Dataset):
@@ -436,11 +410,11 @@ class Curator:
         tables = [self._estimate(clique, estimates).reshape(-1) for clique in names]
         starts = np.cumsum([0, *(table.size for table in tables)])
         counts = self._marginals(names)  # may refuse: before the charge
-        self.ledger.charge(step, f"{count} x exponential mechanism", cost)
         exact = np.concatenate([counts[clique].reshape(-1) for clique in names])
         scores = exact - np.concatenate(tables)
-        scale = 2 * count / cost if self.ledger.budget.pure else math.sqrt(count / (2 * cost))
-        found = self._noise.draws(np.concatenate([scores, -scores]), count, scale)
+        both = np.concatenate([scores, -scores])
+        self.ledger.charge(step, f"{count} x exponential mechanism", cost)
+        found = self._noise.draws(both, count, self._selection_scale(count, cost))
         drawn = []
         for place in found:
             sign, cell = (1, place) if place < starts[-1] else (-1, place - int(starts[-1]))
@@ -472,14 +446,12 @@ class Curator:
             if any(table.min() < 0 or table.max() > 1 for table in known.values()):
                 raise InvalidInput("shares must be in 0..1; divide counts by their total")
         counts = self._marginals(list(shares[0]))  # may refuse: before the charge
-        self.ledger.charge(step, "exponential mechanism", cost)
         rows = len(self._data)
         scores = [
             -max(float(np.abs(counts[c] - rows * table).max()) for c, table in known.items())
             for known in tables
         ]
-        epsilon = cost if self.ledger.budget.pure else math.sqrt(8 * cost)
-        return self._noise.softmax(np.array(scores), 2 / epsilon)
+        return self._exponential(step, np.array(scores), 1.0, cost)
 
     def mixture_error(
         self,
@@ -501,12 +473,9 @@ class Curator:
         if not names or public.domain != self.domain:
             raise InvalidInput("give at least one clique, and public data over the same domain")
         counts = self._marginals(names)  # may refuse: before the charge
-        pure = self.ledger.budget.pure
-        self.ledger.charge(step, "discrete Laplace" if pure else "discrete Gaussian", cost)
         least = least_largest_error(public, counts, len(self._data))
         fine = np.array([round(1000 * least)], dtype=np.int64)
-        scale = 1002 / cost if pure else 1002 / math.sqrt(2 * cost)
-        noisy = (self._noise.laplace if pure else self._noise.gaussian)(fine, scale)
+        noisy, _ = self._noisy(step, fine, 1002, 1002, cost)
         return float(noisy[0]) / 1000
 
     def discover(
@@ -537,6 +506,32 @@ class Curator:
         threshold = 2 + scale * NormalDist().inv_cdf(1 - share)
         order = np.argsort(-noisy, kind="stable")
         return [str(texts[i]) for i in order if noisy[i] > threshold]
+
+    def _noisy(
+        self, step: str, exact: NDArray[np.int64], l1: float, l2: float, cost: float
+    ) -> tuple[NDArray[np.int64], float]:
+        """Charge, then the values with discrete noise for these sensitivities, and its stddev."""
+        pure = self.ledger.budget.pure
+        self.ledger.charge(step, "discrete Laplace" if pure else "discrete Gaussian", cost)
+        if pure:
+            scale = l1 / cost
+            return self._noise.laplace(exact, scale), scale * math.sqrt(2)
+        scale = l2 / math.sqrt(2 * cost)
+        return self._noise.gaussian(exact, scale), scale
+
+    def _exponential(
+        self, step: str, scores: NDArray[np.float64], sensitivity: float, cost: float
+    ) -> int:
+        """Charge, then a place by the exponential mechanism."""
+        self.ledger.charge(step, "exponential mechanism", cost)
+        epsilon = cost if self.ledger.budget.pure else math.sqrt(8 * cost)
+        return self._noise.softmax(scores, 2 * sensitivity / epsilon)
+
+    def _selection_scale(self, count: int, cost: float) -> float:
+        """The scale of Gumbel noise at which `count` selections of sensitivity 1 cost this much."""
+        if self.ledger.budget.pure:
+            return 2 * count / cost
+        return math.sqrt(count / (2 * cost))
 
     def _selector(self, cell: Cell) -> csr_array:
         """The 1 x n matrix that picks the cell from its marginal."""

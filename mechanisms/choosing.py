@@ -20,7 +20,7 @@ _MODEL_MB = 80.0
 _BASE_MB, _MB_FOR_A_MODEL_MB = 350.0, 8.0
 """Of a process without a model, and for each MB of the model's tables while it is estimated."""
 _PUBLIC_SECONDS = 150.0
-_ROWS_PER_ATTRIBUTE = 20.0
+_ROWS_PER_ATTRIBUTE = 30.0
 """Fewer rows than so many, in units of the noise of one marginal, leave pairs under noise."""
 
 

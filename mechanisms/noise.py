@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from mechanisms.exact_draws import exact_draws
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -54,7 +56,7 @@ class Noise(Protocol):
 
 
 class ExactNoise:
-    """OpenDP's samplers."""
+    """OpenDP's samplers, and `exact_draws` for many draws from the same scores."""
 
     secure = True
 
@@ -103,7 +105,7 @@ class ExactNoise:
 
     def draws(self, scores: NDArray[np.float64], count: int, scale: float) -> list[int]:
         """See Noise.draws."""
-        return [self.softmax(scores, scale) for _ in range(count)]
+        return exact_draws(scores, count, scale)
 
     @staticmethod
     def _noisy(measurement: Any, counts: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -2,6 +2,8 @@
 
 import itertools
 import math
+from decimal import Decimal, localcontext
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from mechanisms.budget import Budget
 from mechanisms.census import census
 from mechanisms.curator import NEIGHBOURS, Curator
+from mechanisms.exact_draws import _happens, exact_draws
 from mechanisms.noise import ExactNoise, SeededNoise
 from mechanisms.workload import k_way, random_k_way, target_biased
 from pgmkit import Domain, InvalidInput
@@ -44,6 +47,41 @@ def test_permute_and_flip_has_its_own_law(noise: type, draws: int) -> None:
     softmax = np.exp(SCORES / 2.0) / np.exp(SCORES / 2.0).sum()
     wrong = ((found - draws * softmax) ** 2 / (draws * softmax)).sum()
     assert wrong > 21
+
+
+def test_repeated_draws_follow_the_exponential_mechanism() -> None:
+    scores = np.array([3.0, 2.0, 2.5, -1.0, -9.0, 3.0])
+    law = np.exp(scores / 2.0) / np.exp(scores / 2.0).sum()
+    for noise in (SeededNoise(np.random.default_rng(0)), ExactNoise()):
+        found = np.bincount(noise.draws(scores, 20_000, 2.0), minlength=6)
+        chi_square = ((found - 20_000 * law) ** 2 / (20_000 * law)).sum()
+        assert chi_square < 26  # 5 degrees of freedom, one in ten thousand
+
+
+def test_weights_beyond_floating_point_are_drawn_as_rarely_as_they_should() -> None:
+    # The bound of such a weight is one unit, far above it: nearly every proposal is refused.
+    scores = np.append(np.full(1000, -800.0), 0.0)
+    assert set(exact_draws(scores, 200, 1.0)) == {1000}
+    assert exact_draws(np.full(3, -1e300), 5, 1e-3) and exact_draws(np.zeros(1), 2, 1.0) == [0, 0]
+
+
+def test_a_close_decision_takes_more_digits(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Bits of exp(-1) itself, to 500 places: every comparison is undecided until other bits come.
+    with localcontext() as context:
+        context.prec = 600
+        expansion = int(Decimal(-1).exp() * 2**500)
+    asked = []
+
+    def bits(count: int) -> int:
+        used = sum(asked)
+        asked.append(count)
+        if used + count > 500:
+            return 0
+        return (expansion >> (500 - used - count)) & ((1 << count) - 1)
+
+    monkeypatch.setattr("mechanisms.exact_draws.secrets.randbits", bits)
+    assert _happens(Fraction(1), Fraction(1)) is True  # zeros after the true digits: below it
+    assert len(asked) >= 4
 
 
 @pytest.mark.parametrize("relation", NEIGHBOURS)

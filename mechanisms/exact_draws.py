@@ -1,0 +1,70 @@
+"""Many draws from one exponential mechanism, exact like OpenDP's but weighed once.
+
+OpenDP adds fresh noise to every score for every draw. A mechanism that draws dozens of times from
+the same scores of a million queries needs the weights once. Floating point alone would not do: it
+rounds probabilities, and the rounding depends on the data. Here it only proposes: a place comes
+from integer upper bounds of the weights, and is accepted with the exact ratio, decided by as many
+random bits and digits as it takes.
+"""
+
+from __future__ import annotations
+
+import secrets
+from decimal import Decimal, localcontext
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["exact_draws"]
+
+_SLACK = 1e-6
+"""More than the rounding of all floating point here: bounds are above the weights."""
+
+
+def exact_draws(scores: NDArray[np.float64], count: int, scale: float) -> list[int]:
+    """`count` places, each with probability proportional to exp(score / scale), independent.
+
+    Scores are finite and fewer than 2^40; randomness is the operating system's.
+
+    >>> exact_draws(np.array([0.0, 5000.0, -3.0]), 3, 1.0)
+    [1, 1, 1]
+    """
+    largest = float(scores.max())
+    bits = 62 - len(scores).bit_length()
+    weights = np.exp((scores - largest) / scale)
+    bounds = np.maximum(np.ceil(weights * (1 + _SLACK) * 2.0**bits), 1).astype(np.uint64)
+    reached = np.cumsum(bounds)
+    found: list[int] = []
+    while len(found) < count:
+        level = np.uint64(secrets.randbelow(int(reached[-1])))
+        place = int(np.searchsorted(reached, level, side="right"))
+        below = (Fraction(largest) - Fraction(float(scores[place]))) / Fraction(scale)
+        if _happens(below, Fraction(2**bits, int(bounds[place]))):
+            found.append(place)
+    return found
+
+
+def _happens(exponent: Fraction, factor: Fraction) -> bool:
+    """True with probability factor * exp(-exponent), which is at most 1, exactly."""
+    digits, drawn, drawn_bits = 20, 0, 0
+    while True:
+        more = 4 * digits - drawn_bits
+        drawn, drawn_bits = (drawn << more) | secrets.randbits(more), drawn_bits + more
+        with localcontext() as context:
+            context.prec = digits + 20
+            probability = _decimal(factor) * (-_decimal(exponent)).exp()
+            lowest, width = Decimal(drawn) / 2**drawn_bits, Decimal(1) / 2**drawn_bits
+            error = Decimal(10) ** -digits
+            if lowest + width <= probability - error:
+                return True
+            if lowest >= probability + error:
+                return False
+        digits *= 2
+
+
+def _decimal(value: Fraction) -> Decimal:
+    return Decimal(value.numerator) / Decimal(value.denominator)

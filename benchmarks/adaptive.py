@@ -33,6 +33,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "mwem (no past queries)": ("mwem", {"past_queries": False}),
     "mwem (average)": ("mwem", {"result": "average"}),
     "pep (marginals)": ("pep", {"select": "marginals", "select_share": 0.3}),
+    "aim (10 MB)": ("aim", {"model_mb": 10.0}),
     "gem (the paper's network)": (
         "gem",
         {
@@ -47,7 +48,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Contestants that are a registered mechanism with other settings, for the papers' orderings."""
 
-PEERED = ["aim", "mst", "clique-tree", "mixture"]
+PEERED = ["aim (10 MB)", "mst", "clique-tree", "mixture"]
 """What runs as the peers' scripts do."""
 
 Contestants = Mapping[str, tuple[str, Mapping[str, Any]]]

@@ -129,24 +129,17 @@ def run_histogram(
     if first and public is None:
         first_weights = _product(domain, first)
     rounds = rule.of(curator, workload, settings, total)
+    count, share = settings.queries or 1, settings.select_share
+    steps: Any
     if settings.select == "queries":
-        steps: Any = CellRounds(
-            curator,
-            workload,
-            rounds,
-            settings.queries or 1,
-            settings.select_share,
-            repeat=repeat,
-        )
+        steps = CellRounds(curator, workload, rounds, count, share, repeat=repeat)
     else:
-        steps = MarginalRounds(curator, workload, rounds, settings.select_share)
+        steps = MarginalRounds(curator, workload, rounds, share)
     rng = np.random.default_rng(seed)
 
     def updated(state: HistogramState, measurements: Sequence[Measurement]) -> HistogramState:
         taken = measurements[len(first) :]
-        latest = (
-            len(taken[-1].values) if settings.select == "marginals" else (settings.queries or 1)
-        )
+        latest = len(taken[-1].values) if settings.select == "marginals" else count
         histogram = state.histogram.copy()
         known = facts(taken, total)
         update(histogram, known, min(latest, len(known)), rng)
@@ -167,9 +160,8 @@ def run_histogram(
         progress=progress,
     )
     weights = state.histogram.weights if state.summed is None else state.summed
-    return Release(
-        name, HistogramModel(support, weights, total), measurements, curator.ledger, settings
-    )
+    model = HistogramModel(support, weights, total)
+    return Release(name, model, measurements, curator.ledger, settings)
 
 
 def check_public(domain: Domain, public: Dataset) -> None:

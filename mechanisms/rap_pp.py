@@ -43,6 +43,7 @@ from pgmkit.measurement import Measurement
 __all__ = ["MixedRows", "RapPlusPlus", "rap_pp"]
 
 _RECORDS_PER_ROW = 10
+_ROUNDS, _QUERIES = 10, 10
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,10 @@ class RapPlusPlus:
     `numeric`: the attributes that are numbers. `label`: the class of class-conditional linear
     thresholds, of which there are `directions` random ones; None for none. `cuts`: thresholds a
     number for mixed marginals. Cells of the workload's marginals over other attributes are queries
-    too. `rounds`, `queries`: T and K. `one_way_share`, `select_share`: of the budget, and of each
-    round's. `rows`, `steps`, `learning_rate`: of the fit. `temperatures`: inverse ones of the
-    stages; a single one turns annealing off. `device`, `seed`: of the rows and directions.
+    too. `rounds`, `queries`: T and K; None for 10 and 10, or fewer where there are few queries.
+    `one_way_share`, `select_share`: of the budget, and of each round's. `rows`, `steps`,
+    `learning_rate`: of the fit. `temperatures`: inverse ones of the stages; a single one turns
+    annealing off. `device`: "cpu" or "cuda". `seed`: of the rows and directions.
 
     Raises InvalidInput for values out of range.
     """
@@ -63,8 +65,8 @@ class RapPlusPlus:
     label: str | None = None
     directions: int = 200
     cuts: int = 15
-    rounds: int = 10
-    queries: int = 10
+    rounds: int | None = None
+    queries: int | None = None
     one_way_share: float = 0.1
     select_share: float = 0.5
     rows: int = 500
@@ -77,7 +79,7 @@ class RapPlusPlus:
     def __post_init__(self) -> None:
         check_settings(
             self,
-            whole=["directions", "cuts", "queries", "rows", "steps"],
+            whole=["directions", "cuts", "rows", "steps", *(["queries"] if self.queries else [])],
             positive=["learning_rate"],
             fractions=["select_share"],
         )
@@ -92,7 +94,8 @@ class MixedRows:
     Parameters are free: a softmax and a sigmoid make rows of them.
     """
 
-    def __init__(self, domain: Domain, numeric: Sequence[str]) -> None:
+    def __init__(self, domain: Domain, numeric: Sequence[str], device: str = "cpu") -> None:
+        self.device = device
         self.domain, self.numbers = domain, tuple(n for n in domain if n in numeric)
         self.codes = tuple(n for n in domain if n not in numeric)
         sizes = [domain.sizes[name] for name in self.codes]
@@ -102,7 +105,7 @@ class MixedRows:
 
     def start(self, rows: int, random: torch.Generator) -> torch.Tensor:
         """Random parameters, rows x (codes + numbers)."""
-        return torch.randn(rows, self.width + len(self.numbers), generator=random)
+        return torch.randn(rows, self.width + len(self.numbers), generator=random).to(self.device)
 
     def rows(self, free: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Probabilities of codes, with a last column of ones, and numbers."""
@@ -125,7 +128,8 @@ class MixedRows:
             weights[:, self.numbers.index(name)] = torch.tensor(
                 predicates.matrix[:, place], dtype=torch.float32
             )
-        return columns, weights, torch.tensor(predicates.bounds, dtype=torch.float32)
+        bounds = torch.tensor(predicates.bounds, dtype=torch.float32)
+        return columns.to(self.device), weights.to(self.device), bounds.to(self.device)
 
     def answers(
         self,
@@ -175,39 +179,33 @@ def rap_pp(
     settings = settings or RapPlusPlus()
     domain = curator.domain
     predicates = _predicates(domain, workload, settings)
-    if settings.rounds * settings.queries > len(predicates):
-        # Few queries: fewer rounds, all of them measured in the end.
-        settings_rounds = max(1, len(predicates) // settings.queries)
-    else:
-        settings_rounds = settings.rounds
-    count = min(settings.queries, len(predicates))
+    rounds, count = _rounds(len(predicates), settings)
     if settings.one_way_share == 0 and curator.public_total is None:
         raise InvalidInput("one_way_share must be above 0 where the number of rows is private")
     first, total = measure_one_way(curator, settings.one_way_share)
     known = [_as_predicates(domain, m) for m in first if m.clique[0] not in settings.numeric]
     taken: list[int] = []
-    per_round = curator.remaining / settings_rounds
-    family = MixedRows(domain, settings.numeric)
+    select_cost = settings.select_share * curator.remaining / rounds
+    measure_cost = curator.remaining / rounds - select_cost
+    family = MixedRows(domain, settings.numeric, settings.device)
     every = family.index(predicates)
 
     def select(free: torch.Tensor, last: Round[torch.Tensor, Any] | None) -> list[int] | None:
         done = len(taken) // count
-        if done == settings_rounds:
+        if done == rounds:
             return None
         with torch.no_grad():
-            estimates = family.answers(free, every, None).double().numpy() * total
+            estimates = family.answers(free, every, None).double().cpu().numpy() * total
         step = f"round {done + 1}: select"
-        cost = settings.select_share * per_round
         picked = curator.choose_predicates(
-            predicates, estimates, cost, count=count, exclude=taken, step=step
+            predicates, estimates, select_cost, count=count, exclude=taken, step=step
         )
         taken.extend(picked)
         return picked
 
     def measure(picked: Sequence[int]) -> list[Measurement]:
         done = len(taken) // count
-        cost = (1 - settings.select_share) * per_round
-        cost = curator.remaining if done == settings_rounds else cost
+        cost = curator.remaining if done == rounds else measure_cost
         chosen = Predicates(domain, [predicates.list[i] for i in picked])
         values, stddev = curator.measure_predicates(chosen, cost, step=f"round {done}: measure")
         known.append((chosen, values, np.full(len(values), stddev)))
@@ -217,17 +215,25 @@ def rap_pp(
         random = torch.Generator().manual_seed(settings.seed)
         update = _fitter(family, settings, total, known)
         start = family.start(settings.rows, random)
+        start = update(start, []) if known else start
         free, _ = adapt(
-            update(start, []) if known else start,
-            first,
-            select=select,
-            measure=measure,
-            update=update,
-            progress=progress,
+            start, first, select=select, measure=measure, update=update, progress=progress
         )
     records = family.records(free, np.random.default_rng(settings.seed))
     model = records_model(domain, records, total)
     return Release("rap++", model, tuple(first), curator.ledger, settings)
+
+
+def _rounds(available: int, settings: RapPlusPlus) -> tuple[int, int]:
+    """T and K. Raises InvalidInput where more queries are asked for than there are."""
+    count = settings.queries or min(_QUERIES, available)
+    rounds = settings.rounds or max(1, min(_ROUNDS, available // count))
+    if rounds * count > available:
+        raise InvalidInput(
+            f"rounds x queries a round is {rounds * count}, but there are {available} queries; ask "
+            "for fewer"
+        )
+    return rounds, count
 
 
 Known = tuple[Predicates, "np.ndarray[Any, Any]", "np.ndarray[Any, Any]"]
@@ -241,8 +247,9 @@ def _fitter(
     def update(free: torch.Tensor, _measurements: Sequence[Measurement]) -> torch.Tensor:
         merged = Predicates(family.domain, [each for p, _, _ in known for each in p.list])
         indexed = family.index(merged)
-        targets = torch.tensor(np.concatenate([v for _, v, _ in known]) / total).float()
-        noise = torch.tensor(np.concatenate([s for _, _, s in known]) / total).float()
+        values, stddevs = (np.concatenate([each[i] for each in known]) / total for i in (1, 2))
+        targets = torch.tensor(values, dtype=torch.float32, device=family.device)
+        noise = torch.tensor(stddevs, dtype=torch.float32, device=family.device)
 
         def loss_at(values: torch.Tensor, temperature: float | None) -> torch.Tensor:
             return (

@@ -1,6 +1,8 @@
 """Every command in the order of a user's day, on files, with text and with --json."""
 
+import errno
 import json
+import tempfile
 from pathlib import Path
 
 import pyarrow.csv
@@ -10,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from mechanisms.census import LABELS, census
 from mechanisms.cli import main
+from mechanisms.release import Release
 from pgmkit.schema import Schema
 from pgmkit.schema.tables import encode_file, write_file
 
@@ -133,3 +136,22 @@ def test_8_every_command_teaches_by_example() -> None:
     for name in main.commands:
         text = done(name, "--help")
         assert "pgmkit" in text or name in ("demo", "mechanisms", "ledger", "schema"), name
+
+
+def test_8_what_was_paid_for_is_not_lost_to_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("pgmkit.schema.tables.write_file", full)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    fixed = ["synth", "people.csv", "--schema", "people.yaml", "--mechanism", "mst"]
+    result = pgmkit(*fixed, "--out", "lost.csv")
+    assert result.exit_code == 2 and "No space left" in result.stderr
+    (rescued,) = tmp_path.glob("rescued-*.pgm")
+    assert str(rescued) in result.stderr and not Path("lost.csv").exists()
+    assert Release.load(rescued).ledger.spent > 0
+    # Where the release was saved as asked, one copy is enough.
+    assert pgmkit(*fixed, "--out", "lost.csv", "--save", "kept.pgm").exit_code == 2
+    assert Release.load("kept.pgm") and len(list(tmp_path.iterdir())) == 1

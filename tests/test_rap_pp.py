@@ -143,6 +143,7 @@ def test_refusals_come_before_spending() -> None:
         (RapPlusPlus(numeric=NUMERIC, label="age"), "categorical"),
         (RapPlusPlus(label="ill"), "beside some numeric"),
         (RapPlusPlus(one_way_share=0.0), "above 0"),
+        (RapPlusPlus(rounds=1000, queries=1000), "there are [0-9]+ queries; ask for fewer"),
     ]:
         with pytest.raises(InvalidInput, match=message):
             rap_pp(curator, WORKLOAD, settings)

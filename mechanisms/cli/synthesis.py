@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,6 +20,9 @@ from mechanisms.cli.options import (
 )
 
 if TYPE_CHECKING:
+    import numpy as np
+
+    from mechanisms.table_release import TableRelease
     from pgmkit.schema import Schema
 
 __all__ = ["demo", "mechanisms", "plan", "synth"]
@@ -185,7 +190,7 @@ def synth(
     from mechanisms.registry import named
     from mechanisms.synthesis import synthesize
     from pgmkit.errors import InvalidInput
-    from pgmkit.schema.tables import encode_file, read_frame, write_file
+    from pgmkit.schema.tables import encode_file, read_frame
 
     if out is None and save is None:
         raise InvalidInput("nothing to write: give --out for records, --save for the release")
@@ -220,22 +225,7 @@ def synth(
         seed=rng,
         progress=True,
     )
-    if targets[1] is not None:
-        release.save(targets[1])
-    written = 0
-    if targets[0] is not None:
-        import numpy as np
-
-        draw = np.random.default_rng(rng)
-        synthetic = release.codes(rows, seed=draw)
-        write_file(targets[0], release.schema.decode(synthetic, draw))
-        written = len(synthetic)
-    if targets[2] is not None:
-        from mechanisms.report import html
-        from pgmkit.files import atomic_writer
-
-        with atomic_writer(targets[2]) as file:
-            file.write(html(release).encode("utf-8"))
+    written = _write(release, rows, rng, *targets)
     lines = [f"{release.mechanism}: {release.reason}", str(release.ledger)]
     lines += [f"wrote {out}: {written} synthetic records"] if out else []
     lines += [f"wrote {save}: the release; try `pgmkit query {save} ...`"] if save else []
@@ -253,6 +243,61 @@ def synth(
         "\n".join(lines),
         json_out,
     )
+
+
+def _write(
+    release: TableRelease,
+    rows: int | None,
+    rng: np.random.Generator | None,
+    out: Path | None,
+    save: Path | None,
+    page: Path | None,
+) -> int:
+    """Write what was asked for; the number of records. What was paid for is kept if that fails."""
+    import numpy as np
+
+    from mechanisms.report import html
+    from pgmkit.errors import PgmkitError
+    from pgmkit.files import atomic_writer
+    from pgmkit.schema.tables import write_file
+
+    saved = False
+    try:
+        if save is not None:
+            release.save(save)
+            saved = True
+        synthetic: Any = ()
+        if out is not None:
+            draw = np.random.default_rng(rng)
+            synthetic = release.codes(rows, seed=draw)
+            write_file(out, release.schema.decode(synthetic, draw))
+        if page is not None:
+            with atomic_writer(page) as file:
+                file.write(html(release).encode("utf-8"))
+    except (OSError, PgmkitError) as error:
+        if not saved:
+            _rescue(release, error)
+        raise
+    return len(synthetic)
+
+
+def _rescue(release: TableRelease, error: Exception) -> None:
+    """Save the release elsewhere and say where: its budget is spent and cannot be spent again."""
+    import tempfile
+
+    for folder in (tempfile.gettempdir(), Path.home()):
+        rescued = Path(folder, f"rescued-{secrets.token_hex(4)}.pgm")
+        try:
+            release.save(rescued)
+        except OSError:
+            continue
+        click.echo(
+            f"could not write ({getattr(error, 'strerror', None) or error}), but the budget is "
+            f"spent: the release was saved to {rescued}; `pgmkit sample {rescued}` draws records "
+            "from it",
+            err=True,
+        )
+        return
 
 
 def _public_frame(path: str, schema: Schema) -> Any:

@@ -95,6 +95,7 @@ def one_draw(data: Dataset, fit: Fit, seed: int) -> tuple[dict[str, Cells], dict
     projection = estimate(data.domain, exact, total=len(data), tolerance=0.01)
     started = time.perf_counter()
     bars = error_bars(model, noisy, replicates=REPLICATES, seed=seed)
+    assert len(bars.replicates) == REPLICATES
     built = time.perf_counter()
     noise = {frozenset(m.clique): m.stddev for m in noisy}
     measured = list(dict.fromkeys(tuple(sorted(clique)) for clique in noise))

@@ -126,7 +126,9 @@ class TableRelease:
         seed: int | None = None,
         progress: bool | Callable[[Replication], None] | None = None,
     ) -> Uncertainty:
-        """Error bars of the model's answers, estimated once; see `pgmkit.uncertainty`.
+        """Error bars of the model's answers; see `pgmkit.uncertainty`.
+
+        The first question that needs them takes some seconds of re-estimation, further ones none.
 
         Raises InvalidInput for a model that is not graphical.
         """
@@ -147,17 +149,27 @@ class TableRelease:
     def table(self, *columns: str, level: float = 0.95, replicates: int = 100) -> Reply:
         """The marginal over these columns: labels, count, share, standard error and interval.
 
-        The first table takes some seconds of re-estimation, further ones are quick. A model that is
-        not graphical gives counts without error bars.
+        Tables that were measured are there at once; the first other one takes some seconds of
+        re-estimation. A model that is not graphical gives counts without error bars.
         """
         graphical = isinstance(self.model, GraphicalModel)
         bars = self.bars(replicates, seed=0) if graphical else None
         text = ", ".join(f'"{name}"' for name in columns) or "count"
         return ask(self.model, self.schema, text, bars=bars, level=level)
 
-    def ask(self, question: str, *, error_bars: bool = False, level: float = 0.95) -> Reply:
-        """The reply to a question such as "income | age in 30..44, sex = F" (`pgmkit.asking`)."""
-        bars = self.bars(seed=0) if error_bars else None
+    def ask(
+        self,
+        question: str,
+        *,
+        error_bars: bool = False,
+        level: float = 0.95,
+        progress: bool = False,
+    ) -> Reply:
+        """The reply to a question such as "income | age in 30..44, sex = F" (`pgmkit.asking`).
+
+        `progress`: a bar on a terminal while error bars are estimated.
+        """
+        bars = self.bars(seed=0, progress=progress) if error_bars else None
         return ask(self.model, self.schema, question, bars=bars, level=level)
 
     def save(self, path: str | os.PathLike[str]) -> None:

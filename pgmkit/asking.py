@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from pgmkit.schema.constraints import codes_of
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from pgmkit.model import GraphicalModel
     from pgmkit.schema import Schema
     from pgmkit.uncertainty import Interval
 
@@ -45,9 +46,12 @@ class Answering(Protocol):
 
 
 class Bars(Protocol):
-    """Error bars of factored queries."""
+    """Error bars of factored queries, and of anything else computed from a model."""
 
     def answer(self, query: FactoredQuery, *, level: float = 0.95) -> Interval: ...
+    def statistic(
+        self, function: Callable[[GraphicalModel], Any], *, level: float = 0.95
+    ) -> Interval: ...
 
 
 @dataclass(frozen=True)
@@ -141,7 +145,7 @@ def ask(
 
     `count`: expected records; `share`: of all records that meet the conditions; for a cdf the
     values up to and including each; for a mean the mean within each group, from the bins' middles.
-    With `bars` counts get a standard error and an interval.
+    With `bars` counts get a standard error and an interval; a mean's are about the mean.
 
     >>> from pgmkit import Measurement, estimate
     >>> from pgmkit.schema import Categorical, Integer, Schema
@@ -167,6 +171,10 @@ def ask(
         counts, means = _means(model, schema, question, factors)
         columns |= _labelled(shown)
         columns |= {f"mean({question.summary[1]})": means, "count": counts}
+        if bars is not None:
+            columns |= _spread(
+                bars.statistic(lambda each: _means(each, schema, question, factors)[1], level=level)
+            )
         return Reply(columns)
     if question.summary is not None:
         name = question.summary[1]
@@ -184,10 +192,13 @@ def ask(
     columns["count"] = counts
     columns["share"] = counts / whole if whole > 0 else np.zeros_like(counts)
     if bars is not None:
-        interval = bars.answer(query, level=level)
-        columns["stderr"] = interval.stddev.reshape(-1)
-        columns["low"], columns["high"] = interval.low.reshape(-1), interval.high.reshape(-1)
+        columns |= _spread(bars.answer(query, level=level))
     return Reply(columns)
+
+
+def _spread(interval: Interval) -> dict[str, NDArray[np.float64]]:
+    found = {"stderr": interval.stddev, "low": interval.low, "high": interval.high}
+    return {name: values.reshape(-1) for name, values in found.items()}
 
 
 def _means(

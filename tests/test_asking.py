@@ -41,6 +41,19 @@ def test_two_columns_and_a_condition_on_one_of_them() -> None:
     assert reply.columns["sex"] == ["M", "M"]
 
 
+def test_means_have_error_bars_of_their_own() -> None:
+    noisy = [Measurement(("sex", "pay"), MODEL.marginal(("sex", "pay")), 3.0)]
+    model = estimate(SCHEMA.domain, noisy, total=MODEL.total)
+    bars = error_bars(model, noisy, replicates=100, seed=0)
+    reply = ask(model, SCHEMA, "sex, mean(pay)", bars=bars).columns
+    # By hand: the same function of tables drawn around the model's.
+    rng, middles = np.random.default_rng(1), np.array([5, 15, 25, 35])
+    drawn = model.marginal(("sex", "pay")) + rng.normal(0, 3, (4000, 2, 5))
+    means = (drawn[..., :4] @ middles) / drawn[..., :4].sum(2)
+    np.testing.assert_allclose(reply["stderr"], means.std(0), rtol=0.25)
+    assert (reply["low"] < reply["mean(pay)"]).all() and (reply["mean(pay)"] < reply["high"]).all()
+
+
 def test_cdf_mean_and_count() -> None:
     cdf = ask(MODEL, SCHEMA, "cdf(age) | sex = M").columns
     np.testing.assert_allclose(cdf["count"], np.cumsum(JOINT[:, 1].sum(axis=(1, 2, 3))))

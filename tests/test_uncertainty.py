@@ -9,7 +9,7 @@ from scipy.stats import norm
 from pgmkit import Domain, FactoredQuery, InvalidInput, Measurement, Zeros, estimate
 from pgmkit.model import GraphicalModel
 from pgmkit.queries import prefix, total
-from pgmkit.uncertainty import Replication, Uncertainty, error_bars
+from pgmkit.uncertainty import Replication, error_bars
 from pgmkit.uncertainty.bounded import nonnegative_interval
 from pgmkit.uncertainty.linear import LinearEstimate
 
@@ -231,9 +231,13 @@ class TestRunning:
 
     def test_progress(self, problem: tuple[GraphicalModel, list[Measurement]]) -> None:
         seen: list[Replication] = []
-        error_bars(*problem, replicates=21, seed=0, progress=seen.append)
+        bars = error_bars(*problem, replicates=21, seed=0, progress=seen.append)
+        bars.marginal(["a", "b"])
+        assert not seen  # closed form: nothing was re-estimated
+        bars.marginal(["a", "d"])
+        bars.marginal(["b", "d"])
         assert [(r.done, r.of) for r in seen] == [(i + 1, 21) for i in range(21)]
-        error_bars(*problem, replicates=20, seed=0, progress=True)
+        assert len(error_bars(*problem, replicates=20, seed=0, progress=True).replicates) == 20
 
     def test_an_interrupt_comes_through(
         self, problem: tuple[GraphicalModel, list[Measurement]]
@@ -242,7 +246,7 @@ class TestRunning:
             raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            error_bars(*problem, replicates=20, seed=0, progress=stop)
+            error_bars(*problem, replicates=20, seed=0, progress=stop).marginal(["a", "d"])
 
     def test_bad_input(self, problem: tuple[GraphicalModel, list[Measurement]]) -> None:
         model, y = problem
@@ -268,7 +272,7 @@ class TestRunning:
     def test_bad_level(
         self, problem: tuple[GraphicalModel, list[Measurement]], level: float
     ) -> None:
-        bars = Uncertainty(problem[0], (), LinearEstimate(DOMAIN, problem[1], None))
+        bars = error_bars(*problem, replicates=20, seed=0)
         with pytest.raises(InvalidInput, match="level must be above 0 and below 1"):
             bars.marginal(["a"], level=level)
 

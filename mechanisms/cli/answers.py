@@ -16,7 +16,11 @@ _RELEASE = click.argument("release", type=click.Path(exists=True, dir_okay=False
 @click.command()
 @_RELEASE
 @click.argument("question")
-@click.option("--error-bars", is_flag=True, help="Standard errors and intervals (seconds more).")
+@click.option(
+    "--error-bars",
+    is_flag=True,
+    help="Standard errors and intervals (at once for what was measured, seconds for the rest).",
+)
 @click.option("--level", type=float, default=0.95, show_default=True, help="Of the intervals.")
 @click.option(
     "--schema",
@@ -51,7 +55,7 @@ def query(
             raise InvalidInput("error bars need the noisy tables: take them from a release file")
         reply = ask(GraphicalModel.load(release), read_schema(schema), question)
     else:
-        reply = _load(release).ask(question, error_bars=error_bars, level=level)
+        reply = _load(release).ask(question, error_bars=error_bars, level=level, progress=True)
     emit(dict(reply.columns), str(reply), json_out)
 
 

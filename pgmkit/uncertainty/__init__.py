@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -84,14 +85,23 @@ class Replication:
 
 @dataclass(frozen=True, repr=False)
 class Uncertainty:
-    """A model beside its replicates; ``error_bars`` makes it."""
+    """A model beside its replicates; ``error_bars`` makes it.
+
+    The replicates are estimated when a query first needs them: those in closed form never do.
+    """
 
     model: GraphicalModel
-    replicates: tuple[GraphicalModel, ...]
     _linear: LinearEstimate
+    _count: int
+    _estimated: Callable[[], tuple[GraphicalModel, ...]]
+
+    @cached_property
+    def replicates(self) -> tuple[GraphicalModel, ...]:
+        """The re-estimated models; the first use takes as long as all of them."""
+        return self._estimated()
 
     def __repr__(self) -> str:
-        return f"Uncertainty({self.model!r}, {len(self.replicates)} replicates)"
+        return f"Uncertainty({self.model!r}, {self._count} replicates)"
 
     def marginal(self, attrs: Iterable[str], *, level: float = 0.95) -> Interval:
         """Error bars of every cell of a marginal, measured or not; axes in the given order."""
@@ -133,7 +143,7 @@ class Uncertainty:
         return Interval(estimate, stddev, low, estimate + reach, level, "bootstrap")
 
     def _reused(self) -> Iterable[GraphicalModel]:
-        size = 2 * self.model.tree.bytes(8) * len(self.replicates)
+        size = 2 * self.model.tree.bytes(8) * self._count
         if size <= _CACHE_BYTES:
             return self.replicates
         return (replace(replicate) for replicate in self.replicates)
@@ -147,10 +157,12 @@ def error_bars(
     seed: int | np.random.Generator | None = None,
     progress: bool | Callable[[Replication], None] | None = None,
 ) -> Uncertainty:
-    """Re-estimate ``model`` from ``replicates`` redrawn sets of its ``measurements``.
+    """Error bars of ``model``'s answers, given the ``measurements`` it was estimated from.
 
-    Costs ``replicates`` warm estimations, each about as long as the last one of an adaptive
-    mechanism; queries are cheap afterwards. Nothing private is touched. ``model`` is one that
+    Queries within measured cliques are answered at once, in closed form. The first other one
+    re-estimates the model from ``replicates`` redrawn sets of the measurements, each about as long
+    as the last estimation of an adaptive mechanism; further ones are cheap. Nothing private is
+    touched. ``model`` is one that
     ``pgmkit.estimate`` made from the same measurements with the squared loss. Its structural
     zeros hold in the replicates, and so does its total, unless the total is the one that the
     measurements imply: then it is estimated anew each time.
@@ -160,7 +172,8 @@ def error_bars(
         measurements: all that it was estimated from.
         replicates: at least 20; the standard errors are off by about 1 / sqrt(2 replicates).
         seed: for the replicates' noise.
-        progress: True for a bar on a terminal, or a callable that gets ``Replication`` records.
+        progress: True for a bar on a terminal, or a callable that gets ``Replication`` records,
+            while the replicates are estimated.
 
     Raises InvalidInput for measurements that are none, not of this domain or not this model's,
     for too few replicates, and for a conditioned model.
@@ -181,23 +194,27 @@ def error_bars(
         )
     zeros, fixed = _zeros(model), _fixed_total(model, known)
     linear = LinearEstimate(model.domain, known, fixed, zeros)
-    rng = np.random.default_rng(seed)
-    logger.info("error bars: %d re-estimations", replicates)
-    made: list[GraphicalModel] = []
-    with _reporter(progress, replicates) as report:
-        for noisy in _redrawn(model, known, replicates, rng):
-            total = max(1.0, estimate_total(noisy).value) if fixed is None else fixed
-            again = estimate(
-                model.domain,
-                noisy,
-                total=total,
-                zeros=zeros,
-                warm_start=model,
-                tolerance=_TOLERANCE,
-            )
-            made.append(again)
-            report(len(made))
-    return Uncertainty(model, tuple(made), linear)
+
+    def estimated() -> tuple[GraphicalModel, ...]:
+        rng = np.random.default_rng(seed)
+        logger.info("error bars: %d re-estimations", replicates)
+        made: list[GraphicalModel] = []
+        with _reporter(progress, replicates) as report:
+            for noisy in _redrawn(model, known, replicates, rng):
+                total = max(1.0, estimate_total(noisy).value) if fixed is None else fixed
+                again = estimate(
+                    model.domain,
+                    noisy,
+                    total=total,
+                    zeros=zeros,
+                    warm_start=model,
+                    tolerance=_TOLERANCE,
+                )
+                made.append(again)
+                report(len(made))
+        return tuple(made)
+
+    return Uncertainty(model, linear, replicates, estimated)
 
 
 def _closed_form(estimate: Array, answer: Answer, level: float) -> Interval:

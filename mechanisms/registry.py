@@ -63,7 +63,7 @@ _ENTRIES = [
         "mechanisms.mixture",
         "mixture",
         "Mixture",
-        "all pairs (and more) measured at once, a mixture fitted; the most accurate, seconds",
+        "all pairs (and more) measured at once, a mixture of product rows fitted; accurate, seconds",
         rounds=False,
     ),
     Entry(

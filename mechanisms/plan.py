@@ -1,7 +1,8 @@
 """What a run would do, without touching data: a dry run on made-up records.
 
-The mechanism itself runs on records drawn uniformly, with reproducible noise, so that the split of
-the budget, the noise and the time are those of the real code. What adapts to the data (which
+The mechanism itself runs on made-up records in which every column depends on every other, with
+reproducible noise, so that the split of the budget, the noise and the time are those of the real
+code. What adapts to the data (which
 marginals are selected, and where the model's size depends on that) will differ.
 """
 
@@ -20,11 +21,13 @@ from mechanisms.curator import Curator
 from mechanisms.registry import named, run_on
 from mechanisms.workload import Workload
 from pgmkit.dataset import Dataset
+from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.model import GraphicalModel
 
 __all__ = ["Plan", "PlannedStep", "plan"]
 
+_CLASSES, _UNEVEN = 8, 0.5
 _MOST_ROWS = 100_000
 """Counting is a small part of a run: more made-up records would show nothing more."""
 
@@ -93,7 +96,7 @@ def plan(
     rows: int,
     settings: Mapping[str, Any] | None = None,
 ) -> Plan:
-    """Run the mechanism dry: on `rows` made-up records (at most 100,000), never on data.
+    """Run the mechanism dry: on `rows` `made_up` records (at most 100,000), never on data.
 
     Raises InvalidInput as a real run would before it spends anything; also for mechanisms that need
     public records.
@@ -110,9 +113,12 @@ def plan(
         raise InvalidInput(f"{mechanism} depends on public records; it cannot be planned without")
     rng = np.random.default_rng(0)
     count = min(rows, _MOST_ROWS)
-    domain = workload.domain
-    made_up = Dataset(domain, {a: rng.integers(0, n, count) for a, n in domain.sizes.items()})
-    curator = Curator(made_up, Budget(epsilon, delta), neighbours=neighbours, seed=rng)
+    curator = Curator(
+        made_up(workload.domain, count, rng),
+        Budget(epsilon, delta),
+        neighbours=neighbours,
+        seed=rng,
+    )
     started = time.perf_counter()
     release = run_on(curator, entry, chosen, workload)
     seconds = time.perf_counter() - started
@@ -128,6 +134,25 @@ def plan(
         release.model.tree.bytes(8) / 2**20 if graphical else None,  # type: ignore[attr-defined]
         seconds,
     )
+
+
+def made_up(domain: Domain, rows: int, rng: np.random.Generator) -> Dataset:
+    """Records of a few latent classes, each with its own uneven distribution of every column.
+
+    >>> from pgmkit.domain import Domain
+    >>> len(made_up(Domain({"a": 2, "b": 3}), 50, np.random.default_rng(0)))
+    50
+    """
+    classes = rng.integers(0, _CLASSES, rows)
+    columns = {}
+    for name, size in domain.sizes.items():
+        reached = np.cumsum(rng.dirichlet(np.full(size, _UNEVEN), _CLASSES), axis=1)
+        drawn = np.zeros(rows, dtype=np.int64)
+        level = rng.random(rows)
+        for code in range(size - 1):
+            drawn += level >= reached[classes, code]
+        columns[name] = drawn
+    return Dataset(domain, columns)
 
 
 def _steps(curator: Curator) -> tuple[PlannedStep, ...]:

@@ -63,7 +63,7 @@ _ENTRIES = [
         "mechanisms.mixture",
         "mixture",
         "Mixture",
-        "all pairs (and more) measured at once, a mixture of product rows fitted; accurate, seconds",
+        "all pairs (and more) measured at once, a mixture of rows fitted; accurate in seconds",
         rounds=False,
     ),
     Entry(

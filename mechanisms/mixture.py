@@ -31,19 +31,22 @@ from pgmkit.measurement import Measurement
 __all__ = ["Mixture", "mixture"]
 
 _FIRST_STEPS = 200
-"""Steps of the fit to one-way marginals and few pairs that selection is based on."""
+"""Steps of the fit to one-way marginals that selection is based on."""
+_POWER = 0.7
+"""At 1 the penalty would vanish with the budget faster than the noise that it keeps out grows."""
 
 
 @dataclass(frozen=True)
 class Mixture:
     """Settings of the mixture mechanism; none may be chosen by looking at private data.
 
-    `one_way_share`: of the budget, for the one-way marginals; each larger order of cliques gets
-    twice what the order below it gets. `cells`: the most cells of an order above 1 that are
-    measured whole; a larger order of pairs is thinned to `pairs` an attribute, drawn by the
-    exponential mechanism with `select_share` of the budget, and larger cliques are left out.
+    `one_way_share`: of the budget, for the one-way marginals; of the rest, each larger order of
+    cliques gets half of what the order below it gets. `cells`: the most cells of an order above 1
+    that are measured whole; a larger order of pairs is thinned to `pairs` an attribute, drawn by
+    the exponential mechanism with `select_share` of the budget, and larger cliques are left out.
     `rows`, `steps`, `learning_rate`: of the fit. `penalty`: its weight of independence, in units of
-    the total over the noise's standard deviation. `seed`: of the rows' start; it protects nothing.
+    (total / noise)^0.7, where `noise` is the standard deviation of a pair's cells. `seed`: of the
+    rows' start; it protects nothing.
 
     Raises InvalidInput for values out of range.
     """
@@ -55,7 +58,7 @@ class Mixture:
     rows: int = 500
     steps: int = 600
     learning_rate: float = 0.1
-    penalty: float = 1.2
+    penalty: float = 8.0
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -91,7 +94,7 @@ def mixture(curator: Curator, workload: Workload, settings: Mixture | None = Non
     measurements = list(first)
 
     def fit(taken: list[Measurement], steps: int) -> torch.Tensor:
-        noise = max(m.stddev for m in taken)
+        noise = min(m.stddev for m in taken if len(m.clique) > 1 or len(taken) == len(domain))
         with one_thread():
             return fit_mixture(
                 columns,
@@ -100,7 +103,7 @@ def mixture(curator: Curator, workload: Workload, settings: Mixture | None = Non
                 rows=settings.rows,
                 steps=steps,
                 learning_rate=settings.learning_rate,
-                penalty=settings.penalty * total / noise,
+                penalty=settings.penalty * (total / noise) ** _POWER,
                 random=random,
             )
 
@@ -111,7 +114,7 @@ def mixture(curator: Curator, workload: Workload, settings: Mixture | None = Non
         independent = fit(measurements, _FIRST_STEPS)
         kept = [_thinned(curator, columns, independent, total, orders[0], settings, whole)]
     rest = curator.remaining
-    shares = [2.0**i for i in range(len(kept))]
+    shares = [0.5**i for i in range(len(kept))]
     for share, cliques in zip(shares, kept, strict=True):
         cost = rest * share / sum(shares) / len(cliques)
         step = f"{len(cliques[0])}-way: measure"

@@ -168,6 +168,12 @@ def check_public(domain: Domain, public: Dataset) -> None:
     """Raises InvalidInput unless the public records are over the private domain."""
     if not isinstance(public, Dataset):
         raise InvalidInput(f"public must be a Dataset, got {type(public).__name__}")
+    absent = [name for name in domain if name not in public.domain]
+    if absent:
+        raise InvalidInput(
+            f"the public data lack {', '.join(map(repr, absent))}; add what is missing, or use "
+            "gem-pub, which takes public data of some attributes"
+        )
     if public.domain != domain:
         raise InvalidInput(
             "the public data are over another domain than the private ones; recode them with the "

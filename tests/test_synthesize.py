@@ -192,6 +192,8 @@ def test_public_records_may_lack_columns() -> None:
     assert release.mechanism == "gem-pub" and "age" in release.sample(5, seed=0).columns
     with pytest.raises(InvalidInput, match="no column of the schema"):
         run(people(300), OPEN, public=people(100)[["age"]].rename(columns={"age": "x"}), **options)
+    with pytest.raises(InvalidInput, match="lack 'age'.*gem-pub"):
+        run(people(300), OPEN, public=people(100).drop(columns=["age"]), mechanism="pep-pub")
     with pytest.raises(InvalidInput, match="uses no public records"):
         run(people(300), OPEN, public=people(100), mechanism="aim")
 

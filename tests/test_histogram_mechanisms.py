@@ -245,7 +245,13 @@ def test_refusals_come_before_spending() -> None:
     with pytest.raises(ModelTooLarge):
         run("mwem", wide, k_way(wide.domain, 1), 1.0, 1e-6, neighbours="replace-one")
     other = census(20).project(["sex", "work"])
-    for public, message in [(other, "another domain"), ([], "empty"), (3, "not iterable|Dataset")]:
+    turned = PUBLIC.project(reversed(PUBLIC.domain.attributes))
+    for public, message in [
+        (other, "lack"),
+        (turned, "another domain"),
+        ([], "empty"),
+        (3, "not iterable|Dataset"),
+    ]:
         with pytest.raises((InvalidInput, TypeError), match=message):
             run("pmw-pub", DATA, PAIRS, 1.0, 1e-6, neighbours="replace-one", public=public)
     with pytest.raises(InvalidInput, match="needs public records"):

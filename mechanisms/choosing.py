@@ -1,4 +1,4 @@
-"""Which mechanism `"auto"` takes: a choice from public figures, never from private data."""
+"""Which mechanism `"auto"` takes: a choice from public figures and what was paid for."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MODEL_MB = 80.0
 _BASE_MB, _MB_FOR_A_MODEL_MB = 350.0, 8.0
 """Of a process without a model, and for each MB of the model's tables while it is estimated."""
 _PUBLIC_SECONDS = 150.0
-_ROWS_PER_ATTRIBUTE = 30.0
+_ROWS_PER_ATTRIBUTE = 20.0
 """Fewer rows than so many, in units of the noise of one marginal, leave pairs under noise."""
 
 
@@ -45,8 +45,9 @@ def choose_mechanism(
 ) -> Choice:
     """The mechanism for a table, and why.
 
-    `rows`: where their number is public. `public`: whether there are public records. `seconds` and
-    `memory_mb`: limits, by estimates measured on four cores of a server; they are no promise.
+    `rows`: their number, where it is public or was paid for. `public`: whether there are public
+    records. `seconds` and `memory_mb`: limits, by estimates measured on four cores of a server; they
+    are no promise.
 
     Public records lead to `gem-pub`, or `pep-pub` where there is no time to train a network. A
     budget too small for pairs leads to `independent`; more than 40 columns, or limits that `aim`
@@ -69,7 +70,7 @@ def choose_mechanism(
     if rows is not None and rows < _ROWS_PER_ATTRIBUTE * columns * _noise(budget):
         return Choice(
             "independent",
-            f"{rows} rows and epsilon {budget.epsilon:g}: the noise would drown pairs of "
+            f"about {rows} rows and epsilon {budget.epsilon:g}: the noise would drown pairs of "
             f"{columns} columns; only single columns are measured",
         )
     if columns > _MANY_ATTRIBUTES:

@@ -36,6 +36,8 @@ _RESERVED_SHARE = 0.1
 """Of delta, for values that are found (see `Curator.discover`)."""
 _QUANTILE_BINS = 512
 _TARGET_WEIGHT = 4.0
+_TOTAL_SHARE = 0.01
+"""Of the budget, for the number of rows that "auto" goes by where it is private."""
 
 
 def synthesize(
@@ -63,7 +65,8 @@ def synthesize(
         schema: what each column may hold. Columns left open (`OpenCategorical`, `Numeric` with
             quantiles) are found first with a tenth of the budget, and a tenth of delta.
         epsilon, delta, neighbours: the promise, for rows (see the privacy page).
-        mechanism: a name, or "auto" (see `choose_mechanism`); `settings`: its options.
+        mechanism: a name, or "auto" (see `choose_mechanism`; where the number of rows is private
+            it takes a hundredth of the budget to know it); `settings`: its options.
         workload: what should be answered well: all marginals of so many columns (two by default),
             or a Workload, or a list of column sets.
         target: a column to predict later: marginals that hold it get four times the weight, and
@@ -105,19 +108,20 @@ def synthesize(
         counts = _counts(data, schema)
         curator = Curator(counts, budget, neighbours=neighbours, seed=seed)
     wanted = table_workload(schema.domain, workload, target)
-    choice = (
-        choose_mechanism(
+    if mechanism == "auto":
+        # A target is about dependence, and public records know some: both make pairs worth it.
+        rows = None if target or public is not None else _rows(curator)
+        choice = choose_mechanism(
             schema,
             wanted,
             budget,
-            rows=curator.public_total,
+            rows=rows,
             public=public is not None,
             seconds=seconds,
             memory_mb=memory_mb,
         )
-        if mechanism == "auto"
-        else Choice(mechanism, "as asked")
-    )
+    else:
+        choice = Choice(mechanism, "as asked")
     logger.info("mechanism %s: %s", choice.name, choice.reason)
     entry, chosen = named(choice.name, **{**choice.settings, **(settings or {})})
     others = None if public is None else _public_records(public, schema)
@@ -147,6 +151,14 @@ def _check(
             f"the schema has constraints, which the model of {mechanism} cannot hold; use aim, "
             "mst or mwem+pgm, or take the constraints out"
         )
+
+
+def _rows(curator: Curator) -> int:
+    """The number of rows, at a small price where it is private."""
+    if curator.public_total is not None:
+        return curator.public_total
+    cost = _TOTAL_SHARE * curator.remaining
+    return max(0, round(float(curator.measure((), cost, step="auto: measure").values[0])))
 
 
 def table_workload(

@@ -1,6 +1,7 @@
 """From a data frame to a release with meanings: what comes out, what is refused, what it costs."""
 
 import datetime
+import math
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +197,20 @@ def test_public_records_may_lack_columns() -> None:
         run(people(300), OPEN, public=people(100).drop(columns=["age"]), mechanism="pep-pub")
     with pytest.raises(InvalidInput, match="uses no public records"):
         run(people(300), OPEN, public=people(100), mechanism="aim")
+
+
+@pytest.mark.parametrize(("rows", "mechanism"), [(60, "independent"), (2000, "aim")])
+def test_auto_pays_for_a_private_number_of_rows(rows: int, mechanism: str) -> None:
+    release = run(people(rows), OPEN, mechanism="auto")
+    assert release.mechanism == mechanism
+    first, *rest = release.ledger.entries
+    assert first.step == "auto: measure total"
+    assert first.cost == pytest.approx(0.01 * release.ledger.budget.total)
+    assert math.fsum(e.cost for e in rest) == pytest.approx(0.99 * release.ledger.budget.total)
+    replaced = run(people(rows), OPEN, mechanism="auto", neighbours="replace-one")
+    assert replaced.mechanism == mechanism
+    assert replaced.ledger.entries[0].step != "auto: measure total"
+    assert run(people(rows), OPEN, mechanism="auto", target="sex").mechanism == "aim"
 
 
 def test_auto_says_why_and_targets_weigh_more() -> None:

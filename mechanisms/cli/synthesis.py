@@ -119,9 +119,9 @@ def plan(
 
     described = read_schema(schema)
     workload = table_workload(described.domain, k, target)
-    public_rows = rows if neighbours == "replace-one" else None
+    known_rows = None if target else rows
     choice = (
-        choose_mechanism(described, workload, Budget(epsilon, delta), rows=public_rows)
+        choose_mechanism(described, workload, Budget(epsilon, delta), rows=known_rows)
         if mechanism == "auto"
         else Choice(mechanism, "as asked")
     )

@@ -46,8 +46,8 @@ def choose_mechanism(
     """The mechanism for a table, and why.
 
     `rows`: their number, where it is public or was paid for. `public`: whether there are public
-    records. `seconds` and `memory_mb`: limits, by estimates measured on four cores of a server; they
-    are no promise.
+    records. `seconds` and `memory_mb`: limits, by estimates measured on four cores of a server and
+    no promise.
 
     Public records lead to `gem-pub`, or `pep-pub` where there is no time to train a network. A
     budget too small for pairs leads to `independent`; more than 40 columns, or limits that `aim`

@@ -94,7 +94,7 @@ def mixture(curator: Curator, workload: Workload, settings: Mixture | None = Non
     measurements = list(first)
 
     def fit(taken: list[Measurement], steps: int) -> torch.Tensor:
-        noise = min(m.stddev for m in taken if len(m.clique) > 1 or len(taken) == len(domain))
+        noise = min(m.stddev for m in taken[len(first) :] or first)
         with one_thread():
             return fit_mixture(
                 columns,

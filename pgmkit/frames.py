@@ -72,7 +72,7 @@ def counts_of(frame: Any, schema: Schema) -> Dataset | FrameCounts:
 
 @dataclass(frozen=True)
 class FrameForm:
-    """What kind of frame it was: names, types and library, without any data.
+    """What kind of frame it was: names, types and narwhals implementation, without any data.
 
     >>> import pyarrow
     >>> FrameForm.of(pyarrow.table({"ill": [True]})).kinds
@@ -80,7 +80,7 @@ class FrameForm:
     """
 
     kinds: Mapping[str, Any]
-    library: Any
+    implementation: Any
     lazy: bool
 
     @classmethod
@@ -98,19 +98,23 @@ def decode(data: Dataset, schema: Schema, rng: np.random.Generator, form: FrameF
     LazyFrame, a DuckDB relation, a Dask or (in the active session) a Spark data frame.
     """
     names = [name for name in form.kinds if name in schema.columns]
-    library = form.library
-    eager: Any = nw.Implementation.PYARROW if form.lazy and not library.is_polars() else library
+    implementation = form.implementation
+    eager: Any = (
+        nw.Implementation.PYARROW
+        if form.lazy and not implementation.is_polars()
+        else implementation
+    )
     values = schema.decode(data, rng)
     table = nw.from_dict({name: _plain(values[name]) for name in names}, backend=eager)
     table = table.with_columns(*(_cast(table, name, form.kinds[name]) for name in names))
     if not form.lazy:
         return table.to_native()
     session = None
-    if library.is_pyspark():
+    if implementation.is_pyspark():
         from pyspark.sql import SparkSession
 
         session = SparkSession.getActiveSession()
-    return table.lazy(library, session=session).to_native()
+    return table.lazy(implementation, session=session).to_native()
 
 
 def _wrapped(frame: Any) -> Frame:

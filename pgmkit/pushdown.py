@@ -18,7 +18,8 @@ import numpy as np
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.schema import Schema, outside_error
-from pgmkit.schema.columns import Binned, Column, Integer, Numeric
+from pgmkit.schema.bins import Binned, Integer, Numeric
+from pgmkit.schema.columns import Column
 from pgmkit.schema.dates import Date, DateTime
 
 if TYPE_CHECKING:

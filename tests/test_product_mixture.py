@@ -8,12 +8,15 @@ import pytest
 import torch
 
 from mechanisms.families.generator import Generator
+from mechanisms.families.histogram import HistogramModel
+from mechanisms.families.model_file import write_model
 from mechanisms.families.product_mixture import (
     Columns,
     ProductAnswers,
     ProductMixtureModel,
     cell_answers,
 )
+from mechanisms.families.tables import TablesModel
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.queries import FactoredQuery, prefix
@@ -53,6 +56,21 @@ def test_answers_of_marginals_and_cells() -> None:
     found = cell_answers(tensor, columns.of_cells(cells)).numpy()
     expected = [summed(table, c).flat[i] for c, i in cells]
     np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_a_file_that_lacks_a_part_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    write_model(path, ProductMixtureModel.format, DOMAIN, 5.0, {"rows": random_rows()})
+    with pytest.raises(InvalidInput, match="no 'shares'"):
+        ProductMixtureModel.load(path)
+    write_model(path, TablesModel.format, DOMAIN, 5.0, {"table0": np.ones(2)})
+    with pytest.raises(InvalidInput, match="no 'cliques'"):
+        TablesModel.load(path)
+    write_model(path, HistogramModel.format, DOMAIN, 5.0, {})
+    with pytest.raises(InvalidInput, match="no 'weights'"):
+        HistogramModel.load(path)
+    with pytest.raises(InvalidInput, match="this reads"):
+        TablesModel.load(path)
 
 
 EVIDENCE = {"b": [0, 2], "d": 1}

@@ -21,7 +21,7 @@ from pgmkit.schema import (
     OpenCategorical,
     Schema,
 )
-from pgmkit.schema.columns import column_from_dict
+from pgmkit.schema.kinds import column_from_dict
 
 HERE = Path(__file__).parent
 MISSING = st.sampled_from([None, (), ("?",), ("N", "")])

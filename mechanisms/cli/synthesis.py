@@ -256,7 +256,6 @@ def _write(
     """Write what was asked for; the number of records. What was paid for is kept if that fails."""
     import numpy as np
 
-    from mechanisms.report import html
     from pgmkit.errors import PgmkitError
     from pgmkit.files import atomic_writer
     from pgmkit.schema.tables import write_file
@@ -272,6 +271,8 @@ def _write(
             synthetic = release.codes(rows, seed=draw)
             write_file(out, release.schema.decode(synthetic, draw))
         if page is not None:
+            from mechanisms.report import html
+
             with atomic_writer(page) as file:
                 file.write(html(release).encode("utf-8"))
     except (OSError, PgmkitError) as error:

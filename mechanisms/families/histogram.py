@@ -6,7 +6,6 @@ place, and the total weight is kept beside them instead of being divided out.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, overload
@@ -14,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 import numpy as np
 
 from mechanisms.curator import Cell
+from mechanisms.families.model_file import read_model, write_model
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge
-from pgmkit.files import atomic_writer
 from pgmkit.queries import FactoredQuery
 
 if TYPE_CHECKING:
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["FullDomain", "Histogram", "HistogramModel", "PublicSupport", "Support"]
 
-FORMAT_VERSION = 1
 MOST_RECORDS = 1 << 25
 """Weights that a histogram may have: 256 MB of them."""
 
@@ -303,41 +301,19 @@ class HistogramModel:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to one file, whole or not at all; `load` reads it."""
-        header = {
-            "format": self.format,
-            "version": FORMAT_VERSION,
-            "domain": dict(self.domain.sizes),
-            "total": self.total,
-        }
-        arrays: dict[str, Any] = {"weights": self._weights}
+        arrays: dict[str, Array | NDArray[np.int64]] = {"weights": self._weights}
         if isinstance(self._support, PublicSupport):
             places = np.arange(self._support.shape[0])
             arrays |= {f"code.{n}": c for n, c in self._support.records(places).items()}
-        with atomic_writer(path) as file:
-            np.savez_compressed(file, header=np.array(json.dumps(header)), **arrays)
+        write_model(path, self.format, self.domain, self.total, arrays)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> HistogramModel:
         """Read a model that `save` wrote; InvalidInput for anything else."""
-        name = os.fspath(path)
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                header: Mapping[str, Any] = json.loads(str(file["header"]))
-                arrays = {key: file[key] for key in file.files if key != "header"}
-            domain = Domain(dict(header["domain"]))
-            kind, version, total = header["format"], header["version"], float(header["total"])
-        except (FileNotFoundError, PermissionError, IsADirectoryError):
-            raise
-        except (OSError, ValueError, KeyError, EOFError, TypeError) as error:
-            raise InvalidInput(f"{name!r} is not a {cls.format} file: {error}") from None
-        if (kind, version) != (cls.format, FORMAT_VERSION):
-            raise InvalidInput(
-                f"{name!r} holds {kind!r}, version {version!r}; this reads {cls.format!r}, "
-                f"version {FORMAT_VERSION}: load it with the class and release that wrote it"
-            )
-        codes = {key[5:]: values for key, values in arrays.items() if key.startswith("code.")}
-        support: Support = PublicSupport(domain, codes) if codes else FullDomain(domain)
-        return cls(support, arrays["weights"], total)
+        file = read_model(path, cls.format)
+        codes = {key[5:]: values for key, values in file.arrays.items() if key.startswith("code.")}
+        support: Support = PublicSupport(file.domain, codes) if codes else FullDomain(file.domain)
+        return cls(support, file.array("weights"), file.total)
 
     def __repr__(self) -> str:
         return f"<HistogramModel: {self._weights.size} weights, total {self.total:g}>"

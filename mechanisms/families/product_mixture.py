@@ -11,18 +11,17 @@ All cells of all marginals that share all but their last attribute are one matri
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 import torch
 
+from mechanisms.families.model_file import read_model, write_model
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
-from pgmkit.files import atomic_writer
 from pgmkit.queries import FactoredQuery
 
 if TYPE_CHECKING:
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Columns", "ProductAnswers", "ProductMixtureModel", "RelaxedRowsModel", "cell_answers"]
 
-FORMAT_VERSION = 1
 _CHUNK_ROWS = 4096
 
 
@@ -290,37 +288,14 @@ class ProductMixtureModel:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to one file, whole or not at all; `load` reads it."""
-        header = {
-            "format": self.format,
-            "version": FORMAT_VERSION,
-            "domain": dict(self.domain.sizes),
-            "total": self.total,
-        }
-        with atomic_writer(path) as file:
-            np.savez_compressed(
-                file, header=np.array(json.dumps(header)), rows=self.rows, shares=self.shares
-            )
+        arrays = {"rows": self.rows, "shares": self.shares}
+        write_model(path, self.format, self.domain, self.total, arrays)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ProductMixtureModel:
         """Read a model that `save` wrote; InvalidInput for anything else."""
-        name = os.fspath(path)
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                header: Mapping[str, Any] = json.loads(str(file["header"]))
-                rows, shares = file["rows"], file["shares"]
-            domain = Domain(dict(header["domain"]))
-            kind, version, total = header["format"], header["version"], float(header["total"])
-        except (FileNotFoundError, PermissionError, IsADirectoryError):
-            raise
-        except (OSError, ValueError, KeyError, EOFError, TypeError) as error:
-            raise InvalidInput(f"{name!r} is not a {cls.format} file: {error}") from None
-        if (kind, version) != (cls.format, FORMAT_VERSION):
-            raise InvalidInput(
-                f"{name!r} holds {kind!r}, version {version!r}; this reads {cls.format!r}, "
-                f"version {FORMAT_VERSION}: load it with the class and release that wrote it"
-            )
-        return cls(domain, rows, total, shares)
+        file = read_model(path, cls.format)
+        return cls(file.domain, file.array("rows"), file.total, file.array("shares"))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {len(self.rows)} rows, total {self.total:g}>"

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 
+from mechanisms.families.model_file import read_model, write_model
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
-from pgmkit.files import atomic_writer
 from pgmkit.kronecker import Kronecker
 from pgmkit.measurement import Measurement
 from pgmkit.queries import FactoredQuery
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["TablesModel", "least_squares_table", "projected"]
 
-FORMAT_VERSION = 1
 _CELL_BYTES = 8
 
 
@@ -111,41 +109,18 @@ class TablesModel:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the tables to one file, whole or not at all; `load` reads it."""
-        header = {
-            "format": self.format,
-            "version": FORMAT_VERSION,
-            "domain": dict(self.domain.sizes),
-            "total": self.total,
-            "cliques": list(self.tables),
-        }
-        arrays: dict[str, Any] = {
-            f"table{i}": table for i, table in enumerate(self.tables.values())
-        }
-        with atomic_writer(path) as file:
-            np.savez_compressed(file, header=np.array(json.dumps(header)), **arrays)
+        arrays = {f"table{i}": table for i, table in enumerate(self.tables.values())}
+        cliques = list(self.tables)
+        write_model(path, self.format, self.domain, self.total, arrays, cliques=cliques)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> TablesModel:
         """Read tables that `save` wrote; InvalidInput for anything else."""
-        name = os.fspath(path)
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                header: Mapping[str, Any] = json.loads(str(file["header"]))
-                kind, version = header["format"], header["version"]
-                domain, total = Domain(dict(header["domain"])), float(header["total"])
-                tables = {
-                    tuple(clique): file[f"table{i}"] for i, clique in enumerate(header["cliques"])
-                }
-        except (FileNotFoundError, PermissionError, IsADirectoryError):
-            raise
-        except (OSError, ValueError, KeyError, EOFError, TypeError) as error:
-            raise InvalidInput(f"{name!r} is not a {cls.format} file: {error}") from None
-        if (kind, version) != (cls.format, FORMAT_VERSION):
-            raise InvalidInput(
-                f"{name!r} holds {kind!r}, version {version!r}; this reads {cls.format!r}, "
-                f"version {FORMAT_VERSION}: load it with the class and release that wrote it"
-            )
-        return cls(domain, tables, total)
+        file = read_model(path, cls.format)
+        tables = {
+            tuple(clique): file.array(f"table{i}") for i, clique in enumerate(file.field("cliques"))
+        }
+        return cls(file.domain, tables, file.total)
 
     def __repr__(self) -> str:
         return f"<TablesModel: {len(self.tables)} tables, total {self.total:g}>"

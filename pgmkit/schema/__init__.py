@@ -12,15 +12,8 @@ import numpy as np
 from pgmkit.dataset import Counts, Dataset
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
-from pgmkit.schema.columns import (
-    Boolean,
-    Categorical,
-    Column,
-    Integer,
-    Numeric,
-    OpenCategorical,
-    column_from_dict,
-)
+from pgmkit.schema.bins import Integer, Numeric
+from pgmkit.schema.columns import Boolean, Categorical, Column, OpenCategorical
 from pgmkit.schema.constraints import (
     Constraint,
     Determines,
@@ -30,6 +23,7 @@ from pgmkit.schema.constraints import (
 )
 from pgmkit.schema.dates import Date, DateTime
 from pgmkit.schema.files import FileFormat
+from pgmkit.schema.kinds import column_from_dict
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -1,4 +1,4 @@
-"""Column types: which values a column may hold, and the code that stands for each.
+"""Columns of labels, and what all columns share: which values may occur, and the code of each.
 
 Encoding is total and exact: a value has one code, or none (-1), which is an error to whoever asked.
 Missing values and odd spellings are codes only where the column declares them.
@@ -6,12 +6,11 @@ Missing values and odd spellings are codes only where the column declares them.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -24,14 +23,15 @@ if TYPE_CHECKING:
     Codes = NDArray[np.int64]
 
 __all__ = [
+    "MISSING",
+    "OUTSIDE",
     "Boolean",
     "Categorical",
     "Column",
-    "Integer",
-    "Numeric",
     "OpenCategorical",
-    "column_from_dict",
-    "column_types",
+    "distinct",
+    "plain",
+    "text_of",
 ]
 
 MISSING = "(missing)"
@@ -113,7 +113,7 @@ class Column(ABC):
 
         Raises InvalidInput for a label that the column does not have.
         """
-        wanted = [_text(label) for label in labels]
+        wanted = [text_of(label) for label in labels]
         for label in wanted:
             if label not in self.labels:
                 shown = ", ".join(self.labels[:20]) + (", ..." if self.size > 20 else "")
@@ -176,7 +176,7 @@ class Categorical(Column):
         if doubled:
             raise InvalidInput(f"values holds {sorted(doubled)[0]!r} twice; list it once")
         for spelling, label in dict(self.aliases).items():
-            if _text(label) not in texts:
+            if text_of(label) not in texts:
                 raise InvalidInput(f"alias {spelling!r} stands for {label!r}, which is no value")
             if spelling in texts:
                 raise InvalidInput(f"alias {spelling!r} is a value itself; remove one of them")
@@ -186,14 +186,14 @@ class Categorical(Column):
 
     @property
     def own_labels(self) -> tuple[str, ...]:
-        listed = tuple(_text(value) for value in self.values)
+        listed = tuple(text_of(value) for value in self.values)
         return listed if self.other is None else (*listed, self.other)
 
     def own_codes(self, values: Values) -> Codes:
         rest = OUTSIDE if self.other is None else len(self.values)
-        known = {_text(value): code for code, value in enumerate(self.values)}
-        known |= {spelling: known[_text(value)] for spelling, value in dict(self.aliases).items()}
-        return _by_distinct(values, lambda value: known.get(_text(value), rest))
+        known = {text_of(value): code for code, value in enumerate(self.values)}
+        known |= {spelling: known[text_of(value)] for spelling, value in dict(self.aliases).items()}
+        return _by_distinct(values, lambda value: known.get(text_of(value), rest))
 
     def own_values(self, codes: Codes, rng: np.random.Generator) -> Values:
         listed = list(self.values) if self.other is None else [*self.values, self.other]
@@ -232,7 +232,7 @@ class OpenCategorical(Column):
         """The texts of a column of values, missing ones left out."""
         array = np.asarray(values)
         present = array[~_absent(array, self.missing or ())]
-        return [_text(value) for value in present]
+        return [text_of(value) for value in present]
 
     def found(self, labels: Sequence[str]) -> Categorical:
         """The concrete column with the labels that were found."""
@@ -251,301 +251,10 @@ class Boolean(Column):
 
     def own_codes(self, values: Values) -> Codes:
         known = {"false": 0, "true": 1, "0": 0, "1": 1, "no": 0, "yes": 1}
-        return _by_distinct(values, lambda value: known.get(_text(value).lower(), OUTSIDE))
+        return _by_distinct(values, lambda value: known.get(text_of(value).lower(), OUTSIDE))
 
     def own_values(self, codes: Codes, rng: np.random.Generator) -> Values:
         return codes.astype(bool)
-
-
-@dataclass(frozen=True)
-class Binned(Column):
-    """What columns of ordered values share: bins between edges, of which the last is closed.
-
-    Either `edges` (ascending, the lowest and the highest value among them), or `low`, `high` and
-    `bins` of equal width. `outside`: "error", or "clip" to count values beyond the ends in the
-    bin at that end.
-    """
-
-    low: Any = None
-    high: Any = None
-    bins: int | None = None
-    edges: tuple[Any, ...] | None = None
-    outside: Literal["error", "clip"] = "error"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.outside not in ("error", "clip"):
-            raise InvalidInput(f'outside must be "error" or "clip", got {self.outside!r}')
-        if self.edges is not None:
-            if self.bins is not None or self.low is not None or self.high is not None:
-                raise InvalidInput("give either edges, or low, high and bins; not both")
-            object.__setattr__(self, "edges", tuple(self.edges))
-        elif self.low is None or self.high is None:
-            raise InvalidInput("give low and high, or edges")
-        if self.bins is not None and (
-            isinstance(self.bins, bool) or not isinstance(self.bins, int) or self.bins < 1
-        ):
-            raise InvalidInput(f"bins must be a whole number, 1 or more; got {self.bins!r}")
-        positions = self.positions
-        if len(positions) < 2 or not (np.diff(positions) > 0).all():
-            raise InvalidInput(
-                f"the edges of a {self.type} column must ascend, low below high; "
-                f"got {self.edges or (self.low, self.high)!r}"
-            )
-
-    @abstractmethod
-    def position(self, value: object) -> float:
-        """A value as a number, in units of the finest step; ValueError if it is none."""
-
-    @abstractmethod
-    def _from_positions(self, positions: NDArray[np.float64]) -> Values:
-        """Numbers in those units as values."""
-
-    @abstractmethod
-    def _shown(self, position: float) -> str:
-        """A position as text."""
-
-    @property
-    def whole(self) -> bool:
-        """Whether values are whole steps, so that a bin's last value is one step below its end."""
-        return True
-
-    @cached_property
-    def positions(self) -> NDArray[np.float64]:
-        """The bins' ends as numbers: bin i holds positions[i] <= value < positions[i + 1]."""
-        try:
-            if self.edges is not None:
-                ends = [self._position(edge) for edge in self.edges]
-            else:
-                ends = [self._position(self.low), self._position(self.high)]
-        except ValueError:
-            raise InvalidInput(
-                f"{self.edges or (self.low, self.high)!r} are not values of a {self.type} column"
-            ) from None
-        if self.whole:
-            ends[-1] += 1  # the highest value belongs to the last bin
-        if self.edges is not None:
-            return np.array(ends)
-        first, last = ends
-        if not first < last:
-            return np.array(ends)
-        count = self.bins if self.bins is not None else self._natural_bins(first, last)
-        if self.whole:
-            if count > last - first:
-                raise InvalidInput(f"bins is {count}, but there are {last - first:g} values only")
-            return np.floor(first + (last - first) * np.arange(count + 1) / count)
-        return np.linspace(first, last, count + 1)
-
-    def _position(self, value: object) -> float:
-        position = self.position(value)
-        if not math.isfinite(position):
-            raise ValueError(value)
-        return position
-
-    def _natural_bins(self, first: float, last: float) -> int:
-        """Without `bins` every value has its own code."""
-        return max(1, int(last - first))
-
-    @cached_property
-    def own_labels(self) -> tuple[str, ...]:
-        step = 1.0 if self.whole else 0.0
-        return tuple(
-            self._shown(a)
-            if self.whole and b - a == 1
-            else f"{self._shown(a)}..{self._shown(b - step)}"
-            for a, b in zip(self.positions[:-1], self.positions[1:], strict=True)
-        )
-
-    def own_codes(self, values: Values) -> Codes:
-        positions = self._positions_of(values)
-        codes = np.searchsorted(self.positions, positions, side="right") - 1
-        last = len(self.positions) - 2
-        if not self.whole:
-            codes[positions == self.positions[-1]] = last
-        if self.outside == "clip":
-            codes = np.clip(codes, 0, last)
-        codes[(codes > last) | (codes < 0) | np.isnan(positions)] = OUTSIDE
-        if self.whole:
-            with np.errstate(invalid="ignore"):
-                codes[positions != np.floor(positions)] = OUTSIDE
-        return codes.astype(np.int64)
-
-    def _positions_of(self, values: Values) -> NDArray[np.float64]:
-        def position(value: object) -> float:
-            try:
-                return self.position(value)
-            except (ValueError, TypeError):
-                return math.nan
-
-        distinct, places = _distinct(values)
-        return np.array([position(value) for value in distinct], dtype=np.float64)[places]
-
-    def own_values(self, codes: Codes, rng: np.random.Generator) -> Values:
-        low, high = self.positions[codes], self.positions[codes + 1]
-        drawn = np.minimum(
-            low + (high - low) * rng.random(len(codes)), np.nextafter(high, -math.inf)
-        )
-        return self._from_positions(np.floor(drawn) if self.whole else drawn)
-
-    def within(self, low: object, high: object, closed: bool = True) -> NDArray[np.bool_]:
-        try:
-            first = -math.inf if low is None else self._position(low)
-            end = math.inf if high is None else self._position(high)
-        except ValueError:
-            raise InvalidInput(
-                f"{low!r}..{high!r} is not a range of a {self.type} column"
-            ) from None
-        if self.whole and closed:
-            end += 1
-        starts, stops = self.positions[:-1], self.positions[1:]
-        cut = ((starts < first) & (first < stops)) | ((starts < end) & (end < stops))
-        if cut.any():
-            raise InvalidInput(
-                f"the range {'' if low is None else low}..{'' if high is None else high} cuts the "
-                f"bin {self.labels[int(np.argmax(cut))]}; use the bins' ends"
-            )
-        mask = np.zeros(self.size, dtype=bool)
-        mask[: len(starts)] = (starts >= first) & (stops <= end)
-        return mask
-
-    def equal(self, labels: Sequence[object]) -> NDArray[np.bool_]:
-        mask = np.zeros(self.size, dtype=bool)
-        for label in labels:
-            if _text(label) in self.labels:
-                mask |= super().equal([label])
-            elif self.whole:
-                mask |= self.within(label, label)
-            else:
-                super().equal([label])
-        return mask
-
-    def _stored(self, value: Any) -> Any:
-        return [_plain(each) for each in value] if isinstance(value, tuple) else _plain(value)
-
-
-@dataclass(frozen=True)
-class Integer(Binned):
-    """Whole numbers from `low` to `high`, a code each, or in `bins` of nearly equal width.
-
-    >>> Integer(0, 9, bins=5).labels
-    ('0..1', '2..3', '4..5', '6..7', '8..9')
-    >>> Integer(edges=(17, 30, 65, 90)).encode(np.array([17, 29, 30, 90, 91]))
-    array([ 0,  0,  1,  2, -1])
-    """
-
-    type = "integer"
-
-    def position(self, value: object) -> float:
-        if isinstance(value, bool | np.bool_):
-            raise ValueError(value)
-        return float(value)  # type: ignore[arg-type]
-
-    def _from_positions(self, positions: NDArray[np.float64]) -> Values:
-        return positions.astype(np.int64)
-
-    def _shown(self, position: float) -> str:
-        return f"{position:.0f}"
-
-    @property
-    def midpoints(self) -> NDArray[np.float64]:
-        return _middles(self, -0.5)
-
-
-@dataclass(frozen=True)
-class Numeric(Binned):
-    """Numbers from `low` to `high` in `bins` of equal width, or between `edges`.
-
-    With `quantiles` the inner edges are still to be found with a privacy budget.
-
-    >>> Numeric(0, 1, bins=4).encode(np.array([0.0, 0.25, 0.99, 1.0, 1.01]))
-    array([ 0,  1,  3,  3, -1])
-    """
-
-    type = "numeric"
-    quantiles: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.edges is None and self.bins is None:
-            raise InvalidInput("a numeric column needs bins, or edges")
-        if self.quantiles and self.bins is None:
-            raise InvalidInput("quantiles need bins: the number of bins of equal counts")
-
-    @property
-    def resolved(self) -> bool:
-        return not self.quantiles
-
-    def found(self, inner: Sequence[float]) -> Numeric:
-        """The concrete column with the inner edges that were found."""
-        low, high = self._position(self.low), self._position(self.high)
-        edges = sorted({low, high, *(float(edge) for edge in inner if low < edge < high)})
-        return Numeric(edges=tuple(edges), outside=self.outside, missing=self.missing)
-
-    @property
-    def whole(self) -> bool:
-        return False
-
-    def position(self, value: object) -> float:
-        if isinstance(value, bool | np.bool_):
-            raise ValueError(value)
-        return float(value)  # type: ignore[arg-type]
-
-    def _from_positions(self, positions: NDArray[np.float64]) -> Values:
-        return positions
-
-    def _shown(self, position: float) -> str:
-        return f"{position:g}"
-
-    @property
-    def midpoints(self) -> NDArray[np.float64]:
-        return _middles(self, 0.0)
-
-
-def _middles(column: Binned, shift: float) -> NDArray[np.float64]:
-    middles = (column.positions[:-1] + column.positions[1:]) / 2 + shift
-    return np.append(middles, [math.nan] * (column.size - len(middles)))
-
-
-def column_types() -> dict[str, type[Column]]:
-    """The column types by the name that schema files use."""
-    from pgmkit.schema.dates import Date, DateTime
-
-    known: list[type[Column]] = [
-        *(Categorical, OpenCategorical, Boolean, Integer, Numeric, Date, DateTime)
-    ]
-    return {each.type: each for each in known}
-
-
-def column_from_dict(stored: Mapping[str, Any]) -> Column:
-    """The column that `to_dict` stored; InvalidInput for an unknown type or field.
-
-    >>> column_from_dict({"type": "integer", "low": 0, "high": 3})
-    Integer(missing=None, low=0, high=3, bins=None, edges=None, outside='error')
-    """
-    types = column_types()
-    given = dict(stored)
-    kind = given.pop("type", None)
-    if kind not in types:
-        raise InvalidInput(f"type {kind!r} is unknown; types are {', '.join(types)}")
-    missing = given.pop("missing", None)
-    if isinstance(missing, bool):
-        missing = () if missing else None
-    allowed = {each.name for each in fields(types[kind])} - {"missing"}
-    for name in given:
-        if name not in allowed:
-            raise InvalidInput(
-                f"a {kind} column has no field {name!r}; it has missing, "
-                f"{', '.join(sorted(allowed))}"
-            )
-    for name, value in given.items():
-        if isinstance(value, list):
-            given[name] = tuple(value)
-    try:
-        return types[kind](**given, missing=missing)
-    except TypeError as error:
-        raise InvalidInput(
-            f"a {kind} column cannot be made from {dict(stored)!r}: {error}"
-        ) from None
 
 
 def _absent(values: Values, texts: Sequence[str]) -> NDArray[np.bool_]:
@@ -556,7 +265,9 @@ def _absent(values: Values, texts: Sequence[str]) -> NDArray[np.bool_]:
         return np.isnat(values)
     if values.dtype.kind in "biu":
         return np.zeros(len(values), dtype=bool)
-    return _by_distinct(values, lambda value: _is_null(value) or _text(value) in texts).astype(bool)
+    return _by_distinct(values, lambda value: _is_null(value) or text_of(value) in texts).astype(
+        bool
+    )
 
 
 def _is_null(value: object) -> bool:
@@ -566,11 +277,12 @@ def _is_null(value: object) -> bool:
 
 def _by_distinct(values: Values, code: Callable[[Any], int | bool]) -> Codes:
     """`code` of each value, called once for each distinct value."""
-    distinct, places = _distinct(values)
-    return np.array([code(value) for value in distinct], dtype=np.int64)[places]
+    found, places = distinct(values)
+    return np.array([code(value) for value in found], dtype=np.int64)[places]
 
 
-def _distinct(values: Values) -> tuple[list[Any], NDArray[np.intp]]:
+def distinct(values: Values) -> tuple[list[Any], NDArray[np.intp]]:
+    """The distinct values, and the place among them of each value."""
     if values.dtype != object:
         found, places = np.unique(values, return_inverse=True)
         return found.tolist() if values.dtype.kind not in "mM" else list(found), places.reshape(-1)
@@ -583,7 +295,7 @@ def _distinct(values: Values) -> tuple[list[Any], NDArray[np.intp]]:
     return [value for _, value in seen], places
 
 
-def _text(value: object) -> str:
+def text_of(value: object) -> str:
     """A value as the text that identifies it: 3, 3.0 and "3" are the same label."""
     if isinstance(value, bool | np.bool_):
         return "true" if value else "false"
@@ -592,7 +304,7 @@ def _text(value: object) -> str:
     return str(value)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """A value as YAML and JSON know it."""
     if isinstance(value, np.generic):
         return value.item()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from pgmkit.errors import InvalidInput
-from pgmkit.schema.columns import Binned
+from pgmkit.schema.bins import Binned
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,21 +28,21 @@ class _Temporal(Binned):
     whole units.
     """
 
+    units: ClassVar[Mapping[str, str]]
+    """numpy's code of each unit."""
+    stored_as: ClassVar[str]
+    """The numpy type of decoded values."""
     unit: str = "day"
 
     def __post_init__(self) -> None:
-        if self.unit not in self._units():
-            raise InvalidInput(f"unit must be one of {', '.join(self._units())}; got {self.unit!r}")
+        if self.unit not in self.units:
+            raise InvalidInput(f"unit must be one of {', '.join(self.units)}; got {self.unit!r}")
         super().__post_init__()
-
-    @classmethod
-    def _units(cls) -> dict[str, str]:
-        raise NotImplementedError
 
     @property
     def step(self) -> str:
         """numpy's code of the unit."""
-        return self._units()[self.unit]
+        return self.units[self.unit]
 
     def position(self, value: object) -> float:
         text = value if isinstance(value, np.datetime64) else str(value).strip().replace(" ", "T")
@@ -53,12 +54,7 @@ class _Temporal(Binned):
         return float(moment.astype(f"datetime64[{self.step}]").astype(np.int64))
 
     def _from_positions(self, positions: NDArray[np.float64]) -> NDArray[Any]:
-        return (
-            positions.astype(np.int64).astype(f"datetime64[{self.step}]").astype(self._stored_as())
-        )
-
-    def _stored_as(self) -> str:
-        raise NotImplementedError
+        return positions.astype(np.int64).astype(f"datetime64[{self.step}]").astype(self.stored_as)
 
     def _shown(self, position: float) -> str:
         return str(np.int64(position).astype(f"datetime64[{self.step}]"))
@@ -78,13 +74,8 @@ class Date(_Temporal):
     """
 
     type = "date"
-
-    @classmethod
-    def _units(cls) -> dict[str, str]:
-        return _STEPS
-
-    def _stored_as(self) -> str:
-        return "datetime64[D]"
+    units = _STEPS
+    stored_as = "datetime64[D]"
 
 
 @dataclass(frozen=True)
@@ -96,11 +87,6 @@ class DateTime(_Temporal):
     """
 
     type = "datetime"
+    units = _FINE_STEPS
+    stored_as = "datetime64[us]"
     unit: str = "hour"
-
-    @classmethod
-    def _units(cls) -> dict[str, str]:
-        return _FINE_STEPS
-
-    def _stored_as(self) -> str:
-        return "datetime64[us]"

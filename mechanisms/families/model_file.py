@@ -1,0 +1,90 @@
+"""The file of a released model: a header, and arrays by name."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pgmkit.domain import Domain
+from pgmkit.errors import InvalidInput
+from pgmkit.files import atomic_writer
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["ModelFile", "read_model", "write_model"]
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """What a file holds: the domain, the total in counts, the whole header, and the arrays."""
+
+    kind: str
+    name: str
+    domain: Domain
+    total: float
+    header: Mapping[str, Any]
+    arrays: Mapping[str, NDArray[Any]]
+
+    def array(self, key: str) -> NDArray[Any]:
+        """An array that a file of this kind must have; InvalidInput if it has not."""
+        found: NDArray[Any] = self._held(self.arrays, key)
+        return found
+
+    def field(self, key: str) -> Any:
+        """A field that the header of this kind must have; InvalidInput if it has not."""
+        return self._held(self.header, key)
+
+    def _held(self, place: Mapping[str, Any], key: str) -> Any:
+        if key not in place:
+            raise InvalidInput(f"{self.name!r} is not a {self.kind} file: it has no {key!r}")
+        return place[key]
+
+
+def write_model(
+    path: str | os.PathLike[str],
+    kind: str,
+    domain: Domain,
+    total: float,
+    arrays: Mapping[str, NDArray[Any]],
+    **more: Any,
+) -> None:
+    """Write a model of this kind, whole or not at all; `more` goes into the header."""
+    header = {
+        "format": kind,
+        "version": FORMAT_VERSION,
+        "domain": dict(domain.sizes),
+        "total": total,
+        **more,
+    }
+    held: Any = dict(arrays)
+    with atomic_writer(path) as file:
+        np.savez_compressed(file, header=np.array(json.dumps(header)), **held)
+
+
+def read_model(path: str | os.PathLike[str], kind: str) -> ModelFile:
+    """What `write_model` wrote; InvalidInput for anything else, or another kind or version."""
+    name = os.fspath(path)
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            header: Mapping[str, Any] = json.loads(str(file["header"]))
+            arrays = {key: file[key] for key in file.files if key != "header"}
+        domain, total = Domain(dict(header["domain"])), float(header["total"])
+        found, version = header["format"], header["version"]
+    except (FileNotFoundError, PermissionError, IsADirectoryError):
+        raise
+    except (OSError, ValueError, KeyError, EOFError, TypeError) as error:
+        raise InvalidInput(f"{name!r} is not a {kind} file: {error}") from None
+    if (found, version) != (kind, FORMAT_VERSION):
+        raise InvalidInput(
+            f"{name!r} holds {found!r}, version {version!r}; this reads {kind!r}, "
+            f"version {FORMAT_VERSION}: load it with the class and release that wrote it"
+        )
+    return ModelFile(kind, name, domain, total, header, arrays)

@@ -14,7 +14,7 @@ of sums, for MAP).
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from math import prod
@@ -44,6 +44,20 @@ class Kernel:
     right: Axes
     out: Axes
     sizes: Mapping[str, int] = field(repr=False, hash=False, compare=False)
+
+    @classmethod
+    def product(
+        cls, left: Axes, right: Axes, gone: Collection[str], sizes: Mapping[str, int]
+    ) -> Kernel:
+        """The kernel that sums the axes ``gone`` out of ``left * right``.
+
+        This is the one place that orders the axes of a plan's values: (batch, rows, columns), as a
+        batched matrix product lays them out, so that no execution of a plan has to reorder any.
+        """
+        batch = tuple(n for n in left if n in right and n not in gone)
+        rows = tuple(n for n in left if n not in right)
+        columns = tuple(n for n in right if n not in left)
+        return cls(left, right, batch + rows + columns, sizes)
 
     @cached_property
     def batch(self) -> Axes:
@@ -99,7 +113,14 @@ class Plan:
     sizes: Mapping[str, int]
     steps: tuple[Step, ...]
     axes: tuple[Axes, ...]
-    """Axes of every value, inputs first."""
+    """Axes of every value, inputs first; a product's are its kernel's (batch, rows, columns)."""
+
+    def __post_init__(self) -> None:
+        for step in self.steps:
+            k = step.kernel
+            own = step.kept if k is None else k.batch + k.rows + k.columns
+            if self.axes[step.out] != own:
+                raise AssertionError(f"value {step.out} has axes {self.axes[step.out]}, not {own}")
 
     def cells(self, value: int) -> int:
         return prod(self.sizes[name] for name in self.axes[value])
@@ -183,11 +204,12 @@ class _Planner:
         ):
             left, right = right, left
         left_axes, right_axes = self.axes[left], self.axes[right]
-        for name in set(left_axes) & set(right_axes):
+        shared = set(left_axes) & set(right_axes)
+        for name in shared:
             self.uses[name] -= 1
-        kept = tuple(n for n in left_axes if self.uses[n] > 1 or n not in right_axes)
-        kept += tuple(n for n in right_axes if n not in left_axes)
-        return self.add(left, right, Kernel(left_axes, right_axes, kept, self.sizes), kept)
+        gone = {name for name in shared if self.uses[name] == 1}
+        kernel = Kernel.product(left_axes, right_axes, gone, self.sizes)
+        return self.add(left, right, kernel, kernel.out)
 
 
 def arrange(value: torch.Tensor, axes: Axes, *groups: Axes) -> torch.Tensor:

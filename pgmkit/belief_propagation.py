@@ -168,6 +168,36 @@ class BeliefPropagation:
         found = self._linear(potentials, total)
         return self._log(potentials, total) if found is None else found
 
+    def balanced(self, potentials: torch.Tensor) -> torch.Tensor:
+        """Potentials of the same distribution that cancel each other less.
+
+        What cliques say of an attribute they share is averaged over them (max-sum diffusion, one
+        sweep), so that peaks of the cliques come closer to a peak of their sum.
+        """
+        balanced = potentials.clone()
+        tables = self.layout.split(balanced)
+        for places in self._shared.values():
+            highest = [tables[i].amax(others, keepdim=True) for i, others, _ in places]
+            highest = [h.masked_fill(h.isneginf(), 0.0) for h in highest]
+            mean = sum(h.reshape(-1) for h in highest) / len(highest)
+            for (i, _, shape), high in zip(places, highest, strict=True):
+                tables[i] += mean.view(shape) - high
+        return balanced
+
+    @cached_property
+    def _shared(self) -> dict[str, list[tuple[int, list[int], list[int]]]]:
+        """Cliques of every attribute that several hold, the other axes, and its own axis' shape."""
+        shared: dict[str, list[tuple[int, list[int], list[int]]]] = {}
+        for i, (clique, sizes) in enumerate(
+            zip(self.layout.cliques, self.layout.shapes, strict=True)
+        ):
+            for axis, name in enumerate(clique):
+                others = [k for k in range(len(clique)) if k != axis]
+                shape = [n if k == axis else 1 for k, n in enumerate(sizes)]
+                if others:
+                    shared.setdefault(name, []).append((i, others, shape))
+        return {name: places for name, places in shared.items() if len(places) > 1}
+
     def maximum(self, scores: torch.Tensor) -> float:
         """The largest sum of scores over all joint configurations (max-product, no argument)."""
         return float(contract(self.plan, self.layout.split(self.masked(scores)), MAX))
@@ -178,6 +208,10 @@ class BeliefPropagation:
         if not isfinite(float(values[-1])):
             raise NumericalFailure(_IMPOSSIBLE.format(value=f"maximum = {float(values[-1])}"))
         return maximiser(self.plan, values)
+
+    def peak_sum(self, scores: torch.Tensor) -> float:
+        """The sum of all cliques' largest scores: no configuration has a larger sum."""
+        return float(self._peaks(scores).sum())
 
     def _peaks(self, potentials: torch.Tensor) -> torch.Tensor:
         """Each clique's largest potential (0 where all are minus infinity)."""

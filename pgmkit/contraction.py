@@ -275,6 +275,34 @@ class Log(_Tropical):
     def over(self, value: torch.Tensor) -> torch.Tensor:
         return torch.logsumexp(value, -1)
 
+    def contract(self, left: torch.Tensor, right: torch.Tensor, kernel: Kernel) -> torch.Tensor:
+        """A matrix product of exponentials, every row and column scaled by its own peak.
+
+        Sums that lie so far below the product of their peaks that something may have underflowed
+        are done again, term by term.
+        """
+        if kernel.extents[2] == 1:
+            return super().contract(left, right, kernel)
+        a = arrange(left, kernel.left, kernel.batch, kernel.rows, kernel.summed)
+        b = arrange(right, kernel.right, kernel.batch, kernel.columns, kernel.summed)
+        high_a, high_b = _finite(a.amax(-1, keepdim=True)), _finite(b.amax(-1, keepdim=True))
+        product = torch.bmm((a - high_a).exp(), (b - high_b).exp().transpose(1, 2))
+        out = product.log() + high_a + high_b.transpose(1, 2)
+        # What underflows is below tiny * terms, so this keeps every sum to full precision.
+        tiny = torch.finfo(product.dtype).tiny * kernel.extents[2] / torch.finfo(product.dtype).eps
+        batch, row, column = torch.where(product < tiny)
+        per_block = max(1, CHUNK_CELLS // kernel.extents[2])
+        for start in range(0, len(batch), per_block):
+            place = slice(start, start + per_block)
+            i, j, k = batch[place], row[place], column[place]
+            out[i, j, k] = self.over(a[i, j] + b[i, k])
+        return out
+
+
+def _finite(peaks: torch.Tensor) -> torch.Tensor:
+    """The peaks, with 0 where all is minus infinity: so that subtracting them leaves it so."""
+    return peaks.masked_fill(peaks.isneginf(), 0.0)
+
 
 class Max(_Tropical):
     """Maxima of sums."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod, sqrt
-from typing import TYPE_CHECKING, Protocol
+from math import inf, prod, sqrt
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -22,20 +22,25 @@ from pgmkit.kronecker import Kronecker
 from pgmkit.matrix import as_dense, is_sparse
 from pgmkit.measurement import Measurement
 
-if TYPE_CHECKING:
-    pass
 
-
+@dataclass(frozen=True)
 class Cut:
-    """The lower bound ``offset + <gradient, mu>`` of a convex loss; cuts may be averaged."""
+    """The lower bound ``offset + <gradient, mu>`` of a convex loss; cuts may be averaged.
 
-    def __init__(self, offset: float, gradient: torch.Tensor) -> None:
-        self.offset, self.gradient = offset, gradient
+    ``size`` is the sum of the absolute terms behind ``offset``: what its rounding is a share of.
+    """
+
+    offset: float
+    gradient: torch.Tensor
+    size: float
 
     def blend(self, other: Cut, weight: float) -> Cut:
         """This cut with ``weight`` of the other mixed in; still a lower bound."""
-        offset = (1 - weight) * self.offset + weight * other.offset
-        return Cut(offset, torch.lerp(self.gradient, other.gradient, weight))
+        return Cut(
+            (1 - weight) * self.offset + weight * other.offset,
+            torch.lerp(self.gradient, other.gradient, weight),
+            (1 - weight) * self.size + weight * other.size,
+        )
 
 
 class Loss(Protocol):
@@ -43,12 +48,20 @@ class Loss(Protocol):
 
     unit: float
     """How far the loss of the truth itself varies: about sqrt(cells / 2) with Gaussian noise."""
+    least: float
+    """No marginals have a loss below this, whatever the measurements say."""
 
     def value(self, marginals: torch.Tensor) -> float: ...
 
     def value_and_gradient(self, marginals: torch.Tensor) -> tuple[float, torch.Tensor]: ...
 
     def cut(self, marginals: torch.Tensor) -> Cut: ...
+
+    def rounding(self, marginals: torch.Tensor) -> float:
+        """How far the loss moves when every marginal and value moves by a few units in its last
+        place: no search in this precision can do better.
+        """
+        ...
 
     def smooth_stages(self) -> Sequence[Loss]:
         """Differentiable stand-ins, ever closer; a smooth loss is its own only stage."""
@@ -90,7 +103,11 @@ class Observations:
         self._rows, self._columns = tensor(rows, np.int64), tensor(columns, np.int64)
         self._weights = tensor(weights, np.float64)
         straight = torch.arange(layout.cells, device=device)
-        self._diagonal = torch.equal(self._rows, straight) and torch.equal(self._columns, straight)
+        self._diagonal = (
+            start == layout.cells  # a matrix may end in rows of zeros
+            and torch.equal(self._rows, straight)
+            and torch.equal(self._columns, straight)
+        )
         self._dense = [_DenseView(layout, m, dtype, device) for m in dense]
         self.target = tensor([m.values / m.stddev for m in sparse + dense], np.float64)
 
@@ -104,6 +121,15 @@ class Observations:
             applied.index_add_(0, self._rows, picked)
         parts = [applied, *(view.apply(marginals) for view in self._dense)]
         return (torch.cat(parts) if len(parts) > 1 else applied) - self.target
+
+    def variances(self, marginals: torch.Tensor, total: float) -> torch.Tensor:
+        """The variance of each value's row, over one record of the model, times the total."""
+        squares = marginals.index_select(0, self._columns).mul_(self._weights.square())
+        second = torch.zeros(self._sparse_rows, dtype=squares.dtype, device=squares.device)
+        second.index_add_(0, self._rows, squares)
+        parts = [second, *(view.apply_squares(marginals) for view in self._dense)]
+        first = self.residual(marginals) + self.target
+        return (torch.cat(parts) - first.square() / total).clamp_min(0.0)
 
     def adjoint(self, dual: torch.Tensor) -> torch.Tensor:
         """Q^T (dual / stddev) as a flat vector over the cliques' cells."""
@@ -168,9 +194,16 @@ class _DenseView:
         self.rows, self._stddev = len(m.values), m.stddev
 
     def apply(self, marginals: torch.Tensor) -> torch.Tensor:
+        return self._multiply(self._table(marginals), self._factors) / self._stddev
+
+    def apply_squares(self, marginals: torch.Tensor) -> torch.Tensor:
+        """As ``apply``, with every entry of the matrix squared."""
+        squares = [factor.square() for factor in self._factors]
+        return self._multiply(self._table(marginals), squares) / self._stddev**2
+
+    def _table(self, marginals: torch.Tensor) -> torch.Tensor:
         table = marginals[self._slice].view(self._shape)
-        table = (table.sum(self._summed) if self._summed else table).permute(self._order)
-        return self._multiply(table, self._factors) / self._stddev
+        return (table.sum(self._summed) if self._summed else table).permute(self._order)
 
     def add_adjoint(self, dual: torch.Tensor, into: torch.Tensor) -> None:
         shape = [f.shape[0] for f in self._factors] if self._kronecker else [self.rows]
@@ -189,18 +222,23 @@ class _DenseView:
         return table.reshape(-1)
 
 
+ULPS = 4.0
+"""Units in the last place by which sums of a model's cells are taken to be off."""
+
+
 @dataclass(frozen=True)
 class Squared:
     """phi(r) = r^2 / 2: Gaussian noise."""
+
+    curvature: ClassVar[float] = 1.0
+    """The conjugate is phi*(u) = curvature u^2 / 2 where |u| <= steepest, and infinite beyond."""
+    steepest: ClassVar[float] = inf
 
     def value(self, r: torch.Tensor) -> float:
         return 0.5 * float(r @ r)
 
     def slope(self, r: torch.Tensor) -> torch.Tensor:
         return r
-
-    def conjugate(self, dual: torch.Tensor) -> float:
-        return 0.5 * float(dual @ dual)
 
     def unit(self, rows: int) -> float:
         return sqrt(rows / 2)
@@ -220,8 +258,13 @@ class Huber:
     def slope(self, r: torch.Tensor) -> torch.Tensor:
         return r.clamp(-self.width, self.width) * (self.height / self.width)
 
-    def conjugate(self, dual: torch.Tensor) -> float:
-        return 0.5 * float(dual @ dual) * self.width / self.height
+    @property
+    def curvature(self) -> float:
+        return self.width / self.height
+
+    @property
+    def steepest(self) -> float:
+        return self.height
 
     def unit(self, rows: int) -> float:
         return sqrt(rows / 2)
@@ -231,14 +274,14 @@ class Huber:
 class Absolute:
     """phi(r) = sqrt(2) |r|: Laplace noise, whose scale is stddev / sqrt(2)."""
 
+    curvature: ClassVar[float] = 0.0
+    steepest: ClassVar[float] = sqrt(2)
+
     def value(self, r: torch.Tensor) -> float:
         return sqrt(2) * float(r.abs().sum())
 
     def slope(self, r: torch.Tensor) -> torch.Tensor:
         return sqrt(2) * r.sign()
-
-    def conjugate(self, dual: torch.Tensor) -> float:
-        return 0.0
 
     def unit(self, rows: int) -> float:
         return sqrt(rows)
@@ -252,6 +295,8 @@ _ABSOLUTE_WIDTHS = (1.0, 0.1, 0.01, 0.001)
 class MeasuredLoss:
     """sum_i phi((Q mu - y)_i / stddev_i) over all measured values."""
 
+    least = 0.0
+
     def __init__(self, observations: Observations, penalty: Penalty) -> None:
         self.observations, self.penalty = observations, penalty
         self.unit = penalty.unit(len(observations.target))
@@ -264,10 +309,23 @@ class MeasuredLoss:
         return self.penalty.value(r), self.observations.adjoint(self.penalty.slope(r))
 
     def cut(self, marginals: torch.Tensor) -> Cut:
-        """Fenchel's inequality at u = phi'(r): L(nu) >= <u, (Q nu - y) / s> - phi*(u)."""
-        dual = self.penalty.slope(self.observations.residual(marginals))
-        offset = -self.penalty.conjugate(dual) - float(dual @ self.observations.target)
-        return Cut(offset, self.observations.adjoint(dual))
+        """The cut at u = phi'(r)."""
+        return self.cut_of_dual(self.penalty.slope(self.observations.residual(marginals)))
+
+    def cut_of_dual(self, dual: torch.Tensor) -> Cut:
+        """Fenchel's inequality L(nu) >= <u, (Q nu - y) / s> - phi*(u), for any |u| <= steepest."""
+        conjugate = 0.5 * self.penalty.curvature * float(dual @ dual)
+        products = dual * self.observations.target
+        size = conjugate + float(products.abs().sum())
+        return Cut(-conjugate - float(products.sum()), self.observations.adjoint(dual), size)
+
+    def rounding(self, marginals: torch.Tensor) -> float:
+        residual = self.observations.residual(marginals)
+        target = self.observations.target
+        sizes = (residual + target).abs() + target.abs()
+        shift = ULPS * torch.finfo(residual.dtype).eps * sizes
+        slope = self.penalty.slope(residual.abs() + shift)
+        return float((slope * shift).sum())
 
     def smooth_stages(self) -> Sequence[Loss]:
         if not isinstance(self.penalty, Absolute):
@@ -290,7 +348,7 @@ class DifferentiableLoss:
     def __init__(self, layout: Layout, cliques: Sequence[Clique], function: CallableLoss) -> None:
         self.layout, self.function = layout, function
         self._places = {clique: host(layout, clique) for clique in cliques}
-        self.unit = 1.0
+        self.unit, self.least = 1.0, -inf
 
     def value(self, marginals: torch.Tensor) -> float:
         return self.value_and_gradient(marginals)[0]
@@ -306,7 +364,14 @@ class DifferentiableLoss:
 
     def cut(self, marginals: torch.Tensor) -> Cut:
         value, gradient = self.value_and_gradient(marginals)
-        return Cut(value - float(gradient @ marginals), gradient)
+        products = gradient * marginals
+        size = abs(value) + float(products.abs().sum())
+        return Cut(value - float(products.sum()), gradient, size)
+
+    def rounding(self, marginals: torch.Tensor) -> float:
+        value, gradient = self.value_and_gradient(marginals)
+        eps = ULPS * torch.finfo(marginals.dtype).eps
+        return eps * (abs(value) + float((gradient * marginals).abs().sum()))
 
     def smooth_stages(self) -> Sequence[Loss]:
         return [self]

@@ -20,6 +20,7 @@ from pgmkit.estimation.consistency import consistent_tables
 from pgmkit.estimation.dual_averaging import dual_averaging
 from pgmkit.estimation.lbfgs import lbfgs
 from pgmkit.estimation.mirror_descent import mirror_descent
+from pgmkit.estimation.newton import is_small, newton
 from pgmkit.estimation.problem import Monitor, Point, Problem, Progress
 from pgmkit.estimation.start import Table, scale, tree_potentials
 from pgmkit.factor import Factor
@@ -39,6 +40,7 @@ METHODS: dict[str, Method] = {
     "dual_averaging": dual_averaging,
     "accelerated": accelerated,
     "lbfgs": lbfgs,
+    "newton": newton,
 }
 _PRECISION = 0.01
 """Precision of the consistency relaxation, as a share of the certified gap to reach."""
@@ -128,7 +130,7 @@ def estimate(
             problem, tolerance=tolerance, max_seconds=max_seconds, report=report, started=started
         )
         start = _start(problem, monitor, used, request, impossible, warm_start)
-        point = _minimise(problem, start, monitor, METHODS.get(method, accelerated), objective)
+        point = _minimise(problem, start, monitor, method)
     logger.info("estimated in %d iterations: %s", monitor.iterations, monitor.stopped)
     return GraphicalModel(
         domain=domain,
@@ -287,36 +289,40 @@ def _fold(problem: Problem, domain: Domain, model: GraphicalModel) -> torch.Tens
     return flat
 
 
-def _minimise(
-    problem: Problem, start: Point, monitor: Monitor, method: Method, objective: Loss
-) -> Point:
-    """Run the method on the loss or on ever closer smooth stand-ins; the best by the loss."""
-    stages = objective.smooth_stages()
-    if stages == [objective]:
+def _minimise(problem: Problem, start: Point, monitor: Monitor, name: str) -> Point:
+    """The best point that the method of this name finds."""
+    if name == "auto":
+        name = "newton" if is_small(problem) else "accelerated"
+    method, stages = METHODS[name], problem.loss.smooth_stages()
+    if name == "newton" or stages == [problem.loss]:
         method(problem, start, monitor)
-        assert monitor.best is not None
-        return monitor.best
-    point = start
+    else:
+        _minimise_in_stages(problem, start, monitor, method, stages)
+    assert monitor.best is not None
+    return monitor.best
+
+
+def _minimise_in_stages(
+    problem: Problem, point: Point, monitor: Monitor, method: Method, stages: Sequence[Loss]
+) -> None:
+    """Run the method on ever closer smooth stand-ins of the loss."""
     for stage in stages:
-        smooth = replace(problem, loss=stage)
         inner = Monitor(
-            smooth,
+            replace(problem, loss=stage),
             tolerance=monitor.goal / stage.unit,
             max_seconds=monitor.deadline - time.perf_counter(),
             report=monitor.report,
             started=time.perf_counter(),
         )
-        method(smooth, point, inner)
+        method(inner.problem, point, inner)
         assert inner.best is not None
         point = inner.best
         monitor.iterations += inner.iterations
         monitor.raise_bound(inner.bound)
         monitor.stopped = inner.stopped
-        loss = objective.value(point.marginals)
+        loss = problem.loss.value(point.marginals)
         if loss < monitor.best_loss:
             monitor.best, monitor.best_loss = point, loss
-    assert monitor.best is not None
-    return monitor.best
 
 
 class _reporter:

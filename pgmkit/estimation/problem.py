@@ -64,9 +64,10 @@ class Progress:
 class Monitor:
     """Keeps the best point and bound, and stops on the certificate, on stalled progress or on time.
 
-    The certificate: ``best loss - best bound <= tolerance * loss.unit``. Progress has stalled
-    when the best loss fell by less than a quarter of that over a window of the last ``max(30,
-    iterations / 5)`` iterations.
+    The certificate: ``best loss - best bound <= tolerance * loss.unit``, give or take what the
+    rounding of the marginals does to the loss. Progress has stalled
+    when the best loss fell by less than a quarter of that over a window of the last
+    ``max(patience, iterations / 5)`` iterations; a method may be more patient than most.
     """
 
     def __init__(
@@ -84,9 +85,11 @@ class Monitor:
         self.deadline = inf if max_seconds is None else started + max_seconds
         self.started, self.max_iterations = started, max_iterations
         self.best: Point | None = None
-        self.best_loss, self.bound = inf, -inf
+        self.best_loss, self.bound = inf, problem.loss.least
+        self.rounding = 0.0
         self.iterations = 0
         self.stopped = ""
+        self.patience = 30
         self._history: list[float] = []
         self._check_at = 8
         self._average: Cut | None = None
@@ -96,13 +99,21 @@ class Monitor:
     def gap(self) -> float:
         return max(0.0, self.best_loss - self.bound)
 
+    @property
+    def late(self) -> bool:
+        """Whether the time is up."""
+        return time.perf_counter() >= self.deadline
+
     def raise_bound(self, bound: float) -> None:
         self.bound = max(self.bound, bound)
 
-    def begin_stage(self) -> None:
-        """A new loss to minimise: its history starts afresh, iterations go on."""
-        self._history, self.stopped = [], ""
-        self._check_at = self.iterations + 8
+    @property
+    def certified(self) -> bool:
+        """Whether the gap is within the goal, or within what rounding alone may do to the loss."""
+        if self.gap > self.goal + self.rounding or self.best is None:
+            return self.gap <= self.goal
+        self.rounding = self.problem.loss.rounding(self.best.marginals)
+        return self.gap <= self.goal + self.rounding
 
     def saw(self, point: Point, loss: float) -> bool:
         """Record an iterate; True when the search should stop."""
@@ -121,6 +132,8 @@ class Monitor:
 
     def certify(self, point: Point) -> None:
         """Bounds from the cut at this point and from the average of the cuts seen lately."""
+        assert self.best is not None
+        self.rounding = self.problem.loss.rounding(self.best.marginals)
         cut = self.problem.loss.cut(point.marginals)
         self._averaged += 1
         self._average = (
@@ -130,14 +143,14 @@ class Monitor:
             self.raise_bound(lower_bound(self.problem.inference, candidate, self.problem.total))
 
     def _reason(self) -> str:
-        if self.gap <= self.goal:
+        if self.certified:
             return "certified: the duality gap is within the tolerance"
-        window = max(30, len(self._history) // 5)
+        window = max(self.patience, len(self._history) // 5)
         if len(self._history) > window:
             gained = self._history[-1 - window] - self._history[-1]
             if gained < self.goal / 4:
                 return f"progress: the loss fell by {gained:.3g} over the last {window} iterations"
-        if time.perf_counter() >= self.deadline:
+        if self.late:
             return "time: max_seconds has passed"
         if self.iterations >= self.max_iterations:
             return f"iterations: {self.max_iterations} reached"

@@ -21,8 +21,8 @@ from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.matrix import as_dense
 from pgmkit.queries import FactoredQuery
 
-_BATCH_AXIS = "*"
-_ANSWER_PREFIX = ">"
+_BATCH_AXIS = ""
+"""No attribute has this name."""
 _MOST_AXES = 63  # numpy's 64, less one for the batch
 
 
@@ -65,12 +65,13 @@ def _answer_alike(
     inputs = [clique for clique, _ in factors]
     tensors = [table for _, table in factors]
     sizes = {**domain.sizes, _BATCH_AXIS: len(queries)}
+    prefix = _answer_prefix(domain)
     batch: Clique = (_BATCH_AXIS,) if len(queries) > 1 else ()
     output = batch
     for name in queries[0].attributes:
         matrices = np.stack([np.asarray(as_dense(query.factors[name])) for query in queries])
         # A matrix of one row needs no answer axis; the shape gets it back at the end.
-        answer: Clique = (_ANSWER_PREFIX + name,) if matrices.shape[1] > 1 else ()
+        answer: Clique = (prefix + name,) if matrices.shape[1] > 1 else ()
         axes = (*batch, *answer, name)
         sizes.update((axis, matrices.shape[1]) for axis in answer)
         kept = matrices if batch else matrices[0]
@@ -94,3 +95,8 @@ def _answer_alike(
     return np.broadcast_to(
         result.reshape(-1, *queries[0].shape), (len(queries), *queries[0].shape)
     ).copy()
+
+
+def _answer_prefix(domain: Domain) -> str:
+    """What makes the name of no attribute from that of any: more ``>`` than any begins with."""
+    return ">" * (1 + max(len(name) - len(name.lstrip(">")) for name in domain))

@@ -160,7 +160,7 @@ class BeliefPropagation:
         self, potentials: torch.Tensor, total: float = 1.0
     ) -> tuple[torch.Tensor, float]:
         """As ``marginals`` with absolute accuracy (1e-12 of the total): cells may underflow to
-        zero.
+        zero. In float32 a configuration of up to 2e-6 of the total may be lost.
 
         Log space is the fallback when the partition function itself nears the limits of the format.
         """

@@ -82,6 +82,17 @@ def test_factored_queries_against_the_kronecker_product(problem: Problem, seed: 
         np.testing.assert_allclose(model.answer(query), expected, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("name", ["*", ">", ">b", ">>b", ">*"])
+def test_any_string_names_an_attribute(name: str) -> None:
+    """The axes that answering adds to a model's are named like none of its attributes."""
+    domain = Domain({name: 2, "b": 2})
+    problem = random_problem(domain, [(name, "b")], 0, 1.0)
+    queries = [FactoredQuery({"b": np.eye(2) * i, name: np.eye(2)}) for i in (1, 2, 3)]
+    for asked in ([queries[0]], queries):
+        for query, answer in zip(asked, problem.model(9.0).answer(asked), strict=True):
+            np.testing.assert_allclose(answer, explicit_answer(problem, query, 9.0), rtol=1e-12)
+
+
 @pytest.mark.parametrize("name", CLIQUE_SETS)
 def test_building_blocks_on_every_kind_of_clique_set(name: str) -> None:
     problem = random_problem(FIVE, CLIQUE_SETS[name], 0, 3.0)

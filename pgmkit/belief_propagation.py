@@ -15,6 +15,7 @@ from math import inf, isfinite, log, prod
 import torch
 from threadpoolctl import ThreadpoolController
 
+from pgmkit.clique_index import CliqueIndex
 from pgmkit.contraction import LOG, MAX, adjoints, contract, forward, maximiser, plan
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge, NumericalFailure
@@ -55,6 +56,11 @@ class Layout:
             slices.append(slice(start, start + prod(shape)))
             start += prod(shape)
         self.slices, self.cells = tuple(slices), start
+
+    @cached_property
+    def index(self) -> CliqueIndex:
+        """Which cliques hold given attributes."""
+        return CliqueIndex(self.cliques)
 
     def split(self, flat: torch.Tensor) -> list[torch.Tensor]:
         """Views of a flat vector, one array per clique."""

@@ -11,7 +11,9 @@ from collections import defaultdict
 from collections.abc import Callable
 from math import prod
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from pgmkit.contraction import Axes, Kernel, Plan, Step, transposes
 
@@ -63,14 +65,13 @@ class MessagePassing:
 
     def _bind(self, group: list[Step]) -> None:
         first = group[0]
-        if first.kernel is None:
-            for step in group:
-                self._bind_reduction(step)
-        elif len(group) >= _SMALLEST_GROUP:
-            self._bind_group(group)
-        else:
-            for step in group:
-                self._bind_pair(step)
+        if len(group) >= _SMALLEST_GROUP:
+            together = self._bind_reductions if first.kernel is None else self._bind_group
+            together(group)
+            return
+        alone = self._bind_reduction if first.kernel is None else self._bind_pair
+        for step in group:
+            alone(step)
 
     def _view(self, buffer: torch.Tensor, value: int) -> torch.Tensor:
         start = self.offsets[value]
@@ -97,50 +98,119 @@ class MessagePassing:
         self._down.append(lambda: (down_left(), down_right()))
 
     def _bind_group(self, group: list[Step]) -> None:
-        kernel = group[0].kernel
-        assert kernel is not None
-        batch, rows, summed, columns = kernel.extents
+        kernels = [step.kernel for step in group if step.kernel is not None]
+        batch, rows, summed, columns = kernels[0].extents
         size = len(group)
-        start = self.offsets[group[0].out]
-        cells = size * batch * rows * columns
-        values, adjoint = self.values, self.adjoint
-        out = values[start : start + cells].view(size * batch, rows, columns)
-        upper = adjoint[start : start + cells].view(size * batch, rows, columns)
+        out, upper = self._results(group, (size * batch, rows, columns))
         upper_t = upper.transpose(1, 2)
-        left_cells, right_cells = self._gather(group)
-        left_shape, right_shape = (size * batch, rows, summed), (size * batch, summed, columns)
+        left_orders = [k.batch + k.rows + k.summed for k in kernels]
+        right_orders = [k.batch + k.summed + k.columns for k in kernels]
+        left_values = [step.left for step in group]
+        right_values = [step.right for step in group if step.right is not None]
+        left = self._operand(left_values, left_orders, (size * batch, rows, summed))
+        right = self._operand(right_values, right_orders, (size * batch, summed, columns))
 
         def up() -> None:
-            left = values.index_select(0, left_cells).view(left_shape)
-            right = values.index_select(0, right_cells).view(right_shape)
-            _multiply(left, right, out)
+            _multiply(left.read(), right.read(), out)
 
         def down() -> None:
-            left = values.index_select(0, left_cells).view(left_shape)
-            right = values.index_select(0, right_cells).view(right_shape)
-            to_left = _product(upper, right.transpose(1, 2))
-            to_right = _product(upper_t, left).transpose(1, 2)
-            adjoint.index_copy_(0, left_cells, to_left.reshape(-1))
-            adjoint.index_copy_(0, right_cells, to_right.reshape(-1))
+            to_left = _product(upper, right.read().transpose(1, 2))
+            to_right = _product(upper_t, left.read()).transpose(1, 2)
+            left.write(to_left)
+            right.write(to_right)
 
         self._up.append(up)
         self._down.append(down)
 
-    def _gather(self, group: list[Step]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Buffer positions of the operands, in (step, batch, rows, summed, columns) order."""
-        left, right = [], []
-        for step in group:
-            k = step.kernel
-            assert k is not None and step.right is not None
-            left.append(self._positions(step.left, k.batch + k.rows + k.summed))
-            right.append(self._positions(step.right, k.batch + k.summed + k.columns))
-        return torch.cat(left), torch.cat(right)
+    def _bind_reductions(self, group: list[Step]) -> None:
+        orders = [s.kept + tuple(n for n in s.source if n not in s.kept) for s in group]
+        kept = self.plan.cells(group[0].out)
+        shape = (len(group), kept, self.plan.cells(group[0].left) // kept)
+        out, upper = self._results(group, (len(group), kept))
+        whole = self._operand([step.left for step in group], orders, shape)
+        spread = upper.unsqueeze(2).expand(shape)
+        self._up.append(lambda: torch.sum(whole.read(), 2, out=out))
+        self._down.append(lambda: whole.write(spread))
 
-    def _positions(self, value: int, order: Axes) -> torch.Tensor:
-        axes = self.plan.axes[value]
-        shape = [self.plan.sizes[name] for name in axes]
-        cells = torch.arange(prod(shape), device=self.device).view(shape) + self.offsets[value]
-        return cells.permute([axes.index(name) for name in order]).reshape(-1)
+    def _results(
+        self, group: list[Step], shape: tuple[int, ...]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The results of a group, which lie side by side, and their adjoints."""
+        start = self.offsets[group[0].out]
+        end = start + prod(shape)
+        return self.values[start:end].view(shape), self.adjoint[start:end].view(shape)
+
+    def _operand(
+        self, values: list[int], orders: list[Axes], shape: tuple[int, ...]
+    ) -> _Strided | _Gathered:
+        """One operand of every step of a group, in (step, *order) order, as an array of `shape`."""
+        patterns = {}
+        cells = np.empty((len(values), prod(shape) // len(values)), dtype=np.int64)
+        for place, (value, order) in enumerate(zip(values, orders, strict=True)):
+            axes = self.plan.axes[value]
+            sizes = tuple(self.plan.sizes[name] for name in axes)
+            key = (sizes, tuple(axes.index(name) for name in order))
+            if key not in patterns:
+                patterns[key] = np.arange(prod(sizes)).reshape(sizes).transpose(key[1]).reshape(-1)
+            np.add(patterns[key], self.offsets[value], out=cells[place])
+        strides = _strides(cells.reshape(shape))
+        if strides is not None:
+            return _Strided(self.values, self.adjoint, int(cells[0, 0]), shape, strides)
+        flat = torch.from_numpy(cells.reshape(-1)).to(self.device)
+        return _Gathered(self.values, self.adjoint, flat, shape)
+
+
+class _Strided:
+    """An operand whose cells lie at regular distances: a view of the buffers."""
+
+    def __init__(
+        self,
+        values: torch.Tensor,
+        adjoint: torch.Tensor,
+        start: int,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+    ) -> None:
+        self._values = values.as_strided(shape, strides, start)
+        self._adjoint = adjoint.as_strided(shape, strides, start)
+
+    def read(self) -> torch.Tensor:
+        return self._values
+
+    def write(self, adjoint: torch.Tensor) -> None:
+        self._adjoint.copy_(adjoint)
+
+
+class _Gathered:
+    """An operand whose cells lie anywhere: copied from and to the buffers by an index."""
+
+    def __init__(
+        self,
+        values: torch.Tensor,
+        adjoint: torch.Tensor,
+        cells: torch.Tensor,
+        shape: tuple[int, ...],
+    ) -> None:
+        self._from, self._to, self._cells, self._shape = values, adjoint, cells, shape
+
+    def read(self) -> torch.Tensor:
+        return self._from.index_select(0, self._cells).view(self._shape)
+
+    def write(self, adjoint: torch.Tensor) -> None:
+        self._to.index_copy_(0, self._cells, adjoint.reshape(-1))
+
+
+def _strides(cells: NDArray[np.int64]) -> tuple[int, ...] | None:
+    """The distance of neighbours along every axis, or None where it varies."""
+    first = cells[(0,) * cells.ndim]
+    strides = []
+    expected = np.asarray(first)
+    for axis, count in enumerate(cells.shape):
+        ahead = tuple(int(count > 1 and other == axis) for other in range(cells.ndim))
+        strides.append(int(cells[ahead] - first))
+        expected = np.add.outer(expected, np.arange(count) * strides[-1])
+    regular = min(strides) >= 0 and np.array_equal(cells, expected)
+    return tuple(strides) if regular else None
 
 
 def _by_level(plan: Plan) -> list[list[Step]]:
@@ -150,9 +220,12 @@ def _by_level(plan: Plan) -> list[list[Step]]:
     for step in plan.steps:
         right = level[step.right] if step.right is not None else 0
         level[step.out] = 1 + max(level[step.left], right)
-        small = step.kernel is not None and step.kernel.cost <= _LARGEST_GROUPED_STEP
-        shape = step.kernel.extents if small and step.kernel else (step.out,)
-        groups[(level[step.out], *shape)].append(step)
+        if step.kernel is None:
+            cost, shape = plan.cells(step.left), (plan.cells(step.left), plan.cells(step.out))
+        else:
+            cost, shape = step.kernel.cost, step.kernel.extents
+        key = shape if cost <= _LARGEST_GROUPED_STEP else (step.out,)
+        groups[(level[step.out], step.kernel is None, *key)].append(step)
     return [groups[key] for key in sorted(groups, key=lambda key: key[0])]  # type: ignore[arg-type, return-value]
 
 

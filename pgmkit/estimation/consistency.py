@@ -57,12 +57,16 @@ def combine(domain: Domain, measurements: Iterable[Measurement]) -> tuple[list[N
     weighted mean.
     """
     groups: dict[frozenset[str], list[Measurement]] = {}
+    position = {name: place for place, name in enumerate(domain)}
     for m in measurements:
         groups.setdefault(frozenset(m.clique), []).append(m)
     tables, spread = [], 0.0
     for attributes, group in groups.items():
-        clique = tuple(name for name in domain.attributes if name in attributes)
+        clique = tuple(sorted(attributes, key=position.__getitem__))
         arrays = [_ordered(domain, m, clique) for m in group]
+        if len(group) == 1:
+            tables.append(NoisyTable(clique, arrays[0], group[0].stddev ** 2))
+            continue
         weights = [m.stddev**-2 for m in group]
         mean = sum(w * a for w, a in zip(weights, arrays, strict=True)) / sum(weights)
         spread += sum(
@@ -73,6 +77,8 @@ def combine(domain: Domain, measurements: Iterable[Measurement]) -> tuple[list[N
 
 
 def _ordered(domain: Domain, m: Measurement, clique: Clique) -> NDArray[np.float64]:
+    if m.clique == clique:
+        return m.values
     table = m.values.reshape(domain.shape(m.clique))
     return table.transpose([m.clique.index(name) for name in clique]).reshape(-1)
 
@@ -103,14 +109,19 @@ def consistent_tables(
     constraints = (constraints.multiply(scale[:, None])).tocsr()
     b = b * scale
     weighted = constraints.T.multiply(variance[:, None]).tocsr()
+    precisions = 1 / variance
 
     def tables(multipliers: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.clip(y + weighted @ multipliers, 0.0, highest)
+        x = weighted @ multipliers
+        x += y
+        return np.clip(x, 0.0, highest, out=x)
 
     def negative_dual(multipliers: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         x = tables(multipliers)
         violated = constraints @ x - b
-        return float(multipliers @ violated - ((x - y) ** 2 / variance).sum() / 2), violated
+        moved = np.subtract(x, y, out=x)
+        moved *= moved
+        return float(multipliers @ violated - moved @ precisions / 2), violated
 
     values: list[float] = []
 

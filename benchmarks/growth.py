@@ -54,7 +54,6 @@ def tables(pairs: list[tuple[str, str]], attributes: int, stddev: float) -> list
 
 def measure(request: dict[str, Any]) -> dict[str, Any]:
     """One structure: times, a pass, and what the estimate certifies."""
-    import torch
 
     from pgmkit import Domain, Measurement, estimate
     from pgmkit.belief_propagation import BeliefPropagation

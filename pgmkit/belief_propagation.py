@@ -217,9 +217,7 @@ class BeliefPropagation:
         seed = torch.tensor([total / partition], dtype=self.dtype, device=self.device)
         return passing.inputs * passing.backward(seed), log_partition
 
-    def _forward(
-        self, potentials: torch.Tensor, peaks: torch.Tensor
-    ) -> tuple[float, float] | None:
+    def _forward(self, potentials: torch.Tensor, peaks: torch.Tensor) -> tuple[float, float] | None:
         """The partition function and the log of what it was divided by, or None out of range.
 
         The first guess is that of the last pass; then the range of what is possible is halved, as

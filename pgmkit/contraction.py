@@ -1,10 +1,10 @@
 """Sums of products of named factors: planned once by structure, evaluated many times.
 
 A *plan* says in which order a set of tensors with named axes is multiplied and summed until only
-the output axes are left. Attributes that occur in a single tensor are summed out first; the
-pairwise order comes from ``opt_einsum``. No value is larger than the plan's ``largest``, so a
-clique made of small factors is never materialised. Plans depend on names and sizes only and are
-cached.
+the output axes are left. Attributes that need no larger table are summed out first, which is all of
+a forest; for the rest the pairwise order comes from ``opt_einsum`` or from a junction tree. No
+value is larger than the plan's ``largest``, so a clique made of small factors is never
+materialised. Plans depend on names and sizes only and are cached.
 
 A plan is evaluated in one of three semirings: ``LINEAR`` (sums of products, entries may be
 negative), ``LOG`` (sums of exponentials, any range, exact minus infinities) and ``MAX`` (maxima
@@ -16,12 +16,16 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Collection, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from math import prod
 
 import opt_einsum
 import torch
+
+from pgmkit.domain import Domain
+from pgmkit.junction_tree import junction_tree
 
 Axes = tuple[str, ...]
 
@@ -33,6 +37,8 @@ _SMALL_STEP = 1 << 13
 """Multiplications of a step that is worth its call only when it shares it with others."""
 _WORTH_SEARCHING = 1e6
 """Operations above which a better order saves more than looking for it costs."""
+_MOVE_COST = 150
+"""Multiplications in the time that a pass takes to write, permute and read a cell of a value."""
 
 
 @dataclass(frozen=True)
@@ -175,14 +181,51 @@ class _Planner:
         for key in range(len(self.inputs)):
             self.keep(self.reduce(key))
         self.eliminate()
+        best = self.branch()
+        best.follow_path()
+        if best.work - self.work > _WORTH_SEARCHING:
+            other = self.branch()
+            other.follow_tree()
+            best = min(best, other, key=lambda each: each.work)
+        return Plan(self.inputs, self.output, self.sizes, tuple(best.steps), tuple(best.axes))
+
+    def branch(self) -> _Planner:
+        """A planner that goes on from here by itself."""
+        other = copy(self)
+        other.axes, other.steps, other.levels = [*self.axes], [*self.steps], [*self.levels]
+        other.uses, other.left = dict(self.uses), dict(self.left)
+        other.holders = {name: dict(keys) for name, keys in self.holders.items()}
+        return other
+
+    @property
+    def work(self) -> float:
+        """What a pass takes, in multiplications: it moves every value as well."""
+        products = sum(step.kernel.cost for step in self.steps if step.kernel is not None)
+        return products + _MOVE_COST * sum(map(self.cells, range(len(self.axes))))
+
+    def follow_path(self) -> None:
+        """Multiply what is left in the order that opt_einsum finds."""
         keys = [key for key in self.left if self.axes[key]]
-        done = [key for key in self.left if not self.axes[key]]
+        scalars = [key for key in self.left if not self.axes[key]]
         for left, right in self.path(keys):
             keys.append(self.pair(keys[left], keys[right]))
             for position in sorted((left, right), reverse=True):
                 del keys[position]
-        self.merge(done + keys)
-        return Plan(self.inputs, self.output, self.sizes, tuple(self.steps), tuple(self.axes))
+        self.merge(scalars + keys)
+
+    def follow_tree(self) -> None:
+        """Multiply what is left by eliminating attributes in the order of a junction tree."""
+        held = [name for name in self.rank if name in self.holders]
+        if not held:
+            self.merge(list(self.left))
+            return
+        named = Domain({name: self.sizes[name] for name in held})
+        cliques = [self.axes[key] for key in self.left]
+        kept = [name for name in self.output if name in named]
+        for name in junction_tree(named, [*cliques, kept]).order:
+            if name not in self.output and name in self.holders:
+                self.keep(self.merge(list(self.holders[name])))
+        self.merge(list(self.left))
 
     def keep(self, key: int) -> None:
         """Add a value to those that are left to multiply."""

@@ -8,7 +8,7 @@ steps of one level that have the same shape run as one batched product over gath
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 
 import numpy as np
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from pgmkit.contraction import Axes, Kernel, Plan, Step, transposes
 
 Action = Callable[[], object]
+Room = Callable[[], torch.Tensor]
 
 _SMALLEST_GROUP = 3
 _LARGEST_GROUPED_STEP = 1 << 13
@@ -44,6 +45,7 @@ class MessagePassing:
         last = self.offsets[-1]
         self.result = self.values[last : last + 1]
         self._seed = self.adjoint[last : last + 1]
+        self._scratch = _Scratch(dtype, device)
         self._up: list[Action] = []
         self._down: list[Action] = []
         for group in steps:
@@ -90,11 +92,14 @@ class MessagePassing:
     def _bind_pair(self, step: Step) -> None:
         assert step.kernel is not None and step.right is not None
         to_left, to_right = transposes(step.kernel)
+        scratch = self._scratch
         left, right = self._view(self.values, step.left), self._view(self.values, step.right)
         upper = self._view(self.adjoint, step.out)
-        self._up.append(_action(step.kernel, left, right, self._view(self.values, step.out)))
-        down_left = _action(to_left, upper, right, self._view(self.adjoint, step.left))
-        down_right = _action(to_right, upper, left, self._view(self.adjoint, step.right))
+        self._up.append(
+            _action(step.kernel, left, right, self._view(self.values, step.out), scratch)
+        )
+        down_left = _action(to_left, upper, right, self._view(self.adjoint, step.left), scratch)
+        down_right = _action(to_right, upper, left, self._view(self.adjoint, step.right), scratch)
         self._down.append(lambda: (down_left(), down_right()))
 
     def _bind_group(self, group: list[Step]) -> None:
@@ -221,7 +226,8 @@ def _by_level(plan: Plan) -> list[list[Step]]:
         right = level[step.right] if step.right is not None else 0
         level[step.out] = 1 + max(level[step.left], right)
         if step.kernel is None:
-            cost, shape = plan.cells(step.left), (plan.cells(step.left), plan.cells(step.out))
+            cost = plan.cells(step.left)
+            shape: tuple[int, ...] = (cost, plan.cells(step.out))
         else:
             cost, shape = step.kernel.cost, step.kernel.extents
         key = shape if cost <= _LARGEST_GROUPED_STEP else (step.out,)
@@ -255,7 +261,33 @@ def _multiply(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> Non
         out.copy_(_product(left, right))
 
 
-def _action(kernel: Kernel, left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> Action:
+class _Scratch:
+    """Room for the copies that steps make, one buffer a slot, as long as the longest needs.
+
+    Fresh memory for every copy would cost more than the copy: the system clears each page of it.
+    """
+
+    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
+        self._like = torch.empty(0, dtype=dtype, device=device)
+        self._cells: dict[str, int] = {}
+        self._buffers: dict[str, torch.Tensor] = {}
+
+    def reserve(self, slot: str, shape: Sequence[int]) -> Room:
+        """What gives the slot's room as an array of ``shape``, when all steps are known."""
+        cells = prod(shape)
+        self._cells[slot] = max(cells, self._cells.get(slot, 0))
+
+        def room() -> torch.Tensor:
+            if slot not in self._buffers:
+                self._buffers[slot] = self._like.new_empty(self._cells[slot])
+            return self._buffers[slot][:cells].view(shape)
+
+        return room
+
+
+def _action(
+    kernel: Kernel, left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, scratch: _Scratch
+) -> Action:
     """``out = kernel(left, right)`` on fixed storage, in as few calls as strides allow."""
     if not kernel.summed:
         a, b = _aligned(left, kernel.left, kernel.out), _aligned(right, kernel.right, kernel.out)
@@ -265,12 +297,11 @@ def _action(kernel: Kernel, left: torch.Tensor, right: torch.Tensor, out: torch.
         a, b = _aligned(left, kernel.left, axes), _aligned(right, kernel.right, axes)
         dims = list(range(len(kernel.batch), len(axes)))
         target = out.permute([kernel.out.index(name) for name in kernel.batch])
-        return lambda: (
-            torch.sum(a * b, dims, out=target)
-            if target.is_contiguous()
-            else target.copy_((a * b).sum(dims))
-        )
-    return _matrix_action(kernel, left, right, out)
+        product = scratch.reserve("product", a.shape)
+        if target.is_contiguous():
+            return lambda: torch.sum(torch.mul(a, b, out=product()), dims, out=target)
+        return lambda: target.copy_(torch.mul(a, b, out=product()).sum(dims))
+    return _matrix_action(kernel, left, right, out, scratch)
 
 
 def _aligned(value: torch.Tensor, axes: Axes, target: Axes) -> torch.Tensor:
@@ -281,23 +312,26 @@ def _aligned(value: torch.Tensor, axes: Axes, target: Axes) -> torch.Tensor:
 
 
 def _matrix_action(
-    kernel: Kernel, left: torch.Tensor, right: torch.Tensor, out: torch.Tensor
+    kernel: Kernel, left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, scratch: _Scratch
 ) -> Action:
-    single = not kernel.batch
-    read_left = _matrix(left, kernel.left, kernel.batch, kernel.rows, kernel.summed)
-    read_right = _matrix(right, kernel.right, kernel.batch, kernel.summed, kernel.columns)
-    axes = kernel.batch + kernel.rows + kernel.columns
-    if axes == kernel.out:
-        batch, rows, _, columns = kernel.extents
-        if single:
+    batch, rows, _, columns = kernel.extents
+    left_groups = (kernel.batch, kernel.rows, kernel.summed)
+    right_groups = (kernel.batch, kernel.summed, kernel.columns)
+    read_left = _matrix(left, kernel.left, left_groups, lambda s: scratch.reserve("left", s))
+    read_right = _matrix(right, kernel.right, right_groups, lambda s: scratch.reserve("right", s))
+    if kernel.batch + kernel.rows + kernel.columns == kernel.out:
+        if not kernel.batch:
             flat = out.view(rows, columns)
             return lambda: torch.mm(read_left()[0], read_right()[0], out=flat)
         target = out.view(batch, rows, columns)
         return lambda: torch.bmm(read_left(), read_right(), out=target)
-    return lambda: out.copy_(kernel.restore(torch.bmm(read_left(), read_right())))
+    product = scratch.reserve("product", (batch, rows, columns))
+    return lambda: out.copy_(kernel.restore(torch.bmm(read_left(), read_right(), out=product())))
 
 
-def _matrix(value: torch.Tensor, axes: Axes, *groups: Axes) -> Callable[[], torch.Tensor]:
+def _matrix(
+    value: torch.Tensor, axes: Axes, groups: Sequence[Axes], reserve: Callable[[list[int]], Room]
+) -> Callable[[], torch.Tensor]:
     """Reads ``value`` as a stack of matrices: a view where strides allow, else a copy a call."""
     moved = value.permute([axes.index(name) for group in groups for name in group])
     shape, start = [], 0
@@ -307,5 +341,12 @@ def _matrix(value: torch.Tensor, axes: Axes, *groups: Axes) -> Callable[[], torc
     try:
         fixed = moved.view(shape)
     except RuntimeError:
-        return lambda: moved.reshape(shape)
+        room = reserve(shape)
+
+        def copied() -> torch.Tensor:
+            stack = room()
+            stack.view(moved.shape).copy_(moved)
+            return stack
+
+        return copied
     return lambda: fixed

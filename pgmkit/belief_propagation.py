@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, cached_property
-from math import inf, isfinite, log, prod
+from math import fsum, inf, isfinite, log, prod
 
 import torch
 from threadpoolctl import ThreadpoolController
 
+from pgmkit.clique_index import CliqueIndex
 from pgmkit.contraction import LOG, MAX, adjoints, contract, forward, maximiser, plan
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge, NumericalFailure
@@ -55,6 +56,11 @@ class Layout:
             slices.append(slice(start, start + prod(shape)))
             start += prod(shape)
         self.slices, self.cells = tuple(slices), start
+
+    @cached_property
+    def index(self) -> CliqueIndex:
+        """Which cliques hold given attributes."""
+        return CliqueIndex(self.cliques)
 
     def split(self, flat: torch.Tensor) -> list[torch.Tensor]:
         """Views of a flat vector, one array per clique."""
@@ -97,6 +103,8 @@ class BeliefPropagation:
         self._safe_spread = -_SAFE_SHARE * log(tiny)
         self._smallest, self._largest = tiny**0.5, tiny**-0.5
         self._below_peaks = 0.0
+        held = dict.fromkeys(name for clique in cliques for name in clique)
+        self._log_records = fsum(log(domain.sizes[name]) for name in held)
         self._impossible = _impossible(self.layout, zeros, self.device)
 
     def masked(self, potentials: torch.Tensor) -> torch.Tensor:
@@ -232,31 +240,51 @@ class BeliefPropagation:
         """
         passing = self._passing
         peaks = self._peaks(potentials)
-        peak_sum = float(peaks.sum())
-        lift = self._below_peaks / len(peaks)
-        torch.sub(potentials, (peaks + lift)[self._clique_of_cell], out=passing.inputs)
-        passing.inputs.exp_()
-        partition = float(passing.forward())
-        if not self._smallest < partition < self._largest:
+        found = self._forward(potentials, peaks)
+        if found is None:
             return None
-        log_partition = log(partition) + peak_sum + self._below_peaks
-        self._below_peaks = log_partition - peak_sum
+        partition, guess = found
+        self._below_peaks = log(partition) + guess
         if -self._below_peaks > self._safe_spread:
             return None
+        log_partition = self._below_peaks + float(peaks.sum())
         seed = torch.tensor([total / partition], dtype=self.dtype, device=self.device)
         return passing.inputs * passing.backward(seed), log_partition
+
+    def _forward(self, potentials: torch.Tensor, peaks: torch.Tensor) -> tuple[float, float] | None:
+        """The partition function and the log of what it was divided by, or None out of range.
+
+        The first guess is that of the last pass; then the range of what is possible is halved, as
+        long as the numbers' own range may not span what is left of it.
+        """
+        lowest, highest = -self._safe_spread, self._log_records
+        guess = self._below_peaks
+        while True:
+            lifted = (peaks + guess / len(peaks))[self._clique_of_cell]
+            torch.sub(potentials, lifted, out=self._passing.inputs).exp_()
+            partition = float(self._passing.forward())
+            if self._smallest < partition < self._largest:
+                return partition, guess
+            if partition <= self._smallest:
+                highest = guess
+            else:
+                lowest = guess
+            if not highest - lowest > log(self._largest):
+                return None
+            guess = (lowest + highest) / 2
 
     def _log(self, potentials: torch.Tensor, total: float) -> tuple[torch.Tensor, float]:
         """One pass in log space; shifting by the peaks keeps large offsets out of the rounding."""
         peaks = self._peaks(potentials)
         tables = self.layout.split(potentials - peaks[self._clique_of_cell])
         values = forward(self.plan, tables, LOG)
-        self._below_peaks = float(values[-1])
-        if not isfinite(self._below_peaks):
-            raise NumericalFailure(_IMPOSSIBLE.format(value=f"log Z = {self._below_peaks}"))
+        below_peaks = float(values[-1])
+        if not isfinite(below_peaks):
+            raise NumericalFailure(_IMPOSSIBLE.format(value=f"log Z = {below_peaks}"))
+        self._below_peaks = below_peaks
         others = adjoints(self.plan, values, LOG)
         logs = [own + rest - values[-1] for own, rest in zip(tables, others, strict=True)]
-        log_partition = self._below_peaks + float(peaks.sum())
+        log_partition = below_peaks + float(peaks.sum())
         return self.layout.join(logs).exp_().mul_(total), log_partition
 
 

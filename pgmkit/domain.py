@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from numbers import Integral
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -115,7 +116,7 @@ class Domain:
             )
         checked = tuple(attrs)
         for attribute in checked:
-            if attribute not in self:
+            if not isinstance(attribute, str) or attribute not in self._sizes:
                 raise InvalidInput(
                     f"{name} names an unknown attribute {attribute!r}; "
                     f"the domain has {_shortened(self._attributes)}"
@@ -134,10 +135,11 @@ class Domain:
         array([0, 1, 2, 0, 1, 2])
         """
         held, kept = self.clique(source, "source"), self.clique(target, "target")
-        cells = np.arange(self.size(kept), dtype=np.int64).reshape(self.shape(kept))
-        ordered = cells.transpose([kept.index(name) for name in held if name in kept])
-        spread = ordered[tuple(slice(None) if name in kept else None for name in held)]
-        return np.broadcast_to(spread, self.shape(held)).reshape(-1)
+        shape = tuple([self._sizes[name] for name in held])
+        places = tuple([held.index(name) for name in kept])
+        if math.prod(shape) <= _REMEMBERED_CELLS:
+            return _small_cell_map(shape, places).copy()
+        return _cell_map(shape, places)
 
     def allowed(self, attribute: str, codes: int | Sequence[int]) -> NDArray[np.bool_]:
         """Which codes of an attribute are among `codes` (one, or several): booleans, one a code.
@@ -187,6 +189,19 @@ class Domain:
     def __reduce__(self) -> tuple[object, tuple[dict[str, int]]]:
         # The read-only mapping inside cannot be pickled or copied by itself.
         return _rebuild, (dict(self._sizes),)
+
+
+def _cell_map(shape: tuple[int, ...], places: tuple[int, ...]) -> NDArray[np.int64]:
+    """`Domain.cell_map` for a source of this shape; the target's axes are at these places."""
+    kept = [shape[place] for place in places]
+    cells = np.arange(math.prod(kept), dtype=np.int64).reshape(kept)
+    ordered = cells.transpose(sorted(range(len(places)), key=places.__getitem__))
+    spread = ordered[tuple(slice(None) if axis in places else None for axis in range(len(shape)))]
+    return np.broadcast_to(spread, shape).reshape(-1)
+
+
+_REMEMBERED_CELLS = 1 << 12
+_small_cell_map = lru_cache(maxsize=256)(_cell_map)
 
 
 def _rebuild(sizes: dict[str, int]) -> Domain:

@@ -147,9 +147,7 @@ class Observations:
 
 def host(layout: Layout, clique: Clique) -> int:
     """The smallest of the layout's cliques that contains ``clique``."""
-    wanted = set(clique)
-    places = [i for i, held in enumerate(layout.cliques) if wanted <= set(held)]
-    return min(places, key=lambda i: prod(layout.shapes[i]))
+    return min(layout.index.containing(clique), key=lambda i: prod(layout.shapes[i]))
 
 
 def _coordinates(layout: Layout, m: Measurement) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -8,14 +8,17 @@ steps of one level that have the same shape run as one batched product over gath
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from pgmkit.contraction import Axes, Kernel, Plan, Step, transposes
 
 Action = Callable[[], object]
+Room = Callable[[], torch.Tensor]
 
 _SMALLEST_GROUP = 3
 _LARGEST_GROUPED_STEP = 1 << 13
@@ -42,6 +45,7 @@ class MessagePassing:
         last = self.offsets[-1]
         self.result = self.values[last : last + 1]
         self._seed = self.adjoint[last : last + 1]
+        self._scratch = _Scratch(dtype, device)
         self._up: list[Action] = []
         self._down: list[Action] = []
         for group in steps:
@@ -63,14 +67,13 @@ class MessagePassing:
 
     def _bind(self, group: list[Step]) -> None:
         first = group[0]
-        if first.kernel is None:
-            for step in group:
-                self._bind_reduction(step)
-        elif len(group) >= _SMALLEST_GROUP:
-            self._bind_group(group)
-        else:
-            for step in group:
-                self._bind_pair(step)
+        if len(group) >= _SMALLEST_GROUP:
+            together = self._bind_reductions if first.kernel is None else self._bind_group
+            together(group)
+            return
+        alone = self._bind_reduction if first.kernel is None else self._bind_pair
+        for step in group:
+            alone(step)
 
     def _view(self, buffer: torch.Tensor, value: int) -> torch.Tensor:
         start = self.offsets[value]
@@ -89,58 +92,130 @@ class MessagePassing:
     def _bind_pair(self, step: Step) -> None:
         assert step.kernel is not None and step.right is not None
         to_left, to_right = transposes(step.kernel)
+        scratch = self._scratch
         left, right = self._view(self.values, step.left), self._view(self.values, step.right)
         upper = self._view(self.adjoint, step.out)
-        self._up.append(_action(step.kernel, left, right, self._view(self.values, step.out)))
-        down_left = _action(to_left, upper, right, self._view(self.adjoint, step.left))
-        down_right = _action(to_right, upper, left, self._view(self.adjoint, step.right))
+        self._up.append(
+            _action(step.kernel, left, right, self._view(self.values, step.out), scratch)
+        )
+        down_left = _action(to_left, upper, right, self._view(self.adjoint, step.left), scratch)
+        down_right = _action(to_right, upper, left, self._view(self.adjoint, step.right), scratch)
         self._down.append(lambda: (down_left(), down_right()))
 
     def _bind_group(self, group: list[Step]) -> None:
-        kernel = group[0].kernel
-        assert kernel is not None
-        batch, rows, summed, columns = kernel.extents
+        kernels = [step.kernel for step in group if step.kernel is not None]
+        batch, rows, summed, columns = kernels[0].extents
         size = len(group)
-        start = self.offsets[group[0].out]
-        cells = size * batch * rows * columns
-        values, adjoint = self.values, self.adjoint
-        out = values[start : start + cells].view(size * batch, rows, columns)
-        upper = adjoint[start : start + cells].view(size * batch, rows, columns)
+        out, upper = self._results(group, (size * batch, rows, columns))
         upper_t = upper.transpose(1, 2)
-        left_cells, right_cells = self._gather(group)
-        left_shape, right_shape = (size * batch, rows, summed), (size * batch, summed, columns)
+        left_orders = [k.batch + k.rows + k.summed for k in kernels]
+        right_orders = [k.batch + k.summed + k.columns for k in kernels]
+        left_values = [step.left for step in group]
+        right_values = [step.right for step in group if step.right is not None]
+        left = self._operand(left_values, left_orders, (size * batch, rows, summed))
+        right = self._operand(right_values, right_orders, (size * batch, summed, columns))
 
         def up() -> None:
-            left = values.index_select(0, left_cells).view(left_shape)
-            right = values.index_select(0, right_cells).view(right_shape)
-            _multiply(left, right, out)
+            _multiply(left.read(), right.read(), out)
 
         def down() -> None:
-            left = values.index_select(0, left_cells).view(left_shape)
-            right = values.index_select(0, right_cells).view(right_shape)
-            to_left = _product(upper, right.transpose(1, 2))
-            to_right = _product(upper_t, left).transpose(1, 2)
-            adjoint.index_copy_(0, left_cells, to_left.reshape(-1))
-            adjoint.index_copy_(0, right_cells, to_right.reshape(-1))
+            to_left = _product(upper, right.read().transpose(1, 2))
+            to_right = _product(upper_t, left.read()).transpose(1, 2)
+            left.write(to_left)
+            right.write(to_right)
 
         self._up.append(up)
         self._down.append(down)
 
-    def _gather(self, group: list[Step]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Buffer positions of the operands, in (step, batch, rows, summed, columns) order."""
-        left, right = [], []
-        for step in group:
-            k = step.kernel
-            assert k is not None and step.right is not None
-            left.append(self._positions(step.left, k.batch + k.rows + k.summed))
-            right.append(self._positions(step.right, k.batch + k.summed + k.columns))
-        return torch.cat(left), torch.cat(right)
+    def _bind_reductions(self, group: list[Step]) -> None:
+        orders = [s.kept + tuple(n for n in s.source if n not in s.kept) for s in group]
+        kept = self.plan.cells(group[0].out)
+        shape = (len(group), kept, self.plan.cells(group[0].left) // kept)
+        out, upper = self._results(group, (len(group), kept))
+        whole = self._operand([step.left for step in group], orders, shape)
+        spread = upper.unsqueeze(2).expand(shape)
+        self._up.append(lambda: torch.sum(whole.read(), 2, out=out))
+        self._down.append(lambda: whole.write(spread))
 
-    def _positions(self, value: int, order: Axes) -> torch.Tensor:
-        axes = self.plan.axes[value]
-        shape = [self.plan.sizes[name] for name in axes]
-        cells = torch.arange(prod(shape), device=self.device).view(shape) + self.offsets[value]
-        return cells.permute([axes.index(name) for name in order]).reshape(-1)
+    def _results(
+        self, group: list[Step], shape: tuple[int, ...]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The results of a group, which lie side by side, and their adjoints."""
+        start = self.offsets[group[0].out]
+        end = start + prod(shape)
+        return self.values[start:end].view(shape), self.adjoint[start:end].view(shape)
+
+    def _operand(
+        self, values: list[int], orders: list[Axes], shape: tuple[int, ...]
+    ) -> _Strided | _Gathered:
+        """One operand of every step of a group, in (step, *order) order, as an array of `shape`."""
+        patterns = {}
+        cells = np.empty((len(values), prod(shape) // len(values)), dtype=np.int64)
+        for place, (value, order) in enumerate(zip(values, orders, strict=True)):
+            axes = self.plan.axes[value]
+            sizes = tuple(self.plan.sizes[name] for name in axes)
+            key = (sizes, tuple(axes.index(name) for name in order))
+            if key not in patterns:
+                patterns[key] = np.arange(prod(sizes)).reshape(sizes).transpose(key[1]).reshape(-1)
+            np.add(patterns[key], self.offsets[value], out=cells[place])
+        strides = _strides(cells.reshape(shape))
+        if strides is not None:
+            return _Strided(self.values, self.adjoint, int(cells[0, 0]), shape, strides)
+        flat = torch.from_numpy(cells.reshape(-1)).to(self.device)
+        return _Gathered(self.values, self.adjoint, flat, shape)
+
+
+class _Strided:
+    """An operand whose cells lie at regular distances: a view of the buffers."""
+
+    def __init__(
+        self,
+        values: torch.Tensor,
+        adjoint: torch.Tensor,
+        start: int,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+    ) -> None:
+        self._values = values.as_strided(shape, strides, start)
+        self._adjoint = adjoint.as_strided(shape, strides, start)
+
+    def read(self) -> torch.Tensor:
+        return self._values
+
+    def write(self, adjoint: torch.Tensor) -> None:
+        self._adjoint.copy_(adjoint)
+
+
+class _Gathered:
+    """An operand whose cells lie anywhere: copied from and to the buffers by an index."""
+
+    def __init__(
+        self,
+        values: torch.Tensor,
+        adjoint: torch.Tensor,
+        cells: torch.Tensor,
+        shape: tuple[int, ...],
+    ) -> None:
+        self._from, self._to, self._cells, self._shape = values, adjoint, cells, shape
+
+    def read(self) -> torch.Tensor:
+        return self._from.index_select(0, self._cells).view(self._shape)
+
+    def write(self, adjoint: torch.Tensor) -> None:
+        self._to.index_copy_(0, self._cells, adjoint.reshape(-1))
+
+
+def _strides(cells: NDArray[np.int64]) -> tuple[int, ...] | None:
+    """The distance of neighbours along every axis, or None where it varies."""
+    first = cells[(0,) * cells.ndim]
+    strides = []
+    expected = np.asarray(first)
+    for axis, count in enumerate(cells.shape):
+        ahead = tuple(int(count > 1 and other == axis) for other in range(cells.ndim))
+        strides.append(int(cells[ahead] - first))
+        expected = np.add.outer(expected, np.arange(count) * strides[-1])
+    regular = min(strides) >= 0 and np.array_equal(cells, expected)
+    return tuple(strides) if regular else None
 
 
 def _by_level(plan: Plan) -> list[list[Step]]:
@@ -150,9 +225,13 @@ def _by_level(plan: Plan) -> list[list[Step]]:
     for step in plan.steps:
         right = level[step.right] if step.right is not None else 0
         level[step.out] = 1 + max(level[step.left], right)
-        small = step.kernel is not None and step.kernel.cost <= _LARGEST_GROUPED_STEP
-        shape = step.kernel.extents if small and step.kernel else (step.out,)
-        groups[(level[step.out], *shape)].append(step)
+        if step.kernel is None:
+            cost = plan.cells(step.left)
+            shape: tuple[int, ...] = (cost, plan.cells(step.out))
+        else:
+            cost, shape = step.kernel.cost, step.kernel.extents
+        key = shape if cost <= _LARGEST_GROUPED_STEP else (step.out,)
+        groups[(level[step.out], step.kernel is None, *key)].append(step)
     return [groups[key] for key in sorted(groups, key=lambda key: key[0])]  # type: ignore[arg-type, return-value]
 
 
@@ -182,7 +261,33 @@ def _multiply(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> Non
         out.copy_(_product(left, right))
 
 
-def _action(kernel: Kernel, left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> Action:
+class _Scratch:
+    """Room for the copies that steps make, one buffer a slot, as long as the longest needs.
+
+    Fresh memory for every copy would cost more than the copy: the system clears each page of it.
+    """
+
+    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
+        self._like = torch.empty(0, dtype=dtype, device=device)
+        self._cells: dict[str, int] = {}
+        self._buffers: dict[str, torch.Tensor] = {}
+
+    def reserve(self, slot: str, shape: Sequence[int]) -> Room:
+        """What gives the slot's room as an array of ``shape``, when all steps are known."""
+        cells = prod(shape)
+        self._cells[slot] = max(cells, self._cells.get(slot, 0))
+
+        def room() -> torch.Tensor:
+            if slot not in self._buffers:
+                self._buffers[slot] = self._like.new_empty(self._cells[slot])
+            return self._buffers[slot][:cells].view(shape)
+
+        return room
+
+
+def _action(
+    kernel: Kernel, left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, scratch: _Scratch
+) -> Action:
     """``out = kernel(left, right)`` on fixed storage, in as few calls as strides allow."""
     if not kernel.summed:
         a, b = _aligned(left, kernel.left, kernel.out), _aligned(right, kernel.right, kernel.out)
@@ -192,12 +297,11 @@ def _action(kernel: Kernel, left: torch.Tensor, right: torch.Tensor, out: torch.
         a, b = _aligned(left, kernel.left, axes), _aligned(right, kernel.right, axes)
         dims = list(range(len(kernel.batch), len(axes)))
         target = out.permute([kernel.out.index(name) for name in kernel.batch])
-        return lambda: (
-            torch.sum(a * b, dims, out=target)
-            if target.is_contiguous()
-            else target.copy_((a * b).sum(dims))
-        )
-    return _matrix_action(kernel, left, right, out)
+        product = scratch.reserve("product", a.shape)
+        if target.is_contiguous():
+            return lambda: torch.sum(torch.mul(a, b, out=product()), dims, out=target)
+        return lambda: target.copy_(torch.mul(a, b, out=product()).sum(dims))
+    return _matrix_action(kernel, left, right, out, scratch)
 
 
 def _aligned(value: torch.Tensor, axes: Axes, target: Axes) -> torch.Tensor:
@@ -208,23 +312,26 @@ def _aligned(value: torch.Tensor, axes: Axes, target: Axes) -> torch.Tensor:
 
 
 def _matrix_action(
-    kernel: Kernel, left: torch.Tensor, right: torch.Tensor, out: torch.Tensor
+    kernel: Kernel, left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, scratch: _Scratch
 ) -> Action:
-    single = not kernel.batch
-    read_left = _matrix(left, kernel.left, kernel.batch, kernel.rows, kernel.summed)
-    read_right = _matrix(right, kernel.right, kernel.batch, kernel.summed, kernel.columns)
-    axes = kernel.batch + kernel.rows + kernel.columns
-    if axes == kernel.out:
-        batch, rows, _, columns = kernel.extents
-        if single:
+    batch, rows, _, columns = kernel.extents
+    left_groups = (kernel.batch, kernel.rows, kernel.summed)
+    right_groups = (kernel.batch, kernel.summed, kernel.columns)
+    read_left = _matrix(left, kernel.left, left_groups, lambda s: scratch.reserve("left", s))
+    read_right = _matrix(right, kernel.right, right_groups, lambda s: scratch.reserve("right", s))
+    if kernel.batch + kernel.rows + kernel.columns == kernel.out:
+        if not kernel.batch:
             flat = out.view(rows, columns)
             return lambda: torch.mm(read_left()[0], read_right()[0], out=flat)
         target = out.view(batch, rows, columns)
         return lambda: torch.bmm(read_left(), read_right(), out=target)
-    return lambda: out.copy_(kernel.restore(torch.bmm(read_left(), read_right())))
+    product = scratch.reserve("product", (batch, rows, columns))
+    return lambda: out.copy_(kernel.restore(torch.bmm(read_left(), read_right(), out=product())))
 
 
-def _matrix(value: torch.Tensor, axes: Axes, *groups: Axes) -> Callable[[], torch.Tensor]:
+def _matrix(
+    value: torch.Tensor, axes: Axes, groups: Sequence[Axes], reserve: Callable[[list[int]], Room]
+) -> Callable[[], torch.Tensor]:
     """Reads ``value`` as a stack of matrices: a view where strides allow, else a copy a call."""
     moved = value.permute([axes.index(name) for group in groups for name in group])
     shape, start = [], 0
@@ -234,5 +341,12 @@ def _matrix(value: torch.Tensor, axes: Axes, *groups: Axes) -> Callable[[], torc
     try:
         fixed = moved.view(shape)
     except RuntimeError:
-        return lambda: moved.reshape(shape)
+        room = reserve(shape)
+
+        def copied() -> torch.Tensor:
+            stack = room()
+            stack.view(moved.shape).copy_(moved)
+            return stack
+
+        return copied
     return lambda: fixed

@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge
-from pgmkit.junction_tree import JunctionTree, check_fits, junction_tree, model_cells
+from pgmkit.junction_tree import (
+    JunctionTree,
+    Rank,
+    Step,
+    _Search,
+    check_fits,
+    junction_tree,
+    model_cells,
+)
 
 Model = tuple[Domain, list[Clique]]
 
@@ -243,3 +251,25 @@ def test_bad_input() -> None:
             junction_tree(domain, [], seconds=seconds)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="seed"):
         junction_tree(domain, [], seed=1.5)  # type: ignore[arg-type]
+
+
+def test_the_search_costs_no_more_than_it_can_save(monkeypatch: pytest.MonkeyPatch) -> None:
+    orders = []
+    greedy = _Search._greedy
+
+    def counted(search: _Search, rank: Rank) -> list[Step]:
+        orders.append(rank)
+        return greedy(search, rank)
+
+    monkeypatch.setattr(_Search, "_greedy", counted)
+    for size, fewest, most in [(2, 4, 40), (10, 100, 1003)]:
+        sides = {(i, j): f"x{i}{j}" for i in range(3) for j in range(3)}
+        grid = [
+            (name, sides[near])
+            for (i, j), name in sides.items()
+            for near in ((i + 1, j), (i, j + 1))
+            if near in sides
+        ]
+        orders.clear()
+        junction_tree(Domain(dict.fromkeys(sides.values(), size)), grid)
+        assert fewest <= len(orders) <= most

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from pgmkit.belief_propagation import BeliefPropagation
+from pgmkit.clique_index import maximal
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.estimation.accelerated import accelerated
@@ -201,12 +202,9 @@ class _Request:
 
 def _maximal(domain: Domain, cliques: Sequence[Clique]) -> list[Clique]:
     """The cliques that lie in no other, in the domain's attribute order."""
-    unique = dict.fromkeys(frozenset(clique) for clique in cliques)
-    return [
-        tuple(name for name in domain.attributes if name in held)
-        for held in unique
-        if not any(held < other for other in unique)
-    ]
+    position = {name: place for place, name in enumerate(domain)}
+    kept = (cliques[place] for place in maximal(cliques))
+    return [tuple(sorted(clique, key=position.__getitem__)) for clique in kept]
 
 
 def _check_possible(inference: BeliefPropagation, zeros: Sequence[Zeros]) -> None:
@@ -276,7 +274,7 @@ def _fold(problem: Problem, domain: Domain, model: GraphicalModel) -> torch.Tens
     tables = layout.split(flat)
     for factor in model.potentials:
         clique = factor.domain.attributes
-        places = [i for i, held in enumerate(layout.cliques) if set(clique) <= set(held)]
+        places = layout.index.containing(clique)
         if not places:
             raise InvalidInput(
                 f"warm_start has the clique {clique}, which no measured clique contains; pass its "

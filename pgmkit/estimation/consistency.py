@@ -23,6 +23,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 from scipy.optimize import OptimizeResult, minimize
 
+from pgmkit.clique_index import CliqueIndex
 from pgmkit.domain import Clique, Domain
 from pgmkit.measurement import Measurement
 from pgmkit.zeros import Zeros
@@ -56,12 +57,16 @@ def combine(domain: Domain, measurements: Iterable[Measurement]) -> tuple[list[N
     weighted mean.
     """
     groups: dict[frozenset[str], list[Measurement]] = {}
+    position = {name: place for place, name in enumerate(domain)}
     for m in measurements:
         groups.setdefault(frozenset(m.clique), []).append(m)
     tables, spread = [], 0.0
     for attributes, group in groups.items():
-        clique = tuple(name for name in domain.attributes if name in attributes)
+        clique = tuple(sorted(attributes, key=position.__getitem__))
         arrays = [_ordered(domain, m, clique) for m in group]
+        if len(group) == 1:
+            tables.append(NoisyTable(clique, arrays[0], group[0].stddev ** 2))
+            continue
         weights = [m.stddev**-2 for m in group]
         mean = sum(w * a for w, a in zip(weights, arrays, strict=True)) / sum(weights)
         spread += sum(
@@ -72,6 +77,8 @@ def combine(domain: Domain, measurements: Iterable[Measurement]) -> tuple[list[N
 
 
 def _ordered(domain: Domain, m: Measurement, clique: Clique) -> NDArray[np.float64]:
+    if m.clique == clique:
+        return m.values
     table = m.values.reshape(domain.shape(m.clique))
     return table.transpose([m.clique.index(name) for name in clique]).reshape(-1)
 
@@ -102,14 +109,19 @@ def consistent_tables(
     constraints = (constraints.multiply(scale[:, None])).tocsr()
     b = b * scale
     weighted = constraints.T.multiply(variance[:, None]).tocsr()
+    precisions = 1 / variance
 
     def tables(multipliers: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.clip(y + weighted @ multipliers, 0.0, highest)
+        x = weighted @ multipliers
+        x += y
+        return np.clip(x, 0.0, highest, out=x)
 
     def negative_dual(multipliers: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         x = tables(multipliers)
         violated = constraints @ x - b
-        return float(multipliers @ violated - ((x - y) ** 2 / variance).sum() / 2), violated
+        moved = np.subtract(x, y, out=x)
+        moved *= moved
+        return float(multipliers @ violated - moved @ precisions / 2), violated
 
     values: list[float] = []
 
@@ -190,19 +202,19 @@ def _agreements(cliques: Sequence[Clique]) -> list[tuple[int, int, Clique]]:
     """Pairs of tables and what they must agree on, enough for agreement on every pairwise
     intersection.
 
-    For one intersection S, tables that meet in more than S agree on S already; the groups of such
-    tables are chained.
+    For one intersection S, tables that share a further attribute agree on S already; the groups of
+    such tables are chained.
     """
-    sets = [frozenset(clique) for clique in cliques]
-    meets = {(i, j): sets[i] & sets[j] for i, j in combinations(range(len(cliques)), 2)}
+    index = CliqueIndex(cliques)
     chosen = []
-    for shared in sorted({s for s in meets.values() if s}, key=lambda s: (-len(s), sorted(s))):
-        members = [i for i, held in enumerate(sets) if shared <= held]
+    for shared in sorted(_shared_parts(index), key=lambda s: (-len(s), sorted(s))):
+        members = index.containing(shared)
         groups = _Groups(members)
-        for i, j in combinations(members, 2):
-            if len(meets[i, j]) > len(shared):
-                groups.join(i, j)
-        smallest = min(members, key=lambda i: len(sets[i]))
+        first: dict[str, int] = {}
+        for i in members:
+            for name in index.sets[i] - shared:
+                groups.join(first.setdefault(name, i), i)
+        smallest = min(members, key=lambda i: len(index.sets[i]))
         ordered = tuple(name for name in cliques[smallest] if name in shared)
         for i in members:
             if groups.join(smallest, i):
@@ -210,12 +222,32 @@ def _agreements(cliques: Sequence[Clique]) -> list[tuple[int, int, Clique]]:
     return chosen
 
 
+def _shared_parts(index: CliqueIndex) -> set[frozenset[str]]:
+    """Sets of attributes within two cliques or more, every pairwise intersection among them.
+
+    A clique's intersections are found from its own subsets, or from the cliques it meets where
+    those are fewer: a hub shared by thousands costs no pair of them. A subset that is no
+    intersection does no harm: its tables share a further attribute.
+    """
+    found: set[frozenset[str]] = set()
+    for place, held in enumerate(index.sets):
+        shared = [name for name in sorted(held) if len(index.places[name]) > 1]
+        meeting = sum(len(index.places[name]) for name in shared)
+        if 2 ** len(shared) <= meeting:
+            parts = (c for n in range(1, len(shared) + 1) for c in combinations(shared, n))
+            found.update(part for part in map(frozenset, parts) if part not in found)
+        else:
+            others = {other for name in shared for other in index.places[name]} - {place}
+            found.update(held & index.sets[other] for other in others)
+    return {part for part in found if len(index.containing(part)) > 1}
+
+
 def _component_smallest(cliques: Sequence[Clique], cells: NDArray[np.int64]) -> list[int]:
     """The smallest table of every connected component."""
     groups = _Groups(range(len(cliques)))
-    for i, j in combinations(range(len(cliques)), 2):
-        if not set(cliques[i]).isdisjoint(cliques[j]):
-            groups.join(i, j)
+    for places in CliqueIndex(cliques).places.values():
+        for i in places:
+            groups.join(places[0], i)
     smallest: dict[int, int] = {}
     for i in sorted(range(len(cliques)), key=lambda i: -cells[i]):
         smallest[groups.find(i)] = i
@@ -230,6 +262,8 @@ class _Groups:
 
     def find(self, i: int) -> int:
         while self._parent[i] != i:
+            # Halving the way keeps later searches short.
+            self._parent[i] = self._parent[self._parent[i]]
             i = self._parent[i]
         return i
 

@@ -1,0 +1,51 @@
+"""Which of many cliques hold given attributes, without looking at all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from pgmkit.domain import Clique
+
+__all__ = ["CliqueIndex", "maximal"]
+
+
+class CliqueIndex:
+    """The places of cliques in a sequence, found by attribute.
+
+    >>> index = CliqueIndex([("a", "b"), ("b", "c"), ("c",)])
+    >>> index.containing(["b"]), index.containing(["c"]), index.containing(["a", "c"])
+    ([0, 1], [1, 2], [])
+    """
+
+    def __init__(self, cliques: Sequence[Collection[str]]) -> None:
+        self.sets = [frozenset(clique) for clique in cliques]
+        self.places: dict[str, list[int]] = {}
+        for place, clique in enumerate(self.sets):
+            for name in clique:
+                self.places.setdefault(name, []).append(place)
+
+    def containing(self, attrs: Collection[str]) -> list[int]:
+        """The places of the cliques that hold all of `attrs`, in order."""
+        if not attrs:
+            return list(range(len(self.sets)))
+        wanted = frozenset(attrs)
+        # The attribute of the fewest cliques leaves the fewest to look at: a star's leaf, not its
+        # hub.
+        rarest = min((self.places.get(name, []) for name in wanted), key=len)
+        return [place for place in rarest if wanted <= self.sets[place]]
+
+
+def maximal(cliques: Sequence[Clique]) -> list[int]:
+    """The places of the cliques that lie in no other; the first of equal ones.
+
+    >>> maximal([("a",), ("a", "b"), ("b", "a"), ("c",)])
+    [1, 3]
+    """
+    index = CliqueIndex(cliques)
+    first = {held: place for place, held in reversed(list(enumerate(index.sets)))}
+    return [
+        place
+        for place, held in enumerate(index.sets)
+        if first[held] == place
+        and all(index.sets[other] == held for other in index.containing(held))
+    ]

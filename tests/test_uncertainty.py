@@ -229,6 +229,21 @@ class TestRunning:
         np.testing.assert_array_equal(ad[0], ad[1])
         assert (ad[0] != ad[2]).any()
 
+    def test_only_the_number_of_records_was_measured(self) -> None:
+        """Half of a count with standard deviation 2 has standard deviation 1."""
+        domain = Domain({"a": 2, "b": 3})
+        y = [Measurement((), [500.0], 2.0)]
+        bars = error_bars(estimate(domain, y), y, replicates=200, seed=0)
+        assert bars.marginal(()).stddev == pytest.approx(2.0)
+        half = bars.marginal(["a"])
+        # The error of a standard deviation from n draws is sd / sqrt(2 n): 6 of them, rate 2e-9.
+        np.testing.assert_allclose(half.stddev, [1.0, 1.0], atol=6 / np.sqrt(400))
+        np.testing.assert_allclose(half.estimate, [250.0, 250.0])
+        for measurements in ([], y):  # a total that was given has no error
+            known = error_bars(estimate(domain, measurements, total=600), measurements)
+            interval = known.marginal(["b"])
+            np.testing.assert_allclose([interval.low, interval.high], np.full((2, 3), 200.0))
+
     def test_progress(self, problem: tuple[GraphicalModel, list[Measurement]]) -> None:
         seen: list[Replication] = []
         bars = error_bars(*problem, replicates=21, seed=0, progress=seen.append)
@@ -253,7 +268,7 @@ class TestRunning:
         for replicates in (19, True, 20.0):
             with pytest.raises(InvalidInput, match="replicates must be .* 20 or more"):
                 error_bars(model, y, replicates=replicates)  # type: ignore[arg-type]
-        with pytest.raises(InvalidInput, match="holds no measurement of an attribute"):
+        with pytest.raises(InvalidInput, match="no measurement covers"):
             error_bars(model, [])
         with pytest.raises(InvalidInput, match="'x'"):
             error_bars(model, [*y, Measurement(("x",), [1.0], 1.0)])

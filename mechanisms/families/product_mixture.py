@@ -260,7 +260,7 @@ class ProductMixtureModel:
                 left = (left[:, :, None] * part[:, None, :]).reshape(len(rows), -1)
             last = parts[-1] if parts else np.ones((len(rows), 1))
             total += (left.T @ last).ravel()
-        return (total * self.total).reshape(query.shape)
+        return (total * self.total).reshape(query.answer_shape)
 
     def sample(self, n: int, rng: np.random.Generator) -> Dataset:
         """`n` records: every row gets its share, rounded at random, order shuffled.

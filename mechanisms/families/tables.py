@@ -97,7 +97,9 @@ class TablesModel:
             return [self.answer(each) for each in query]
         query.check(self.domain)
         product = Kronecker([query.factors[name] for name in query.attributes])
-        return product.matvec(self.marginal(query.attributes).reshape(-1)).reshape(query.shape)
+        return product.matvec(self.marginal(query.attributes).reshape(-1)).reshape(
+            query.answer_shape
+        )
 
     def sample(self, n: int, rng: np.random.Generator) -> Dataset:
         """Refused with InvalidInput: separate tables are no distribution over whole records."""

@@ -221,6 +221,9 @@ def test_auto_says_why_and_targets_weigh_more() -> None:
     weights = dict(zip(workload.cliques, workload.weights, strict=True))
     assert weights["age", "sex"] == 1.0 and weights["age", "married"] == 4.0
     assert weights["age", "sex", "married"] == 4.0
+    asked = (list(clique) for clique in [("age", "sex"), ("married",)])
+    assert table_workload(domain, asked, None).cliques == (("age", "sex"), ("married",))
+    assert table_workload(domain, workload, None) is workload
 
 
 @pytest.mark.parametrize(
@@ -229,6 +232,8 @@ def test_auto_says_why_and_targets_weigh_more() -> None:
         ({"target": "wages"}, "no column"),
         ({"workload": 0}, "k must be"),
         ({"workload": [("age", "x")]}, "'x'"),
+        ({"workload": "age"}, "sequence of cliques, got 'age'"),
+        ({"workload": 2.5}, "sequence of cliques, got 2.5"),
         ({"mechanism": "mixture"}, "cannot hold"),
         ({"mechanism": "magic"}, "known are"),
         ({"settings": {"speed": 1}}, "no setting"),

@@ -81,8 +81,8 @@ def check_device(device: str) -> None:
 def check_queries(curator: Curator, workload: Workload, settings: QuerySettings) -> None:
     """Raises InvalidInput for what the rounds cannot do, before anything is spent.
 
-    Unequal weights, which single queries do not know; more queries
-    than there are; no share for the one-way marginals where the total is private.
+    Unequal weights, which single queries do not know; more queries than there are; no share for the
+    one-way marginals where the total is private.
     """
     marginals = settings.select == "marginals"
     if not marginals and len(set(workload.weights)) > 1:

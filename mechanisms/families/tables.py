@@ -56,11 +56,13 @@ class TablesModel:
         }
 
     def marginal(self, attrs: Iterable[str]) -> Array:
-        """The marginal over `attrs` in counts, axes in their order.
+        """The marginal over `attrs` in counts, axes in their order; of no attributes, the total.
 
         Raises InvalidInput where no table holds all of `attrs`.
         """
         clique = self.domain.clique(attrs)
+        if not clique:
+            return np.array(self.total)
         held = next((each for each in self.tables if set(clique) <= set(each)), None)
         if held is None:
             raise InvalidInput(

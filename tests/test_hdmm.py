@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from chance import assert_mean
 from pricing import Priced
 
 from mechanisms.baselines import Gaussian, gaussian
@@ -51,7 +52,7 @@ def test_errors_are_as_expected(relation: str, delta: float) -> None:
         unit = unit or curator.scale(curator.remaining) ** 2
         tables = hdmm(curator, PAIRS, Hdmm(clip=False)).model.marginals(PAIRS.cliques)
         squares.append(sum(float(((tables[c] - truth[c]) ** 2).sum()) for c in truth) / unit)
-    assert np.mean(squares) == pytest.approx(strategy.expected_error, rel=0.1)
+    assert_mean(squares, strategy.expected_error)
 
 
 def test_prefixes_beat_noise_on_every_cell() -> None:

@@ -12,6 +12,7 @@ import pytest
 import scipy.sparse
 import torch
 from brute_force import CLIQUE_SETS, FIVE, Problem, log_weights, problems, random_problem, summed
+from chance import DEVIATIONS, assert_follows
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -126,11 +127,16 @@ def test_samples_follow_the_model() -> None:
     problem = random_problem(FIVE, CLIQUE_SETS["cycle of five"], 1, 1.5)
     model = problem.model(10.0)
     joint = problem.joint()
+    law = joint.astype(np.float64)
     for method in ("round", "sample"):
         data = model.sample(200_000, np.random.default_rng(0), method=method)
         assert len(data) == 200_000
-        counts = data.marginal(FIVE.attributes) / 200_000
-        assert np.abs(counts - joint.astype(np.float64)).max() < 0.004
+        counts = data.marginal(FIVE.attributes)
+        if method == "sample":
+            assert_follows(counts, law)
+        else:  # less spread than independent draws
+            reach = DEVIATIONS * np.sqrt(200_000 * law * (1 - law)) + 1
+            assert (np.abs(counts - 200_000 * law) <= reach).all()
 
 
 def test_contradicting_zeros_are_refused() -> None:

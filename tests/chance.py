@@ -48,6 +48,15 @@ def assert_differs(observed: ArrayLike, law: ArrayLike) -> None:
     assert p_value(observed, law) < FALSE_ALARM
 
 
+def assert_no_more_spread(observed: ArrayLike, law: ArrayLike) -> None:
+    """Counts whose cells stray from the law at most as far as those of independent draws."""
+    counts, weights = np.asarray(observed).ravel(), np.asarray(law, dtype=float).ravel()
+    draws, shares = counts.sum(), weights / weights.sum()
+    level = FALSE_ALARM / (2 * len(counts))  # for all cells together, either side
+    assert (counts >= stats.binom.ppf(level, draws, shares)).all()
+    assert (counts <= stats.binom.isf(level, draws, shares)).all()
+
+
 def assert_mean(draws: ArrayLike, expected: float) -> None:
     """Independent draws have this mean: Student's t with their own spread."""
     values = np.asarray(draws, dtype=float)

@@ -12,7 +12,7 @@ import pytest
 import scipy.sparse
 import torch
 from brute_force import CLIQUE_SETS, FIVE, Problem, log_weights, problems, random_problem, summed
-from chance import DEVIATIONS, assert_follows
+from chance import assert_follows, assert_no_more_spread
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -135,8 +135,7 @@ def test_samples_follow_the_model() -> None:
         if method == "sample":
             assert_follows(counts, law)
         else:  # less spread than independent draws
-            reach = DEVIATIONS * np.sqrt(200_000 * law * (1 - law)) + 1
-            assert (np.abs(counts - 200_000 * law) <= reach).all()
+            assert_no_more_spread(counts, law)
 
 
 def test_contradicting_zeros_are_refused() -> None:

@@ -20,7 +20,7 @@ from mechanisms.adaptive import Round, adapt
 from mechanisms.curator import Curator
 from mechanisms.families.graphical import affordable, check_fits_workload, estimator
 from mechanisms.release import Release
-from mechanisms.workload import Workload, downward_closure
+from mechanisms.workload import Workload, WorkloadLike, downward_closure
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput
 from pgmkit.measurement import Measurement
@@ -63,7 +63,7 @@ class Aim:
 
 def aim(
     curator: Curator,
-    workload: Workload,
+    workload: WorkloadLike,
     settings: Aim | None = None,
     *,
     progress: Callable[[Round[GraphicalModel, Clique]], None] | None = None,
@@ -74,6 +74,7 @@ def aim(
     for a workload over another domain or a model limit that no workload clique fits.
     """
     settings = settings or Aim()
+    workload = Workload.over(curator.domain, workload)
     domain = curator.domain
     check_fits_workload(domain, workload, settings.model_mb)
     candidates = downward_closure(workload)

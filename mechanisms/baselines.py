@@ -15,7 +15,7 @@ from mechanisms.curator import Curator
 from mechanisms.families.graphical import estimator
 from mechanisms.families.tables import TablesModel, projected
 from mechanisms.release import Release
-from mechanisms.workload import Workload
+from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.errors import InvalidInput
 from pgmkit.measurement import Measurement
 from pgmkit.total import estimate_total
@@ -24,7 +24,6 @@ __all__ = [
     "Gaussian",
     "Independent",
     "Projection",
-    "check_domain",
     "check_model_mb",
     "gaussian",
     "independent",
@@ -65,7 +64,7 @@ class Independent:
     """One-way marginals have no settings."""
 
 
-def gaussian(curator: Curator, workload: Workload, settings: Gaussian | None = None) -> Release:
+def gaussian(curator: Curator, workload: WorkloadLike, settings: Gaussian | None = None) -> Release:
     """Spend all that remains on noise on every workload marginal, by the workload's weights.
 
     The noise is discrete Gaussian, or discrete Laplace for a pure budget. The release answers with
@@ -74,6 +73,7 @@ def gaussian(curator: Curator, workload: Workload, settings: Gaussian | None = N
     Raises InvalidInput (before anything is spent) for a workload over another domain.
     """
     settings = settings or Gaussian()
+    workload = Workload.over(curator.domain, workload)
     measurements = _measure(curator, workload)
     lowest = 0.0 if settings.clip else -math.inf
     tables = {
@@ -86,7 +86,9 @@ def gaussian(curator: Curator, workload: Workload, settings: Gaussian | None = N
     return Release("gaussian", model, measurements, curator.ledger, settings)
 
 
-def projection(curator: Curator, workload: Workload, settings: Projection | None = None) -> Release:
+def projection(
+    curator: Curator, workload: WorkloadLike, settings: Projection | None = None
+) -> Release:
     """The same measurements as `gaussian`, projected onto what real marginals can be.
 
     That is a graphical model over the workload's cliques where its junction tree takes at most
@@ -96,29 +98,24 @@ def projection(curator: Curator, workload: Workload, settings: Projection | None
     Raises InvalidInput (before anything is spent) for a workload over another domain.
     """
     settings = settings or Projection()
+    workload = Workload.over(curator.domain, workload)
     measurements = _measure(curator, workload)
     model = projected(curator.domain, measurements, curator.public_total, settings.model_mb)
     return Release("gaussian+projection", model, measurements, curator.ledger, settings)
 
 
 def independent(
-    curator: Curator, workload: Workload, settings: Independent | None = None
+    curator: Curator, workload: WorkloadLike, settings: Independent | None = None
 ) -> Release:
     """Spend all that remains evenly on the one-way marginals; all else is a product of them.
 
     Raises InvalidInput (before anything is spent) for a workload over another domain.
     """
-    check_domain(curator, workload)
+    Workload.over(curator.domain, workload)
     singles = Workload(curator.domain, [(name,) for name in curator.domain])
     measurements = _measure(curator, singles)
     model = estimator(curator.domain, curator.public_total)(None, measurements)
     return Release("independent", model, measurements, curator.ledger, settings or Independent())
-
-
-def check_domain(curator: Curator, workload: Workload) -> None:
-    """Raise InvalidInput for a workload over another domain than the data."""
-    if workload.domain != curator.domain:
-        raise InvalidInput("the workload is over another domain than the data; build it from it")
 
 
 def check_model_mb(model_mb: float) -> None:
@@ -128,7 +125,6 @@ def check_model_mb(model_mb: float) -> None:
 
 
 def _measure(curator: Curator, workload: Workload) -> tuple[Measurement, ...]:
-    check_domain(curator, workload)
     whole, weight = curator.remaining, math.fsum(workload.weights)
     costs = [whole * each / weight for each in workload.weights[:-1]]
     measurements = [

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mechanisms.budget import Budget
+from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from mechanisms.workload import Workload
     from pgmkit.schema import Schema
 
 __all__ = ["Choice", "check_limits", "choose_mechanism"]
@@ -35,7 +35,7 @@ class Choice:
 
 def choose_mechanism(
     schema: Schema,
-    workload: Workload,
+    workload: WorkloadLike,
     budget: Budget,
     *,
     rows: int | None = None,
@@ -62,6 +62,7 @@ def choose_mechanism(
     50 columns: a tree of pairs is estimated in seconds whatever their number
     """
     check_limits(schema, public, seconds, memory_mb)
+    workload = Workload.over(schema.domain, workload)
     if public and seconds is not None and seconds < _PUBLIC_SECONDS:
         return Choice("pep-pub", f"public records, and less than {_PUBLIC_SECONDS:.0f} s")
     if public:

@@ -17,7 +17,7 @@ from itertools import combinations
 from mechanisms.curator import Curator
 from mechanisms.families.graphical import check_fits_workload, estimator
 from mechanisms.release import Release
-from mechanisms.workload import Workload, downward_closure
+from mechanisms.workload import Workload, WorkloadLike, downward_closure
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.measurement import Measurement
@@ -64,7 +64,7 @@ class CliqueTree:
 
 
 def clique_tree(
-    curator: Curator, workload: Workload, settings: CliqueTree | None = None
+    curator: Curator, workload: WorkloadLike, settings: CliqueTree | None = None
 ) -> Release:
     """Spend all that remains of the Curator's budget on one tree for the workload.
 
@@ -72,6 +72,7 @@ def clique_tree(
     limit that no workload clique fits.
     """
     settings = settings or CliqueTree()
+    workload = Workload.over(curator.domain, workload)
     check_fits_workload(curator.domain, workload, settings.model_mb)
     domain, whole = curator.domain, curator.remaining
     closure = downward_closure(workload)

@@ -29,7 +29,7 @@ from mechanisms.families.histogram import HistogramModel, PublicSupport
 from mechanisms.oracle import Oracle
 from mechanisms.query_rounds import check_settings, measure_one_way
 from mechanisms.release import Release
-from mechanisms.workload import Workload
+from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
@@ -85,7 +85,7 @@ class DualQuery:
 
 def dual_query(
     curator: Curator,
-    workload: Workload,
+    workload: WorkloadLike,
     settings: DualQuery | None = None,
     *,
     progress: Callable[[Round[Any, Any]], None] | None = None,
@@ -96,6 +96,7 @@ def dual_query(
     one_way_share = 0 where the number of rows is private.
     """
     settings = settings or DualQuery()
+    workload = Workload.over(curator.domain, workload)
     domain = curator.domain
     check_signed(curator, workload, settings.one_way_share)
     share = 0.0 if curator.public_total is not None else settings.one_way_share
@@ -163,9 +164,7 @@ def used_eta(
 
 
 def check_signed(curator: Curator, workload: Workload, one_way_share: float) -> None:
-    """Raises InvalidInput for another domain, unequal weights, or a private total and no share."""
-    if workload.domain != curator.domain:
-        raise InvalidInput("the workload is over another domain than the data; build it from it")
+    """Raises InvalidInput for unequal weights, or a private total and no share."""
     if len(set(workload.weights)) > 1:
         raise InvalidInput("the workload has unequal weights, which single queries do not use")
     if one_way_share == 0 and curator.public_total is None:
@@ -204,9 +203,10 @@ class DualQueryLoss:
     must be given. `total`: the number of rows that the mechanism used.
     """
 
-    def __init__(self, release: DualQueryRelease, workload: Workload) -> None:
+    def __init__(self, release: DualQueryRelease, workload: WorkloadLike) -> None:
+        domain = release.model.domain
+        workload = Workload.over(domain, workload)
         self._release, self._cliques = release, workload.cliques
-        domain = workload.domain
         sizes = [domain.size(clique) for clique in workload.cliques]
         starts = dict(zip(workload.cliques, np.cumsum([0, *sizes]).tolist(), strict=False))
         self._cells = sum(sizes)

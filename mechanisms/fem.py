@@ -23,7 +23,7 @@ from mechanisms.dual_query import check_signed, records_model
 from mechanisms.oracle import Oracle, Weighted
 from mechanisms.query_rounds import RoundsRule, check_settings, measure_one_way
 from mechanisms.release import Release
-from mechanisms.workload import Workload
+from mechanisms.workload import Workload, WorkloadLike
 
 __all__ = ["Fem", "fem"]
 
@@ -52,7 +52,7 @@ class Fem:
 
 def fem(
     curator: Curator,
-    workload: Workload,
+    workload: WorkloadLike,
     settings: Fem | None = None,
     *,
     progress: Callable[[Round[Any, Any]], None] | None = None,
@@ -63,6 +63,7 @@ def fem(
     one_way_share = 0 where the number of rows is private.
     """
     settings = settings or Fem()
+    workload = Workload.over(curator.domain, workload)
     domain = curator.domain
     check_signed(curator, workload, settings.one_way_share)
     share = 0.0 if curator.public_total is not None else settings.one_way_share

@@ -47,7 +47,7 @@ from mechanisms.query_rounds import (
     measure_one_way,
 )
 from mechanisms.release import Release
-from mechanisms.workload import Workload
+from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
@@ -161,7 +161,7 @@ _RULES = {
 
 def gem(
     curator: Curator,
-    workload: Workload,
+    workload: WorkloadLike,
     settings: Gem | None = None,
     *,
     progress: Callable[[Round[GemState, Any]], None] | None = None,
@@ -176,13 +176,14 @@ def gem(
     private.
     """
     settings = settings or Gem()
+    workload = Workload.over(curator.domain, workload)
     share = settings.one_way_share
     return _run("gem", curator, workload, settings, share, lambda *_: None, progress)
 
 
 def gem_pub(
     curator: Curator,
-    workload: Workload,
+    workload: WorkloadLike,
     settings: GemPub | None = None,
     *,
     public: Dataset,
@@ -194,14 +195,15 @@ def gem_pub(
     without rows, over another domain, or that hold no workload clique whole.
     """
     fit = settings or GemPub()
-    _check_public(curator.domain, workload, public)
+    wanted = Workload.over(curator.domain, workload)
+    _check_public(curator.domain, wanted, public)
     needless = set(public.domain) == set(curator.domain) and curator.public_total is not None
     share = 0.0 if needless else fit.one_way_share
 
     def prepare(generator: Generator, columns: Columns) -> None:
-        pretrain(generator, columns, workload.cliques, public, fit)
+        pretrain(generator, columns, wanted.cliques, public, fit)
 
-    return _run("gem-pub", curator, workload, fit, share, prepare, progress)
+    return _run("gem-pub", curator, wanted, fit, share, prepare, progress)
 
 
 def _run(

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from mechanisms.baselines import check_domain, check_model_mb
+from mechanisms.baselines import check_model_mb
 from mechanisms.curator import Curator
 from mechanisms.families.lattice import least_squares
 from mechanisms.families.tables import TablesModel, least_squares_table, projected
@@ -22,7 +22,7 @@ from mechanisms.release import Release
 from mechanisms.strategies.marginals import MarginalsStrategy, marginals_strategy
 from mechanisms.strategies.p_identity import QUERIES, query_gram
 from mechanisms.strategies.products import ProductsStrategy, products_strategy
-from mechanisms.workload import Workload
+from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.measurement import Measurement
@@ -70,13 +70,14 @@ class HdmmPgm:
         check_model_mb(self.model_mb)
 
 
-def hdmm(curator: Curator, workload: Workload, settings: Hdmm | None = None) -> Release:
+def hdmm(curator: Curator, workload: WorkloadLike, settings: Hdmm | None = None) -> Release:
     """Spend all that remains on the best strategy; the workload's marginals by least squares.
 
     Raises InvalidInput (before anything is spent) for a workload over another domain, or queries
     on attributes that are not in it.
     """
     settings = settings or Hdmm()
+    workload = Workload.over(curator.domain, workload)
     strategy, measurements = _measured(curator, workload, settings.queries)
     total = curator.public_total
     tables = _reconstructed(curator.domain, workload, strategy, measurements, total)
@@ -87,7 +88,7 @@ def hdmm(curator: Curator, workload: Workload, settings: Hdmm | None = None) -> 
     return Release("hdmm", model, measurements, curator.ledger, settings)
 
 
-def hdmm_pgm(curator: Curator, workload: Workload, settings: HdmmPgm | None = None) -> Release:
+def hdmm_pgm(curator: Curator, workload: WorkloadLike, settings: HdmmPgm | None = None) -> Release:
     """Spend all that remains on the best strategy; a model of its answers.
 
     That is a graphical model where the junction tree of the measured cliques takes at most
@@ -97,6 +98,7 @@ def hdmm_pgm(curator: Curator, workload: Workload, settings: HdmmPgm | None = No
     on attributes that are not in it.
     """
     settings = settings or HdmmPgm()
+    workload = Workload.over(curator.domain, workload)
     _, measurements = _measured(curator, workload, settings.queries)
     model = projected(curator.domain, measurements, curator.public_total, settings.model_mb)
     return Release("hdmm+pgm", model, measurements, curator.ledger, settings)
@@ -126,7 +128,6 @@ def best_strategy(
 def _measured(
     curator: Curator, workload: Workload, queries: Mapping[str, str]
 ) -> tuple[Strategy, tuple[Measurement, ...]]:
-    check_domain(curator, workload)
     curator.domain.clique(queries, "queries")
     norm = 1 if curator.ledger.budget.pure else 2
     known = curator.public_total is not None

@@ -23,7 +23,7 @@ from mechanisms.families.product_mixture import Columns, ProductAnswers, Product
 from mechanisms.families.targets import one_thread
 from mechanisms.query_rounds import measure_one_way
 from mechanisms.release import Release
-from mechanisms.workload import Workload, downward_closure
+from mechanisms.workload import Workload, WorkloadLike, downward_closure
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput
 from pgmkit.measurement import Measurement
@@ -77,15 +77,14 @@ class Mixture:
                 raise InvalidInput(f"{name} must be a finite number above 0, got {value!r}")
 
 
-def mixture(curator: Curator, workload: Workload, settings: Mixture | None = None) -> Release:
+def mixture(curator: Curator, workload: WorkloadLike, settings: Mixture | None = None) -> Release:
     """Spend all that remains of the Curator's budget on one mixture for the workload.
 
     Raises InvalidInput, before anything is spent, for a workload over another domain.
     """
     settings = settings or Mixture()
+    workload = Workload.over(curator.domain, workload)
     domain = curator.domain
-    if workload.domain != domain:
-        raise InvalidInput("the workload is over another domain than the data; build it from it")
     orders = _orders(workload)
     columns = Columns(domain)
     random = torch.Generator().manual_seed(settings.seed)

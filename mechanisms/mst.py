@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from mechanisms.curator import Curator
 from mechanisms.families.graphical import estimator
 from mechanisms.release import Release
-from mechanisms.workload import Workload
+from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput
 
@@ -53,7 +53,7 @@ class Mst:
             )
 
 
-def mst(curator: Curator, workload: Workload, settings: Mst | None = None) -> Release:
+def mst(curator: Curator, workload: WorkloadLike, settings: Mst | None = None) -> Release:
     """Spend all that remains of the Curator's budget on a tree of pairs.
 
     Edges are pairs of attributes that some workload clique holds together; the result is a spanning
@@ -61,9 +61,8 @@ def mst(curator: Curator, workload: Workload, settings: Mst | None = None) -> Re
     another domain.
     """
     settings = settings or Mst()
+    workload = Workload.over(curator.domain, workload)
     domain = curator.domain
-    if workload.domain != domain:
-        raise InvalidInput("the workload is over another domain than the data; build it from it")
     pairs = _pairs(workload)
     edges = _spanning_edges(pairs)
     whole = curator.remaining

@@ -23,7 +23,7 @@ from mechanisms.families.histogram import Histogram
 from mechanisms.histogram_rounds import Fact, HistogramState, run_histogram
 from mechanisms.query_rounds import RoundsRule, check_settings
 from mechanisms.release import Release
-from mechanisms.workload import Workload
+from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.errors import InvalidInput
 
 __all__ = ["Mwem", "check_choices", "multiplicative_weights", "mwem"]
@@ -78,7 +78,7 @@ def check_choices(settings: Any) -> None:
 
 def mwem(
     curator: Curator,
-    workload: Workload,
+    workload: WorkloadLike,
     settings: Mwem | None = None,
     *,
     progress: Callable[[Round[HistogramState, Any]], None] | None = None,
@@ -89,6 +89,7 @@ def mwem(
     for a domain that is too large.
     """
     settings = settings or Mwem()
+    workload = Workload.over(curator.domain, workload)
     return run_histogram(
         "mwem",
         curator,

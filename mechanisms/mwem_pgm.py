@@ -17,7 +17,7 @@ from mechanisms.adaptive import Round, adapt
 from mechanisms.curator import Curator
 from mechanisms.families.graphical import affordable, check_fits_workload, estimator
 from mechanisms.release import Release
-from mechanisms.workload import Workload
+from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput
 from pgmkit.measurement import Measurement
@@ -60,7 +60,7 @@ class MwemPgm:
 
 def mwem_pgm(
     curator: Curator,
-    workload: Workload,
+    workload: WorkloadLike,
     settings: MwemPgm | None = None,
     *,
     progress: Callable[[Round[GraphicalModel, Clique]], None] | None = None,
@@ -71,6 +71,7 @@ def mwem_pgm(
     for a workload over another domain or a model limit that no workload clique fits.
     """
     settings = settings or MwemPgm()
+    workload = Workload.over(curator.domain, workload)
     domain = curator.domain
     rounds = settings.rounds or len(domain)
     check_fits_workload(domain, workload, settings.model_mb)

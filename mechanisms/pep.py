@@ -27,7 +27,7 @@ from mechanisms.histogram_rounds import Fact, HistogramState, run_histogram
 from mechanisms.mwem import check_choices
 from mechanisms.query_rounds import RoundsRule, check_settings
 from mechanisms.release import Release
-from mechanisms.workload import Workload
+from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.dataset import Dataset
 
 __all__ = ["Pep", "PepPub", "entropy_projection", "pep", "pep_pub"]
@@ -80,7 +80,7 @@ class PepPub(Pep):
 
 def pep(
     curator: Curator,
-    workload: Workload,
+    workload: WorkloadLike,
     settings: Pep | None = None,
     *,
     progress: Callable[[Round[HistogramState, Any]], None] | None = None,
@@ -91,6 +91,7 @@ def pep(
     for a domain that is too large.
     """
     settings = settings or Pep()
+    workload = Workload.over(curator.domain, workload)
     rule = _RULES[settings.select]
     update = entropy_projection(settings.steps, settings.gamma)
     return run_histogram("pep", curator, workload, settings, rule, update, progress=progress)
@@ -98,7 +99,7 @@ def pep(
 
 def pep_pub(
     curator: Curator,
-    workload: Workload,
+    workload: WorkloadLike,
     settings: PepPub | None = None,
     *,
     public: Dataset,
@@ -110,6 +111,7 @@ def pep_pub(
     (before anything is spent) for a workload or public records over another domain.
     """
     settings = settings or PepPub()
+    workload = Workload.over(curator.domain, workload)
     rule = _PUBLIC_RULES[settings.select]
     update = entropy_projection(settings.steps, settings.gamma)
     return run_histogram(

@@ -19,7 +19,7 @@ import numpy as np
 from mechanisms.budget import Budget
 from mechanisms.curator import Curator
 from mechanisms.registry import named, run_on
-from mechanisms.workload import Workload
+from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
@@ -88,18 +88,21 @@ class Plan:
 
 def plan(
     mechanism: str,
-    workload: Workload,
+    workload: WorkloadLike,
     epsilon: float,
     delta: float = 0.0,
     *,
     neighbours: str,
     rows: int,
     settings: Mapping[str, Any] | None = None,
+    domain: Domain | None = None,
 ) -> Plan:
     """Run the mechanism dry: on `rows` `made_up` records (at most 100,000), never on data.
 
+    `domain`: of the records; needed where `workload` is cliques, as a Workload has its own.
+
     Raises InvalidInput as a real run would before it spends anything; also for mechanisms that need
-    public records.
+    public records, and for cliques without a domain.
 
     >>> from mechanisms.workload import k_way
     >>> from pgmkit import Domain
@@ -111,16 +114,19 @@ def plan(
     entry, chosen = named(mechanism, **dict(settings or {}))
     if entry.public:
         raise InvalidInput(f"{mechanism} depends on public records; it cannot be planned without")
+    if domain is None:
+        domain = _own_domain(workload)
+    wanted = Workload.over(domain, workload)
     rng = np.random.default_rng(0)
     count = min(rows, _MOST_ROWS)
     curator = Curator(
-        made_up(workload.domain, count, rng),
+        made_up(domain, count, rng),
         Budget(epsilon, delta),
         neighbours=neighbours,
         seed=rng,
     )
     started = time.perf_counter()
-    release = run_on(curator, entry, chosen, workload)
+    release = run_on(curator, entry, chosen, wanted)
     seconds = time.perf_counter() - started
     budget = curator.ledger.budget
     graphical = isinstance(release.model, GraphicalModel)
@@ -133,6 +139,15 @@ def plan(
         min((m.stddev for m in release.measurements), default=0.0),
         release.model.tree.bytes(8) / 2**20 if graphical else None,  # type: ignore[attr-defined]
         seconds,
+    )
+
+
+def _own_domain(workload: WorkloadLike) -> Domain:
+    if isinstance(workload, Workload):
+        return workload.domain
+    raise InvalidInput(
+        f"domain is missing: the workload is cliques ({type(workload).__name__}), which do not say "
+        "how many values each attribute has; pass domain=, or a Workload"
     )
 
 

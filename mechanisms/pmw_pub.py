@@ -18,7 +18,7 @@ from mechanisms.histogram_rounds import HistogramState, check_public, run_histog
 from mechanisms.mwem import check_choices, multiplicative_weights
 from mechanisms.query_rounds import RoundsRule, check_queries, check_settings
 from mechanisms.release import Release
-from mechanisms.workload import Workload
+from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.dataset import Dataset
 from pgmkit.errors import InvalidInput
 
@@ -61,7 +61,7 @@ class PmwPub:
 
 def pmw_pub(
     curator: Curator,
-    workload: Workload,
+    workload: WorkloadLike,
     settings: PmwPub | None = None,
     *,
     public: Dataset | Sequence[Dataset],
@@ -73,6 +73,7 @@ def pmw_pub(
     before anything is spent, for a workload or public records over another domain.
     """
     settings = settings or PmwPub()
+    workload = Workload.over(curator.domain, workload)
     known = [public] if isinstance(public, Dataset) else list(public)
     if not known:
         raise InvalidInput("public is empty; give at least one data set")

@@ -81,11 +81,9 @@ def check_device(device: str) -> None:
 def check_queries(curator: Curator, workload: Workload, settings: QuerySettings) -> None:
     """Raises InvalidInput for what the rounds cannot do, before anything is spent.
 
-    A workload over another domain; unequal weights, which single queries do not know; more queries
-    than there are; no share for the one-way marginals where the total is private.
+    Unequal weights, which single queries do not know; more queries than there are; no share for the
+    one-way marginals where the total is private.
     """
-    if workload.domain != curator.domain:
-        raise InvalidInput("the workload is over another domain than the data; build it from it")
     marginals = settings.select == "marginals"
     if not marginals and len(set(workload.weights)) > 1:
         raise InvalidInput(

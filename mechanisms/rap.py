@@ -34,7 +34,7 @@ from mechanisms.query_rounds import (
     measure_one_way,
 )
 from mechanisms.release import Release
-from mechanisms.workload import Workload
+from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput
 from pgmkit.measurement import Measurement
@@ -122,7 +122,7 @@ class RapSoftmax(Rap):
 
 def rap(
     curator: Curator,
-    workload: Workload,
+    workload: WorkloadLike,
     settings: Rap | None = None,
     *,
     progress: Callable[[Round[torch.Tensor, Any]], None] | None = None,
@@ -133,12 +133,14 @@ def rap(
     anything is spent) for a workload over another domain or with unequal weights, more queries than
     there are, or one_way_share = 0 where the total is private.
     """
-    return _run("rap", curator, workload, settings or Rap(), _clamped, progress)
+    settings = settings or Rap()
+    workload = Workload.over(curator.domain, workload)
+    return _run("rap", curator, workload, settings, _clamped, progress)
 
 
 def rap_softmax(
     curator: Curator,
-    workload: Workload,
+    workload: WorkloadLike,
     settings: RapSoftmax | None = None,
     *,
     progress: Callable[[Round[torch.Tensor, Any]], None] | None = None,
@@ -148,6 +150,7 @@ def rap_softmax(
     Raises InvalidInput as `rap` does.
     """
     settings = settings or RapSoftmax()
+    workload = Workload.over(curator.domain, workload)
     return _run("rap-softmax", curator, workload, settings, _on_simplex, progress)
 
 

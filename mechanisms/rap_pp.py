@@ -35,7 +35,7 @@ from mechanisms.predicates import (
 from mechanisms.query_rounds import check_device, check_settings, measure_one_way
 from mechanisms.rap import stalled
 from mechanisms.release import Release
-from mechanisms.workload import Workload
+from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.measurement import Measurement
@@ -166,7 +166,7 @@ class MixedRows:
 
 def rap_pp(
     curator: Curator,
-    workload: Workload,
+    workload: WorkloadLike,
     settings: RapPlusPlus | None = None,
     *,
     progress: Callable[[Round[torch.Tensor, Any]], None] | None = None,
@@ -177,6 +177,7 @@ def rap_pp(
     attributes, more queries than there are, or one_way_share = 0 where the total is private.
     """
     settings = settings or RapPlusPlus()
+    workload = Workload.over(curator.domain, workload)
     domain = curator.domain
     predicates = _predicates(domain, workload, settings)
     rounds, count = _rounds(len(predicates), settings)
@@ -281,8 +282,6 @@ def _fitter(
 
 def _predicates(domain: Domain, workload: Workload, settings: RapPlusPlus) -> Predicates:
     """Mixed marginals, linear thresholds, and cells of marginals without numbers."""
-    if workload.domain != domain:
-        raise InvalidInput("the workload is over another domain than the data; build it from it")
     domain.clique(settings.numeric, "numeric")
     found = mixed_marginals(domain, settings.numeric, settings.cuts) if settings.numeric else []
     if settings.label is not None:

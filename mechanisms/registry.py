@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mechanisms.adaptive import Round
     from mechanisms.curator import Curator
     from mechanisms.release import Release
-    from mechanisms.workload import Workload
+    from mechanisms.workload import WorkloadLike
     from pgmkit.dataset import Dataset
 
 __all__ = ["MECHANISMS", "Entry", "check_public", "named", "run", "run_on"]
@@ -244,7 +244,7 @@ def named(name: str, **options: object) -> tuple[Entry, Any]:
 def run(
     mechanism: str | object,
     data: Dataset,
-    workload: Workload,
+    workload: WorkloadLike,
     epsilon: float,
     delta: float = 0.0,
     *,
@@ -255,9 +255,10 @@ def run(
 ) -> Release:
     """Spend an (epsilon, delta) budget on private data by the named mechanism, or by its settings.
 
-    `public`: records of the same domain that need no protection. Raises InvalidInput, before
-    anything is spent, for an unknown mechanism, a wrong budget or relation, a workload over another
-    domain, and public records where none are used or none are given but needed.
+    `workload`: a Workload, or cliques of equal weight. `public`: records of the same domain that
+    need no protection. Raises InvalidInput, before anything is spent, for an unknown mechanism, a
+    wrong budget or relation, a workload over another domain, and public records where none are used
+    or none are given but needed.
 
     >>> from mechanisms.census import census
     >>> from mechanisms.workload import k_way
@@ -276,7 +277,7 @@ def run_on(
     curator: Curator,
     entry: Entry,
     settings: Any,
-    workload: Workload,
+    workload: WorkloadLike,
     *,
     public: Dataset | Sequence[Dataset] | None = None,
     progress: Callable[[Round[Any, Any]], None] | None = None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from mechanisms.curator import Curator
 from mechanisms.registry import check_public, named, run_on
 from mechanisms.release import Release
 from mechanisms.table_release import TableRelease
-from mechanisms.workload import Workload, k_way
+from mechanisms.workload import Workload, WorkloadLike, k_way
 from pgmkit.dataset import Counts, Dataset
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
@@ -49,7 +49,7 @@ def synthesize(
     neighbours: str = "add/remove",
     mechanism: str = "auto",
     settings: Mapping[str, Any] | None = None,
-    workload: int | Workload | Sequence[Sequence[str]] | None = None,
+    workload: int | WorkloadLike | None = None,
     target: str | None = None,
     public: Any = None,
     seconds: float | None = None,
@@ -68,7 +68,7 @@ def synthesize(
         mechanism: a name, or "auto" (see `choose_mechanism`; where the number of rows is private
             it takes a hundredth of the budget to know it); `settings`: its options.
         workload: what should be answered well: all marginals of so many columns (two by default),
-            or a Workload, or a list of column sets.
+            or a Workload, or column sets.
         target: a column to predict later: marginals that hold it get four times the weight, and
             pairs of columns are measured together with it.
         public: records that need no protection, for mechanisms that use them; of the same columns,
@@ -163,7 +163,7 @@ def _rows(curator: Curator) -> int:
 
 def table_workload(
     domain: Domain,
-    workload: int | Workload | Sequence[Sequence[str]] | None,
+    workload: int | WorkloadLike | None,
     target: str | None,
 ) -> Workload:
     """The workload that `synthesize` is asked for.
@@ -171,16 +171,12 @@ def table_workload(
     A number stands for all marginals of so many columns, None for all pairs. A target adds every
     pair of other columns together with it, and its marginals weigh four times as much.
     """
-    if isinstance(workload, Workload):
-        wanted = workload
-    elif workload is None:
+    if workload is None:
         wanted = k_way(domain, min(2, len(domain)))
     elif isinstance(workload, int):
         wanted = k_way(domain, workload)
     else:
-        wanted = Workload(domain, workload)
-    if wanted.domain != domain:
-        raise InvalidInput("the workload is over another domain than the schema; build it from it")
+        wanted = Workload.over(domain, workload)
     if target is None:
         return wanted
     if target not in domain:

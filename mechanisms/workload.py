@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
@@ -14,7 +14,11 @@ from pgmkit.errors import InvalidInput
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Workload", "downward_closure", "k_way", "random_k_way", "target_biased"]
+__all__ = ["Workload", "WorkloadLike", "downward_closure", "k_way", "random_k_way", "target_biased"]
+
+
+WorkloadLike: TypeAlias = "Workload | Iterable[Iterable[str]]"
+"""A workload, or what one is made of: cliques, then of equal weight."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +40,14 @@ class Workload:
     def __init__(
         self,
         domain: Domain,
-        cliques: Iterable[Sequence[str]],
+        cliques: Iterable[Iterable[str]],
         weights: Sequence[float] | None = None,
     ) -> None:
+        if isinstance(cliques, str | bytes) or not isinstance(cliques, Iterable):
+            raise InvalidInput(
+                f"the workload must be a sequence of cliques, got {cliques!r}; write, for example, "
+                "[('age', 'sex')]"
+            )
         checked = tuple(domain.clique(clique, "workload") for clique in cliques)
         if not checked:
             raise InvalidInput("the workload is empty; give at least one clique")
@@ -53,6 +62,23 @@ class Workload:
 
     def __len__(self) -> int:
         return len(self.cliques)
+
+    @classmethod
+    def over(cls, domain: Domain, workload: WorkloadLike) -> Workload:
+        """A workload as it is, or one of these cliques, of equal weight.
+
+        Raises InvalidInput for a workload over another domain, and for cliques as the class does.
+
+        >>> Workload.over(Domain({"a": 2, "b": 3}), [["b"], ["a", "b"]]).cliques
+        (('b',), ('a', 'b'))
+        """
+        if not isinstance(workload, Workload):
+            return cls(domain, workload)
+        if workload.domain != domain:
+            raise InvalidInput(
+                "the workload is over another domain than the data; build it from it"
+            )
+        return workload
 
 
 def k_way(domain: Domain, k: int) -> Workload:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from math import prod
 
 import numpy as np
 import torch
@@ -17,13 +18,12 @@ from numpy.typing import NDArray
 
 from pgmkit.contraction import LINEAR, contract, plan
 from pgmkit.domain import Clique, Domain
-from pgmkit.errors import InvalidInput, ModelTooLarge
+from pgmkit.errors import ModelTooLarge
 from pgmkit.matrix import as_dense
 from pgmkit.queries import FactoredQuery
 
 _BATCH_AXIS = ""
 """No attribute has this name."""
-_MOST_AXES = 63  # numpy's 64, less one for the batch
 
 
 def answers(
@@ -32,7 +32,7 @@ def answers(
     queries: Sequence[FactoredQuery],
     memory_limit: int,
 ) -> list[NDArray[np.float64]]:
-    """One array of shape (r_1, ..., r_d) for each query.
+    """One array of shape ``answer_shape`` for each query.
 
     ``factors`` are nonnegative tables whose product, summed over everything, is the total.
     Queries over the same attributes with matrices of the same shapes are answered together, and
@@ -41,17 +41,12 @@ def answers(
     groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for place, query in enumerate(queries):
         query.check(domain)
-        if len(query.attributes) > _MOST_AXES:
-            raise InvalidInput(
-                f"a query has {len(query.attributes)} attributes and its answer as many axes; "
-                f"arrays have at most {_MOST_AXES}. Ask about fewer attributes at once."
-            )
         groups[(query.attributes, query.shape)].append(place)
     found: list[NDArray[np.float64]] = [np.empty(0)] * len(queries)
     for places in groups.values():
         together = _answer_alike(domain, factors, [queries[i] for i in places], memory_limit)
         for place, answer in zip(places, together, strict=True):
-            found[place] = answer
+            found[place] = answer.reshape(queries[place].answer_shape).copy()
     return found
 
 
@@ -61,6 +56,7 @@ def _answer_alike(
     queries: Sequence[FactoredQuery],
     memory_limit: int,
 ) -> NDArray[np.float64]:
+    """A row of answers, flat, for each query."""
     like = factors[0][1]
     inputs = [clique for clique, _ in factors]
     tensors = [table for _, table in factors]
@@ -92,9 +88,9 @@ def _answer_alike(
             "rows or attributes at once."
         )
     result = contract(prepared, tensors, LINEAR).cpu().numpy().astype(np.float64)
-    return np.broadcast_to(
-        result.reshape(-1, *queries[0].shape), (len(queries), *queries[0].shape)
-    ).copy()
+    # Queries without attributes are all alike and were contracted as one.
+    rows = result.reshape(-1, prod(queries[0].shape))
+    return np.broadcast_to(rows, (len(queries), rows.shape[1]))
 
 
 def _answer_prefix(domain: Domain) -> str:

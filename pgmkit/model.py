@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
+from numbers import Real
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -39,15 +40,19 @@ class GraphicalModel:
     """A distribution p(x) proportional to exp(sum of potentials), scaled to ``total`` records.
 
     Marginals and answers are float64 arrays in counts. Attributes that no potential mentions are
-    uniform and independent of the rest.
+    uniform and independent of the rest; without potentials the whole model is uniform.
 
     Attributes:
         domain: the attributes.
-        potentials: factors over the measured cliques.
-        total: number of records that the marginals sum to.
+        potentials: factors over the measured cliques, all of one dtype and device. Minus infinity
+            makes a cell impossible.
+        total: number of records that the marginals sum to, above 0.
         loss: of the measurements at this model.
         gap: certified: no distribution of this total has a loss below ``loss - gap``.
         iterations, stopped: how long the search took and why it ended.
+
+    Raises InvalidInput for potentials that do not fit the domain or hold NaN or plus infinity, and
+    for a total that is not a finite number above 0.
 
     >>> d = Domain({"a": 2, "b": 2})
     >>> model = GraphicalModel(d, (Factor(d, np.log([[4.0, 1.0], [1.0, 4.0]])),), total=100.0)
@@ -65,6 +70,11 @@ class GraphicalModel:
     gap: float = inf
     iterations: int = 0
     stopped: str = ""
+
+    def __post_init__(self) -> None:
+        _check_domain(self.domain)
+        object.__setattr__(self, "potentials", _checked_potentials(self.domain, self.potentials))
+        object.__setattr__(self, "total", _checked_total(self.total))
 
     def __repr__(self) -> str:
         return (
@@ -116,8 +126,10 @@ class GraphicalModel:
     def answer(self, query: FactoredQuery | Sequence[FactoredQuery]) -> Array | list[Array]:
         """The answers in counts, of shape (r_1, ..., r_d), without forming the joint.
 
-        A sequence of queries gives a list; those that share structure share the work. Raises
-        ``InvalidInput`` for matrices that do not fit the domain.
+        A query over more attributes than an array has axes (64; 32 before numpy 2) gets the array
+        without its axes of length 1 (``FactoredQuery.answer_shape``). A sequence of queries gives
+        a list; those that share structure share the work. Raises ``InvalidInput`` for matrices
+        that do not fit the domain.
         """
         several = [query] if isinstance(query, FactoredQuery) else list(query)
         for one in several:
@@ -140,7 +152,7 @@ class GraphicalModel:
         array([40., 10.])
         """
         potentials = list(self.potentials)
-        like = potentials[0].values
+        like = self._factors[0].values
         for name, codes in evidence.items():
             allowed = torch.from_numpy(self.domain.allowed(name, codes)).to(like.device)
             values = torch.zeros_like(allowed, dtype=like.dtype).masked_fill(~allowed, -inf)
@@ -155,9 +167,10 @@ class GraphicalModel:
             share = math.exp(narrowed.log_partition - self.log_partition)
         except NumericalFailure:
             share = 0.0
-        if share <= 0:
+        expected = self.total * min(share, 1.0)
+        if expected <= 0:
             raise InvalidInput(f"the model has no records with {dict(evidence)!r}")
-        return replace(narrowed, total=self.total * min(share, 1.0), stopped="conditioned")
+        return replace(narrowed, total=expected, stopped="conditioned")
 
     def map(self) -> dict[str, int]:
         """A most probable record; attributes that no potential mentions get code 0."""
@@ -224,13 +237,19 @@ class GraphicalModel:
         )
 
     @cached_property
+    def _factors(self) -> tuple[Factor, ...]:
+        """What inference runs on: the potentials, or one of a single cell for the uniform model."""
+        return self.potentials or (Factor(self.domain.project(()), np.zeros(())),)
+
+    @cached_property
     def _inference(self) -> BeliefPropagation:
-        like = self.potentials[0].values
-        return BeliefPropagation(self.domain, self.cliques, device=like.device, dtype=like.dtype)
+        like = self._factors[0].values
+        cliques = [factor.domain.attributes for factor in self._factors]
+        return BeliefPropagation(self.domain, cliques, device=like.device, dtype=like.dtype)
 
     @cached_property
     def _flat(self) -> torch.Tensor:
-        return self._inference.layout.join([factor.values for factor in self.potentials])
+        return self._inference.layout.join([factor.values for factor in self._factors])
 
     @cached_property
     def _clique_marginals(self) -> tuple[list[torch.Tensor], float]:
@@ -260,7 +279,7 @@ class GraphicalModel:
     def _beliefs(self) -> list[torch.Tensor]:
         """The marginals of the junction tree's cliques, in counts."""
         check_fits(self.tree, MEMORY_LIMIT)
-        like = self.potentials[0].values
+        like = self._factors[0].values
         inference = BeliefPropagation(
             self.domain, self.tree.cliques, device=like.device, dtype=like.dtype
         )
@@ -292,3 +311,66 @@ class GraphicalModel:
 
 def _array(table: torch.Tensor) -> Array:
     return table.cpu().numpy().astype(np.float64)
+
+
+def _check_domain(domain: object) -> None:
+    if not isinstance(domain, Domain):
+        raise InvalidInput(
+            f"domain must be a pgmkit Domain, got {type(domain).__name__}; build one with "
+            'Domain({"age": 10, "sex": 2})'
+        )
+
+
+def _checked_potentials(domain: Domain, potentials: Iterable[Factor]) -> tuple[Factor, ...]:
+    if isinstance(potentials, Factor) or not isinstance(potentials, Iterable):
+        raise InvalidInput(
+            f"potentials must be a sequence of factors, got {type(potentials).__name__}; write "
+            "(factor,) for one factor"
+        )
+    checked = tuple(potentials)
+    for place, factor in enumerate(checked):
+        if not isinstance(factor, Factor):
+            raise InvalidInput(
+                f"potentials[{place}] must be a pgmkit Factor, got {type(factor).__name__}; wrap "
+                "arrays: Factor(domain.project(clique), array)"
+            )
+        name = f"potentials[{place}] over {factor.domain.attributes!r}"
+        _check_fits_domain(name, factor, domain)
+        _check_values(name, factor, checked[0])
+    return checked
+
+
+def _check_fits_domain(name: str, factor: Factor, domain: Domain) -> None:
+    domain.clique(factor.domain.attributes, name)
+    for attribute, size in factor.domain.sizes.items():
+        if size != domain.sizes[attribute]:
+            raise InvalidInput(
+                f"{name} has {size} cells along {attribute!r}, but the domain gives it "
+                f"{domain.sizes[attribute]} values; build the factor over domain.project(clique)"
+            )
+
+
+def _check_values(name: str, factor: Factor, first: Factor) -> None:
+    values, like = factor.values, first.values
+    if (values.dtype, values.device) != (like.dtype, like.device):
+        raise InvalidInput(
+            f"{name} is {values.dtype} on {values.device}, but potentials[0] is {like.dtype} on "
+            f"{like.device}; convert one with Factor(f.domain, f.values.to(g.values))"
+        )
+    # torch's maximum of anything with NaN is NaN: one pass finds both kinds.
+    if float(values.max()) < inf:
+        return
+    wrong = torch.isnan(values) | torch.isposinf(values)
+    place = tuple(torch.nonzero(wrong)[0].tolist())
+    raise InvalidInput(
+        f"{name} holds {float(values[place])} at the cell {place}, but potentials are finite "
+        "numbers, or minus infinity where a cell is impossible; correct the values"
+    )
+
+
+def _checked_total(total: float) -> float:
+    if isinstance(total, bool) or not isinstance(total, Real) or not 0 < float(total) < inf:
+        raise InvalidInput(
+            f"total must be a finite number above 0, got {total!r}; give the number of records"
+        )
+    return float(total)

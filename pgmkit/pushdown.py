@@ -76,7 +76,7 @@ class FrameCounts:
             for clique in members:
                 summed = tuple(i for i, name in enumerate(joint) if name not in clique)
                 kept = [name for name in joint if name in clique]
-                small = table.sum(axis=summed, dtype=np.int64)
+                small = np.asarray(table.sum(axis=summed, dtype=np.int64))
                 found[clique] = small.transpose([kept.index(name) for name in clique])
         return {clique: found[clique] for clique in asked}
 

@@ -39,6 +39,10 @@ __all__ = [
 ]
 
 
+_MOST_AXES = 64 if int(np.__version__.partition(".")[0]) >= 2 else 32
+"""That a numpy array can have; numpy does not say it."""
+
+
 def identity(n: int) -> NDArray[np.float64]:
     """I, n x n: keep the attribute as it is."""
     return np.eye(_size(n))
@@ -179,8 +183,10 @@ class FactoredQuery:
     ``factors`` maps an attribute to its matrix r_i x n_i, dense or scipy-sparse, negative entries
     included; a vector stands for one row. Attributes left out are summed away and leave no axis:
     the answers have the shape (r_1, ..., r_d), axes in the mapping's order, in counts. No factor
-    at all asks for the total. The matrices are copied and read-only. Raises `InvalidInput` for an
-    attribute that is not a string or a factor that is not a finite matrix.
+    at all asks for the total. Arrays have at most 64 axes (32 before numpy 2): the answers of a
+    query over more attributes leave out the axes of length 1 (`answer_shape`). The matrices are
+    copied and read-only. Raises `InvalidInput` for an attribute that is not a string or a factor
+    that is not a finite matrix.
 
     >>> query = FactoredQuery({"age": prefix(10), "income": identity(2)})
     >>> query.attributes, query.shape
@@ -226,8 +232,22 @@ class FactoredQuery:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(r_1, ..., r_d): the shape of the answers."""
+        """(r_1, ..., r_d): the rows of each attribute's matrix."""
         return tuple(int(factor.shape[0]) for factor in self.factors.values())
+
+    @property
+    def answer_shape(self) -> tuple[int, ...]:
+        """The shape of the array of answers: `shape`, but for a query over more attributes than an
+        array has axes (64; 32 before numpy 2) without the axes of length 1.
+
+        >>> FactoredQuery({"y": prefix(3), "x": total(2)}).answer_shape
+        (3, 1)
+        >>> wide = {f"x{i}": total(2) for i in np.arange(99)}
+        >>> FactoredQuery({"y": prefix(3), **wide}).answer_shape
+        (3,)
+        """
+        shape = self.shape
+        return shape if len(shape) <= _MOST_AXES else tuple(rows for rows in shape if rows > 1)
 
     def check(self, domain: Domain) -> None:
         """Raises `InvalidInput` for an unknown attribute or a factor of the wrong width."""

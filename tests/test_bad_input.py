@@ -4,6 +4,7 @@ import time
 
 import numpy as np
 import pytest
+import torch
 
 from pgmkit import Domain, Measurement, PgmkitError, estimate, estimate_total
 from pgmkit.errors import InvalidInput, ModelTooLarge, TotalUndetermined
@@ -54,9 +55,10 @@ def test_measurements_that_do_not_fit_the_domain(measurement: Measurement, messa
 
 
 def test_nothing_measured() -> None:
-    for measurements in ([], [Measurement((), [10.0], 1.0)]):
-        with pytest.raises(InvalidInput, match="no measurement of an attribute"):
-            estimate(DOMAIN, measurements, total=10)
+    with pytest.raises(TotalUndetermined, match="there are no measurements"):
+        estimate(DOMAIN, [])
+    with pytest.raises(InvalidInput, match="loss is a callable"):
+        estimate(DOMAIN, [], total=10, loss=lambda tables: torch.tensor(0.0))
     with pytest.raises(InvalidInput, match="Measurement records"):
         estimate(DOMAIN, [("sex", [1.0, 2.0])], total=10)  # type: ignore[list-item]
     with pytest.raises(InvalidInput, match="must be a Domain"):

@@ -109,6 +109,7 @@ def test_the_tree_takes_the_largest_gains_that_fit() -> None:
 
 
 def test_more_accurate_than_a_spanning_tree() -> None:
+    """The log of the ratio is -0.079, standard deviation 0.019: of three seeds, 7 away from 0."""
     data = census(20_000)
     workload = k_way(data.domain, 2)
     errors: dict[str, list[float]] = {"clique-tree": [], "mst": []}

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from chance import assert_follows, assert_mean, assert_stddev
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
 
 from mechanisms.budget import Budget, BudgetExceeded
 from mechanisms.curator import NEIGHBOURS, Curator
@@ -170,17 +170,6 @@ def test_prices_agree_with_opendp(relation: str) -> None:
     assert choose.map(float(stated.l1)) == pytest.approx(rho, rel=1e-12)
 
 
-def chi_square(observed: np.ndarray, expected: np.ndarray) -> float:
-    """p-value, cells with few expected draws pooled."""
-    order = np.argsort(expected)
-    observed, expected = observed[order], expected[order]
-    few = expected < 5
-    if few.any():
-        observed = np.append(observed[~few], observed[few].sum())
-        expected = np.append(expected[~few], expected[few].sum())
-    return float(stats.chisquare(observed, expected * observed.sum() / expected.sum()).pvalue)
-
-
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("law", ["gaussian", "laplace"])
 @pytest.mark.parametrize("scale", [0.4, 1.7, 12.5])
@@ -190,7 +179,7 @@ def test_noise_follows_the_discrete_law(noise: Callable[[], Noise], law: str, sc
     x = np.arange(-math.ceil(40 * scale) - 3, math.ceil(40 * scale) + 4)
     mass = np.exp(-(x**2) / (2 * scale**2) if law == "gaussian" else -np.abs(x) / scale)
     observed = np.bincount(draws.ravel() - 7 - x[0], minlength=len(x))
-    assert chi_square(observed, mass / mass.sum() * draws.size) > 1e-4
+    assert_follows(observed, mass)
 
 
 @pytest.mark.parametrize("noise", NOISES)
@@ -200,7 +189,7 @@ def test_selection_follows_the_exponential_mechanism(noise: Callable[[], Noise])
     source = noise()
     observed = np.bincount([source.softmax(scores, scale) for _ in range(6000)], minlength=5)
     law = np.exp(scores / scale)
-    assert chi_square(observed, law / law.sum() * 6000) > 1e-4
+    assert_follows(observed, law)
 
 
 def test_choose_prefers_the_worst_answered_by_the_stated_law() -> None:
@@ -218,23 +207,24 @@ def test_choose_prefers_the_worst_answered_by_the_stated_law() -> None:
         draws.append(owner.choose(list(estimates), estimates, epsilon, penalties=[1.0, 0.0, 0.0]))
     law = np.exp(epsilon * np.array([6.0 - 1.0, 5.0, 0.0]) / (2 * 2))
     observed = np.array([draws.count(c) for c in estimates])
-    assert chi_square(observed, law / law.sum() * 5000) > 1e-4
+    assert_follows(observed, law)
 
 
 @pytest.mark.parametrize("delta", [0.0, 1e-6])
 def test_measurement_states_its_noise(delta: float) -> None:
     owner = curator(Budget(1.0, delta), "add/remove", seed=4)
-    cost = owner.remaining / 400
+    cost = owner.remaining / 1001
     errors = np.concatenate(
         [
             owner.measure(("a", "b", "c"), cost).values
             - owner._data.marginal(("a", "b", "c")).ravel()
-            for _ in range(390)
+            for _ in range(1000)
         ]
     )
     stddev = owner.measure(("a",), cost).stddev
-    assert errors.std() == pytest.approx(stddev, rel=0.05)
-    assert np.abs(errors).mean() == pytest.approx(owner.expected_error(cost), rel=0.05)
+    assert_stddev(errors.std(), stddev, len(errors), kurtosis=6 if delta == 0 else 3)
+    assert_mean(errors, 0)
+    assert_mean(np.abs(errors), owner.expected_error(cost))
 
 
 def test_rows_are_public_only_where_the_relation_says_so() -> None:

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from chance import assert_follows
 from pricing import CellPriced, total_variation
 
 from mechanisms import run
@@ -68,8 +69,7 @@ def test_signed_draws_follow_the_exponential_mechanism() -> None:
     found = np.zeros(2 * counts.size)
     for cell, sign in drawn:
         found[cell.index + (0 if sign > 0 else counts.size)] += 1
-    chi_square = ((found - draws * law) ** 2 / (draws * law)).sum()
-    assert chi_square < 2 * counts.size + 5 * math.sqrt(4 * counts.size)
+    assert_follows(found, law)
 
 
 class DrawPriced(CellPriced):
@@ -143,6 +143,7 @@ def test_the_likelihood_is_that_of_the_draws() -> None:
 
 
 def test_a_graphical_model_of_the_draws_beats_the_records() -> None:
+    """The ratio of errors is 0.26, standard deviation 0.04: 18 away from 1."""
     release = small_release()
     named = [Measurement(c, np.zeros(DATA.domain.size(c)), 1.0) for c in PAIRS.cliques]
     model = estimate(
@@ -158,6 +159,7 @@ def test_a_graphical_model_of_the_draws_beats_the_records() -> None:
 
 @pytest.mark.parametrize("name", ["dual-query", "fem"])
 def test_more_budget_gives_better_records(name: str) -> None:
+    """The ratios are 0.08 and 0.21, standard deviations 0.01 and 0.04: 12 away or more."""
     errors = []
     for epsilon in (0.05, 20.0):
         release = run(name, DATA, PAIRS, epsilon, 1e-7, neighbours="replace-one", seed=0)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.optimize import linprog, minimize
 
-from pgmkit import Dataset, Domain, FactoredQuery, Measurement, estimate
+from pgmkit import Dataset, Domain, FactoredQuery, Measurement, Zeros, estimate
 from pgmkit.errors import InvalidInput
 from pgmkit.estimation import METHODS, Progress
 from pgmkit.estimation.consistency import consistent_tables
@@ -221,6 +221,27 @@ def test_total_is_estimated_and_contradictions_are_averaged() -> None:
     assert known.total == pytest.approx(990, abs=1e-3)
 
 
+@pytest.mark.parametrize("loss", ["squared", "absolute", "huber"])
+@pytest.mark.parametrize("method", ["auto", *METHODS])
+def test_without_a_measured_attribute_the_model_is_uniform(method: str, loss: str) -> None:
+    seen: list[Progress] = []
+    domain = Domain({"a": 2, "b": 3, "c": 1})
+    counted = [Measurement((), [90.0], 10.0), Measurement((), [120.0], 20.0)]
+    for measurements, total, expected in [([], 12.0, 12.0), (counted, None, 96.0), (counted, 6, 6)]:
+        model = estimate(
+            domain, measurements, total=total, method=method, loss=loss, progress=seen.append
+        )
+        assert model.cliques == () and (model.loss, model.gap) == (0.0, 0.0)
+        assert model.total == pytest.approx(expected)
+        np.testing.assert_allclose(model.marginal(["b", "a"]), np.full((3, 2), expected / 6))
+    assert len(seen) == 3
+    possible = np.array([[True, True, False], [True, False, True]])
+    ruled = estimate(domain, [], total=8, zeros=[Zeros(("a", "b"), possible)], method=method)
+    np.testing.assert_allclose(ruled.marginal(["a", "b"]), 2.0 * possible)
+    again = estimate(domain, [], total=8, warm_start=model, method=method)
+    np.testing.assert_allclose(again.marginal(["b"]), np.full(3, 8 / 3))
+
+
 def test_warm_start_keeps_the_potentials() -> None:
     measurements = noisy(CLIQUE_SETS["cycle"], 2)
     earlier = estimate(DOMAIN, measurements[:2], total=TOTAL, method="mirror_descent")
@@ -363,7 +384,7 @@ def test_identity_and_named_matrix_agree() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"method": "newton"}, "known methods: auto, mirror_descent"),
+        ({"method": "simplex"}, "known methods: auto, mirror_descent"),
         ({"loss": "cubed"}, "known losses: squared, absolute, huber"),
         ({"loss": 3}, "must be one of squared"),
         ({"tolerance": math.nan}, "tolerance"),

@@ -1,5 +1,6 @@
 """GEM: draws against charges, learning, reproducibility, refusals before spending."""
 
+import functools
 import math
 
 import numpy as np
@@ -40,16 +41,21 @@ def test_draws_match_charges_and_the_budget(relation: str, delta: float) -> None
     assert math.fsum(noise.costs) == pytest.approx(curator.ledger.budget.total, rel=1e-9)
 
 
+@functools.cache
+def learnt(precision: str) -> float:
+    _, release = run(epsilon=50.0, rounds=25, rows=200, hidden=(64,), precision=precision)
+    return total_variation(small_data(), release.model, k_way(small_data().domain, 2))
+
+
 def test_it_learns() -> None:
+    """The ratio is 0.303, standard deviation 0.0024: 40 away from the limit."""
     data = small_data()
     workload = k_way(data.domain, 2)
     uniform = Dataset(
         data.domain,
         {a: np.arange(10_000) * 7919 % n for a, n in data.domain.sizes.items()},
     )
-    _, release = run(epsilon=50.0, rounds=25, rows=200, hidden=(64,))
-    learnt = total_variation(data, release.model, workload)
-    assert learnt < 0.4 * total_variation(data, uniform, workload)
+    assert learnt("float32") < 0.4 * total_variation(data, uniform, workload)
 
 
 def test_seeds_reproduce() -> None:
@@ -60,18 +66,13 @@ def test_seeds_reproduce() -> None:
 
 
 def test_products_in_bfloat16_learn_too() -> None:
-    data, workload = small_data(), k_way(small_data().domain, 2)
-    rough, fine = (
-        run(epsilon=50.0, rounds=25, rows=200, hidden=(64,), precision=precision)[1]
-        for precision in ["bfloat16", "float32"]
-    )
-    assert total_variation(data, rough.model, workload) < 1.5 * total_variation(
-        data, fine.model, workload
-    )
+    """The ratio is 0.998, standard deviation 0.004."""
+    assert learnt("bfloat16") < 1.1 * learnt("float32")
 
 
 @pytest.mark.parametrize("missing", [[], ["hours"]])
 def test_public_records_are_the_start(missing: list[str]) -> None:
+    """The ratio is 1.02 and 1.04, standard deviations 0.006 and 0.026: 7 away or more."""
     data = census(3000, seed=1).project(["sex", "work", "income", "hours"])
     public = small_data().project([name for name in data.domain if name not in missing])
     workload = k_way(data.domain, 2)
@@ -84,7 +85,7 @@ def test_public_records_are_the_start(missing: list[str]) -> None:
         sum(np.abs(answers[clique] - truth[clique]).sum() for clique in known)
         for answers in (tables, alone)
     )
-    assert off < 1.2 * off_alone
+    assert off < 1.25 * off_alone
     # The one-way marginals are measured where the public records do not have them all.
     ones = [m for m in release.measurements if len(m.clique) == 1 and m.matrix is None]
     assert len(ones) == (4 if missing else 0)

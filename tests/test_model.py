@@ -3,6 +3,8 @@
 import io
 import json
 import zipfile
+from collections.abc import Sequence
+from functools import reduce
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 import scipy.sparse
 import torch
 from brute_force import CLIQUE_SETS, FIVE, Problem, log_weights, problems, random_problem, summed
+from chance import assert_follows, assert_no_more_spread
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -135,11 +138,15 @@ def test_samples_follow_the_model() -> None:
     problem = random_problem(FIVE, CLIQUE_SETS["cycle of five"], 1, 1.5)
     model = problem.model(10.0)
     joint = problem.joint()
+    law = joint.astype(np.float64)
     for method in ("round", "sample"):
         data = model.sample(200_000, np.random.default_rng(0), method=method)
         assert len(data) == 200_000
-        counts = data.marginal(FIVE.attributes) / 200_000
-        assert np.abs(counts - joint.astype(np.float64)).max() < 0.004
+        counts = data.marginal(FIVE.attributes)
+        if method == "sample":
+            assert_follows(counts, law)
+        else:  # less spread than independent draws
+            assert_no_more_spread(counts, law)
 
 
 def test_contradicting_zeros_are_refused() -> None:
@@ -210,13 +217,137 @@ def test_bad_questions() -> None:
         one.answer(FactoredQuery({f"x{i}": identity(1000) for i in range(6)}))
 
 
-def test_more_axes_than_an_array_has() -> None:
+def test_queries_over_more_attributes_than_an_array_has_axes() -> None:
+    """A chain of 100 attributes: two keep their axes, against a product of 2 x 2 matrices."""
+    rng = np.random.default_rng(0)
+    domain = Domain({f"x{i}": 2 for i in range(100)})
+    names = domain.attributes
+    tables = [rng.normal(size=(2, 2)) for _ in range(99)]
+    factors = tuple(Factor(domain.project(names[i : i + 2]), t) for i, t in enumerate(tables))
+    model = GraphicalModel(domain, factors, total=10.0)
+    steps = [np.exp(table) for table in tables]
+    whole = reduce(np.matmul, [np.ones(2), *steps, np.ones(2)])
+
+    def expected(rows: dict[str, np.ndarray], x7: np.ndarray, x50: np.ndarray) -> float:
+        weights = [np.diag(np.ravel(rows[name])) for name in names]
+        weights[7], weights[50] = np.diag(x7), np.diag(x50)
+        links = [link for pair in zip(weights, [*steps, np.eye(2)], strict=True) for link in pair]
+        return float(reduce(np.matmul, [np.ones(2), *links, np.ones(2)]) / whole * 10.0)
+
+    queries = []
+    for _ in range(2):
+        rows = {name: rng.uniform(0.5, 1.5, (1, 2)) for name in names}
+        rows["x7"], rows["x50"] = rng.normal(size=(3, 2)), rng.normal(size=(2, 2))
+        queries.append(FactoredQuery(rows))
+    for query, answer in zip(queries, model.answer(queries), strict=True):
+        assert query.shape == tuple({7: 3, 50: 2}.get(i, 1) for i in range(100))
+        assert answer.shape == query.answer_shape == (3, 2)
+        parts = {name: np.asarray(factor) for name, factor in query.factors.items()}
+        by_hand = [[expected(parts, a, b) for b in parts["x50"]] for a in parts["x7"]]
+        np.testing.assert_allclose(answer, by_hand, rtol=1e-9)
+        np.testing.assert_allclose(model.answer(query), by_hand, rtol=1e-9)
+    assert model.answer(FactoredQuery({name: [1.0, 1.0] for name in names})) == pytest.approx(10.0)
+    with pytest.raises(ModelTooLarge, match="cells"):
+        model.answer(FactoredQuery({name: identity(2) for name in names}))
+
+
+@pytest.mark.parametrize("attributes", [63, 64])
+def test_the_most_axes_that_an_array_has(attributes: int) -> None:
     domain = Domain({f"x{i}": 2 for i in range(70)})
-    model = GraphicalModel(domain, (Factor(domain.project(["x0"]), np.zeros(2)),), 1.0)
-    with pytest.raises(InvalidInput, match="70 attributes"):
-        model.answer(FactoredQuery({name: [1.0, 1.0] for name in domain}))
+    model = GraphicalModel(domain, (), 8.0)
+    rows = {name: [[1.0, 0.0]] for name in domain.attributes[:3]}
+    query = FactoredQuery(rows | {name: [1.0, 1.0] for name in domain.attributes[3:attributes]})
+    for answer in (model.answer(query), *model.answer([query, query])):
+        assert answer.shape in ((1,) * attributes, ())  # () before numpy 2
+        assert answer.shape == query.answer_shape and answer.sum() == pytest.approx(1.0)
 
 
-def test_no_potential_means_uniform() -> None:
+class TestUniform:
+    """A model without potentials, against the table of equal cells."""
+
+    model = GraphicalModel(FIVE, (), 36.0)
+
+    def test_marginals(self) -> None:
+        assert self.model.cliques == () and "0 cliques" in repr(self.model)
+        asked = [(), ("e", "a"), ("b",), FIVE.attributes]
+        for clique, table in self.model.marginals(asked).items():
+            assert table.shape == FIVE.shape(clique)
+            np.testing.assert_allclose(table, 36.0 / FIVE.size(clique), rtol=1e-12)
+        np.testing.assert_allclose(self.model.marginal(["b", "a"]), np.full((3, 2), 6.0))
+        assert self.model.log_partition == pytest.approx(np.log(FIVE.size()), rel=1e-12)
+
+    def test_answers(self) -> None:
+        query = FactoredQuery({"b": prefix(3), "e": [0.0, -1.0, 5.0]})
+        expected = 4.0 * np.cumsum(np.ones(3))[:, None] * 4.0
+        np.testing.assert_allclose(self.model.answer(query), expected, rtol=1e-12)
+        np.testing.assert_allclose(self.model.answer([FactoredQuery({})]), [36.0])
+
+    def test_given(self) -> None:
+        narrowed = self.model.given({"b": [0, 2], "c": 1})
+        assert narrowed.total == pytest.approx(36.0 * 2 / 3 / 4)
+        np.testing.assert_allclose(narrowed.marginal(["b"]), [3.0, 0.0, 3.0])
+        np.testing.assert_allclose(self.model.given({}).marginal(["e"]), [12.0, 12.0, 12.0])
+
+    def test_records(self) -> None:
+        assert list(self.model.map()) == list(FIVE)
+        columns = self.model.sample(36, np.random.default_rng(0)).columns
+        for name, size in FIVE.sizes.items():
+            assert np.bincount(columns[name], minlength=size).tolist() == [36 // size] * size
+
+    def test_save_and_load(self, tmp_path: Path) -> None:
+        self.model.save(tmp_path / "uniform.npz")
+        loaded = GraphicalModel.load(tmp_path / "uniform.npz")
+        assert (loaded.domain, loaded.potentials, loaded.total) == (FIVE, (), 36.0)
+        np.testing.assert_array_equal(loaded.marginal(["a"]), self.model.marginal(["a"]))
+
+
+def test_attributes_in_no_potential_are_uniform() -> None:
     model = random_problem(FIVE, [("c",)], 0, 1.0).model(12.0)
     np.testing.assert_allclose(model.marginal(["e", "a"]), np.full((3, 2), 2.0))
+
+
+AB = Domain({"a": 2, "b": 3})
+
+
+def over(sizes: dict[str, int], value: float = 0.0) -> Factor:
+    return Factor(Domain(sizes), np.full(tuple(sizes.values()), value))
+
+
+@pytest.mark.parametrize(
+    ("potentials", "message"),
+    [
+        ([over({"b": 3}), over({"a": 3})], r"potentials\[1\] over \('a',\) has 3 .* 2 values"),
+        ([over({"a": 2, "z": 2})], r"potentials\[0\] over \('a', 'z'\) .*unknown.*'z'"),
+        ([over({"a": 2}, np.nan)], r"potentials\[0\] over \('a',\) holds nan at the cell \(0,\)"),
+        ([over({"a": 2}, np.inf)], r"potentials\[0\] over \('a',\) holds inf"),
+        (
+            [over({"a": 2}), Factor(AB, [[0, 0, -np.inf], [0, np.inf, np.nan]])],
+            r"potentials\[1\] over \('a', 'b'\) holds inf at the cell \(1, 1\)",
+        ),
+        ([np.zeros(2)], r"potentials\[0\] must be a pgmkit Factor, got ndarray"),
+        (over({"a": 2}), "potentials must be a sequence of factors, got Factor"),
+        (
+            [over({"a": 2}), Factor(AB.project(["b"]), torch.zeros(3))],
+            r"potentials\[1\] over \('b',\) is torch.float32",
+        ),
+    ],
+)
+def test_potentials_that_do_not_fit_are_refused(potentials: Sequence[Factor], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        GraphicalModel(AB, potentials, 1.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("total", [0.0, -1.0, np.nan, np.inf, True, "10", None])
+def test_totals_that_are_no_number_of_records_are_refused(total: object) -> None:
+    with pytest.raises(InvalidInput, match="total must be a finite number above 0"):
+        GraphicalModel(AB, (), total)  # type: ignore[arg-type]
+
+
+def test_what_a_model_takes() -> None:
+    """Minus infinity, lists of factors, and any real number as the total."""
+    possible = Factor(AB.project(["b"]), [0.0, -np.inf, 0.0])
+    model = GraphicalModel(AB, [possible], np.int64(4))  # type: ignore[arg-type]
+    np.testing.assert_allclose(model.marginal(["b"]), [2.0, 0.0, 2.0])
+    assert isinstance(model.total, float) and model.potentials == (possible,)
+    with pytest.raises(InvalidInput, match="must be a pgmkit Domain"):
+        GraphicalModel({"a": 2}, (), 1.0)  # type: ignore[arg-type]

@@ -46,6 +46,7 @@ def test_draws_match_charges(run_it: object, settings: type, relation: str, delt
 
 
 def test_the_fit_reaches_answers_that_can_be_reached() -> None:
+    """The largest error is 0.08 counts, standard deviation 0.015."""
     columns = Columns(DATA.domain)
     truth = DATA.marginal(("sex", "income"))
     curator = Curator(DATA, Budget(1e4, 1e-7), neighbours="replace-one", seed=0)
@@ -57,17 +58,25 @@ def test_the_fit_reaches_answers_that_can_be_reached() -> None:
     from mechanisms.families.product_mixture import ProductMixtureModel
 
     model = ProductMixtureModel(DATA.domain, family.rows(fitted).double().numpy(), 3000)
-    np.testing.assert_allclose(model.marginal(("sex", "income")), truth, atol=8)
+    np.testing.assert_allclose(model.marginal(("sex", "income")), truth, atol=1)
 
 
 def test_softmax_learns_more_than_clamping() -> None:
-    tv = {}
-    for name in ("rap", "rap-softmax"):
-        release = run(name, DATA, PAIRS, 5.0, 1e-7, neighbours="replace-one", seed=0)
-        truth = DATA.marginals(PAIRS.cliques)
-        tables = release.model.marginals(PAIRS.cliques)
-        tv[name] = max(np.abs(truth[c] - tables[c]).max() for c in PAIRS.cliques)
-    assert tv["rap-softmax"] <= tv["rap"]
+    """The log of their errors' ratio is -0.93, standard deviation 0.15: of two seeds, 8.7 away."""
+    ratios = []
+    for seed in range(2):
+        errors = []
+        for kind in (RapSoftmax, Rap):
+            settings = kind(rows=200, steps=150, seed=seed)
+            options = {"neighbours": "replace-one", "seed": seed}
+            release = run(settings, DATA, PAIRS, 5.0, 1e-7, **options)
+            errors.append(total_variation(DATA, release.model, PAIRS))
+        ratios.append(math.log(errors[0] / errors[1]))
+    assert np.mean(ratios) < 0
+
+
+def test_softmax_learns_pairs() -> None:
+    """The ratio is 0.22, standard deviation 0.02: 26 away from the limit."""
     release = run("rap-softmax", DATA, PAIRS, 5.0, 1e-7, neighbours="replace-one", seed=0)
     independent = run("independent", DATA, PAIRS, 5.0, 1e-7, neighbours="replace-one", seed=0)
     learnt = total_variation(DATA, release.model, PAIRS)

@@ -16,9 +16,10 @@ from mechanisms.cli import main
 from mechanisms.curator import NEIGHBOURS, Curator
 from mechanisms.mwem_pgm import MwemPgm
 from mechanisms.noise import SeededNoise
+from mechanisms.plan import plan
 from mechanisms.registry import named, run_on
 from mechanisms.release import Release
-from mechanisms.workload import k_way
+from mechanisms.workload import WorkloadLike, k_way
 from pgmkit.dataset import Dataset
 from pgmkit.errors import InvalidInput
 from pgmkit.table import read_csv, write_csv
@@ -31,6 +32,16 @@ PUBLIC = census(150, seed=9).project(["sex", "work", "income"])
 def quick(name: str) -> Any:
     """The mechanism's settings; what would take long and is not about privacy is cut short."""
     return named(name, **({"pretrain_steps": 20} if name == "gem-pub" else {}))[1]
+
+
+def small(name: str) -> Any:
+    """Settings of a run that takes a blink, whatever it learns."""
+    options: dict[str, Any] = {}
+    if name.startswith("gem"):
+        options = {"rounds": 2, "hidden": (8,), "rows": 20, "noise_width": 4}
+    elif name == "mixture":
+        options = {"rows": 20, "steps": 30}
+    return named(name, **({"pretrain_steps": 20} if name == "gem-pub" else {}), **options)[1]
 
 
 def public(name: str) -> dict[str, Dataset]:
@@ -63,6 +74,39 @@ def test_every_mechanism_spends_its_budget_and_answers(
     assert not [x for x in reachable(release) if isinstance(x, Curator)]
     held = [x for x in reachable(release) if isinstance(x, Dataset)]
     assert not held
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_every_mechanism_takes_cliques_for_a_workload(name: str) -> None:
+    settings = small(name)
+
+    def released(workload: WorkloadLike, direct: bool = False) -> list[np.ndarray]:
+        if direct:
+            curator = Curator(DATA, Budget(1.0, 1e-6), neighbours="replace-one", seed=0)
+            function, _ = MECHANISMS[name].load()
+            release = function(curator, workload, settings, **public(name))
+        else:
+            chosen: Any = {"neighbours": "replace-one", "seed": 0, **public(name)}
+            release = run(settings, DATA, workload, 1.0, 1e-6, **chosen)
+        return list(release.model.marginals(PAIRS.cliques).values())
+
+    expected = released(PAIRS)
+    for found in (released([list(c) for c in PAIRS.cliques]), released(iter(PAIRS.cliques), True)):
+        for table, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(table, other, rtol=1e-9)
+    with pytest.raises(InvalidInput, match="unknown attribute 'age'"):
+        released([("sex", "age")])
+
+
+def test_a_plan_of_cliques_needs_their_domain() -> None:
+    options: dict[str, Any] = {"neighbours": "replace-one", "rows": 100}
+    expected = plan("mst", PAIRS, 1.0, 1e-6, **options)
+    found = plan("mst", iter(PAIRS.cliques), 1.0, 1e-6, domain=DATA.domain, **options)
+    assert (found.steps, found.noise) == (expected.steps, expected.noise)
+    with pytest.raises(InvalidInput, match="domain is missing.*list"):
+        plan("mst", list(PAIRS.cliques), 1.0, 1e-6, **options)
+    with pytest.raises(InvalidInput, match="another domain"):
+        plan("mst", PAIRS, 1.0, 1e-6, domain=PUBLIC.project(["sex", "work"]).domain, **options)
 
 
 @pytest.mark.parametrize("name", MECHANISMS)

@@ -69,6 +69,7 @@ def run(data: Any, schema: Schema = SCHEMA, **options: Any) -> TableRelease:
 
 
 def test_records_come_back_as_they_went_in_and_obey_the_constraints() -> None:
+    """The largest distance is 0.031, standard deviation 0.0085: 8 away from the limit."""
     frame = people()
     release = run(frame)
     records = release.sample(1500, seed=1)
@@ -175,16 +176,30 @@ def test_auto_goes_by_columns_budget_limits_and_public_records() -> None:
 
 
 def test_below_the_rule_only_single_columns_beat_pairs() -> None:
+    """Logs of the ratio: 0.25 of 100 rows, -0.59 of 4,000; standard deviations 0.07 and 0.05.
+
+    Of five seeds and of one: 7 away from 0, and 10.
+    """
     pairs = k_way(census(10).domain, 2)
-    for rows, better in [(300, "independent"), (20_000, "aim")]:
-        data = census(rows)
-        off = {
-            name: total_variation(
-                data, run_mechanism(name, data, pairs, 1.0, 1e-9, **REPLACED).model, pairs
+    for rows, seeds, below in [(100, 5, True), (4000, 1, False)]:
+        data, ratios = census(rows), []
+        for seed in range(seeds):
+            options = {"neighbours": "replace-one", "seed": seed}
+            aim, independent = (
+                total_variation(
+                    data, run_mechanism(name, data, pairs, 1.0, 1e-9, **options).model, pairs
+                )
+                for name in ("aim", "independent")
             )
-            for name in ("aim", "independent")
-        }
-        assert min(off, key=off.__getitem__) == better
+            ratios.append(math.log(aim / independent))
+        assert (np.mean(ratios) > 0) == below
+        choice = choose_mechanism(
+            Schema({name: Integer(0, n - 1) for name, n in data.domain.sizes.items()}),
+            pairs,
+            Budget(1.0, 1e-9),
+            rows=rows,
+        )
+        assert choice.name == ("independent" if below else "aim")
 
 
 def test_public_records_may_lack_columns() -> None:
@@ -201,6 +216,7 @@ def test_public_records_may_lack_columns() -> None:
 
 @pytest.mark.parametrize(("rows", "mechanism"), [(60, "independent"), (2000, "aim")])
 def test_auto_pays_for_a_private_number_of_rows(rows: int, mechanism: str) -> None:
+    """The choice turns at 238 rows, the noise of the number is 24: 7 away from it or more."""
     release = run(people(rows), OPEN, mechanism="auto")
     assert release.mechanism == mechanism
     first, *rest = release.ledger.entries
@@ -214,13 +230,16 @@ def test_auto_pays_for_a_private_number_of_rows(rows: int, mechanism: str) -> No
 
 
 def test_auto_says_why_and_targets_weigh_more() -> None:
-    release = run(people(300), mechanism="auto")
+    release = run(people(2000), mechanism="auto")
     assert release.mechanism == "aim" and "columns" in release.reason
     domain = SCHEMA.domain
     workload = table_workload(domain, 2, "married")
     weights = dict(zip(workload.cliques, workload.weights, strict=True))
     assert weights["age", "sex"] == 1.0 and weights["age", "married"] == 4.0
     assert weights["age", "sex", "married"] == 4.0
+    asked = (list(clique) for clique in [("age", "sex"), ("married",)])
+    assert table_workload(domain, asked, None).cliques == (("age", "sex"), ("married",))
+    assert table_workload(domain, workload, None) is workload
 
 
 @pytest.mark.parametrize(
@@ -229,6 +248,8 @@ def test_auto_says_why_and_targets_weigh_more() -> None:
         ({"target": "wages"}, "no column"),
         ({"workload": 0}, "k must be"),
         ({"workload": [("age", "x")]}, "'x'"),
+        ({"workload": "age"}, "sequence of cliques, got 'age'"),
+        ({"workload": 2.5}, "sequence of cliques, got 2.5"),
         ({"mechanism": "mixture"}, "cannot hold"),
         ({"mechanism": "magic"}, "known are"),
         ({"settings": {"speed": 1}}, "no setting"),

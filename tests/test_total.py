@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from chance import assert_mean, assert_stddev
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -103,8 +104,8 @@ def test_the_estimate_is_unbiased_with_the_stated_stddev() -> None:
         ]
         estimate = estimate_total(noisy)
         errors.append(estimate.value - 1000)
-    assert abs(np.mean(errors)) < 5 * estimate.stddev / draws**0.5
-    assert np.std(errors) == pytest.approx(estimate.stddev, rel=0.06)
+    assert_mean(errors, 0)
+    assert_stddev(np.std(errors), estimate.stddev, draws)
 
 
 @pytest.mark.parametrize(

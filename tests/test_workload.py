@@ -49,6 +49,8 @@ def test_closure_is_every_subset_once() -> None:
         ([("a", "x")], None, "unknown attribute 'x'"),
         ([("a", "a")], None, "twice"),
         (["ab"], None, "string"),
+        ("ab", None, "sequence of cliques, got 'ab'"),
+        (2, None, "sequence of cliques, got 2"),
         ([("a", "b"), ("b", "a")], None, "twice"),
         ([("a",)], [0.0], "above 0"),
         ([("a",)], [-1.0], "above 0"),
@@ -61,3 +63,13 @@ def test_bad_workloads_are_refused(
 ) -> None:
     with pytest.raises(InvalidInput, match=message):
         Workload(DOMAIN, cliques, weights)
+
+
+def test_cliques_stand_for_a_workload() -> None:
+    cliques = [("a",), ("b", "a")]
+    weighted = Workload(DOMAIN, cliques, [1.0, 2.0])
+    assert Workload.over(DOMAIN, weighted) is weighted
+    for like in (cliques, tuple(cliques), map(list, cliques), (iter(c) for c in cliques)):
+        assert Workload.over(DOMAIN, like) == Workload(DOMAIN, cliques)
+    with pytest.raises(InvalidInput, match="another domain"):
+        Workload.over(Domain({"a": 2}), weighted)

@@ -107,7 +107,8 @@ def _sum_out(
     """Keep or sum out one attribute after the other; cliques that agree share the work."""
     if len(wanted) == 1:
         summed = tuple(i for i, name in enumerate(names) if name not in wanted[0])
-        found[wanted[0]] = table.sum(axis=summed)
+        # The sum over all axes is a scalar, not an array.
+        found[wanted[0]] = np.asarray(table.sum(axis=summed))
         return
     first, rest = undecided[0], undecided[1:]
     kept = [clique for clique in wanted if first in clique]

@@ -127,7 +127,11 @@ class ProductAnswers:
             )
         }
         self._groups: dict[Clique, list[tuple[Clique, Clique]]] = {}
+        self._total = False
         for clique in cliques:
+            if not clique:
+                self._total = True
+                continue
             ordered = tuple(sorted(clique, key=rank.__getitem__))
             self._groups.setdefault(ordered[:-1], []).append((clique, ordered))
 
@@ -137,12 +141,9 @@ class ProductAnswers:
         """The marginals (fractions) of each clique; rows are K x width, shares equal or given."""
         if shares is None:
             shares = rows.new_full((len(rows),), 1 / len(rows))
-        tables: dict[Clique, torch.Tensor] = {}
+        tables: dict[Clique, torch.Tensor] = {(): shares.sum()} if self._total else {}
         for prefix, group in self._groups.items():
-            lasts = [ordered[-1] for _, ordered in group if ordered]
-            if not lasts:
-                tables[()] = rows.new_tensor(1.0)
-                continue
+            lasts = [ordered[-1] for _, ordered in group]
             right = torch.cat([rows[:, self._columns.of(name)] for name in lasts], dim=1)
             product = self._left(rows, shares, prefix).t() @ right
             sizes = [self._columns.domain.sizes[name] for name in lasts]
@@ -231,7 +232,7 @@ class ProductMixtureModel:
         checked = [self.domain.clique(clique) for clique in cliques]
         rows, shares = (torch.from_numpy(np.array(a)) for a in (self.rows, self.shares))
         tables = ProductAnswers(self._columns, checked)(rows, shares)
-        return {clique: tables[clique].numpy() * self.total for clique in checked}
+        return {clique: np.asarray(tables[clique].numpy() * self.total) for clique in checked}
 
     @overload
     def answer(self, query: FactoredQuery) -> Array: ...
@@ -260,7 +261,7 @@ class ProductMixtureModel:
                 left = (left[:, :, None] * part[:, None, :]).reshape(len(rows), -1)
             last = parts[-1] if parts else np.ones((len(rows), 1))
             total += (left.T @ last).ravel()
-        return (total * self.total).reshape(query.shape)
+        return (total * self.total).reshape(query.answer_shape)
 
     def sample(self, n: int, rng: np.random.Generator) -> Dataset:
         """`n` records: every row gets its share, rounded at random, order shuffled.

@@ -56,11 +56,13 @@ class TablesModel:
         }
 
     def marginal(self, attrs: Iterable[str]) -> Array:
-        """The marginal over `attrs` in counts, axes in their order.
+        """The marginal over `attrs` in counts, axes in their order; of no attributes, the total.
 
         Raises InvalidInput where no table holds all of `attrs`.
         """
         clique = self.domain.clique(attrs)
+        if not clique:
+            return np.array(self.total)
         held = next((each for each in self.tables if set(clique) <= set(each)), None)
         if held is None:
             raise InvalidInput(
@@ -97,7 +99,9 @@ class TablesModel:
             return [self.answer(each) for each in query]
         query.check(self.domain)
         product = Kronecker([query.factors[name] for name in query.attributes])
-        return product.matvec(self.marginal(query.attributes).reshape(-1)).reshape(query.shape)
+        return product.matvec(self.marginal(query.attributes).reshape(-1)).reshape(
+            query.answer_shape
+        )
 
     def sample(self, n: int, rng: np.random.Generator) -> Dataset:
         """Refused with InvalidInput: separate tables are no distribution over whole records."""

@@ -73,7 +73,8 @@ def estimate(
     Args:
         domain: the attributes.
         measurements: noisy linear views of marginals, in counts; those of the empty clique only
-            inform the total. With a callable loss their cliques alone are used.
+            inform the total. With a callable loss their cliques alone are used. Where no attribute
+            is measured the model is uniform over what ``zeros`` leave possible.
         total: number of records; estimated from the measurements (``estimate_total``) when None.
         zeros: combinations of values that cannot occur (``pgmkit.Zeros``); the model gives them
             probability zero, and their cliques count as measured ones for its size.
@@ -114,7 +115,8 @@ def estimate(
     used = [m for m in request.measurements if m.clique]
     total = request.known_total()
     impossible = check_zeros(domain, zeros)
-    cliques = _maximal(domain, [m.clique for m in used] + [z.clique for z in impossible])
+    # Where nothing is measured, one cell of no attribute stands for the uniform model.
+    cliques = _maximal(domain, [m.clique for m in used] + [z.clique for z in impossible] + [()])
     inference = BeliefPropagation(
         domain,
         cliques,
@@ -131,7 +133,9 @@ def estimate(
             problem, tolerance=tolerance, max_seconds=max_seconds, report=report, started=started
         )
         start = _start(problem, monitor, used, request, impossible, warm_start)
-        point = _minimise(problem, start, monitor, method)
+        point = (
+            _minimise(problem, start, monitor, method) if used else _unmeasured(problem, monitor)
+        )
     logger.info("estimated in %d iterations: %s", monitor.iterations, monitor.stopped)
     return GraphicalModel(
         domain=domain,
@@ -140,6 +144,7 @@ def estimate(
             for clique, table in zip(
                 cliques, inference.layout.split(inference.masked(point.potentials)), strict=True
             )
+            if clique
         ),
         total=total,
         loss=monitor.best_loss,
@@ -180,10 +185,12 @@ class _Request:
             raise InvalidInput(
                 f"max_seconds ({max_seconds}) must be above 0, or None for no limit."
             )
-        if not any(m.clique for m in self.measurements):
+
+        if callable(self.loss) and not any(m.clique for m in self.measurements):
             raise InvalidInput(
-                "measurements holds no measurement of an attribute; pass at least one, for example "
-                f"Measurement({self.domain.attributes[:1]!r}, values, stddev)."
+                "loss is a callable of the measured marginals, but measurements holds no "
+                "measurement of an attribute; pass one for each clique that the loss uses, for "
+                f"example Measurement({self.domain.attributes[:1]!r}, values, stddev)."
             )
 
     def known_total(self) -> float:
@@ -285,6 +292,15 @@ def _fold(problem: Problem, domain: Domain, model: GraphicalModel) -> torch.Tens
         values = values.masked_fill(values.isneginf(), 0.0)
         tables[places[0]].add_(Factor(factor.domain, values).expand(held).values)
     return flat
+
+
+def _unmeasured(problem: Problem, monitor: Monitor) -> Point:
+    """Nothing to fit: the flat potentials, whatever the start."""
+    point = problem.point(_flat(problem, []))
+    loss = problem.loss.value(point.marginals)
+    monitor.raise_bound(loss)
+    monitor.saw(point, loss)
+    return point
 
 
 def _minimise(problem: Problem, start: Point, monitor: Monitor, name: str) -> Point:

@@ -134,13 +134,16 @@ class Uncertainty:
         self, function: Callable[[GraphicalModel], Any], nonnegative: bool, level: float
     ) -> Interval:
         estimate = np.asarray(function(self.model), dtype=np.float64)
-        drawn = np.stack([np.asarray(function(r), dtype=np.float64) for r in self._reused()])
+        # Flat: an answer may have as many axes as an array can.
+        drawn = np.stack([np.ravel(function(r)).astype(np.float64) for r in self._reused()])
         # Around the model's answer, not around the replicates' mean: the bias that the bounds
         # of counts cause counts as error.
-        stddev = np.sqrt(((drawn - estimate) ** 2).mean(axis=0))
+        spread = np.sqrt(((drawn - estimate.reshape(-1)) ** 2).mean(axis=0))
+        stddev = spread.reshape(estimate.shape)
         reach = float(student.ppf((1 + level) / 2, len(drawn))) * stddev
         low = np.maximum(estimate - reach, 0.0) if nonnegative else estimate - reach
-        return Interval(estimate, stddev, low, estimate + reach, level, "bootstrap")
+        high = estimate + reach
+        return Interval(estimate, stddev, np.asarray(low), np.asarray(high), level, "bootstrap")
 
     def _reused(self) -> Iterable[GraphicalModel]:
         size = 2 * self.model.tree.bytes(8) * self._count
@@ -227,8 +230,8 @@ def _closed_form(estimate: Array, answer: Answer, level: float) -> Interval:
     return Interval(
         estimate,
         answer.stddev.reshape(shape),
-        np.minimum(low.reshape(shape), estimate),
-        np.maximum(high.reshape(shape), estimate),
+        np.asarray(np.minimum(low.reshape(shape), estimate)),
+        np.asarray(np.maximum(high.reshape(shape), estimate)),
         level,
         "closed form",
     )
@@ -289,11 +292,6 @@ def _checked(model: Any, measurements: Any) -> list[Measurement]:
             "Uncertainty.statistic"
         )
     known = [measurements] if isinstance(measurements, Measurement) else list(measurements)
-    if not any(isinstance(m, Measurement) and m.clique for m in known):
-        raise InvalidInput(
-            "measurements holds no measurement of an attribute; pass all that the model was "
-            "estimated from"
-        )
     for m in known:
         if not isinstance(m, Measurement):
             raise InvalidInput(
@@ -301,7 +299,7 @@ def _checked(model: Any, measurements: Any) -> list[Measurement]:
                 "Measurement(clique, values, stddev)"
             )
         m.check(model.domain)
-        if not any(set(m.clique) <= set(clique) for clique in model.cliques):
+        if m.clique and not any(set(m.clique) <= set(clique) for clique in model.cliques):
             raise InvalidInput(
                 f"the model has no clique that contains the measured {m.clique!r}, so it was not "
                 "estimated from this measurement; pass the model's own measurements"

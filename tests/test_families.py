@@ -1,0 +1,118 @@
+"""What every class that gives marginals has in common, one table of them all."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+import narwhals as nw
+import numpy as np
+import polars
+import pytest
+
+from mechanisms.baselines import Independent
+from mechanisms.families.histogram import FullDomain, HistogramModel, PublicSupport
+from mechanisms.families.product_mixture import ProductMixtureModel, RelaxedRowsModel
+from mechanisms.families.tables import TablesModel
+from mechanisms.registry import MECHANISMS, run
+from mechanisms.release import Release
+from mechanisms.synthesis import synthesize
+from pgmkit import Dataset, Domain, Factor, GraphicalModel
+from pgmkit.pushdown import FrameCounts
+from pgmkit.schema import Integer, Schema
+
+DOMAIN = Domain({"a": 2, "b": 3, "c": 1})
+JOINT = np.array([[[4.0], [0.0], [2.0]], [[1.0], [5.0], [0.0]]])
+"""Counts of 12 records."""
+CODES = np.repeat(np.argwhere(JOINT >= 0), JOINT.ravel().astype(int), axis=0)
+DATA = Dataset(DOMAIN, dict(zip(DOMAIN, CODES.T, strict=True)))
+SCHEMA = Schema({name: Integer(0, size - 1) for name, size in DOMAIN.sizes.items()})
+
+
+class Tabulating(Protocol):
+    def marginal(self, attrs: Iterable[str]) -> np.ndarray: ...
+    def marginals(self, cliques: Iterable[Iterable[str]]) -> Mapping[Any, np.ndarray]: ...
+
+
+def lazy_counts() -> Tabulating:
+    return FrameCounts(nw.from_native(polars.LazyFrame(dict(DATA.columns))), SCHEMA)
+
+
+def rows() -> np.ndarray:
+    """One row for each record: its codes, one-hot."""
+    columns = [np.eye(size)[DATA.columns[name]] for name, size in DOMAIN.sizes.items()]
+    return np.concatenate(columns, axis=1)
+
+
+def histogram_of_records() -> HistogramModel:
+    support, counts = PublicSupport.of(DATA)
+    return HistogramModel(support, counts, 12)
+
+
+def logs() -> Factor:
+    with np.errstate(divide="ignore"):
+        return Factor(DOMAIN, np.log(JOINT))
+
+
+FAMILIES: dict[str, Callable[[], Tabulating]] = {
+    "records": lambda: DATA,
+    "records in an engine": lazy_counts,
+    "graphical": lambda: GraphicalModel(DOMAIN, (logs(),), 12),
+    "histogram": lambda: HistogramModel(FullDomain(DOMAIN), JOINT, 12),
+    "histogram of records": histogram_of_records,
+    "product mixture": lambda: ProductMixtureModel(DOMAIN, rows(), 12),
+    "shares": lambda: ProductMixtureModel(DOMAIN, rows(), 12, np.full(12, 3.0)),
+    "relaxed rows": lambda: RelaxedRowsModel(DOMAIN, rows(), 12),
+    "tables": lambda: TablesModel(DOMAIN, {tuple(DOMAIN): JOINT}, 12),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "asked",
+    [
+        [()],
+        [(), ("a",)],
+        [("b",), ()],
+        [(), ()],
+        [("b", "a"), (), ("c",), ("a", "b"), ("c", "b", "a")],
+        [],
+    ],
+)
+def test_marginals_with_the_empty_clique(family: str, asked: list[tuple[str, ...]]) -> None:
+    model = FAMILIES[family]()
+    found = model.marginals(asked)
+    assert list(found) == list(dict.fromkeys(asked))
+    for clique, table in found.items():
+        kept = [name for name in DOMAIN if name in clique]
+        axes = tuple(i for i, name in enumerate(DOMAIN) if name not in clique)
+        expected = JOINT.sum(axis=axes).transpose([kept.index(name) for name in clique])
+        for each in (table, model.marginal(list(clique))):
+            assert isinstance(each, np.ndarray) and each.shape == DOMAIN.shape(clique)
+            np.testing.assert_allclose(each, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_the_total_of_tables_that_disagree_is_the_stated_one() -> None:
+    model = TablesModel(DOMAIN, {("a",): [5.0, 6.0], ("b",): [9.0, 9.0, 9.0]}, 12.0)
+    assert model.marginals([(), ("a",)])[()].tolist() == 12.0
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_every_released_model_knows_its_total(name: str) -> None:
+    small: dict[str, Any] = {"rounds": 1} if name.startswith(("gem", "rap")) else {}
+    small |= {"hidden": (4,)} if name.startswith("gem") else {}
+    small |= {"pretrain_steps": 5} if name == "gem-pub" else {}
+    small |= {"steps": 30} if name == "mixture" else {}
+    settings = MECHANISMS[name].load()[1](**small)
+    public = {"public": DATA} if MECHANISMS[name].public else {}
+    release = run(settings, DATA, [("a", "b")], 1.0, 1e-6, neighbours="replace-one", **public)
+    for table in (release.model.marginal(()), *release.model.marginals([("b",), ()]).values()):
+        assert isinstance(table, np.ndarray)
+    assert release.model.marginals([()])[()] == pytest.approx(12.0, rel=1e-6)
+
+
+def test_a_release_with_a_schema() -> None:
+    release = synthesize(
+        DATA, SCHEMA, epsilon=1.0, delta=1e-6, neighbours="replace-one", mechanism="independent"
+    )
+    assert isinstance(release.release, Release) and release.settings == Independent()
+    assert release.model.marginals([()])[()] == pytest.approx(12.0)
+    assert release.table().columns["count"] == pytest.approx([12.0])

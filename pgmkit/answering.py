@@ -22,9 +22,6 @@ from pgmkit.errors import ModelTooLarge
 from pgmkit.matrix import as_dense
 from pgmkit.queries import FactoredQuery
 
-_BATCH_AXIS = ""
-"""No attribute has this name."""
-
 
 def answers(
     domain: Domain,
@@ -60,9 +57,9 @@ def _answer_alike(
     like = factors[0][1]
     inputs = [clique for clique, _ in factors]
     tensors = [table for _, table in factors]
-    sizes = {**domain.sizes, _BATCH_AXIS: len(queries)}
     prefix = _answer_prefix(domain)
-    batch: Clique = (_BATCH_AXIS,) if len(queries) > 1 else ()
+    sizes = {**domain.sizes, prefix: len(queries)}
+    batch: Clique = (prefix,) if len(queries) > 1 else ()
     output = batch
     for name in queries[0].attributes:
         matrices = np.stack([np.asarray(as_dense(query.factors[name])) for query in queries])
@@ -94,5 +91,5 @@ def _answer_alike(
 
 
 def _answer_prefix(domain: Domain) -> str:
-    """What makes the name of no attribute from that of any: more ``>`` than any begins with."""
+    """Before any attribute's name, or by itself, no attribute's name: it begins with more ``>``."""
     return ">" * (1 + max(len(name) - len(name.lstrip(">")) for name in domain))

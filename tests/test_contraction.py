@@ -308,15 +308,15 @@ def check_tropical_adjoints(sizes: dict[str, int], inputs: list[Clique], tables:
 def check_batch(
     sizes: dict[str, int], inputs: list[Clique], output: Clique, rng: random.Random
 ) -> None:
-    """Several contractions as one: an axis "" that some inputs and the output have in front."""
-    together = sizes | {"": rng.randint(2, 4)}
-    batched = [("", *axes) if rng.random() < 0.5 else axes for axes in inputs]
-    batched[0] = ("", *inputs[0])
+    "*""Several contractions as one: an axis "*" that some inputs and the output have in front."*""
+    together = sizes | {"*": rng.randint(2, 4)}
+    batched = [("*", *axes) if rng.random() < 0.5 else axes for axes in inputs]
+    batched[0] = ("*", *inputs[0])
     tables = draw_tables(rng, together, batched)
-    found = contract(plan(batched, ("", *output), together), tensors(tables), LINEAR)
-    for place in range(together[""]):
+    found = contract(plan(batched, ("*", *output), together), tensors(tables), LINEAR)
+    for place in range(together["*"]):
         one = [
-            t[place] if axes[:1] == ("",) else t for t, axes in zip(tables, batched, strict=True)
+            t[place] if axes[:1] == ("*",) else t for t, axes in zip(tables, batched, strict=True)
         ]
         size = theirs([np.abs(table) for table in one], inputs, output, sizes)
         agree(found[place], theirs(one, inputs, output, sizes), size, "batch")

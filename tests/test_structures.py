@@ -102,10 +102,12 @@ def product_in_another_order(patch: Patch) -> None:
 
 
 def groups_gathered_backwards(patch: Patch) -> None:
-    usual = MessagePassing._positions
-    patch.setattr(
-        MessagePassing, "_positions", lambda self, value, order: usual(self, value, order[::-1])
-    )
+    usual = MessagePassing._operand
+
+    def operand(self: MessagePassing, values: list, orders: list, shape: tuple) -> object:
+        return usual(self, values, [order[::-1] for order in orders], shape)
+
+    patch.setattr(MessagePassing, "_operand", operand)
 
 
 def adjoints_swapped(patch: Patch) -> None:

@@ -5,7 +5,7 @@ One proximal step solves
     minimise  L(mu) + D(p, p_k) / eta   over all distributions p of the total,
 
 D the total times the Kullback-Leibler divergence. Its dual has one multiplier u for each measured
-value, and the model has the potentials theta_k - eta Q'u: a pass of inference gives the dual's value
+value, and the model has the potentials theta_k - eta Q'u: a pass gives the dual's value
 and gradient. L-BFGS-B solves it in multipliers scaled by the diagonal of the dual's Hessian, which
 takes the noise scales and the sizes of the cells out of its conditioning. With growing eta the
 multipliers' own lower bound of the loss closes in on it, where cuts at the models seen stay loose.

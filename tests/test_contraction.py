@@ -308,7 +308,7 @@ def check_tropical_adjoints(sizes: dict[str, int], inputs: list[Clique], tables:
 def check_batch(
     sizes: dict[str, int], inputs: list[Clique], output: Clique, rng: random.Random
 ) -> None:
-    "*""Several contractions as one: an axis "*" that some inputs and the output have in front."*""
+    """Several contractions as one: an axis "*" that some inputs and the output have in front."""
     together = sizes | {"*": rng.randint(2, 4)}
     batched = [("*", *axes) if rng.random() < 0.5 else axes for axes in inputs]
     batched[0] = ("*", *inputs[0])

@@ -1,8 +1,8 @@
 """A certified lower bound of the optimum from a cut of the loss, by MAP inference.
 
 If ``offset + <gradient, mu>`` nowhere exceeds the loss, its minimum over the marginal polytope
-bounds the optimum from below, and that minimum is attained at a single record: min-sum on the same contraction
-plan. With the cut at the iterate this is the Frank-Wolfe gap (Jaggi, 2013).
+bounds the optimum from below, and that minimum is attained at a single record: min-sum on the same
+contraction plan. With the cut at the iterate this is the Frank-Wolfe gap (Jaggi, 2013).
 """
 
 from __future__ import annotations

@@ -206,6 +206,18 @@ class BeliefPropagation:
                     shared.setdefault(name, []).append((i, others, shape))
         return {name: places for name, places in shared.items() if len(places) > 1}
 
+    def log_partition(self, potentials: torch.Tensor) -> float:
+        """The log partition function alone: a pass without its way back. Minus infinity where
+        nothing is possible.
+        """
+        potentials = self.masked(potentials)
+        peaks = self._peaks(potentials)
+        found = self._forward(potentials, peaks)
+        if found is not None:
+            return log(found[0]) + found[1] + float(peaks.sum())
+        tables = self.layout.split(potentials - peaks[self._clique_of_cell])
+        return float(contract(self.plan, tables, LOG)) + float(peaks.sum())
+
     def maximum(self, scores: torch.Tensor) -> float:
         """The largest sum of scores over all joint configurations (max-product, no argument)."""
         return float(contract(self.plan, self.layout.split(self.masked(scores)), MAX))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -27,6 +28,7 @@ from pgmkit.files import atomic_writer
 from pgmkit.junction_tree import JunctionTree, check_fits, junction_tree
 from pgmkit.queries import FactoredQuery
 from pgmkit.sampling import sample
+from pgmkit.self_check import checked_marginals
 
 FORMAT_VERSION = 1
 MEMORY_LIMIT = 4 << 30
@@ -254,8 +256,8 @@ class GraphicalModel:
     @cached_property
     def _clique_marginals(self) -> tuple[list[torch.Tensor], float]:
         """Counts over the potentials' cliques, and the whole domain's log partition function."""
-        with self._inference.session():
-            flat, log_partition = self._inference.marginals(self._flat, self.total)
+        started = time.perf_counter()
+        flat, log_partition = checked_marginals(self._inference, self._flat, self.total, started)
         free = [name for name in self.domain if not any(name in c for c in self.cliques)]
         return self._inference.layout.split(flat), log_partition + float(
             sum(np.log(self.domain.sizes[name]) for name in free)
@@ -279,6 +281,7 @@ class GraphicalModel:
     def _beliefs(self) -> list[torch.Tensor]:
         """The marginals of the junction tree's cliques, in counts."""
         check_fits(self.tree, MEMORY_LIMIT)
+        started = time.perf_counter()
         like = self._factors[0].values
         inference = BeliefPropagation(
             self.domain, self.tree.cliques, device=like.device, dtype=like.dtype
@@ -289,8 +292,8 @@ class GraphicalModel:
             place = self.tree.holds(factor.domain.attributes)
             assert place is not None
             tables[place].add_(factor.expand(self.domain.project(self.tree.cliques[place])).values)
-        with inference.session():
-            return inference.layout.split(inference.marginals(flat, self.total)[0])
+        found = checked_marginals(inference, flat, self.total, started)[0]
+        return inference.layout.split(found)
 
     @cached_property
     def _conditionals(self) -> list[tuple[Clique, torch.Tensor]]:

@@ -28,6 +28,7 @@ from pgmkit.factor import Factor
 from pgmkit.losses import CallableLoss, Loss, Penalty, Squared, make_loss
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
+from pgmkit.self_check import check
 from pgmkit.total import estimate_total
 from pgmkit.zeros import Zeros, check_zeros
 
@@ -135,6 +136,14 @@ def estimate(
         start = _start(problem, monitor, used, request, impossible, warm_start)
         point = (
             _minimise(problem, start, monitor, method) if used else _unmeasured(problem, monitor)
+        )
+        check(
+            inference,
+            point.potentials,
+            point.marginals,
+            point.log_partition,
+            total=total,
+            started=started,
         )
     logger.info("estimated in %d iterations: %s", monitor.iterations, monitor.stopped)
     return GraphicalModel(

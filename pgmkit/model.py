@@ -257,7 +257,9 @@ class GraphicalModel:
     def _clique_marginals(self) -> tuple[list[torch.Tensor], float]:
         """Counts over the potentials' cliques, and the whole domain's log partition function."""
         started = time.perf_counter()
-        flat, log_partition = checked_marginals(self._inference, self._flat, self.total, started)
+        flat, log_partition = checked_marginals(
+            self._inference, self._flat, self.total, started, self._factors
+        )
         free = [name for name in self.domain if not any(name in c for c in self.cliques)]
         return self._inference.layout.split(flat), log_partition + float(
             sum(np.log(self.domain.sizes[name]) for name in free)
@@ -292,7 +294,7 @@ class GraphicalModel:
             place = self.tree.holds(factor.domain.attributes)
             assert place is not None
             tables[place].add_(factor.expand(self.domain.project(self.tree.cliques[place])).values)
-        found = checked_marginals(inference, flat, self.total, started)[0]
+        found, _ = checked_marginals(inference, flat, self.total, started, self._factors)
         return inference.layout.split(found)
 
     @cached_property

@@ -9,7 +9,8 @@ them. All tables must sum to the total, and agree on the attributes that they sh
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import inf, isinf, log, prod
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,8 @@ from pgmkit.domain import Clique
 from pgmkit.errors import NumericalFailure
 
 if TYPE_CHECKING:
-    from pgmkit.belief_propagation import BeliefPropagation
+    from pgmkit.belief_propagation import BeliefPropagation, Layout
+    from pgmkit.factor import Factor
 
 __all__ = ["check", "checked_marginals"]
 
@@ -33,19 +35,29 @@ SHARE, LEAST = 0.1, 5e-3
 
 _STEP_SECONDS, _CELL_SECONDS = 2e-5, 3e-8
 """What summing out one attribute takes, and each cell on the way, on a slow machine."""
-_COMPARISON_SECONDS = 1.5e-5
+_MOST_CELLS = 6
+"""Cells looked at beside the first, as long as there is time."""
+_UNLIKELY = 1e-6
 _CLOSE, _CLOSE_BY_SIZE = 2e7, 1e3
 """Rounding allowed, in units of the format's epsilon: of a logarithm near zero, and for each unit
 of the potentials' size. Defects are off by a hundredth and more."""
 
 
 def checked_marginals(
-    inference: BeliefPropagation, potentials: torch.Tensor, total: float, started: float
+    inference: BeliefPropagation,
+    potentials: torch.Tensor,
+    total: float,
+    started: float,
+    factors: Sequence[Factor],
 ) -> tuple[torch.Tensor, float]:
-    """Marginals and the log partition function, as ``inference.marginals`` gives them, checked."""
+    """Marginals and the log partition function, as ``inference.marginals`` gives them, checked.
+
+    ``factors`` are what the potentials were made of.
+    """
     with inference.session():
         marginals, log_partition = inference.marginals(potentials, total)
-        check(inference, potentials, marginals, log_partition, total=total, started=started)
+        tables = [(f.domain.attributes, _array(f.values)) for f in factors]
+        check(inference, potentials, marginals, log_partition, tables, total=total, started=started)
     return marginals, log_partition
 
 
@@ -54,6 +66,7 @@ def check(
     potentials: torch.Tensor,
     marginals: torch.Tensor,
     log_partition: float,
+    tables: Sequence[Table] | None = None,
     *,
     total: float,
     started: float,
@@ -61,42 +74,60 @@ def check(
     """Raise NumericalFailure where a pass of inference contradicts itself or the second opinion.
 
     ``potentials`` and ``marginals`` (in units of ``total``) are flat; ``log_partition`` is over the
-    cliques' attributes. ``started`` is the ``time.perf_counter()`` at which inference began; the
-    check takes a tenth of the time since then, or a few milliseconds.
+    cliques' attributes. ``tables`` are the factors that the potentials stand for, where these were
+    put together from others. ``started`` is the ``time.perf_counter()`` at which inference began;
+    the check takes a tenth of the time since then, or a few milliseconds.
     """
     seconds = max(LEAST, SHARE * (time.perf_counter() - started))
     epsilon = float(torch.finfo(inference.dtype).eps)
-    logs = _array(inference.masked(potentials))
     found = _array(marginals) / total
     _check_tables(inference, found, 1e6 * epsilon, seconds / 4)
     layout = inference.layout
-    tables = [
-        (clique, logs[s].reshape(shape))
-        for clique, s, shape in zip(layout.cliques, layout.slices, layout.shapes, strict=True)
-    ]
-    sizes = dict(layout.domain.sizes)
-    order = inference.plan.elimination
-    place = max(range(len(tables)), key=lambda i: tables[i][1].size)
-    clique, shape = layout.cliques[place], layout.shapes[place]
-    cell = int(found[layout.slices[place]].argmax())
-    values = (int(v) for v in np.unravel_index(cell, shape))
-    evidence = dict(zip(clique, values, strict=True))
-    more = _further_evidence(tables, order, sizes, evidence, seconds)
-    if more:
-        evidence |= more
-        theirs = inference.log_partition(_restricted(inference, potentials, evidence))
-    else:
-        theirs = log_partition + log(found[layout.slices[place].start + cell])
-    mine = _log_partition([_slice(table, evidence) for table in tables], order, sizes)
-    size = sum(_size(table) for _, table in tables)
-    allowed = epsilon * (_CLOSE + _CLOSE_BY_SIZE * size)
-    if not (abs(mine - theirs) <= allowed or (isinf(mine) and mine == theirs)):
-        raise NumericalFailure(
-            f"inference contradicts a second computation: the logarithm of the sum over all "
-            f"records with {evidence!r} is {theirs!r} by one and {mine!r} by the other, where "
-            f"{allowed:.2g} is what rounding may explain. Nothing computed from these "
-            f"{len(tables)} cliques can be trusted; please report them."
-        )
+    if tables is None:
+        own = layout.split(inference.masked(potentials))
+        tables = [(clique, _array(t)) for clique, t in zip(layout.cliques, own, strict=True)]
+    opinion = _Opinion(tables, inference.plan.elimination, dict(layout.domain.sizes))
+    slack = epsilon * (_CLOSE + _CLOSE_BY_SIZE * sum(_size(table) for _, table in tables))
+    deadline = time.perf_counter() + seconds
+    for number, (evidence, share) in enumerate(_places(layout, found)):
+        more = opinion.further_evidence(evidence, seconds)
+        if more and number:
+            return
+        if more:
+            evidence = {**evidence, **more}
+            theirs = inference.log_partition(_restricted(inference, potentials, evidence))
+        else:
+            theirs = log_partition + log(share)
+        mine = opinion.log_partition(evidence)
+        if not (abs(mine - theirs) <= slack or (isinf(mine) and mine == theirs)):
+            raise NumericalFailure(
+                f"inference contradicts a second computation: the logarithm of the sum over all "
+                f"records with {evidence!r} is {theirs!r} by one and {mine!r} by the other, where "
+                f"{slack:.2g} is what rounding may explain. Nothing computed from these "
+                f"{len(tables)} cliques can be trusted; please report them."
+            )
+        if time.perf_counter() > deadline:
+            return
+
+
+def _places(layout: Layout, found: Array) -> Iterator[tuple[dict[str, int], float]]:
+    """Evidence and its probability as inference found it: the likeliest cell of the largest clique,
+    nothing at all, and likely cells of any cliques.
+    """
+    rng = np.random.default_rng(0)  # which cells are looked at decides nothing else
+
+    def cell_of(place: int, likely: bool) -> tuple[dict[str, int], float]:
+        table = found[layout.slices[place]]
+        possible = () if likely else np.flatnonzero(table >= min(_UNLIKELY, table.mean()))
+        cell = int(table.argmax()) if likely else int(rng.choice(possible))
+        values = (int(v) for v in np.unravel_index(cell, layout.shapes[place]))
+        return dict(zip(layout.cliques[place], values, strict=True)), float(table[cell])
+
+    count = len(layout.cliques)
+    yield cell_of(max(range(count), key=lambda i: prod(layout.shapes[i])), likely=True)
+    yield {}, 1.0
+    for place in rng.integers(count, size=_MOST_CELLS):
+        yield cell_of(int(place), likely=bool(rng.random() < 0.5))
 
 
 def _check_tables(
@@ -126,56 +157,86 @@ def _check_tables(
                 )
 
 
-def _further_evidence(
-    tables: Sequence[Table],
-    order: Sequence[str],
-    sizes: Mapping[str, int],
-    evidence: Mapping[str, int],
-    seconds: float,
-) -> dict[str, int]:
-    """Values to hold fixed beside ``evidence`` so that summing out the rest takes these seconds."""
-    more: dict[str, int] = {}
-    while True:
-        cliques = [[n for n in c if n not in evidence and n not in more] for c, _ in tables]
-        cells, largest = _work(cliques, order, sizes)
-        steps = len({name for clique in cliques for name in clique})
-        if steps * _STEP_SECONDS + cells * _CELL_SECONDS <= seconds or len(largest) < 2:
-            return more
-        name = max(largest, key=sizes.__getitem__)
-        more[name] = _likely(tables, name, {**evidence, **more})
+@dataclass(frozen=True)
+class _Opinion:
+    """Sums over all records of exp(sum of the tables), attribute by attribute in this order."""
 
+    tables: Sequence[Table]
+    order: Sequence[str]
+    sizes: Mapping[str, int]
 
-def _work(
-    cliques: Sequence[Sequence[str]], order: Sequence[str], sizes: Mapping[str, int]
-) -> tuple[int, set[str]]:
-    """Cells of all tables that summing out builds, and the attributes of the largest."""
-    holders: dict[str, list[set[str]]] = {name: [] for name in order}
-    rank = {name: place for place, name in enumerate(order)}
-    for clique in cliques:
-        if clique:
-            holders[min(clique, key=rank.__getitem__)].append(set(clique))
-    cells, most, largest = 0, 0, set[str]()
-    for name in order:
-        if holders[name]:
-            union = set().union(*holders[name])
-            count = prod(sizes[n] for n in union)
-            cells += count
-            if count > most:
-                most, largest = count, union
-            if left := union - {name}:
-                holders[min(left, key=rank.__getitem__)].append(left)
-    return cells, largest
+    def further_evidence(self, evidence: Mapping[str, int], seconds: float) -> dict[str, int]:
+        """Values to hold fixed beside ``evidence`` so that the sum takes these seconds."""
+        more: dict[str, int] = {}
+        while True:
+            fixed = {**evidence, **more}
+            cliques = [[name for name in c if name not in fixed] for c, _ in self.tables]
+            cells, largest = self.work(cliques)
+            steps = len({name for clique in cliques for name in clique})
+            if steps * _STEP_SECONDS + cells * _CELL_SECONDS <= seconds or len(largest) < 2:
+                return more
+            name = max(largest, key=self.sizes.__getitem__)
+            more[name] = self.likely(name, fixed)
 
+    def work(self, cliques: Sequence[Sequence[str]]) -> tuple[int, set[str]]:
+        """Cells of all tables that the sum builds, and the attributes of the largest."""
+        holders: dict[str, list[set[str]]] = {name: [] for name in self.order}
+        rank = {name: place for place, name in enumerate(self.order)}
+        for clique in cliques:
+            if clique:
+                holders[min(clique, key=rank.__getitem__)].append(set(clique))
+        cells, most, largest = 0, 0, set[str]()
+        for name in self.order:
+            if holders[name]:
+                union = set().union(*holders[name])
+                count = prod(self.sizes[n] for n in union)
+                cells += count
+                if count > most:
+                    most, largest = count, union
+                if left := union - {name}:
+                    holders[min(left, key=rank.__getitem__)].append(left)
+        return cells, largest
 
-def _likely(tables: Sequence[Table], name: str, evidence: Mapping[str, int]) -> int:
-    """A value of the attribute that the potentials of its cliques favour, given the evidence."""
-    score: Array | float = 0.0
-    for clique, table in tables:
-        if name in clique:
-            left, kept = _slice((clique, table), {k: v for k, v in evidence.items() if k != name})
-            others = tuple(axis for axis, other in enumerate(left) if other != name)
-            score = score + kept.max(axis=others)
-    return int(np.argmax(score))
+    def likely(self, name: str, evidence: Mapping[str, int]) -> int:
+        """A value of the attribute that the tables favour, given the evidence."""
+        score: Array | float = 0.0
+        for clique, table in self.tables:
+            if name in clique:
+                left, kept = _slice((clique, table), evidence)
+                others = tuple(axis for axis, other in enumerate(left) if other != name)
+                score = score + kept.max(axis=others)
+        return int(np.argmax(score))
+
+    def log_partition(self, evidence: Mapping[str, int]) -> float:
+        """The logarithm of the sum over the records with the evidence.
+
+        Axes are kept in the reverse of the order, so that the next to go is always the last.
+        """
+        rank = {name: -place for place, name in enumerate(self.order)}
+        buckets: dict[str, list[Table]] = {name: [] for name in self.order}
+        constant = 0.0
+
+        def put(axes: Clique, values: Array) -> float:
+            if not axes:
+                return float(values)
+            buckets[axes[-1]].append((axes, values))
+            return 0.0
+
+        for axes, values in (_slice(table, evidence) for table in self.tables):
+            turned = sorted(range(len(axes)), key=lambda i: rank[axes[i]])
+            constant += put(tuple(axes[i] for i in turned), values.transpose(turned))
+        for name in self.order:
+            held = buckets.pop(name)
+            if not held:
+                constant += 0.0 if name in evidence else log(self.sizes[name])
+                continue
+            union = sorted({n for axes, _ in held for n in axes}, key=rank.__getitem__)
+            whole: Array | float = 0.0
+            for axes, values in held:
+                shape = [self.sizes[n] if n in axes else 1 for n in union]
+                whole = whole + values.reshape(shape)
+            constant += put(tuple(union[:-1]), _log_sum(np.asarray(whole)))
+        return constant
 
 
 def _slice(table: Table, evidence: Mapping[str, int]) -> Table:
@@ -195,38 +256,6 @@ def _restricted(
         places = tuple(evidence.get(name, slice(None)) for name in clique)
         new[places] = old[places]
     return restricted
-
-
-def _log_partition(
-    tables: Sequence[Table], order: Sequence[str], sizes: Mapping[str, int]
-) -> float:
-    """The logarithm of the sum of exp(sum of tables), one attribute at a time (in log space).
-
-    Axes are kept in the reverse of the order, so that the next to go is always the last.
-    """
-    rank = {name: -place for place, name in enumerate(order)}
-    buckets: dict[str, list[Table]] = {name: [] for name in order}
-    constant = 0.0
-
-    def put(axes: Clique, values: Array) -> float:
-        if not axes:
-            return float(values)
-        buckets[axes[-1]].append((axes, values))
-        return 0.0
-
-    for axes, values in tables:
-        turned = sorted(range(len(axes)), key=lambda i: rank[axes[i]])
-        constant += put(tuple(axes[i] for i in turned), values.transpose(turned))
-    for name in order:
-        held = buckets.pop(name)
-        if not held:
-            continue
-        union = sorted({n for axes, _ in held for n in axes}, key=rank.__getitem__)
-        whole: Array | float = 0.0
-        for axes, values in held:
-            whole = whole + values.reshape([sizes[n] if n in axes else 1 for n in union])
-        constant += put(tuple(union[:-1]), _log_sum(np.asarray(whole)))
-    return constant
 
 
 def _log_sum(values: Array) -> Array:

@@ -33,6 +33,8 @@ CHUNK_CELLS = 1 << 20
 """Largest broadcast temporary, in cells, of a log-space step (8 MB in float64)."""
 
 _REPEATS = 16
+_SEARCHED_INPUTS = 4096
+"""Tensors times random orders tried: about a second."""
 _SMALL_STEP = 1 << 13
 """Multiplications of a step that is worth its call only when it shares it with others."""
 _WORTH_SEARCHING = 1e6
@@ -306,7 +308,8 @@ class _Planner:
         optimiser = "optimal" if len(keys) <= 4 else "greedy"
         found, info = opt_einsum.contract_path(equation, *shapes, shapes=True, optimize=optimiser)
         if info.opt_cost > _WORTH_SEARCHING and optimiser == "greedy":
-            search = opt_einsum.RandomGreedy(max_repeats=_REPEATS)
+            repeats = max(1, min(_REPEATS, _SEARCHED_INPUTS // len(keys)))
+            search = opt_einsum.RandomGreedy(max_repeats=repeats)
             found, _ = opt_einsum.contract_path(equation, *shapes, shapes=True, optimize=search)
         random.setstate(state)
         return [(step[0], step[1]) for step in found]

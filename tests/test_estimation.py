@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog, minimize
 
 from pgmkit import Dataset, Domain, FactoredQuery, Measurement, estimate
+from pgmkit.belief_propagation import BeliefPropagation
 from pgmkit.errors import InvalidInput
 from pgmkit.estimation import METHODS, Progress
 from pgmkit.estimation.consistency import consistent_tables
@@ -377,3 +378,38 @@ def test_identity_and_named_matrix_agree() -> None:
 def test_bad_arguments(change: dict, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         estimate(DOMAIN, noisy(CLIQUE_SETS["one"], 0), **{"total": TOTAL, **change})
+
+
+def test_the_time_limit_holds_in_the_start_and_in_line_searches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Passes of a quarter of a second: the limit is kept but for the one that is under way."""
+    fast = BeliefPropagation.fast_marginals
+
+    def slow(self: BeliefPropagation, *arguments: object) -> object:
+        time.sleep(0.25)
+        return fast(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(BeliefPropagation, "fast_marginals", slow)
+    rng = np.random.default_rng(0)
+    domain = Domain(dict.fromkeys("abcd", 3))
+    pairs = [("a", "b"), ("b", "c"), ("c", "d"), ("d", "a")]
+    noisy = [Measurement(pair, rng.normal(100, 300, 9), 1.0) for pair in pairs]
+    for method in ("auto", "mirror_descent", "dual_averaging", "lbfgs"):
+        begun = time.perf_counter()
+        model = estimate(domain, noisy, total=900, method=method, tolerance=0.0, max_seconds=1.2)
+        assert time.perf_counter() - begun < 1.2 + 0.5
+        assert model.stopped.startswith("time")
+
+
+def test_consistent_tables_end_at_the_deadline() -> None:
+    rng = np.random.default_rng(0)
+    domain = Domain({f"x{i}": 20 for i in range(12)})
+    noisy = [
+        Measurement(pair, rng.normal(100, 300, 400), 1.0)
+        for pair in itertools.combinations(domain, 2)
+    ]
+    whole = consistent_tables(domain, noisy, 40_000.0, 1e-9)
+    cut_short = consistent_tables(domain, noisy, 40_000.0, 1e-9, deadline=0.0)
+    assert cut_short.iterations == 1 < whole.iterations
+    assert cut_short.bound <= whole.bound

@@ -20,8 +20,8 @@ from pgmkit.estimation.accelerated import accelerated
 from pgmkit.estimation.consistency import consistent_tables
 from pgmkit.estimation.dual_averaging import dual_averaging
 from pgmkit.estimation.lbfgs import lbfgs
-from pgmkit.estimation.mirror_descent import mirror_descent
-from pgmkit.estimation.problem import Monitor, Point, Problem, Progress
+from pgmkit.estimation.mirror_descent import NO_DESCENT, mirror_descent
+from pgmkit.estimation.problem import OUT_OF_TIME, Monitor, Point, Problem, Progress
 from pgmkit.estimation.start import Table, scale, tree_potentials
 from pgmkit.factor import Factor
 from pgmkit.losses import CallableLoss, Loss, Penalty, Squared, make_loss
@@ -124,7 +124,8 @@ def estimate(
     _check_possible(inference, impossible)
     with inference.session(), _reporter(progress, max_seconds) as report:
         objective = make_loss(loss, inference.layout, used, dtype, inference.device)
-        problem = Problem(inference, objective, total)
+        deadline = inf if max_seconds is None else started + max_seconds
+        problem = Problem(inference, objective, total, deadline)
         monitor = Monitor(
             problem, tolerance=tolerance, max_seconds=max_seconds, report=report, started=started
         )
@@ -231,9 +232,11 @@ def _start(
     if warm_start is not None:
         starts.append(problem.point(_fold(problem, request.domain, warm_start)))
     tabular = [m for m in used if m.matrix is None]
-    if tabular and not callable(request.loss):
+    late = bool(starts) and time.perf_counter() >= monitor.deadline
+    if tabular and not callable(request.loss) and not late:
+        precision = _PRECISION * monitor.goal
         consistent = consistent_tables(
-            request.domain, tabular, problem.total, _PRECISION * monitor.goal, zeros
+            request.domain, tabular, problem.total, precision, zeros, monitor.deadline
         )
         if len(tabular) == len(used) and request.loss in ("squared", Squared()):
             monitor.raise_bound(consistent.bound)
@@ -248,7 +251,8 @@ def _consistent_start(
     problem: Problem, monitor: Monitor, domain: Domain, tables: Mapping[Clique, Table]
 ) -> Point:
     cliques = problem.inference.layout.cliques
-    start = problem.point(_flat(problem, tree_potentials(domain, cliques, tables)))
+    potentials = tree_potentials(domain, cliques, tables, monitor.deadline)
+    start = problem.point(_flat(problem, potentials))
     certified = problem.loss.value(start.marginals) - monitor.bound <= monitor.goal
     if certified or not all(clique in tables for clique in cliques):
         return start
@@ -292,6 +296,8 @@ def _minimise(
     stages = objective.smooth_stages()
     if stages == [objective]:
         method(problem, start, monitor)
+        if monitor.stopped == NO_DESCENT and problem.late():
+            monitor.stopped = OUT_OF_TIME
         assert monitor.best is not None
         return monitor.best
     point = start

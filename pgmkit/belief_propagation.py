@@ -19,7 +19,7 @@ from pgmkit.clique_index import CliqueIndex
 from pgmkit.contraction import LOG, MAX, adjoints, contract, forward, maximiser, plan
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge, NumericalFailure
-from pgmkit.message_passing import MessagePassing
+from pgmkit.message_passing import MessagePassing, pass_cells
 from pgmkit.zeros import Zeros
 
 Clique = tuple[str, ...]
@@ -122,9 +122,14 @@ class BeliefPropagation:
         cells = torch.tensor([prod(shape) for shape in self.layout.shapes], device=self.device)
         return torch.repeat_interleave(torch.arange(len(cells), device=self.device), cells)
 
+    @property
+    def pass_bytes(self) -> int:
+        """Memory of a pass: buffers, copies, the index of cells, and its result."""
+        return (pass_cells(self.plan) + 3 * self.layout.cells) * self.dtype.itemsize
+
     def _check_memory(self, limit: int) -> None:
         p = self.plan
-        needed = 2 * 8 * sum(p.cells(value) for value in range(len(p.axes)))
+        needed = self.pass_bytes
         if needed > limit:
             biggest = max(range(len(p.axes)), key=p.cells)
             raise ModelTooLarge(

@@ -20,8 +20,8 @@ from scipy.optimize import linprog, minimize
 
 from pgmkit import Dataset, Domain, FactoredQuery, Measurement, estimate
 from pgmkit.belief_propagation import BeliefPropagation
-from pgmkit.errors import InvalidInput
-from pgmkit.estimation import METHODS, Progress
+from pgmkit.errors import InvalidInput, ModelTooLarge
+from pgmkit.estimation import METHODS, Progress, working_bytes
 from pgmkit.estimation.consistency import consistent_tables
 from pgmkit.losses import Huber
 from pgmkit.queries import identity, prefix
@@ -413,3 +413,23 @@ def test_consistent_tables_end_at_the_deadline() -> None:
     cut_short = consistent_tables(domain, noisy, 40_000.0, 1e-9, deadline=0.0)
     assert cut_short.iterations == 1 < whole.iterations
     assert cut_short.bound <= whole.bound
+
+
+def test_what_cannot_be_sampled_is_refused_at_once() -> None:
+    """The pairs' own tables are small, and the contraction never forms the joint table."""
+    domain = Domain(dict.fromkeys("abcd", 160))
+    noisy = [
+        Measurement(pair, np.full(160 * 160, 4.0), 1.0)
+        for pair in itertools.combinations("abcd", 2)
+    ]
+    with pytest.raises(ModelTooLarge, match=r"655,360,000 cells.*limit is 4,096 MiB.*memory_limit"):
+        estimate(domain, noisy, total=1e5)
+
+
+def test_the_memory_of_all_phases_is_checked_before_anything_is_allocated() -> None:
+    domain = Domain({"a": 1000, "b": 1000})
+    noisy = [Measurement(("a", "b"), np.ones(10**6), 1.0)]
+    needed = working_bytes(domain, noisy)
+    assert needed > 20 * 8 * 10**6
+    with pytest.raises(ModelTooLarge, match="1,000,000 measured cells"):
+        estimate(domain, noisy, total=1e6, memory_limit=needed - 1)

@@ -76,9 +76,20 @@ def _megabytes(domain: Domain, cliques: Sequence[Clique]) -> float:
 
 
 def check_fits_workload(domain: Domain, workload: Workload, limit: float) -> None:
-    """Raise InvalidInput for a workload over another domain or of which nothing fits."""
+    """Raise InvalidInput for a workload over another domain or of which nothing fits.
+
+    Also for a limit above what estimation accepts: it would refuse after the budget is spent.
+    """
+    from pgmkit.model import MEMORY_LIMIT
+
     if workload.domain != domain:
         raise InvalidInput("the workload is over another domain than the data; build it from it")
+    most = MEMORY_LIMIT / 2**20
+    if limit > most:
+        raise InvalidInput(
+            f"model_mb = {limit:g} is more than a model that can be sampled may take "
+            f"({most:g} MB): lower model_mb"
+        )
     if not affordable(domain, workload.cliques, [], limit, limit):
         smallest = min(_megabytes(domain, [clique]) for clique in workload.cliques)
         raise InvalidInput(

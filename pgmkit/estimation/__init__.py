@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ import torch
 from pgmkit.belief_propagation import BeliefPropagation
 from pgmkit.clique_index import maximal
 from pgmkit.domain import Clique, Domain
-from pgmkit.errors import InvalidInput
+from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.estimation.accelerated import accelerated
 from pgmkit.estimation.consistency import consistent_tables
 from pgmkit.estimation.dual_averaging import dual_averaging
@@ -24,13 +23,15 @@ from pgmkit.estimation.mirror_descent import NO_DESCENT, mirror_descent
 from pgmkit.estimation.problem import OUT_OF_TIME, Monitor, Point, Problem, Progress
 from pgmkit.estimation.start import Table, scale, tree_potentials
 from pgmkit.factor import Factor
+from pgmkit.junction_tree import junction_tree, model_cells
 from pgmkit.losses import CallableLoss, Loss, Penalty, Squared, make_loss
 from pgmkit.measurement import Measurement
-from pgmkit.model import GraphicalModel
+from pgmkit.memory import available
+from pgmkit.model import MEMORY_LIMIT, GraphicalModel
 from pgmkit.total import estimate_total
 from pgmkit.zeros import Zeros, check_zeros
 
-__all__ = ["METHODS", "Progress", "estimate"]
+__all__ = ["METHODS", "Progress", "estimate", "working_bytes"]
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +42,15 @@ METHODS: dict[str, Method] = {
     "accelerated": accelerated,
     "lbfgs": lbfgs,
 }
+_CELL_BYTES = 8
+_SOLVER_VECTORS = 14
+"""Vectors over the cliques' cells that a method keeps: points, gradients, cuts, the best so far."""
+_OBSERVED_BYTES = 40
+"""Of a measured cell: its place, weight, value and residual."""
+_START_BYTES = 100
+"""Of a measured cell in the search for consistent tables, most of it for the constraints."""
+_BASE_BYTES = 48 << 20
+"""What the libraries take for themselves when they are first used."""
 _PRECISION = 0.01
 """Precision of the consistency relaxation, as a share of the certified gap to reach."""
 ProgressReport = bool | Callable[[Progress], None] | None
@@ -92,7 +102,9 @@ def estimate(
         max_seconds: time after which the best model so far is returned.
         device, dtype: where and in what precision to compute. float32 halves memory and resolves a
             loss to about six digits, so small tolerances end on the progress rule.
-        memory_limit: bytes of working memory allowed; half of the machine's by default.
+        memory_limit: bytes of working memory allowed; by default half of what the machine or the
+            process's control group has. The tables of the model's junction tree, which sampling
+            needs, may take 4 GiB, or this if it is more.
         progress: True for a bar on a terminal, or a callable that gets ``Progress`` records.
 
     Raises:
@@ -113,14 +125,18 @@ def estimate(
     total = request.known_total()
     impossible = check_zeros(domain, zeros)
     cliques = _maximal(domain, [m.clique for m in used] + [z.clique for z in impossible])
+    limit = memory_limit if memory_limit is not None else available() // 2
     inference = BeliefPropagation(
         domain,
         cliques,
         device=device or "cpu",
         dtype=dtype,
-        memory_limit=memory_limit if memory_limit is not None else _half_of_memory(),
+        memory_limit=limit,
         zeros=impossible,
     )
+    _check_memory(inference, used, limit)
+    model_limit = max(MEMORY_LIMIT, memory_limit or 0)
+    _check_tree(domain, cliques, model_limit)
     _check_possible(inference, impossible)
     with inference.session(), _reporter(progress, max_seconds) as report:
         objective = make_loss(loss, inference.layout, used, dtype, inference.device)
@@ -145,6 +161,7 @@ def estimate(
         gap=monitor.gap,
         iterations=monitor.iterations,
         stopped=monitor.stopped,
+        memory_limit=model_limit,
     )
 
 
@@ -215,8 +232,52 @@ def _check_possible(inference: BeliefPropagation, zeros: Sequence[Zeros]) -> Non
         )
 
 
-def _half_of_memory() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+def _check_memory(inference: BeliefPropagation, used: Sequence[Measurement], limit: int) -> None:
+    needed = _needed(inference, used)
+    if needed > limit:
+        cells = sum(inference.layout.domain.size(m.clique) for m in used)
+        raise ModelTooLarge(
+            f"estimation from {cells:,} measured cells in {inference.layout.cells:,} cells of "
+            f"cliques needs {needed / 2**20:,.0f} MiB; the limit is {limit / 2**20:,.0f} MiB. "
+            "Measure fewer or smaller cliques, use float32, or raise memory_limit."
+        )
+
+
+def _check_tree(domain: Domain, cliques: Sequence[Clique], limit: int) -> None:
+    """Refuse cliques whose model could be estimated, but not sampled or asked.
+
+    The quick size is an upper bound; only where it exceeds the limit a better tree is looked for.
+    """
+    if model_cells(domain, cliques) * _CELL_BYTES <= limit:
+        return
+    tree = junction_tree(domain, cliques)
+    if tree.bytes(_CELL_BYTES) > limit:
+        raise ModelTooLarge(
+            f"a model of these cliques cannot be sampled: its junction tree takes "
+            f"{tree.bytes(_CELL_BYTES) / 2**20:,.0f} MiB, with a table over {tree.largest} of "
+            f"{domain.size(tree.largest):,} cells; the limit is {limit / 2**20:,.0f} MiB. Measure "
+            "fewer overlapping cliques, merge values of large attributes, or raise memory_limit."
+        )
+
+
+def working_bytes(domain: Domain, measurements: Sequence[Measurement]) -> int:
+    """Memory that an estimate in float64 with the default method takes beyond its measurements.
+
+    >>> y = Measurement(("a", "b"), [0.0] * 1_000_000, 1.0)
+    >>> working_bytes(Domain({"a": 1000, "b": 1000}), [y]) > 100_000_000
+    True
+    """
+    used = [m for m in measurements if m.clique]
+    inference = BeliefPropagation(domain, _maximal(domain, [m.clique for m in used]))
+    return _needed(inference, used)
+
+
+def _needed(inference: BeliefPropagation, used: Sequence[Measurement]) -> int:
+    solver = _SOLVER_VECTORS * inference.layout.cells * inference.dtype.itemsize
+    cells = sum(inference.layout.domain.size(m.clique) for m in used)
+    tabular = sum(len(m.values) for m in used if m.matrix is None)
+    phases = (_START_BYTES * tabular, inference.pass_bytes + solver)
+    return _BASE_BYTES + _OBSERVED_BYTES * cells + max(phases)
 
 
 def _start(

@@ -30,6 +30,8 @@ _IMPOSSIBLE = (
     "no configuration has positive probability: the structural zeros (potentials of minus "
     "infinity) contradict each other, or a potential is not a number ({value})."
 )
+_LARGE_CLIQUE = 1 << 12
+"""Cells of a clique, on average, above which each has its own calls."""
 _THREADED_COST = 1e8
 """Multiplications a pass above which several threads pay for their synchronisation."""
 
@@ -117,6 +119,11 @@ class BeliefPropagation:
     def _passing(self) -> MessagePassing:
         return MessagePassing(self.plan, self.device, self.dtype)
 
+    @property
+    def _few_large(self) -> bool:
+        """Whether a call for every clique costs less than an index of all cells, and its memory."""
+        return self.layout.cells > _LARGE_CLIQUE * len(self.layout.cliques)
+
     @cached_property
     def _clique_of_cell(self) -> torch.Tensor:
         cells = torch.tensor([prod(shape) for shape in self.layout.shapes], device=self.device)
@@ -194,9 +201,22 @@ class BeliefPropagation:
 
     def _peaks(self, potentials: torch.Tensor) -> torch.Tensor:
         """Each clique's largest potential (0 where all are minus infinity)."""
-        lowest = torch.full_like(potentials[: len(self.layout.cliques)], -inf)
-        peaks = lowest.scatter_reduce(0, self._clique_of_cell, potentials, "amax")
+        if self._few_large:
+            peaks = torch.stack([potentials[cells].amax() for cells in self.layout.slices])
+        else:
+            lowest = torch.full_like(potentials[: len(self.layout.cliques)], -inf)
+            peaks = lowest.scatter_reduce(0, self._clique_of_cell, potentials, "amax")
         return peaks.masked_fill(torch.isinf(peaks), 0.0)
+
+    def _subtract(
+        self, potentials: torch.Tensor, shifts: torch.Tensor, out: torch.Tensor
+    ) -> torch.Tensor:
+        """``out`` = the potentials less one number for each clique."""
+        if not self._few_large:
+            return torch.sub(potentials, shifts[self._clique_of_cell], out=out)
+        for cells, shift in zip(self.layout.slices, shifts.unbind(), strict=True):
+            torch.sub(potentials[cells], shift, out=out[cells])
+        return out
 
     def _spread(self, potentials: torch.Tensor) -> float:
         finite = torch.where(torch.isneginf(potentials), torch.inf, potentials)
@@ -231,8 +251,8 @@ class BeliefPropagation:
         lowest, highest = -self._safe_spread, self._log_records
         guess = self._below_peaks
         while True:
-            lifted = (peaks + guess / len(peaks))[self._clique_of_cell]
-            torch.sub(potentials, lifted, out=self._passing.inputs).exp_()
+            lifted = peaks + guess / len(peaks)
+            self._subtract(potentials, lifted, self._passing.inputs).exp_()
             partition = float(self._passing.forward())
             if self._smallest < partition < self._largest:
                 return partition, guess
@@ -247,7 +267,8 @@ class BeliefPropagation:
     def _log(self, potentials: torch.Tensor, total: float) -> tuple[torch.Tensor, float]:
         """One pass in log space; shifting by the peaks keeps large offsets out of the rounding."""
         peaks = self._peaks(potentials)
-        tables = self.layout.split(potentials - peaks[self._clique_of_cell])
+        shifted = self._subtract(potentials, peaks, torch.empty_like(potentials))
+        tables = self.layout.split(shifted)
         values = forward(self.plan, tables, LOG)
         below_peaks = float(values[-1])
         if not isfinite(below_peaks):

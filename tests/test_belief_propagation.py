@@ -243,3 +243,13 @@ def test_bad_cliques_and_sizes() -> None:
     pairs = list(itertools.combinations(huge, 2))
     with pytest.raises(ModelTooLarge, match="limit is 1,024 MiB"):
         BeliefPropagation(huge, pairs, memory_limit=1 << 30)
+
+
+@given(problems())
+def test_calls_for_each_clique_agree_with_the_index_of_cells(problem: Problem) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pgmkit.belief_propagation._LARGE_CLIQUE", 0)
+        bp = BeliefPropagation(problem.domain, problem.cliques)
+        if problem.possible():
+            check_full_accuracy(problem, bp, 10.0)
+            check_fast(problem, bp, 10.0)

@@ -33,6 +33,8 @@ CHUNK_CELLS = 1 << 20
 """Largest broadcast temporary, in cells, of a log-space step (8 MB in float64)."""
 
 _REPEATS = 16
+_SEARCHED_INPUTS = 4096
+"""Tensors times random orders tried: about a second."""
 _SMALL_STEP = 1 << 13
 """Multiplications of a step that is worth its call only when it shares it with others."""
 _WORTH_SEARCHING = 1e6
@@ -316,7 +318,8 @@ class _Planner:
         optimiser = "optimal" if len(keys) <= 4 else "greedy"
         found, info = opt_einsum.contract_path(equation, *shapes, shapes=True, optimize=optimiser)
         if info.opt_cost > _WORTH_SEARCHING and optimiser == "greedy":
-            search = opt_einsum.RandomGreedy(max_repeats=_REPEATS)
+            repeats = max(1, min(_REPEATS, _SEARCHED_INPUTS // len(keys)))
+            search = opt_einsum.RandomGreedy(max_repeats=repeats)
             found, _ = opt_einsum.contract_path(equation, *shapes, shapes=True, optimize=search)
         random.setstate(state)
         return [(step[0], step[1]) for step in found]
@@ -416,11 +419,10 @@ class Log(_Tropical):
         """
         if kernel.extents[2] == 1:
             return super().contract(left, right, kernel)
+        product, high = _scaled_product(left, right, kernel)
+        out = product.log() + high
         a = arrange(left, kernel.left, kernel.batch, kernel.rows, kernel.summed)
         b = arrange(right, kernel.right, kernel.batch, kernel.columns, kernel.summed)
-        high_a, high_b = _finite(a.amax(-1, keepdim=True)), _finite(b.amax(-1, keepdim=True))
-        product = torch.bmm((a - high_a).exp(), (b - high_b).exp().transpose(1, 2))
-        out = product.log() + high_a + high_b.transpose(1, 2)
         # What underflows is below tiny * terms, so this keeps every sum to full precision.
         tiny = torch.finfo(product.dtype).tiny * kernel.extents[2] / torch.finfo(product.dtype).eps
         batch, row, column = torch.where(product < tiny)
@@ -430,6 +432,35 @@ class Log(_Tropical):
             i, j, k = batch[place], row[place], column[place]
             out[i, j, k] = self.over(a[i, j] + b[i, k])
         return out
+
+
+class BracketedLog(Log):
+    """Logarithms of sums in which terms that underflow beside their row's and column's peaks count
+    as nothing (``lost`` = 0: a lower bound) or as the smallest number (1: an upper bound).
+    """
+
+    def __init__(self, lost: float) -> None:
+        self.lost = lost
+
+    def contract(self, left: torch.Tensor, right: torch.Tensor, kernel: Kernel) -> torch.Tensor:
+        if kernel.extents[2] == 1:
+            return _Tropical.contract(self, left, right, kernel)
+        product, high = _scaled_product(left, right, kernel)
+        tiny = torch.finfo(product.dtype).tiny * kernel.extents[2] * self.lost
+        return (product + tiny).log_().add_(high)
+
+
+def _scaled_product(
+    left: torch.Tensor, right: torch.Tensor, kernel: Kernel
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sums of products of exponentials, divided by the product of their row's and column's peaks,
+    and the logarithms of these.
+    """
+    a = arrange(left, kernel.left, kernel.batch, kernel.rows, kernel.summed)
+    b = arrange(right, kernel.right, kernel.batch, kernel.columns, kernel.summed)
+    high_a, high_b = _finite(a.amax(-1, keepdim=True)), _finite(b.amax(-1, keepdim=True))
+    product = torch.bmm((a - high_a).exp_(), (b - high_b).exp_().transpose(1, 2))
+    return product, high_a + high_b.transpose(1, 2)
 
 
 def _finite(peaks: torch.Tensor) -> torch.Tensor:
@@ -446,6 +477,7 @@ class Max(_Tropical):
 
 Semiring = Linear | Log | Max
 LINEAR, LOG, MAX = Linear(), Log(), Max()
+LOG_BELOW, LOG_ABOVE = BracketedLog(0.0), BracketedLog(1.0)
 
 
 def forward(plan: Plan, tensors: Sequence[torch.Tensor], semiring: Semiring) -> list[torch.Tensor]:

@@ -52,6 +52,8 @@ class GraphicalModel:
         loss: of the measurements at this model.
         gap: certified: no distribution of this total has a loss below ``loss - gap``.
         iterations, stopped: how long the search took and why it ended.
+        memory_limit: bytes that the tables of the junction tree, or of an answer, may take; not
+            kept in files.
 
     Raises InvalidInput for potentials that do not fit the domain or hold NaN or plus infinity, and
     for a total that is not a finite number above 0.
@@ -72,6 +74,7 @@ class GraphicalModel:
     gap: float = inf
     iterations: int = 0
     stopped: str = ""
+    memory_limit: int = MEMORY_LIMIT
 
     def __post_init__(self) -> None:
         _check_domain(self.domain)
@@ -117,7 +120,9 @@ class GraphicalModel:
         found = {clique: self._summed(place, clique) for clique, place in inside.items()}
         if outside:
             with self._inference.session():
-                tables = eliminate(self.tree, self._beliefs, outside, memory_limit=MEMORY_LIMIT)
+                tables = eliminate(
+                    self.tree, self._beliefs, outside, memory_limit=self.memory_limit
+                )
             found.update((clique, _array(table)) for clique, table in tables.items())
         return {clique: found[clique] for clique in asked}
 
@@ -138,7 +143,7 @@ class GraphicalModel:
             if not isinstance(one, FactoredQuery):
                 raise InvalidInput(f"a query must be a FactoredQuery, got {type(one).__name__}.")
         with self._inference.session():
-            found = answers(self.domain, self._conditionals, several, MEMORY_LIMIT)
+            found = answers(self.domain, self._conditionals, several, self.memory_limit)
         return found[0] if isinstance(query, FactoredQuery) else found
 
     def given(self, evidence: Mapping[str, int | Sequence[int]]) -> GraphicalModel:
@@ -183,7 +188,7 @@ class GraphicalModel:
         self, n: int, rng: np.random.Generator, method: Literal["round", "sample"] = "round"
     ) -> Dataset:
         """Draw ``n`` records; see ``pgmkit.sampling.sample`` for the two methods."""
-        check_fits(self.tree, MEMORY_LIMIT)
+        check_fits(self.tree, self.memory_limit)
         columns = sample(self.tree, lambda i: _array(self._beliefs[i]), n, rng, method)
         return Dataset(self.domain, columns)
 
@@ -282,7 +287,7 @@ class GraphicalModel:
     @cached_property
     def _beliefs(self) -> list[torch.Tensor]:
         """The marginals of the junction tree's cliques, in counts."""
-        check_fits(self.tree, MEMORY_LIMIT)
+        check_fits(self.tree, self.memory_limit)
         started = time.perf_counter()
         like = self._factors[0].values
         inference = BeliefPropagation(

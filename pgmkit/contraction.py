@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from math import prod
 
-import opt_einsum
 import torch
+from opt_einsum import RandomGreedy, paths
 
 from pgmkit.domain import Domain
 from pgmkit.junction_tree import junction_tree
@@ -310,17 +310,18 @@ class _Planner:
         """Pairs of positions in the shrinking list of values, as opt_einsum gives them."""
         if len(keys) <= 2:
             return [(0, 1)][: len(keys) - 1]
-        symbols = {name: opt_einsum.get_symbol(i) for i, name in enumerate(self.sizes)}
-        terms = ["".join(symbols[name] for name in self.axes[key]) for key in keys]
-        equation = ",".join(terms) + "->" + "".join(symbols[name] for name in self.output)
-        shapes = [tuple(self.sizes[name] for name in self.axes[key]) for key in keys]
+        # Numbers, because sets of names are in another order in every process.
+        numbers = {name: i for i, name in enumerate(self.sizes)}
+        sizes = {i: self.sizes[name] for name, i in numbers.items()}
+        inputs = [frozenset(numbers[name] for name in self.axes[key]) for key in keys]
+        output = frozenset(numbers[name] for name in self.output)
+        if len(keys) <= 4:
+            return [(i, j) for i, j in paths.optimal(inputs, output, sizes, None)]
         state = random.getstate()  # opt_einsum seeds the global generator for every trial
-        optimiser = "optimal" if len(keys) <= 4 else "greedy"
-        found, info = opt_einsum.contract_path(equation, *shapes, shapes=True, optimize=optimiser)
-        if info.opt_cost > _WORTH_SEARCHING and optimiser == "greedy":
+        found = paths.greedy(inputs, output, sizes, None)
+        if _path_cost(inputs, output, sizes, found) > _WORTH_SEARCHING:
             repeats = max(1, min(_REPEATS, _SEARCHED_INPUTS // len(keys)))
-            search = opt_einsum.RandomGreedy(max_repeats=repeats)
-            found, _ = opt_einsum.contract_path(equation, *shapes, shapes=True, optimize=search)
+            found = RandomGreedy(max_repeats=repeats)(inputs, output, sizes, None)
         random.setstate(state)
         return [(step[0], step[1]) for step in found]
 
@@ -346,6 +347,21 @@ class _Planner:
         gone = {name for name in shared if self.uses[name] == 1}
         kernel = Kernel.product(left_axes, right_axes, gone, self.sizes)
         return self.add(left, right, kernel, kernel.out)
+
+
+def _path_cost(
+    inputs: Sequence[frozenset[int]],
+    output: frozenset[int],
+    sizes: Mapping[int, int],
+    path: Sequence[Sequence[int]],
+) -> int:
+    """Multiplications of a path of pairs of positions."""
+    left, cost = list(inputs), 0
+    for pair in path:
+        union = frozenset[int]().union(*(left.pop(i) for i in sorted(pair, reverse=True)))
+        cost += prod(sizes[i] for i in union)
+        left.append(union & output.union(*left))
+    return cost
 
 
 def arrange(value: torch.Tensor, axes: Axes, *groups: Axes) -> torch.Tensor:
@@ -434,20 +450,16 @@ class Log(_Tropical):
         return out
 
 
-class BracketedLog(Log):
-    """Logarithms of sums in which terms that underflow beside their row's and column's peaks count
-    as nothing (``lost`` = 0: a lower bound) or as the smallest number (1: an upper bound).
+class LogBelow(Log):
+    """Logarithms of sums without the terms that underflow beside their row's and column's peaks: a
+    lower bound.
     """
-
-    def __init__(self, lost: float) -> None:
-        self.lost = lost
 
     def contract(self, left: torch.Tensor, right: torch.Tensor, kernel: Kernel) -> torch.Tensor:
         if kernel.extents[2] == 1:
             return _Tropical.contract(self, left, right, kernel)
         product, high = _scaled_product(left, right, kernel)
-        tiny = torch.finfo(product.dtype).tiny * kernel.extents[2] * self.lost
-        return (product + tiny).log_().add_(high)
+        return product.log_().add_(high)
 
 
 def _scaled_product(
@@ -477,7 +489,7 @@ class Max(_Tropical):
 
 Semiring = Linear | Log | Max
 LINEAR, LOG, MAX = Linear(), Log(), Max()
-LOG_BELOW, LOG_ABOVE = BracketedLog(0.0), BracketedLog(1.0)
+LOG_BELOW = LogBelow()
 
 
 def forward(plan: Plan, tensors: Sequence[torch.Tensor], semiring: Semiring) -> list[torch.Tensor]:

@@ -22,10 +22,11 @@ from pgmkit.estimation.lbfgs import lbfgs
 from pgmkit.estimation.mirror_descent import NO_DESCENT, mirror_descent
 from pgmkit.estimation.newton import is_small, newton
 from pgmkit.estimation.problem import OUT_OF_TIME, Monitor, Point, Problem, Progress
+from pgmkit.estimation.proximal import can_polish, polish, proximal
 from pgmkit.estimation.start import Table, scale, tree_potentials
 from pgmkit.factor import Factor
 from pgmkit.junction_tree import junction_tree, model_cells
-from pgmkit.losses import CallableLoss, Loss, Penalty, Squared, make_loss
+from pgmkit.losses import CallableLoss, Loss, MeasuredLoss, Penalty, Squared, make_loss
 from pgmkit.measurement import Measurement
 from pgmkit.memory import available
 from pgmkit.model import MEMORY_LIMIT, GraphicalModel
@@ -44,6 +45,7 @@ METHODS: dict[str, Method] = {
     "accelerated": accelerated,
     "lbfgs": lbfgs,
     "newton": newton,
+    "proximal": proximal,
 }
 _CELL_BYTES = 8
 _SOLVER_VECTORS = 14
@@ -379,17 +381,37 @@ def _unmeasured(problem: Problem, monitor: Monitor) -> Point:
 
 def _minimise(problem: Problem, start: Point, monitor: Monitor, name: str) -> Point:
     """The best point that the method of this name finds."""
+    _check_method(problem, name)
     if name == "auto":
         name = "newton" if is_small(problem) else "accelerated"
+        polished = name == "accelerated" and can_polish(problem)
+    else:
+        polished = False
     method, stages = METHODS[name], problem.loss.smooth_stages()
     if name == "newton" or stages == [problem.loss]:
         method(problem, start, monitor)
     else:
         _minimise_in_stages(problem, start, monitor, method, stages)
+    if polished and not monitor.certified and not monitor.late and monitor.best is not None:
+        polish(problem, monitor.best, monitor)
     if monitor.stopped == NO_DESCENT and problem.late():
         monitor.stopped = OUT_OF_TIME
     assert monitor.best is not None
     return monitor.best
+
+
+def _check_method(problem: Problem, name: str) -> None:
+    """Methods that solve a dual problem need a measured loss; Newton's also a small problem."""
+    if name in ("newton", "proximal") and not isinstance(problem.loss, MeasuredLoss):
+        raise InvalidInput(
+            f"method {name!r} needs a loss by name or a penalty of pgmkit.losses, got a callable; "
+            'use "auto"'
+        )
+    if name == "newton" and not is_small(problem):
+        raise InvalidInput(
+            'method "newton" writes out the joint distribution of the measured attributes, which '
+            'is too large here; use "auto" or "proximal"'
+        )
 
 
 def _minimise_in_stages(

@@ -36,6 +36,7 @@ _PATIENCE = 150
 """Steps without progress before the search ends: they grow from far below a useful length."""
 _MOST_NEWTON = 30
 _LARGEST_GROWTH = 5.0
+_LARGEST_FALL = 100.0
 _FAR_BELOW = -80.0
 _MOST_PUSHES = 20
 _MOST_DENSE = 100_000
@@ -67,12 +68,14 @@ def newton(problem: Problem, start: Point, monitor: Monitor) -> Point:
     point, state = start, joint.start(monitor.goal)
     step, growth, failures = joint.first_step(state, monitor.goal), _LARGEST_GROWTH, 0
     while not monitor.saw(point, problem.loss.value(point.marginals)):
-        taken, solved, rounds = joint.proximal_step(state, step, monitor.goal)
-        monitor.raise_bound(joint.bound(taken.dual))
+        taken, solved, rounds = joint.proximal_step(state, step, monitor)
+        bound = joint.bound(taken.dual)
+        monitor.raise_bound(bound)
         point = problem.attempt(joint.potentials(taken, start)) or point
         if solved:
-            gap = monitor.gap / (20 * len(taken.dual))
-            state = replace(taken, barrier=min(state.barrier, max(joint.least_barrier, gap)))
+            barrier = (joint.loss(taken) - bound) / (20 * len(taken.dual))
+            barrier = max(barrier, joint.least_barrier, state.barrier / _LARGEST_FALL)
+            state = replace(taken, barrier=min(state.barrier, barrier))
             growth = min(2 * growth, _LARGEST_GROWTH) if rounds <= 8 else max(2.0, growth / 2)
             step, failures = step * growth, 0
         else:
@@ -144,8 +147,8 @@ class _Joint:
         self.design = scipy.sparse.csr_array((np.ones(len(cells)), (cells, columns)), shape)
         self._limit_precision()
         self.matrix = self.by_table[:, self.places].sum(axis=1)
-        penalty = problem.loss.penalty
-        self.curvature, self.steepest = penalty.curvature, penalty.steepest
+        self.penalty = problem.loss.penalty
+        self.curvature, self.steepest = self.penalty.curvature, self.penalty.steepest
         self.bounded = isfinite(self.steepest)
         self.least_barrier = 0.0
 
@@ -174,6 +177,9 @@ class _Joint:
 
     def residual(self, shares: Array) -> Array:
         return np.asarray(self.total * (self.matrix @ shares) - self.target)
+
+    def loss(self, state: _State) -> float:
+        return self.penalty.value(torch.as_tensor(self.residual(state.shares)))
 
     def first_step(self, state: _State, goal: float) -> float:
         """About as long as the loss's curvature balances the entropy's."""
@@ -204,7 +210,7 @@ class _Joint:
             if not (far & (sums > 0.9 * _FAR_BELOW)).any():
                 break
             tables = self._fit(np.where(far, np.minimum(sums, _FAR_BELOW), target), 1.0 - 0.9 * far)
-        weights = np.sqrt(state.shares)
+        weights = np.sqrt(np.where(state.shares > _NEGLIGIBLE, state.shares, 0.0))
         for _ in range(2):
             missing = state.logs - tables[self.places].sum(axis=0)
             tables = tables + self._fit(missing - missing[weights.argmax()], weights)
@@ -214,24 +220,26 @@ class _Joint:
         """The smallest tables whose sums come closest."""
         if self.design.shape[0] * self.design.shape[1] <= _MOST_DENSE:
             dense = self.design.toarray() * weights[:, None]
-            return np.asarray(lstsq(dense, sums * weights, check_finite=False)[0])
+            return np.asarray(lstsq(dense, sums * weights, cond=1e-12, check_finite=False)[0])
         scaled = self.design * weights[:, None]
         return np.asarray(lsqr(scaled, sums * weights, atol=1e-15, btol=1e-15)[0])
 
-    def proximal_step(self, origin: _State, step: float, goal: float) -> tuple[_State, bool, int]:
+    def proximal_step(
+        self, origin: _State, step: float, monitor: Monitor
+    ) -> tuple[_State, bool, int]:
         """The state after the step, whether Newton's method got there, and in how many rounds.
 
         Logarithms and multipliers move together until the logarithms have fallen by the
         multipliers' pull. On its own that pull would throw the probabilities off: it has the
         multipliers' rounding, multiplied by the weights.
         """
-        state, solved = origin, False
+        state, solved, goal = origin, False, monitor.goal
         shares, force = self._force(state)
         for rounds in range(1, _MOST_NEWTON + 1):
             curvature = self._curvature(state)
             lag = self._lag(state, origin, step, shares)
             way, falls = self._newton_way(shares, step, curvature, force, lag)
-            if not isfinite(falls):
+            if not isfinite(falls) or monitor.late:
                 break
             found = self._search(state, way, self._longest(state, way), falls)
             if found is None:

@@ -197,6 +197,36 @@ def reference(problem: SmallProblem, precision: float = 1e-3) -> Reference:
     return Reference(best.table, best.value, max(best.value - search.bound, 0.0))
 
 
+def clarabel_table(problem: SmallProblem) -> Wide | None:
+    """The joint table that cvxpy with Clarabel finds, if it finds one.
+
+    In shares of the total, rows scaled to entries of at most 1. On extreme problems it often stops
+    far from the optimum, so that it is one reference of two.
+    """
+    import cvxpy as cp
+
+    total, rows = problem.total, problem.rows.astype(np.float64)
+    scale = np.maximum(np.abs(rows).max(axis=1) * total, 1e-300)
+    shares, largest = cp.Variable(rows.shape[1], nonneg=True), scale.max()
+    game, target = rows * total / scale[:, None], problem.target.astype(np.float64) / scale
+    residual = cp.multiply(scale / largest, game @ shares - target)
+    objective = {
+        "squared": cp.sum_squares,
+        "absolute": cp.norm1,
+        "huber": lambda each: cp.sum(cp.huber(each, WIDTH / largest)),
+    }[problem.loss](residual)
+    search = cp.Problem(cp.Minimize(objective), [cp.sum(shares) == 1])
+    tight = {"tol_gap_abs": 1e-14, "tol_gap_rel": 1e-12, "tol_feas": 1e-12, "max_iter": 400}
+    try:
+        search.solve(solver=cp.CLARABEL, **tight)
+    except cp.error.SolverError:
+        return None
+    if shares.value is None or not np.isfinite(shares.value).all():
+        return None
+    found = np.maximum(shares.value, 0).astype(np.longdouble)
+    return found / found.sum() * np.longdouble(total)
+
+
 _MOST_STEPS = 120
 
 

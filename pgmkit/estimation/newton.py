@@ -105,7 +105,7 @@ class _State:
         return replace(
             self,
             logs=logs - logs.max(),
-                dual=self.dual + share * way.dual,
+            dual=self.dual + share * way.dual,
             above=self.above - share * way.dual,
             below=self.below + share * way.dual,
         )
@@ -185,7 +185,9 @@ class _Joint:
         """About as long as the loss's curvature balances the entropy's."""
         shares = state.shares
         spread = (self.matrix**2) @ shares - (self.matrix @ shares) ** 2
-        return min(1 / max(self.total * float(spread.max()), 1e-300), self.total / max(goal, 1e-300))
+        return min(
+            1 / max(self.total * float(spread.max()), 1e-300), self.total / max(goal, 1e-300)
+        )
 
     def bound(self, dual: Array) -> float:
         """What no loss is below, by these multipliers (Fenchel), less its rounding."""

@@ -40,6 +40,8 @@ _MOST_FAILURES = 8
 _PATIENCE = 150
 """Steps without progress before the search ends: they grow from far below a useful length."""
 _MOST_NEWTON = 30
+_SOLVED = 1e-3
+"""Share of the gap to which a proximal step is solved, until the gap is near the goal."""
 _LARGEST_GROWTH = 5.0
 _LARGEST_FALL = 100.0
 """Of the barrier from one proximal step to the next."""
@@ -76,7 +78,8 @@ def newton(problem: Problem, start: Point, monitor: Monitor) -> Point:
     point, state = start, joint.start(monitor.goal)
     step, growth, failures = joint.first_step(state, monitor.goal), _LARGEST_GROWTH, 0
     while not monitor.saw(point, problem.loss.value(point.marginals)):
-        taken, solved, rounds = joint.proximal_step(state, step, monitor)
+        precision = max(monitor.goal, _SOLVED * (joint.loss(state) - monitor.bound))
+        taken, solved, rounds = joint.proximal_step(state, step, precision, monitor)
         bound = joint.bound(taken.dual)
         monitor.raise_bound(bound)
         point = problem.attempt(joint.potentials(taken, start)) or point
@@ -233,7 +236,7 @@ class _Joint:
         return np.asarray(lsqr(scaled, sums * weights, atol=1e-15, btol=1e-15)[0])
 
     def proximal_step(
-        self, origin: _State, step: float, monitor: Monitor
+        self, origin: _State, step: float, precision: float, monitor: Monitor
     ) -> tuple[_State, bool, int]:
         """The state after the step, whether Newton's method got there, and in how many rounds.
 
@@ -241,7 +244,7 @@ class _Joint:
         multipliers' pull. On its own that pull would throw the probabilities off: it has the
         multipliers' rounding, multiplied by the weights.
         """
-        state, solved, goal = origin, False, monitor.goal
+        state, solved = origin, False
         shares, force = self._force(state)
         rounds = 0
         while rounds < _MOST_NEWTON and not monitor.late:
@@ -258,8 +261,8 @@ class _Joint:
             lag = self._lag(state, origin, step, shares)
             unsolved = 0.5 * float(force @ (force / self._curvature(state)))
             unsolved += 0.5 * self.total / step * float(shares @ lag**2)
-            solved = unsolved < goal
-            if falls < 1e-3 * goal and unsolved < 0.1 * goal:
+            solved = unsolved < precision
+            if falls < 1e-3 * precision and unsolved < 0.1 * precision:
                 break
         return state, solved, rounds
 

@@ -31,8 +31,8 @@ Array = NDArray[np.float64]
 _GROWTH = 2.0
 _MOST_PASSES = 200
 """Of one proximal step; the next step goes on from wherever it ends."""
-_REACH = 0.3
-"""The first step: the entropy may weigh this share of the gap for each nat."""
+_REACH = 30.0
+"""The first step: a nat of entropy may weigh this many times the gap, so that it is easy."""
 _SOLVED = 0.1
 """A proximal step is solved to this share of the gap to reach."""
 

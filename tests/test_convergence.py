@@ -19,6 +19,7 @@ import torch
 from small_problems import Reference, SmallProblem, clarabel_table, draw, reference
 
 from pgmkit import estimate
+from pgmkit.estimation import METHODS
 
 SECONDS = 5.0
 
@@ -40,7 +41,7 @@ class Outcome:
         return self.units <= 1.0 and self.seconds <= SECONDS
 
 
-def judge(seed: int, solve: Callable[[SmallProblem], Reference]) -> Outcome:
+def judge(seed: int, solve: Callable[[SmallProblem], Reference], method: str = "auto") -> Outcome:
     problem = draw(seed)
     started = time.perf_counter()
     model = estimate(
@@ -48,6 +49,7 @@ def judge(seed: int, solve: Callable[[SmallProblem], Reference]) -> Outcome:
         problem.measurements,
         total=problem.total,
         loss=problem.loss,
+        method=method,
         max_seconds=0.9 * SECONDS,
     )
     seconds = time.perf_counter() - started
@@ -91,6 +93,7 @@ def report(outcomes: Sequence[Outcome]) -> str:
 def one_core():
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
+    judge(0, reference)  # the first call loads libraries
     yield
     torch.set_num_threads(threads)
 
@@ -125,6 +128,16 @@ def test_a_thousand_problems_against_cvxpy(one_core: None) -> None:
     assert not any(outcome.false for outcome in outcomes)
     assert np.mean([outcome.good for outcome in outcomes]) >= 0.995
     assert np.mean([outcome.certified for outcome in outcomes]) >= 0.9
+
+
+@pytest.mark.benchmark
+@pytest.mark.parametrize("method", ["auto", *METHODS])
+def test_three_hundred_ordinary_problems_by_method(method: str, one_core: None) -> None:
+    """The figures of docs/mathematics.md."""
+    ordinary = [seed for seed in range(1000) if not draw(seed).extreme][:300]
+    outcomes = [judge(seed, reference, method) for seed in ordinary]
+    print(f"\n{method}\n{report(outcomes)}")
+    assert not any(outcome.false for outcome in outcomes)
 
 
 @pytest.mark.parametrize("seed", range(3))

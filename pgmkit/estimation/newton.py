@@ -196,7 +196,9 @@ class _Joint:
         """About as long as the loss's curvature balances the entropy's."""
         shares = state.shares
         spread = (self.matrix**2) @ shares - (self.matrix @ shares) ** 2
-        return min(1 / max(self.total * float(spread.max()), 1e-300), self.total / max(goal, 1e-300))
+        return min(
+            1 / max(self.total * float(spread.max()), 1e-300), self.total / max(goal, 1e-300)
+        )
 
     def bound(self, dual: Array) -> float:
         """What no loss is below, by these multipliers (Fenchel), less its rounding."""

@@ -26,7 +26,10 @@ SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """``units``: of the true gap beyond what float64 resolves, in the loss's own."""
+    """``units``: of the gap to the reference beyond what float64 resolves, in the loss's own.
+
+    ``known``: whether a lower bound, the reference's or the model's, leaves no more than a unit.
+    """
 
     seed: int
     kind: tuple[str, str]
@@ -63,7 +66,7 @@ def judge(seed: int, solve: Callable[[SmallProblem], Reference], method: str = "
         seconds,
         model.stopped.startswith("certified"),
         model.gap + allowed < gap,
-        best.gap <= problem.unit + allowed,
+        min(best.gap, model.gap) <= problem.unit + allowed,
     )
 
 
@@ -85,7 +88,7 @@ def report(outcomes: Sequence[Outcome]) -> str:
                 f"{each.seconds:.2f} s{', false certificate' if each.false else ''}"
             )
     unknown = [each.seed for each in outcomes if not each.known]
-    lines.append(f"optimum itself known to no better than one unit: seeds {unknown}")
+    lines.append(f"proven neither by the reference's bound nor by the model's: seeds {unknown}")
     return "\n".join(lines)
 
 
@@ -126,7 +129,7 @@ def test_a_thousand_problems_against_cvxpy(one_core: None) -> None:
     outcomes = [judge(seed, both) for seed in range(first, first + count)]
     print(f"\nseeds {first}:{count}\n{report(outcomes)}")
     assert not any(outcome.false for outcome in outcomes)
-    assert np.mean([outcome.good for outcome in outcomes]) >= 0.995
+    assert np.mean([outcome.good and outcome.known for outcome in outcomes]) >= 0.995
     assert np.mean([outcome.certified for outcome in outcomes]) >= 0.9
 
 

@@ -32,16 +32,6 @@ class Model(Protocol):
     def marginals(
         self, cliques: Iterable[Iterable[str]]
     ) -> Mapping[Clique, NDArray[np.float64]]: ...
-    @property
-    def fit(self) -> str:
-        """How close a graphical model came to the best fit of the noisy tables; else empty."""
-        return str(getattr(self.model, "fit", ""))
-
-    @property
-    def certified(self) -> bool:
-        """False when the search for the model ended short of its tolerance; `fit` says how far."""
-        return bool(getattr(self.model, "certified", True)) or not self.fit
-
     def answer(self, query: FactoredQuery) -> NDArray[np.float64]: ...
     def sample(self, n: int, rng: np.random.Generator) -> Dataset: ...
     def save(self, path: str | os.PathLike[str]) -> None: ...
@@ -66,6 +56,16 @@ class Release:
     def secure(self) -> bool:
         """False when a seed made the noise reproducible: such a release protects nobody."""
         return self.ledger.secure
+
+    @property
+    def fit(self) -> str:
+        """How close a graphical model came to the best fit of the noisy tables; else empty."""
+        return str(getattr(self.model, "fit", ""))
+
+    @property
+    def certified(self) -> bool:
+        """False when the search for the model ended short of its tolerance; `fit` says how far."""
+        return bool(getattr(self.model, "certified", True)) or not self.fit
 
     def answer(self, query: FactoredQuery) -> NDArray[np.float64]:
         """The model's answers to a factored query, in counts, of the query's shape."""

@@ -21,7 +21,7 @@ from pgmkit.estimation.consistency import consistent_tables
 from pgmkit.estimation.dual_averaging import dual_averaging
 from pgmkit.estimation.lbfgs import lbfgs
 from pgmkit.estimation.mirror_descent import NO_DESCENT, mirror_descent
-from pgmkit.estimation.newton import is_small, newton
+from pgmkit.estimation.newton import is_small, is_tiny, newton
 from pgmkit.estimation.problem import OUT_OF_TIME, Monitor, Point, Problem, Progress
 from pgmkit.estimation.proximal import can_polish, polish, proximal
 from pgmkit.estimation.start import Table, scale, tree_potentials
@@ -407,18 +407,19 @@ def _unmeasured(problem: Problem, monitor: Monitor) -> Point:
 def _minimise(problem: Problem, start: Point, monitor: Monitor, name: str) -> Point:
     """The best point that the method of this name finds."""
     _check_method(problem, name)
-    if name == "auto":
-        name = "newton" if is_small(problem) else "accelerated"
-        polished = name == "accelerated" and can_polish(problem)
-    else:
-        polished = False
-    method, stages = METHODS[name], problem.loss.smooth_stages()
-    if name == "newton" or stages == [problem.loss]:
+    first = name if name != "auto" else "newton" if is_tiny(problem) else "accelerated"
+    method, stages = METHODS[first], problem.loss.smooth_stages()
+    if first == "newton" or stages == [problem.loss]:
         method(problem, start, monitor)
     else:
         _minimise_in_stages(problem, start, monitor, method, stages)
-    if polished and not monitor.certified and not monitor.late and monitor.best is not None:
-        polish(problem, monitor.best, monitor)
+    if name == "auto" and first != "newton" and not monitor.certified and not problem.late():
+        assert monitor.best is not None
+        if is_small(problem):
+            monitor.begin_stage()
+            newton(problem, monitor.best, monitor)
+        elif can_polish(problem):
+            polish(problem, monitor.best, monitor)
     if monitor.stopped == NO_DESCENT and problem.late():
         monitor.stopped = OUT_OF_TIME
     assert monitor.best is not None

@@ -19,7 +19,7 @@ the largest weight.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import isfinite, prod
+from math import inf, isfinite, prod
 
 import numpy as np
 import scipy.sparse
@@ -34,8 +34,8 @@ from pgmkit.losses import ULPS, MeasuredLoss
 Array = NDArray[np.float64]
 
 _MOST_CELLS = 4096
-_MOST_WORK = 2e8
-"""Multiplications of one Newton step's factorisation above which other methods are faster."""
+_MOST_WORK, _LITTLE_WORK = 2e8, 2e7
+"""Multiplications of a Newton step's factorisation: the most, and where no method is faster."""
 _MOST_FAILURES = 8
 _PATIENCE = 150
 """Steps without progress before the search ends: they grow from far below a useful length."""
@@ -56,16 +56,25 @@ _NEGLIGIBLE = 1e-18
 
 
 def is_small(problem: Problem) -> bool:
-    """Whether the joint distribution can be written out and its Newton steps are cheap."""
+    """Whether the joint distribution can be written out and Newton steps are affordable."""
+    return _work(problem) <= _MOST_WORK
+
+
+def is_tiny(problem: Problem) -> bool:
+    """Whether Newton steps are so cheap that no method is faster."""
+    return _work(problem) <= _LITTLE_WORK
+
+
+def _work(problem: Problem) -> float:
     if not isinstance(problem.loss, MeasuredLoss):
-        return False
+        return inf
     layout = problem.inference.layout
     names = {name for clique in layout.cliques for name in clique}
     cells = prod(layout.domain.sizes[name] for name in names)
     if cells > _MOST_CELLS:
-        return False
+        return inf
     rows = len(problem.loss.observations.target)
-    return min(rows, cells) ** 2 * (rows + cells) <= _MOST_WORK
+    return float(min(rows, cells) ** 2 * (rows + cells))
 
 
 def newton(problem: Problem, start: Point, monitor: Monitor) -> Point:

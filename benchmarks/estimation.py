@@ -1,4 +1,4 @@
-"""Estimation from noisy marginals: pgmkit beside ``mbi`` on five problems, three noise draws each.
+"""Estimation from noisy marginals: pgmkit beside ``mbi`` on seven problems, three noise draws each.
 
     python -m benchmarks.estimation [--problems star wide] [--seeds 0 1 2] [--peer cached]
 
@@ -39,7 +39,7 @@ TIMES = (
 )  # fmt: skip
 QUALITY = (
     "problem", "best known", "peer loss", "default: cold s", "2nd s", "loss", "gap", "passes",
-    "long run: loss", "gap", "RSS MB", "peer RSS MB",
+    "long run: loss", "long run: gap", "unmeasured TV", "peer's", "RSS MB", "peer RSS MB",
 )  # fmt: skip
 
 
@@ -137,6 +137,7 @@ def rows(
         quality.append([
             key, best, peer.get("loss"), first["seconds"], second["seconds"], second["loss"],
             second["gap"], second["iterations"], last["loss"], last["gap"],
+            second["unmeasured"], peer.get("unmeasured"),
             default["peak_rss_mb"], peer.get("peak_rss_mb"),
         ])  # fmt: skip
     return times, quality

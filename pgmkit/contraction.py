@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from math import prod
 
-import opt_einsum
 import torch
+from opt_einsum import RandomGreedy, paths
 
 from pgmkit.domain import Domain
 from pgmkit.junction_tree import junction_tree
@@ -33,6 +33,8 @@ CHUNK_CELLS = 1 << 20
 """Largest broadcast temporary, in cells, of a log-space step (8 MB in float64)."""
 
 _REPEATS = 16
+_SEARCHED_INPUTS = 4096
+"""Tensors times random orders tried: about a second."""
 _SMALL_STEP = 1 << 13
 """Multiplications of a step that is worth its call only when it shares it with others."""
 _WORTH_SEARCHING = 1e6
@@ -138,6 +140,16 @@ class Plan:
     def largest(self) -> int:
         """Cells of the largest value, inputs included."""
         return max(self.cells(value) for value in range(len(self.axes)))
+
+    @cached_property
+    def elimination(self) -> tuple[str, ...]:
+        """The attributes in the order in which they are summed out, those of the output left."""
+        order = []
+        for step in self.steps:
+            right = self.axes[step.right] if step.right is not None else ()
+            before = dict.fromkeys(self.axes[step.left] + right)
+            order += [name for name in before if name not in self.axes[step.out]]
+        return tuple(order)
 
     @cached_property
     def cost(self) -> int:
@@ -298,16 +310,18 @@ class _Planner:
         """Pairs of positions in the shrinking list of values, as opt_einsum gives them."""
         if len(keys) <= 2:
             return [(0, 1)][: len(keys) - 1]
-        symbols = {name: opt_einsum.get_symbol(i) for i, name in enumerate(self.sizes)}
-        terms = ["".join(symbols[name] for name in self.axes[key]) for key in keys]
-        equation = ",".join(terms) + "->" + "".join(symbols[name] for name in self.output)
-        shapes = [tuple(self.sizes[name] for name in self.axes[key]) for key in keys]
+        # Numbers, because sets of names are in another order in every process.
+        numbers = {name: i for i, name in enumerate(self.sizes)}
+        sizes = {i: self.sizes[name] for name, i in numbers.items()}
+        inputs = [frozenset(numbers[name] for name in self.axes[key]) for key in keys]
+        output = frozenset(numbers[name] for name in self.output)
+        if len(keys) <= 4:
+            return [(i, j) for i, j in paths.optimal(inputs, output, sizes, None)]
         state = random.getstate()  # opt_einsum seeds the global generator for every trial
-        optimiser = "optimal" if len(keys) <= 4 else "greedy"
-        found, info = opt_einsum.contract_path(equation, *shapes, shapes=True, optimize=optimiser)
-        if info.opt_cost > _WORTH_SEARCHING and optimiser == "greedy":
-            search = opt_einsum.RandomGreedy(max_repeats=_REPEATS)
-            found, _ = opt_einsum.contract_path(equation, *shapes, shapes=True, optimize=search)
+        found = paths.greedy(inputs, output, sizes, None)
+        if _path_cost(inputs, output, sizes, found) > _WORTH_SEARCHING:
+            repeats = max(1, min(_REPEATS, _SEARCHED_INPUTS // len(keys)))
+            found = RandomGreedy(max_repeats=repeats)(inputs, output, sizes, None)
         random.setstate(state)
         return [(step[0], step[1]) for step in found]
 
@@ -333,6 +347,21 @@ class _Planner:
         gone = {name for name in shared if self.uses[name] == 1}
         kernel = Kernel.product(left_axes, right_axes, gone, self.sizes)
         return self.add(left, right, kernel, kernel.out)
+
+
+def _path_cost(
+    inputs: Sequence[frozenset[int]],
+    output: frozenset[int],
+    sizes: Mapping[int, int],
+    path: Sequence[Sequence[int]],
+) -> int:
+    """Multiplications of a path of pairs of positions."""
+    left, cost = list(inputs), 0
+    for pair in path:
+        union = frozenset[int]().union(*(left.pop(i) for i in sorted(pair, reverse=True)))
+        cost += prod(sizes[i] for i in union)
+        left.append(union & output.union(*left))
+    return cost
 
 
 def arrange(value: torch.Tensor, axes: Axes, *groups: Axes) -> torch.Tensor:
@@ -406,11 +435,10 @@ class Log(_Tropical):
         """
         if kernel.extents[2] == 1:
             return super().contract(left, right, kernel)
+        product, high = _scaled_product(left, right, kernel)
+        out = product.log() + high
         a = arrange(left, kernel.left, kernel.batch, kernel.rows, kernel.summed)
         b = arrange(right, kernel.right, kernel.batch, kernel.columns, kernel.summed)
-        high_a, high_b = _finite(a.amax(-1, keepdim=True)), _finite(b.amax(-1, keepdim=True))
-        product = torch.bmm((a - high_a).exp(), (b - high_b).exp().transpose(1, 2))
-        out = product.log() + high_a + high_b.transpose(1, 2)
         # What underflows is below tiny * terms, so this keeps every sum to full precision.
         tiny = torch.finfo(product.dtype).tiny * kernel.extents[2] / torch.finfo(product.dtype).eps
         batch, row, column = torch.where(product < tiny)
@@ -420,6 +448,31 @@ class Log(_Tropical):
             i, j, k = batch[place], row[place], column[place]
             out[i, j, k] = self.over(a[i, j] + b[i, k])
         return out
+
+
+class LogBelow(Log):
+    """Logarithms of sums without the terms that underflow beside their row's and column's peaks: a
+    lower bound.
+    """
+
+    def contract(self, left: torch.Tensor, right: torch.Tensor, kernel: Kernel) -> torch.Tensor:
+        if kernel.extents[2] == 1:
+            return _Tropical.contract(self, left, right, kernel)
+        product, high = _scaled_product(left, right, kernel)
+        return product.log_().add_(high)
+
+
+def _scaled_product(
+    left: torch.Tensor, right: torch.Tensor, kernel: Kernel
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sums of products of exponentials, divided by the product of their row's and column's peaks,
+    and the logarithms of these.
+    """
+    a = arrange(left, kernel.left, kernel.batch, kernel.rows, kernel.summed)
+    b = arrange(right, kernel.right, kernel.batch, kernel.columns, kernel.summed)
+    high_a, high_b = _finite(a.amax(-1, keepdim=True)), _finite(b.amax(-1, keepdim=True))
+    product = torch.bmm((a - high_a).exp_(), (b - high_b).exp_().transpose(1, 2))
+    return product, high_a + high_b.transpose(1, 2)
 
 
 def _finite(peaks: torch.Tensor) -> torch.Tensor:
@@ -436,6 +489,7 @@ class Max(_Tropical):
 
 Semiring = Linear | Log | Max
 LINEAR, LOG, MAX = Linear(), Log(), Max()
+LOG_BELOW = LogBelow()
 
 
 def forward(plan: Plan, tensors: Sequence[torch.Tensor], semiring: Semiring) -> list[torch.Tensor]:

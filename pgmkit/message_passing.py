@@ -218,6 +218,24 @@ def _strides(cells: NDArray[np.int64]) -> tuple[int, ...] | None:
     return tuple(strides) if regular else None
 
 
+def pass_cells(plan: Plan) -> int:
+    """Numbers that passes over a plan hold at once, at most.
+
+    Values and adjoints, those of a pass in another semiring beside them, the indices of groups,
+    and the copies that a step makes.
+    """
+    values = sum(map(plan.cells, range(len(plan.axes))))
+    gathered, copied = 0, 0
+    for group in _by_level(plan):
+        operands = [side for step in group for side in (step.left, step.right) if side is not None]
+        cells = sum(map(plan.cells, operands))
+        if len(group) >= _SMALLEST_GROUP:
+            gathered += cells
+        if group[0].kernel is not None:
+            copied = max(copied, cells)
+    return 4 * values + gathered + copied
+
+
 def _by_level(plan: Plan) -> list[list[Step]]:
     """Steps in an executable order, those of one level and one small shape together."""
     level = [0] * len(plan.axes)

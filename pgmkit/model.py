@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -27,6 +28,7 @@ from pgmkit.files import atomic_writer
 from pgmkit.junction_tree import JunctionTree, check_fits, junction_tree
 from pgmkit.queries import FactoredQuery
 from pgmkit.sampling import sample
+from pgmkit.self_check import checked_marginals
 
 FORMAT_VERSION = 1
 MEMORY_LIMIT = 4 << 30
@@ -50,6 +52,8 @@ class GraphicalModel:
         loss: of the measurements at this model.
         gap: certified: no distribution of this total has a loss below ``loss - gap``.
         iterations, stopped: how long the search took and why it ended.
+        memory_limit: bytes that the tables of the junction tree, or of an answer, may take; not
+            kept in files.
 
     Raises InvalidInput for potentials that do not fit the domain or hold NaN or plus infinity, and
     for a total that is not a finite number above 0.
@@ -70,6 +74,7 @@ class GraphicalModel:
     gap: float = inf
     iterations: int = 0
     stopped: str = ""
+    memory_limit: int = MEMORY_LIMIT
 
     def __post_init__(self) -> None:
         _check_domain(self.domain)
@@ -115,7 +120,9 @@ class GraphicalModel:
         found = {clique: self._summed(place, clique) for clique, place in inside.items()}
         if outside:
             with self._inference.session():
-                tables = eliminate(self.tree, self._beliefs, outside, memory_limit=MEMORY_LIMIT)
+                tables = eliminate(
+                    self.tree, self._beliefs, outside, memory_limit=self.memory_limit
+                )
             found.update((clique, _array(table)) for clique, table in tables.items())
         return {clique: found[clique] for clique in asked}
 
@@ -136,7 +143,7 @@ class GraphicalModel:
             if not isinstance(one, FactoredQuery):
                 raise InvalidInput(f"a query must be a FactoredQuery, got {type(one).__name__}.")
         with self._inference.session():
-            found = answers(self.domain, self._conditionals, several, MEMORY_LIMIT)
+            found = answers(self.domain, self._conditionals, several, self.memory_limit)
         return found[0] if isinstance(query, FactoredQuery) else found
 
     def given(self, evidence: Mapping[str, int | Sequence[int]]) -> GraphicalModel:
@@ -181,7 +188,7 @@ class GraphicalModel:
         self, n: int, rng: np.random.Generator, method: Literal["round", "sample"] = "round"
     ) -> Dataset:
         """Draw ``n`` records; see ``pgmkit.sampling.sample`` for the two methods."""
-        check_fits(self.tree, MEMORY_LIMIT)
+        check_fits(self.tree, self.memory_limit)
         columns = sample(self.tree, lambda i: _array(self._beliefs[i]), n, rng, method)
         return Dataset(self.domain, columns)
 
@@ -254,8 +261,10 @@ class GraphicalModel:
     @cached_property
     def _clique_marginals(self) -> tuple[list[torch.Tensor], float]:
         """Counts over the potentials' cliques, and the whole domain's log partition function."""
-        with self._inference.session():
-            flat, log_partition = self._inference.marginals(self._flat, self.total)
+        started = time.perf_counter()
+        flat, log_partition = checked_marginals(
+            self._inference, self._flat, self.total, started, self._factors
+        )
         free = [name for name in self.domain if not any(name in c for c in self.cliques)]
         return self._inference.layout.split(flat), log_partition + float(
             sum(np.log(self.domain.sizes[name]) for name in free)
@@ -278,7 +287,8 @@ class GraphicalModel:
     @cached_property
     def _beliefs(self) -> list[torch.Tensor]:
         """The marginals of the junction tree's cliques, in counts."""
-        check_fits(self.tree, MEMORY_LIMIT)
+        check_fits(self.tree, self.memory_limit)
+        started = time.perf_counter()
         like = self._factors[0].values
         inference = BeliefPropagation(
             self.domain, self.tree.cliques, device=like.device, dtype=like.dtype
@@ -289,8 +299,8 @@ class GraphicalModel:
             place = self.tree.holds(factor.domain.attributes)
             assert place is not None
             tables[place].add_(factor.expand(self.domain.project(self.tree.cliques[place])).values)
-        with inference.session():
-            return inference.layout.split(inference.marginals(flat, self.total)[0])
+        found, _ = checked_marginals(inference, flat, self.total, started, self._factors)
+        return inference.layout.split(found)
 
     @cached_property
     def _conditionals(self) -> list[tuple[Clique, torch.Tensor]]:

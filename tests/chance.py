@@ -59,9 +59,15 @@ def assert_no_more_spread(observed: ArrayLike, law: ArrayLike) -> None:
 
 def assert_mean(draws: ArrayLike, expected: float) -> None:
     """Independent draws have this mean: Student's t with their own spread."""
+    assert_mean_between(draws, expected, expected)
+
+
+def assert_mean_between(draws: ArrayLike, low: float, high: float) -> None:
+    """The mean of the law of independent draws may lie in this range."""
     values = np.asarray(draws, dtype=float)
     reach = stats.t.isf(FALSE_ALARM / 2, len(values) - 1) * values.std(ddof=1)
-    assert abs(values.mean() - expected) <= reach / np.sqrt(len(values))
+    reach /= np.sqrt(len(values))
+    assert values.mean() + reach >= low and values.mean() - reach <= high, values.mean()
 
 
 def stddev_range(draws: int, kurtosis: float = 3.0) -> tuple[float, float]:

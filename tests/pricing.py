@@ -1,9 +1,11 @@
-"""What the tests of every mechanism share: priced draws, what an object reaches, error."""
+"""What the tests of every mechanism share: priced draws, quick settings, what an object reaches,
+error."""
 
 import gc
 import math
 import types
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -66,6 +68,14 @@ class CellPriced(Priced):
         self.prices["gaussian"] = lambda scale: 1 / (2 * scale**2)
         self.prices["laplace"] = lambda scale: 1 / scale
         return super().top(scores, count, scale)
+
+
+def cut(name: str) -> dict[str, Any]:
+    """Options that cut short what would take long and is not about privacy."""
+    if name.startswith("gem"):
+        fewer = {"pretrain_steps": 20} if name == "gem-pub" else {}
+        return {"hidden": (16,), "rows": 50, "noise_width": 8, **fewer}
+    return {"rows": 50, "steps": 60} if name == "mixture" else {}
 
 
 def reachable(start: object) -> Iterator[object]:

@@ -205,7 +205,7 @@ def test_a_clique_of_small_factors_is_never_written_out() -> None:
     """40 attributes of size 20 as one product of a star: the joint has 20^40 cells."""
     domain = Domain({f"x{i}": 20 for i in range(40)})
     cliques = [("x0", f"x{i}") for i in range(1, 40)]
-    bp = BeliefPropagation(domain, cliques, memory_limit=10**6)
+    bp = BeliefPropagation(domain, cliques, memory_limit=4 * 10**6)
     assert bp.plan.largest == 400
     flat, log_partition = bp.marginals(torch.zeros(39 * 400, dtype=torch.float64), 400.0)
     assert log_partition == pytest.approx(40 * np.log(20))
@@ -243,3 +243,13 @@ def test_bad_cliques_and_sizes() -> None:
     pairs = list(itertools.combinations(huge, 2))
     with pytest.raises(ModelTooLarge, match="limit is 1,024 MiB"):
         BeliefPropagation(huge, pairs, memory_limit=1 << 30)
+
+
+@given(problems())
+def test_calls_for_each_clique_agree_with_the_index_of_cells(problem: Problem) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pgmkit.belief_propagation._LARGE_CLIQUE", 0)
+        bp = BeliefPropagation(problem.domain, problem.cliques)
+        if problem.possible():
+            check_full_accuracy(problem, bp, 10.0)
+            check_fast(problem, bp, 10.0)

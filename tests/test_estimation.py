@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog, minimize
 
 from pgmkit import Dataset, Domain, FactoredQuery, Measurement, Zeros, estimate
-from pgmkit.errors import InvalidInput
-from pgmkit.estimation import METHODS, Progress
+from pgmkit.belief_propagation import BeliefPropagation
+from pgmkit.errors import InvalidInput, ModelTooLarge
+from pgmkit.estimation import METHODS, Progress, working_bytes
 from pgmkit.estimation.consistency import consistent_tables
 from pgmkit.losses import Huber
 from pgmkit.queries import identity, prefix
@@ -398,3 +399,58 @@ def test_identity_and_named_matrix_agree() -> None:
 def test_bad_arguments(change: dict, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         estimate(DOMAIN, noisy(CLIQUE_SETS["one"], 0), **{"total": TOTAL, **change})
+
+
+def test_the_time_limit_holds_in_the_start_and_in_line_searches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Passes of a quarter of a second: the limit is kept but for the one that is under way."""
+    fast = BeliefPropagation.fast_marginals
+
+    def slow(self: BeliefPropagation, *arguments: object) -> object:
+        time.sleep(0.25)
+        return fast(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(BeliefPropagation, "fast_marginals", slow)
+    rng = np.random.default_rng(0)
+    domain = Domain(dict.fromkeys("abcd", 3))
+    pairs = [("a", "b"), ("b", "c"), ("c", "d"), ("d", "a")]
+    noisy = [Measurement(pair, rng.normal(100, 300, 9), 1.0) for pair in pairs]
+    for method in ("auto", "mirror_descent", "dual_averaging", "lbfgs"):
+        begun = time.perf_counter()
+        model = estimate(domain, noisy, total=900, method=method, tolerance=0.0, max_seconds=1.2)
+        assert time.perf_counter() - begun < 1.2 + 0.5
+        assert model.stopped.startswith("time")
+
+
+def test_consistent_tables_end_at_the_deadline() -> None:
+    rng = np.random.default_rng(0)
+    domain = Domain({f"x{i}": 20 for i in range(12)})
+    noisy = [
+        Measurement(pair, rng.normal(100, 300, 400), 1.0)
+        for pair in itertools.combinations(domain, 2)
+    ]
+    whole = consistent_tables(domain, noisy, 40_000.0, 1e-9)
+    cut_short = consistent_tables(domain, noisy, 40_000.0, 1e-9, deadline=0.0)
+    assert cut_short.iterations == 1 < whole.iterations
+    assert cut_short.bound <= whole.bound
+
+
+def test_what_cannot_be_sampled_is_refused_at_once() -> None:
+    """The pairs' own tables are small, and the contraction never forms the joint table."""
+    domain = Domain(dict.fromkeys("abcd", 160))
+    noisy = [
+        Measurement(pair, np.full(160 * 160, 4.0), 1.0)
+        for pair in itertools.combinations("abcd", 2)
+    ]
+    with pytest.raises(ModelTooLarge, match=r"655,360,000 cells.*limit is 4,096 MiB.*memory_limit"):
+        estimate(domain, noisy, total=1e5)
+
+
+def test_the_memory_of_all_phases_is_checked_before_anything_is_allocated() -> None:
+    domain = Domain({"a": 1000, "b": 1000})
+    noisy = [Measurement(("a", "b"), np.ones(10**6), 1.0)]
+    needed = working_bytes(domain, noisy)
+    assert needed > 20 * 8 * 10**6
+    with pytest.raises(ModelTooLarge, match="1,000,000 measured cells"):
+        estimate(domain, noisy, total=1e6, memory_limit=needed - 1)

@@ -96,8 +96,10 @@ def test_every_kind_gives_the_same_counts(kind: str, seed: int, rows: int) -> No
     counts = counts_of(KINDS[kind](columns), SCHEMA)
     assert isinstance(counts, FrameCounts) == (kind in ("duckdb", "dask"))
     assert len(counts) == rows
+    # Dask takes a second for every question: it gets all at once.
+    together = counts.marginals(QUERIES) if kind == "dask" else {}
     for clique, wanted in expected(columns).items():
-        found = counts.marginals([clique])[clique]
+        found = together[clique] if together else counts.marginals([clique])[clique]
         np.testing.assert_array_equal(found, wanted)
         assert found.dtype == np.int64
 

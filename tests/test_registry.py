@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from pricing import reachable
+from pricing import cut, reachable
 
 from mechanisms import MECHANISMS, run
 from mechanisms.budget import Budget
@@ -30,18 +30,8 @@ PUBLIC = census(150, seed=9).project(["sex", "work", "income"])
 
 
 def quick(name: str) -> Any:
-    """The mechanism's settings; what would take long and is not about privacy is cut short."""
-    return named(name, **({"pretrain_steps": 20} if name == "gem-pub" else {}))[1]
-
-
-def small(name: str) -> Any:
-    """Settings of a run that takes a blink, whatever it learns."""
-    options: dict[str, Any] = {}
-    if name.startswith("gem"):
-        options = {"rounds": 2, "hidden": (8,), "rows": 20, "noise_width": 4}
-    elif name == "mixture":
-        options = {"rows": 20, "steps": 30}
-    return named(name, **({"pretrain_steps": 20} if name == "gem-pub" else {}), **options)[1]
+    """The mechanism's settings, cut short."""
+    return named(name, **cut(name))[1]
 
 
 def public(name: str) -> dict[str, Dataset]:
@@ -78,7 +68,7 @@ def test_every_mechanism_spends_its_budget_and_answers(
 
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_every_mechanism_takes_cliques_for_a_workload(name: str) -> None:
-    settings = small(name)
+    settings = quick(name)
 
     def released(workload: WorkloadLike, direct: bool = False) -> list[np.ndarray]:
         if direct:
@@ -194,8 +184,9 @@ def test_the_command_line_runs_any_of_them(tmp_path: Path) -> None:
         if public(name):
             write_csv(tmp_path / "public.csv", PUBLIC)
             arguments += ["--public", str(tmp_path / "public.csv")]
-        if name == "gem-pub":
-            arguments += ["--set", "pretrain_steps=20"]
+        for option, value in cut(name).items():
+            if not isinstance(value, tuple):
+                arguments += ["--set", f"{option}={value}"]
         arguments += ["--mechanism", name, "--epsilon", "1", "--out", str(out), "--seed", "0"]
         result = CliRunner().invoke(main, arguments)
         if not MECHANISMS[name].records:

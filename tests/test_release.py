@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse
+from pricing import cut
 
 from mechanisms import MECHANISMS, run
 from mechanisms.budget import Budget, Ledger
@@ -22,12 +23,10 @@ PAIRS = k_way(DATA.domain, 2)
 
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_a_release_comes_back_the_same(tmp_path: Path, name: str) -> None:
-    public, quick = {}, {}
+    public = {}
     if MECHANISMS[name].public:
         public = {"public": census(200).project(list(DATA.domain))}
-    if name == "gem-pub":
-        quick = {"pretrain_steps": 20}
-    settings = named(name, **quick)[1]
+    settings = named(name, **cut(name))[1]
     release = run(settings, DATA, PAIRS, 1.0, 1e-6, neighbours="replace-one", seed=0, **public)
     release.save(tmp_path / "release")
     again = Release.load(tmp_path / "release")

@@ -76,7 +76,18 @@ def _megabytes(domain: Domain, cliques: Sequence[Clique]) -> float:
 
 
 def check_fits_workload(domain: Domain, workload: Workload, limit: float) -> None:
-    """Raise InvalidInput for a workload of which nothing fits."""
+    """Raise InvalidInput for a workload of which nothing fits.
+
+    Also for a limit above what estimation accepts: it would refuse after the budget is spent.
+    """
+    from pgmkit.model import MEMORY_LIMIT
+
+    most = MEMORY_LIMIT / 2**20
+    if limit > most:
+        raise InvalidInput(
+            f"model_mb = {limit:g} is more than a model that can be sampled may take "
+            f"({most:g} MB): lower model_mb"
+        )
     if not affordable(domain, workload.cliques, [], limit, limit):
         smallest = min(_megabytes(domain, [clique]) for clique in workload.cliques)
         raise InvalidInput(

@@ -160,10 +160,12 @@ def projected(
     from mechanisms.families.graphical import estimator
     from mechanisms.families.lattice import nonnegative_tables
     from pgmkit.junction_tree import junction_tree
+    from pgmkit.model import MEMORY_LIMIT
     from pgmkit.total import estimate_total
 
     used = [m for m in measurements if m.clique]
-    if junction_tree(domain, [m.clique for m in used]).bytes(_CELL_BYTES) <= model_mb * 2**20:
+    limit = min(model_mb * 2**20, MEMORY_LIMIT)
+    if junction_tree(domain, [m.clique for m in used]).bytes(_CELL_BYTES) <= limit:
         return estimator(domain, known_total)(None, measurements)
     total = known_total or max(1.0, estimate_total(measurements, domain).value)
     noisy = [least_squares_table(m) for m in used]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,23 +14,27 @@ import torch
 from pgmkit.belief_propagation import BeliefPropagation
 from pgmkit.clique_index import maximal
 from pgmkit.domain import Clique, Domain
-from pgmkit.errors import InvalidInput
+from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.estimation.accelerated import accelerated
 from pgmkit.estimation.consistency import consistent_tables
 from pgmkit.estimation.dual_averaging import dual_averaging
 from pgmkit.estimation.lbfgs import lbfgs
-from pgmkit.estimation.mirror_descent import mirror_descent
+from pgmkit.estimation.mirror_descent import NO_DESCENT, mirror_descent
 from pgmkit.estimation.newton import is_small, newton
-from pgmkit.estimation.problem import Monitor, Point, Problem, Progress
+from pgmkit.estimation.problem import OUT_OF_TIME, Monitor, Point, Problem, Progress
+from pgmkit.estimation.proximal import can_polish, polish, proximal
 from pgmkit.estimation.start import Table, scale, tree_potentials
 from pgmkit.factor import Factor
-from pgmkit.losses import CallableLoss, Loss, Penalty, Squared, make_loss
+from pgmkit.junction_tree import junction_tree, model_cells
+from pgmkit.losses import CallableLoss, Loss, MeasuredLoss, Penalty, Squared, make_loss
 from pgmkit.measurement import Measurement
-from pgmkit.model import GraphicalModel
+from pgmkit.memory import available
+from pgmkit.model import MEMORY_LIMIT, GraphicalModel
+from pgmkit.self_check import check
 from pgmkit.total import estimate_total
 from pgmkit.zeros import Zeros, check_zeros
 
-__all__ = ["METHODS", "Progress", "estimate"]
+__all__ = ["METHODS", "Progress", "estimate", "working_bytes"]
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +45,17 @@ METHODS: dict[str, Method] = {
     "accelerated": accelerated,
     "lbfgs": lbfgs,
     "newton": newton,
+    "proximal": proximal,
 }
+_CELL_BYTES = 8
+_SOLVER_VECTORS = 14
+"""Vectors over the cliques' cells that a method keeps: points, gradients, cuts, the best so far."""
+_OBSERVED_BYTES = 40
+"""Of a measured cell: its place, weight, value and residual."""
+_START_BYTES = 100
+"""Of a measured cell in the search for consistent tables, most of it for the constraints."""
+_BASE_BYTES = 48 << 20
+"""What the libraries take for themselves when they are first used."""
 _PRECISION = 0.01
 """Precision of the consistency relaxation, as a share of the certified gap to reach."""
 ProgressReport = bool | Callable[[Progress], None] | None
@@ -95,7 +108,9 @@ def estimate(
         max_seconds: time after which the best model so far is returned.
         device, dtype: where and in what precision to compute. float32 halves memory and resolves a
             loss to about six digits, so small tolerances end on the progress rule.
-        memory_limit: bytes of working memory allowed; half of the machine's by default.
+        memory_limit: bytes of working memory allowed; by default half of what the machine or the
+            process's control group has. The tables of the model's junction tree, which sampling
+            needs, may take 4 GiB, or this if it is more.
         progress: True for a bar on a terminal, or a callable that gets ``Progress`` records.
 
     Raises:
@@ -117,24 +132,37 @@ def estimate(
     impossible = check_zeros(domain, zeros)
     # Where nothing is measured, one cell of no attribute stands for the uniform model.
     cliques = _maximal(domain, [m.clique for m in used] + [z.clique for z in impossible] + [()])
+    limit = memory_limit if memory_limit is not None else available() // 2
     inference = BeliefPropagation(
         domain,
         cliques,
         device=device or "cpu",
         dtype=dtype,
-        memory_limit=memory_limit if memory_limit is not None else _half_of_memory(),
+        memory_limit=limit,
         zeros=impossible,
     )
+    _check_memory(inference, used, limit)
+    model_limit = max(MEMORY_LIMIT, memory_limit or 0)
+    _check_tree(domain, cliques, model_limit)
     _check_possible(inference, impossible)
     with inference.session(), _reporter(progress, max_seconds) as report:
         objective = make_loss(loss, inference.layout, used, dtype, inference.device)
-        problem = Problem(inference, objective, total)
+        deadline = inf if max_seconds is None else started + max_seconds
+        problem = Problem(inference, objective, total, deadline)
         monitor = Monitor(
             problem, tolerance=tolerance, max_seconds=max_seconds, report=report, started=started
         )
         start = _start(problem, monitor, used, request, impossible, warm_start)
         point = (
             _minimise(problem, start, monitor, method) if used else _unmeasured(problem, monitor)
+        )
+        check(
+            inference,
+            point.potentials,
+            point.marginals,
+            point.log_partition,
+            total=total,
+            started=started,
         )
     logger.info("estimated in %d iterations: %s", monitor.iterations, monitor.stopped)
     return GraphicalModel(
@@ -151,6 +179,7 @@ def estimate(
         gap=monitor.gap,
         iterations=monitor.iterations,
         stopped=monitor.stopped,
+        memory_limit=model_limit,
     )
 
 
@@ -223,8 +252,52 @@ def _check_possible(inference: BeliefPropagation, zeros: Sequence[Zeros]) -> Non
         )
 
 
-def _half_of_memory() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+def _check_memory(inference: BeliefPropagation, used: Sequence[Measurement], limit: int) -> None:
+    needed = _needed(inference, used)
+    if needed > limit:
+        cells = sum(inference.layout.domain.size(m.clique) for m in used)
+        raise ModelTooLarge(
+            f"estimation from {cells:,} measured cells in {inference.layout.cells:,} cells of "
+            f"cliques needs {needed / 2**20:,.0f} MiB; the limit is {limit / 2**20:,.0f} MiB. "
+            "Measure fewer or smaller cliques, use float32, or raise memory_limit."
+        )
+
+
+def _check_tree(domain: Domain, cliques: Sequence[Clique], limit: int) -> None:
+    """Refuse cliques whose model could be estimated, but not sampled or asked.
+
+    The quick size is an upper bound; only where it exceeds the limit a better tree is looked for.
+    """
+    if model_cells(domain, cliques) * _CELL_BYTES <= limit:
+        return
+    tree = junction_tree(domain, cliques)
+    if tree.bytes(_CELL_BYTES) > limit:
+        raise ModelTooLarge(
+            f"a model of these cliques cannot be sampled: its junction tree takes "
+            f"{tree.bytes(_CELL_BYTES) / 2**20:,.0f} MiB, with a table over {tree.largest} of "
+            f"{domain.size(tree.largest):,} cells; the limit is {limit / 2**20:,.0f} MiB. Measure "
+            "fewer overlapping cliques, merge values of large attributes, or raise memory_limit."
+        )
+
+
+def working_bytes(domain: Domain, measurements: Sequence[Measurement]) -> int:
+    """Memory that an estimate in float64 with the default method takes beyond its measurements.
+
+    >>> y = Measurement(("a", "b"), [0.0] * 1_000_000, 1.0)
+    >>> working_bytes(Domain({"a": 1000, "b": 1000}), [y]) > 100_000_000
+    True
+    """
+    used = [m for m in measurements if m.clique]
+    inference = BeliefPropagation(domain, _maximal(domain, [m.clique for m in used]))
+    return _needed(inference, used)
+
+
+def _needed(inference: BeliefPropagation, used: Sequence[Measurement]) -> int:
+    solver = _SOLVER_VECTORS * inference.layout.cells * inference.dtype.itemsize
+    cells = sum(inference.layout.domain.size(m.clique) for m in used)
+    tabular = sum(len(m.values) for m in used if m.matrix is None)
+    phases = (_START_BYTES * tabular, inference.pass_bytes + solver)
+    return _BASE_BYTES + _OBSERVED_BYTES * cells + max(phases)
 
 
 def _start(
@@ -240,9 +313,11 @@ def _start(
     if warm_start is not None:
         starts.append(problem.point(_fold(problem, request.domain, warm_start)))
     tabular = [m for m in used if m.matrix is None]
-    if tabular and not callable(request.loss):
+    late = bool(starts) and time.perf_counter() >= monitor.deadline
+    if tabular and not callable(request.loss) and not late:
+        precision = _PRECISION * monitor.goal
         consistent = consistent_tables(
-            request.domain, tabular, problem.total, _PRECISION * monitor.goal, zeros
+            request.domain, tabular, problem.total, precision, zeros, monitor.deadline
         )
         if len(tabular) == len(used) and request.loss in ("squared", Squared()):
             monitor.raise_bound(consistent.bound)
@@ -257,7 +332,8 @@ def _consistent_start(
     problem: Problem, monitor: Monitor, domain: Domain, tables: Mapping[Clique, Table]
 ) -> Point:
     cliques = problem.inference.layout.cliques
-    start = problem.point(_flat(problem, tree_potentials(domain, cliques, tables)))
+    potentials = tree_potentials(domain, cliques, tables, monitor.deadline)
+    start = problem.point(_flat(problem, potentials))
     certified = problem.loss.value(start.marginals) - monitor.bound <= monitor.goal
     if certified or not all(clique in tables for clique in cliques):
         return start
@@ -305,15 +381,37 @@ def _unmeasured(problem: Problem, monitor: Monitor) -> Point:
 
 def _minimise(problem: Problem, start: Point, monitor: Monitor, name: str) -> Point:
     """The best point that the method of this name finds."""
+    _check_method(problem, name)
     if name == "auto":
         name = "newton" if is_small(problem) else "accelerated"
+        polished = name == "accelerated" and can_polish(problem)
+    else:
+        polished = False
     method, stages = METHODS[name], problem.loss.smooth_stages()
     if name == "newton" or stages == [problem.loss]:
         method(problem, start, monitor)
     else:
         _minimise_in_stages(problem, start, monitor, method, stages)
+    if polished and not monitor.certified and not monitor.late and monitor.best is not None:
+        polish(problem, monitor.best, monitor)
+    if monitor.stopped == NO_DESCENT and problem.late():
+        monitor.stopped = OUT_OF_TIME
     assert monitor.best is not None
     return monitor.best
+
+
+def _check_method(problem: Problem, name: str) -> None:
+    """Methods that solve a dual problem need a measured loss; Newton's also a small problem."""
+    if name in ("newton", "proximal") and not isinstance(problem.loss, MeasuredLoss):
+        raise InvalidInput(
+            f"method {name!r} needs a loss by name or a penalty of pgmkit.losses, got a callable; "
+            'use "auto"'
+        )
+    if name == "newton" and not is_small(problem):
+        raise InvalidInput(
+            'method "newton" writes out the joint distribution of the measured attributes, which '
+            'is too large here; use "auto" or "proximal"'
+        )
 
 
 def _minimise_in_stages(

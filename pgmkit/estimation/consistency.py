@@ -14,9 +14,11 @@ at all.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from math import inf
 
 import numpy as np
 import scipy.sparse
@@ -89,11 +91,13 @@ def consistent_tables(
     total: float,
     precision: float = 1e-3,
     zeros: Sequence[Zeros] = (),
+    deadline: float = inf,
 ) -> ConsistentTables:
     """Solve the relaxation for identity measurements (at least one) with a known total, in counts.
 
     Cells that ``zeros`` within a table rule out are zero. Ends when the bound rises by less than
-    ``precision``, in units of the loss, over five steps.
+    ``precision``, in units of the loss, over five steps, or at the ``deadline`` of
+    ``time.perf_counter``: every step's bound is valid, but tables may then disagree.
 
     >>> y = [Measurement(("a",), [3.0, -1.0], 1.0)]
     >>> consistent_tables(Domain({"a": 2}), y, total=2.0).tables[("a",)].round(6)
@@ -127,7 +131,8 @@ def consistent_tables(
 
     def stalled(intermediate_result: OptimizeResult) -> None:
         values.append(float(intermediate_result.fun))
-        if len(values) > _WINDOW and values[-1 - _WINDOW] - values[-1] < precision:
+        slow = len(values) > _WINDOW and values[-1 - _WINDOW] - values[-1] < precision
+        if slow or time.perf_counter() >= deadline:
             raise StopIteration
 
     found = minimize(

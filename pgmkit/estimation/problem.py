@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 
 import torch
@@ -31,14 +31,29 @@ class Problem:
     inference: BeliefPropagation
     loss: Loss
     total: float
+    deadline: float = inf
+    pass_seconds: list[float] = field(default_factory=lambda: [0.0])
+    """Of the last pass."""
 
     def point(self, potentials: torch.Tensor) -> Point:
         """One pass of belief propagation."""
+        begun = time.perf_counter()
         marginals, log_partition = self.inference.fast_marginals(potentials, self.total)
+        self.pass_seconds[:] = [time.perf_counter() - begun]
         return Point(potentials, marginals, log_partition)
 
+    def late(self) -> bool:
+        """Whether a pass as long as the last would end after the ``deadline`` (of
+        ``time.perf_counter``).
+        """
+        return time.perf_counter() + self.pass_seconds[-1] >= self.deadline
+
     def attempt(self, potentials: torch.Tensor) -> Point | None:
-        """``point``, or None where a step was so long that the potentials left the format."""
+        """``point``, or None where a step was so long that the potentials left the format, and
+        where it is ``late``, so that line searches end.
+        """
+        if self.late():
+            return None
         try:
             return self.point(potentials)
         except NumericalFailure:
@@ -59,6 +74,9 @@ class Progress:
     loss: float
     best_loss: float
     gap: float
+
+
+OUT_OF_TIME = "time: max_seconds has passed"
 
 
 class Monitor:
@@ -101,8 +119,8 @@ class Monitor:
 
     @property
     def late(self) -> bool:
-        """Whether the time is up."""
-        return time.perf_counter() >= self.deadline
+        """Whether the time is up, or would be after another pass."""
+        return self.problem.late() or time.perf_counter() >= self.deadline
 
     def raise_bound(self, bound: float) -> None:
         self.bound = max(self.bound, bound)
@@ -121,7 +139,7 @@ class Monitor:
         if loss < self.best_loss or self.best is None:
             self.best, self.best_loss = point, loss
         self._history.append(self.best_loss)
-        if self.iterations >= self._check_at:
+        if self.iterations >= self._check_at and not self.late:
             self.certify(point)
             self._check_at = int(self.iterations * 1.3) + 4
         if self.report is not None:
@@ -151,7 +169,7 @@ class Monitor:
             if gained < self.goal / 4:
                 return f"progress: the loss fell by {gained:.3g} over the last {window} iterations"
         if self.late:
-            return "time: max_seconds has passed"
+            return OUT_OF_TIME
         if self.iterations >= self.max_iterations:
             return f"iterations: {self.max_iterations} reached"
         return ""

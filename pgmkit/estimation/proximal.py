@@ -13,8 +13,7 @@ multipliers' own lower bound of the loss closes in on it, where cuts at the mode
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
 
 import numpy as np
 import torch
@@ -27,22 +26,45 @@ from pgmkit.losses import MeasuredLoss
 
 Array = NDArray[np.float64]
 
-_GROWTH = 4.0
+_GROWTH = 2.0
 _MOST_PASSES = 200
+"""Of one proximal step; the next step goes on from wherever it ends."""
 _REACH = 0.3
 """The first step: the entropy may weigh this share of the gap for each nat."""
+_SOLVED = 0.1
+"""A proximal step is solved to this share of the gap to reach."""
 
 
 def proximal(problem: Problem, start: Point, monitor: Monitor) -> Point:
-    """Minimise a measured loss from ``start``, best one that is close to the optimum."""
+    """Minimise a squared or Huber loss from ``start``, best one that is close to the optimum."""
+    return _search(problem, start, monitor, inf)
+
+
+def polish(problem: Problem, start: Point, monitor: Monitor) -> Point:
+    """``proximal`` for as many passes as the search before it had iterations.
+
+    In linear space these passes take no longer; what comes later needs logarithms.
+    """
+    return _search(problem, start, monitor, max(_MOST_PASSES // 2, monitor.iterations))
+
+
+def can_polish(problem: Problem) -> bool:
+    """Whether the loss has smooth bounded multipliers: a measured one that is not ``absolute``."""
+    return isinstance(problem.loss, MeasuredLoss) and problem.loss.penalty.curvature > 0
+
+
+def _search(problem: Problem, start: Point, monitor: Monitor, most_passes: float) -> Point:
     loss = problem.loss
     assert isinstance(loss, MeasuredLoss)
-    point = start
+    monitor.begin_stage()
+    point, value, passes = start, loss.value(start.marginals), 0
     dual = loss.penalty.slope(loss.observations.residual(point.marginals))
-    gap = min(monitor.gap, problem.loss.value(point.marginals) - loss.least)
+    gap = min(monitor.gap, value - loss.least)
     step = problem.total / (_REACH * max(gap, monitor.goal))
-    while not monitor.saw(point, loss.value(point.marginals)):
-        found = _DualStep(problem, loss, point, step, monitor).solve(dual)
+    while not monitor.saw(point, loss.value(point.marginals)) and passes < most_passes:
+        subproblem = _Subproblem(problem, loss, point, dual, step)
+        found = subproblem.solve(monitor, most_passes - passes)
+        passes += subproblem.passes
         if found is None:
             step /= _GROWTH
             continue
@@ -52,59 +74,57 @@ def proximal(problem: Problem, start: Point, monitor: Monitor) -> Point:
     return point
 
 
-@dataclass
-class _DualStep:
+class _Subproblem:
     """One proximal step from ``centre``, as a smooth problem in the change of the multipliers."""
 
-    problem: Problem
-    loss: MeasuredLoss
-    centre: Point
-    step: float
-    monitor: Monitor
+    def __init__(
+        self, problem: Problem, loss: MeasuredLoss, centre: Point, dual: torch.Tensor, step: float
+    ) -> None:
+        self.problem, self.loss, self.dual, self.step = problem, loss, dual, step
+        shifted = centre.potentials - step * loss.observations.adjoint(dual)
+        self.potentials = problem.inference.balanced(shifted)
+        variances = loss.observations.variances(centre.marginals, problem.total)
+        self.scale = (loss.penalty.curvature + step * variances).rsqrt()
+        self.force = torch.zeros_like(dual)
+        self.passes = 0
 
-    def solve(self, dual: torch.Tensor) -> tuple[Point, torch.Tensor] | None:
+    def solve(self, monitor: Monitor, most_passes: float) -> tuple[Point, torch.Tensor] | None:
         """The model and the multipliers after the step; None where the step was too long."""
-        self.dual, inference = dual, self.problem.inference
-        shifted = self.centre.potentials - self.step * self.loss.observations.adjoint(dual)
-        self.potentials = inference.balanced(shifted)
-        variances = self.loss.observations.variances(self.centre.marginals, self.problem.total)
-        self.curvature = self.loss.penalty.curvature + self.step * variances
-        self.scale = self.curvature.clamp_min(1e-300).rsqrt()
-        self.passes, self.reached = 0, self.centre
+
+        def check(intermediate_result: OptimizeResult) -> None:
+            unsolved = 0.5 * float(self.force @ self.force) / self.loss.penalty.curvature
+            if unsolved < _SOLVED * monitor.goal or self.passes >= most_passes or monitor.late:
+                raise StopIteration
+
         limit = self.loss.penalty.steepest
-        room = [((sign * limit - dual) / self.scale).cpu().numpy() for sign in (-1.0, 1.0)]
+        room = [((s * limit - self.dual) / self.scale).cpu().numpy() for s in (-1.0, 1.0)]
         found = minimize(
-            self.objective,
-            np.zeros(len(dual)),
+            self.value_and_gradient,
+            np.zeros(len(self.dual)),
             jac=True,
             method="L-BFGS-B",
             bounds=Bounds(*room) if isfinite(limit) else None,
-            callback=self.check,
+            callback=check,
             options={"maxiter": _MOST_PASSES, "maxcor": 20, "ftol": 0.0, "gtol": 0.0},
         )
         change = self.change(found.x)
         point = self.problem.attempt(self.moved(change))
-        return None if point is None else (point, dual + change)
+        return None if point is None else (point, self.dual + change)
+
+    def value_and_gradient(self, scaled: Array) -> tuple[float, Array]:
+        """The negative dual and its gradient."""
+        change, observations = self.change(scaled), self.loss.observations
+        dual, total = self.dual + change, self.problem.total
+        marginals, log_partition = self.problem.inference.rough_marginals(self.moved(change), total)
+        self.passes += 1
+        value = 0.5 * self.loss.penalty.curvature * float(dual @ dual)
+        value += float(dual @ observations.target) + total / self.step * log_partition
+        self.force = self.loss.penalty.curvature * dual - observations.residual(marginals)
+        return value, (self.scale * self.force).cpu().numpy().astype(np.float64)
 
     def change(self, scaled: Array) -> torch.Tensor:
+        """The change of the multipliers, from units of the dual's own curvature."""
         return self.scale * torch.as_tensor(scaled).to(self.scale)
 
     def moved(self, change: torch.Tensor) -> torch.Tensor:
         return self.potentials - self.step * self.loss.observations.adjoint(change)
-
-    def objective(self, scaled: Array) -> tuple[float, Array]:
-        """The negative dual and its gradient."""
-        change = self.change(scaled)
-        dual, target = self.dual + change, self.loss.observations.target
-        point = self.problem.point(self.moved(change))
-        self.passes += 1
-        value = 0.5 * self.loss.penalty.curvature * float(dual @ dual) + float(dual @ target)
-        value += self.problem.total / self.step * point.log_partition
-        residual = self.loss.observations.residual(point.marginals)
-        self.force = self.loss.penalty.curvature * dual - residual
-        return value, (self.scale * self.force).cpu().numpy().astype(np.float64)
-
-    def check(self, intermediate_result: OptimizeResult) -> None:
-        unsolved = 0.5 * float(self.force @ self.force) / self.loss.penalty.curvature
-        if unsolved < 0.1 * self.monitor.goal or self.monitor.late:
-            raise StopIteration

@@ -8,8 +8,10 @@ all the tables.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from math import inf
 
 import numpy as np
 import torch
@@ -30,12 +32,18 @@ _SCALING_PROGRESS = 2e-3
 
 
 def tree_potentials(
-    domain: Domain, cliques: Sequence[Clique], tables: Mapping[Clique, Table]
+    domain: Domain,
+    cliques: Sequence[Clique],
+    tables: Mapping[Clique, Table],
+    deadline: float = inf,
 ) -> list[Table]:
-    """Potentials of a normalised model, one array per clique; cliques without a table get zeros."""
+    """Potentials of a normalised model, one array per clique; cliques without a table get zeros,
+    and so do those that are not reached by the ``deadline`` of ``time.perf_counter``.
+    """
     fractions = {clique: _fractions(table) for clique, table in tables.items()}
     potentials = {clique: np.zeros(domain.shape(clique)) for clique in cliques}
-    for clique, separator in _growth(domain, [c for c in cliques if c in fractions], fractions):
+    held = [clique for clique in cliques if clique in fractions]
+    for clique, separator in _growth(domain, held, fractions, deadline):
         summed = tuple(i for i, name in enumerate(clique) if name not in separator)
         table = fractions[clique]
         potentials[clique] = np.log(table) - np.log(table.sum(axis=summed, keepdims=True))
@@ -53,7 +61,7 @@ def _fractions(table: Table) -> Table:
 
 
 def _growth(
-    domain: Domain, cliques: Sequence[Clique], fractions: Mapping[Clique, Table]
+    domain: Domain, cliques: Sequence[Clique], fractions: Mapping[Clique, Table], deadline: float
 ) -> list[tuple[Clique, Clique]]:
     """Cliques in an order with the running-intersection property, each with its separator."""
     if not cliques:
@@ -63,22 +71,24 @@ def _growth(
     if all(frozenset(clique) in held for clique in tree.cliques):
         names = zip(tree.cliques, tree.separators, strict=True)
         return [(held[frozenset(clique)], separator) for clique, separator in names]
-    return _greedy_growth(cliques, fractions)
+    return _greedy_growth(cliques, fractions, deadline)
 
 
 def _greedy_growth(
-    cliques: Sequence[Clique], fractions: Mapping[Clique, Table]
+    cliques: Sequence[Clique], fractions: Mapping[Clique, Table], deadline: float
 ) -> list[tuple[Clique, Clique]]:
     left = sorted(cliques, key=lambda clique: -_information(fractions[clique]))
     covered: set[str] = set()
     grown: list[tuple[Clique, Clique]] = []
-    while left:
+    grown_sets: list[set[str]] = []
+    # Any beginning of the growth is a tree: what is left over starts without potentials.
+    while left and time.perf_counter() < deadline:
         best = None
         for clique in left:
             separator = tuple(name for name in clique if name in covered)
             if len(separator) == len(clique):
                 continue
-            attached = any(set(separator) <= set(other) for other, _ in grown)
+            attached = any(held.issuperset(separator) for held in grown_sets)
             if separator and attached:
                 best = (clique, separator)
                 break
@@ -87,6 +97,7 @@ def _greedy_growth(
         if best is None:
             break
         grown.append(best)
+        grown_sets.append(set(best[0]))
         covered.update(best[0])
         left.remove(best[0])
     return grown
@@ -116,6 +127,8 @@ def scale(problem: Problem, start: Point, tables: Sequence[Table]) -> Point:
     point, best = start, start
     lowest = problem.loss.value(start.marginals)
     for _ in range(_SCALING_STEPS):
+        if problem.late():
+            break
         missing = target - point.marginals.clamp_min(floor).log()
         point = problem.point(point.potentials + missing / overlap)
         loss = problem.loss.value(point.marginals)

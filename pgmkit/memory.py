@@ -1,0 +1,57 @@
+"""How much memory there is: the machine's, or less where a control group says so."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["available"]
+
+_GROUPS = Path("/proc/self/cgroup")
+_MOUNTED = Path("/sys/fs/cgroup")
+
+
+def available() -> int:
+    """Bytes that this process may use at most: of the machine, or of its control groups.
+
+    Containers and batch systems set limits for groups of processes (Linux cgroups, version 1 or 2),
+    and end a process that exceeds them without a word.
+
+    >>> available() > 1 << 20
+    True
+    """
+    return min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *_limits()])
+
+
+def _limits() -> Iterator[int]:
+    """The limits of the process's group and of those above it."""
+    for file in _limit_files():
+        try:
+            text = file.read_text().strip()
+        except OSError:  # not this version, or a group that a container does not see
+            continue
+        if text.isdigit() and int(text) > 0:  # version 2 writes "max" for none
+            yield int(text)
+
+
+def _limit_files() -> Iterator[Path]:
+    try:
+        lines = _GROUPS.read_text().splitlines()
+    except OSError:
+        lines = []
+    # A container often sees its own group as the root, whatever its path says.
+    yield _MOUNTED / "memory.max"
+    yield _MOUNTED / "memory" / "memory.limit_in_bytes"
+    for line in lines:
+        number, controllers, path = line.split(":", 2)
+        if number == "0" and not controllers:
+            root, name = _MOUNTED, "memory.max"
+        elif "memory" in controllers.split(","):
+            root, name = _MOUNTED / "memory", "memory.limit_in_bytes"
+        else:
+            continue
+        group = root / path.lstrip("/")
+        for place in (group, *group.parents):
+            if place.is_relative_to(root):
+                yield place / name

@@ -1,0 +1,275 @@
+"""A second opinion on a pass of inference, by a computation that shares nothing with it.
+
+Inference plans a contraction, runs it in flat buffers and differentiates it. Here plain arrays are
+summed out attribute by attribute in log space, with the values of one clique (or more) held fixed
+so that it stays cheap: log Z(e) must be log Z + log P(e), with log Z and P(e) as inference found
+them. All tables must sum to the total, and agree on the attributes that they share.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, isinf, log, prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pgmkit.domain import Clique
+from pgmkit.errors import NumericalFailure
+
+if TYPE_CHECKING:
+    from pgmkit.belief_propagation import BeliefPropagation, Layout
+    from pgmkit.factor import Factor
+
+__all__ = ["check", "checked_marginals"]
+
+Array = NDArray[np.float64]
+Table = tuple[Clique, Array]
+
+SHARE, LEAST = 0.1, 5e-3
+"""The check takes at most this share of the time that inference took, or these seconds."""
+
+_STEP_SECONDS, _CELL_SECONDS = 2e-5, 3e-8
+"""What summing out one attribute takes, and each cell on the way, on a slow machine."""
+_MOST_CELLS = 6
+"""Cells looked at beside the first, as long as there is time."""
+_UNLIKELY = 1e-6
+_CLOSE, _CLOSE_BY_SIZE = 2e7, 1e3
+"""Rounding allowed, in units of the format's epsilon: of a logarithm near zero, and for each unit
+of the potentials' size. Defects are off by a hundredth and more."""
+
+
+def checked_marginals(
+    inference: BeliefPropagation,
+    potentials: torch.Tensor,
+    total: float,
+    started: float,
+    factors: Sequence[Factor],
+) -> tuple[torch.Tensor, float]:
+    """Marginals and the log partition function, as ``inference.marginals`` gives them, checked.
+
+    ``factors`` are what the potentials were made of.
+    """
+    with inference.session():
+        marginals, log_partition = inference.marginals(potentials, total)
+        tables = [(f.domain.attributes, _array(f.values)) for f in factors]
+        check(inference, potentials, marginals, log_partition, tables, total=total, started=started)
+    return marginals, log_partition
+
+
+def check(
+    inference: BeliefPropagation,
+    potentials: torch.Tensor,
+    marginals: torch.Tensor,
+    log_partition: float,
+    tables: Sequence[Table] | None = None,
+    *,
+    total: float,
+    started: float,
+) -> None:
+    """Raise NumericalFailure where a pass of inference contradicts itself or the second opinion.
+
+    ``potentials`` and ``marginals`` (in units of ``total``) are flat; ``log_partition`` is over the
+    cliques' attributes. ``tables`` are the factors that the potentials stand for, where these were
+    put together from others. ``started`` is the ``time.perf_counter()`` at which inference began;
+    the check takes a tenth of the time since then, or a few milliseconds.
+    """
+    seconds = max(LEAST, SHARE * (time.perf_counter() - started))
+    epsilon = float(torch.finfo(inference.dtype).eps)
+    found = _array(marginals) / total
+    _check_tables(inference, found, 1e6 * epsilon, seconds / 4)
+    layout = inference.layout
+    if tables is None:
+        own = layout.split(inference.masked(potentials))
+        tables = [(clique, _array(t)) for clique, t in zip(layout.cliques, own, strict=True)]
+    opinion = _Opinion(tables, inference.plan.elimination, dict(layout.domain.sizes))
+    slack = epsilon * (_CLOSE + _CLOSE_BY_SIZE * sum(_size(table) for _, table in tables))
+    deadline = time.perf_counter() + seconds
+    for number, (evidence, share) in enumerate(_places(layout, found)):
+        more = opinion.further_evidence(evidence, seconds)
+        if more and number:
+            return
+        if more:
+            evidence = {**evidence, **more}
+            theirs = inference.log_partition(_restricted(inference, potentials, evidence))
+        else:
+            theirs = log_partition + log(share)
+        mine = opinion.log_partition(evidence)
+        if not (abs(mine - theirs) <= slack or (isinf(mine) and mine == theirs)):
+            raise NumericalFailure(
+                f"inference contradicts a second computation: the logarithm of the sum over all "
+                f"records with {evidence!r} is {theirs!r} by one and {mine!r} by the other, where "
+                f"{slack:.2g} is what rounding may explain. Nothing computed from these "
+                f"{len(tables)} cliques can be trusted; please report them."
+            )
+        if time.perf_counter() > deadline:
+            return
+
+
+def _places(layout: Layout, found: Array) -> Iterator[tuple[dict[str, int], float]]:
+    """Evidence and its probability as inference found it: the likeliest cell of the largest clique,
+    nothing at all, and likely cells of any cliques.
+    """
+    rng = np.random.default_rng(0)  # which cells are looked at decides nothing else
+
+    def cell_of(place: int, likely: bool) -> tuple[dict[str, int], float]:
+        table = found[layout.slices[place]]
+        possible = () if likely else np.flatnonzero(table >= min(_UNLIKELY, table.mean()))
+        cell = int(table.argmax()) if likely else int(rng.choice(possible))
+        values = (int(v) for v in np.unravel_index(cell, layout.shapes[place]))
+        return dict(zip(layout.cliques[place], values, strict=True)), float(table[cell])
+
+    count = len(layout.cliques)
+    yield cell_of(max(range(count), key=lambda i: prod(layout.shapes[i])), likely=True)
+    yield {}, 1.0
+    for place in rng.integers(count, size=_MOST_CELLS):
+        yield cell_of(int(place), likely=bool(rng.random() < 0.5))
+
+
+def _check_tables(
+    inference: BeliefPropagation, found: Array, allowed: float, seconds: float
+) -> None:
+    """All tables sum to one and agree on the attributes that they share."""
+    layout = inference.layout
+    sums = np.add.reduceat(found, [s.start for s in layout.slices])
+    if not np.abs(sums - 1).max() <= allowed:
+        worst = int(np.abs(sums - 1).argmax())
+        raise NumericalFailure(
+            f"inference contradicts itself: the marginal over {layout.cliques[worst]} sums to "
+            f"{sums[worst]!r} of the total. Please report these {len(layout.cliques)} cliques."
+        )
+    deadline = time.perf_counter() + seconds
+    seen: dict[str, Array] = {}
+    for clique, place, shape in zip(layout.cliques, layout.slices, layout.shapes, strict=True):
+        if time.perf_counter() > deadline:
+            return
+        for axis, name in enumerate(clique):
+            table = found[place].reshape(prod(shape[:axis]), shape[axis], -1).sum(axis=(0, 2))
+            if not np.abs(seen.setdefault(name, table) - table).max() <= allowed:
+                raise NumericalFailure(
+                    f"inference contradicts itself: the marginal of {name!r} differs between "
+                    f"cliques by {np.abs(seen[name] - table).max():.3g} of the total, here "
+                    f"{clique}. Please report these {len(layout.cliques)} cliques."
+                )
+
+
+@dataclass(frozen=True)
+class _Opinion:
+    """Sums over all records of exp(sum of the tables), attribute by attribute in this order."""
+
+    tables: Sequence[Table]
+    order: Sequence[str]
+    sizes: Mapping[str, int]
+
+    def further_evidence(self, evidence: Mapping[str, int], seconds: float) -> dict[str, int]:
+        """Values to hold fixed beside ``evidence`` so that the sum takes these seconds."""
+        more: dict[str, int] = {}
+        while True:
+            fixed = {**evidence, **more}
+            cliques = [[name for name in c if name not in fixed] for c, _ in self.tables]
+            cells, largest = self.work(cliques)
+            steps = len({name for clique in cliques for name in clique})
+            if steps * _STEP_SECONDS + cells * _CELL_SECONDS <= seconds or len(largest) < 2:
+                return more
+            name = max(largest, key=self.sizes.__getitem__)
+            more[name] = self.likely(name, fixed)
+
+    def work(self, cliques: Sequence[Sequence[str]]) -> tuple[int, set[str]]:
+        """Cells of all tables that the sum builds, and the attributes of the largest."""
+        holders: dict[str, list[set[str]]] = {name: [] for name in self.order}
+        rank = {name: place for place, name in enumerate(self.order)}
+        for clique in cliques:
+            if clique:
+                holders[min(clique, key=rank.__getitem__)].append(set(clique))
+        cells, most, largest = 0, 0, set[str]()
+        for name in self.order:
+            if holders[name]:
+                union = set().union(*holders[name])
+                count = prod(self.sizes[n] for n in union)
+                cells += count
+                if count > most:
+                    most, largest = count, union
+                if left := union - {name}:
+                    holders[min(left, key=rank.__getitem__)].append(left)
+        return cells, largest
+
+    def likely(self, name: str, evidence: Mapping[str, int]) -> int:
+        """A value of the attribute that the tables favour, given the evidence."""
+        score: Array | float = 0.0
+        for clique, table in self.tables:
+            if name in clique:
+                left, kept = _slice((clique, table), evidence)
+                others = tuple(axis for axis, other in enumerate(left) if other != name)
+                score = score + kept.max(axis=others)
+        return int(np.argmax(score))
+
+    def log_partition(self, evidence: Mapping[str, int]) -> float:
+        """The logarithm of the sum over the records with the evidence.
+
+        Axes are kept in the reverse of the order, so that the next to go is always the last.
+        """
+        rank = {name: -place for place, name in enumerate(self.order)}
+        buckets: dict[str, list[Table]] = {name: [] for name in self.order}
+        constant = 0.0
+
+        def put(axes: Clique, values: Array) -> float:
+            if not axes:
+                return float(values)
+            buckets[axes[-1]].append((axes, values))
+            return 0.0
+
+        for axes, values in (_slice(table, evidence) for table in self.tables):
+            turned = sorted(range(len(axes)), key=lambda i: rank[axes[i]])
+            constant += put(tuple(axes[i] for i in turned), values.transpose(turned))
+        for name in self.order:
+            held = buckets.pop(name)
+            if not held:
+                constant += 0.0 if name in evidence else log(self.sizes[name])
+                continue
+            union = sorted({n for axes, _ in held for n in axes}, key=rank.__getitem__)
+            whole: Array | float = 0.0
+            for axes, values in held:
+                shape = [self.sizes[n] if n in axes else 1 for n in union]
+                whole = whole + values.reshape(shape)
+            constant += put(tuple(union[:-1]), _log_sum(np.asarray(whole)))
+        return constant
+
+
+def _slice(table: Table, evidence: Mapping[str, int]) -> Table:
+    clique, values = table
+    places = tuple(evidence.get(name, slice(None)) for name in clique)
+    return tuple(name for name in clique if name not in evidence), values[places]
+
+
+def _restricted(
+    inference: BeliefPropagation, potentials: torch.Tensor, evidence: Mapping[str, int]
+) -> torch.Tensor:
+    """The potentials with minus infinity wherever a table contradicts the evidence."""
+    restricted = torch.full_like(potentials, -inf)
+    layout = inference.layout
+    pairs = zip(layout.split(restricted), layout.split(potentials), strict=True)
+    for clique, (new, old) in zip(layout.cliques, pairs, strict=True):
+        places = tuple(evidence.get(name, slice(None)) for name in clique)
+        new[places] = old[places]
+    return restricted
+
+
+def _log_sum(values: Array) -> Array:
+    """Over the last axis."""
+    highest = values.max(axis=-1)
+    peaks = np.where(np.isneginf(highest), 0.0, highest)
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log(np.exp(values - peaks[..., None]).sum(axis=-1)) + peaks)
+
+
+def _size(table: Array) -> float:
+    finite = table[np.isfinite(table)]
+    return float(np.abs(finite).max()) if finite.size else 0.0
+
+
+def _array(tensor: torch.Tensor) -> Array:
+    return tensor.detach().cpu().numpy().astype(np.float64, copy=False)

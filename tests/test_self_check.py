@@ -1,0 +1,158 @@
+"""The program notices by itself: defects planted in inference raise, and right answers pass."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from brute_force import summed
+from structures import draw_case
+from test_structures import (
+    Patch,
+    adjoints_swapped,
+    factors_expanded_backwards,
+    groups_gathered_backwards,
+    product_in_another_order,
+)
+
+import pgmkit.contraction
+import pgmkit.self_check
+from pgmkit import Domain, Factor, GraphicalModel, Measurement, estimate
+from pgmkit.belief_propagation import BeliefPropagation
+from pgmkit.errors import NumericalFailure
+from pgmkit.self_check import check
+
+STRUCTURES = 400
+
+
+@pytest.fixture(autouse=True)
+def fresh_plans() -> Iterator[None]:
+    pgmkit.contraction._plan.cache_clear()
+    yield
+    pgmkit.contraction._plan.cache_clear()
+
+
+def wrong_and_unnoticed(beliefs: bool) -> tuple[int, list[int]]:
+    """How many of the structures have a wrong result, and the seeds of those that say nothing."""
+    wrong, silent = 0, []
+    for seed in range(STRUCTURES):
+        case = draw_case(seed)
+        if not case.possible:
+            continue
+        joint = case.problem.joint()
+        model = case.problem.model()
+        try:
+            found = model._beliefs if beliefs else model._clique_marginals[0]
+        except NumericalFailure:
+            wrong += 1
+            continue
+        cliques = model.tree.cliques if beliefs else model.cliques
+        names = list(case.domain)
+        for clique, table in zip(cliques, found, strict=True):
+            away = tuple(i for i, name in enumerate(names) if name not in clique)
+            true = joint.sum(axis=away)
+            held = [name for name in names if name in clique]
+            true = true.transpose([held.index(name) for name in clique]).astype(float)
+            if np.abs(table.numpy() - true).max() > 1e-6:
+                wrong += 1
+                silent.append(seed)
+                break
+    return wrong, silent
+
+
+@pytest.mark.parametrize(
+    ("plant", "beliefs"),
+    [
+        (product_in_another_order, False),
+        (groups_gathered_backwards, False),
+        (adjoints_swapped, False),
+        (factors_expanded_backwards, True),
+    ],
+)
+def test_planted_defects_are_noticed(
+    monkeypatch: Patch, plant: Callable[[Patch], None], beliefs: bool
+) -> None:
+    """All but one in thirty: a defect may show in cells alone that were not looked at."""
+    monkeypatch.setattr(pgmkit.self_check, "LEAST", 10.0)  # the same cells on every machine
+    plant(monkeypatch)
+    wrong, silent = wrong_and_unnoticed(beliefs)
+    assert wrong >= 5
+    assert len(silent) <= wrong / 30, silent
+
+
+def test_estimates_on_a_planted_defect_raise(monkeypatch: Patch) -> None:
+    """Noiseless tables have a model that fits them: one that does not fit must not be returned."""
+    groups_gathered_backwards(monkeypatch)
+    raised = 0
+    for seed in range(60):
+        case = draw_case(seed)
+        joint = np.random.default_rng(seed).dirichlet(np.ones(case.domain.size())) * 1000
+        joint = joint.reshape(case.domain.shape())
+        cliques = [c for c in case.cliques if c]
+        truth = {c: summed(case.domain, joint, c) for c in cliques}
+        try:
+            model = estimate(
+                case.domain, [Measurement(c, truth[c], 1.0) for c in cliques], total=1000
+            )
+        except NumericalFailure:
+            raised += 1
+            continue
+        assert all(np.abs(model.marginal(c) - truth[c]).max() < 10 for c in cliques)
+    assert raised >= 3
+
+
+def test_loaded_models_are_checked(monkeypatch: Patch, tmp_path: Path) -> None:
+    domain = Domain(dict.fromkeys("abcdef", 2))
+    rng = np.random.default_rng(3)
+    pairs = [(x, y) for i, x in enumerate("abcdef") for y in "abcdef"[:i]]
+    factors = tuple(Factor(domain.project(c), rng.normal(size=(2, 2))) for c in pairs)
+    GraphicalModel(domain, factors, total=1.0).save(tmp_path / "model")
+    product_in_another_order(monkeypatch)
+    pgmkit.contraction._plan.cache_clear()
+    with pytest.raises(NumericalFailure, match="contradicts"):
+        GraphicalModel.load(tmp_path / "model").marginal(("a",))
+
+
+def flat(values: float, count: int) -> torch.Tensor:
+    return torch.full((count,), values, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("wrong", ["partition", "table", "cell", "attribute"])
+def test_what_is_compared(wrong: str) -> None:
+    domain = Domain({"a": 2, "b": 2, "c": 2})
+    bp = BeliefPropagation(domain, [("a", "b"), ("b", "c")])
+    marginals, log_partition = bp.marginals(flat(0.0, 8), 8.0)
+    changed = marginals.clone()
+    if wrong == "partition":
+        log_partition += 1e-4
+    elif wrong == "table":
+        changed[:4] *= 1.001
+    elif wrong == "cell":
+        changed += torch.tensor([0.1, -0.1, -0.1, 0.1, 0, 0, 0, 0])
+    else:
+        changed[:4] += torch.tensor([0.1, -0.1, 0.1, -0.1])
+    started = time.perf_counter()
+    check(bp, flat(0.0, 8), marginals, bp.log_partition(flat(0.0, 8)), total=8.0, started=started)
+    with pytest.raises(NumericalFailure, match="contradicts"):
+        check(bp, flat(0.0, 8), changed, log_partition, total=8.0, started=started)
+
+
+def test_wide_cycles_are_checked_in_a_share_of_the_time(monkeypatch: Patch) -> None:
+    """A 9 x 9 grid of size 4: fixing one clique leaves sums of 4^9 cells, so more is held fixed."""
+    count = 9
+    names = {(i, j): f"x{i}_{j}" for i in range(count) for j in range(count)}
+    domain = Domain(dict.fromkeys(names.values(), 4))
+    pairs = [(names[i, j], names[i + 1, j]) for i in range(count - 1) for j in range(count)]
+    pairs += [(names[i, j], names[i, j + 1]) for i in range(count) for j in range(count - 1)]
+    rng = np.random.default_rng(1)
+    factors = tuple(Factor(domain.project(c), rng.normal(size=(4, 4))) for c in pairs)
+    asked = []
+    usual = BeliefPropagation.log_partition
+    monkeypatch.setattr(
+        BeliefPropagation, "log_partition", lambda s, p: asked.append(1) or usual(s, p)
+    )
+    model = GraphicalModel(domain, factors, total=1.0)
+    assert model.marginal(pairs[0]).sum() == pytest.approx(1.0)
+    assert asked == [1]

@@ -36,6 +36,7 @@ Clique = tuple[str, ...]
 
 _SAFE_SHARE = 0.85
 """Share of the exponent range that the potentials' total spread may use in linear space."""
+_SWEEPS = 10
 _IMPOSSIBLE = (
     "no configuration has positive probability: the structural zeros (potentials of minus "
     "infinity) contradict each other, or a potential is not a number ({value})."
@@ -85,6 +86,8 @@ class Layout:
 class BeliefPropagation:
     """Exact inference over ``cliques``; build once for a structure, call often.
 
+    ``log_passes`` counts the passes that linear space could not hold.
+
     Raises ``ModelTooLarge`` before anything is allocated when the working memory of a pass exceeds
     ``memory_limit`` bytes. Cells that ``zeros`` (each within a clique) rule out have probability
     zero whatever their potentials.
@@ -115,6 +118,7 @@ class BeliefPropagation:
         self._safe_spread = -_SAFE_SHARE * log(tiny)
         self._smallest, self._largest = tiny**0.5, tiny**-0.5
         self._below_peaks = 0.0
+        self.log_passes = 0
         held = dict.fromkeys(name for clique in cliques for name in clique)
         self._log_records = fsum(log(domain.sizes[name]) for name in held)
         self._impossible = _impossible(self.layout, zeros, self.device)
@@ -218,17 +222,17 @@ class BeliefPropagation:
     def balanced(self, potentials: torch.Tensor) -> torch.Tensor:
         """Potentials of the same distribution that cancel each other less.
 
-        What cliques say of an attribute they share is averaged over them (max-sum diffusion, one
-        sweep), so that peaks of the cliques come closer to a peak of their sum.
+        What cliques say of an attribute they share is averaged over them, a few times over (max-sum
+        diffusion), so that the cliques' peaks come closer to a peak of their sum.
         """
         balanced = potentials.clone()
         tables = self.layout.split(balanced)
-        for places in self._shared.values():
-            highest = [tables[i].amax(others, keepdim=True) for i, others, _ in places]
-            highest = [h.masked_fill(h.isneginf(), 0.0) for h in highest]
-            mean = sum(h.reshape(-1) for h in highest) / len(highest)
-            for (i, _, shape), high in zip(places, highest, strict=True):
-                tables[i] += mean.view(shape) - high
+        for _ in range(_SWEEPS):
+            for places in self._shared.values():
+                highest = [_finite_peaks(tables[i], others) for i, others, _ in places]
+                mean = torch.stack([high.reshape(-1) for high in highest]).mean(0)
+                for (i, _, shape), high in zip(places, highest, strict=True):
+                    tables[i] += mean.view(shape) - high
         return balanced
 
     @cached_property
@@ -343,6 +347,7 @@ class BeliefPropagation:
         self, potentials: torch.Tensor, total: float, semiring: Semiring = LOG
     ) -> tuple[torch.Tensor, float]:
         """One pass in log space; shifting by the peaks keeps large offsets out of the rounding."""
+        self.log_passes += 1
         peaks = self._peaks(potentials)
         shifted = self._subtract(potentials, peaks, torch.empty_like(potentials))
         tables = self.layout.split(shifted)
@@ -355,6 +360,12 @@ class BeliefPropagation:
         logs = [own + rest - values[-1] for own, rest in zip(tables, others, strict=True)]
         log_partition = below_peaks + float(peaks.sum())
         return self.layout.join(logs).exp_().mul_(total), log_partition
+
+
+def _finite_peaks(table: torch.Tensor, dims: list[int]) -> torch.Tensor:
+    """The largest entries along ``dims``, 0 where all are minus infinity."""
+    highest = table.amax(dims, keepdim=True)
+    return highest.masked_fill(highest.isneginf(), 0.0)
 
 
 def _impossible(

@@ -135,7 +135,8 @@ class MessagePassing:
         whole = self._operand([step.left for step in group], orders, shape)
         spread = upper.unsqueeze(2).expand(shape)
         self._up.append(lambda: torch.sum(whole.read(), 2, out=out))
-        self._down.append(lambda: whole.write(spread))
+        # A copy: a view of the adjoints must not be written into the adjoints by index.
+        self._down.append(lambda: whole.write(spread.clone()))
 
     def _results(
         self, group: list[Step], shape: tuple[int, ...]

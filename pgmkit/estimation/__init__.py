@@ -321,7 +321,7 @@ def _start(
         )
         if len(tabular) == len(used) and request.loss in ("squared", Squared()):
             monitor.raise_bound(consistent.bound)
-        if request.method in ("auto", "accelerated"):
+        if request.method in ("auto", "accelerated", "proximal"):
             starts.append(_consistent_start(problem, monitor, request.domain, consistent.tables))
     if not starts:
         starts.append(problem.point(_flat(problem, [])))

@@ -20,7 +20,7 @@ import numpy as np
 import scipy.sparse
 import torch
 from numpy.typing import NDArray
-from scipy.linalg import qr, solve_triangular
+from scipy.linalg import lstsq, qr, solve_triangular
 from scipy.sparse.linalg import lsqr
 
 from pgmkit.estimation.problem import Monitor, Point, Problem
@@ -36,6 +36,11 @@ _PATIENCE = 150
 """Steps without progress before the search ends: they grow from far below a useful length."""
 _MOST_NEWTON = 30
 _LARGEST_GROWTH = 5.0
+_LARGEST_FALL = 100.0
+_FAR_BELOW = -80.0
+_MOST_PUSHES = 20
+_MOST_DENSE = 100_000
+_REFINEMENTS = 2
 _NEGLIGIBLE = 1e-18
 """Probabilities below this do not enter a Newton step."""
 
@@ -63,12 +68,14 @@ def newton(problem: Problem, start: Point, monitor: Monitor) -> Point:
     point, state = start, joint.start(monitor.goal)
     step, growth, failures = joint.first_step(state, monitor.goal), _LARGEST_GROWTH, 0
     while not monitor.saw(point, problem.loss.value(point.marginals)):
-        taken, solved, rounds = joint.proximal_step(state, step, monitor.goal)
-        monitor.raise_bound(joint.bound(taken.dual))
+        taken, solved, rounds = joint.proximal_step(state, step, monitor)
+        bound = joint.bound(taken.dual)
+        monitor.raise_bound(bound)
         point = problem.attempt(joint.potentials(taken, start)) or point
         if solved:
-            gap = monitor.gap / (20 * len(taken.dual))
-            state = replace(taken, barrier=min(state.barrier, max(joint.least_barrier, gap)))
+            barrier = (joint.loss(taken) - bound) / (20 * len(taken.dual))
+            barrier = max(barrier, joint.least_barrier, state.barrier / _LARGEST_FALL)
+            state = replace(taken, barrier=min(state.barrier, barrier))
             growth = min(2 * growth, _LARGEST_GROWTH) if rounds <= 8 else max(2.0, growth / 2)
             step, failures = step * growth, 0
         else:
@@ -81,15 +88,13 @@ def newton(problem: Problem, start: Point, monitor: Monitor) -> Point:
 
 @dataclass(frozen=True)
 class _State:
-    """A point of the search; every array but ``tables`` and ``logs`` has one entry a value.
+    """A point of the search; every array but ``logs`` has one entry a value.
 
-    ``logs`` are the cells' log probabilities up to a constant, ``tables`` the potentials they are
-    the sums of up to rounding. ``above`` and ``below`` are the multipliers' distances to their
+    ``logs`` are the cells' log probabilities up to a constant. ``above`` and ``below`` are the multipliers' distances to their
     bounds, kept apart because they get far smaller than the multipliers' rounding.
     """
 
     logs: Array
-    tables: Array
     dual: Array
     above: Array
     below: Array
@@ -100,8 +105,7 @@ class _State:
         return replace(
             self,
             logs=logs - logs.max(),
-            tables=self.tables + share * way.tables,
-            dual=self.dual + share * way.dual,
+                dual=self.dual + share * way.dual,
             above=self.above - share * way.dual,
             below=self.below + share * way.dual,
         )
@@ -118,7 +122,6 @@ class _Way:
     """A direction: what it adds to the state's parts."""
 
     logs: Array
-    tables: Array
     dual: Array
 
 
@@ -138,10 +141,14 @@ class _Joint:
         self.target = _array(observations.target)
         units = torch.eye(len(self.target), dtype=problem.inference.dtype)
         self.by_table = np.array([_array(observations.adjoint(unit)) for unit in units])
+        count = self.places.shape[1]
+        columns, cells = self.places.reshape(-1), np.tile(np.arange(count), len(self.places))
+        shape = (count, layout.cells)
+        self.design = scipy.sparse.csr_array((np.ones(len(cells)), (cells, columns)), shape)
         self._limit_precision()
         self.matrix = self.by_table[:, self.places].sum(axis=1)
-        penalty = problem.loss.penalty
-        self.curvature, self.steepest = penalty.curvature, penalty.steepest
+        self.penalty = problem.loss.penalty
+        self.curvature, self.steepest = self.penalty.curvature, self.penalty.steepest
         self.bounded = isfinite(self.steepest)
         self.least_barrier = 0.0
 
@@ -157,19 +164,22 @@ class _Joint:
         self.target = self.target * scale
 
     def start(self, goal: float) -> _State:
-        tables, logs = np.zeros(self.by_table.shape[1]), np.zeros(self.matrix.shape[1])
+        logs = np.zeros(self.matrix.shape[1])
         residual = self.residual(np.full(len(logs), 1 / len(logs)))
         if not self.bounded:
             far = np.full(len(residual), np.inf)
-            return _State(logs, tables, residual, far, far, 0.0)
+            return _State(logs, residual, far, far, 0.0)
         self.least_barrier = goal / (20 * len(residual))
         wide = residual / (self.curvature + np.abs(residual) / self.steepest + 1e-300)
         dual = np.clip(wide, -self.steepest / 2, self.steepest / 2)
         barrier = max(self.least_barrier, float(np.abs(residual).max()) * self.steepest)
-        return _State(logs, tables, dual, self.steepest - dual, self.steepest + dual, barrier)
+        return _State(logs, dual, self.steepest - dual, self.steepest + dual, barrier)
 
     def residual(self, shares: Array) -> Array:
         return np.asarray(self.total * (self.matrix @ shares) - self.target)
+
+    def loss(self, state: _State) -> float:
+        return self.penalty.value(torch.as_tensor(self.residual(state.shares)))
 
     def first_step(self, state: _State, goal: float) -> float:
         """About as long as the loss's curvature balances the entropy's."""
@@ -187,42 +197,66 @@ class _Joint:
         return found - ULPS * float(np.finfo(np.float64).eps) * size
 
     def potentials(self, state: _State, like: Point) -> torch.Tensor:
-        """The tables, corrected to sum to the logarithms where those are the more precise ones."""
-        missing = state.logs - state.tables[self.places].sum(axis=0)
-        weights = np.sqrt(state.shares)
-        missing -= missing[weights.argmax()]
-        tables = state.tables
-        if np.abs(missing * weights).max() > 1e-14:
-            count = self.places.shape[1]
-            columns, rows = self.places.reshape(-1), np.tile(np.arange(count), len(self.places))
-            shape = (count, len(tables))
-            design = scipy.sparse.csr_array((weights[rows], (rows, columns)), shape)
-            tables = tables + lsqr(design, missing * weights, atol=1e-14, btol=1e-14)[0]
+        """Tables that sum to the logarithms: small ones, since large terms cancel with rounding.
+
+        So cells far below the others need not sum to their logarithm, only to something as far
+        below: what they exceed that by is pushed down again a few times.
+        """
+        target = np.maximum(state.logs - state.logs.max(), _FAR_BELOW)
+        far = target <= _FAR_BELOW
+        tables = self._fit(target, np.ones(len(target)))
+        for _ in range(_MOST_PUSHES):
+            sums = tables[self.places].sum(axis=0)
+            if not (far & (sums > 0.9 * _FAR_BELOW)).any():
+                break
+            tables = self._fit(np.where(far, np.minimum(sums, _FAR_BELOW), target), 1.0 - 0.9 * far)
+        weights = np.sqrt(np.where(state.shares > _NEGLIGIBLE, state.shares, 0.0))
+        for _ in range(2):
+            missing = state.logs - tables[self.places].sum(axis=0)
+            tables = tables + self._fit(missing - missing[weights.argmax()], weights)
         return torch.as_tensor(tables).to(like.potentials)
 
-    def proximal_step(self, state: _State, step: float, goal: float) -> tuple[_State, bool, int]:
-        """The state after the step, whether Newton's method got there, and in how many rounds."""
-        pull = step * state.dual
-        state = replace(
-            state, logs=state.logs - pull @ self.matrix, tables=state.tables - pull @ self.by_table
-        )
+    def _fit(self, sums: Array, weights: Array) -> Array:
+        """The smallest tables whose sums come closest."""
+        if self.design.shape[0] * self.design.shape[1] <= _MOST_DENSE:
+            dense = self.design.toarray() * weights[:, None]
+            return np.asarray(lstsq(dense, sums * weights, cond=1e-12, check_finite=False)[0])
+        scaled = self.design * weights[:, None]
+        return np.asarray(lsqr(scaled, sums * weights, atol=1e-15, btol=1e-15)[0])
+
+    def proximal_step(
+        self, origin: _State, step: float, monitor: Monitor
+    ) -> tuple[_State, bool, int]:
+        """The state after the step, whether Newton's method got there, and in how many rounds.
+
+        Logarithms and multipliers move together until the logarithms have fallen by the
+        multipliers' pull. On its own that pull would throw the probabilities off: it has the
+        multipliers' rounding, multiplied by the weights.
+        """
+        state, solved, goal = origin, False, monitor.goal
         shares, force = self._force(state)
         for rounds in range(1, _MOST_NEWTON + 1):
             curvature = self._curvature(state)
-            way = self._newton_way(shares, step, curvature, force)
-            falls = -float(force @ way.dual)
-            unsolved = 0.5 * float(force @ (force / curvature))
-            if not (falls > 0 and isfinite(falls)):
-                return state, unsolved < goal, rounds
-            longest = self._longest(state, way)
-            found = self._search(state, way, longest, falls)
+            lag = self._lag(state, origin, step, shares)
+            way, falls = self._newton_way(shares, step, curvature, force, lag)
+            if not isfinite(falls) or monitor.late:
+                break
+            found = self._search(state, way, self._longest(state, way), falls)
             if found is None:
-                return state, unsolved < goal, rounds
+                break
             state, shares, force = found
+            lag = self._lag(state, origin, step, shares)
             unsolved = 0.5 * float(force @ (force / self._curvature(state)))
+            unsolved += 0.5 * self.total / step * float(shares @ lag**2)
+            solved = unsolved < goal
             if falls < 1e-3 * goal and unsolved < 0.1 * goal:
-                return state, True, rounds
-        return state, False, _MOST_NEWTON
+                break
+        return state, solved, rounds
+
+    def _lag(self, state: _State, origin: _State, step: float, shares: Array) -> Array:
+        """By how much the logarithms exceed what the multipliers ask for."""
+        lag = state.logs - origin.logs + step * (state.dual @ self.matrix)
+        return np.asarray(lag - shares @ lag)
 
     def _force(self, state: _State) -> tuple[Array, Array]:
         """The probabilities, and the gradient of the dual objective."""
@@ -230,7 +264,10 @@ class _Joint:
         force = self.curvature * state.dual - self.residual(shares)
         if self.bounded:
             force += state.barrier * (1 / state.above - 1 / state.below)
-        return shares, force
+        # The residuals' rounding is no force: multipliers that followed it would drift far off.
+        size = self.total * (np.abs(self.matrix) @ shares) + np.abs(self.target)
+        rounding = np.finfo(np.float64).eps * size
+        return shares, force - np.clip(force, -rounding, rounding)
 
     def _curvature(self, state: _State) -> Array:
         curvature = np.full(len(state.dual), self.curvature)
@@ -257,58 +294,63 @@ class _Joint:
             share /= 2 if attempt < 4 else 8
         return None
 
-    def _newton_way(self, shares: Array, step: float, curvature: Array, force: Array) -> _Way:
-        """Minus the Hessian's inverse, (C + eta T A Cov A')^-1, times the force.
+    def _newton_way(
+        self, shares: Array, step: float, curvature: Array, force: Array, lag: Array
+    ) -> tuple[_Way, float]:
+        """The solution of both linearised equations, and how far the dual objective falls by it:
 
-        By an orthogonal factorisation of the smaller side, rows sorted by size: weights may differ
-        by many orders of magnitude. The change of the logarithms follows from the factorisation
-        too where it can, since the multipliers' own rounding is multiplied by large weights.
+            C du - T A dp = -force,    d(log p) = -lag - eta du A,
+
+        By an orthogonal factorisation, rows sorted by size: weights may differ by many orders of
+        magnitude. The change of the logarithms follows from the factorisation where it can, since
+        the multipliers' own rounding is multiplied by large weights.
         """
         scale = np.sqrt(curvature)
         centre = self.matrix @ shares
         kept = shares > _NEGLIGIBLE
         spread = np.sqrt(step * self.total * shares[kept])
-        tall = (self.matrix[:, kept] - centre[:, None]) * spread / scale[:, None]
-        right = -force / scale
-        if tall.shape[1] > len(right):
-            dual = _ridge_rows(tall, right) / scale
-            logs = -step * (dual @ self.matrix - dual @ centre)
-            return _Way(logs, -step * (dual @ self.by_table), dual)
-        inner = _ridge_columns(tall, right)
-        dual = (right - tall @ inner) / scale
-        logs = -step * (dual @ self.matrix - dual @ centre)
-        logs[kept] = -step * inner / spread
-        return _Way(logs, -step * (dual @ self.by_table), dual)
+        wide = (self.matrix[:, kept] - centre[:, None]) * spread / scale[:, None]
+        known = lag[kept] * spread / step
+        slack, inner = _least_norm(wide, -force / scale - wide @ known)
+        dual = slack / scale
+        logs = -lag - step * (dual @ self.matrix - dual @ centre)
+        logs[kept] = -lag[kept] - step * inner / spread
+        return _Way(logs, dual), float(slack @ slack + inner @ inner)
 
 
-def _ridge_columns(tall: Array, right: Array) -> Array:
-    """The y of least |G y - f|^2 + |y|^2."""
-    columns = tall.shape[1]
-    stacked = np.vstack([tall, np.eye(columns)])
-    order = np.argsort(-np.abs(stacked).max(axis=1), kind="stable")
-    padded = np.concatenate([right, np.zeros(columns)])[order]
-    q, r, pivots = qr(stacked[order], mode="economic", pivoting=True, check_finite=False)
-    found = np.empty(columns)
-    found[pivots] = solve_triangular(r, q.T @ padded, check_finite=False)
-    return found
+def _least_norm(wide: Array, right: Array) -> tuple[Array, Array]:
+    """The s and z of least |s|^2 + |z|^2 with s + G z = f: also, G' s = z.
+
+    Both hold to nearly the last place: the smaller side's from the factors, the other's by
+    refinement.
+    """
+    rows, columns = wide.shape
+    if columns <= rows:
+        padded = np.append(right, np.zeros(columns))
+        found, residual = _least_squares(np.vstack([wide, np.eye(columns)]), padded)
+        return residual[:rows], found
+    padded = np.append(np.zeros(columns), right)
+    found, residual = _least_squares(np.vstack([wide.T, np.eye(rows)]), padded)
+    return found, -residual[:columns]
 
 
-def _ridge_rows(wide: Array, right: Array) -> Array:
-    """(I + G G')^-1 f, with one step of refinement."""
-    rows = len(right)
-    stacked = np.vstack([wide.T, np.eye(rows)])
-    order = np.argsort(-np.abs(stacked).max(axis=1), kind="stable")
-    r, pivots = qr(stacked[order], mode="r", pivoting=True, check_finite=False)
-    r = r[:rows]
-
-    def solve(vector: Array) -> Array:
-        half = solve_triangular(r, vector[pivots], trans="T", check_finite=False)
-        found = np.empty(rows)
-        found[pivots] = solve_triangular(r, half, check_finite=False)
-        return found
-
-    found = solve(right)
-    return found + solve(right - found - wide @ (wide.T @ found))
+def _least_squares(tall: Array, right: Array) -> tuple[Array, Array]:
+    """The solution and the residual, which is refined to be orthogonal to the columns."""
+    order = np.argsort(-np.abs(tall).max(axis=1), kind="stable")
+    tall, right = tall[order], right[order]
+    q, r, pivots = qr(tall, mode="economic", pivoting=True, check_finite=False)
+    found, residual = np.zeros(tall.shape[1]), np.zeros(len(right))
+    for _ in range(_REFINEMENTS):
+        lacks, leans = right - residual - tall @ found, tall.T @ residual
+        along = solve_triangular(r, leans[pivots], trans="T", check_finite=False)
+        share = q.T @ lacks + along
+        found[pivots] += solve_triangular(r, share, check_finite=False)
+        residual += lacks - q @ share
+    leans = tall.T @ residual
+    residual -= q @ solve_triangular(r, leans[pivots], trans="T", check_finite=False)
+    back = np.empty_like(residual)
+    back[order] = residual
+    return found, back
 
 
 def _array(tensor: torch.Tensor) -> Array:

@@ -133,13 +133,18 @@ class Monitor:
         self.rounding = self.problem.loss.rounding(self.best.marginals)
         return self.gap <= self.goal + self.rounding
 
+    def begin_stage(self) -> None:
+        """Another method takes over: its history starts afresh, iterations go on."""
+        self._history, self.stopped = [], ""
+        self._check_at = self.iterations + 8
+
     def saw(self, point: Point, loss: float) -> bool:
         """Record an iterate; True when the search should stop."""
         self.iterations += 1
         if loss < self.best_loss or self.best is None:
             self.best, self.best_loss = point, loss
         self._history.append(self.best_loss)
-        if self.iterations >= self._check_at and not self.late:
+        if self.iterations >= self._check_at and self._settled and not self.late:
             self.certify(point)
             self._check_at = int(self.iterations * 1.3) + 4
         if self.report is not None:
@@ -147,6 +152,11 @@ class Monitor:
             self.report(Progress(self.iterations, seconds, loss, self.best_loss, self.gap))
         self.stopped = self._reason()
         return bool(self.stopped)
+
+    @property
+    def _settled(self) -> bool:
+        """Whether the loss falls so slowly that a better bound could end the search."""
+        return len(self._history) < 2 or self._history[-2] - self._history[-1] <= self.goal
 
     def certify(self, point: Point) -> None:
         """Bounds from the cut at this point and from the average of the cuts seen lately."""

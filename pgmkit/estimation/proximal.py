@@ -13,7 +13,9 @@ multipliers' own lower bound of the loss closes in on it, where cuts at the mode
 
 from __future__ import annotations
 
-from math import inf, isfinite
+from collections.abc import Callable
+from functools import partial
+from math import isfinite
 
 import numpy as np
 import torch
@@ -29,23 +31,29 @@ Array = NDArray[np.float64]
 _GROWTH = 2.0
 _MOST_PASSES = 200
 """Of one proximal step; the next step goes on from wherever it ends."""
-_REACH = 0.3
-"""The first step: the entropy may weigh this share of the gap for each nat."""
+_REACH = 30.0
+"""The first step: a nat of entropy may weigh this many times the gap, so that it is easy."""
 _SOLVED = 0.1
 """A proximal step is solved to this share of the gap to reach."""
 
 
 def proximal(problem: Problem, start: Point, monitor: Monitor) -> Point:
     """Minimise a squared or Huber loss from ``start``, best one that is close to the optimum."""
-    return _search(problem, start, monitor, inf)
+    return _search(problem, start, monitor, lambda passes: False)
 
 
 def polish(problem: Problem, start: Point, monitor: Monitor) -> Point:
-    """``proximal`` for as many passes as the search before it had iterations.
+    """``proximal`` for as many passes as the search before it had iterations, in linear space.
 
-    In linear space these passes take no longer; what comes later needs logarithms.
+    These lower the loss; what the certificate needs beyond them takes many times longer.
     """
-    return _search(problem, start, monitor, max(_MOST_PASSES // 2, monitor.iterations))
+    most, before = max(_MOST_PASSES // 2, monitor.iterations), problem.inference.log_passes
+    return _search(
+        problem,
+        start,
+        monitor,
+        lambda passes: passes >= most or problem.inference.log_passes > before,
+    )
 
 
 def can_polish(problem: Problem) -> bool:
@@ -53,7 +61,9 @@ def can_polish(problem: Problem) -> bool:
     return isinstance(problem.loss, MeasuredLoss) and problem.loss.penalty.curvature > 0
 
 
-def _search(problem: Problem, start: Point, monitor: Monitor, most_passes: float) -> Point:
+def _search(
+    problem: Problem, start: Point, monitor: Monitor, enough: Callable[[int], bool]
+) -> Point:
     loss = problem.loss
     assert isinstance(loss, MeasuredLoss)
     monitor.begin_stage()
@@ -61,9 +71,9 @@ def _search(problem: Problem, start: Point, monitor: Monitor, most_passes: float
     dual = loss.penalty.slope(loss.observations.residual(point.marginals))
     gap = min(monitor.gap, value - loss.least)
     step = problem.total / (_REACH * max(gap, monitor.goal))
-    while not monitor.saw(point, loss.value(point.marginals)) and passes < most_passes:
+    while not monitor.saw(point, loss.value(point.marginals)) and not enough(passes):
         subproblem = _Subproblem(problem, loss, point, dual, step)
-        found = subproblem.solve(monitor, most_passes - passes)
+        found = subproblem.solve(monitor, partial(_enough_after, enough, passes))
         passes += subproblem.passes
         if found is None:
             step /= _GROWTH
@@ -71,7 +81,12 @@ def _search(problem: Problem, start: Point, monitor: Monitor, most_passes: float
         point, dual = found
         monitor.raise_bound(lower_bound(problem.inference, loss.cut_of_dual(dual), problem.total))
         step *= _GROWTH
+    monitor.stopped = monitor.stopped or f"passes: {passes} more have not closed the gap"
     return point
+
+
+def _enough_after(enough: Callable[[int], bool], before: int, passes: int) -> bool:
+    return enough(before + passes)
 
 
 class _Subproblem:
@@ -88,12 +103,14 @@ class _Subproblem:
         self.force = torch.zeros_like(dual)
         self.passes = 0
 
-    def solve(self, monitor: Monitor, most_passes: float) -> tuple[Point, torch.Tensor] | None:
+    def solve(
+        self, monitor: Monitor, enough: Callable[[int], bool]
+    ) -> tuple[Point, torch.Tensor] | None:
         """The model and the multipliers after the step; None where the step was too long."""
 
         def check(intermediate_result: OptimizeResult) -> None:
             unsolved = 0.5 * float(self.force @ self.force) / self.loss.penalty.curvature
-            if unsolved < _SOLVED * monitor.goal or self.passes >= most_passes or monitor.late:
+            if unsolved < _SOLVED * monitor.goal or enough(self.passes) or monitor.late:
                 raise StopIteration
 
         limit = self.loss.penalty.steepest

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from mechanisms.budget import Budget
-from pgmkit.errors import InvalidInput
+from pgmkit.errors import InvalidInput, NotCertified
 
 if TYPE_CHECKING:
     import numpy as np
@@ -287,7 +288,15 @@ def run_on(
     options: dict[str, Any] = {"progress": progress} if entry.rounds else {}
     if public is not None:
         options["public"] = public
-    return entry.load()[0](curator, workload, settings, **options)
+    release: Release = entry.load()[0](curator, workload, settings, **options)
+    if getattr(release.model, "poor_fit", False):
+        warnings.warn(
+            f"the released model of {entry.name} is {release.fit}: its answers may be off by more "
+            "than the noise explains; the noisy tables themselves are in release.measurements.",
+            NotCertified,
+            stacklevel=2,
+        )
+    return release
 
 
 def check_public(entry: Entry, given: bool) -> None:

@@ -32,6 +32,16 @@ class Model(Protocol):
     def marginals(
         self, cliques: Iterable[Iterable[str]]
     ) -> Mapping[Clique, NDArray[np.float64]]: ...
+    @property
+    def fit(self) -> str:
+        """How close a graphical model came to the best fit of the noisy tables; else empty."""
+        return str(getattr(self.model, "fit", ""))
+
+    @property
+    def certified(self) -> bool:
+        """False when the search for the model ended short of its tolerance; `fit` says how far."""
+        return bool(getattr(self.model, "certified", True)) or not self.fit
+
     def answer(self, query: FactoredQuery) -> NDArray[np.float64]: ...
     def sample(self, n: int, rng: np.random.Generator) -> Dataset: ...
     def save(self, path: str | os.PathLike[str]) -> None: ...
@@ -84,5 +94,5 @@ class Release:
     def __repr__(self) -> str:
         return (
             f"<Release of {self.mechanism}: {len(self.measurements)} measurements, {self.ledger!r}"
-            f"{'' if self.secure else ', INSECURE'}>"
+            f"{'' if self.secure else ', INSECURE'}{'' if self.certified else f', {self.fit}'}>"
         )

@@ -82,6 +82,11 @@ def _released(release: TableRelease) -> Iterator[str]:
             "<p class='warn'>INSECURE: the noise came from a seeded generator. This release "
             "protects nobody; do not publish it.</p>"
         )
+    if getattr(release.model, "poor_fit", False):
+        yield (
+            f"<p class='warn'>The model is {escape(release.fit)}. Its answers may be off by more "
+            "than the noise explains.</p>"
+        )
     yield "<h2>What was released</h2>"
     promise = f"epsilon = {budget.epsilon:g}, delta = {budget.delta:g}"
     yield _table(
@@ -92,6 +97,7 @@ def _released(release: TableRelease) -> Iterator[str]:
             ["columns", ", ".join(release.schema.columns)],
             ["records (estimated)", f"{release.model.total:,.0f}"],
             ["noisy tables", str(len(release.measurements))],
+            *([["fit of the model to them", release.fit]] if release.fit else []),
             ["constraints", "; ".join(map(repr, release.schema.constraints)) or "none"],
         ],
     )

@@ -71,6 +71,16 @@ class TableRelease:
         """False when a seed made the noise reproducible: such a release protects nobody."""
         return self.release.secure
 
+    @property
+    def fit(self) -> str:
+        """How close a graphical model came to the best fit of the noisy tables; else empty."""
+        return self.release.fit
+
+    @property
+    def certified(self) -> bool:
+        """False when the search for the model ended short of its tolerance; `fit` says how far."""
+        return self.release.certified
+
     def codes(
         self,
         n: int | None = None,

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from pgmkit.errors import (
         InvalidInput,
         ModelTooLarge,
+        NotCertified,
         NumericalFailure,
         PgmkitError,
         TotalUndetermined,
@@ -38,6 +39,7 @@ _HOMES = {
     "Kronecker": "kronecker",
     "Measurement": "measurement",
     "ModelTooLarge": "errors",
+    "NotCertified": "errors",
     "NumericalFailure": "errors",
     "PgmkitError": "errors",
     "Schema": "schema",
@@ -61,6 +63,7 @@ __all__ = [
     "Kronecker",
     "Measurement",
     "ModelTooLarge",
+    "NotCertified",
     "NumericalFailure",
     "PgmkitError",
     "Schema",

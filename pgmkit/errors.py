@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = [
     "InvalidInput",
     "ModelTooLarge",
+    "NotCertified",
     "NumericalFailure",
     "PgmkitError",
     "TotalUndetermined",
@@ -29,3 +30,7 @@ class TotalUndetermined(InvalidInput):
 
 class NumericalFailure(PgmkitError, ArithmeticError):
     """A computation produced a value that is not finite or did not reach its tolerance."""
+
+
+class NotCertified(UserWarning):
+    """An estimate ended with a gap of more than a noise unit: it may fit worse than it could."""

@@ -51,6 +51,9 @@ class GraphicalModel:
         total: number of records that the marginals sum to, above 0.
         loss: of the measurements at this model.
         gap: certified: no distribution of this total has a loss below ``loss - gap``.
+        unit: the noise unit, the loss's own standard deviation at the truth, to judge the gap by.
+        certified: whether the gap is within the tolerance that was asked for, or within what
+            rounding does to the loss.
         iterations, stopped: how long the search took and why it ended.
         memory_limit: bytes that the tables of the junction tree, or of an answer, may take; not
             kept in files.
@@ -72,6 +75,8 @@ class GraphicalModel:
     total: float
     loss: float = 0.0
     gap: float = inf
+    unit: float = 1.0
+    certified: bool = False
     iterations: int = 0
     stopped: str = ""
     memory_limit: int = MEMORY_LIMIT
@@ -85,8 +90,31 @@ class GraphicalModel:
         return (
             f"GraphicalModel({len(self.domain)} attributes, {len(self.potentials)} cliques, "
             f"total={self.total:.6g}, loss={self.loss:.6g}, gap={self.gap:.3g}, "
+            f"certified={self.certified}, "
             f"iterations={self.iterations}, stopped={self.stopped!r})"
         )
+
+    @property
+    def fit(self) -> str:
+        """A sentence on how close the search came to the best fit; empty for other models.
+
+        >>> d = Domain({"a": 2})
+        >>> GraphicalModel(d, (), total=1.0, gap=3.0, unit=2.0, stopped="time").fit
+        'not certified: up to 1.5 noise units from the best fit (time)'
+        """
+        if self.gap == inf:
+            return ""
+        if self.certified:
+            return f"certified: within {self.gap / self.unit:.2g} noise units of the best fit"
+        return (
+            f"not certified: up to {self.gap / self.unit:.3g} noise units from the best fit "
+            f"({self.stopped})"
+        )
+
+    @property
+    def poor_fit(self) -> bool:
+        """Whether the search ended more than a noise unit from the best fit, as far as is known."""
+        return not self.certified and self.unit < self.gap < inf
 
     @property
     def cliques(self) -> tuple[Clique, ...]:
@@ -169,7 +197,9 @@ class GraphicalModel:
                 potentials[held[0]] = potentials[held[0]] + factor
             else:
                 potentials.append(factor)
-        narrowed = replace(self, potentials=tuple(potentials), total=1.0, loss=0.0, gap=inf)
+        narrowed = replace(
+            self, potentials=tuple(potentials), total=1.0, loss=0.0, gap=inf, certified=False
+        )
         try:
             share = math.exp(narrowed.log_partition - self.log_partition)
         except NumericalFailure:
@@ -202,6 +232,8 @@ class GraphicalModel:
             "total": self.total,
             "loss": self.loss,
             "gap": None if self.gap == inf else self.gap,
+            "unit": self.unit,
+            "certified": self.certified,
             "iterations": self.iterations,
             "stopped": self.stopped,
         }
@@ -239,6 +271,8 @@ class GraphicalModel:
             total=float(header["total"]),
             loss=float(header["loss"]),
             gap=inf if header["gap"] is None else float(header["gap"]),
+            unit=float(header.get("unit", 1.0)),
+            certified=bool(header.get("certified", False)),
             iterations=int(header["iterations"]),
             stopped=str(header["stopped"]),
         )

@@ -241,7 +241,7 @@ class _InteriorPoint:
     def __init__(self, problem: SmallProblem) -> None:
         self.problem, self.total = problem, np.longdouble(problem.total)
         self.game = problem.rows * self.total - problem.target[:, None]
-        rows, cells = self.game.shape
+        cells = self.game.shape[1]
         self.curvature = 0.0 if problem.loss == "absolute" else 1.0
         self.steepest = STEEPEST[problem.loss]
         self.bounded = bool(np.isfinite(self.steepest))

@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +22,7 @@ from scipy.optimize import linprog, minimize
 
 from pgmkit import Dataset, Domain, FactoredQuery, Measurement, Zeros, estimate
 from pgmkit.belief_propagation import BeliefPropagation
-from pgmkit.errors import InvalidInput, ModelTooLarge
+from pgmkit.errors import InvalidInput, ModelTooLarge, NotCertified
 from pgmkit.estimation import METHODS, Progress, working_bytes
 from pgmkit.estimation.consistency import consistent_tables
 from pgmkit.losses import Huber
@@ -454,3 +456,79 @@ def test_the_memory_of_all_phases_is_checked_before_anything_is_allocated() -> N
     assert needed > 20 * 8 * 10**6
     with pytest.raises(ModelTooLarge, match="1,000,000 measured cells"):
         estimate(domain, noisy, total=1e6, memory_limit=needed - 1)
+
+
+def noiseless_pairs(count: int) -> tuple[Domain, list[Measurement]]:
+    """All pairs of binary attributes, of one joint, with noise far below what a step resolves."""
+    domain = Domain({f"x{i}": 2 for i in range(count)})
+    joint = np.random.default_rng(0).dirichlet(np.full(2**count, 0.2)).reshape(domain.shape()) * 1e6
+    pairs = itertools.combinations(domain, 2)
+    names = list(domain)
+    sums = {p: joint.sum(axis=tuple(i for i in range(count) if names[i] not in p)) for p in pairs}
+    return domain, [Measurement(pair, table, 1e-3) for pair, table in sums.items()]
+
+
+def test_a_large_gap_is_said() -> None:
+    """An estimate cut short says how far it may be, as a warning and in the model."""
+    domain, measured = noiseless_pairs(6)
+    with pytest.warns(NotCertified, match=r"up to [\d.e+]+ noise units.*max_seconds"):
+        model = estimate(domain, measured, total=1e6, method="mirror_descent", max_seconds=0.05)
+    assert not model.certified and model.poor_fit
+    assert model.unit == pytest.approx(math.sqrt(4 * len(measured) / 2))
+    assert "certified=False" in repr(model)
+
+
+def test_a_small_gap_is_certified_without_a_word() -> None:
+    domain, measured = noiseless_pairs(6)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = estimate(domain, measured, total=1e6)
+    assert model.certified and not model.poor_fit
+    assert model.fit.startswith("certified: within")
+
+
+def test_certification_survives_a_file(tmp_path: Path) -> None:
+    domain, measured = noiseless_pairs(3)
+    model = estimate(domain, measured, total=1e6)
+    model.save(tmp_path / "model")
+    again = type(model).load(tmp_path / "model")
+    assert (again.certified, again.unit, again.gap) == (model.certified, model.unit, model.gap)
+    assert not again.given({"x0": 0}).certified
+
+
+@pytest.mark.parametrize("loss", ["squared", "huber", "absolute"])
+def test_losses_are_known_to_be_at_least_zero(loss: str) -> None:
+    """Two prefix measurements of 100 cells: the optimum is near 0, and a cut may say -700."""
+    domain = Domain({"a": 10, "b": 10})
+    rng = np.random.default_rng(1)
+    joint = rng.dirichlet(np.ones(100)) * 1e4
+    query = FactoredQuery({"a": prefix(10), "b": prefix(10)})
+    matrix = np.kron(np.tril(np.ones((10, 10))), np.tril(np.ones((10, 10))))
+    measured = [Measurement(("a", "b"), matrix @ joint, s, matrix=query) for s in (10.0, 20.0)]
+    model = estimate(domain, measured, total=1e4, loss=loss, max_seconds=20)
+    assert model.gap <= model.loss
+    assert model.certified
+
+
+def test_methods_that_cannot_solve_a_problem_say_so() -> None:
+    big = Domain({f"x{i}": 10 for i in range(6)})
+    chain = [Measurement((f"x{i}", f"x{i + 1}"), np.full(100, 1.0), 1.0) for i in range(5)]
+    with pytest.raises(InvalidInput, match="too large"):
+        estimate(big, chain, total=100, method="newton")
+    for method in ("newton", "proximal"):
+        with pytest.raises(InvalidInput, match="callable"):
+            estimate(
+                DOMAIN,
+                noisy(CLIQUE_SETS["one"], 0),
+                total=TOTAL,
+                method=method,
+                loss=lambda tables: tables[("a", "b")].square().sum(),
+            )
+
+
+def test_a_matrix_that_ends_in_rows_of_zeros() -> None:
+    """Its coordinates look like an identity's; the values of the last rows count all the same."""
+    matrix = scipy.sparse.csr_array(np.array([[1.0], [0.0]]))
+    measured = [Measurement(("a",), [3.0, 4.0], 1.0, matrix=matrix)]
+    model = estimate(Domain({"a": 1}), measured, total=5.0)
+    assert model.loss == pytest.approx(((5 - 3) ** 2 + 4**2) / 2)

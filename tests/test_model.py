@@ -351,3 +351,10 @@ def test_what_a_model_takes() -> None:
     assert isinstance(model.total, float) and model.potentials == (possible,)
     with pytest.raises(InvalidInput, match="must be a pgmkit Domain"):
         GraphicalModel({"a": 2}, (), 1.0)  # type: ignore[arg-type]
+
+
+def test_attributes_of_one_value_beside_those_without_a_potential() -> None:
+    domain = Domain({"a": 3, "b": 1, "c": 1, "d": 2, "e": 1})
+    potentials = [Factor(domain.project((name,)), np.zeros(1)) for name in ("e", "b")]
+    model = GraphicalModel(domain=domain, potentials=tuple(potentials), total=6.0)
+    np.testing.assert_allclose(model.marginal(domain.attributes), np.ones((3, 1, 1, 2, 1)))

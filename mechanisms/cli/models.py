@@ -49,9 +49,15 @@ def estimate(tables: str, schema: str, out: str, total: float | None, json_out: 
     model = fit(described.domain, measurements, total=total, zeros=described.zeros, progress=True)
     model.save(target)
     emit(
-        {"out": out, "total": model.total, "loss": model.loss, "gap": model.gap},
-        f"wrote {out}: total {model.total:.6g}, loss {model.loss:.6g}, certified within "
-        f"{model.gap:.3g} of the best",
+        {
+            "out": out,
+            "total": model.total,
+            "loss": model.loss,
+            "gap": model.gap,
+            "unit": model.unit,
+            "certified": model.certified,
+        },
+        f"wrote {out}: total {model.total:.6g}, loss {model.loss:.6g}, {model.fit}",
         json_out,
     )
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from mechanisms.workload import Workload
 from pgmkit.domain import Clique, Domain
-from pgmkit.errors import InvalidInput
+from pgmkit.errors import InvalidInput, NotCertified
 from pgmkit.measurement import Measurement
 
 if TYPE_CHECKING:
@@ -34,7 +35,12 @@ def estimator(
 
     def update(model: GraphicalModel | None, measurements: Sequence[Measurement]) -> GraphicalModel:
         known = max(1.0, estimate_total(measurements, domain).value) if total is None else total
-        return estimate(domain, measurements, total=known, warm_start=model, tolerance=tolerance)
+        with warnings.catch_warnings():
+            # Of many models only the last one is released, and the release says how it fits.
+            warnings.simplefilter("ignore", NotCertified)
+            return estimate(
+                domain, measurements, total=known, warm_start=model, tolerance=tolerance
+            )
 
     return update
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite
@@ -14,7 +15,7 @@ import torch
 from pgmkit.belief_propagation import BeliefPropagation
 from pgmkit.clique_index import maximal
 from pgmkit.domain import Clique, Domain
-from pgmkit.errors import InvalidInput, ModelTooLarge
+from pgmkit.errors import InvalidInput, ModelTooLarge, NotCertified
 from pgmkit.estimation.accelerated import accelerated
 from pgmkit.estimation.consistency import consistent_tables
 from pgmkit.estimation.dual_averaging import dual_averaging
@@ -94,10 +95,15 @@ def estimate(
         loss: ``"squared"`` (Gaussian noise, weights 1/variance), ``"absolute"`` (Laplace noise,
             weights 1/scale), ``"huber"``, a penalty of ``pgmkit.losses``, or a convex
             differentiable callable from ``{clique: tensor of counts}`` to a scalar tensor.
-        method: ``"auto"``, ``"mirror_descent"``, ``"dual_averaging"``, ``"accelerated"`` or
-            ``"lbfgs"``. ``"accelerated"`` starts from the best consistent tables in closed form
-            (exact when the cliques are decomposable); ``"auto"`` picks it, the fastest on every
-            problem measured. The others start from ``warm_start`` or from the uniform distribution.
+        method: ``"auto"`` takes ``"newton"`` where it can, else ``"accelerated"``, and ends with
+            ``"proximal"`` steps where that stalls short of a certificate. ``"newton"`` is for
+            small problems (a joint of up to 4,096 cells) of any conditioning: nearly always
+            certified. ``"accelerated"``, mirror descent with momentum from the best consistent
+            tables in closed form (exact when the cliques are decomposable), is the fastest on
+            large problems whose noise levels are alike; its certificates may stay loose.
+            ``"proximal"`` (squared and Huber losses) is slower and certifies more.
+            ``"mirror_descent"``, ``"dual_averaging"`` and ``"lbfgs"`` are the published methods,
+            for comparison. Figures: docs/mathematics.md.
         warm_start: an earlier model on the same domain whose cliques lie within the measured
             ones; its potentials are kept as the start (``"accelerated"`` uses them if they fit
             better than its own start). Where it has no probability, this one may have some: the
@@ -116,7 +122,11 @@ def estimate(
     Raises:
         InvalidInput: for a bad argument, naming it and the remedy; ``TotalUndetermined`` if no
             total is given and no measurement determines it; ``ModelTooLarge`` before
-            allocating too much.
+            allocating too much; ``NumericalFailure`` where a second computation contradicts
+            the model (``pgmkit.self_check``).
+
+    Warns:
+        NotCertified: the search ended with a gap of more than one noise unit (``model.unit``).
 
     >>> domain = Domain({"a": 2, "b": 2})
     >>> y = [Measurement(("a",), [600.0, 402.0], 1.0), Measurement(("b",), [300.0, 700.0], 2.0)]
@@ -165,21 +175,36 @@ def estimate(
             started=started,
         )
     logger.info("estimated in %d iterations: %s", monitor.iterations, monitor.stopped)
+    model = _fitted(problem, monitor, point, model_limit)
+    if model.poor_fit:
+        warnings.warn(
+            f"the estimate is {model.fit}: its marginals may miss the measurements by more than "
+            "their noise. Allow more time (max_seconds), try method='proximal', or look for "
+            "measurements whose stddev or total cannot be right.",
+            NotCertified,
+            stacklevel=2,
+        )
+    return model
+
+
+def _fitted(problem: Problem, monitor: Monitor, point: Point, memory_limit: int) -> GraphicalModel:
+    layout = problem.inference.layout
+    tables = layout.split(problem.inference.masked(point.potentials))
     return GraphicalModel(
-        domain=domain,
+        domain=layout.domain,
         potentials=tuple(
-            Factor(domain.project(clique), table.clone())
-            for clique, table in zip(
-                cliques, inference.layout.split(inference.masked(point.potentials)), strict=True
-            )
+            Factor(layout.domain.project(clique), table.clone())
+            for clique, table in zip(layout.cliques, tables, strict=True)
             if clique
         ),
-        total=total,
+        total=problem.total,
         loss=monitor.best_loss,
         gap=monitor.gap,
+        unit=problem.loss.unit,
+        certified=monitor.certified,
         iterations=monitor.iterations,
         stopped=monitor.stopped,
-        memory_limit=model_limit,
+        memory_limit=memory_limit,
     )
 
 

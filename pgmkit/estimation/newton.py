@@ -9,6 +9,11 @@ value, p is proportional to p_k exp(-eta u A), and Newton's method solves it in 
 eta grows the steps converge faster than linearly, and every u bounds the loss from below. Bounds
 on u (Huber, absolute) are kept by a logarithmic barrier. The logarithm of p is always a sum of
 functions of the measured cliques, so it is a model's.
+
+Weights may differ by fifteen orders of magnitude. So probabilities and multipliers are both kept,
+and the equation between them is one of those that Newton's method solves (as in primal-dual
+interior point methods): probabilities computed from multipliers would have their rounding, times
+the largest weight.
 """
 
 from __future__ import annotations
@@ -35,11 +40,16 @@ _MOST_FAILURES = 8
 _PATIENCE = 150
 """Steps without progress before the search ends: they grow from far below a useful length."""
 _MOST_NEWTON = 30
+_SOLVED = 1e-3
+"""Share of the gap to which a proximal step is solved, until the gap is near the goal."""
 _LARGEST_GROWTH = 5.0
 _LARGEST_FALL = 100.0
+"""Of the barrier from one proximal step to the next."""
 _FAR_BELOW = -80.0
+"""A logarithm of a probability, below the largest one, that nothing is sensitive to."""
 _MOST_PUSHES = 20
 _MOST_DENSE = 100_000
+"""Entries of a matrix up to which dense least squares are faster than sparse ones."""
 _REFINEMENTS = 2
 _NEGLIGIBLE = 1e-18
 """Probabilities below this do not enter a Newton step."""
@@ -68,7 +78,8 @@ def newton(problem: Problem, start: Point, monitor: Monitor) -> Point:
     point, state = start, joint.start(monitor.goal)
     step, growth, failures = joint.first_step(state, monitor.goal), _LARGEST_GROWTH, 0
     while not monitor.saw(point, problem.loss.value(point.marginals)):
-        taken, solved, rounds = joint.proximal_step(state, step, monitor)
+        precision = max(monitor.goal, _SOLVED * (joint.loss(state) - monitor.bound))
+        taken, solved, rounds = joint.proximal_step(state, step, precision, monitor)
         bound = joint.bound(taken.dual)
         monitor.raise_bound(bound)
         point = problem.attempt(joint.potentials(taken, start)) or point
@@ -90,8 +101,9 @@ def newton(problem: Problem, start: Point, monitor: Monitor) -> Point:
 class _State:
     """A point of the search; every array but ``logs`` has one entry a value.
 
-    ``logs`` are the cells' log probabilities up to a constant. ``above`` and ``below`` are the multipliers' distances to their
-    bounds, kept apart because they get far smaller than the multipliers' rounding.
+    ``logs`` are the cells' log probabilities up to a constant. ``above`` and ``below`` are the
+    multipliers' distances to their bounds, kept apart because they get far smaller than the
+    multipliers' rounding.
     """
 
     logs: Array
@@ -105,7 +117,7 @@ class _State:
         return replace(
             self,
             logs=logs - logs.max(),
-                dual=self.dual + share * way.dual,
+            dual=self.dual + share * way.dual,
             above=self.above - share * way.dual,
             below=self.below + share * way.dual,
         )
@@ -140,27 +152,26 @@ class _Joint:
         self.places = self.places[:, ~impossible[self.places].any(axis=0)]
         self.target = _array(observations.target)
         units = torch.eye(len(self.target), dtype=problem.inference.dtype)
-        self.by_table = np.array([_array(observations.adjoint(unit)) for unit in units])
+        by_table = np.array([_array(observations.adjoint(unit)) for unit in units])
+        self.matrix = by_table[:, self.places].sum(axis=1)
         count = self.places.shape[1]
         columns, cells = self.places.reshape(-1), np.tile(np.arange(count), len(self.places))
         shape = (count, layout.cells)
         self.design = scipy.sparse.csr_array((np.ones(len(cells)), (cells, columns)), shape)
-        self._limit_precision()
-        self.matrix = self.by_table[:, self.places].sum(axis=1)
+        self._limit_precision(np.abs(by_table[:, self.places]).sum(axis=1).max(axis=1))
         self.penalty = problem.loss.penalty
         self.curvature, self.steepest = self.penalty.curvature, self.penalty.steepest
         self.bounded = isfinite(self.steepest)
         self.least_barrier = 0.0
 
-    def _limit_precision(self) -> None:
+    def _limit_precision(self, largest: Array) -> None:
         """Weigh no value by more than what its own rounding, beside the total, allows.
 
         The loss only gets smaller, so that a bound of it is one of the real loss.
         """
-        largest = np.abs(self.by_table[:, self.places]).sum(axis=1).max(axis=1) * self.total
-        rounding = ULPS * np.finfo(np.float64).eps * (largest + np.abs(self.target))
+        rounding = ULPS * np.finfo(np.float64).eps * (largest * self.total + np.abs(self.target))
         scale = 1 / np.maximum(1.0, rounding)
-        self.by_table *= scale[:, None]
+        self.matrix *= scale[:, None]
         self.target = self.target * scale
 
     def start(self, goal: float) -> _State:
@@ -185,7 +196,9 @@ class _Joint:
         """About as long as the loss's curvature balances the entropy's."""
         shares = state.shares
         spread = (self.matrix**2) @ shares - (self.matrix @ shares) ** 2
-        return min(1 / max(self.total * float(spread.max()), 1e-300), self.total / goal)
+        return min(
+            1 / max(self.total * float(spread.max()), 1e-300), self.total / max(goal, 1e-300)
+        )
 
     def bound(self, dual: Array) -> float:
         """What no loss is below, by these multipliers (Fenchel), less its rounding."""
@@ -225,7 +238,7 @@ class _Joint:
         return np.asarray(lsqr(scaled, sums * weights, atol=1e-15, btol=1e-15)[0])
 
     def proximal_step(
-        self, origin: _State, step: float, monitor: Monitor
+        self, origin: _State, step: float, precision: float, monitor: Monitor
     ) -> tuple[_State, bool, int]:
         """The state after the step, whether Newton's method got there, and in how many rounds.
 
@@ -233,13 +246,15 @@ class _Joint:
         multipliers' pull. On its own that pull would throw the probabilities off: it has the
         multipliers' rounding, multiplied by the weights.
         """
-        state, solved, goal = origin, False, monitor.goal
+        state, solved = origin, False
         shares, force = self._force(state)
-        for rounds in range(1, _MOST_NEWTON + 1):
+        rounds = 0
+        while rounds < _MOST_NEWTON and not monitor.late:
+            rounds += 1
             curvature = self._curvature(state)
             lag = self._lag(state, origin, step, shares)
             way, falls = self._newton_way(shares, step, curvature, force, lag)
-            if not isfinite(falls) or monitor.late:
+            if not isfinite(falls):
                 break
             found = self._search(state, way, self._longest(state, way), falls)
             if found is None:
@@ -248,8 +263,8 @@ class _Joint:
             lag = self._lag(state, origin, step, shares)
             unsolved = 0.5 * float(force @ (force / self._curvature(state)))
             unsolved += 0.5 * self.total / step * float(shares @ lag**2)
-            solved = unsolved < goal
-            if falls < 1e-3 * goal and unsolved < 0.1 * goal:
+            solved = unsolved < precision
+            if falls < 1e-3 * precision and unsolved < 0.1 * precision:
                 break
         return state, solved, rounds
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -34,7 +35,7 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 from scipy.stats import t as student
 
-from pgmkit.errors import InvalidInput, TotalUndetermined
+from pgmkit.errors import InvalidInput, NotCertified, TotalUndetermined
 from pgmkit.estimation import estimate
 from pgmkit.kronecker import Kronecker
 from pgmkit.measurement import Measurement
@@ -202,7 +203,8 @@ def error_bars(
         rng = np.random.default_rng(seed)
         logger.info("error bars: %d re-estimations", replicates)
         made: list[GraphicalModel] = []
-        with _reporter(progress, replicates) as report:
+        with _reporter(progress, replicates) as report, warnings.catch_warnings():
+            warnings.simplefilter("ignore", NotCertified)  # the model's own fit is what counts
             for noisy in _redrawn(model, known, replicates, rng):
                 total = max(1.0, estimate_total(noisy).value) if fixed is None else fixed
                 again = estimate(

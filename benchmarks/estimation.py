@@ -1,6 +1,7 @@
-"""Estimation from noisy marginals: pgmkit beside ``mbi`` on five problems, three noise draws each.
+"""Estimation from noisy marginals: pgmkit beside ``mbi`` on seven problems, three noise draws each.
 
     python -m benchmarks.estimation [--problems star wide] [--seeds 0 1 2] [--peer cached]
+        [--records FILE]
 
 Every figure is of a process of its own. The peer runs mirror descent for 1,000 iterations, twice in
 one process. pgmkit runs in three ways: with its defaults, two calls in a process as the peer; with
@@ -16,6 +17,7 @@ import argparse
 import json
 import math
 import sys
+from pathlib import Path
 from typing import Any
 
 from benchmarks import problems
@@ -39,7 +41,7 @@ TIMES = (
 )  # fmt: skip
 QUALITY = (
     "problem", "best known", "peer loss", "default: cold s", "2nd s", "loss", "gap", "passes",
-    "long run: loss", "gap", "RSS MB", "peer RSS MB",
+    "long run: loss", "long run: gap", "unmeasured TV", "peer's", "RSS MB", "peer RSS MB",
 )  # fmt: skip
 
 
@@ -137,9 +139,15 @@ def rows(
         quality.append([
             key, best, peer.get("loss"), first["seconds"], second["seconds"], second["loss"],
             second["gap"], second["iterations"], last["loss"], last["gap"],
+            second["unmeasured"], peer.get("unmeasured"),
             default["peak_rss_mb"], peer.get("peak_rss_mb"),
         ])  # fmt: skip
     return times, quality
+
+
+def _place(key: str) -> tuple[int, int]:
+    name, seed = key.split("/")
+    return problems.NAMES.index(name), int(seed)
 
 
 def plot(records: dict[str, dict[str, Any]], known: dict[str, dict[str, Any]]) -> None:
@@ -150,8 +158,13 @@ def plot(records: dict[str, dict[str, Any]], known: dict[str, dict[str, Any]]) -
     from matplotlib import pyplot
 
     shown = [key for key in records if key.endswith("/0")] or list(records)
-    figure, axes = pyplot.subplots(1, len(shown), figsize=(3.4 * len(shown), 3.4), squeeze=False)
-    for axis, key in zip(axes[0], shown, strict=True):
+    columns = min(4, len(shown))
+    rows_of_plots = -(-len(shown) // columns)
+    size = (3.4 * columns, 3.4 * rows_of_plots)
+    figure, axes = pyplot.subplots(rows_of_plots, columns, figsize=size, squeeze=False)
+    for axis in axes.flat[len(shown) :]:
+        axis.set_axis_off()
+    for axis, key in zip(axes.flat, shown, strict=False):
         record, bound = records[key], known[key]["bound"]
         last, peer = record["long"]["calls"][0], record.get("peer")
         lines = [("pgmkit, cold", [(t, loss) for t, loss, _ in last["trace"]], "C0-")]
@@ -166,7 +179,8 @@ def plot(records: dict[str, dict[str, Any]], known: dict[str, dict[str, Any]]) -
             above = [(seconds, loss - bound) for seconds, loss in points if loss > bound]
             axis.plot([t for t, _ in above], [loss for _, loss in above], style, label=label)
         axis.set(title=key, xlabel="seconds from the call", xscale="log", yscale="log")
-    axes[0][0].set_ylabel("loss above the certified bound")
+    for row in axes:
+        row[0].set_ylabel("loss above the certified bound")
     axes[0][0].legend(fontsize=7)
     figure.tight_layout()
     figure.savefig(RESULTS / "estimation.svg", metadata={"Date": None})
@@ -177,18 +191,32 @@ def main() -> None:
     parser.add_argument("--problems", nargs="+", choices=problems.NAMES, default=problems.NAMES)
     parser.add_argument("--seeds", nargs="+", type=int, default=problems.SEEDS)
     parser.add_argument("--seconds", type=float, default=60.0, help="length of the long runs")
+    parser.add_argument(
+        "--records",
+        type=Path,
+        help="keep what was measured in this file, and do not measure again what is in it",
+    )
     arguments = parse_sides(parser)
+    kept = arguments.records
     cached = read_results("peer_estimation").get("records", {})
     records: dict[str, dict[str, Any]] = {}
+    if kept and kept.exists():
+        records = json.loads(kept.read_text())
     for name in arguments.problems:
         for seed in arguments.seeds:
             key = f"{name}/{seed}"
+            if key in records:
+                continue
             print(f"{key} ...", file=sys.stderr, flush=True)
             if arguments.peer == "run":
-                cached[key] = run_peer(name, seed, arguments.peer_python)
-                write_results("peer_estimation", {"machine": machine(), "records": cached})
+                side = run_peer(name, seed, arguments.peer_python)
+                cached[key] = {**side, "machine": machine()}
+                write_results("peer_estimation", {"records": cached})
             peer = None if arguments.peer == "skip" else cached.get(key)
             records[key] = run_all_ways(name, seed, peer, arguments.seconds)
+            if kept:
+                kept.write_text(json.dumps(records))
+    records = {key: records[key] for key in sorted(records, key=_place)}
     known = best_known(records)
     times, quality = rows(records, known)
     print(table(TIMES, times), table(QUALITY, quality), sep="\n\n")

@@ -50,6 +50,7 @@ def _call(
     seconds = time.perf_counter() - start
     fitted = model.marginals(problem.cliques)
     loss = problem.loss([fitted[clique] for clique in problem.cliques])
+    unmeasured = model.marginals(problem.unmeasured)
     # Single precision keeps about seven digits of counts; the reported loss must agree that far.
     if not np.isclose(loss, model.loss, rtol=1e-3 if "dtype" in options else 1e-6):
         raise SystemExit(f"the model's loss {model.loss} is not that of its marginals, {loss}")
@@ -60,6 +61,7 @@ def _call(
         "iterations": int(model.iterations),
         "stopped": str(model.stopped),
         "trace": trace,
+        "unmeasured": problem.variation([unmeasured[clique] for clique in problem.unmeasured]),
     }
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import adaptive, adaptive_report, adaptive_run
+from benchmarks import adaptive, adaptive_report, adaptive_run, drawn, problems
 from benchmarks.adaptive_report import Summary
 
 REPOSITORY = Path(__file__).parent.parent
@@ -106,3 +106,36 @@ def test_unknown_mechanisms_are_refused_by_name() -> None:
     options = adaptive.parse(["--mechanisms", "gemm"])
     with pytest.raises(SystemExit, match=r"unknown mechanism 'gemm'; known: .*aim"):
         adaptive.grid(options, {"aim": ("aim", {})})
+
+
+def test_drawn_records_and_marginals_follow_the_joint_table() -> None:
+    rng = np.random.default_rng(0)
+    pairs = [(0, 1), (1, 2), (2, 3), (0, 3), (3, 4), (1, 4)]
+    factors = {pair: np.exp(rng.normal(0, 1, (2, 2))) for pair in pairs}
+    joint = np.ones((2,) * 5)
+    for (a, b), table in factors.items():
+        joint = joint * table.reshape([2 if i in (a, b) else 1 for i in range(5)])
+    joint /= joint.sum()
+    for a, b in ((0, 2), (2, 4), (0, 1)):
+        expected = joint.sum(tuple(i for i in range(5) if i not in (a, b)))
+        np.testing.assert_allclose(drawn.marginal(factors, (a, b)), expected)
+        np.testing.assert_allclose(drawn.marginal(factors, (b, a)), expected.T)
+    n = 200_000
+    records = drawn.sample(5, factors, n, rng).astype(np.intp)
+    counts = np.bincount(np.ravel_multi_index(tuple(records), joint.shape), minlength=32)
+    # Chi-squared with 31 degrees of freedom: 92 is exceeded once in some ten million draws.
+    assert (np.square(counts - n * joint.ravel()) / (n * joint.ravel())).sum() < 92
+
+
+@pytest.mark.parametrize(("name", "pairs"), [("grid", 180), ("boolean", 60)])
+def test_drawn_problems_are_the_same_every_time(name: str, pairs: int) -> None:
+    problem = problems.load(name, 1)
+    drawn.draw.cache_clear()
+    again = problems.load(name, 1)
+    assert len(problem.cliques) == len(set(problem.cliques)) == pairs
+    assert not set(problem.cliques) & set(problem.unmeasured)
+    for y, z in zip(problem.values, again.values, strict=True):
+        np.testing.assert_array_equal(y, z)
+    assert problem.total == pytest.approx(drawn.RECORDS, rel=0.01)
+    assert problem.variation(list(problem.unmeasured_counts)) == 0.0
+    assert not np.array_equal(problem.values[0], problems.load(name, 0).values[0])

@@ -143,7 +143,7 @@ class BeliefPropagation:
         cells = torch.tensor([prod(shape) for shape in self.layout.shapes], device=self.device)
         return torch.repeat_interleave(torch.arange(len(cells), device=self.device), cells)
 
-    @property
+    @cached_property
     def pass_bytes(self) -> int:
         """Memory of a pass: buffers, copies, the index of cells, and its result."""
         return (pass_cells(self.plan) + 3 * self.layout.cells) * self.dtype.itemsize

@@ -134,7 +134,11 @@ class Plan:
                 raise AssertionError(f"value {step.out} has axes {self.axes[step.out]}, not {own}")
 
     def cells(self, value: int) -> int:
-        return prod(self.sizes[name] for name in self.axes[value])
+        return self._cells[value]
+
+    @cached_property
+    def _cells(self) -> tuple[int, ...]:
+        return tuple(prod([self.sizes[name] for name in axes]) for axes in self.axes)
 
     @cached_property
     def largest(self) -> int:

@@ -38,9 +38,11 @@ class Domain:
     Domain({'race': 5, 'age': 10})
     """
 
-    __slots__ = ("_attributes", "_hash", "_sizes")
+    __slots__ = ("_attributes", "_checked", "_hash", "_sizes")
 
     _attributes: Clique
+    _checked: set[Clique]
+    """Cliques found right: asked for again many times over, they need no second look."""
     _sizes: Mapping[str, int]
     _hash: int
 
@@ -56,6 +58,7 @@ class Domain:
 
     def _fill(self, sizes: dict[str, int]) -> None:
         self._attributes = tuple(sizes)
+        self._checked = set()
         self._sizes = MappingProxyType(sizes)
         self._hash = hash(tuple(sizes.items()))
 
@@ -105,6 +108,8 @@ class Domain:
         >>> Domain({"age": 10, "sex": 2}).clique(["sex"])
         ('sex',)
         """
+        if type(attrs) is tuple and attrs in self._checked:
+            return attrs
         if isinstance(attrs, (str, bytes)):
             raise InvalidInput(
                 f"{name} must be a sequence of attribute names, got the string {attrs!r}; "
@@ -124,6 +129,7 @@ class Domain:
         if len(set(checked)) < len(checked):
             repeated = next(a for a in checked if checked.count(a) > 1)
             raise InvalidInput(f"{name} names the attribute {repeated!r} twice; name it once")
+        self._checked.add(checked)
         return checked
 
     def cell_map(self, source: Iterable[str], target: Iterable[str]) -> NDArray[np.int64]:

@@ -146,16 +146,6 @@ class Plan:
         return max(self.cells(value) for value in range(len(self.axes)))
 
     @cached_property
-    def elimination(self) -> tuple[str, ...]:
-        """The attributes in the order in which they are summed out, those of the output left."""
-        order = []
-        for step in self.steps:
-            right = self.axes[step.right] if step.right is not None else ()
-            before = dict.fromkeys(self.axes[step.left] + right)
-            order += [name for name in before if name not in self.axes[step.out]]
-        return tuple(order)
-
-    @cached_property
     def cost(self) -> int:
         """Multiplications and additions of one evaluation, roughly."""
         return sum(s.kernel.cost if s.kernel else self.cells(s.left) for s in self.steps)

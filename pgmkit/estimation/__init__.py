@@ -95,8 +95,9 @@ def estimate(
         loss: ``"squared"`` (Gaussian noise, weights 1/variance), ``"absolute"`` (Laplace noise,
             weights 1/scale), ``"huber"``, a penalty of ``pgmkit.losses``, or a convex
             differentiable callable from ``{clique: tensor of counts}`` to a scalar tensor.
-        method: ``"auto"`` takes ``"newton"`` where it can, else ``"accelerated"``, and ends with
-            ``"proximal"`` steps where that stalls short of a certificate. ``"newton"`` is for
+        method: ``"auto"`` takes ``"newton"`` where its steps are cheap, else ``"accelerated"``;
+            where that stalls short of a certificate it goes on with ``"newton"`` if it can, or
+            with some ``"proximal"`` steps. ``"newton"`` is for
             small problems (a joint of up to 4,096 cells) of any conditioning: nearly always
             certified. ``"accelerated"``, mirror descent with momentum from the best consistent
             tables in closed form (exact when the cliques are decomposable), is the fastest on

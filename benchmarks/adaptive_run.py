@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks.common import peak_rss_mb, serve
 
 if TYPE_CHECKING:
-    from mechanisms.release import Release
+    from mechanisms.release.record import Release
     from mechanisms.workload import Workload
     from pgmkit.dataset import Dataset
     from pgmkit.domain import Clique
@@ -66,7 +66,7 @@ def load(setting: Setting) -> tuple[Dataset, Dataset | None]:
     from pgmkit.domain import Domain
 
     if isinstance(setting.rows, int):
-        from mechanisms.census import census
+        from mechanisms.datasets.census import census
 
         return census(setting.rows, seed=0), census(setting.rows // 9, seed=1)
     from benchmarks.adult import read_columns
@@ -143,11 +143,12 @@ def run_mechanism(
 
     Public rows go to mechanisms that need them.
     """
-    from mechanisms.budget import Budget
-    from mechanisms.curator import Curator
-    from mechanisms.registry import named, run_on
+    from mechanisms.dispatch import run_on
+    from mechanisms.privacy.budget import Budget
+    from mechanisms.privacy.curator import Curator
+    from mechanisms.registry import configure
 
-    entry, settings = named(request["mechanism"], **request["options"])
+    entry, settings = configure(request["mechanism"], **request["options"])
     budget = Budget(request["epsilon"], delta_of(setting, data))
     curator = Curator(data, budget, neighbours=setting.neighbours, seed=request["seed"])
     further = public if entry.public else None

@@ -56,7 +56,7 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
     """One structure: times, a pass, and what the estimate certifies."""
 
     from pgmkit import Domain, Measurement, estimate
-    from pgmkit.belief_propagation import BeliefPropagation
+    from pgmkit.marginal_oracle import MarginalOracle
 
     attributes = request["attributes"]
     pairs = edges(request["structure"], attributes)
@@ -68,7 +68,7 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
         started = time.perf_counter()
         model = estimate(domain, measurements, total=TOTAL)
         seconds.append(time.perf_counter() - started)
-    inference = BeliefPropagation(domain, model.cliques)
+    inference = MarginalOracle(domain, model.cliques)
     potentials = inference.layout.join([factor.values for factor in model.potentials])
     with inference.session():
         inference.fast_marginals(potentials)

@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import RESULTS, machine
-from mechanisms.evaluation import train_and_test
-from mechanisms.synthesis import synthesize
+from mechanisms.release.evaluation import train_and_test
+from mechanisms.synthesis.pipeline import synthesize
 from pgmkit.dataset import Dataset
-from pgmkit.schema import Schema
-from pgmkit.schema.tables import encode_file
+from pgmkit.tables.files import encode_file
+from pgmkit.tables.schema import Schema
 
 SCHEMA = Path(__file__).parent.parent / "tests" / "data" / "adult.yaml"
 TARGET = "income"

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mechanisms.adaptive import Round, adapt
-from mechanisms.curator import Curator
 from mechanisms.families.graphical import affordable, check_fits_workload, estimator
-from mechanisms.release import Release
+from mechanisms.privacy.curator import Curator
+from mechanisms.release.record import Release
+from mechanisms.rounds.loop import Round, adapt
 from mechanisms.workload import Workload, WorkloadLike, downward_closure
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput

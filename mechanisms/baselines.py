@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mechanisms.curator import Curator
 from mechanisms.families.graphical import estimator
 from mechanisms.families.tables import TablesModel, projected
-from mechanisms.release import Release
+from mechanisms.privacy.curator import Curator
+from mechanisms.release.record import Release
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.errors import InvalidInput
 from pgmkit.measurement import Measurement

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from mechanisms.curator import Curator
 from mechanisms.families.graphical import check_fits_workload, estimator
-from mechanisms.release import Release
+from mechanisms.privacy.curator import Curator
+from mechanisms.release.record import Release
 from mechanisms.workload import Workload, WorkloadLike, downward_closure
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput

@@ -23,12 +23,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mechanisms.adaptive import Round
-from mechanisms.curator import Cell, Curator
+from mechanisms.families.best_response import Oracle
 from mechanisms.families.histogram import HistogramModel, PublicSupport
-from mechanisms.oracle import Oracle
-from mechanisms.query_rounds import check_settings, measure_one_way
-from mechanisms.release import Release
+from mechanisms.privacy.curator import Curator
+from mechanisms.queries.cells import Cell
+from mechanisms.release.record import Release
+from mechanisms.rounds.loop import Round
+from mechanisms.rounds.select_and_measure import check_settings, measure_one_way
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique, Domain

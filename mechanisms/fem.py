@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from mechanisms.adaptive import Round
-from mechanisms.curator import Curator
 from mechanisms.dual_query import check_signed, records_model
-from mechanisms.oracle import Oracle, Weighted
-from mechanisms.query_rounds import RoundsRule, check_settings, measure_one_way
-from mechanisms.release import Release
+from mechanisms.families.best_response import Oracle, Weighted
+from mechanisms.privacy.curator import Curator
+from mechanisms.release.record import Release
+from mechanisms.rounds.loop import Round
+from mechanisms.rounds.select_and_measure import RoundsRule, check_settings, measure_one_way
 from mechanisms.workload import Workload, WorkloadLike
 
 __all__ = ["Fem", "fem"]

@@ -31,13 +31,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from mechanisms.adaptive import Round, adapt
-from mechanisms.curator import Curator
 from mechanisms.families.generator import Generator
 from mechanisms.families.product_mixture import Columns, ProductAnswers, ProductMixtureModel
 from mechanisms.families.targets import one_thread
 from mechanisms.families.training import GemState, pretrain, trainer
-from mechanisms.query_rounds import (
+from mechanisms.privacy.curator import Curator
+from mechanisms.release.record import Release
+from mechanisms.rounds.loop import Round, adapt
+from mechanisms.rounds.select_and_measure import (
     CellRounds,
     MarginalRounds,
     RoundsRule,
@@ -46,7 +47,6 @@ from mechanisms.query_rounds import (
     check_settings,
     measure_one_way,
 )
-from mechanisms.release import Release
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique, Domain

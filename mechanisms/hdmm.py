@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mechanisms.baselines import check_model_mb
-from mechanisms.curator import Curator
 from mechanisms.families.lattice import least_squares
 from mechanisms.families.tables import TablesModel, least_squares_table, projected
-from mechanisms.release import Release
+from mechanisms.privacy.curator import Curator
+from mechanisms.release.record import Release
 from mechanisms.strategies.marginals import MarginalsStrategy, marginals_strategy
 from mechanisms.strategies.p_identity import QUERIES, query_gram
 from mechanisms.strategies.products import ProductsStrategy, products_strategy

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 
 import torch
 
-from mechanisms.curator import Curator
 from mechanisms.families.mixture_fit import fit_mixture
 from mechanisms.families.product_mixture import Columns, ProductAnswers, ProductMixtureModel
 from mechanisms.families.targets import one_thread
-from mechanisms.query_rounds import measure_one_way
-from mechanisms.release import Release
+from mechanisms.privacy.curator import Curator
+from mechanisms.release.record import Release
+from mechanisms.rounds.select_and_measure import measure_one_way
 from mechanisms.workload import Workload, WorkloadLike, downward_closure
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from mechanisms.curator import Curator
 from mechanisms.families.graphical import estimator
-from mechanisms.release import Release
+from mechanisms.privacy.curator import Curator
+from mechanisms.release.record import Release
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput

@@ -17,12 +17,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mechanisms.adaptive import Round
-from mechanisms.curator import Curator
 from mechanisms.families.histogram import Histogram
-from mechanisms.histogram_rounds import Fact, HistogramState, run_histogram
-from mechanisms.query_rounds import RoundsRule, check_settings
-from mechanisms.release import Release
+from mechanisms.privacy.curator import Curator
+from mechanisms.release.record import Release
+from mechanisms.rounds.histogram import Fact, HistogramState, run_histogram
+from mechanisms.rounds.loop import Round
+from mechanisms.rounds.select_and_measure import RoundsRule, check_settings
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.errors import InvalidInput
 
@@ -109,7 +109,7 @@ def multiplicative_weights(
 ) -> Callable[[Histogram, Sequence[Fact], int, np.random.Generator], None]:
     """The update A(x) <- A(x) exp(q(x) (a - q(A)) / 2), for the latest facts or for all large ones.
 
-    >>> from mechanisms.curator import Cell
+    >>> from mechanisms.queries.cells import Cell
     >>> from mechanisms.families.histogram import FullDomain
     >>> from pgmkit.domain import Domain
     >>> histogram = Histogram(FullDomain(Domain({"a": 2})), np.ones(2))

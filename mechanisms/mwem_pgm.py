@@ -13,10 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mechanisms.adaptive import Round, adapt
-from mechanisms.curator import Curator
 from mechanisms.families.graphical import affordable, check_fits_workload, estimator
-from mechanisms.release import Release
+from mechanisms.privacy.curator import Curator
+from mechanisms.release.record import Release
+from mechanisms.rounds.loop import Round, adapt
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput

@@ -20,13 +20,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mechanisms.adaptive import Round
-from mechanisms.curator import Curator
 from mechanisms.families.histogram import Histogram
-from mechanisms.histogram_rounds import Fact, HistogramState, run_histogram
 from mechanisms.mwem import check_choices
-from mechanisms.query_rounds import RoundsRule, check_settings
-from mechanisms.release import Release
+from mechanisms.privacy.curator import Curator
+from mechanisms.release.record import Release
+from mechanisms.rounds.histogram import Fact, HistogramState, run_histogram
+from mechanisms.rounds.loop import Round
+from mechanisms.rounds.select_and_measure import RoundsRule, check_settings
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.dataset import Dataset
 
@@ -126,7 +126,7 @@ def entropy_projection(
 
     The projection on q(D) = a multiplies the satisfying records by a (1 - q(D)) / ((1 - a) q(D)).
 
-    >>> from mechanisms.curator import Cell
+    >>> from mechanisms.queries.cells import Cell
     >>> from mechanisms.families.histogram import FullDomain
     >>> from pgmkit.domain import Domain
     >>> histogram = Histogram(FullDomain(Domain({"a": 2})), np.ones(2))

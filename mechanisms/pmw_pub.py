@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from mechanisms.adaptive import Round
-from mechanisms.curator import Curator
-from mechanisms.histogram_rounds import HistogramState, check_public, run_histogram
 from mechanisms.mwem import check_choices, multiplicative_weights
-from mechanisms.query_rounds import RoundsRule, check_queries, check_settings
-from mechanisms.release import Release
+from mechanisms.privacy.curator import Curator
+from mechanisms.release.record import Release
+from mechanisms.rounds.histogram import HistogramState, check_public, run_histogram
+from mechanisms.rounds.loop import Round
+from mechanisms.rounds.select_and_measure import RoundsRule, check_queries, check_settings
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.dataset import Dataset
 from pgmkit.errors import InvalidInput

@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mechanisms.adaptive import Round, adapt
-from mechanisms.curator import Cell, Curator
 from mechanisms.families.product_mixture import (
     Columns,
     ProductAnswers,
@@ -26,14 +24,17 @@ from mechanisms.families.product_mixture import (
     RelaxedRowsModel,
 )
 from mechanisms.families.targets import Targets, one_thread
-from mechanisms.query_rounds import (
+from mechanisms.privacy.curator import Curator
+from mechanisms.queries.cells import Cell
+from mechanisms.release.record import Release
+from mechanisms.rounds.loop import Round, adapt
+from mechanisms.rounds.select_and_measure import (
     CellRounds,
     check_device,
     check_queries,
     check_settings,
     measure_one_way,
 )
-from mechanisms.release import Release
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput

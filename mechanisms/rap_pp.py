@@ -1,9 +1,10 @@
 """RAP++: relaxed rows of mixed types, fitted to thresholds by tempered sigmoids.
 
 Vietri et al., "Private synthetic data for multitask learning and marginal queries" (2022),
-Algorithms 1 and 2. Numbers are ordered attributes of many codes (`mechanisms.predicates`). In each
-of T epochs the K worst answered predicates are selected at once and measured; every noisy answer
-is kept as it was drawn (re-drawing the history, as the authors' code does, would cost it again).
+Algorithms 1 and 2. Numbers are ordered attributes of many codes (`mechanisms.queries.predicates`).
+In each of T epochs the K worst answered predicates are selected at once and measured; every noisy
+answer is kept as it was drawn (re-drawing the history, as the authors' code does, would cost it
+again).
 Selected are single queries of sensitivity 1, not norms of marginals. The Gumbel noise has scale
 sqrt(K / (2 rho)); the text's K / sqrt(2 rho) is safe but sqrt(K) too large.
 
@@ -22,19 +23,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from mechanisms.adaptive import Round, adapt
-from mechanisms.curator import Curator
 from mechanisms.dual_query import records_model
 from mechanisms.families.targets import one_thread
-from mechanisms.predicates import (
+from mechanisms.privacy.curator import Curator
+from mechanisms.queries.predicates import (
     Predicate,
     Predicates,
     linear_thresholds,
     mixed_marginals,
 )
-from mechanisms.query_rounds import check_device, check_settings, measure_one_way
 from mechanisms.rap import stalled
-from mechanisms.release import Release
+from mechanisms.release.record import Release
+from mechanisms.rounds.loop import Round, adapt
+from mechanisms.rounds.select_and_measure import check_device, check_settings, measure_one_way
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput

@@ -1,36 +1,42 @@
-"""The mechanisms by name, and the one way to run any of them."""
+"""The mechanisms by name, with their settings: the built-in ones and those of other packages."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from importlib.metadata import entry_points
+from typing import Any
 
-from mechanisms.budget import Budget
-from pgmkit.errors import InvalidInput, NotCertified
+from pgmkit.errors import InvalidInput
 
-if TYPE_CHECKING:
-    import numpy as np
+__all__ = ["MECHANISMS", "Entry", "Registry", "configure", "entry_of", "register"]
 
-    from mechanisms.adaptive import Round
-    from mechanisms.curator import Curator
-    from mechanisms.release import Release
-    from mechanisms.workload import WorkloadLike
-    from pgmkit.dataset import Dataset
-
-__all__ = ["MECHANISMS", "Entry", "check_public", "named", "run", "run_on"]
+ENTRY_POINTS = "pgmkit.mechanisms"
+"""The group under which an installed package names its entries."""
 
 
 @dataclass(frozen=True)
 class Entry:
     """A mechanism: its name, where it lives, and a line on it. Its module is imported on use.
 
-    `public`: whether it needs records that need no protection. `graphical`: whether its model is a
-    GraphicalModel, which has error bars and can hold constraints. `rounds`: whether it goes in
-    rounds and reports each to a `progress` callback. `records`: whether synthetic records can be
-    drawn from its model. `consistent`: whether its tables are at least 0 and agree.
+    `function(curator, workload, settings, *, progress=None, public=None)` returns a Release; it
+    takes `progress` only if `rounds`, and `public` only if `public`. `settings` is a frozen
+    dataclass with a default for every field.
+
+    Attributes:
+        name: The name by which it is run.
+        module: The module of the function and of the settings class.
+        function: The name of the function.
+        settings: The name of the settings class.
+        summary: A line that says what it does, shown by `pgmkit mechanisms`.
+        rounds: Whether it goes in rounds and reports each to a `progress` callback.
+        public: Whether it needs records that need no protection.
+        graphical: Whether its model is a GraphicalModel, which has error bars and can hold
+            constraints.
+        records: Whether synthetic records can be drawn from its model.
+        consistent: Whether its tables are at least 0 and agree with each other.
     """
 
     name: str
@@ -44,13 +50,59 @@ class Entry:
     records: bool = True
     consistent: bool = True
 
-    def load(self) -> tuple[Callable[..., Release], type[Any]]:
+    def load(self) -> tuple[Callable[..., Any], type[Any]]:
         """The function and its settings class."""
         module = import_module(self.module)
         return getattr(module, self.function), getattr(module, self.settings)
 
 
-_ENTRIES = [
+class Registry(Mapping[str, Entry]):
+    """Entries by name, in order of registration; installed packages add theirs on first use."""
+
+    def __init__(self, entries: list[Entry]) -> None:
+        self._entries = {entry.name: entry for entry in entries}
+        self._discovered = False
+
+    def register(self, entry: Entry) -> None:
+        """Add an entry. Raises InvalidInput for what is no Entry, and for a name that is taken."""
+        if not isinstance(entry, Entry):
+            raise InvalidInput(
+                f"a mechanism is registered by an Entry, got {type(entry).__name__}; "
+                "see mechanisms.registry.Entry"
+            )
+        taken = self._entries.get(entry.name)
+        if taken is not None and taken != entry:
+            raise InvalidInput(
+                f"mechanism {entry.name!r} is registered already, by {taken.module}; "
+                "choose another name"
+            )
+        self._entries[entry.name] = entry
+
+    def __getitem__(self, name: str) -> Entry:
+        return self._found()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found())
+
+    def __len__(self) -> int:
+        return len(self._found())
+
+    def _found(self) -> dict[str, Entry]:
+        """All entries; those of installed packages are read once. A broken one is left out."""
+        if not self._discovered:
+            self._discovered = True
+            for point in entry_points(group=ENTRY_POINTS):
+                try:
+                    self.register(point.load())
+                except Exception as error:
+                    warnings.warn(
+                        f"the mechanism {point.name!r} ({point.value}) was left out: {error}",
+                        stacklevel=3,
+                    )
+        return self._entries
+
+
+_BUILT_IN = [
     Entry(
         "aim",
         "mechanisms.aim",
@@ -218,17 +270,26 @@ _ENTRIES = [
         graphical=True,
     ),
 ]
-MECHANISMS = {entry.name: entry for entry in _ENTRIES}
+MECHANISMS = Registry(_BUILT_IN)
 """All mechanisms by name."""
 
 
-def named(name: str, **options: object) -> tuple[Entry, Any]:
+def register(entry: Entry) -> None:
+    """Make a mechanism known to `run`, `synthesize`, `plan` and the command line of this process.
+
+    An installed package does the same by an entry point in the group "pgmkit.mechanisms" whose
+    object is the Entry. Raises InvalidInput as `Registry.register` does.
+    """
+    MECHANISMS.register(entry)
+
+
+def configure(name: str, **options: object) -> tuple[Entry, Any]:
     """The mechanism of this name and its settings with these options.
 
     Raises InvalidInput for an unknown name, listing the known ones, and for an option that the
     mechanism does not have, listing those it has.
 
-    >>> named("mwem+pgm", rounds=5)[1].rounds
+    >>> configure("mwem+pgm", rounds=5)[1].rounds
     5
     """
     if name not in MECHANISMS:
@@ -242,76 +303,11 @@ def named(name: str, **options: object) -> tuple[Entry, Any]:
     return entry, settings(**options)
 
 
-def run(
-    mechanism: str | object,
-    data: Dataset,
-    workload: WorkloadLike,
-    epsilon: float,
-    delta: float = 0.0,
-    *,
-    neighbours: str,
-    public: Dataset | Sequence[Dataset] | None = None,
-    seed: int | np.random.Generator | None = None,
-    progress: Callable[[Round[Any, Any]], None] | None = None,
-) -> Release:
-    """Spend an (epsilon, delta) budget on private data by the named mechanism, or by its settings.
-
-    `workload`: a Workload, or cliques of equal weight. `public`: records of the same domain that
-    need no protection. Raises InvalidInput, before anything is spent, for an unknown mechanism, a
-    wrong budget or relation, a workload over another domain, and public records where none are used
-    or none are given but needed.
-
-    >>> from mechanisms.census import census
-    >>> from mechanisms.workload import k_way
-    >>> data = census(500)
-    >>> run("mst", data, k_way(data.domain, 2), 1.0, 1e-6, neighbours="replace-one", seed=0)
-    <Release of mst: 17 measurements, <Ledger: 25 charges, 0.02436 of 0.02436 rho>, INSECURE>
-    """
-    from mechanisms.curator import Curator
-
-    entry, settings = named(mechanism) if isinstance(mechanism, str) else _of(mechanism)
-    curator = Curator(data, Budget(epsilon, delta), neighbours=neighbours, seed=seed)
-    return run_on(curator, entry, settings, workload, public=public, progress=progress)
-
-
-def run_on(
-    curator: Curator,
-    entry: Entry,
-    settings: Any,
-    workload: WorkloadLike,
-    *,
-    public: Dataset | Sequence[Dataset] | None = None,
-    progress: Callable[[Round[Any, Any]], None] | None = None,
-) -> Release:
-    """Spend all that remains of a Curator's budget by a mechanism; see `run`."""
-    check_public(entry, public is not None)
-    options: dict[str, Any] = {"progress": progress} if entry.rounds else {}
-    if public is not None:
-        options["public"] = public
-    release: Release = entry.load()[0](curator, workload, settings, **options)
-    if getattr(release.model, "poor_fit", False):
-        warnings.warn(
-            f"the released model of {entry.name} is {release.fit}: its answers may be off by more "
-            "than the noise explains; the noisy tables themselves are in release.measurements.",
-            NotCertified,
-            stacklevel=2,
-        )
-    return release
-
-
-def check_public(entry: Entry, given: bool) -> None:
-    """Raises InvalidInput for public records that are not used, or that are needed but absent."""
-    if given and not entry.public:
-        users = [other.name for other in MECHANISMS.values() if other.public]
-        raise InvalidInput(f"{entry.name} uses no public records; {', '.join(users)} do")
-    if entry.public and not given:
-        raise InvalidInput(f"{entry.name} needs public records of the same domain; pass public=")
-
-
-def _of(settings: object) -> tuple[Entry, object]:
+def entry_of(settings: object) -> Entry:
+    """The entry whose settings these are. Raises InvalidInput where there is none."""
     for entry in MECHANISMS.values():
         if (type(settings).__module__, type(settings).__name__) == (entry.module, entry.settings):
-            return entry, settings
+            return entry
     raise InvalidInput(
         f"mechanism must be a name or the settings of a mechanism, got {type(settings).__name__}; "
         f"names are {', '.join(MECHANISMS)}"

@@ -16,9 +16,9 @@ from typing import ClassVar, Protocol
 import numpy as np
 import torch
 
-from pgmkit.belief_propagation import Clique, Layout
 from pgmkit.errors import InvalidInput
 from pgmkit.kronecker import Kronecker
+from pgmkit.marginal_oracle import Clique, Layout
 from pgmkit.matrix import as_dense, is_sparse
 from pgmkit.measurement import Measurement
 

@@ -17,18 +17,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pgmkit.answering import answers
-from pgmkit.belief_propagation import BeliefPropagation
+from pgmkit.atomic_write import atomic_writer
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique, Domain
-from pgmkit.elimination import marginals as eliminate
 from pgmkit.errors import InvalidInput, NumericalFailure
 from pgmkit.factor import Factor
-from pgmkit.files import atomic_writer
 from pgmkit.junction_tree import JunctionTree, check_fits, junction_tree
+from pgmkit.marginal_oracle import MarginalOracle
 from pgmkit.queries import FactoredQuery
 from pgmkit.sampling import sample
 from pgmkit.self_check import checked_marginals
+from pgmkit.tree_marginals import marginals as eliminate
+from pgmkit.variable_elimination import answers
 
 FORMAT_VERSION = 1
 MEMORY_LIMIT = 4 << 30
@@ -283,10 +283,10 @@ class GraphicalModel:
         return self.potentials or (Factor(self.domain.project(()), np.zeros(())),)
 
     @cached_property
-    def _inference(self) -> BeliefPropagation:
+    def _inference(self) -> MarginalOracle:
         like = self._factors[0].values
         cliques = [factor.domain.attributes for factor in self._factors]
-        return BeliefPropagation(self.domain, cliques, device=like.device, dtype=like.dtype)
+        return MarginalOracle(self.domain, cliques, device=like.device, dtype=like.dtype)
 
     @cached_property
     def _flat(self) -> torch.Tensor:
@@ -324,7 +324,7 @@ class GraphicalModel:
         check_fits(self.tree, self.memory_limit)
         started = time.perf_counter()
         like = self._factors[0].values
-        inference = BeliefPropagation(
+        inference = MarginalOracle(
             self.domain, self.tree.cliques, device=like.device, dtype=like.dtype
         )
         flat = torch.zeros(inference.layout.cells, dtype=like.dtype, device=like.device)

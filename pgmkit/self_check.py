@@ -23,8 +23,8 @@ from pgmkit.domain import Clique
 from pgmkit.errors import NumericalFailure
 
 if TYPE_CHECKING:
-    from pgmkit.belief_propagation import BeliefPropagation, Layout
     from pgmkit.factor import Factor
+    from pgmkit.marginal_oracle import Layout, MarginalOracle
 
 __all__ = ["check", "checked_marginals"]
 
@@ -45,7 +45,7 @@ of the potentials' size. Defects are off by a hundredth and more."""
 
 
 def checked_marginals(
-    inference: BeliefPropagation,
+    inference: MarginalOracle,
     potentials: torch.Tensor,
     total: float,
     started: float,
@@ -63,7 +63,7 @@ def checked_marginals(
 
 
 def check(
-    inference: BeliefPropagation,
+    inference: MarginalOracle,
     potentials: torch.Tensor,
     marginals: torch.Tensor,
     log_partition: float,
@@ -134,9 +134,7 @@ def _places(layout: Layout, found: Array) -> Iterator[tuple[dict[str, int], floa
         yield cell_of(int(place), likely=bool(rng.random() < 0.5))
 
 
-def _check_tables(
-    inference: BeliefPropagation, found: Array, allowed: float, seconds: float
-) -> None:
+def _check_tables(inference: MarginalOracle, found: Array, allowed: float, seconds: float) -> None:
     """All tables sum to one and agree on the attributes that they share."""
     layout = inference.layout
     sums = np.add.reduceat(found, [s.start for s in layout.slices])
@@ -274,7 +272,7 @@ def _slice(table: Table, evidence: Mapping[str, int]) -> Table:
 
 
 def _restricted(
-    inference: BeliefPropagation, potentials: torch.Tensor, evidence: Mapping[str, int]
+    inference: MarginalOracle, potentials: torch.Tensor, evidence: Mapping[str, int]
 ) -> torch.Tensor:
     """The potentials with minus infinity wherever a table contradicts the evidence."""
     restricted = torch.full_like(potentials, -inf)

@@ -13,10 +13,10 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
+from pgmkit.atomic_write import atomic_writer
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
-from pgmkit.files import atomic_writer
 
 __all__ = ["read_csv", "write_csv"]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mechanisms.noise import SeededNoise
+from mechanisms.privacy.noise import SeededNoise
 from mechanisms.workload import Workload
 from pgmkit.dataset import Dataset
 from pgmkit.model import GraphicalModel

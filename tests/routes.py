@@ -18,13 +18,13 @@ from brute_force import Problem, Table, summed
 from structures import Case, draw_case, shrunk
 
 from pgmkit import Factor, FactoredQuery, GraphicalModel
-from pgmkit.belief_propagation import BeliefPropagation
 from pgmkit.contraction import MAX, adjoints, forward
 from pgmkit.domain import Clique
-from pgmkit.elimination import marginals as eliminate
 from pgmkit.errors import InvalidInput, NumericalFailure
 from pgmkit.junction_tree import junction_tree
-from pgmkit.zeros import Zeros
+from pgmkit.marginal_oracle import MarginalOracle
+from pgmkit.structural_zeros import Zeros
+from pgmkit.tree_marginals import marginals as eliminate
 
 USUAL_SEARCH = 0.005
 """Share of the cases whose junction tree is searched for the usual time, which can take 50 ms. The
@@ -71,7 +71,7 @@ class Bench:
         self.total = random.Random(case.seed).choice([1.0, 250.0, 48842.0])
         self.joint: Table = case.joint * np.longdouble(self.total)
         self.model = modelled(case, case.problem, self.total)
-        self.bp = BeliefPropagation(self.domain, case.cliques)
+        self.bp = MarginalOracle(self.domain, case.cliques)
         self.exact = Tolerance.of(case, torch.float64)
         self._expected: dict[Clique, Table] = {}
 
@@ -101,12 +101,12 @@ def modelled(case: Case, problem: Problem, total: float, dtype: object = None) -
     return model
 
 
-def _cliques(bench: Bench, bp: BeliefPropagation, flat: torch.Tensor, tolerance: Tolerance) -> None:
+def _cliques(bench: Bench, bp: MarginalOracle, flat: torch.Tensor, tolerance: Tolerance) -> None:
     for clique, table in zip(bench.case.cliques, bp.layout.split(flat), strict=True):
         tolerance.check(table, bench.expected(clique), clique)
 
 
-def _log_z(bench: Bench, bp: BeliefPropagation, found: float, tolerance: Tolerance) -> None:
+def _log_z(bench: Bench, bp: MarginalOracle, found: float, tolerance: Tolerance) -> None:
     """Of the cliques' attributes: the others multiply it by their sizes."""
     covered = {name for clique in bench.case.cliques for name in clique}
     free = sum(np.log(s) for n, s in bench.domain.sizes.items() if n not in covered)
@@ -149,7 +149,7 @@ def ruled_out(bench: Bench, rng: random.Random) -> None:
         tables.append(np.where(allowed, table, 3.0))
     if not zeros:
         return
-    bp = BeliefPropagation(bench.domain, bench.case.cliques, zeros=zeros)
+    bp = MarginalOracle(bench.domain, bench.case.cliques, zeros=zeros)
     flat = Problem(bench.domain, bench.case.cliques, tables).flat()
     found, log_z = bp.marginals(flat, bench.total)
     _cliques(bench, bp, found, bench.exact)
@@ -350,7 +350,7 @@ def single_precision(bench: Bench, rng: random.Random) -> None:
     case = replace(bench.case, problem=Problem(bench.domain, bench.case.cliques, doubles))
     other = Bench(case)
     tolerance = Tolerance.of(case, torch.float32)
-    bp = BeliefPropagation(other.domain, case.cliques, dtype=torch.float32)
+    bp = MarginalOracle(other.domain, case.cliques, dtype=torch.float32)
     flat = case.problem.flat().float()
     for routine in (bp.marginals, bp._log):
         found, log_z = routine(flat, other.total)
@@ -368,7 +368,7 @@ def single_precision(bench: Bench, rng: random.Random) -> None:
 
 def contradiction(case: Case) -> None:
     """Where no record is possible, nothing is answered."""
-    bp = BeliefPropagation(case.domain, case.cliques)
+    bp = MarginalOracle(case.domain, case.cliques)
     model = modelled(case, case.problem, 1.0)
     name = case.domain.attributes[0]
     flat = case.problem.flat()

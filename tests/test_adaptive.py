@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from mechanisms.adaptive import Round, adapt
+from mechanisms.rounds.loop import Round, adapt
 from pgmkit.measurement import Measurement
 
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from pricing import Priced, reachable, total_variation
 
-from mechanisms.adaptive import Round
 from mechanisms.aim import Aim, aim, relevance, taught_nothing
-from mechanisms.budget import Budget
-from mechanisms.census import census
-from mechanisms.curator import NEIGHBOURS, Curator
+from mechanisms.datasets.census import census
 from mechanisms.mwem_pgm import mwem_pgm
-from mechanisms.release import Release
+from mechanisms.privacy.budget import Budget
+from mechanisms.privacy.curator import NEIGHBOURS, Curator
+from mechanisms.release.record import Release
+from mechanisms.rounds.loop import Round
 from mechanisms.workload import Workload, downward_closure, k_way
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique, Domain

@@ -5,8 +5,8 @@ import pytest
 from chance import assert_stddev
 
 from pgmkit import InvalidInput, Measurement, estimate
-from pgmkit.asking import ask, parse
-from pgmkit.schema import Boolean, Categorical, Integer, Numeric, Schema
+from pgmkit.tables.questions import ask, parse
+from pgmkit.tables.schema import Boolean, Categorical, Integer, Numeric, Schema
 from pgmkit.uncertainty import error_bars
 
 SCHEMA = Schema(

@@ -13,11 +13,12 @@ import pytest
 from chance import FALSE_ALARM
 from scipy.stats import beta
 
-from mechanisms.budget import Budget
-from mechanisms.curator import Curator
-from mechanisms.noise import SeededNoise
-from mechanisms.registry import named, run_on
-from mechanisms.release import Release
+from mechanisms.dispatch import run_on
+from mechanisms.privacy.budget import Budget
+from mechanisms.privacy.curator import Curator
+from mechanisms.privacy.noise import SeededNoise
+from mechanisms.registry import configure
+from mechanisms.release.record import Release
 from mechanisms.workload import k_way
 from pgmkit import Dataset, Domain
 
@@ -72,7 +73,7 @@ def lower_bound(
     name: str, noise: type[SeededNoise], runs: int, level: float = FALSE_ALARM
 ) -> float:
     """A lower bound of epsilon at the claim's delta (Clopper-Pearson), too high at this rate."""
-    entry, settings = named(name, **SETTINGS[name])
+    entry, settings = configure(name, **SETTINGS[name])
     seen: list[np.ndarray] = []
     for data, offset in [(DATA, 0), (NEIGHBOUR, 10**6)]:
         ratios = []

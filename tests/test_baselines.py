@@ -8,10 +8,10 @@ import pytest
 from pricing import Priced, total_variation
 
 from mechanisms.baselines import Gaussian, Projection, gaussian, independent, projection
-from mechanisms.budget import Budget
-from mechanisms.census import census
-from mechanisms.curator import NEIGHBOURS, Curator
+from mechanisms.datasets.census import census
 from mechanisms.families.tables import TablesModel, least_squares_table, projected
+from mechanisms.privacy.budget import Budget
+from mechanisms.privacy.curator import NEIGHBOURS, Curator
 from mechanisms.workload import Workload, k_way
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput

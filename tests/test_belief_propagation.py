@@ -18,16 +18,16 @@ from brute_force import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgmkit.belief_propagation import BeliefPropagation, Layout
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge, NumericalFailure
+from pgmkit.marginal_oracle import Layout, MarginalOracle
 
 RELATIVE = 1e-10
 # Cells below this are not numbers that float64 holds to full precision.
 SMALLEST = 1e-290
 
 
-def check_full_accuracy(problem: Problem, bp: BeliefPropagation, total: float) -> None:
+def check_full_accuracy(problem: Problem, bp: MarginalOracle, total: float) -> None:
     flat, log_partition = bp.marginals(problem.flat(), total)
     joint = problem.joint(total)
     for clique, table in zip(problem.cliques, bp.layout.split(flat), strict=True):
@@ -36,7 +36,7 @@ def check_full_accuracy(problem: Problem, bp: BeliefPropagation, total: float) -
     check_log_partition(problem, log_partition)
 
 
-def check_fast(problem: Problem, bp: BeliefPropagation, total: float) -> None:
+def check_fast(problem: Problem, bp: MarginalOracle, total: float) -> None:
     flat, log_partition = bp.fast_marginals(problem.flat(), total)
     joint = problem.joint(total)
     for clique, table in zip(problem.cliques, bp.layout.split(flat), strict=True):
@@ -52,7 +52,7 @@ def check_log_partition(problem: Problem, found: float) -> None:
     assert found + np.log(free) == pytest.approx(problem.log_partition(), rel=RELATIVE, abs=1e-10)
 
 
-def check_mode(problem: Problem, bp: BeliefPropagation) -> None:
+def check_mode(problem: Problem, bp: MarginalOracle) -> None:
     weights = log_weights(problem.domain, problem.cliques, problem.potentials)
     found = bp.mode(problem.flat())
     place = tuple(found.get(name, 0) for name in problem.domain)
@@ -62,7 +62,7 @@ def check_mode(problem: Problem, bp: BeliefPropagation) -> None:
 
 @given(problems(), st.sampled_from([1.0, 48842.0]))
 def test_against_the_joint(problem: Problem, total: float) -> None:
-    bp = BeliefPropagation(problem.domain, problem.cliques)
+    bp = MarginalOracle(problem.domain, problem.cliques)
     if not problem.possible():
         for routine in (bp.marginals, bp.fast_marginals):
             with pytest.raises(NumericalFailure, match="structural zeros"):
@@ -80,7 +80,7 @@ def test_against_the_joint(problem: Problem, total: float) -> None:
 def test_every_kind_of_clique_set(name: str, width: float, zeros: float) -> None:
     for seed in range(3):
         problem = random_problem(FIVE, CLIQUE_SETS[name], seed, width, zeros)
-        bp = BeliefPropagation(FIVE, problem.cliques)
+        bp = MarginalOracle(FIVE, problem.cliques)
         if problem.possible():
             check_full_accuracy(problem, bp, 1000.0)
             check_fast(problem, bp, 1000.0)
@@ -93,7 +93,7 @@ def test_one_object_for_many_potentials(
 ) -> None:
     """What a pass remembers for the next never costs the next its accuracy."""
     domain, cliques = structure
-    bp = BeliefPropagation(domain, cliques)
+    bp = MarginalOracle(domain, cliques)
     for seed in seeds:
         width = data.draw(st.sampled_from([0.1, 20.0, 60.0, 290.0, 700.0]))
         problem = random_problem(domain, cliques, seed, width)
@@ -105,7 +105,7 @@ def test_one_object_for_many_potentials(
 @given(problems())
 def test_a_session_changes_nothing_that_matters(problem: Problem) -> None:
     """Denormal numbers are flushed inside, and only cells below 1e-290 of the total notice."""
-    bp = BeliefPropagation(problem.domain, problem.cliques)
+    bp = MarginalOracle(problem.domain, problem.cliques)
     if problem.possible():
         with bp.session():
             check_full_accuracy(problem, bp, 1.0)
@@ -115,7 +115,7 @@ def test_a_session_changes_nothing_that_matters(problem: Problem) -> None:
 def test_float32_to_its_own_precision() -> None:
     for cliques in CLIQUE_SETS.values():
         problem = random_problem(FIVE, cliques, 1, 5.0)
-        bp = BeliefPropagation(FIVE, cliques, dtype=torch.float32)
+        bp = MarginalOracle(FIVE, cliques, dtype=torch.float32)
         joint = problem.joint(1000.0)
         for routine in (bp.marginals, bp.fast_marginals):
             flat, _ = routine(problem.flat().float(), 1000.0)
@@ -127,7 +127,7 @@ def test_float32_to_its_own_precision() -> None:
 
 def test_float32_falls_back_to_logarithms() -> None:
     problem = random_problem(FIVE, CLIQUE_SETS["chain"], 2, 300.0)
-    bp = BeliefPropagation(FIVE, problem.cliques, dtype=torch.float32)
+    bp = MarginalOracle(FIVE, problem.cliques, dtype=torch.float32)
     joint = problem.joint()
     for routine in (bp.marginals, bp.fast_marginals):
         flat, _ = routine(problem.flat().float())
@@ -142,7 +142,7 @@ def test_contradicting_zeros_are_an_error_everywhere(name: str) -> None:
     cliques = CLIQUE_SETS[name]
     problem = random_problem(FIVE, cliques, 0, 1.0)
     problem.potentials[-1][...] = -np.inf
-    bp = BeliefPropagation(FIVE, cliques)
+    bp = MarginalOracle(FIVE, cliques)
     for routine in (bp.marginals, bp.fast_marginals, bp.mode):
         with pytest.raises(NumericalFailure, match="structural zeros"):
             routine(problem.flat())
@@ -153,7 +153,7 @@ def test_zeros_that_contradict_only_across_cliques() -> None:
     equal = np.where(np.eye(2) > 0, 0.0, -np.inf)
     differ = equal[::-1].copy()
     cycle = [("a", "b"), ("b", "c"), ("c", "a")]
-    bp = BeliefPropagation(domain, cycle)
+    bp = MarginalOracle(domain, cycle)
     odd = Problem(domain, cycle, [equal, equal, differ])
     even = Problem(domain, cycle, [differ, equal, differ])
     for routine in (bp.marginals, bp.fast_marginals, bp.mode):
@@ -167,7 +167,7 @@ def test_zeros_that_contradict_only_across_cliques() -> None:
 def test_potentials_that_are_no_numbers(bad: float) -> None:
     problem = random_problem(FIVE, CLIQUE_SETS["cycle of five"], 0, 1.0)
     problem.potentials[2].flat[1] = bad
-    bp = BeliefPropagation(FIVE, problem.cliques)
+    bp = MarginalOracle(FIVE, problem.cliques)
     for routine in (bp.marginals, bp.fast_marginals):
         with pytest.raises(NumericalFailure, match="not a number"):
             routine(problem.flat())
@@ -192,7 +192,7 @@ def test_long_chain_against_matrix_products() -> None:
         right.append(message / message.sum())
     right.reverse()
     flat = torch.as_tensor(np.concatenate([table.ravel() for table in tables]))
-    bp = BeliefPropagation(domain, cliques)
+    bp = MarginalOracle(domain, cliques)
     for routine in (bp.marginals, bp.fast_marginals):
         found, log_z = routine(flat, 7.0)
         assert log_z == pytest.approx(log_partition, rel=1e-12)
@@ -205,7 +205,7 @@ def test_a_clique_of_small_factors_is_never_written_out() -> None:
     """40 attributes of size 20 as one product of a star: the joint has 20^40 cells."""
     domain = Domain({f"x{i}": 20 for i in range(40)})
     cliques = [("x0", f"x{i}") for i in range(1, 40)]
-    bp = BeliefPropagation(domain, cliques, memory_limit=4 * 10**6)
+    bp = MarginalOracle(domain, cliques, memory_limit=4 * 10**6)
     assert bp.plan.largest == 400
     flat, log_partition = bp.marginals(torch.zeros(39 * 400, dtype=torch.float64), 400.0)
     assert log_partition == pytest.approx(40 * np.log(20))
@@ -213,7 +213,7 @@ def test_a_clique_of_small_factors_is_never_written_out() -> None:
 
 
 def test_session_restores_threads_and_denormals() -> None:
-    bp = BeliefPropagation(FIVE, CLIQUE_SETS["chain"])
+    bp = MarginalOracle(FIVE, CLIQUE_SETS["chain"])
     threads = torch.get_num_threads()
     tiny = torch.tensor([1e-310], dtype=torch.float64)
     with pytest.raises(KeyboardInterrupt), bp.session():
@@ -234,22 +234,22 @@ def test_layout_views_share_the_flat_vector() -> None:
 
 def test_bad_cliques_and_sizes() -> None:
     with pytest.raises(InvalidInput, match="empty"):
-        BeliefPropagation(FIVE, [])
+        MarginalOracle(FIVE, [])
     with pytest.raises(InvalidInput, match="'z'"):
-        BeliefPropagation(FIVE, [("a", "z")])
+        MarginalOracle(FIVE, [("a", "z")])
     huge = Domain({f"x{i}": 1000 for i in range(6)})
     with pytest.raises(ModelTooLarge, match="1,000,000,000,000 cells"):
-        BeliefPropagation(huge, [("x0", "x1", "x2", "x3")], memory_limit=1 << 30)
+        MarginalOracle(huge, [("x0", "x1", "x2", "x3")], memory_limit=1 << 30)
     pairs = list(itertools.combinations(huge, 2))
     with pytest.raises(ModelTooLarge, match="limit is 1,024 MiB"):
-        BeliefPropagation(huge, pairs, memory_limit=1 << 30)
+        MarginalOracle(huge, pairs, memory_limit=1 << 30)
 
 
 @given(problems())
 def test_calls_for_each_clique_agree_with_the_index_of_cells(problem: Problem) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pgmkit.belief_propagation._LARGE_CLIQUE", 0)
-        bp = BeliefPropagation(problem.domain, problem.cliques)
+        patch.setattr("pgmkit.marginal_oracle._LARGE_CLIQUE", 0)
+        bp = MarginalOracle(problem.domain, problem.cliques)
         if problem.possible():
             check_full_accuracy(problem, bp, 10.0)
             check_fast(problem, bp, 10.0)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mechanisms.budget import (
+from mechanisms.privacy.budget import (
     Budget,
     BudgetExceeded,
     Ledger,

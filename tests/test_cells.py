@@ -11,9 +11,10 @@ from chance import assert_follows
 from pricing import Priced
 from test_curator import DOMAIN, NOISES, curator, neighbour, random_data
 
-from mechanisms.budget import Budget, BudgetExceeded
-from mechanisms.curator import NEIGHBOURS, Cell, Curator
-from mechanisms.noise import ExactNoise, Noise
+from mechanisms.privacy.budget import Budget, BudgetExceeded
+from mechanisms.privacy.curator import NEIGHBOURS, Curator
+from mechanisms.privacy.noise import ExactNoise, Noise
+from mechanisms.queries.cells import Cell
 from pgmkit.dataset import Dataset
 from pgmkit.errors import InvalidInput
 

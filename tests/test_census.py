@@ -6,7 +6,7 @@ import numpy as np
 from chance import FALSE_ALARM, assert_follows
 from scipy import stats
 
-from mechanisms.census import _NETWORK, LABELS, census, domain
+from mechanisms.datasets.census import _NETWORK, LABELS, census, domain
 
 
 def test_labels_rates_and_codes_agree() -> None:

@@ -42,7 +42,7 @@ def synth(*arguments: str) -> Result:
 
 
 def test_synth_writes_records_and_a_model(folder: Path) -> None:
-    from mechanisms.table_release import TableRelease
+    from mechanisms.release.tabular import TableRelease
 
     result = synth("--epsilon", "2", "--delta", "1e-6", "--save", "model.pgm")
     assert result.exit_code == 0, result.output

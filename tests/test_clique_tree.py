@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from pricing import Priced, total_variation
 
-from mechanisms.budget import Budget
-from mechanisms.census import census
 from mechanisms.clique_tree import CliqueTree, _grown, _supported, clique_tree
-from mechanisms.curator import NEIGHBOURS, Curator
+from mechanisms.datasets.census import census
 from mechanisms.mst import mst
+from mechanisms.privacy.budget import Budget
+from mechanisms.privacy.curator import NEIGHBOURS, Curator
 from mechanisms.workload import downward_closure, k_way
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Domain

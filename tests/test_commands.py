@@ -10,11 +10,11 @@ import pyarrow.parquet
 import pytest
 from click.testing import CliRunner, Result
 
-from mechanisms.census import LABELS, census
 from mechanisms.cli import main
-from mechanisms.release import Release
-from pgmkit.schema import Schema
-from pgmkit.schema.tables import encode_file, write_file
+from mechanisms.datasets.census import LABELS, census
+from mechanisms.release.record import Release
+from pgmkit.tables.files import encode_file, write_file
+from pgmkit.tables.schema import Schema
 
 COLUMNS = ["age", "sex", "work", "income"]
 
@@ -144,7 +144,7 @@ def test_8_what_was_paid_for_is_not_lost_to_a_full_disk(
     def full(*_arguments: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("pgmkit.schema.tables.write_file", full)
+    monkeypatch.setattr("pgmkit.tables.files.write_file", full)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     fixed = ["synth", "people.csv", "--schema", "people.yaml", "--mechanism", "mst"]
     result = pgmkit(*fixed, "--out", "lost.csv")

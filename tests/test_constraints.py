@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from pgmkit import InvalidInput, Measurement, estimate
-from pgmkit.schema import Categorical, Determines, Forbid, Integer, Require, Schema
-from pgmkit.schema.constraints import Constraint, constraint_from_dict
+from pgmkit.tables.constraints import Constraint, constraint_from_dict
+from pgmkit.tables.schema import Categorical, Determines, Forbid, Integer, Require, Schema
 
 COLUMNS = {
     "age": Integer(0, 5),

@@ -12,7 +12,7 @@ from brute_force import CLIQUE_SETS, FIVE, structures
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgmkit import contraction, message_passing
+from pgmkit import contraction, contraction_buffers
 from pgmkit.contraction import (
     LINEAR,
     LOG,
@@ -25,8 +25,8 @@ from pgmkit.contraction import (
     maximiser,
     plan,
 )
+from pgmkit.contraction_buffers import ContractionBuffers
 from pgmkit.domain import Clique, Domain
-from pgmkit.message_passing import MessagePassing
 
 
 def einsum(tables: list[np.ndarray], cliques: list[Clique], output: Clique) -> np.ndarray:
@@ -98,7 +98,7 @@ def test_adjoints_are_derivatives_and_the_fused_form_agrees(
     for mine, theirs in zip(adjoints(p, forward(p, logs, LOG), LOG), expected, strict=True):
         torch.testing.assert_close(mine.exp(), theirs, rtol=1e-9, atol=0)
 
-    passing = MessagePassing(p, torch.device("cpu"), torch.float64)
+    passing = ContractionBuffers(p, torch.device("cpu"), torch.float64)
     for _ in range(2):  # buffers are reused
         passing.inputs.copy_(torch.cat([tensor.reshape(-1) for tensor in plain]))
         torch.testing.assert_close(passing.forward()[0], result.detach(), rtol=1e-10, atol=0)
@@ -113,7 +113,7 @@ def test_equal_small_steps_share_a_call() -> None:
     domain = Domain({f"x{i}": 4 for i in range(63)})
     edges = [(f"x{(i - 1) // 2}", f"x{i}") for i in range(1, 63)]
     p = plan(edges, (), domain.sizes)
-    passing = MessagePassing(p, torch.device("cpu"), torch.float64)
+    passing = ContractionBuffers(p, torch.device("cpu"), torch.float64)
     pairs = sum(step.kernel is not None for step in p.steps)
     assert len(passing._up) - (len(p.steps) - pairs) < pairs / 3
 
@@ -236,7 +236,7 @@ def agree(found: torch.Tensor, expected: np.ndarray, size: np.ndarray | float, w
 
 def fused(p: Plan, tables: Tables) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """The result, and 2.5 times its derivatives; run twice, as buffers are reused."""
-    passing = MessagePassing(p, torch.device("cpu"), torch.float64)
+    passing = ContractionBuffers(p, torch.device("cpu"), torch.float64)
     for _ in range(2):
         passing.inputs.copy_(torch.from_numpy(np.concatenate([t.ravel() for t in tables])))
         result = passing.forward()[0]
@@ -260,10 +260,10 @@ def check_fused(sizes: dict[str, int], inputs: list[Clique], tables: Tables) -> 
         ]
         for each in (tables, positive)
     ]
-    usual = message_passing._SMALLEST_GROUP
+    usual = contraction_buffers._SMALLEST_GROUP
     for smallest in (usual, 1, 10**9):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(message_passing, "_SMALLEST_GROUP", smallest)
+            patch.setattr(contraction_buffers, "_SMALLEST_GROUP", smallest)
             result, found = fused(p, tables)
         agree(result, expected, size, f"result in groups of {smallest}")
         for mine, one, bound in zip(found, *pairs, strict=True):
@@ -353,24 +353,24 @@ def test_every_way_of_running_many_plans(block: int) -> None:
 def test_the_draws_run_steps_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without groups in them the two tests above would show nothing about groups."""
     bound, kinds = [], set()
-    usual = MessagePassing._bind_group
+    usual = ContractionBuffers._bind_group
 
-    def spied(self: MessagePassing, group: list[contraction.Step]) -> None:
+    def spied(self: ContractionBuffers, group: list[contraction.Step]) -> None:
         bound.append(len(group))
         for step in group:
             assert step.kernel is not None
             kinds.add(tuple(extent > 1 for extent in step.kernel.extents))
         usual(self, group)
 
-    monkeypatch.setattr(MessagePassing, "_bind_group", spied)
+    monkeypatch.setattr(ContractionBuffers, "_bind_group", spied)
     grouped = 0
     for seed in range(400):
         sizes, inputs = draw_inputs(random.Random(seed))
         before = len(bound)
-        MessagePassing(plan(inputs, (), sizes), torch.device("cpu"), torch.float64)
+        ContractionBuffers(plan(inputs, (), sizes), torch.device("cpu"), torch.float64)
         grouped += len(bound) > before
     assert grouped >= 100
-    assert min(bound) >= message_passing._SMALLEST_GROUP and max(bound) >= 6
+    assert min(bound) >= contraction_buffers._SMALLEST_GROUP and max(bound) >= 6
     # (batch, rows, summed, columns) above one: products in which an order of axes can be mistaken.
     assert {
         (True, True, True, True),

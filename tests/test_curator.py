@@ -12,9 +12,9 @@ from chance import assert_follows, assert_mean, assert_stddev
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mechanisms.budget import Budget, BudgetExceeded
-from mechanisms.curator import NEIGHBOURS, Curator
-from mechanisms.noise import ExactNoise, Noise, SeededNoise
+from mechanisms.privacy.budget import Budget, BudgetExceeded
+from mechanisms.privacy.curator import NEIGHBOURS, Curator
+from mechanisms.privacy.noise import ExactNoise, Noise, SeededNoise
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput

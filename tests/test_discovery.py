@@ -8,9 +8,9 @@ from chance import FALSE_ALARM
 from pricing import Priced
 from scipy.stats import binom
 
-from mechanisms.budget import Budget, BudgetExceeded
-from mechanisms.census import census
-from mechanisms.curator import NEIGHBOURS, Curator
+from mechanisms.datasets.census import census
+from mechanisms.privacy.budget import Budget, BudgetExceeded
+from mechanisms.privacy.curator import NEIGHBOURS, Curator
 from pgmkit import InvalidInput
 
 DATA = census(500)

@@ -10,12 +10,13 @@ from chance import assert_follows
 from pricing import CellPriced, total_variation
 
 from mechanisms import run
-from mechanisms.budget import Budget
-from mechanisms.census import census
-from mechanisms.curator import NEIGHBOURS, Cell, Curator
+from mechanisms.datasets.census import census
 from mechanisms.dual_query import DualQuery, DualQueryLoss, dual_query
+from mechanisms.families.best_response import Oracle
 from mechanisms.fem import Fem, fem
-from mechanisms.oracle import Oracle
+from mechanisms.privacy.budget import Budget
+from mechanisms.privacy.curator import NEIGHBOURS, Curator
+from mechanisms.queries.cells import Cell
 from mechanisms.workload import Workload, k_way
 from pgmkit import Domain, InvalidInput, Measurement, estimate
 

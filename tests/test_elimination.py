@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pgmkit.domain import Clique, Domain
-from pgmkit.elimination import marginals
 from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.junction_tree import JunctionTree, junction_tree
+from pgmkit.tree_marginals import marginals
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
@@ -193,7 +193,7 @@ def test_remembered_tables_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     tree, beliefs = model_of_pairs()
     requested = [r for way in (1, 2) for r in itertools.combinations(tree.domain.attributes, way)]
     usual = marginals(tree, beliefs, requested)
-    monkeypatch.setattr("pgmkit.elimination._KEPT_BYTES", 0)
+    monkeypatch.setattr("pgmkit.tree_marginals._KEPT_BYTES", 0)
     for clique, table in marginals(tree, beliefs, requested).items():
         torch.testing.assert_close(table, usual[clique])
 

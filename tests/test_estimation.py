@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog, minimize
 
 from pgmkit import Dataset, Domain, FactoredQuery, Measurement, Zeros, estimate
-from pgmkit.belief_propagation import BeliefPropagation
 from pgmkit.errors import InvalidInput, ModelTooLarge, NotCertified
 from pgmkit.estimation import METHODS, Progress, working_bytes
 from pgmkit.estimation.consistency import consistent_tables
 from pgmkit.losses import Huber
+from pgmkit.marginal_oracle import MarginalOracle
 from pgmkit.queries import identity, prefix
 
 DOMAIN = Domain({"a": 2, "b": 3, "c": 2, "d": 2})
@@ -407,13 +407,13 @@ def test_the_time_limit_holds_in_the_start_and_in_line_searches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Passes of a quarter of a second: the limit is kept but for the one that is under way."""
-    fast = BeliefPropagation.fast_marginals
+    fast = MarginalOracle.fast_marginals
 
-    def slow(self: BeliefPropagation, *arguments: object) -> object:
+    def slow(self: MarginalOracle, *arguments: object) -> object:
         time.sleep(0.25)
         return fast(self, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(BeliefPropagation, "fast_marginals", slow)
+    monkeypatch.setattr(MarginalOracle, "fast_marginals", slow)
     rng = np.random.default_rng(0)
     domain = Domain(dict.fromkeys("abcd", 3))
     pairs = [("a", "b"), ("b", "c"), ("c", "d"), ("d", "a")]

@@ -10,15 +10,16 @@ import pytest
 from pricing import cut
 
 from mechanisms.baselines import Independent
+from mechanisms.dispatch import run
 from mechanisms.families.histogram import FullDomain, HistogramModel, PublicSupport
 from mechanisms.families.product_mixture import ProductMixtureModel, RelaxedRowsModel
 from mechanisms.families.tables import TablesModel
-from mechanisms.registry import MECHANISMS, run
-from mechanisms.release import Release
-from mechanisms.synthesis import synthesize
+from mechanisms.registry import MECHANISMS
+from mechanisms.release.record import Release
+from mechanisms.synthesis.pipeline import synthesize
 from pgmkit import Dataset, Domain, Factor, GraphicalModel
-from pgmkit.pushdown import FrameCounts
-from pgmkit.schema import Integer, Schema
+from pgmkit.tables.pushdown import FrameCounts
+from pgmkit.tables.schema import Integer, Schema
 
 DOMAIN = Domain({"a": 2, "b": 3, "c": 1})
 JOINT = np.array([[[4.0], [0.0], [2.0]], [[1.0], [5.0], [0.0]]])

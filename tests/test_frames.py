@@ -15,9 +15,9 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from pgmkit import InvalidInput
-from pgmkit.frames import FrameForm, counts_of, decode, encode
-from pgmkit.pushdown import FrameCounts
-from pgmkit.schema import Boolean, Categorical, Date, DateTime, Integer, Numeric, Schema
+from pgmkit.tables.frames import FrameForm, counts_of, decode, encode
+from pgmkit.tables.pushdown import FrameCounts
+from pgmkit.tables.schema import Boolean, Categorical, Date, DateTime, Integer, Numeric, Schema
 
 SCHEMA = Schema(
     {

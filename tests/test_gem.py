@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from pricing import CellPriced, total_variation
 
-from mechanisms.budget import Budget
-from mechanisms.census import census
-from mechanisms.curator import NEIGHBOURS, Curator
+from mechanisms.datasets.census import census
 from mechanisms.gem import Gem, GemPub, gem, gem_pub
-from mechanisms.release import Release
+from mechanisms.privacy.budget import Budget
+from mechanisms.privacy.curator import NEIGHBOURS, Curator
+from mechanisms.release.record import Release
 from mechanisms.workload import k_way
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Domain

@@ -8,11 +8,11 @@ from chance import assert_mean
 from pricing import Priced
 
 from mechanisms.baselines import Gaussian, gaussian
-from mechanisms.budget import Budget
-from mechanisms.census import census
-from mechanisms.curator import NEIGHBOURS, Curator
+from mechanisms.datasets.census import census
 from mechanisms.families.tables import TablesModel
 from mechanisms.hdmm import Hdmm, HdmmPgm, best_strategy, hdmm, hdmm_pgm
+from mechanisms.privacy.budget import Budget
+from mechanisms.privacy.curator import NEIGHBOURS, Curator
 from mechanisms.workload import Workload, k_way
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput

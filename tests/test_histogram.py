@@ -8,8 +8,8 @@ from chance import assert_follows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mechanisms.curator import Cell
 from mechanisms.families.histogram import FullDomain, Histogram, HistogramModel, PublicSupport
+from mechanisms.queries.cells import Cell
 from mechanisms.workload import downward_closure, k_way
 from pgmkit import Dataset, Domain, InvalidInput, ModelTooLarge
 from pgmkit.queries import FactoredQuery, identity, prefix

@@ -8,15 +8,16 @@ from pricing import CellPriced, reachable, total_variation
 from scipy.optimize import linprog, minimize
 
 from mechanisms import run
-from mechanisms.budget import Budget
-from mechanisms.census import census
-from mechanisms.curator import NEIGHBOURS, Cell, Curator
+from mechanisms.datasets.census import census
 from mechanisms.families.histogram import FullDomain, Histogram, PublicSupport
-from mechanisms.histogram_rounds import Fact, facts
-from mechanisms.mixture_error import least_largest_error
 from mechanisms.mwem import Mwem, multiplicative_weights
 from mechanisms.pep import Pep, entropy_projection
 from mechanisms.pmw_pub import PmwPub
+from mechanisms.privacy.budget import Budget
+from mechanisms.privacy.curator import NEIGHBOURS, Curator
+from mechanisms.privacy.mixture_error import least_largest_error
+from mechanisms.queries.cells import Cell
+from mechanisms.rounds.histogram import Fact, facts
 from mechanisms.workload import k_way
 from pgmkit import Dataset, Domain, InvalidInput, Measurement, ModelTooLarge
 
@@ -116,13 +117,14 @@ def test_only_without_past_queries_is_a_query_selected_again() -> None:
 @pytest.mark.parametrize("relation", NEIGHBOURS)
 @pytest.mark.parametrize("delta", [0.0, 1e-7])
 def test_draws_match_charges(name: str, relation: str, delta: float) -> None:
-    from mechanisms.registry import named, run_on
+    from mechanisms.dispatch import run_on
+    from mechanisms.registry import configure
 
     public = [PUBLIC, DATA] if name == "pmw-pub" else None
     curator = Curator(DATA, Budget(1.0, delta), neighbours=relation)
     noise = CellPriced(relation, pure=delta == 0, softmax_change=1)
     curator._noise = noise
-    entry, chosen = named(name, rounds=4)
+    entry, chosen = configure(name, rounds=4)
     release = run_on(curator, entry, chosen, PAIRS, public=public)
     assert noise.costs == pytest.approx([e.cost for e in release.ledger.entries], rel=1e-9)
     assert math.fsum(noise.costs) == pytest.approx(curator.ledger.budget.total, rel=1e-9)

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from chance import assert_differs, assert_follows
 
-from mechanisms.budget import Budget
-from mechanisms.census import census
-from mechanisms.curator import NEIGHBOURS, Curator
-from mechanisms.exact_draws import _happens, exact_draws
-from mechanisms.noise import ExactNoise, SeededNoise
+from mechanisms.datasets.census import census
+from mechanisms.privacy.budget import Budget
+from mechanisms.privacy.curator import NEIGHBOURS, Curator
+from mechanisms.privacy.exact_selection import _happens, exact_draws
+from mechanisms.privacy.noise import ExactNoise, SeededNoise
 from mechanisms.workload import k_way, random_k_way, target_biased
 from pgmkit import Domain, InvalidInput
 
@@ -78,7 +78,7 @@ def test_a_close_decision_takes_more_digits(monkeypatch: pytest.MonkeyPatch) -> 
             return 0
         return (expansion >> (500 - used - count)) & ((1 << count) - 1)
 
-    monkeypatch.setattr("mechanisms.exact_draws.secrets.randbits", bits)
+    monkeypatch.setattr("mechanisms.privacy.exact_selection.secrets.randbits", bits)
     assert _happens(Fraction(1), Fraction(1)) is True  # zeros after the true digits: below it
     assert len(asked) >= 4
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgmkit import Domain, FactoredQuery, Measurement
-from pgmkit.belief_propagation import Layout
 from pgmkit.errors import InvalidInput
 from pgmkit.losses import Absolute, Huber, Loss, Observations, Squared, make_loss
+from pgmkit.marginal_oracle import Layout
 from pgmkit.queries import prefix
 
 DOMAIN = Domain({"a": 2, "b": 3, "c": 2})

@@ -8,12 +8,12 @@ import pytest
 import torch
 from pricing import Priced, total_variation
 
-from mechanisms.budget import Budget
-from mechanisms.census import census
-from mechanisms.curator import NEIGHBOURS, Curator
+from mechanisms.datasets.census import census
 from mechanisms.families.mixture_fit import fit_mixture
 from mechanisms.families.product_mixture import Columns, ProductAnswers
 from mechanisms.mixture import Mixture, mixture
+from mechanisms.privacy.budget import Budget
+from mechanisms.privacy.curator import NEIGHBOURS, Curator
 from mechanisms.workload import k_way
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput

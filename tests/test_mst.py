@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from pricing import Priced, total_variation
 
-from mechanisms.budget import Budget
-from mechanisms.census import census
-from mechanisms.curator import NEIGHBOURS, Curator
+from mechanisms.datasets.census import census
 from mechanisms.mst import Mst, mst
+from mechanisms.privacy.budget import Budget
+from mechanisms.privacy.curator import NEIGHBOURS, Curator
 from mechanisms.workload import Workload, k_way
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Domain

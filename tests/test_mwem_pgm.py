@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from pricing import Priced, reachable, total_variation
 
-from mechanisms.adaptive import Round
-from mechanisms.budget import Budget, BudgetExceeded
-from mechanisms.census import census
-from mechanisms.curator import NEIGHBOURS, Curator
+from mechanisms.datasets.census import census
 from mechanisms.families.graphical import estimator
 from mechanisms.mwem_pgm import MwemPgm, mwem_pgm
-from mechanisms.release import Release
+from mechanisms.privacy.budget import Budget, BudgetExceeded
+from mechanisms.privacy.curator import NEIGHBOURS, Curator
+from mechanisms.release.record import Release
+from mechanisms.rounds.loop import Round
 from mechanisms.workload import k_way
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique, Domain

@@ -8,10 +8,11 @@ import torch
 from pricing import CellPriced, total_variation
 
 from mechanisms import run
-from mechanisms.budget import Budget
-from mechanisms.census import census
-from mechanisms.curator import NEIGHBOURS, Cell, Curator
+from mechanisms.datasets.census import census
 from mechanisms.families.product_mixture import Columns
+from mechanisms.privacy.budget import Budget
+from mechanisms.privacy.curator import NEIGHBOURS, Curator
+from mechanisms.queries.cells import Cell
 from mechanisms.rap import Rap, RapSoftmax, _fitter, _on_simplex, rap, rap_softmax, stalled
 from mechanisms.workload import Workload, k_way
 from pgmkit import InvalidInput

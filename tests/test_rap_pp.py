@@ -7,9 +7,9 @@ import pytest
 import torch
 from pricing import CellPriced
 
-from mechanisms.budget import Budget
-from mechanisms.curator import NEIGHBOURS, Curator
-from mechanisms.predicates import (
+from mechanisms.privacy.budget import Budget
+from mechanisms.privacy.curator import NEIGHBOURS, Curator
+from mechanisms.queries.predicates import (
     Predicate,
     Predicates,
     linear_thresholds,

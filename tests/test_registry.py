@@ -10,15 +10,16 @@ from click.testing import CliRunner
 from pricing import cut, reachable
 
 from mechanisms import MECHANISMS, run
-from mechanisms.budget import Budget
-from mechanisms.census import census
 from mechanisms.cli import main
-from mechanisms.curator import NEIGHBOURS, Curator
+from mechanisms.datasets.census import census
+from mechanisms.dispatch import run_on
 from mechanisms.mwem_pgm import MwemPgm
-from mechanisms.noise import SeededNoise
-from mechanisms.plan import plan
-from mechanisms.registry import named, run_on
-from mechanisms.release import Release
+from mechanisms.privacy.budget import Budget
+from mechanisms.privacy.curator import NEIGHBOURS, Curator
+from mechanisms.privacy.noise import SeededNoise
+from mechanisms.registry import configure
+from mechanisms.release.record import Release
+from mechanisms.synthesis.plan import plan
 from mechanisms.workload import WorkloadLike, k_way
 from pgmkit.dataset import Dataset
 from pgmkit.errors import InvalidInput
@@ -31,7 +32,7 @@ PUBLIC = census(150, seed=9).project(["sex", "work", "income"])
 
 def quick(name: str) -> Any:
     """The mechanism's settings, cut short."""
-    return named(name, **cut(name))[1]
+    return configure(name, **cut(name))[1]
 
 
 def public(name: str) -> dict[str, Dataset]:
@@ -163,14 +164,14 @@ def test_names_and_settings() -> None:
     with pytest.raises(InvalidInput, match="known are aim, "):
         run("magic", DATA, PAIRS, 1.0, neighbours="add/remove")
     with pytest.raises(InvalidInput, match="it has rounds, one_way_share"):
-        named("mwem+pgm", depth=3)
+        configure("mwem+pgm", depth=3)
     with pytest.raises(InvalidInput, match="got int"):
         run(3, DATA, PAIRS, 1.0, neighbours="add/remove")
     by_settings = run(MwemPgm(rounds=2), DATA, PAIRS, 1.0, neighbours="add/remove", seed=1)
     assert by_settings.settings == MwemPgm(rounds=2)
     for entry in MECHANISMS.values():
         function, settings = entry.load()
-        assert callable(function) and settings() == named(entry.name)[1]
+        assert callable(function) and settings() == configure(entry.name)[1]
 
 
 def test_the_command_line_runs_any_of_them(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ import scipy.sparse
 from pricing import cut
 
 from mechanisms import MECHANISMS, run
-from mechanisms.budget import Budget, Ledger
-from mechanisms.census import census
-from mechanisms.registry import named
-from mechanisms.release import Release
+from mechanisms.datasets.census import census
+from mechanisms.privacy.budget import Budget, Ledger
+from mechanisms.registry import configure
+from mechanisms.release.record import Release
 from mechanisms.workload import k_way
 from pgmkit import InvalidInput, Kronecker, Measurement, estimate
 from pgmkit.queries import prefix
@@ -26,7 +26,7 @@ def test_a_release_comes_back_the_same(tmp_path: Path, name: str) -> None:
     public = {}
     if MECHANISMS[name].public:
         public = {"public": census(200).project(list(DATA.domain))}
-    settings = named(name, **cut(name))[1]
+    settings = configure(name, **cut(name))[1]
     release = run(settings, DATA, PAIRS, 1.0, 1e-6, neighbours="replace-one", seed=0, **public)
     release.save(tmp_path / "release")
     again = Release.load(tmp_path / "release")

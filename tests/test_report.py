@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mechanisms.census import census
-from mechanisms.evaluation import marginal_errors, train_and_test
-from mechanisms.report import Evaluation, html
-from mechanisms.synthesis import synthesize
-from mechanisms.table_release import TableRelease
+from mechanisms.datasets.census import census
+from mechanisms.release.evaluation import marginal_errors, train_and_test
+from mechanisms.release.report import Evaluation, html
+from mechanisms.release.tabular import TableRelease
+from mechanisms.synthesis.pipeline import synthesize
 from pgmkit import Dataset, InvalidInput
-from pgmkit.schema import Integer, Schema
+from pgmkit.tables.schema import Integer, Schema
 
 DATA = census(3000).project(["age", "sex", "work", "income"])
 SCHEMA = Schema({name: Integer(0, size - 1) for name, size in DATA.domain.sizes.items()})

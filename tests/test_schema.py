@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pgmkit import Domain, InvalidInput
-from pgmkit.schema import (
+from pgmkit.tables.kinds import column_from_dict
+from pgmkit.tables.schema import (
     Boolean,
     Categorical,
     Column,
@@ -21,7 +22,6 @@ from pgmkit.schema import (
     OpenCategorical,
     Schema,
 )
-from pgmkit.schema.kinds import column_from_dict
 
 HERE = Path(__file__).parent
 MISSING = st.sampled_from([None, (), ("?",), ("N", "")])

@@ -20,8 +20,8 @@ from test_structures import (
 import pgmkit.contraction
 import pgmkit.self_check
 from pgmkit import Domain, Factor, GraphicalModel, Measurement, estimate
-from pgmkit.belief_propagation import BeliefPropagation
 from pgmkit.errors import NumericalFailure
+from pgmkit.marginal_oracle import MarginalOracle
 from pgmkit.self_check import check
 
 STRUCTURES = 400
@@ -130,7 +130,7 @@ def flat(values: float, count: int) -> torch.Tensor:
 @pytest.mark.parametrize("wrong", ["partition", "table", "cell", "attribute"])
 def test_what_is_compared(wrong: str) -> None:
     domain = Domain({"a": 2, "b": 2, "c": 2})
-    bp = BeliefPropagation(domain, [("a", "b"), ("b", "c")])
+    bp = MarginalOracle(domain, [("a", "b"), ("b", "c")])
     marginals, log_partition = bp.marginals(flat(0.0, 8), 8.0)
     changed = marginals.clone()
     if wrong == "partition":
@@ -157,9 +157,9 @@ def test_wide_cycles_are_checked_in_a_share_of_the_time(monkeypatch: Patch) -> N
     rng = np.random.default_rng(1)
     factors = tuple(Factor(domain.project(c), rng.normal(size=(4, 4))) for c in pairs)
     asked = []
-    usual = BeliefPropagation.log_partition
+    usual = MarginalOracle.log_partition
     monkeypatch.setattr(
-        BeliefPropagation, "log_partition", lambda s, p: asked.append(1) or usual(s, p)
+        MarginalOracle, "log_partition", lambda s, p: asked.append(1) or usual(s, p)
     )
     model = GraphicalModel(domain, factors, total=1.0)
     assert model.marginal(pairs[0]).sum() == pytest.approx(1.0)

@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 
 from pgmkit import InvalidInput
-from pgmkit.frames import FrameForm, counts_of, decode, encode
-from pgmkit.pushdown import FrameCounts
-from pgmkit.schema import Boolean, Categorical, Date, Integer, Numeric, Schema
+from pgmkit.tables.frames import FrameForm, counts_of, decode, encode
+from pgmkit.tables.pushdown import FrameCounts
+from pgmkit.tables.schema import Boolean, Categorical, Date, Integer, Numeric, Schema
 
 pyspark_sql = pytest.importorskip("pyspark.sql", reason="pyspark is not installed")
 SCHEMA = Schema(

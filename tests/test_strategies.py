@@ -9,10 +9,10 @@ import pytest
 from pricing import Priced
 from scipy.optimize import check_grad
 
-from mechanisms.budget import Budget
-from mechanisms.curator import NEIGHBOURS, Curator
 from mechanisms.families.lattice import least_squares, nonnegative_tables
-from mechanisms.grid import GridMatrix
+from mechanisms.privacy.budget import Budget
+from mechanisms.privacy.curator import NEIGHBOURS, Curator
+from mechanisms.privacy.integer_matrix import GridMatrix
 from mechanisms.strategies.marginals import marginals_strategy
 from mechanisms.strategies.p_identity import (
     QUERIES,

@@ -18,18 +18,18 @@ from brute_force import Problem
 from routes import ROUTES, complaint, first_failure
 from structures import Case, draw_case, shrunk
 
-import pgmkit.answering
 import pgmkit.contraction
-import pgmkit.message_passing
+import pgmkit.contraction_buffers
 import pgmkit.model
 import pgmkit.sampling
-from pgmkit.belief_propagation import BeliefPropagation
+import pgmkit.variable_elimination
 from pgmkit.contraction import Kernel, Plan, plan
+from pgmkit.contraction_buffers import ContractionBuffers
 from pgmkit.domain import Clique, Domain
-from pgmkit.elimination import _Routes
 from pgmkit.factor import Factor
-from pgmkit.message_passing import MessagePassing
+from pgmkit.marginal_oracle import MarginalOracle
 from pgmkit.model import GraphicalModel
+from pgmkit.tree_marginals import _Routes
 
 ORDINARY = 2000
 MANY = 100_000
@@ -65,7 +65,7 @@ def test_what_the_draws_hold() -> None:
     cases = [draw_case(seed) for seed in range(500)]
     count: Counter[str] = Counter()
     for case in cases:
-        steps = pgmkit.message_passing._by_level(plan(case.cliques, (), case.domain.sizes))
+        steps = pgmkit.contraction_buffers._by_level(plan(case.cliques, (), case.domain.sizes))
         tables = case.problem.potentials
         attributes = {name for clique in case.cliques for name in clique}
         count["grouped"] += any(len(group) >= 3 for group in steps)
@@ -102,17 +102,17 @@ def product_in_another_order(patch: Patch) -> None:
 
 
 def groups_gathered_backwards(patch: Patch) -> None:
-    usual = MessagePassing._operand
+    usual = ContractionBuffers._operand
 
-    def operand(self: MessagePassing, values: list, orders: list, shape: tuple) -> object:
+    def operand(self: ContractionBuffers, values: list, orders: list, shape: tuple) -> object:
         return usual(self, values, [order[::-1] for order in orders], shape)
 
-    patch.setattr(MessagePassing, "_operand", operand)
+    patch.setattr(ContractionBuffers, "_operand", operand)
 
 
 def adjoints_swapped(patch: Patch) -> None:
     usual = pgmkit.contraction.transposes
-    for module in (pgmkit.contraction, pgmkit.message_passing):
+    for module in (pgmkit.contraction, pgmkit.contraction_buffers):
         patch.setattr(module, "transposes", lambda kernel: _turned(usual(kernel)))
 
 
@@ -137,7 +137,7 @@ def square(patch: Patch, where: object, name: str) -> None:
 
 
 def answers_transposed(patch: Patch) -> None:
-    square(patch, pgmkit.answering, "contract")
+    square(patch, pgmkit.variable_elimination, "contract")
 
 
 def arranged_backwards(patch: Patch) -> None:
@@ -175,7 +175,7 @@ def modes_reversed(patch: Patch) -> None:
         first = next(iter(found))
         return found | {first: p.sizes[first] - 1 - found[first]}
 
-    patch.setattr("pgmkit.belief_propagation.maximiser", planted)
+    patch.setattr("pgmkit.marginal_oracle.maximiser", planted)
 
 
 def other_evidence(patch: Patch) -> None:
@@ -196,7 +196,7 @@ def files_turned(patch: Patch) -> None:
 
 
 def zeros_forgotten(patch: Patch) -> None:
-    patch.setattr(BeliefPropagation, "masked", lambda self, potentials: potentials)
+    patch.setattr(MarginalOracle, "masked", lambda self, potentials: potentials)
 
 
 def a_part_in_a_million(patch: Patch) -> None:

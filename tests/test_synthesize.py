@@ -13,16 +13,16 @@ import pytest
 from pricing import reachable, total_variation
 
 from mechanisms import run as run_mechanism
-from mechanisms.budget import Budget
-from mechanisms.census import census
-from mechanisms.choosing import Choice, choose_mechanism
-from mechanisms.curator import Curator
-from mechanisms.synthesis import synthesize, table_workload
-from mechanisms.table_release import TableRelease
+from mechanisms.datasets.census import census
+from mechanisms.privacy.budget import Budget
+from mechanisms.privacy.curator import Curator
+from mechanisms.release.tabular import TableRelease
+from mechanisms.synthesis.auto import Choice, choose_mechanism
+from mechanisms.synthesis.pipeline import synthesize, table_workload
 from mechanisms.workload import k_way
 from pgmkit import InvalidInput
 from pgmkit.dataset import Dataset
-from pgmkit.schema import (
+from pgmkit.tables.schema import (
     Boolean,
     Categorical,
     Date,

@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pgmkit import table
+from pgmkit.atomic_write import atomic_writer
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
-from pgmkit.files import atomic_writer
 from pgmkit.table import read_csv, write_csv
 
 AGE_SEX = Domain({"age": 1000, "sex": 2})

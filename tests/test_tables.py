@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from pgmkit import InvalidInput
-from pgmkit.schema import Categorical, FileFormat, Integer, Numeric, Schema
-from pgmkit.schema.tables import encode_file, write_file
+from pgmkit.tables.files import encode_file, write_file
+from pgmkit.tables.schema import Categorical, FileFormat, Integer, Numeric, Schema
 
 HERE = Path(__file__).parent
 SCHEMA = Schema({"age": Integer(0, 99, bins=10), "sex": Categorical(("F", "M"), missing=("?",))})

@@ -47,9 +47,9 @@ def query(
     """
     if schema is not None:
         from mechanisms.cli.options import read_schema
-        from pgmkit.asking import ask
         from pgmkit.errors import InvalidInput
         from pgmkit.model import GraphicalModel
+        from pgmkit.tables.questions import ask
 
         if error_bars:
             raise InvalidInput("error bars need the noisy tables: take them from a release file")
@@ -83,7 +83,7 @@ def sample(
     target = writable(out)
     import numpy as np
 
-    from pgmkit.schema.tables import write_file
+    from pgmkit.tables.files import write_file
 
     loaded = _load(release)
     rng = generator(seed) or np.random.default_rng()
@@ -101,7 +101,7 @@ def sample(
 @as_json
 def ledger(release: str, json_out: bool) -> None:
     """What was promised and spent, step by step."""
-    from mechanisms.release import Release
+    from mechanisms.release.record import Release
 
     found = Release.load(release).ledger
     emit(found.to_dict(), str(found), json_out)
@@ -133,9 +133,9 @@ def report(
     pgmkit report people.pgm -o internal.html --against people.csv --target income
     """
     target_file = writable(out)
-    from mechanisms.report import Evaluation, html
-    from pgmkit.files import atomic_writer
-    from pgmkit.schema.tables import encode_file
+    from mechanisms.release.report import Evaluation, html
+    from pgmkit.atomic_write import atomic_writer
+    from pgmkit.tables.files import encode_file
 
     loaded = _load(release)
     evaluation = None
@@ -151,6 +151,6 @@ def report(
 
 
 def _load(path: str) -> Any:
-    from mechanisms.table_release import TableRelease
+    from mechanisms.release.tabular import TableRelease
 
     return TableRelease.load(path)

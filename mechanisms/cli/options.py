@@ -13,7 +13,7 @@ import click
 if TYPE_CHECKING:
     import numpy as np
 
-    from pgmkit.schema import Schema
+    from pgmkit.tables.schema import Schema
 
 __all__ = [
     "as_json",
@@ -104,7 +104,7 @@ def _plain(value: Any) -> Any:
 
 def read_schema(path: str) -> Schema:
     """The schema in a file."""
-    from pgmkit.schema import Schema
+    from pgmkit.tables.schema import Schema
 
     return Schema.load(path)
 

@@ -39,8 +39,8 @@ def draft(data: str, assume_public: bool, out: str | None, values: int) -> None:
     pgmkit schema draft sample.csv --assume-public -o people.yaml
     """
     target = None if out is None else writable(out)
-    from pgmkit.files import atomic_writer
-    from pgmkit.schema.draft import draft as drafted
+    from pgmkit.atomic_write import atomic_writer
+    from pgmkit.tables.draft import draft as drafted
 
     text = drafted(data, look=assume_public, most_values=values)
     if target is None:

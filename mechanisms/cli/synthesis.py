@@ -22,8 +22,8 @@ from mechanisms.cli.options import (
 if TYPE_CHECKING:
     import numpy as np
 
-    from mechanisms.table_release import TableRelease
-    from pgmkit.schema import Schema
+    from mechanisms.release.tabular import TableRelease
+    from pgmkit.tables.schema import Schema
 
 __all__ = ["demo", "mechanisms", "plan", "synth"]
 
@@ -43,10 +43,10 @@ def demo(
 ) -> None:
     """MWEM+PGM on built-in census-like data, which is public."""
     target = writable(out)
-    from mechanisms.adaptive import round_reports
-    from mechanisms.census import census
-    from mechanisms.demo import report
-    from mechanisms.registry import run
+    from mechanisms.cli.demo import report
+    from mechanisms.datasets.census import census
+    from mechanisms.dispatch import run
+    from mechanisms.rounds.loop import round_reports
     from mechanisms.workload import k_way
     from pgmkit.table import write_csv
 
@@ -112,10 +112,10 @@ def plan(
     \b
     pgmkit plan --schema people.yaml --rows 50000 --mechanism aim --epsilon 1
     """
-    from mechanisms.budget import Budget
-    from mechanisms.choosing import Choice, choose_mechanism
-    from mechanisms.plan import plan as planned
-    from mechanisms.synthesis import table_workload
+    from mechanisms.privacy.budget import Budget
+    from mechanisms.synthesis.auto import Choice, choose_mechanism
+    from mechanisms.synthesis.pipeline import table_workload
+    from mechanisms.synthesis.plan import plan as planned
 
     described = read_schema(schema)
     workload = table_workload(described.domain, k, target)
@@ -187,17 +187,17 @@ def synth(
     pgmkit synth people.parquet --schema people.yaml --target income --save people.pgm
     pgmkit synth people.csv --schema people.yaml --mechanism mwem+pgm --set rounds=20 --out s.csv
     """
-    from mechanisms.registry import named
-    from mechanisms.synthesis import synthesize
+    from mechanisms.registry import configure
+    from mechanisms.synthesis.pipeline import synthesize
     from pgmkit.errors import InvalidInput
-    from pgmkit.schema.tables import encode_file, read_frame
+    from pgmkit.tables.files import encode_file, read_frame
 
     if out is None and save is None:
         raise InvalidInput("nothing to write: give --out for records, --save for the release")
     targets = [None if path is None else writable(path) for path in (out, save, page)]
     described = read_schema(schema)
     chosen = settings_of(mechanism, settings)
-    entry = None if mechanism == "auto" else named(mechanism, **chosen)[0]
+    entry = None if mechanism == "auto" else configure(mechanism, **chosen)[0]
     if entry is not None and not entry.records and out is not None:
         raise InvalidInput(
             f"{mechanism} releases tables, from which no records can be drawn; leave --out away, "
@@ -256,9 +256,9 @@ def _write(
     """Write what was asked for; the number of records. What was paid for is kept if that fails."""
     import numpy as np
 
+    from pgmkit.atomic_write import atomic_writer
     from pgmkit.errors import PgmkitError
-    from pgmkit.files import atomic_writer
-    from pgmkit.schema.tables import write_file
+    from pgmkit.tables.files import write_file
 
     saved = False
     try:
@@ -271,7 +271,7 @@ def _write(
             synthetic = release.codes(rows, seed=draw)
             write_file(out, release.schema.decode(synthetic, draw))
         if page is not None:
-            from mechanisms.report import html
+            from mechanisms.release.report import html
 
             with atomic_writer(page) as file:
                 file.write(html(release).encode("utf-8"))
@@ -303,7 +303,7 @@ def _rescue(release: TableRelease, error: Exception) -> None:
 
 def _public_frame(path: str, schema: Schema) -> Any:
     """The columns of the schema that the file of public records has."""
-    from pgmkit.schema.tables import names_of, read_frame
+    from pgmkit.tables.files import names_of, read_frame
 
     names = names_of(path, schema.file)
     known = schema.restricted(names) if schema.columns.keys() & set(names) else schema

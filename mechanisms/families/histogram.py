@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 
 import numpy as np
 
-from mechanisms.curator import Cell
 from mechanisms.families.model_file import read_model, write_model
+from mechanisms.queries.cells import Cell
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pgmkit.atomic_write import atomic_writer
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
-from pgmkit.files import atomic_writer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -18,7 +18,7 @@ from pgmkit.queries import FactoredQuery
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-    from mechanisms.release import Model
+    from mechanisms.release.record import Model
     from pgmkit.dataset import Dataset
 
     Array = NDArray[np.float64]

@@ -12,11 +12,10 @@ from math import inf, isfinite
 import numpy as np
 import torch
 
-from pgmkit.belief_propagation import BeliefPropagation
 from pgmkit.clique_index import maximal
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge, NotCertified
-from pgmkit.estimation.accelerated import accelerated
+from pgmkit.estimation.accelerated_mirror_descent import accelerated
 from pgmkit.estimation.consistency import consistent_tables
 from pgmkit.estimation.dual_averaging import dual_averaging
 from pgmkit.estimation.lbfgs import lbfgs
@@ -28,12 +27,13 @@ from pgmkit.estimation.start import Table, scale, tree_potentials
 from pgmkit.factor import Factor
 from pgmkit.junction_tree import junction_tree, model_cells
 from pgmkit.losses import CallableLoss, Loss, MeasuredLoss, Penalty, Squared, make_loss
+from pgmkit.marginal_oracle import MarginalOracle
 from pgmkit.measurement import Measurement
 from pgmkit.memory import available
 from pgmkit.model import MEMORY_LIMIT, GraphicalModel
 from pgmkit.self_check import check
+from pgmkit.structural_zeros import Zeros, check_zeros
 from pgmkit.total import estimate_total
-from pgmkit.zeros import Zeros, check_zeros
 
 __all__ = ["METHODS", "Progress", "estimate", "working_bytes"]
 
@@ -144,7 +144,7 @@ def estimate(
     # Where nothing is measured, one cell of no attribute stands for the uniform model.
     cliques = _maximal(domain, [m.clique for m in used] + [z.clique for z in impossible] + [()])
     limit = memory_limit if memory_limit is not None else available() // 2
-    inference = BeliefPropagation(
+    inference = MarginalOracle(
         domain,
         cliques,
         device=device or "cpu",
@@ -269,7 +269,7 @@ def _maximal(domain: Domain, cliques: Sequence[Clique]) -> list[Clique]:
     return [tuple(sorted(clique, key=position.__getitem__)) for clique in kept]
 
 
-def _check_possible(inference: BeliefPropagation, zeros: Sequence[Zeros]) -> None:
+def _check_possible(inference: MarginalOracle, zeros: Sequence[Zeros]) -> None:
     nothing = torch.zeros(inference.layout.cells, dtype=inference.dtype, device=inference.device)
     if zeros and inference.maximum(nothing) == -inf:
         raise InvalidInput(
@@ -278,7 +278,7 @@ def _check_possible(inference: BeliefPropagation, zeros: Sequence[Zeros]) -> Non
         )
 
 
-def _check_memory(inference: BeliefPropagation, used: Sequence[Measurement], limit: int) -> None:
+def _check_memory(inference: MarginalOracle, used: Sequence[Measurement], limit: int) -> None:
     needed = _needed(inference, used)
     if needed > limit:
         cells = sum(inference.layout.domain.size(m.clique) for m in used)
@@ -314,11 +314,11 @@ def working_bytes(domain: Domain, measurements: Sequence[Measurement]) -> int:
     True
     """
     used = [m for m in measurements if m.clique]
-    inference = BeliefPropagation(domain, _maximal(domain, [m.clique for m in used]))
+    inference = MarginalOracle(domain, _maximal(domain, [m.clique for m in used]))
     return _needed(inference, used)
 
 
-def _needed(inference: BeliefPropagation, used: Sequence[Measurement]) -> int:
+def _needed(inference: MarginalOracle, used: Sequence[Measurement]) -> int:
     solver = _SOLVER_VECTORS * inference.layout.cells * inference.dtype.itemsize
     cells = sum(inference.layout.domain.size(m.clique) for m in used)
     tabular = sum(len(m.values) for m in used if m.matrix is None)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import torch
 
-from pgmkit.belief_propagation import BeliefPropagation
 from pgmkit.losses import ULPS, Cut
+from pgmkit.marginal_oracle import MarginalOracle
 
 
-def lower_bound(inference: BeliefPropagation, cut: Cut, total: float) -> float:
+def lower_bound(inference: MarginalOracle, cut: Cut, total: float) -> float:
     """No marginals of this total have a loss below the returned value.
 
     What rounding may have added is taken off: large terms of the cut cancel each other.

@@ -28,7 +28,7 @@ from scipy.optimize import OptimizeResult, minimize
 from pgmkit.clique_index import CliqueIndex
 from pgmkit.domain import Clique, Domain
 from pgmkit.measurement import Measurement
-from pgmkit.zeros import Zeros
+from pgmkit.structural_zeros import Zeros
 
 _MAX_ITERATIONS = 1000
 _WINDOW = 5

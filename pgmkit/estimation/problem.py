@@ -9,10 +9,10 @@ from math import inf
 
 import torch
 
-from pgmkit.belief_propagation import BeliefPropagation
 from pgmkit.errors import NumericalFailure
 from pgmkit.estimation.certificate import lower_bound
 from pgmkit.losses import Cut, Loss
+from pgmkit.marginal_oracle import MarginalOracle
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Point:
 class Problem:
     """Minimise ``loss`` over the marginals of total ``total`` that inference can reach."""
 
-    inference: BeliefPropagation
+    inference: MarginalOracle
     loss: Loss
     total: float
     deadline: float = inf

@@ -41,10 +41,10 @@ from pgmkit.kronecker import Kronecker
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
 from pgmkit.queries import FactoredQuery
+from pgmkit.structural_zeros import Zeros
 from pgmkit.total import estimate_total
 from pgmkit.uncertainty.bounded import nonnegative_interval
 from pgmkit.uncertainty.linear import Answer, LinearEstimate
-from pgmkit.zeros import Zeros
 
 __all__ = ["Interval", "Replication", "Uncertainty", "error_bars"]
 

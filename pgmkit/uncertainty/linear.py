@@ -25,7 +25,7 @@ from pgmkit.kronecker import Kronecker
 from pgmkit.matrix import as_dense
 from pgmkit.measurement import Measurement
 from pgmkit.queries import FactoredQuery
-from pgmkit.zeros import Zeros
+from pgmkit.structural_zeros import Zeros
 
 Array = NDArray[np.float64]
 

@@ -1,0 +1,75 @@
+from .aim import Aim
+from .baselines import Gaussian, Independent, Projection
+from .clique_tree import CliqueTree
+from .dispatch import run
+from .dual_query import DualQuery
+from .fem import Fem
+from .gem import Gem, GemPub
+from .hdmm import Hdmm, HdmmPgm
+from .mixture import Mixture
+from .mst import Mst
+from .mwem import Mwem
+from .mwem_pgm import MwemPgm
+from .pep import Pep, PepPub
+from .pmw_pub import PmwPub
+from .privacy.budget import Budget, BudgetExceeded, Ledger
+from .privacy.curator import NEIGHBOURS, Curator
+from .queries.cells import Cell
+from .queries.predicates import Predicate, Predicates, linear_thresholds, mixed_marginals
+from .rap import Rap, RapSoftmax
+from .rap_pp import RapPlusPlus
+from .registry import MECHANISMS, Entry, configure, register
+from .release.record import Release
+from .release.tabular import TableRelease
+from .rounds.loop import Round, adapt
+from .synthesis.pipeline import synthesize
+from .workload import Workload, downward_closure, k_way, random_k_way, target_biased
+
+__all__ = [
+    "MECHANISMS",
+    "NEIGHBOURS",
+    "Aim",
+    "Budget",
+    "BudgetExceeded",
+    "Cell",
+    "CliqueTree",
+    "Curator",
+    "DualQuery",
+    "Entry",
+    "Fem",
+    "Gaussian",
+    "Gem",
+    "GemPub",
+    "Hdmm",
+    "HdmmPgm",
+    "Independent",
+    "Ledger",
+    "Mixture",
+    "Mst",
+    "Mwem",
+    "MwemPgm",
+    "Pep",
+    "PepPub",
+    "PmwPub",
+    "Predicate",
+    "Predicates",
+    "Projection",
+    "Rap",
+    "RapPlusPlus",
+    "RapSoftmax",
+    "Release",
+    "Round",
+    "TableRelease",
+    "Workload",
+    "adapt",
+    "configure",
+    "downward_closure",
+    "k_way",
+    "linear_thresholds",
+    "mixed_marginals",
+    "random_k_way",
+    "register",
+    "run",
+    "synthesize",
+    "target_biased",
+]

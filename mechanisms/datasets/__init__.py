@@ -1,0 +1,1 @@
+"""Built-in data: a made-up census."""

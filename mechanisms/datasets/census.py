@@ -1,0 +1,129 @@
+"""A census-like data set that anybody may see: drawn from a small Bayesian network, no download.
+
+Each attribute has a base rate for every value, and pulls from its parents: the logit of a value
+moves by `slope * centred value * centred parent value`, all on scales from -1 to 1. The numbers
+are invented.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pgmkit.dataset import Dataset
+from pgmkit.domain import Domain
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pgmkit.tables.schema import Schema
+
+__all__ = ["LABELS", "census", "domain", "people", "schema"]
+
+
+@dataclass(frozen=True)
+class _Node:
+    labels: str
+    rates: tuple[float, ...]
+    slopes: dict[str, float] = field(default_factory=dict)
+
+
+# In an order where parents come first.
+_NETWORK = {
+    "age": _Node(
+        "16-19, 20-24, 25-29, 30-34, 35-39, 40-44, 45-49, 50-54, 55-59, 60-64, 65-74, 75+",
+        (6, 8, 9, 9, 9, 8, 8, 8, 9, 8, 11, 7),
+    ),
+    "sex": _Node("female, male", (51, 49)),
+    "region": _Node("north, east, south, west, capital", (22, 17, 26, 19, 16)),
+    "education": _Node(
+        "primary, lower secondary, upper secondary, vocational, some college, "
+        "bachelor, master, doctorate",
+        (7, 14, 27, 17, 13, 14, 6, 2),
+        {"age": -0.7, "region": 0.4},
+    ),
+    "marital": _Node(
+        "single, cohabiting, married, divorced, widowed",
+        (30, 12, 42, 11, 5),
+        {"age": 3.0, "sex": -0.2},
+    ),
+    "work": _Node(
+        "full time, part time, self-employed, student, unemployed, retired",
+        (44, 14, 9, 8, 6, 19),
+        {"age": 1.6, "sex": -0.5, "education": -0.5},
+    ),
+    "occupation": _Node(
+        "none, elementary, operator, craft, agriculture, sales, clerical, "
+        "technician, professional, manager",
+        (14, 9, 8, 10, 3, 16, 12, 11, 11, 6),
+        {"education": 3.5, "work": -2.0, "sex": 0.3},
+    ),
+    "hours": _Node(
+        "0, 1-15, 16-29, 30-37, 38-40, 41-48, 49+",
+        (24, 6, 9, 15, 29, 11, 6),
+        {"work": -3.5, "sex": 0.8, "occupation": 0.8},
+    ),
+    "income": _Node(
+        "under 5k, 5-10k, 10-15k, 15-20k, 20-25k, 25-30k, 30-40k, 40-50k, 50-75k, 75k+",
+        (9, 11, 13, 13, 12, 11, 13, 8, 7, 3),
+        {"occupation": 2.2, "hours": 1.8, "education": 1.4, "age": 0.6, "sex": 0.3},
+    ),
+}
+
+LABELS = {attribute: tuple(node.labels.split(", ")) for attribute, node in _NETWORK.items()}
+"""What each code of each attribute means."""
+
+
+def domain() -> Domain:
+    """The nine attributes and their sizes.
+
+    >>> domain().shape()
+    (12, 2, 5, 8, 5, 6, 10, 7, 10)
+    """
+    return Domain({attribute: len(labels) for attribute, labels in LABELS.items()})
+
+
+def census(rows: int = 20_000, seed: int = 2024) -> Dataset:
+    """Records drawn from the network; the same seed gives the same rows. Public.
+
+    >>> data = census(5)
+    >>> len(data), [LABELS["income"][code] for code in data.columns["income"]]
+    (5, ['50-75k', '50-75k', '5-10k', '40-50k', '50-75k'])
+    """
+    rng = np.random.default_rng(seed)
+    columns: dict[str, NDArray[np.int64]] = {}
+    for attribute, node in _NETWORK.items():
+        size = len(node.rates)
+        values = _centred(np.arange(size), size)
+        pull = np.zeros(rows)
+        for parent, slope in node.slopes.items():
+            pull += slope * _centred(columns[parent], len(LABELS[parent]))
+        logits = np.log(node.rates) + pull[:, None] * values
+        columns[attribute] = np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)
+    return Dataset(domain(), columns)
+
+
+def schema() -> Schema:
+    """The columns with their labels, as a person would describe them."""
+    from pgmkit.tables.schema import Categorical, Schema
+
+    return Schema({name: Categorical(tuple(labels)) for name, labels in LABELS.items()})
+
+
+def people(rows: int = 20_000, seed: int = 2024) -> Any:
+    """The same records with labels, as a pyarrow table: what a user's file looks like.
+
+    >>> people(3).column_names[:3]
+    ['age', 'sex', 'region']
+    """
+    import pyarrow as pa
+
+    described = schema()
+    values = described.decode(census(rows, seed), np.random.default_rng(seed))
+    return pa.table({name: pa.array(column.tolist()) for name, column in values.items()})
+
+
+def _centred(codes: NDArray[np.int64], size: int) -> NDArray[np.float64]:
+    return 2 * codes / (size - 1) - 1

@@ -1,0 +1,89 @@
+"""Running a mechanism by its name or its settings."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mechanisms.privacy.budget import Budget
+from mechanisms.privacy.curator import Curator
+from mechanisms.registry import MECHANISMS, Entry, configure, entry_of
+from pgmkit.errors import InvalidInput, NotCertified
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from mechanisms.release.record import Release
+    from mechanisms.rounds.loop import Round
+    from mechanisms.workload import WorkloadLike
+    from pgmkit.dataset import Dataset
+
+__all__ = ["check_public", "run", "run_on"]
+
+
+def run(
+    mechanism: str | object,
+    data: Dataset,
+    workload: WorkloadLike,
+    epsilon: float,
+    delta: float = 0.0,
+    *,
+    neighbours: str,
+    public: Dataset | Sequence[Dataset] | None = None,
+    seed: int | np.random.Generator | None = None,
+    progress: Callable[[Round[Any, Any]], None] | None = None,
+) -> Release:
+    """Spend an (epsilon, delta) budget on private data by the named mechanism, or by its settings.
+
+    `workload`: a Workload, or cliques of equal weight. `public`: records of the same domain that
+    need no protection. Raises InvalidInput, before anything is spent, for an unknown mechanism, a
+    wrong budget or relation, a workload over another domain, and public records where none are used
+    or none are given but needed.
+
+    >>> from mechanisms.datasets.census import census
+    >>> from mechanisms.workload import k_way
+    >>> data = census(500)
+    >>> run("mst", data, k_way(data.domain, 2), 1.0, 1e-6, neighbours="replace-one", seed=0)
+    <Release of mst: 17 measurements, <Ledger: 25 charges, 0.02436 of 0.02436 rho>, INSECURE>
+    """
+    if isinstance(mechanism, str):
+        entry, settings = configure(mechanism)
+    else:
+        entry, settings = entry_of(mechanism), mechanism
+    curator = Curator(data, Budget(epsilon, delta), neighbours=neighbours, seed=seed)
+    return run_on(curator, entry, settings, workload, public=public, progress=progress)
+
+
+def run_on(
+    curator: Curator,
+    entry: Entry,
+    settings: Any,
+    workload: WorkloadLike,
+    *,
+    public: Dataset | Sequence[Dataset] | None = None,
+    progress: Callable[[Round[Any, Any]], None] | None = None,
+) -> Release:
+    """Spend all that remains of a Curator's budget by a mechanism; see `run`."""
+    check_public(entry, public is not None)
+    options: dict[str, Any] = {"progress": progress} if entry.rounds else {}
+    if public is not None:
+        options["public"] = public
+    release: Release = entry.load()[0](curator, workload, settings, **options)
+    if getattr(release.model, "poor_fit", False):
+        warnings.warn(
+            f"the released model of {entry.name} is {release.fit}: its answers may be off by more "
+            "than the noise explains; the noisy tables themselves are in release.measurements.",
+            NotCertified,
+            stacklevel=2,
+        )
+    return release
+
+
+def check_public(entry: Entry, given: bool) -> None:
+    """Raises InvalidInput for public records that are not used, or that are needed but absent."""
+    if given and not entry.public:
+        users = [other.name for other in MECHANISMS.values() if other.public]
+        raise InvalidInput(f"{entry.name} uses no public records; {', '.join(users)} do")
+    if entry.public and not given:
+        raise InvalidInput(f"{entry.name} needs public records of the same domain; pass public=")

@@ -1,0 +1,151 @@
+"""Best responses: the record that satisfies the largest weight of queries, exactly.
+
+By enumeration where the domain is small, by max-product on the junction tree of the queries'
+cliques where that is small, and otherwise by an integer program (HiGHS through scipy).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mechanisms.queries.cells import Cell
+from pgmkit.domain import Clique, Domain
+from pgmkit.errors import NumericalFailure
+from pgmkit.junction_tree import model_cells
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["Oracle", "Weighted"]
+
+Weighted = tuple[Cell, float]
+"""A query and its weight, which may be negative."""
+
+ENUMERABLE = 1 << 20
+"""Records of a domain that is enumerated."""
+TREE_CELLS = 1 << 22
+"""Cells of a junction tree that max-product runs on."""
+_SECONDS = 60.0
+
+
+class Oracle:
+    """Finds argmax over records x of sum_i w_i [x satisfies q_i] + sum_a bonus_a[x_a].
+
+    >>> oracle = Oracle(Domain({"a": 2, "b": 2, "c": 3}))
+    >>> oracle.best([(Cell(("a", "b"), 3), 1.0), (Cell(("b", "c"), 1), 0.4)], {})
+    {'a': 1, 'b': 1, 'c': 0}
+    """
+
+    def __init__(self, domain: Domain) -> None:
+        self.domain = domain
+
+    def best(
+        self, queries: Sequence[Weighted], bonus: dict[str, NDArray[np.float64]]
+    ) -> dict[str, int]:
+        """A best record; `bonus` has a number for each code of some attributes."""
+        tables = self._tables(queries, bonus)
+        if self.domain.size() <= ENUMERABLE:
+            return self._enumerated(tables)
+        if tables and model_cells(self.domain, list(tables)) <= TREE_CELLS:
+            return self._by_max_product(tables)
+        return self._by_integer_program(queries, bonus)
+
+    def _tables(
+        self, queries: Sequence[Weighted], bonus: dict[str, NDArray[np.float64]]
+    ) -> dict[Clique, NDArray[np.float64]]:
+        """The weights added up in a table for each clique."""
+        tables: dict[Clique, NDArray[np.float64]] = {
+            (name,): np.asarray(values, dtype=np.float64).copy() for name, values in bonus.items()
+        }
+        for cell, weight in queries:
+            if cell.clique not in tables:
+                tables[cell.clique] = np.zeros(self.domain.shape(cell.clique))
+            tables[cell.clique].reshape(-1)[cell.index] += weight
+        return tables
+
+    def _enumerated(self, tables: dict[Clique, NDArray[np.float64]]) -> dict[str, int]:
+        scores = np.zeros(self.domain.shape())
+        for clique, table in tables.items():
+            kept = [name for name in self.domain if name in clique]
+            ordered = table.transpose([clique.index(name) for name in kept])
+            scores += ordered.reshape(
+                [self.domain.sizes[n] if n in clique else 1 for n in self.domain]
+            )
+        best = np.unravel_index(int(np.argmax(scores)), scores.shape)
+        return dict(zip(self.domain, map(int, best), strict=True))
+
+    def _by_max_product(self, tables: dict[Clique, NDArray[np.float64]]) -> dict[str, int]:
+        import torch
+
+        from pgmkit.marginal_oracle import MarginalOracle
+
+        inference = MarginalOracle(self.domain, list(tables))
+        flat = np.concatenate([table.reshape(-1) for table in tables.values()])
+        with inference.session():
+            best = inference.mode(torch.as_tensor(flat))
+        return {name: best.get(name, 0) for name in self.domain}
+
+    def _by_integer_program(
+        self, queries: Sequence[Weighted], bonus: dict[str, NDArray[np.float64]]
+    ) -> dict[str, int]:
+        """A binary variable a code and a variable a query, between 0 and 1.
+
+        A query of positive weight is at most each of its codes; one of negative weight at least
+        their sum less all but one. Raises NumericalFailure if no optimum is found in a minute.
+        """
+        from scipy.optimize import Bounds, LinearConstraint, milp
+        from scipy.sparse import csr_array
+
+        starts = dict(
+            zip(self.domain, np.cumsum([0, *self.domain.shape()])[:-1].tolist(), strict=True)
+        )
+        codes = sum(self.domain.shape())
+        gain = np.zeros(codes + len(queries))
+        for name, values in bonus.items():
+            gain[starts[name] : starts[name] + len(values)] += values
+        rows: list[tuple[list[int], list[float], float]] = []
+        for i, (cell, weight) in enumerate(queries):
+            gain[codes + i] = weight
+            at = np.unravel_index(cell.index, self.domain.shape(cell.clique))
+            literals = [starts[n] + int(c) for n, c in zip(cell.clique, at, strict=True)]
+            if weight > 0:
+                rows += [([codes + i, literal], [1.0, -1.0], 0.0) for literal in literals]
+            else:
+                ones = [1.0] * len(literals)
+                rows.append(([*literals, codes + i], [*ones, -1.0], len(literals) - 1.0))
+        used = [(columns, values) for columns, values, _ in rows]
+        one = [
+            (list(range(start, start + self.domain.sizes[name])), [1.0] * self.domain.sizes[name])
+            for name, start in starts.items()
+        ]
+        lines = [*used, *one]
+        matrix = csr_array(
+            (
+                np.concatenate([values for _, values in lines]),
+                np.concatenate([columns for columns, _ in lines]),
+                np.cumsum([0, *(len(columns) for columns, _ in lines)]),
+            ),
+            shape=(len(lines), len(gain)),
+        )
+        upper = np.array([limit for _, _, limit in rows] + [1.0] * len(one))
+        lower = np.array([-np.inf] * len(rows) + [1.0] * len(one))
+        integral = np.array([1] * codes + [0] * len(queries))
+        found = milp(
+            -gain,
+            integrality=integral,
+            bounds=Bounds(0, 1),
+            constraints=LinearConstraint(matrix, lower, upper),
+            options={"time_limit": _SECONDS},
+        )
+        if found.status != 0:
+            raise NumericalFailure(
+                f"the integer program of {len(queries)} queries was not solved in {_SECONDS:g} s; "
+                "ask for fewer samples a round"
+            )
+        return {
+            name: int(np.argmax(found.x[start : start + self.domain.sizes[name]]))
+            for name, start in starts.items()
+        }

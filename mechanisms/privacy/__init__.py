@@ -1,0 +1,1 @@
+"""The Curator, its budget, noise and exact selection: nothing else sees private data."""

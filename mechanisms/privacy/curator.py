@@ -1,0 +1,580 @@
+"""The Curator: private data behind a counter that charges before it answers.
+
+It alone reads the data, derives sensitivities from the neighbour relation, draws noise and
+selects. What leaves it is noisy, and everything that leaves it is on the ledger.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from mechanisms.privacy.budget import Budget, Ledger
+from mechanisms.privacy.integer_matrix import GridMatrix
+from mechanisms.privacy.mixture_error import least_largest_error
+from mechanisms.privacy.noise import ExactNoise, Noise, SeededNoise
+from mechanisms.queries.cells import Cell
+from pgmkit.dataset import Counts, Dataset
+from pgmkit.domain import Clique, Domain
+from pgmkit.errors import InvalidInput
+from pgmkit.matrix import as_matrix
+from pgmkit.measurement import Measurement
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+    from scipy.sparse import csr_array
+
+    from mechanisms.queries.predicates import Predicates
+    from pgmkit.matrix import MatrixLike
+
+__all__ = ["NEIGHBOURS", "Curator", "Neighbours"]
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """A neighbour relation and what follows from it for one marginal, in counts.
+
+    `l1`, `l2`: the largest L1 and L2 change of a marginal between neighbouring data sets. The L1
+    distance of a marginal to any fixed table changes by at most `l1` (triangle inequality).
+    `rows_public`: whether all neighbours have the same number of rows, which is then public.
+    """
+
+    name: str
+    l1: int
+    l2: float
+    rows_public: bool
+
+
+NEIGHBOURS = {
+    relation.name: relation
+    for relation in [
+        Neighbours("replace-one", l1=2, l2=math.sqrt(2), rows_public=True),
+        Neighbours("add/remove", l1=1, l2=1.0, rows_public=False),
+    ]
+}
+"""The relations by name: one row replaced by another, or one row more or less."""
+
+
+class Curator:
+    """Holds private records, the neighbour relation and the budget's ledger.
+
+    `data`: a Dataset, or other records that can be counted.
+
+    `neighbours` is "replace-one" or "add/remove". Costs are in the budget's unit: rho of zCDP when
+    delta > 0 (noise is then discrete Gaussian), epsilon when delta = 0 (discrete Laplace).
+    With a `seed`, noise is reproducible and the ledger is marked insecure: for tests and
+    simulations only.
+
+    Raises InvalidInput for an unknown relation.
+
+    >>> from pgmkit.dataset import Dataset
+    >>> data = Dataset(Domain({"sex": 2, "age": 3}), {"sex": [0, 1, 1], "age": [2, 0, 1]})
+    >>> curator = Curator(data, Budget(1.0, 1e-6), neighbours="replace-one", seed=0)
+    >>> curator.measure(("sex",), curator.remaining / 2)
+    Measurement(('sex',), 2 values, stddev=9.06...)
+    >>> curator
+    <Curator: 2 attributes, replace-one, rho 0.01218 of 0.02436 remaining>
+    """
+
+    def __init__(
+        self,
+        data: Counts,
+        budget: Budget,
+        *,
+        neighbours: str,
+        seed: int | np.random.Generator | None = None,
+    ) -> None:
+        if neighbours not in NEIGHBOURS:
+            raise InvalidInput(
+                f"neighbours must be one of {', '.join(map(repr, NEIGHBOURS))}; got {neighbours!r}"
+            )
+        self._data = data
+        self._noise: Noise = (
+            ExactNoise() if seed is None else SeededNoise(np.random.default_rng(seed))
+        )
+        self._counts: dict[Clique, NDArray[np.int64]] = {}
+        self.neighbours = NEIGHBOURS[neighbours]
+        self.ledger = Ledger(budget, secure=self._noise.secure, neighbours=neighbours)
+
+    def recoded(self, data: Counts) -> Curator:
+        """A Curator of the same records under other codes, on the same ledger.
+
+        That the records are the same is the caller's word: a row must be one row in both.
+        """
+        other = copy.copy(self)
+        other._data, other._counts = data, {}
+        return other
+
+    @property
+    def domain(self) -> Domain:
+        """The data's domain (public)."""
+        return self._data.domain
+
+    @property
+    def public_total(self) -> int | None:
+        """The number of rows where the neighbour relation makes it public, else None."""
+        return len(self._data) if self.neighbours.rows_public else None
+
+    @property
+    def remaining(self) -> float:
+        """What is left of the budget, in its unit."""
+        return self.ledger.remaining
+
+    def scale(self, cost: float) -> float:
+        """The noise scale that `measure` uses at this cost: of the discrete Gaussian
+        (l2 / sqrt(2 rho)) or, for a pure budget, of the discrete Laplace (l1 / epsilon).
+        """
+        if self.ledger.budget.pure:
+            return self.neighbours.l1 / cost
+        return self.neighbours.l2 / math.sqrt(2 * cost)
+
+    def expected_error(self, cost: float) -> float:
+        """The expected absolute noise, in counts, on one cell measured at this cost."""
+        return self.scale(cost) * (1.0 if self.ledger.budget.pure else math.sqrt(2 / math.pi))
+
+    def measure(self, clique: Sequence[str], cost: float, *, step: str = "measure") -> Measurement:
+        """The clique's marginal with exact discrete noise on every cell.
+
+        The measurement's `stddev` is the noise's scale (times sqrt(2) for Laplace), which is its
+        standard deviation but for scales below about 1, where it is an upper bound.
+
+        Raises InvalidInput for a wrong clique or cost, BudgetExceeded if cost is not available.
+        """
+        checked = self.domain.clique(clique)
+        counts = self._marginals([checked])[checked]  # may refuse: before the charge
+        l1, l2 = self.neighbours.l1, self.neighbours.l2
+        noisy, stddev = self._noisy(f"{step} {_named(checked)}", counts, l1, l2, cost)
+        return Measurement(checked, noisy, stddev)
+
+    def measure_queries(
+        self,
+        clique: Sequence[str],
+        matrix: Sequence[MatrixLike] | NDArray[np.float64],
+        cost: float,
+        *,
+        step: str = "measure",
+    ) -> Measurement:
+        """`matrix @ marginal(clique).ravel()` with exact discrete noise on every answer.
+
+        `matrix` is one array over the marginal's cells, or a list of one matrix an attribute (their
+        Kronecker product). Its entries are rounded to a grid of about six digits (three for three
+        attributes) so that answers are whole numbers of a unit; the measurement's own matrix is the
+        rounded one. The sensitivity is that of the rounded matrix: the largest norm (L2, or L1 for
+        a pure budget) of a column for add/remove, of the difference of two for replace-one.
+
+        Raises InvalidInput for a wrong clique, matrix or cost, BudgetExceeded if cost is not
+        available.
+        """
+        checked = self.domain.clique(clique)
+        grid = self._grid(checked, matrix)
+        # Under replace-one a row leaves one cell and another comes into another.
+        differ = self.neighbours.rows_public
+        l1, l2 = grid.l1(differ), math.sqrt(grid.l2_squared(differ))
+        answers = grid.answers(self._marginals([checked])[checked].reshape(-1))
+        noisy, stddev = self._noisy(f"{step} queries of {_named(checked)}", answers, l1, l2, cost)
+        return Measurement(checked, noisy * grid.unit, stddev * grid.unit, grid.matrix)
+
+    def _grid(
+        self, clique: Clique, matrix: Sequence[MatrixLike] | NDArray[np.float64]
+    ) -> GridMatrix:
+        factors = matrix if isinstance(matrix, list | tuple) else [matrix]
+        grid = GridMatrix.rounded([as_matrix(f, f"matrix of {clique!r}") for f in factors])
+        columns = tuple(factor.shape[1] for factor in grid.factors)
+        if not clique or columns not in (self.domain.shape(clique), (self.domain.size(clique),)):
+            raise InvalidInput(
+                f"the matrix of {clique!r} has {columns} columns; give an array of "
+                f"{self.domain.size(clique)} columns, or a list of one matrix an attribute with "
+                f"{self.domain.shape(clique)} (measure(()) answers the total)"
+            )
+        return grid
+
+    def measure_errors(
+        self,
+        cliques: Sequence[Clique],
+        estimates: Mapping[Clique, ArrayLike],
+        cost: float,
+        *,
+        step: str = "errors",
+    ) -> NDArray[np.float64]:
+        """How badly estimates answer each clique: noisy ||marginal - estimate||_1, in counts.
+
+        The estimates are rounded to whole counts first, so the noise is exact. Each distance
+        changes by at most the relation's `l1` between neighbours, the vector of all of them by that
+        times their number (L1) or its square root (L2). `estimates` as in `choose`. Noise makes
+        some distances negative.
+
+        Raises InvalidInput for wrong arguments, BudgetExceeded if cost is not available.
+        """
+        names = [self.domain.clique(clique, "candidate") for clique in cliques]
+        if not names:
+            raise InvalidInput("cliques is empty; give at least one clique")
+        tables = [np.rint(self._estimate(clique, estimates)).astype(np.int64) for clique in names]
+        counts = self._marginals(names)  # may refuse: before the charge
+        distances = np.array(
+            [np.abs(counts[c] - table).sum() for c, table in zip(names, tables, strict=True)]
+        )
+        each = self.neighbours.l1
+        noisy, _ = self._noisy(
+            step, distances, each * len(names), each * math.sqrt(len(names)), cost
+        )
+        return noisy.astype(np.float64)
+
+    def choose(
+        self,
+        candidates: Sequence[Clique],
+        estimates: Mapping[Clique, ArrayLike],
+        cost: float,
+        *,
+        penalties: Sequence[float] | None = None,
+        weights: Sequence[float] | None = None,
+        law: Literal["exponential mechanism", "permute-and-flip"] = "exponential mechanism",
+        step: str = "select",
+    ) -> Clique:
+        """A candidate that the estimates answer badly, by the exponential mechanism.
+
+        The score of clique c is weight_c (||marginal_c(data) - estimates[c]||_1 - penalty_c), so
+        its sensitivity is the largest weight times the relation's `l1`. `estimates`, `penalties`
+        (default 0) and `weights` (default 1, above 0) must not depend on the data but through
+        earlier answers of this Curator. In zCDP the mechanism costs epsilon^2 / 8. Permute-and-flip
+        errs less at the same epsilon, but costs epsilon^2 / 2 in zCDP: it pays with a pure budget.
+
+        Raises InvalidInput for wrong arguments, BudgetExceeded if cost is not available.
+        """
+        cliques = [self.domain.clique(clique, "candidate") for clique in candidates]
+        if not cliques:
+            raise InvalidInput("candidates is empty; give at least one clique to choose from")
+        tables = [self._estimate(clique, estimates) for clique in cliques]
+        penalty = _numbers("penalties", penalties, 0.0, len(cliques))
+        weight = _numbers("weights", weights, 1.0, len(cliques))
+        if weight.min() <= 0:
+            raise InvalidInput(f"weights must be above 0, got {float(weight.min())!r}")
+        if law not in ("exponential mechanism", "permute-and-flip"):
+            raise InvalidInput(
+                f"law must be 'exponential mechanism' or 'permute-and-flip', got {law!r}"
+            )
+        counts = self._marginals(cliques)  # may refuse: before the charge
+        errors = np.array(
+            [np.abs(counts[c] - table).sum() for c, table in zip(cliques, tables, strict=True)]
+        )
+        scores = weight * (errors - penalty)
+        sensitivity = weight.max() * self.neighbours.l1
+        if law == "exponential mechanism":
+            return cliques[self._exponential(step, scores, sensitivity, cost)]
+        self.ledger.charge(step, law, cost)
+        epsilon = cost if self.ledger.budget.pure else math.sqrt(2 * cost)
+        return cliques[self._noise.flip(scores, 2 * sensitivity / epsilon)]
+
+    def choose_cells(
+        self,
+        cliques: Sequence[Clique],
+        estimates: Mapping[Clique, ArrayLike],
+        cost: float,
+        *,
+        count: int = 1,
+        exclude: Collection[Cell] = (),
+        step: str = "select",
+    ) -> list[Cell]:
+        """`count` single queries that the estimates answer badly: noisy top-k with Gumbel noise.
+
+        The score of a cell is |count in the data - estimate|, which changes by at most 1 under
+        either relation. The law is that of `count` exponential mechanisms without replacement,
+        and so is the price: rho = count / (2 scale^2) in zCDP, epsilon = 2 count / scale.
+
+        Raises InvalidInput for wrong arguments or fewer cells than `count`, BudgetExceeded if
+        cost is not available.
+        """
+        names = [self.domain.clique(clique, "candidate") for clique in cliques]
+        tables = [self._estimate(clique, estimates).reshape(-1) for clique in names]
+        starts = np.cumsum([0, *(table.size for table in tables)])
+        place = {clique: int(start) for clique, start in zip(names, starts[:-1], strict=True)}
+        allowed = np.ones(starts[-1], dtype=bool)
+        allowed[[place[cell.clique] + cell.index for cell in exclude if cell.clique in place]] = (
+            False
+        )
+        candidates = np.flatnonzero(allowed)
+        if isinstance(count, bool) or not 1 <= count <= len(candidates):
+            raise InvalidInput(
+                f"count must be at least 1 and at most the {len(candidates)} candidate cells, "
+                f"got {count!r}"
+            )
+        counts = self._marginals(names)  # may refuse: before the charge
+        exact = np.concatenate([counts[clique].reshape(-1) for clique in names])
+        scores = np.abs(exact - np.concatenate(tables))[candidates]
+        self.ledger.charge(step, f"top {count} of cells, Gumbel noise", cost)
+        found = candidates[self._noise.top(scores, count, self._selection_scale(count, cost))]
+        owners = np.searchsorted(starts, found, side="right") - 1
+        return [
+            Cell(names[owner], int(cell - starts[owner]))
+            for owner, cell in zip(owners, found, strict=True)
+        ]
+
+    def measure_cells(
+        self, cells: Sequence[Cell], cost: float, *, step: str = "measure"
+    ) -> list[Measurement]:
+        """Each cell's count with its own exact discrete noise, the cost split evenly.
+
+        A cell's count changes by at most 1 under either relation. Raises InvalidInput for a wrong
+        cell or cost, BudgetExceeded if cost is not available.
+        """
+        if not cells:
+            raise InvalidInput("cells is empty; give at least one cell to measure")
+        for cell in cells:
+            size = self.domain.size(self.domain.clique(cell.clique))
+            if not 0 <= cell.index < size:
+                raise InvalidInput(f"cell {cell.index} of {cell.clique!r} must be in 0..{size - 1}")
+        counts = self._marginals([cell.clique for cell in cells])  # may refuse: before the charge
+        exact = np.array([counts[cell.clique].flat[cell.index] for cell in cells], dtype=np.int64)
+        noisy, stddev = self._noisy(step, exact, len(cells), math.sqrt(len(cells)), cost)
+        return [
+            Measurement(cell.clique, [value], stddev, self._selector(cell))
+            for cell, value in zip(cells, noisy, strict=True)
+        ]
+
+    def choose_predicates(
+        self,
+        predicates: Predicates,
+        estimates: ArrayLike,
+        cost: float,
+        *,
+        count: int,
+        exclude: Collection[int] = (),
+        step: str = "select",
+    ) -> list[int]:
+        """`count` predicates that the estimates answer badly: noisy top-k with Gumbel noise.
+
+        As `choose_cells`, at the same price; for records in memory. Raises InvalidInput
+        for wrong arguments, BudgetExceeded if cost is not available.
+        """
+        table = np.asarray(estimates, dtype=np.float64)
+        if table.shape != (len(predicates),) or not np.isfinite(table).all():
+            raise InvalidInput(f"estimates must be {len(predicates)} finite numbers")
+        left = np.setdiff1d(np.arange(len(predicates)), list(exclude))
+        if isinstance(count, bool) or not 1 <= count <= len(left):
+            raise InvalidInput(f"count must be at least 1 and at most {len(left)}, got {count!r}")
+        scores = np.abs(self._predicate_counts(predicates) - table)[left]
+        self.ledger.charge(step, f"top {count} of predicates, Gumbel noise", cost)
+        found = self._noise.top(scores, count, self._selection_scale(count, cost))
+        return [int(left[i]) for i in found]
+
+    def measure_predicates(
+        self, predicates: Predicates, cost: float, *, step: str = "measure"
+    ) -> tuple[NDArray[np.float64], float]:
+        """Each predicate's count with its own exact discrete noise, and the noise's stddev.
+
+        The cost is split evenly. Raises as `choose_predicates`.
+        """
+        count = len(predicates)
+        exact = self._predicate_counts(predicates)  # may refuse: before the charge
+        noisy, stddev = self._noisy(step, exact, count, math.sqrt(count), cost)
+        return noisy.astype(np.float64), stddev
+
+    def _predicate_counts(self, predicates: Predicates) -> NDArray[np.int64]:
+        if not isinstance(self._data, Dataset):
+            raise InvalidInput("predicates are counted on records in memory, not in an engine")
+        if predicates.domain != self.domain:
+            raise InvalidInput("the predicates are over another domain than the data")
+        return predicates.counts(self._data)
+
+    def draw_signed(
+        self,
+        cliques: Sequence[Clique],
+        estimates: Mapping[Clique, ArrayLike],
+        cost: float,
+        *,
+        count: int = 1,
+        step: str = "draw",
+    ) -> list[tuple[Cell, int]]:
+        """`count` signed single queries, drawn with replacement by the exponential mechanism.
+
+        The score of (cell, sign) is sign * (count in the data - estimate), which changes by at most
+        1 under either relation. At scale b a draw has probability proportional to exp(score / b),
+        and all cost rho = count / (2 b^2) in zCDP, epsilon = 2 count / b.
+
+        Raises InvalidInput for wrong arguments, BudgetExceeded if cost is not available.
+        """
+        names = [self.domain.clique(clique, "candidate") for clique in cliques]
+        if not names or isinstance(count, bool) or count < 1:
+            raise InvalidInput(f"give cliques, and a count of 1 or more; got {count!r}")
+        tables = [self._estimate(clique, estimates).reshape(-1) for clique in names]
+        starts = np.cumsum([0, *(table.size for table in tables)])
+        counts = self._marginals(names)  # may refuse: before the charge
+        exact = np.concatenate([counts[clique].reshape(-1) for clique in names])
+        scores = exact - np.concatenate(tables)
+        both = np.concatenate([scores, -scores])
+        self.ledger.charge(step, f"{count} x exponential mechanism", cost)
+        found = self._noise.draws(both, count, self._selection_scale(count, cost))
+        drawn = []
+        for place in found:
+            sign, cell = (1, place) if place < starts[-1] else (-1, place - int(starts[-1]))
+            owner = int(np.searchsorted(starts, cell, side="right")) - 1
+            drawn.append((Cell(names[owner], int(cell - starts[owner])), sign))
+        return drawn
+
+    def choose_public(
+        self,
+        shares: Sequence[Mapping[Clique, ArrayLike]],
+        cost: float,
+        *,
+        step: str = "select public data",
+    ) -> int:
+        """Which of several public distributions is nearest, by the exponential mechanism.
+
+        Each is given by its marginals as shares. The score is minus the largest error of a single
+        cell, |count - rows * share|, which changes by at most 1 under either relation.
+
+        Raises InvalidInput for wrong arguments, BudgetExceeded if cost is not available.
+        """
+        if not shares or not shares[0]:
+            raise InvalidInput("shares is empty; give the marginals of at least one distribution")
+        tables = [{c: self._estimate(c, known) for c in known} for known in shares]
+        for known in tables:
+            if set(known) != set(tables[0]):
+                raise InvalidInput("shares must hold the same cliques for every distribution")
+            # Where rows are private, one more changes rows * share by the share: at most 1.
+            if any(table.min() < 0 or table.max() > 1 for table in known.values()):
+                raise InvalidInput("shares must be in 0..1; divide counts by their total")
+        counts = self._marginals(list(shares[0]))  # may refuse: before the charge
+        rows = len(self._data)
+        scores = [
+            -max(float(np.abs(counts[c] - rows * table).max()) for c, table in known.items())
+            for known in tables
+        ]
+        return self._exponential(step, np.array(scores), 1.0, cost)
+
+    def mixture_error(
+        self,
+        public: Dataset,
+        cliques: Sequence[Clique],
+        cost: float,
+        *,
+        step: str = "best mixture error",
+    ) -> float:
+        """How well any weights of the public records could answer the cliques, noisily, in counts.
+
+        min over weights of max over cells |count - rows * share|, a linear program; it changes by
+        at most 1 between neighbours (Liu et al. 2021, Lemma A.8), as rows * share does. The noise
+        is on thousandths of a count, with two of them added to the sensitivity for the solver.
+
+        Raises InvalidInput for wrong arguments, BudgetExceeded if cost is not available.
+        """
+        names = [self.domain.clique(clique) for clique in cliques]
+        if not names or public.domain != self.domain:
+            raise InvalidInput("give at least one clique, and public data over the same domain")
+        counts = self._marginals(names)  # may refuse: before the charge
+        least = least_largest_error(public, counts, len(self._data))
+        fine = np.array([round(1000 * least)], dtype=np.int64)
+        noisy, _ = self._noisy(step, fine, 1002, 1002, cost)
+        return float(noisy[0]) / 1000
+
+    def discover(
+        self, values: Sequence[str], cost: float, delta: float, *, step: str = "discover"
+    ) -> list[str]:
+        """The frequent ones of a column's values, which nobody listed in advance.
+
+        `values` has one text a row of the same records. Each distinct one's count gets discrete
+        Gaussian noise at this cost, and those above a threshold are given, the most frequent
+        first. A value of a single row passes with probability at most `delta` (half of it where a
+        neighbour can hold another new value): (rho, delta)-approximate zCDP.
+
+        Raises InvalidInput for a pure budget, or a delta above what the budget reserves;
+        BudgetExceeded if cost is not available.
+        """
+        budget = self.ledger.budget
+        if not 0 < delta <= budget.reserved * (1 + 1e-9):
+            raise InvalidInput(
+                f"the discovery of values needs a delta above 0 of what the budget reserves "
+                f"({budget.reserved:g}), got {delta!r}; a pure budget has none: list the values"
+            )
+        self.ledger.charge(step, "discrete Gaussian, threshold", cost)
+        texts, counts = np.unique(np.asarray(values, dtype=str), return_counts=True)
+        scale = self.neighbours.l2 / math.sqrt(2 * cost)
+        noisy = self._noise.gaussian(counts.astype(np.int64), scale)
+        share = delta / 2 if self.neighbours.rows_public else delta
+        # Discrete Gaussian tails are below the continuous one a step earlier.
+        threshold = 2 + scale * NormalDist().inv_cdf(1 - share)
+        order = np.argsort(-noisy, kind="stable")
+        return [str(texts[i]) for i in order if noisy[i] > threshold]
+
+    def _noisy(
+        self, step: str, exact: NDArray[np.int64], l1: float, l2: float, cost: float
+    ) -> tuple[NDArray[np.int64], float]:
+        """Charge, then the values with discrete noise for these sensitivities, and its stddev."""
+        pure = self.ledger.budget.pure
+        self.ledger.charge(step, "discrete Laplace" if pure else "discrete Gaussian", cost)
+        if pure:
+            scale = l1 / cost
+            return self._noise.laplace(exact, scale), scale * math.sqrt(2)
+        scale = l2 / math.sqrt(2 * cost)
+        return self._noise.gaussian(exact, scale), scale
+
+    def _exponential(
+        self, step: str, scores: NDArray[np.float64], sensitivity: float, cost: float
+    ) -> int:
+        """Charge, then a place by the exponential mechanism."""
+        self.ledger.charge(step, "exponential mechanism", cost)
+        epsilon = cost if self.ledger.budget.pure else math.sqrt(8 * cost)
+        return self._noise.softmax(scores, 2 * sensitivity / epsilon)
+
+    def _selection_scale(self, count: int, cost: float) -> float:
+        """The scale of Gumbel noise at which `count` selections of sensitivity 1 cost this much."""
+        if self.ledger.budget.pure:
+            return 2 * count / cost
+        return math.sqrt(count / (2 * cost))
+
+    def _selector(self, cell: Cell) -> csr_array:
+        """The 1 x n matrix that picks the cell from its marginal."""
+        from scipy.sparse import csr_array
+
+        return csr_array(([1.0], ([0], [cell.index])), (1, self.domain.size(cell.clique)))
+
+    def _estimate(
+        self, clique: Clique, estimates: Mapping[Clique, ArrayLike]
+    ) -> NDArray[np.float64]:
+        if clique not in estimates:
+            raise InvalidInput(f"estimates has no table for the candidate {clique!r}")
+        table = np.asarray(estimates[clique], dtype=np.float64)
+        if table.shape != self.domain.shape(clique):
+            raise InvalidInput(
+                f"the estimate of {clique!r} has shape {table.shape}; "
+                f"the marginal's is {self.domain.shape(clique)}"
+            )
+        if not np.isfinite(table).all():
+            raise InvalidInput(f"the estimate of {clique!r} has values that are not finite")
+        return table
+
+    def _marginals(self, cliques: Sequence[Clique]) -> dict[Clique, NDArray[np.int64]]:
+        # Candidates come back every round: each marginal is counted once.
+        missing = [clique for clique in cliques if clique not in self._counts]
+        if missing:
+            self._counts.update(self._data.marginals(missing))
+        return {clique: self._counts[clique] for clique in cliques}
+
+    def __repr__(self) -> str:
+        budget = self.ledger.budget
+        return (
+            f"<Curator: {len(self.domain)} attributes, {self.neighbours.name}, "
+            f"{budget.unit} {self.remaining:.4g} of {budget.total:.4g} remaining>"
+        )
+
+
+def _named(clique: Clique) -> str:
+    return " x ".join(clique) if clique else "total"
+
+
+def _numbers(
+    name: str, values: Sequence[float] | None, default: float, length: int
+) -> NDArray[np.float64]:
+    if values is None:
+        return np.full(length, default)
+    array = np.asarray(values, dtype=np.float64)
+    if array.shape != (length,):
+        raise InvalidInput(f"{name} must be {length} numbers, one a candidate; got {array.shape}")
+    if not np.isfinite(array).all():
+        raise InvalidInput(f"{name} must be finite")
+    return array

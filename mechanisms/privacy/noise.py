@@ -1,0 +1,163 @@
+"""Where randomness that protects privacy comes from: exact samplers, or a seeded stand-in.
+
+`ExactNoise` calls OpenDP, whose samplers work in exact arithmetic on cryptographic random bits:
+floating-point noise breaks the guarantee in principle (Mironov 2012). `SeededNoise` follows the
+same laws with numpy, reproducibly, for tests and simulations; what it touches is not private.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from mechanisms.privacy.exact_selection import exact_draws
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["ExactNoise", "Noise", "SeededNoise"]
+
+
+class Noise(Protocol):
+    """The draws that a Curator needs."""
+
+    secure: bool
+
+    def gaussian(self, counts: NDArray[np.int64], scale: float) -> NDArray[np.int64]:
+        """`counts` plus discrete Gaussian noise: mass proportional to exp(-x^2/(2 scale^2))."""
+        ...
+
+    def laplace(self, counts: NDArray[np.int64], scale: float) -> NDArray[np.int64]:
+        """`counts` plus discrete Laplace noise: mass proportional to exp(-|x|/scale)."""
+        ...
+
+    def softmax(self, scores: NDArray[np.float64], scale: float) -> int:
+        """An index with probability proportional to exp(score/scale): the exponential mechanism."""
+        ...
+
+    def flip(self, scores: NDArray[np.float64], scale: float) -> int:
+        """Permute-and-flip: candidates in random order, each kept with probability
+        exp((score - best)/scale), until one is; the same law as the largest of the scores plus
+        exponential noise.
+        """
+        ...
+
+    def top(self, scores: NDArray[np.float64], count: int, scale: float) -> list[int]:
+        """The `count` largest of the scores plus Gumbel noise: `softmax` again and again without
+        replacement, in one pass.
+        """
+        ...
+
+    def draws(self, scores: NDArray[np.float64], count: int, scale: float) -> list[int]:
+        """`softmax` again and again, with replacement."""
+        ...
+
+
+class ExactNoise:
+    """OpenDP's samplers, and `exact_draws` for many draws from the same scores."""
+
+    secure = True
+
+    def __init__(self) -> None:
+        import opendp.prelude as dp
+
+        dp.enable_features("contrib")
+        self._dp: Any = dp
+
+    def gaussian(self, counts: NDArray[np.int64], scale: float) -> NDArray[np.int64]:
+        """See Noise.gaussian."""
+        dp = self._dp
+        space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l2_distance(T=float)
+        return self._noisy(dp.m.make_gaussian(*space, scale=scale), counts)
+
+    def laplace(self, counts: NDArray[np.int64], scale: float) -> NDArray[np.int64]:
+        """See Noise.laplace."""
+        dp = self._dp
+        space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l1_distance(T="i64")
+        return self._noisy(dp.m.make_laplace(*space, scale=scale), counts)
+
+    def softmax(self, scores: NDArray[np.float64], scale: float) -> int:
+        """See Noise.softmax."""
+        dp = self._dp
+        space = dp.vector_domain(dp.atom_domain(T=float, nan=False)), dp.linf_distance(T=float)
+        # Under zCDP OpenDP's noisy max adds Gumbel noise, which is the exponential mechanism;
+        # under pure DP it adds exponential noise, which is permute-and-flip: another law,
+        # another price in zCDP.
+        choose = dp.m.make_noisy_max(*space, dp.zero_concentrated_divergence(), scale=scale)
+        return int(choose(scores.tolist()))
+
+    def flip(self, scores: NDArray[np.float64], scale: float) -> int:
+        """See Noise.flip."""
+        dp = self._dp
+        space = dp.vector_domain(dp.atom_domain(T=float, nan=False)), dp.linf_distance(T=float)
+        choose = dp.m.make_noisy_max(*space, dp.max_divergence(), scale=scale)
+        return int(choose(scores.tolist()))
+
+    def top(self, scores: NDArray[np.float64], count: int, scale: float) -> list[int]:
+        """See Noise.top."""
+        dp = self._dp
+        space = dp.vector_domain(dp.atom_domain(T=float, nan=False)), dp.linf_distance(T=float)
+        zcdp = dp.zero_concentrated_divergence()
+        choose = dp.m.make_noisy_top_k(*space, zcdp, k=count, scale=scale)
+        return [int(index) for index in choose(np.ascontiguousarray(scores))]
+
+    def draws(self, scores: NDArray[np.float64], count: int, scale: float) -> list[int]:
+        """See Noise.draws."""
+        return exact_draws(scores, count, scale)
+
+    @staticmethod
+    def _noisy(measurement: Any, counts: NDArray[np.int64]) -> NDArray[np.int64]:
+        flat = np.ascontiguousarray(counts, dtype=np.int64).reshape(-1)
+        return np.array(measurement(flat), dtype=np.int64).reshape(counts.shape)
+
+
+class SeededNoise:
+    """The same laws from a numpy generator: reproducible, fast, and not private."""
+
+    secure = False
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self._rng = rng
+
+    def gaussian(self, counts: NDArray[np.int64], scale: float) -> NDArray[np.int64]:
+        """See Noise.gaussian; by rejection from the discrete Laplace (Canonne et al., Alg. 3)."""
+        t = math.floor(scale) + 1.0
+        noise = np.empty(counts.size, dtype=np.int64)
+        todo = np.arange(counts.size)
+        while todo.size:
+            proposed = self._discrete_laplace(todo.size, t)
+            excess = np.abs(proposed) - scale**2 / t
+            accepted = self._rng.random(todo.size) < np.exp(-(excess**2) / (2 * scale**2))
+            noise[todo[accepted]] = proposed[accepted]
+            todo = todo[~accepted]
+        return counts + noise.reshape(counts.shape)
+
+    def laplace(self, counts: NDArray[np.int64], scale: float) -> NDArray[np.int64]:
+        """See Noise.laplace."""
+        return counts + self._discrete_laplace(counts.size, scale).reshape(counts.shape)
+
+    def softmax(self, scores: NDArray[np.float64], scale: float) -> int:
+        """See Noise.softmax."""
+        return int(np.argmax(scores / scale + self._rng.gumbel(size=scores.size)))
+
+    def flip(self, scores: NDArray[np.float64], scale: float) -> int:
+        """See Noise.flip."""
+        return int(np.argmax(scores / scale + self._rng.exponential(size=scores.size)))
+
+    def top(self, scores: NDArray[np.float64], count: int, scale: float) -> list[int]:
+        """See Noise.top."""
+        noisy = scores / scale + self._rng.gumbel(size=scores.size)
+        return [int(index) for index in np.argsort(-noisy)[:count]]
+
+    def draws(self, scores: NDArray[np.float64], count: int, scale: float) -> list[int]:
+        """See Noise.draws; by inversion."""
+        reached = np.cumsum(np.exp((scores - scores.max()) / scale))
+        at = np.searchsorted(reached, self._rng.random(count) * reached[-1], side="right")
+        return [int(index) for index in np.minimum(at, len(scores) - 1)]
+
+    def _discrete_laplace(self, size: int, scale: float) -> NDArray[np.int64]:
+        # The difference of two geometric variables.
+        p = -math.expm1(-1 / scale)
+        return self._rng.geometric(p, size) - self._rng.geometric(p, size)

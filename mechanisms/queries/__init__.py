@@ -1,0 +1,1 @@
+"""Questions about records: cells of marginals and predicates. Nothing here is private."""

@@ -1,0 +1,210 @@
+"""A release whose codes have meanings: frames, labelled tables with error bars, questions."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mechanisms.release.record import Release
+from pgmkit.errors import InvalidInput
+from pgmkit.model import GraphicalModel
+from pgmkit.tables.constraints import Condition, codes_of
+from pgmkit.tables.frames import FrameForm, decode
+from pgmkit.tables.questions import Reply, ask, conditions
+from pgmkit.tables.schema import Schema
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from mechanisms.privacy.budget import Ledger
+    from pgmkit.dataset import Dataset
+    from pgmkit.uncertainty import Replication, Uncertainty
+
+__all__ = ["TableRelease"]
+
+
+@dataclass(frozen=True, repr=False)
+class TableRelease:
+    """A Release with the schema of its columns.
+
+    `form`: the kind of frame that `sample` gives, that of the data by default; None for pyarrow.
+    `reason`: why this mechanism was run. Everything is safe to publish when `secure` is True.
+    """
+
+    release: Release
+    schema: Schema
+    form: FrameForm | None = None
+    reason: str = ""
+    _bars: dict[tuple[int, Any], Uncertainty] = field(default_factory=dict, compare=False)
+
+    @property
+    def model(self) -> Any:
+        """What answers: counts over codes."""
+        return self.release.model
+
+    @property
+    def mechanism(self) -> str:
+        """The mechanism's name."""
+        return self.release.mechanism
+
+    @property
+    def measurements(self) -> tuple[Any, ...]:
+        """The noisy values behind the model."""
+        return self.release.measurements
+
+    @property
+    def ledger(self) -> Ledger:
+        """Every charge."""
+        return self.release.ledger
+
+    @property
+    def settings(self) -> object:
+        """The mechanism's settings."""
+        return self.release.settings
+
+    @property
+    def secure(self) -> bool:
+        """False when a seed made the noise reproducible: such a release protects nobody."""
+        return self.release.secure
+
+    @property
+    def fit(self) -> str:
+        """How close a graphical model came to the best fit of the noisy tables; else empty."""
+        return self.release.fit
+
+    @property
+    def certified(self) -> bool:
+        """False when the search for the model ended short of its tolerance; `fit` says how far."""
+        return self.release.certified
+
+    def codes(
+        self,
+        n: int | None = None,
+        *,
+        given: Mapping[str, Condition] | str | None = None,
+        seed: int | np.random.Generator | None = None,
+    ) -> Dataset:
+        """Synthetic records as codes; as many as the model's total by default.
+
+        `given`: conditions that all of them meet, such as {"sex": "F", "age": "30..44"} or
+        "sex = F, age < 45": drawn from the conditional model, nothing is thrown away. Raises
+        InvalidInput for conditions that the model gives no records, or a model that cannot be
+        conditioned.
+        """
+        rng = np.random.default_rng(seed)
+        if not given:
+            return self.release.sample(n, seed=rng)
+        condition = getattr(self.model, "given", None)
+        if condition is None:
+            raise InvalidInput(
+                f"the model of {self.mechanism} cannot be conditioned; use a mechanism that models "
+                "records, such as aim or mixture"
+            )
+        evidence = {n: np.flatnonzero(m).tolist() for n, m in self._allowed(given).items()}
+        narrowed = condition(evidence)
+        return narrowed.sample(max(1, round(narrowed.total)) if n is None else n, rng)
+
+    def _allowed(self, given: Mapping[str, Condition] | str) -> dict[str, NDArray[np.bool_]]:
+        if isinstance(given, str):
+            return conditions(self.schema, given)
+        for name in given:
+            if name not in self.schema.columns:
+                raise InvalidInput(
+                    f"there is no column {name!r}; columns are {', '.join(self.schema.columns)}"
+                )
+        return {name: codes_of(name, self.schema.columns[name], c) for name, c in given.items()}
+
+    def sample(
+        self,
+        n: int | None = None,
+        *,
+        given: Mapping[str, Condition] | str | None = None,
+        seed: int | np.random.Generator | None = None,
+    ) -> Any:
+        """Synthetic records as a data frame of the same kind as the data; see `codes`."""
+        rng = np.random.default_rng(seed)
+        form = self.form or _plain_form(self.schema)
+        return decode(self.codes(n, given=given, seed=rng), self.schema, rng, form)
+
+    def bars(
+        self,
+        replicates: int = 100,
+        seed: int | None = None,
+        progress: bool | Callable[[Replication], None] | None = None,
+    ) -> Uncertainty:
+        """Error bars of the model's answers; see `pgmkit.uncertainty`.
+
+        The first question that needs them takes some seconds of re-estimation, further ones none.
+
+        Raises InvalidInput for a model that is not graphical.
+        """
+        from pgmkit.uncertainty import error_bars
+
+        if not isinstance(self.model, GraphicalModel):
+            raise InvalidInput(
+                f"there are no error bars for the model of {self.mechanism}; use a mechanism with "
+                "a graphical model: aim, mst or mwem+pgm"
+            )
+        key = (replicates, seed)
+        if key not in self._bars:
+            self._bars[key] = error_bars(
+                self.model, self.measurements, replicates=replicates, seed=seed, progress=progress
+            )
+        return self._bars[key]
+
+    def table(self, *columns: str, level: float = 0.95, replicates: int = 100) -> Reply:
+        """The marginal over these columns: labels, count, share, standard error and interval.
+
+        Tables that were measured are there at once; the first other one takes some seconds of
+        re-estimation. A model that is not graphical gives counts without error bars.
+        """
+        graphical = isinstance(self.model, GraphicalModel)
+        bars = self.bars(replicates, seed=0) if graphical else None
+        text = ", ".join(f'"{name}"' for name in columns) or "count"
+        return ask(self.model, self.schema, text, bars=bars, level=level)
+
+    def ask(
+        self,
+        question: str,
+        *,
+        error_bars: bool = False,
+        level: float = 0.95,
+        progress: bool = False,
+    ) -> Reply:
+        """The reply to a question such as "income | age in 30..44, sex = F".
+
+        `pgmkit.tables.questions` has the grammar.
+
+        `progress`: a bar on a terminal while error bars are estimated.
+        """
+        bars = self.bars(seed=0, progress=progress) if error_bars else None
+        return ask(self.model, self.schema, question, bars=bars, level=level)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write everything to one file, whole or not at all."""
+        replace(self.release, schema=self.schema.to_dict()).save(path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> TableRelease:
+        """Read a file that `save` wrote; InvalidInput for one without a schema."""
+        release = Release.load(path)
+        if release.schema is None:
+            raise InvalidInput(
+                f"{os.fspath(path)!r} holds a release without a schema; load it with Release.load"
+            )
+        return cls(release, Schema.from_dict(release.schema))
+
+    def __repr__(self) -> str:
+        return repr(self.release).replace("<Release", "<TableRelease")
+
+
+def _plain_form(schema: Schema) -> FrameForm:
+    """A pyarrow table, types as they come."""
+    import narwhals as nw
+
+    kinds = {name: nw.Unknown() for name in schema.columns}
+    return FrameForm(kinds, nw.Implementation.PYARROW, lazy=False)

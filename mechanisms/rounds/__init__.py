@@ -1,0 +1,1 @@
+"""The one loop of the adaptive mechanisms, and how its rounds select and measure."""

@@ -1,0 +1,186 @@
+"""What a run would do, without touching data: a dry run on made-up records.
+
+The mechanism itself runs on made-up records in which every column depends on every other, with
+reproducible noise, so that the split of the budget, the noise and the time are those of the real
+code. What adapts to the data (which
+marginals are selected, and where the model's size depends on that) will differ.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mechanisms.dispatch import run_on
+from mechanisms.privacy.budget import Budget
+from mechanisms.privacy.curator import Curator
+from mechanisms.registry import configure
+from mechanisms.workload import Workload, WorkloadLike
+from pgmkit.dataset import Dataset
+from pgmkit.domain import Domain
+from pgmkit.errors import InvalidInput
+from pgmkit.model import GraphicalModel
+
+__all__ = ["Plan", "PlannedStep", "plan"]
+
+_CLASSES, _UNEVEN = 8, 0.5
+_MOST_ROWS = 100_000
+"""Counting is a small part of a run: more made-up records would show nothing more."""
+
+
+@dataclass(frozen=True)
+class PlannedStep:
+    """Charges of one kind: how many, and their part of the budget."""
+
+    step: str
+    mechanism: str
+    times: int
+    share: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The split of the budget, the noise, the model's size and the time of a dry run.
+
+    `noise`: standard deviation, in counts, of the least noisy measured cells. `model_mb`: of the
+    junction tree of the dry run's model, None where the model is not graphical.
+    """
+
+    mechanism: str
+    unit: str
+    total: float
+    steps: tuple[PlannedStep, ...]
+    measurements: int
+    noise: float
+    model_mb: float | None
+    seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "mechanism": self.mechanism,
+            self.unit: self.total,
+            "steps": [vars(step) for step in self.steps],
+            "measurements": self.measurements,
+            "noise": self.noise,
+            "model_mb": self.model_mb,
+            "seconds": self.seconds,
+        }
+
+    def __str__(self) -> str:
+        width = max(len(step.step) for step in self.steps)
+        lines = [f"{self.mechanism}: {self.unit} = {self.total:.4g} in all"]
+        lines += [
+            f"  {step.step:<{width}}  {step.times:>5} x  {step.share:>6.1%}  {step.mechanism}"
+            for step in self.steps
+        ]
+        size = "" if self.model_mb is None else f", model {self.model_mb:.3g} MB"
+        lines.append(
+            f"{self.measurements} noisy tables, noise {self.noise:.3g} counts a cell at best"
+            f"{size}, about {self.seconds:.1f} s (a dry run on made-up records)"
+        )
+        return "\n".join(lines)
+
+
+def plan(
+    mechanism: str,
+    workload: WorkloadLike,
+    epsilon: float,
+    delta: float = 0.0,
+    *,
+    neighbours: str,
+    rows: int,
+    settings: Mapping[str, Any] | None = None,
+    domain: Domain | None = None,
+) -> Plan:
+    """Run the mechanism dry: on `rows` `made_up` records (at most 100,000), never on data.
+
+    `domain`: of the records; needed where `workload` is cliques, as a Workload has its own.
+
+    Raises InvalidInput as a real run would before it spends anything; also for mechanisms that need
+    public records, and for cliques without a domain.
+
+    >>> from mechanisms.workload import k_way
+    >>> from pgmkit import Domain
+    >>> found = plan("mst", k_way(Domain({"a": 2, "b": 3}), 2), 1.0, 1e-6,
+    ...              neighbours="add/remove", rows=100)
+    >>> [(step.step, step.times) for step in found.steps]
+    [('first: measure', 2), ('edge: select', 1), ('tree: measure', 1)]
+    """
+    entry, chosen = configure(mechanism, **dict(settings or {}))
+    if entry.public:
+        raise InvalidInput(f"{mechanism} depends on public records; it cannot be planned without")
+    if domain is None:
+        domain = _own_domain(workload)
+    wanted = Workload.over(domain, workload)
+    rng = np.random.default_rng(0)
+    count = min(rows, _MOST_ROWS)
+    curator = Curator(
+        made_up(domain, count, rng),
+        Budget(epsilon, delta),
+        neighbours=neighbours,
+        seed=rng,
+    )
+    started = time.perf_counter()
+    release = run_on(curator, entry, chosen, wanted)
+    seconds = time.perf_counter() - started
+    budget = curator.ledger.budget
+    graphical = isinstance(release.model, GraphicalModel)
+    return Plan(
+        mechanism,
+        budget.unit,
+        budget.total,
+        _steps(curator),
+        len(release.measurements),
+        min((m.stddev for m in release.measurements), default=0.0),
+        release.model.tree.bytes(8) / 2**20 if graphical else None,  # type: ignore[attr-defined]
+        seconds,
+    )
+
+
+def _own_domain(workload: WorkloadLike) -> Domain:
+    if isinstance(workload, Workload):
+        return workload.domain
+    raise InvalidInput(
+        f"domain is missing: the workload is cliques ({type(workload).__name__}), which do not say "
+        "how many values each attribute has; pass domain=, or a Workload"
+    )
+
+
+def made_up(domain: Domain, rows: int, rng: np.random.Generator) -> Dataset:
+    """Records of a few latent classes, each with its own uneven distribution of every column.
+
+    >>> from pgmkit.domain import Domain
+    >>> len(made_up(Domain({"a": 2, "b": 3}), 50, np.random.default_rng(0)))
+    50
+    """
+    classes = rng.integers(0, _CLASSES, rows)
+    columns = {}
+    for name, size in domain.sizes.items():
+        reached = np.cumsum(rng.dirichlet(np.full(size, _UNEVEN), _CLASSES), axis=1)
+        drawn = np.zeros(rows, dtype=np.int64)
+        level = rng.random(rows)
+        for code in range(size - 1):
+            drawn += level >= reached[classes, code]
+        columns[name] = drawn
+    return Dataset(domain, columns)
+
+
+def _steps(curator: Curator) -> tuple[PlannedStep, ...]:
+    """Charges grouped by step, without round numbers and the names of what was picked."""
+    groups: dict[tuple[str, str], list[float]] = {}
+    known = "|".join(map(re.escape, sorted(curator.domain, key=len, reverse=True)))
+    for entry in curator.ledger.entries:
+        step = re.sub(rf"\b(?:(?:{known})(?: x )?)+$", "", entry.step)
+        step = re.sub(r"\s*\b\d+\b(?=:|$)", "", step.strip()).strip()
+        groups.setdefault((step, entry.mechanism), []).append(entry.cost)
+    whole = curator.ledger.budget.total
+    return tuple(
+        PlannedStep(step, law, len(costs), sum(costs) / whole)
+        for (step, law), costs in groups.items()
+    )

@@ -1,0 +1,69 @@
+from . import losses, queries
+from .dataset import Dataset
+from .domain import Domain
+from .errors import (
+    InvalidInput,
+    ModelTooLarge,
+    NotCertified,
+    NumericalFailure,
+    PgmkitError,
+    TotalUndetermined,
+)
+from .estimation import estimate
+from .factor import Factor
+from .kronecker import Kronecker
+from .measurement import Measurement
+from .model import GraphicalModel
+from .queries import FactoredQuery
+from .structural_zeros import Zeros
+from .tables.bins import Integer, Numeric
+from .tables.columns import Boolean, Categorical, Column, OpenCategorical
+from .tables.constraints import Constraint, Determines, Forbid, Require
+from .tables.dates import Date, DateTime
+from .tables.files import encode_file, write_file
+from .tables.schema import Schema
+from .tables.schema_file import FileFormat
+from .total import TotalEstimate, estimate_total
+from .uncertainty import Interval, Uncertainty, error_bars
+
+__version__: str
+__all__ = [
+    "Boolean",
+    "Categorical",
+    "Column",
+    "Constraint",
+    "Dataset",
+    "Date",
+    "DateTime",
+    "Determines",
+    "Domain",
+    "Factor",
+    "FactoredQuery",
+    "FileFormat",
+    "Forbid",
+    "GraphicalModel",
+    "Integer",
+    "Interval",
+    "InvalidInput",
+    "Kronecker",
+    "Measurement",
+    "ModelTooLarge",
+    "NotCertified",
+    "Numeric",
+    "NumericalFailure",
+    "OpenCategorical",
+    "PgmkitError",
+    "Require",
+    "Schema",
+    "TotalEstimate",
+    "TotalUndetermined",
+    "Uncertainty",
+    "Zeros",
+    "encode_file",
+    "error_bars",
+    "estimate",
+    "estimate_total",
+    "losses",
+    "queries",
+    "write_file",
+]

@@ -1,0 +1,1 @@
+"""Tables as people have them: columns, bins, files, frames, and questions about them."""

@@ -1,0 +1,54 @@
+"""The column types by name, and columns from the plain values of a schema file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from pgmkit.errors import InvalidInput
+from pgmkit.tables.bins import Integer, Numeric
+from pgmkit.tables.columns import Boolean, Categorical, Column, OpenCategorical
+from pgmkit.tables.dates import Date, DateTime
+
+__all__ = ["column_from_dict", "column_types"]
+
+
+def column_types() -> dict[str, type[Column]]:
+    """The column types by the name that schema files use."""
+    known: list[type[Column]] = [
+        *(Categorical, OpenCategorical, Boolean, Integer, Numeric, Date, DateTime)
+    ]
+    return {each.type: each for each in known}
+
+
+def column_from_dict(stored: Mapping[str, Any]) -> Column:
+    """The column that `to_dict` stored; InvalidInput for an unknown type or field.
+
+    >>> column_from_dict({"type": "integer", "low": 0, "high": 3})
+    Integer(missing=None, low=0, high=3, bins=None, edges=None, outside='error')
+    """
+    types = column_types()
+    given = dict(stored)
+    kind = given.pop("type", None)
+    if kind not in types:
+        raise InvalidInput(f"type {kind!r} is unknown; types are {', '.join(types)}")
+    missing = given.pop("missing", None)
+    if isinstance(missing, bool):
+        missing = () if missing else None
+    allowed = {each.name for each in fields(types[kind])} - {"missing"}
+    for name in given:
+        if name not in allowed:
+            raise InvalidInput(
+                f"a {kind} column has no field {name!r}; it has missing, "
+                f"{', '.join(sorted(allowed))}"
+            )
+    for name, value in given.items():
+        if isinstance(value, list):
+            given[name] = tuple(value)
+    try:
+        return types[kind](**given, missing=missing)
+    except TypeError as error:
+        raise InvalidInput(
+            f"a {kind} column cannot be made from {dict(stored)!r}: {error}"
+        ) from None

@@ -1,0 +1,255 @@
+"""The schema: what each column of a table may hold, and which combinations cannot occur."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pgmkit.dataset import Counts, Dataset
+from pgmkit.domain import Domain
+from pgmkit.errors import InvalidInput
+from pgmkit.tables.bins import Integer, Numeric
+from pgmkit.tables.columns import Boolean, Categorical, Column, OpenCategorical
+from pgmkit.tables.constraints import (
+    Constraint,
+    Determines,
+    Forbid,
+    Require,
+    constraint_from_dict,
+)
+from pgmkit.tables.dates import Date, DateTime
+from pgmkit.tables.kinds import column_from_dict
+from pgmkit.tables.schema_file import FileFormat
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pgmkit.structural_zeros import Zeros
+
+__all__ = [
+    "Boolean",
+    "Categorical",
+    "Column",
+    "Constraint",
+    "Date",
+    "DateTime",
+    "Determines",
+    "FileFormat",
+    "Forbid",
+    "Integer",
+    "Numeric",
+    "OpenCategorical",
+    "Require",
+    "Schema",
+]
+
+
+class Schema:
+    """Columns by name, in order, and constraints among them; public by assumption.
+
+    Raises InvalidInput for no columns, for what is no Column or Constraint, and for constraints
+    over unknown columns or values.
+
+    >>> schema = Schema({"age": Integer(0, 99, bins=10), "sex": Categorical(("F", "M"))})
+    >>> schema.domain
+    Domain({'age': 10, 'sex': 2})
+    >>> data = schema.encode({"age": np.array([7, 42]), "sex": np.array(["M", "F"])})
+    >>> data.columns["age"]
+    array([0, 4], dtype=uint8)
+    """
+
+    def __init__(
+        self,
+        columns: Mapping[str, Column],
+        constraints: Sequence[Constraint] = (),
+        *,
+        file: FileFormat | None = None,
+    ) -> None:
+        if not columns:
+            raise InvalidInput("the schema has no columns; describe at least one")
+        for name, column in columns.items():
+            if not isinstance(name, str) or not name:
+                raise InvalidInput(f"column names must be texts, got {name!r}")
+            if not isinstance(column, Column):
+                raise InvalidInput(
+                    f"column {name!r} must be a Column such as Categorical(...), "
+                    f"got {type(column).__name__}"
+                )
+        self.columns = dict(columns)
+        self.constraints = tuple(constraints)
+        self.file = file or FileFormat()
+        for constraint in self.constraints:
+            if not isinstance(constraint, Constraint):
+                raise InvalidInput(
+                    f"constraints must be Forbid, Require or Determines, got {constraint!r}"
+                )
+            for name in constraint.columns:
+                if name not in self.columns:
+                    raise InvalidInput(
+                        f"a constraint speaks of {name!r}, which is no column; columns are "
+                        f"{', '.join(self.columns)}"
+                    )
+        if not self.unresolved:
+            _ = self.zeros  # wrong values must fail here
+
+    @property
+    def unresolved(self) -> tuple[str, ...]:
+        """Columns whose codes are still to be found with a privacy budget."""
+        return tuple(name for name, column in self.columns.items() if not column.resolved)
+
+    def resolve(self, found: Mapping[str, Column]) -> Schema:
+        """The schema with concrete columns in place of unresolved ones."""
+        for name in found:
+            if name not in self.columns:
+                raise InvalidInput(f"{name!r} is no column of the schema")
+        return Schema({**self.columns, **found}, self.constraints, file=self.file)
+
+    def restricted(self, names: Iterable[str]) -> Schema:
+        """The schema of these columns, in its own order, with the constraints over them alone.
+
+        >>> schema = Schema({"age": Integer(0, 9), "sex": Categorical(("F", "M"))})
+        >>> schema.restricted(["sex", "shoe size"]).domain
+        Domain({'sex': 2})
+        """
+        wanted = set(names)
+        columns = {name: column for name, column in self.columns.items() if name in wanted}
+        kept = [each for each in self.constraints if wanted.issuperset(each.columns)]
+        return Schema(columns, kept, file=self.file)
+
+    @cached_property
+    def domain(self) -> Domain:
+        """The number of codes of each column."""
+        self._check_resolved()
+        return Domain({name: column.size for name, column in self.columns.items()})
+
+    @cached_property
+    def zeros(self) -> tuple[Zeros, ...]:
+        """The constraints as structural zeros."""
+        self._check_resolved()
+        return tuple(constraint.zeros(self.columns) for constraint in self.constraints)
+
+    def encode(self, columns: Mapping[str, NDArray[Any]]) -> Dataset:
+        """Columns of values as codes; every column of the schema, others are not looked at.
+
+        Raises InvalidInput for missing columns, for values outside the schema and for records that
+        break a constraint, with the number of such rows but no value of them.
+        """
+        self._check_resolved()
+        self.check_names(columns)
+        codes = {}
+        for name, column in self.columns.items():
+            codes[name] = column.encode(columns[name])
+            outside = int((codes[name] < 0).sum())
+            if outside:
+                raise outside_error(name, outside)
+        data = Dataset(self.domain, codes)
+        self.check_constraints(data)
+        return data
+
+    def check_constraints(self, data: Counts) -> None:
+        """Raises InvalidInput, with the number of rows, for records that break a constraint."""
+        for constraint, zeros in zip(self.constraints, self.zeros, strict=True):
+            impossible = data.marginals([zeros.clique])[zeros.clique][~zeros.allowed]
+            if impossible.any():
+                raise InvalidInput(
+                    f"{int(impossible.sum())} rows break the constraint {constraint!r}; correct "
+                    "the data or the constraint. This count is exact: do not publish it"
+                )
+
+    def decode(self, data: Dataset, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
+        """Values for the codes of a data set over the schema's domain, in the schema's order."""
+        if data.domain != self.domain:
+            raise InvalidInput("the data set is over another domain than the schema")
+        return {
+            name: column.decode(data.columns[name], rng) for name, column in self.columns.items()
+        }
+
+    def check_names(self, names: Mapping[str, Any] | Sequence[str]) -> None:
+        """Raises InvalidInput, listing them, if columns of the schema are not there."""
+        absent = [name for name in self.columns if name not in names]
+        if absent:
+            raise InvalidInput(
+                f"the data have no column {', '.join(map(repr, absent))}; they have "
+                f"{', '.join(map(repr, list(names)[:30]))}. Rename, or take it out of the schema"
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values that `from_dict` reads, as YAML and JSON files hold them."""
+        stored: dict[str, Any] = {
+            "columns": {name: column.to_dict() for name, column in self.columns.items()}
+        }
+        if self.constraints:
+            stored["constraints"] = [constraint.to_dict() for constraint in self.constraints]
+        if self.file != FileFormat():
+            stored["file"] = self.file.to_dict()
+        return stored
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> Schema:
+        """The schema that `to_dict` stored; InvalidInput names the column that is wrong.
+
+        Just {column: size} describes columns of codes 0 to size - 1.
+        """
+        if isinstance(stored, Mapping) and stored and "columns" not in stored:
+            sizes = Domain(dict(stored)).sizes
+            return cls({name: Integer(0, size - 1) for name, size in sizes.items()})
+        if not isinstance(stored, Mapping) or not isinstance(stored.get("columns"), Mapping):
+            raise InvalidInput("a schema must hold `columns`: {name: {type: ...}}")
+        unknown = set(stored) - {"columns", "constraints", "file"}
+        if unknown:
+            raise InvalidInput(
+                f"a schema has no field {sorted(unknown)[0]!r}; it has columns, constraints, file"
+            )
+        columns = {}
+        for name, column in stored["columns"].items():
+            if not isinstance(column, Mapping):
+                raise InvalidInput(f"column {name!r} must be a mapping with a `type`")
+            try:
+                columns[name] = column_from_dict(column)
+            except InvalidInput as error:
+                raise InvalidInput(f"column {name!r}: {error}") from None
+        constraints = [constraint_from_dict(each) for each in stored.get("constraints", [])]
+        return cls(columns, constraints, file=FileFormat.from_dict(stored.get("file", {})))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Schema:
+        """Read a schema file: YAML (.yaml, .yml) or JSON (.json)."""
+        from pgmkit.tables.schema_file import load
+
+        return cls.from_dict(load(path))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a schema file: YAML (.yaml, .yml) or JSON (.json), whole or not at all."""
+        from pgmkit.tables.schema_file import save
+
+        save(path, self.to_dict())
+
+    def _check_resolved(self) -> None:
+        if self.unresolved:
+            raise InvalidInput(
+                f"column {self.unresolved[0]!r} is still to be found in the data: use "
+                "mechanisms.synthesize, which spends a budget on it, or give its values or edges"
+            )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Schema):
+            return NotImplemented
+        return self.to_dict() == other.to_dict()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"<Schema: {len(self.columns)} columns, {len(self.constraints)} constraints>"
+
+
+def outside_error(name: str, rows: int) -> InvalidInput:
+    """The error for values outside a column; it counts rows but shows no value."""
+    return InvalidInput(
+        f"column {name!r}: {rows} rows hold values outside the schema (missing ones included); "
+        "declare them (values, low and high, missing), or an `other` value, or outside: clip. "
+        "This count is exact: do not publish it"
+    )

@@ -1,0 +1,131 @@
+"""Schema files: YAML or JSON, by the file's suffix."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pgmkit.atomic_write import atomic_writer
+from pgmkit.errors import InvalidInput
+
+__all__ = ["FileFormat", "dump_yaml", "load", "save"]
+
+
+@dataclass(frozen=True)
+class FileFormat:
+    """How a CSV file of the data is written, where it is not plain.
+
+    `names`: the columns of a file without a header line. `comment`: lines that begin so are no
+    records. `separator`: between the values.
+    """
+
+    names: tuple[str, ...] | None = None
+    comment: str | None = None
+    separator: str = ","
+
+    def to_dict(self) -> dict[str, Any]:
+        """What a schema file holds under `file`."""
+        plain = FileFormat()
+        stored = {
+            name: getattr(self, name)
+            for name in ("names", "comment", "separator")
+            if getattr(self, name) != getattr(plain, name)
+        }
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in stored.items()}
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> FileFormat:
+        """Read what `to_dict` gave; InvalidInput for unknown fields."""
+        for name in stored:
+            if name not in ("names", "comment", "separator"):
+                raise InvalidInput(
+                    f"`file` has no field {name!r}; it has names, comment and separator"
+                )
+        names = stored.get("names")
+        return cls(**{**stored, "names": None if names is None else tuple(names)})
+
+
+def load(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The plain values of a schema file; a key given twice is refused."""
+    kind = _kind(path)
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        stored = _read_yaml(text) if kind == "yaml" else _read_json(text)
+    except UnicodeDecodeError:
+        raise InvalidInput(f"{os.fspath(path)} is not text in UTF-8") from None
+    except ValueError as error:
+        if isinstance(error, InvalidInput):
+            raise InvalidInput(f"{os.fspath(path)}: {error}") from None
+        raise InvalidInput(f"{os.fspath(path)} is not {kind.upper()}: {error}") from None
+    if not isinstance(stored, dict):
+        raise InvalidInput(f"{os.fspath(path)} must hold a mapping with `columns`")
+    return stored
+
+
+def save(path: str | os.PathLike[str], stored: Mapping[str, Any]) -> None:
+    """Write plain values as a schema file, whole or not at all."""
+    if _kind(path) == "yaml":
+        text = dump_yaml(stored)
+    else:
+        text = json.dumps(stored, indent=2, ensure_ascii=False) + "\n"
+    with atomic_writer(path) as file:
+        file.write(text.encode("utf-8"))
+
+
+def dump_yaml(stored: Mapping[str, Any]) -> str:
+    """Plain values as YAML, a line a column where it is short."""
+    import yaml
+
+    return str(yaml.safe_dump(dict(stored), sort_keys=False, allow_unicode=True, width=100))
+
+
+def _kind(path: str | os.PathLike[str]) -> str:
+    suffix = Path(path).suffix.lower()
+    if suffix not in (".yaml", ".yml", ".json"):
+        raise InvalidInput(f"a schema file must end in .yaml, .yml or .json, got {os.fspath(path)}")
+    return "json" if suffix == ".json" else "yaml"
+
+
+def _read_json(text: str) -> Any:
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, value in pairs:
+            _check_new(name, found)
+            found[name] = value
+        return found
+
+    return json.loads(text, object_pairs_hook=unique)
+
+
+def _read_yaml(text: str) -> Any:
+    import yaml
+
+    class Unique(yaml.SafeLoader):  # type: ignore[misc]
+        """Refuses keys given twice, which plain YAML drops silently; `no` and `yes` are texts."""
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            found: dict[Any, Any] = {}
+            for key_node, _ in node.value:
+                key = self.construct_object(key_node, deep=True)
+                _check_new(key, found)
+                found[key] = None
+            return super().construct_mapping(node, deep)
+
+    # YAML 1.1 reads no, yes, on and off as truth values, which labels such as these are not.
+    Unique.yaml_implicit_resolvers = {
+        first: [(tag, form) for tag, form in known if first in "tTfF" or not tag.endswith(":bool")]
+        for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    try:
+        return yaml.load(text, Unique)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from None
+
+
+def _check_new(key: object, found: Mapping[Any, Any]) -> None:
+    if key in found:
+        raise InvalidInput(f"{key!r} is given twice; give it once")

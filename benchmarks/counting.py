@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.common import RESULTS, machine, table, write_results
+from pgmkit import Schema, encode_file
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique, Domain
-from pgmkit.table import read_csv
 
 ADULT = {
     "sex": 2,
@@ -64,7 +64,7 @@ def datasets(rows: int) -> Iterator[tuple[str, Dataset]]:
     if folder is None:
         print("PGMKIT_DATA is not set: the rows resampled from adult.csv are left out")
         return
-    adult = read_csv(Path(folder) / "adult.csv", domain, ignore_extra=True)
+    adult = encode_file(Path(folder) / "adult.csv", Schema.from_dict(ADULT))
     drawn = rng.integers(0, len(adult), rows)
     yield "adult", Dataset(domain, {a: column[drawn] for a, column in adult.columns.items()})
 

@@ -43,12 +43,14 @@ def demo(
 ) -> None:
     """MWEM+PGM on built-in census-like data, which is public."""
     target = writable(out)
+    import numpy as np
+
     from mechanisms.cli.demo import report
-    from mechanisms.datasets.census import census
+    from mechanisms.datasets.census import census, schema
     from mechanisms.dispatch import run
     from mechanisms.rounds.loop import round_reports
     from mechanisms.workload import k_way
-    from pgmkit.table import write_csv
+    from pgmkit.tables.files import write_file
 
     data = census(rows)
     workload = k_way(data.domain, 2)
@@ -71,7 +73,7 @@ def demo(
             progress=progress,
         )
     synthetic = release.sample(seed=rng)
-    write_csv(target, synthetic)
+    write_file(target, schema().decode(synthetic, np.random.default_rng(rng)))
     click.echo(report(release, data, synthetic, workload))
     click.echo(f"\nwrote {out}: {len(synthetic)} synthetic records")
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -20,9 +20,6 @@ from pgmkit.atomic_write import atomic_writer
 from pgmkit.errors import InvalidInput
 from pgmkit.kronecker import Kronecker
 from pgmkit.measurement import Measurement
-
-if TYPE_CHECKING:
-    from mechanisms.release.record import Model, Release
 
 __all__ = ["load", "save"]
 
@@ -38,31 +35,30 @@ MODELS = {
 """Where the class lives that loads a model file, by the format in the file's header."""
 
 
-def save(release: Release, path: str | os.PathLike[str]) -> None:
-    """Write the release to one file, whole or not at all."""
+def save(parts: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
+    """Write a release, given by its fields, to one file, whole or not at all."""
+    settings = parts["settings"]
     header = {
         "format": FORMAT,
         "version": VERSION,
-        "mechanism": release.mechanism,
-        "settings": asdict(release.settings) if is_dataclass(release.settings) else {},  # type: ignore[arg-type]
-        "schema": release.schema,
-        "ledger": release.ledger.to_dict(),
+        "mechanism": parts["mechanism"],
+        "settings": asdict(settings) if is_dataclass(settings) else {},  # type: ignore[arg-type]
+        "schema": parts["schema"],
+        "ledger": parts["ledger"].to_dict(),
     }
     arrays: dict[str, Any] = {}
-    stored = [_stored(m, f"m{i}", arrays) for i, m in enumerate(release.measurements)]
+    stored = [_stored(m, f"m{i}", arrays) for i, m in enumerate(parts["measurements"])]
     with atomic_writer(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("release.json", json.dumps(header))
         archive.writestr("measurements.json", json.dumps(stored))
         buffer = io.BytesIO()
         np.savez(buffer, **arrays)
         archive.writestr("measurements.npz", buffer.getvalue())
-        archive.writestr("model.npz", _model_bytes(release.model))
+        archive.writestr("model.npz", _model_bytes(parts["model"]))
 
 
-def load(path: str | os.PathLike[str]) -> Release:
-    """Read what `save` wrote; InvalidInput for anything else."""
-    from mechanisms.release.record import Release
-
+def load(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The fields of a release that `save` wrote; InvalidInput for anything else."""
     name = os.fspath(path)
     try:
         with zipfile.ZipFile(path) as archive:
@@ -83,14 +79,14 @@ def load(path: str | os.PathLike[str]) -> Release:
             f"{name!r} holds {kind!r}, version {version!r}; this reads {FORMAT!r}, version "
             f"{VERSION}: use the version of pgmkit that wrote it"
         )
-    return Release(
-        mechanism=header["mechanism"],
-        model=_model(name, model_bytes),
-        measurements=tuple(_restored(each, arrays) for each in stored),
-        ledger=_ledger(header["ledger"]),
-        settings=_settings(header["mechanism"], header["settings"]),
-        schema=header["schema"],
-    )
+    return {
+        "mechanism": header["mechanism"],
+        "model": _model(name, model_bytes),
+        "measurements": tuple(_restored(each, arrays) for each in stored),
+        "ledger": _ledger(header["ledger"]),
+        "settings": _settings(header["mechanism"], header["settings"]),
+        "schema": header["schema"],
+    }
 
 
 def _ledger(stored: Mapping[str, Any]) -> Ledger:
@@ -159,14 +155,14 @@ def _matrix(prefix: str, arrays: Mapping[str, Any]) -> Any:
     return csr_array((data, indices, indptr), shape=tuple(int(n) for n in shape))
 
 
-def _model_bytes(model: Model) -> bytes:
+def _model_bytes(model: Any) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder, "model.npz")
         model.save(target)
         return target.read_bytes()
 
 
-def _model(name: str, content: bytes) -> Model:
+def _model(name: str, content: bytes) -> Any:
     with np.load(io.BytesIO(content), allow_pickle=False) as file:
         kind = json.loads(str(file["header"]))["format"]
     if kind not in MODELS:
@@ -178,5 +174,4 @@ def _model(name: str, content: bytes) -> Model:
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder, "model.npz")
         target.write_bytes(content)
-        model: Model = found.load(target)
-    return model
+        return found.load(target)

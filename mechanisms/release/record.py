@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -80,16 +80,16 @@ class Release:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to one file (JSON and arrays, no pickle), whole or not at all."""
-        from mechanisms.release.file import save
+        from mechanisms.release import file
 
-        save(self, path)
+        file.save({field.name: getattr(self, field.name) for field in fields(self)}, path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Release:
         """Read a file that `save` wrote; InvalidInput for anything else."""
-        from mechanisms.release.file import load
+        from mechanisms.release import file
 
-        return load(path)
+        return cls(**file.load(path))
 
     def __repr__(self) -> str:
         return (

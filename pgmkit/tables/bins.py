@@ -220,7 +220,7 @@ class Integer(Binned):
 class Numeric(Binned):
     """Numbers from `low` to `high` in `bins` of equal width, or between `edges`.
 
-    With `quantiles` the inner edges are still to be found with a privacy budget.
+    With `quantiles` the inner edges are still to be found; the schema is then unresolved.
 
     >>> Numeric(0, 1, bins=4).encode(np.array([0.0, 0.25, 0.99, 1.0, 1.01]))
     array([ 0,  1,  3,  3, -1])

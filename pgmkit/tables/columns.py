@@ -71,7 +71,7 @@ class Column(ABC):
 
     @property
     def resolved(self) -> bool:
-        """False for a column whose codes are still to be found with a privacy budget."""
+        """False for a column whose codes are still to be found."""
         return True
 
     @cached_property
@@ -206,7 +206,7 @@ class Categorical(Column):
 
 @dataclass(frozen=True)
 class OpenCategorical(Column):
-    """A column whose labels are not known in advance: they are found with a privacy budget.
+    """A column whose labels are not known in advance: they are still to be found.
 
     `other`: the label of all values that are too rare to be found.
     """

@@ -58,7 +58,7 @@ def names_of(frame: Any) -> list[str]:
 
 
 def counts_of(frame: Any, schema: Schema) -> Dataset | FrameCounts:
-    """What a Curator counts from: codes in memory, or the engine that holds the frame.
+    """What is counted from: codes in memory, or the engine that holds the frame.
 
     Frames in memory (pandas, polars, pyarrow) are encoded; those of DuckDB, Spark, Dask and other
     engines are counted where they are.

@@ -32,7 +32,7 @@ _LARGEST_GROUPING = 1 << 18
 
 
 class FrameCounts:
-    """Exact counts over a lazy frame, with the face of a Dataset towards a Curator.
+    """Exact counts over a lazy frame, by the methods that a Dataset has for counting.
 
     Every column is counted once at the start, and so are the constraints' columns: values outside
     the schema are found before anything is answered. Raises InvalidInput for them, and for a frame

@@ -98,7 +98,7 @@ class Schema:
 
     @property
     def unresolved(self) -> tuple[str, ...]:
-        """Columns whose codes are still to be found with a privacy budget."""
+        """Columns whose codes are still to be found; `resolve` fills them in."""
         return tuple(name for name, column in self.columns.items() if not column.resolved)
 
     def resolve(self, found: Mapping[str, Column]) -> Schema:

@@ -215,13 +215,13 @@ def test_refusals_come_before_spending() -> None:
 def test_adult_pairs_are_no_worse_than_the_peer() -> None:
     import json
 
-    from pgmkit.table import read_csv
+    from pgmkit import Schema, encode_file
 
     folder = os.environ.get("PGMKIT_DATA")
     if not folder:
         pytest.skip("PGMKIT_DATA is not set: it names the folder with adult.csv")
     domain = Domain(json.loads((Path(folder) / "adult.domain.json").read_text()))
-    data = read_csv(Path(folder) / "adult.csv", domain, ignore_extra=True)
+    data = encode_file(Path(folder) / "adult.csv", Schema.from_dict(domain.sizes))
     workload = k_way(domain, 2)
     errors = []
     for seed in range(5):

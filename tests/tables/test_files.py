@@ -13,7 +13,7 @@ from pgmkit import InvalidInput
 from pgmkit.tables.files import encode_file, write_file
 from pgmkit.tables.schema import Categorical, FileFormat, Integer, Numeric, Schema
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 SCHEMA = Schema({"age": Integer(0, 99, bins=10), "sex": Categorical(("F", "M"), missing=("?",))})
 
 

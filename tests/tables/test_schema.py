@@ -23,7 +23,7 @@ from pgmkit.tables.schema import (
     Schema,
 )
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 MISSING = st.sampled_from([None, (), ("?",), ("N", "")])
 
 

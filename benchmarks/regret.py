@@ -165,8 +165,7 @@ def report(runs: Iterable[Mapping[str, Any]], half: str) -> str:
             regrets.append(means["auto"] / others[best] - 1)
             spread = np.std(found["auto"], ddof=1) if len(found["auto"]) > 1 else 0.0
             above.append(means["auto"] - others.get("independent", np.inf) > spread)
-            row.append(f"{regrets[-1]:+.0%}")
-        rows.append([*row, best])
+        rows.append([*row, f"{regrets[-1]:+.0%}" if "auto" in means else "", best])
     text = table(("table", "epsilon", *names, "regret", "best"), rows)
     if regrets:
         text += (

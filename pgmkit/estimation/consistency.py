@@ -220,19 +220,14 @@ def _sums(
     for group in alike.values():
         places, shared, starts, signs = zip(*group, strict=True)
         cells = domain.cell_map(cliques[places[0]], shared[0])
-        columns = np.add.outer(offsets[list(places)], np.arange(len(cells)))
-        found.append(
-            (
-                np.add.outer(np.array(starts), cells).reshape(-1),
-                columns.reshape(-1),
-                np.repeat(signs, len(cells)),
-            )
-        )
+        at = np.add.outer(np.array(starts), cells).reshape(-1)
+        columns = np.add.outer(offsets[list(places)], np.arange(len(cells))).reshape(-1)
+        found.append((at, columns, np.repeat(signs, len(cells))))
     shape = (rows, int(offsets[-1]))
     if not found:
         return scipy.sparse.csr_array(shape)
-    at, columns, signs = (np.concatenate(each) for each in zip(*found, strict=True))
-    return scipy.sparse.csr_array((signs, (at, columns)), shape)
+    at, columns, entries = (np.concatenate(each) for each in zip(*found, strict=True))
+    return scipy.sparse.csr_array((entries, (at, columns)), shape)
 
 
 def _agreements(cliques: Sequence[Clique]) -> list[tuple[int, int, Clique]]:

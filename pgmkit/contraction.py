@@ -43,7 +43,7 @@ _MOVE_COST = 150
 """Multiplications in the time that a pass takes to write, permute and read a cell of a value."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Kernel:
     """One pairwise contraction ``left, right -> out`` as a batched matrix product.
 
@@ -55,6 +55,24 @@ class Kernel:
     right: Axes
     out: Axes
     sizes: Mapping[str, int] = field(repr=False, hash=False, compare=False)
+    batch: Axes = field(init=False, repr=False, compare=False)
+    rows: Axes = field(init=False, repr=False, compare=False)
+    summed: Axes = field(init=False, repr=False, compare=False)
+    columns: Axes = field(init=False, repr=False, compare=False)
+    extents: tuple[int, int, int, int] = field(init=False, repr=False, compare=False)
+    """Cells of (batch, rows, summed, columns)."""
+
+    def __post_init__(self) -> None:
+        left, right, out, sizes = self.left, self.right, self.out, self.sizes
+        groups = {
+            "batch": tuple([n for n in out if n in left and n in right]),
+            "rows": tuple([n for n in out if n not in right]),
+            "summed": tuple([n for n in left if n not in out]),
+            "columns": tuple([n for n in out if n not in left]),
+        }
+        extents = tuple([prod([sizes[n] for n in group]) for group in groups.values()])
+        for name, value in (*groups.items(), ("extents", extents)):
+            object.__setattr__(self, name, value)
 
     @classmethod
     def product(
@@ -70,28 +88,6 @@ class Kernel:
         columns = tuple(n for n in right if n not in left)
         return cls(left, right, batch + rows + columns, sizes)
 
-    @cached_property
-    def batch(self) -> Axes:
-        return tuple(name for name in self.out if name in self.left and name in self.right)
-
-    @cached_property
-    def rows(self) -> Axes:
-        return tuple(name for name in self.out if name not in self.right)
-
-    @cached_property
-    def columns(self) -> Axes:
-        return tuple(name for name in self.out if name not in self.left)
-
-    @cached_property
-    def summed(self) -> Axes:
-        return tuple(name for name in self.left if name not in self.out)
-
-    @cached_property
-    def extents(self) -> tuple[int, int, int, int]:
-        """Cells of (batch, rows, summed, columns)."""
-        groups = (self.batch, self.rows, self.summed, self.columns)
-        return tuple(prod([self.sizes[n] for n in group]) for group in groups)  # type: ignore[return-value]
-
     @property
     def cost(self) -> int:
         return prod(self.extents)
@@ -103,7 +99,7 @@ class Kernel:
         return named.permute([axes.index(name) for name in self.out])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Step:
     """Value ``out`` from ``left`` and ``right``; without ``right`` a sum over unshared axes."""
 
@@ -171,6 +167,7 @@ class _Planner:
     def __init__(self, inputs: tuple[Axes, ...], output: Axes, sizes: dict[str, int]) -> None:
         self.inputs, self.output, self.sizes = inputs, output, sizes
         self.axes: list[Axes] = list(inputs)
+        self.counts = [prod([sizes[name] for name in axes]) for axes in inputs]
         self.steps: list[Step] = []
         self.levels = [0] * len(inputs)
         self.left: dict[int, None] = {}
@@ -189,25 +186,28 @@ class _Planner:
         self.eliminate()
         best = self.branch()
         best.follow_path()
-        if best.work - self.work > _WORTH_SEARCHING:
+        if best.work_since(self) > _WORTH_SEARCHING:
             other = self.branch()
             other.follow_tree()
-            best = min(best, other, key=lambda each: each.work)
+            best = min(best, other, key=lambda each: each.work_since(self))
         return Plan(self.inputs, self.output, self.sizes, tuple(best.steps), tuple(best.axes))
 
     def branch(self) -> _Planner:
         """A planner that goes on from here by itself."""
         other = copy(self)
         other.axes, other.steps, other.levels = [*self.axes], [*self.steps], [*self.levels]
+        other.counts = [*self.counts]
         other.uses, other.left = dict(self.uses), dict(self.left)
         other.holders = {name: dict(keys) for name, keys in self.holders.items()}
         return other
 
-    @property
-    def work(self) -> float:
-        """What a pass takes, in multiplications: it moves every value as well."""
-        products = sum(step.kernel.cost for step in self.steps if step.kernel is not None)
-        return products + _MOVE_COST * sum(map(self.cells, range(len(self.axes))))
+    def work_since(self, start: _Planner) -> float:
+        """What the steps beyond those of ``start`` take of a pass, in multiplications: it moves
+        every value as well.
+        """
+        added = self.steps[len(start.steps) :]
+        products = sum(step.kernel.cost for step in added if step.kernel is not None)
+        return products + _MOVE_COST * sum(self.cells(step.out) for step in added)
 
     def follow_path(self) -> None:
         """Multiply what is left in the order that opt_einsum finds."""
@@ -278,7 +278,7 @@ class _Planner:
         return (level, cells, self.rank[name], name) if cells <= largest or small else None
 
     def cells(self, key: int) -> int:
-        return prod([self.sizes[name] for name in self.axes[key]])
+        return self.counts[key]
 
     def merge(self, keys: list[int]) -> int:
         """The product of values, the smallest first and in as few levels as that allows."""
@@ -323,6 +323,7 @@ class _Planner:
         key = len(self.axes)
         self.steps.append(Step(left, right, key, kernel, self.axes[left], kept))
         self.axes.append(kept)
+        self.counts.append(prod([self.sizes[name] for name in kept]))
         self.levels.append(1 + max(self.levels[left], 0 if right is None else self.levels[right]))
         return key
 

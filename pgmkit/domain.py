@@ -79,7 +79,7 @@ class Domain:
         """
         if attrs is None:
             return tuple(self._sizes.values())
-        return tuple(self._sizes[name] for name in self.clique(attrs, "attrs"))
+        return tuple(map(self._sizes.__getitem__, self.clique(attrs, "attrs")))
 
     def size(self, attrs: Iterable[str] | None = None) -> int:
         """The number of cells over `attrs`: an exact integer, 1 for no attributes.

@@ -36,6 +36,8 @@ SHARE, LEAST, MOST = 0.1, 5e-3, 1.0
 
 _CELL_SECONDS = 5e-8
 """What each cell takes that summing out attributes builds, on a slow machine."""
+_FEW_CELLS = 400
+"""Below this, one call that is slow for each cell is quicker than several that are not."""
 _MOST_CELLS = 6
 """Cells looked at beside the first, as long as there is time."""
 _UNLIKELY = 1e-6
@@ -85,8 +87,9 @@ def check(
     _check_tables(inference, found, 1e6 * epsilon, seconds / 2)
     layout = inference.layout
     if tables is None:
-        own = layout.split(inference.masked(potentials))
-        tables = [(clique, _array(t)) for clique, t in zip(layout.cliques, own, strict=True)]
+        own = _array(inference.masked(potentials))
+        places = zip(layout.cliques, layout.slices, layout.shapes, strict=True)
+        tables = [(clique, own[cells].reshape(shape)) for clique, cells, shape in places]
     names = dict.fromkeys(name for clique in layout.cliques for name in clique)
     sizes = {name: layout.domain.sizes[name] for name in names}
     opinion = _Opinion(tables, _order([clique for clique, _ in tables], sizes), sizes)
@@ -160,27 +163,31 @@ def _check_tables(inference: MarginalOracle, found: Array, allowed: float, secon
 
 
 def _order(cliques: Sequence[Clique], sizes: Mapping[str, int]) -> list[str]:
-    """The attributes, those first whose summing out builds small tables."""
+    """The attributes, always the one next whose summing out builds the smallest table."""
     around: dict[str, set[str]] = {name: {name} for name in sizes}
     for clique in cliques:
         for name in clique:
             around[name].update(clique)
-    heap = [(prod(sizes[n] for n in near), name) for name, near in around.items()]
+    logs = {name: log(size) for name, size in sizes.items()}
+    cells = {name: sum([logs[n] for n in near]) for name, near in around.items()}
+    heap = [(size, name) for name, size in cells.items()]
     heapify(heap)
     order: list[str] = []
     while heap:
-        believed, name = heappop(heap)
-        near = around[name]
-        cells = prod(sizes[n] for n in near)
-        if cells > believed:  # what it was joined to since
-            heappush(heap, (cells, name))
+        size, name = heappop(heap)
+        if cells.get(name) != size:  # gone, or its entry of now is elsewhere in the heap
             continue
         order.append(name)
-        del around[name]
+        del cells[name]
+        near = around.pop(name)
         near.discard(name)
         for other in near:
-            around[other] |= near
+            # Counted up and down: a hub of thousands is not gone through for each of them.
+            joined = near - around[other]
+            around[other] |= joined
             around[other].discard(name)
+            cells[other] += sum([logs[n] for n in joined]) - logs[name]
+            heappush(heap, (cells[other], other))
     return order
 
 
@@ -198,30 +205,33 @@ class _Opinion:
         while True:
             fixed = {**evidence, **more}
             cliques = [[name for name in c if name not in fixed] for c, _ in self.tables]
-            cells, largest = self.work(cliques)
-            if cells * _CELL_SECONDS <= seconds or len(largest) < 2:
+            cost, largest = self.work(cliques)
+            wide = [union for union in largest if len(union) > 1]
+            if cost <= seconds or not wide:
                 return more
-            name = max(largest, key=self.sizes.__getitem__)
-            more[name] = self.likely(name, fixed)
+            # As many again, so that few rounds find what many values take.
+            for union in wide[: len(more) + 1]:
+                if union.isdisjoint(more):
+                    name = max(union, key=self.sizes.__getitem__)
+                    more[name] = self.likely(name, {**evidence, **more})
 
-    def work(self, cliques: Sequence[Sequence[str]]) -> tuple[int, set[str]]:
-        """Cells of all tables that the sum builds, and the attributes of the largest."""
+    def work(self, cliques: Sequence[Sequence[str]]) -> tuple[float, list[set[str]]]:
+        """Seconds that the sum takes, and the attributes of the tables it builds, largest first."""
         holders: dict[str, list[set[str]]] = {name: [] for name in self.order}
         rank = {name: place for place, name in enumerate(self.order)}
         for clique in cliques:
             if clique:
                 holders[min(clique, key=rank.__getitem__)].append(set(clique))
-        cells, most, largest = 0, 0, set[str]()
+        built: list[tuple[int, set[str]]] = []
         for name in self.order:
             if holders[name]:
                 union = set().union(*holders[name])
-                count = prod(self.sizes[n] for n in union)
-                cells += count
-                if count > most:
-                    most, largest = count, union
+                built.append((prod([self.sizes[n] for n in union]), union))
                 if left := union - {name}:
                     holders[min(left, key=rank.__getitem__)].append(left)
-        return cells, largest
+        built.sort(key=lambda each: -each[0])
+        cells = sum(count for count, _ in built)
+        return cells * _CELL_SECONDS, [union for _, union in built]
 
     def likely(self, name: str, evidence: Mapping[str, int]) -> int:
         """A value of the attribute that the tables favour, given the evidence."""
@@ -257,11 +267,11 @@ class _Opinion:
                 constant += 0.0 if name in evidence else log(self.sizes[name])
                 continue
             union = sorted({n for axes, _ in held for n in axes}, key=rank.__getitem__)
-            whole: Array | float = 0.0
-            for axes, values in held:
-                shape = [self.sizes[n] if n in axes else 1 for n in union]
-                whole = whole + values.reshape(shape)
-            constant += put(tuple(union[:-1]), _log_sum(np.asarray(whole)))
+            spread = [
+                values.reshape([self.sizes[n] if n in axes else 1 for n in union])
+                for axes, values in held
+            ]
+            constant += put(tuple(union[:-1]), _log_sum(sum(spread[1:], spread[0])))
         return constant
 
 
@@ -275,17 +285,22 @@ def _restricted(
     inference: MarginalOracle, potentials: torch.Tensor, evidence: Mapping[str, int]
 ) -> torch.Tensor:
     """The potentials with minus infinity wherever a table contradicts the evidence."""
-    restricted = torch.full_like(potentials, -inf)
     layout = inference.layout
-    pairs = zip(layout.split(restricted), layout.split(potentials), strict=True)
-    for clique, (new, old) in zip(layout.cliques, pairs, strict=True):
-        places = tuple(evidence.get(name, slice(None)) for name in clique)
-        new[places] = old[places]
-    return restricted
+    excluded = np.zeros(layout.cells, dtype=np.bool_)
+    for name, value in evidence.items():
+        for place in layout.index.places[name]:
+            cells, shape = layout.slices[place], layout.shapes[place]
+            axis = layout.cliques[place].index(name)
+            table = excluded[cells].reshape(prod(shape[:axis]), shape[axis], -1)
+            table[:, :value] = True
+            table[:, value + 1 :] = True
+    return potentials.masked_fill(torch.from_numpy(excluded).to(potentials.device), -inf)
 
 
 def _log_sum(values: Array) -> Array:
     """Over the last axis."""
+    if values.size < _FEW_CELLS:
+        return np.asarray(np.logaddexp.reduce(values, axis=-1))
     highest = values.max(axis=-1)
     peaks = np.where(np.isneginf(highest), 0.0, highest)
     with np.errstate(divide="ignore"):
@@ -293,6 +308,9 @@ def _log_sum(values: Array) -> Array:
 
 
 def _size(table: Array) -> float:
+    size = float(np.abs(table).max())
+    if not isinf(size):
+        return size
     finite = table[np.isfinite(table)]
     return float(np.abs(finite).max()) if finite.size else 0.0
 

@@ -9,7 +9,9 @@ Real marginals satisfy the constraints, so the optimum is a lower bound of the l
 over the marginal polytope; for a decomposable set of cliques it is that loss and the tables are
 the marginals. The Lagrange dual is smooth and piecewise quadratic in the multipliers, with x =
 max(0, y + s^2 B'l) in closed form and every dual value a valid bound; L-BFGS needs no inference
-at all.
+at all. That every table has the total is written out, though agreement implies it: otherwise what
+one table sums to reaches another through all those between them, and the steps for a chain grow
+with its length.
 """
 
 from __future__ import annotations
@@ -104,15 +106,19 @@ def consistent_tables(
     array([2., 0.])
     """
     noisy, spread = combine(domain, measurements)
+    cliques = [t.clique for t in noisy]
     offsets = np.cumsum([0] + [len(t.values) for t in noisy])
     y = np.concatenate([t.values for t in noisy])
     variance = np.repeat([t.variance for t in noisy], np.diff(offsets))
     highest = _highest(domain, noisy, zeros)
-    constraints, b = agreement(domain, [t.clique for t in noisy], total)
+    parts, rows = _agreeing(domain, cliques)
+    parts += [(place, (), rows + place, 1.0) for place in range(len(cliques))]
+    constraints = _sums(domain, cliques, parts, rows + len(cliques))
     scale = 1 / np.sqrt(constraints.power(2) @ variance)
-    constraints = (constraints.multiply(scale[:, None])).tocsr()
-    b = b * scale
-    weighted = constraints.T.multiply(variance[:, None]).tocsr()
+    b = np.concatenate([np.zeros(rows), total * scale[rows:]])
+    constraints.data *= np.repeat(scale, np.diff(constraints.indptr))
+    weighted = constraints.T.tocsr()
+    weighted.data *= np.repeat(variance, np.diff(weighted.indptr))
     precisions = 1 / variance
 
     def tables(multipliers: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -175,32 +181,53 @@ def agreement(
     Columns are the tables' cells, one table after the other. With an unknown total (None) the
     components have the same one.
     """
-    offsets = np.cumsum([0] + [domain.size(clique) for clique in cliques])
-    rows, columns, signs, start = [], [], [], 0
-
-    def add(place: int, shared: Clique, sign: float) -> None:
-        cells = domain.cell_map(cliques[place], shared)
-        rows.append(cells + start)
-        columns.append(np.arange(offsets[place], offsets[place + 1]))
-        signs.append(np.full(len(cells), sign))
-
-    b: list[NDArray[np.float64]] = []
-    for first, second, shared in _agreements(cliques):
-        add(first, shared, 1.0)
-        add(second, shared, -1.0)
-        b.append(np.zeros(domain.size(shared)))
-        start += domain.size(shared)
-    roots = _component_smallest(cliques, np.diff(offsets))
-    for place in roots if total is not None else roots[1:]:
-        add(place, (), 1.0)
+    parts, rows = _agreeing(domain, cliques)
+    roots = _component_smallest(cliques, [domain.size(clique) for clique in cliques])
+    tied = roots if total is not None else roots[1:]
+    for row, place in enumerate(tied, rows):
+        parts.append((place, (), row, 1.0))
         if total is None:
-            add(roots[0], (), -1.0)
-        b.append(np.array([total or 0.0]))
-        start += 1
-    if not start:
-        return scipy.sparse.csr_array((0, int(offsets[-1]))), np.empty(0)
-    entries = (np.concatenate(signs), (np.concatenate(rows), np.concatenate(columns)))
-    return scipy.sparse.csr_array(entries, (start, int(offsets[-1]))), np.concatenate(b)
+            parts.append((roots[0], (), row, -1.0))
+    b = np.concatenate([np.zeros(rows), np.full(len(tied), total or 0.0)])
+    return _sums(domain, cliques, parts, len(b)), b
+
+
+_Part = tuple[int, Clique, int, float]
+"""The place of a table, what it is summed down to, the first row of its cells, and a sign."""
+
+
+def _agreeing(domain: Domain, cliques: Sequence[Clique]) -> tuple[list[_Part], int]:
+    """The constraints that tables agree, and how many rows they take."""
+    parts: list[_Part] = []
+    row = 0
+    for first, second, shared in _agreements(cliques):
+        parts += [(first, shared, row, 1.0), (second, shared, row, -1.0)]
+        row += domain.size(shared)
+    return parts, row
+
+
+def _sums(
+    domain: Domain, cliques: Sequence[Clique], parts: Sequence[_Part], rows: int
+) -> scipy.sparse.csr_array:
+    """The parts as a matrix over the tables' cells; those of one shape are written together."""
+    offsets = np.cumsum([0] + [domain.size(clique) for clique in cliques])
+    alike: dict[tuple[tuple[int, ...], ...], list[_Part]] = {}
+    for part in parts:
+        clique = cliques[part[0]]
+        key = domain.shape(clique), tuple([clique.index(name) for name in part[1]])
+        alike.setdefault(key, []).append(part)
+    found: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]] = []
+    for group in alike.values():
+        places, shared, starts, signs = zip(*group, strict=True)
+        cells = domain.cell_map(cliques[places[0]], shared[0])
+        at = np.add.outer(np.array(starts), cells).reshape(-1)
+        columns = np.add.outer(offsets[list(places)], np.arange(len(cells))).reshape(-1)
+        found.append((at, columns, np.repeat(signs, len(cells))))
+    shape = (rows, int(offsets[-1]))
+    if not found:
+        return scipy.sparse.csr_array(shape)
+    at, columns, entries = (np.concatenate(each) for each in zip(*found, strict=True))
+    return scipy.sparse.csr_array((entries, (at, columns)), shape)
 
 
 def _agreements(cliques: Sequence[Clique]) -> list[tuple[int, int, Clique]]:
@@ -247,7 +274,7 @@ def _shared_parts(index: CliqueIndex) -> set[frozenset[str]]:
     return {part for part in found if len(index.containing(part)) > 1}
 
 
-def _component_smallest(cliques: Sequence[Clique], cells: NDArray[np.int64]) -> list[int]:
+def _component_smallest(cliques: Sequence[Clique], cells: Sequence[int]) -> list[int]:
     """The smallest table of every connected component."""
     groups = _Groups(range(len(cliques)))
     for places in CliqueIndex(cliques).places.values():

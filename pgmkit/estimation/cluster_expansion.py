@@ -32,8 +32,10 @@ _MOST_REGIONS = 5_000
 _CELLS_OF_COST = 1e-3
 """Cells of all cycles, as a share of the multiplications of a pass: fitting them costs less."""
 _ALWAYS_CELLS = 10_000
-_SWEEPS = 300
-_FITTED = 1e-7
+_LARGEST_COUNT = 4
+"""Of the counting numbers: where regions overlap more, the expansion is far off."""
+_SWEEPS = 100
+_FITTED = 1e-6
 """Change of the log of a cell, times its probability, below which a sweep is the last."""
 
 Region = frozenset[str]
@@ -45,7 +47,7 @@ def cluster_expansion(inference: BeliefPropagation) -> ClusterExpansion | None:
     most = max(_ALWAYS_CELLS, int(_CELLS_OF_COST * inference.plan.cost))
     cycles = _short_cycles(layout, most)
     counted = _counting_numbers([*map(frozenset, layout.cliques), *cycles]) if cycles else {}
-    if not counted:
+    if not counted or max(map(abs, counted.values())) > _LARGEST_COUNT:
         return None
     return ClusterExpansion(layout, counted, inference.device)
 
@@ -69,7 +71,9 @@ class ClusterExpansion:
                 if trace not in traces:
                     traces[trace] = size
                     size += layout.domain.size(trace)
-        rows, columns = zip(*(_places(layout, t, start) for t, start in traces.items()), strict=True)
+        rows, columns = zip(
+            *(_places(layout, t, start) for t, start in traces.items()), strict=True
+        )
         self._rows = torch.as_tensor(np.concatenate(rows), device=device)
         self._columns = torch.as_tensor(np.concatenate(columns), device=device)
         self._cells, self._trace_cells = layout.cells, size
@@ -159,7 +163,10 @@ class _Group:
 
 
 def _short_cycles(layout: Layout, most_cells: int) -> list[Region]:
-    """Independent chordless cycles that no clique holds, the shortest first, within the cells."""
+    """Chordless cycles that with the cliques span all cycles, each independent of shorter ones.
+
+    Nothing where short ones within this many cells do not span them.
+    """
     graph = networkx.Graph()
     for clique in layout.cliques:
         graph.add_edges_from(combinations(clique, 2))
@@ -175,7 +182,8 @@ def _short_cycles(layout: Layout, most_cells: int) -> list[Region]:
         if cells + size <= most_cells and span.add(_bits(cycle, bit)):
             chosen.append(frozenset(cycle))
             cells += size
-    return chosen
+    pieces = networkx.number_connected_components(graph)
+    return chosen if span.size == len(graph.edges) - len(graph) + pieces else []
 
 
 def _bits(cycle: Sequence[str], bit: dict[Region, int]) -> int:
@@ -187,6 +195,10 @@ class _Span:
 
     def __init__(self) -> None:
         self._leading: dict[int, int] = {}
+
+    @property
+    def size(self) -> int:
+        return len(self._leading)
 
     def add(self, cycle: int) -> bool:
         """Extend the space by a cycle; False when it is a sum of earlier ones."""

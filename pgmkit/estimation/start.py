@@ -117,15 +117,16 @@ def scale(problem: Problem, start: Point, tables: Sequence[Table], enough: float
     """A point whose marginals are near the tables, or ``start`` where none has a lower loss.
 
     ``tables`` has one positive table in counts for each clique. With short cycles the potentials
-    are those of the cluster expansion (``_expand``); where that does not help, damped steps of
-    iterative scaling follow. Ends at a loss of ``enough``.
+    are those of the cluster expansion (``_expand``) if that helps; damped steps of iterative
+    scaling follow. Ends at a loss of ``enough``.
     """
     floor = _SCALING_FLOOR * problem.total
     flat = np.concatenate([np.maximum(table, floor).reshape(-1) for table in tables])
     target = torch.as_tensor(flat).to(start.potentials)
     expansion = cluster_expansion(problem.inference)
-    expanded = start if expansion is None else _expand(problem, start, target, expansion, enough)
-    return _damped(problem, start, target) if expanded is start else expanded
+    near = start if expansion is None else _expand(problem, start, target, expansion, enough)
+    close = problem.loss.value(near.marginals) <= enough
+    return near if close else _damped(problem, near, target)
 
 
 def _expand(
@@ -152,7 +153,7 @@ def _expand(
         point = problem.attempt(potentials)
         loss = inf if point is None else problem.loss.value(point.marginals)
         gained = lowest - loss
-        if point is None or gained <= 0:
+        if point is None or not gained > 0:
             break
         best, lowest = point, loss
         if loss <= enough or gained < _SCALING_PROGRESS * loss:
@@ -168,7 +169,8 @@ def _damped(problem: Problem, start: Point, target: torch.Tensor) -> Point:
     one with the lowest loss is returned.
     """
     floor, wanted = _SCALING_FLOOR * problem.total, target.log()
-    overlap = max(Counter(n for clique in problem.inference.layout.cliques for n in clique).values())
+    cliques = problem.inference.layout.cliques
+    overlap = max(Counter(name for clique in cliques for name in clique).values())
     point, best = start, start
     lowest = problem.loss.value(start.marginals)
     for _ in range(_SCALING_STEPS):

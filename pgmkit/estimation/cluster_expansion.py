@@ -27,7 +27,8 @@ from pgmkit.domain import Clique
 
 _LONGEST = 4
 """Attributes of a cycle."""
-_MOST_CYCLES = 20_000
+_MOST_CYCLES = 300
+_MOST_CANDIDATES = 20_000
 _MOST_REGIONS = 5_000
 _CELLS_OF_COST = 1e-3
 """Cells of all cycles, as a share of the multiplications of a pass: fitting them costs less."""
@@ -170,20 +171,24 @@ def _short_cycles(layout: Layout, most_cells: int) -> list[Region]:
     graph = networkx.Graph()
     for clique in layout.cliques:
         graph.add_edges_from(combinations(clique, 2))
-    found = islice(networkx.chordless_cycles(graph, length_bound=_LONGEST), _MOST_CYCLES)
     bit = {frozenset(edge): 1 << i for i, edge in enumerate(graph.edges)}
     span = _Span()
     for clique in layout.cliques:
         for a, b in combinations(clique[1:], 2):
             span.add(_bits([clique[0], a, b], bit))
+    pieces = networkx.number_connected_components(graph)
+    missing = len(graph.edges) - len(graph) + pieces - span.size
+    if not 0 < missing <= _MOST_CYCLES:
+        return []
+    core = networkx.k_core(graph, 2)  # cycles lie in it
+    found = islice(networkx.chordless_cycles(core, length_bound=_LONGEST), _MOST_CANDIDATES)
     chosen, cells = [], 0
     for cycle in sorted(found, key=lambda c: (len(c), sorted(c))):
         size = layout.domain.size(tuple(cycle))
         if cells + size <= most_cells and span.add(_bits(cycle, bit)):
             chosen.append(frozenset(cycle))
             cells += size
-    pieces = networkx.number_connected_components(graph)
-    return chosen if span.size == len(graph.edges) - len(graph) + pieces else []
+    return chosen if len(chosen) == missing else []
 
 
 def _bits(cycle: Sequence[str], bit: dict[Region, int]) -> int:

@@ -29,7 +29,8 @@ _LONGEST = 4
 """Attributes of a cycle."""
 _MOST_CYCLES = 300
 _MOST_CANDIDATES = 20_000
-_MOST_REGIONS = 5_000
+_MOST_MEETINGS = 100_000
+"""Pairs of regions that share an attribute, one a pair and attribute."""
 _CELLS_OF_COST = 1e-3
 """Cells of all cycles, as a share of the multiplications of a pass: fitting them costs less."""
 _ALWAYS_CELLS = 10_000
@@ -223,16 +224,16 @@ def _counting_numbers(largest: Iterable[Region]) -> dict[Region, int]:
     """
     regions = set(largest)
     fresh = set(regions)
-    while fresh and len(regions) <= _MOST_REGIONS:
+    while fresh:
         near: dict[str, list[Region]] = {}
         for region in regions:
             for name in region:
                 near.setdefault(name, []).append(region)
+        if sum(len(held) ** 2 for held in near.values()) > _MOST_MEETINGS:
+            return {}
         met = {a & b for a in fresh for name in a for b in near[name]}
         fresh = met - regions
         regions |= fresh
-    if fresh:
-        return {}
     above: dict[str, list[Region]] = {}
     counts: dict[Region, int] = {}
     for region in sorted(regions, key=lambda r: (-len(r), sorted(r))):

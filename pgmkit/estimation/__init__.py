@@ -360,10 +360,11 @@ def _consistent_start(
     cliques = problem.inference.layout.cliques
     potentials = tree_potentials(domain, cliques, tables, monitor.deadline)
     start = problem.point(_flat(problem, potentials))
-    certified = problem.loss.value(start.marginals) - monitor.bound <= monitor.goal
+    enough = monitor.bound + monitor.goal
+    certified = problem.loss.value(start.marginals) <= enough
     if certified or not all(clique in tables for clique in cliques):
         return start
-    return scale(problem, start, [tables[clique] for clique in cliques])
+    return scale(problem, start, [tables[clique] for clique in cliques], enough)
 
 
 def _flat(problem: Problem, tables: Sequence[np.ndarray]) -> torch.Tensor:

@@ -2,8 +2,8 @@
 
 Exact where the cliques are decomposable. Otherwise the most informative decomposable subset of
 them, grown clique by clique like a Chow-Liu tree, gives the first potentials, the other cliques
-start with potentials of zero, and some damped steps of iterative scaling bring the marginals near
-all the tables.
+start with potentials of zero, and the cluster expansion or some damped steps of iterative scaling
+bring the marginals near all the tables.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from pgmkit.domain import Clique, Domain
+from pgmkit.estimation.cluster_expansion import ClusterExpansion, cluster_expansion
 from pgmkit.estimation.problem import Point, Problem
 from pgmkit.junction_tree import junction_tree
 
@@ -112,24 +113,70 @@ def _information(table: Table) -> float:
     return total
 
 
-def scale(problem: Problem, start: Point, tables: Sequence[Table]) -> Point:
-    """Damped parallel iterative scaling, theta += (log table - log marginal) / overlap.
+def scale(problem: Problem, start: Point, tables: Sequence[Table], enough: float) -> Point:
+    """A point whose marginals are near the tables, or ``start`` where none has a lower loss.
 
-    ``tables`` has one positive table in counts for each clique; ``overlap`` is the largest number
-    of cliques that share an attribute. Of the points visited the one with the lowest loss is
-    returned.
+    ``tables`` has one positive table in counts for each clique. With short cycles the potentials
+    are those of the cluster expansion (``_expand``) if that helps; damped steps of iterative
+    scaling follow. Ends at a loss of ``enough``.
     """
-    layout = problem.inference.layout
     floor = _SCALING_FLOOR * problem.total
     flat = np.concatenate([np.maximum(table, floor).reshape(-1) for table in tables])
-    target = torch.as_tensor(flat).to(start.potentials).log()
-    overlap = max(Counter(name for clique in layout.cliques for name in clique).values())
+    target = torch.as_tensor(flat).to(start.potentials)
+    expansion = cluster_expansion(problem.inference)
+    near = start if expansion is None else _expand(problem, start, target, expansion, enough)
+    close = problem.loss.value(near.marginals) <= enough
+    return near if close else _damped(problem, near, target)
+
+
+def _expand(
+    problem: Problem,
+    start: Point,
+    target: torch.Tensor,
+    expansion: ClusterExpansion,
+    enough: float,
+) -> Point:
+    """Solve marginals(theta) = target by theta += K(target) - K(marginals), from theta = K(target).
+
+    K, the cluster expansion, is nearly the inverse of inference, so that a few steps do.
+    """
+    split = problem.inference.layout.split
+
+    def expand(marginals: torch.Tensor) -> torch.Tensor:
+        floored = marginals.clamp_min(_SCALING_FLOOR * problem.total)
+        return expansion.potentials(torch.cat([(t / t.sum()).view(-1) for t in split(floored)]))
+
+    wanted = expand(target)
+    potentials, best = wanted, start
+    lowest = problem.loss.value(start.marginals)
+    for _ in range(_SCALING_STEPS):
+        point = problem.attempt(potentials)
+        loss = inf if point is None else problem.loss.value(point.marginals)
+        gained = lowest - loss
+        if point is None or not gained > 0:
+            break
+        best, lowest = point, loss
+        if loss <= enough or gained < _SCALING_PROGRESS * loss:
+            break
+        potentials = point.potentials + wanted - expand(point.marginals)
+    return best
+
+
+def _damped(problem: Problem, start: Point, target: torch.Tensor) -> Point:
+    """Damped parallel iterative scaling, theta += (log target - log marginal) / overlap.
+
+    ``overlap`` is the largest number of cliques that share an attribute. Of the points visited the
+    one with the lowest loss is returned.
+    """
+    floor, wanted = _SCALING_FLOOR * problem.total, target.log()
+    cliques = problem.inference.layout.cliques
+    overlap = max(Counter(name for clique in cliques for name in clique).values())
     point, best = start, start
     lowest = problem.loss.value(start.marginals)
     for _ in range(_SCALING_STEPS):
         if problem.late():
             break
-        missing = target - point.marginals.clamp_min(floor).log()
+        missing = wanted - point.marginals.clamp_min(floor).log()
         point = problem.point(point.potentials + missing / overlap)
         loss = problem.loss.value(point.marginals)
         gained, lowest = lowest - loss, min(loss, lowest)

@@ -1,0 +1,244 @@
+"""Potentials from consistent tables by a cluster expansion: nearly a model where loops are short.
+
+The cluster variation method (Kikuchi, 1951; Yedidia, Freeman and Weiss, 2005) writes
+
+    log p(x) = sum_R c_R log p_R(x_R),   c_R = 1 - sum of c_S over the regions S that contain R,
+
+over regions R: the cliques, the short cycles among their attributes, and all intersections of
+these. p_R is the distribution of largest entropy with the tables within R, a small problem that
+iterative scaling solves. The sum is exact where the regions form a junction tree and close to it
+elsewhere (Cocco and Monasson, 2011, use it for Ising models), and it costs no inference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations, islice
+from math import prod
+
+import networkx
+import numpy as np
+import torch
+
+from pgmkit.belief_propagation import BeliefPropagation, Layout
+from pgmkit.clique_index import maximal
+from pgmkit.domain import Clique
+
+_LONGEST = 4
+"""Attributes of a cycle."""
+_MOST_CYCLES = 300
+_MOST_CANDIDATES = 20_000
+_MOST_MEETINGS = 100_000
+"""Pairs of regions that share an attribute, one a pair and attribute."""
+_CELLS_OF_COST = 1e-3
+"""Cells of all cycles, as a share of the multiplications of a pass: fitting them costs less."""
+_ALWAYS_CELLS = 10_000
+_LARGEST_COUNT = 4
+"""Of the counting numbers: where regions overlap more, the expansion is far off."""
+_SWEEPS = 100
+_FITTED = 1e-6
+"""Change of the log of a cell, times its probability, below which a sweep is the last."""
+
+Region = frozenset[str]
+
+
+def cluster_expansion(inference: BeliefPropagation) -> ClusterExpansion | None:
+    """The expansion for these cliques; None where no short cycle is cheap enough to fit."""
+    layout = inference.layout
+    most = max(_ALWAYS_CELLS, int(_CELLS_OF_COST * inference.plan.cost))
+    cycles = _short_cycles(layout, most)
+    counted = _counting_numbers([*map(frozenset, layout.cliques), *cycles]) if cycles else {}
+    if not counted or max(map(abs, counted.values())) > _LARGEST_COUNT:
+        return None
+    return ClusterExpansion(layout, counted, inference.device)
+
+
+class ClusterExpansion:
+    """The map from consistent tables to potentials, for regions and their counting numbers.
+
+    Tables and potentials are flat over the layout's cells. A fit starts from the last one.
+    """
+
+    def __init__(
+        self, layout: Layout, counted: dict[Region, int], device: torch.device | None = None
+    ) -> None:
+        traces: dict[Clique, int] = {}
+        alike: dict[_Signature, list[tuple[list[Clique], int]]] = {}
+        size = 0
+        for region, count in counted.items():
+            signature, held = _signature(layout, region)
+            alike.setdefault(signature, []).append((held, count))
+            for trace in held:
+                if trace not in traces:
+                    traces[trace] = size
+                    size += layout.domain.size(trace)
+        rows, columns = zip(
+            *(_places(layout, t, start) for t, start in traces.items()), strict=True
+        )
+        self._rows = torch.as_tensor(np.concatenate(rows), device=device)
+        self._columns = torch.as_tensor(np.concatenate(columns), device=device)
+        self._cells, self._trace_cells = layout.cells, size
+        self._groups = [_Group(s, members, traces, device) for s, members in alike.items()]
+
+    def potentials(self, fractions: torch.Tensor) -> torch.Tensor:
+        """Potentials of nearly the model with these positive tables, each summing to one."""
+        tables = fractions.new_zeros(self._trace_cells)
+        tables.index_add_(0, self._rows, fractions[self._columns])
+        logs = torch.zeros_like(tables)
+        for group in self._groups:
+            group.add_potentials(tables, logs)
+        potentials = fractions.new_zeros(self._cells)
+        return potentials.index_add_(0, self._columns, logs[self._rows])
+
+
+@dataclass(frozen=True)
+class _Signature:
+    """What makes regions alike: the region's shape and the axes of each table within it."""
+
+    shape: tuple[int, ...]
+    axes: tuple[tuple[int, ...], ...]
+
+
+def _signature(layout: Layout, region: Region) -> tuple[_Signature, list[Clique]]:
+    """A region's signature and its tables: the largest parts that a clique shares with it."""
+    names = [name for name in layout.domain if name in region]
+    meeting = {i for name in names for i in layout.index.places[name]}
+    parts = list({frozenset(layout.index.sets[i] & region) for i in sorted(meeting)})
+    largest = [tuple(n for n in names if n in parts[i]) for i in maximal(list(map(tuple, parts)))]
+    held = sorted(largest, key=lambda trace: [names.index(name) for name in trace])
+    axes = tuple(tuple(names.index(name) for name in trace) for trace in held)
+    return _Signature(layout.domain.shape(tuple(names)), axes), held
+
+
+def _places(layout: Layout, trace: Clique, start: int) -> tuple[np.ndarray, np.ndarray]:
+    """The trace's cell of every cell of a clique that holds it, and that cell's place."""
+    host = min(layout.index.containing(trace), key=lambda i: prod(layout.shapes[i]))
+    cells = layout.domain.cell_map(layout.cliques[host], trace)
+    return cells + start, np.arange(len(cells)) + layout.slices[host].start
+
+
+class _Group:
+    """Regions that are alike, fitted side by side by iterative scaling."""
+
+    def __init__(
+        self,
+        signature: _Signature,
+        members: Sequence[tuple[list[Clique], int]],
+        starts: dict[Clique, int],
+        device: torch.device | None,
+    ) -> None:
+        shape = signature.shape
+        self._shape = (len(members), *shape)
+        self._counts = torch.tensor([[float(count)] for _, count in members], device=device)
+        self._places, self._views, self._summed = [], [], []
+        for k, axes in enumerate(signature.axes):
+            cells = torch.arange(prod(shape[axis] for axis in axes))
+            first = torch.tensor([[starts[held[k]]] for held, _ in members])
+            self._places.append((first + cells).to(device))
+            self._views.append([-1, *(n if i in axes else 1 for i, n in enumerate(shape))])
+            self._summed.append([i + 1 for i in range(len(shape)) if i not in axes])
+        self._logs: list[torch.Tensor] = []
+
+    def add_potentials(self, tables: torch.Tensor, into: torch.Tensor) -> None:
+        """Fit the regions to the tables; add their potentials times their counting numbers."""
+        targets = [tables[places] for places in self._places]
+        logs = self._logs or [torch.zeros_like(target) for target in targets]
+        joint = tables.new_zeros(self._shape)
+        for log, view in zip(logs, self._views, strict=True):
+            joint += log.view(view)
+        joint.exp_()
+        for _ in range(_SWEEPS):
+            furthest = 0.0
+            for k, (target, view) in enumerate(zip(targets, self._views, strict=True)):
+                held = joint.sum(self._summed[k]) if self._summed[k] else joint
+                ratio = target / held.reshape(target.shape)
+                joint *= ratio.view(view)
+                change = ratio.log()
+                logs[k] = logs[k] + change
+                furthest = max(furthest, float((change.abs() * target).max()))
+            if len(targets) == 1 or furthest < _FITTED:
+                break
+        self._logs = logs
+        for places, log in zip(self._places, logs, strict=True):
+            into.index_add_(0, places.reshape(-1), (self._counts.to(log) * log).reshape(-1))
+
+
+def _short_cycles(layout: Layout, most_cells: int) -> list[Region]:
+    """Chordless cycles that with the cliques span all cycles, each independent of shorter ones.
+
+    Nothing where short ones within this many cells do not span them.
+    """
+    graph = networkx.Graph()
+    for clique in layout.cliques:
+        graph.add_edges_from(combinations(clique, 2))
+    bit = {frozenset(edge): 1 << i for i, edge in enumerate(graph.edges)}
+    span = _Span()
+    for clique in layout.cliques:
+        for a, b in combinations(clique[1:], 2):
+            span.add(_bits([clique[0], a, b], bit))
+    pieces = networkx.number_connected_components(graph)
+    missing = len(graph.edges) - len(graph) + pieces - span.size
+    if not 0 < missing <= _MOST_CYCLES:
+        return []
+    core = networkx.k_core(graph, 2)  # cycles lie in it
+    found = islice(networkx.chordless_cycles(core, length_bound=_LONGEST), _MOST_CANDIDATES)
+    chosen, cells = [], 0
+    for cycle in sorted(found, key=lambda c: (len(c), sorted(c))):
+        size = layout.domain.size(tuple(cycle))
+        if cells + size <= most_cells and span.add(_bits(cycle, bit)):
+            chosen.append(frozenset(cycle))
+            cells += size
+    return chosen if len(chosen) == missing else []
+
+
+def _bits(cycle: Sequence[str], bit: dict[Region, int]) -> int:
+    return sum(bit[frozenset(edge)] for edge in zip(cycle, [*cycle[1:], cycle[0]], strict=True))
+
+
+class _Span:
+    """A space of cycles, each a set of edges as bits: sums are symmetric differences."""
+
+    def __init__(self) -> None:
+        self._leading: dict[int, int] = {}
+
+    @property
+    def size(self) -> int:
+        return len(self._leading)
+
+    def add(self, cycle: int) -> bool:
+        """Extend the space by a cycle; False when it is a sum of earlier ones."""
+        while cycle:
+            lead = cycle.bit_length()
+            if lead not in self._leading:
+                self._leading[lead] = cycle
+                return True
+            cycle ^= self._leading[lead]
+        return False
+
+
+def _counting_numbers(largest: Iterable[Region]) -> dict[Region, int]:
+    """All intersections of the regions with their counting numbers, without the zeros.
+
+    Nothing where there are too many.
+    """
+    regions = set(largest)
+    fresh = set(regions)
+    while fresh:
+        near: dict[str, list[Region]] = {}
+        for region in regions:
+            for name in region:
+                near.setdefault(name, []).append(region)
+        if sum(len(held) ** 2 for held in near.values()) > _MOST_MEETINGS:
+            return {}
+        met = {a & b for a in fresh for name in a for b in near[name]}
+        fresh = met - regions
+        regions |= fresh
+    above: dict[str, list[Region]] = {}
+    counts: dict[Region, int] = {}
+    for region in sorted(regions, key=lambda r: (-len(r), sorted(r))):
+        holders = above.get(next(iter(region)), [])
+        counts[region] = 1 - sum(counts[other] for other in holders if other > region)
+        for name in region:
+            above.setdefault(name, []).append(region)
+    return {region: count for region, count in counts.items() if count}

@@ -21,9 +21,9 @@ import networkx
 import numpy as np
 import torch
 
-from pgmkit.belief_propagation import BeliefPropagation, Layout
 from pgmkit.clique_index import maximal
 from pgmkit.domain import Clique
+from pgmkit.marginal_oracle import Layout, MarginalOracle
 
 _LONGEST = 4
 """Attributes of a cycle."""
@@ -43,7 +43,7 @@ _FITTED = 1e-6
 Region = frozenset[str]
 
 
-def cluster_expansion(inference: BeliefPropagation) -> ClusterExpansion | None:
+def cluster_expansion(inference: MarginalOracle) -> ClusterExpansion | None:
     """The expansion for these cliques; None where no short cycle is cheap enough to fit."""
     layout = inference.layout
     most = max(_ALWAYS_CELLS, int(_CELLS_OF_COST * inference.plan.cost))

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pgmkit import Domain, Measurement, estimate
-from pgmkit.belief_propagation import BeliefPropagation
 from pgmkit.clique_index import maximal
 from pgmkit.domain import Clique
 from pgmkit.estimation import cluster_expansion as expansions
 from pgmkit.estimation.cluster_expansion import ClusterExpansion, cluster_expansion
+from pgmkit.marginal_oracle import MarginalOracle
 
 
 def grid(rows: int, columns: int) -> list[Clique]:
@@ -28,7 +28,7 @@ def grid(rows: int, columns: int) -> list[Clique]:
     return right + down
 
 
-def expanded(inference: BeliefPropagation, marginals: torch.Tensor) -> torch.Tensor:
+def expanded(inference: MarginalOracle, marginals: torch.Tensor) -> torch.Tensor:
     """The marginals of the expansion of these."""
     expansion = cluster_expansion(inference)
     assert expansion is not None
@@ -43,7 +43,7 @@ def test_a_junction_tree_of_cycles_is_recovered(seed: int) -> None:
     cliques = [cliques[i] for i in maximal(cliques)]
     names = sorted({name for clique in cliques for name in clique})
     domain = Domain({name: int(rng.integers(2, 5)) for name in names})
-    inference = BeliefPropagation(domain, cliques)
+    inference = MarginalOracle(domain, cliques)
     potentials = torch.as_tensor(rng.normal(0, 1, inference.layout.cells))
     marginals, _ = inference.marginals(potentials)
     again = expanded(inference, marginals)
@@ -56,7 +56,7 @@ def test_loops_are_nearly_accounted_for(seed: int) -> None:
     rng = np.random.default_rng(seed)
     cliques = grid(4, 4)
     domain = Domain({f"x{i}_{j}": 3 for i in range(4) for j in range(4)})
-    inference = BeliefPropagation(domain, cliques)
+    inference = MarginalOracle(domain, cliques)
     potentials = torch.as_tensor(rng.normal(0, 1, inference.layout.cells))
     marginals, _ = inference.marginals(potentials)
     counted = expansions._counting_numbers(map(frozenset, cliques))
@@ -72,7 +72,7 @@ def test_every_clique_and_attribute_is_counted_once(
 ) -> None:
     domain, cliques = structure
     cliques = [cliques[i] for i in maximal(cliques)]
-    layout = BeliefPropagation(domain, cliques).layout
+    layout = MarginalOracle(domain, cliques).layout
     cycles = expansions._short_cycles(layout, most)
     assert all(2 < len(cycle) <= 4 for cycle in cycles)
     counts = expansions._counting_numbers([*map(frozenset, cliques), *cycles])
@@ -96,15 +96,15 @@ def test_a_strongly_correlated_grid_takes_few_passes(monkeypatch: pytest.MonkeyP
         counts = np.bincount(k * data[a] + data[b], minlength=k * k)
         measurements.append(Measurement((a, b), counts + rng.normal(0, 50, k * k), 50.0))
     passes = []
-    whole = BeliefPropagation.fast_marginals
+    whole = MarginalOracle.fast_marginals
 
     def counting(
-        self: BeliefPropagation, potentials: torch.Tensor, total: float = 1.0
+        self: MarginalOracle, potentials: torch.Tensor, total: float = 1.0
     ) -> tuple[torch.Tensor, float]:
         passes.append(1)
         return whole(self, potentials, total)
 
-    monkeypatch.setattr(BeliefPropagation, "fast_marginals", counting)
+    monkeypatch.setattr(MarginalOracle, "fast_marginals", counting)
     model = estimate(Domain(dict.fromkeys(data, k)), measurements, total=n)
     assert model.certified
     assert len(passes) < 40

@@ -38,6 +38,8 @@ _CELL_SECONDS = 5e-8
 """What each cell takes that summing out attributes builds, on a slow machine."""
 _FEW_CELLS = 400
 """Below this, one call that is slow for each cell is quicker than several that are not."""
+_BLOCK_CELLS = 1 << 18
+"""Of a table that is built only to be summed; small enough to be neither memory nor time."""
 _MOST_CELLS = 6
 """Cells looked at beside the first, as long as there is time."""
 _UNLIKELY = 1e-6
@@ -271,7 +273,7 @@ class _Opinion:
                 values.reshape([self.sizes[n] if n in axes else 1 for n in union])
                 for axes, values in held
             ]
-            constant += put(tuple(union[:-1]), _log_sum(sum(spread[1:], spread[0])))
+            constant += put(tuple(union[:-1]), _log_sum_of(spread))
         return constant
 
 
@@ -295,6 +297,19 @@ def _restricted(
             table[:, :value] = True
             table[:, value + 1 :] = True
     return potentials.masked_fill(torch.from_numpy(excluded).to(potentials.device), -inf)
+
+
+def _log_sum_of(spread: Sequence[Array]) -> Array:
+    """Over the last axis of a sum of tables that broadcast; the whole of it is never held."""
+    first, *inner = np.broadcast_shapes(*(table.shape for table in spread))
+    rows = max(1, _BLOCK_CELLS // prod(inner)) if inner else first
+    if rows >= first:
+        return _log_sum(sum(spread[1:], spread[0]))
+    blocks = [
+        [table[start : start + rows] if len(table) > 1 else table for table in spread]
+        for start in range(0, first, rows)
+    ]
+    return np.concatenate([_log_sum(sum(block[1:], block[0])) for block in blocks])
 
 
 def _log_sum(values: Array) -> Array:

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from mechanisms.privacy.budget import Budget, Ledger
+from mechanisms.privacy.budget import Budget
+from mechanisms.privacy.ledger import Ledger
 from pgmkit.atomic_write import atomic_writer
 from pgmkit.errors import InvalidInput
 from pgmkit.kronecker import Kronecker

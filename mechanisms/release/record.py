@@ -12,7 +12,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from mechanisms.privacy.budget import Ledger
+    from mechanisms.privacy.ledger import Ledger
     from pgmkit.dataset import Dataset
     from pgmkit.domain import Clique, Domain
     from pgmkit.measurement import Measurement

@@ -20,7 +20,7 @@ from pgmkit.tables.schema import Schema
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from mechanisms.privacy.budget import Ledger
+    from mechanisms.privacy.ledger import Ledger
     from pgmkit.dataset import Dataset
     from pgmkit.uncertainty import Replication, Uncertainty
 

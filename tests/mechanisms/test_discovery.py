@@ -9,8 +9,10 @@ from pricing import Priced
 from scipy.stats import binom
 
 from mechanisms.datasets.census import census
-from mechanisms.privacy.budget import Budget, BudgetExceeded
-from mechanisms.privacy.curator import NEIGHBOURS, Curator
+from mechanisms.privacy.budget import Budget
+from mechanisms.privacy.curator import Curator
+from mechanisms.privacy.ledger import BudgetExceeded
+from mechanisms.privacy.neighbours import NEIGHBOURS
 from pgmkit import InvalidInput
 
 DATA = census(500)

@@ -17,7 +17,7 @@ from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.cell_line import CellLine, selector
 from mechanisms.privacy.discovery import distinct, frequent, threshold
 from mechanisms.privacy.integer_matrix import GridMatrix
-from mechanisms.privacy.ledger import Ledger
+from mechanisms.privacy.ledger import FileLedger, Ledger
 from mechanisms.privacy.mixture_error import best_mixture_error
 from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.privacy.noise import ExactNoise, Noise, SeededNoise
@@ -46,7 +46,10 @@ class Curator:
     With a `seed`, noise is reproducible and the ledger is marked insecure: for tests and
     simulations only.
 
-    Raises InvalidInput for an unknown relation.
+    `ledger`: one across runs (`Ledger.open`), which every charge is written to as well.
+
+    Raises InvalidInput for an unknown relation, BudgetExceeded where less than this budget is left
+    in the ledger across runs.
 
     >>> from pgmkit.dataset import Dataset
     >>> data = Dataset(Domain({"sex": 2, "age": 3}), {"sex": [0, 1, 1], "age": [2, 0, 1]})
@@ -64,6 +67,7 @@ class Curator:
         *,
         neighbours: str,
         seed: int | np.random.Generator | None = None,
+        ledger: FileLedger | None = None,
     ) -> None:
         if neighbours not in NEIGHBOURS:
             raise InvalidInput(
@@ -75,7 +79,9 @@ class Curator:
         )
         self._counts: dict[Clique, NDArray[np.int64]] = {}
         self.neighbours = NEIGHBOURS[neighbours]
-        self.ledger = Ledger(budget, secure=self._noise.secure, neighbours=neighbours)
+        self.ledger = Ledger(
+            budget, secure=self._noise.secure, neighbours=neighbours, across_runs=ledger
+        )
 
     def recoded(self, data: Counts) -> Curator:
         """A Curator of the same records under other codes, on the same ledger.

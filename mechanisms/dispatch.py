@@ -39,9 +39,11 @@ def run(
     """Spend an (epsilon, delta) budget on private data by the named mechanism, or by its settings.
 
     `workload`: a Workload, or cliques of equal weight. `public`: records of the same domain that
-    need no protection. `ledger`: one across runs (`Ledger.open`). Raises InvalidInput, before anything is spent, for an unknown mechanism, a
-    wrong budget or relation, a workload over another domain, and public records where none are used
-    or none are given but needed.
+    need no protection. `ledger`: one across runs (`Ledger.open`).
+
+    Raises InvalidInput, before anything is spent, for an unknown mechanism, a wrong budget or
+    relation, a workload over another domain, and public records where none are used or none are
+    given but needed.
 
     >>> from mechanisms.datasets.census import census
     >>> from mechanisms.workload import k_way

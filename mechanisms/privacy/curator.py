@@ -155,9 +155,11 @@ class Curator:
         grid = GridMatrix.over(self.domain, checked, matrix)
         # Under replace-one a row leaves one cell and another comes into another.
         differ = self.neighbours.rows_public
-        l1, l2 = grid.l1(differ), grid.l2_squared(differ) ** 0.5
+        pure = self.ledger.budget.pure
+        sensitivity = grid.l1(differ) if pure else grid.l2_squared(differ) ** 0.5
         answers = grid.answers(self._marginals([checked])[checked].reshape(-1))
-        noisy, stddev = self._noisy(f"{step} queries of {_named(checked)}", answers, l1, l2, cost)
+        named = f"{step} queries of {_named(checked)}"
+        noisy, stddev = self._noisy(named, answers, sensitivity, sensitivity, cost)
         return Measurement(checked, noisy * grid.unit, stddev * grid.unit, grid.matrix)
 
     def measure_errors(

@@ -61,6 +61,8 @@ def quick(name: str) -> dict[str, Any]:
     entry = MECHANISMS[name]
     known = set(entry.load()[1].__dataclass_fields__)
     wanted = {**cut(name), "steps": 5, "rounds": 3, "pretrain_steps": 5}
+    if name == "rap++":
+        wanted |= {"rounds": 2, "queries": 5}
     return {key: value for key, value in wanted.items() if key in known}
 
 

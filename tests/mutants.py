@@ -89,6 +89,7 @@ MUTANTS = (
         CURATOR,
         "exact, count, count**0.5",
         "exact, 1, 1",
+        "scores",
     ),
     Mutant(
         "selection of a marginal at half its sensitivity",

@@ -17,6 +17,7 @@ from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.privacy.noise import SeededNoise
 from mechanisms.privacy.scores import LARGEST
+from mechanisms.queries.cells import Cell
 from mechanisms.queries.predicates import Predicates, mixed_marginals
 from pgmkit.errors import InvalidInput
 
@@ -86,6 +87,8 @@ def ask_everything(curator: Curator, rng: np.random.Generator) -> None:
         {c: rng.random(DOMAIN.shape(c)) ** rng.integers(1, 60) for c in CLIQUES} for _ in range(4)
     ]
     curator.choose_public(shares, COST)
+    curator.measure_predicates(PREDICATES, COST)
+    curator.measure_cells([Cell(("a", "b"), 0), Cell(("c",), 1), Cell(("a", "b"), 4)], COST)
 
 
 @given(st.sampled_from(sorted(NEIGHBOURS)), st.integers(0, 2**63))
@@ -100,7 +103,7 @@ def test_scores_of_neighbours_differ_by_no_more_than_is_charged(relation: str, s
         seen.append(noise.seen)
     l1 = NEIGHBOURS[relation].l1
     # In the order of the calls of `ask_everything`.
-    bounds = [l1, l1, l1, 1, 1, 1, 1]
+    bounds = [l1, l1, l1, 1, 1, 1, 1, 1, 1]
     for (draw, before, scale), (other, after, scale_after), bound in zip(
         *seen, bounds, strict=True
     ):
@@ -109,7 +112,7 @@ def test_scores_of_neighbours_differ_by_no_more_than_is_charged(relation: str, s
         assert max(moves) <= bound
         epsilon = 2 * Fraction(bound) / Fraction(scale)
         cost = {
-            "gaussian": sum(move**2 for move in moves) / (2 * Fraction(scale) ** 2),
+            "gaussian": len(moves) * bound**2 / (2 * Fraction(scale) ** 2),
             "softmax": epsilon**2 / 8,
             "flip": epsilon**2 / 2,
             "top": COUNT * epsilon**2 / 8,

@@ -65,7 +65,7 @@ def run_ours(data: adult.Adult, seed: int, folder: Path) -> dict[str, Any]:
 
 
 def run_peer(data: adult.Adult, seed: int, folder: Path, python: str) -> dict[str, Any]:
-    from mechanisms.privacy.budget import rho_from_epsilon
+    from mechanisms.privacy.conversions import rho_from_epsilon
 
     out = folder / f"peer-{seed}.csv"
     header = data.csv.open().readline().strip().split(",")

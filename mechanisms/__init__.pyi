@@ -12,8 +12,10 @@ from .mwem import Mwem
 from .mwem_pgm import MwemPgm
 from .pep import Pep, PepPub
 from .pmw_pub import PmwPub
-from .privacy.budget import Budget, BudgetExceeded, Ledger
-from .privacy.curator import NEIGHBOURS, Curator
+from .privacy.budget import Budget
+from .privacy.curator import Curator
+from .privacy.ledger import BudgetExceeded, Ledger
+from .privacy.neighbours import NEIGHBOURS
 from .queries.cells import Cell
 from .queries.predicates import Predicate, Predicates, linear_thresholds, mixed_marginals
 from .rap import Rap, RapSoftmax

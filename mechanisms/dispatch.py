@@ -14,6 +14,7 @@ from pgmkit.errors import InvalidInput, NotCertified
 if TYPE_CHECKING:
     import numpy as np
 
+    from mechanisms.privacy.ledger import FileLedger
     from mechanisms.release.record import Release
     from mechanisms.rounds.loop import Round
     from mechanisms.workload import WorkloadLike
@@ -32,14 +33,17 @@ def run(
     neighbours: str,
     public: Dataset | Sequence[Dataset] | None = None,
     seed: int | np.random.Generator | None = None,
+    ledger: FileLedger | None = None,
     progress: Callable[[Round[Any, Any]], None] | None = None,
 ) -> Release:
     """Spend an (epsilon, delta) budget on private data by the named mechanism, or by its settings.
 
     `workload`: a Workload, or cliques of equal weight. `public`: records of the same domain that
-    need no protection. Raises InvalidInput, before anything is spent, for an unknown mechanism, a
-    wrong budget or relation, a workload over another domain, and public records where none are used
-    or none are given but needed.
+    need no protection. `ledger`: one across runs (`Ledger.open`).
+
+    Raises InvalidInput, before anything is spent, for an unknown mechanism, a wrong budget or
+    relation, a workload over another domain, and public records where none are used or none are
+    given but needed.
 
     >>> from mechanisms.datasets.census import census
     >>> from mechanisms.workload import k_way
@@ -51,7 +55,7 @@ def run(
         entry, settings = configure(mechanism)
     else:
         entry, settings = entry_of(mechanism), mechanism
-    curator = Curator(data, Budget(epsilon, delta), neighbours=neighbours, seed=seed)
+    curator = Curator(data, Budget(epsilon, delta), neighbours=neighbours, seed=seed, ledger=ledger)
     return run_on(curator, entry, settings, workload, public=public, progress=progress)
 
 

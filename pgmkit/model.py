@@ -28,8 +28,10 @@ from pgmkit.queries import FactoredQuery
 from pgmkit.sampling import sample
 from pgmkit.self_check import checked_marginals
 from pgmkit.tree_marginals import marginals as eliminate
+from pgmkit.untrusted import LARGEST, refusing, whole_file, zipped_arrays
 from pgmkit.variable_elimination import answers
 
+FORMAT = "pgmkit model"
 FORMAT_VERSION = 1
 MEMORY_LIMIT = 4 << 30
 """Bytes that one table of a model's junction tree, or of an answer, may take."""
@@ -225,7 +227,7 @@ class GraphicalModel:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to one file (numpy's zip of arrays, no pickle), whole or not at all."""
         header = {
-            "format": "pgmkit model",
+            "format": FORMAT,
             "version": FORMAT_VERSION,
             "domain": list(self.domain.sizes.items()),
             "cliques": self.cliques,
@@ -242,28 +244,27 @@ class GraphicalModel:
             np.savez_compressed(file, header=np.array(json.dumps(header)), **tables)  # type: ignore[arg-type]
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> GraphicalModel:
-        """Read a model that ``save`` wrote; ``InvalidInput`` for anything else."""
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                header = json.loads(str(file["header"]))
-                tables = [file[f"potential{i}"] for i in range(len(header["cliques"]))]
-        except OSError as error:
-            if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError):
-                raise
-            raise InvalidInput(f"{os.fspath(path)!r} is not a model file: {error}") from None
-        except (ValueError, KeyError, EOFError, TypeError) as error:
-            raise InvalidInput(f"{os.fspath(path)!r} is not a model file: {error}") from None
-        if header.get("version") != FORMAT_VERSION:
-            raise InvalidInput(
-                f"{os.fspath(path)!r} has format version {header.get('version')!r}; this release "
-                f"reads version {FORMAT_VERSION}. Install the release that wrote it."
-            )
-        return cls._restore(header, tables)
+    def load(cls, path: str | os.PathLike[str], *, max_bytes: int = LARGEST) -> GraphicalModel:
+        """Read a model that ``save`` wrote; ``InvalidInput`` for anything else.
+
+        A file that would expand to more than ``max_bytes`` is refused.
+        """
+        with refusing(path, "a model file"):
+            arrays = zipped_arrays(whole_file(path, max_bytes), max_bytes)
+            header = json.loads(str(arrays["header"]))
+            if (header.get("format"), header.get("version")) != (FORMAT, FORMAT_VERSION):
+                raise InvalidInput(
+                    f"it holds {header.get('format')!r}, "
+                    f"format version {header.get('version')!r}; this "
+                    f"release reads {FORMAT!r}, version {FORMAT_VERSION}. Install the release that "
+                    "wrote it."
+                )
+            tables = [arrays[f"potential{i}"] for i in range(len(header["cliques"]))]
+            return cls._restore(header, tables)
 
     @classmethod
     def _restore(cls, header: dict[str, Any], tables: Sequence[Array]) -> GraphicalModel:
-        domain = Domain(dict(header["domain"]))
+        domain = Domain({name: size for name, size in header["domain"]})
         pairs = zip(header["cliques"], tables, strict=True)
         return cls(
             domain=domain,

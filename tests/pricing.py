@@ -16,17 +16,15 @@ from pgmkit.model import GraphicalModel
 
 
 class Priced(SeededNoise):
-    """Real draws, each priced independently of the Curator; scores change by `weight` times l1."""
+    """Real draws, each priced independently of the Curator; scores change by l1."""
 
-    def __init__(self, relation: str, pure: bool, weight: float = 1.0) -> None:
+    def __init__(self, relation: str, pure: bool) -> None:
         super().__init__(np.random.default_rng(0))
         l1, l2 = {"replace-one": (2, math.sqrt(2)), "add/remove": (1, 1)}[relation]
         self.prices = {
             "gaussian": lambda scale: l2**2 / (2 * scale**2),
             "laplace": lambda scale: l1 / scale,
-            "softmax": lambda scale: (
-                2 * weight * l1 / scale if pure else (2 * weight * l1 / scale) ** 2 / 8
-            ),
+            "softmax": lambda scale: 2 * l1 / scale if pure else (2 * l1 / scale) ** 2 / 8,
         }
         self.costs: list[float] = []
         self.exact: list[np.ndarray] = []

@@ -13,8 +13,10 @@ from typing import Any
 
 import click
 
-from mechanisms.cli.answers import ledger, query, report, sample
+from mechanisms.cli.answers import query, report, sample
+from mechanisms.cli.ledgers import ledger
 from mechanisms.cli.models import estimate
+from mechanisms.cli.options import printable
 from mechanisms.cli.schemas import schema
 from mechanisms.cli.synthesis import demo, mechanisms, plan, synth
 
@@ -36,7 +38,7 @@ class _Commands(click.Group):
             if os.environ.get("PGMKIT_TRACEBACK"):
                 raise
             message, code = _explained(error)
-            click.echo(f"error: {message}", err=True)
+            click.echo(f"error: {printable(message)}", err=True)
             sys.exit(code)
 
 

@@ -1,4 +1,4 @@
-"""`pgmkit query`, `sample`, `ledger` and `report`: what a release answers."""
+"""`pgmkit query`, `sample` and `report`: what a release answers."""
 
 from __future__ import annotations
 
@@ -7,10 +7,16 @@ from typing import Any
 import click
 
 from mechanisms.cli.options import as_json, emit, generator, writable
+from mechanisms.cli.spreadsheets import safe_csv_option, spreadsheet_safe
 
-__all__ = ["ledger", "query", "report", "sample"]
+__all__ = ["query", "report", "sample"]
 
 _RELEASE = click.argument("release", type=click.Path(exists=True, dir_okay=False))
+_ALLOW_MODIFIED = click.option(
+    "--allow-modified",
+    is_flag=True,
+    help="Read a file whose checksum is wrong; everything it answers is marked INSECURE.",
+)
 
 
 @click.command()
@@ -27,6 +33,7 @@ _RELEASE = click.argument("release", type=click.Path(exists=True, dir_okay=False
     type=click.Path(exists=True, dir_okay=False),
     help="For a model that `pgmkit estimate` wrote.",
 )
+@_ALLOW_MODIFIED
 @as_json
 def query(
     release: str,
@@ -34,6 +41,7 @@ def query(
     error_bars: bool,
     level: float,
     schema: str | None,
+    allow_modified: bool,
     json_out: bool,
 ) -> None:
     """Ask a release, without sampling: marginals, conditions, CDFs and means.
@@ -45,6 +53,7 @@ def query(
     pgmkit query people.pgm "sex, mean(hours) | education in {Masters, Doctorate}"
     pgmkit query people.pgm "count | age < 30, income != high"
     """
+    caution = ""
     if schema is not None:
         from mechanisms.cli.options import read_schema
         from pgmkit.errors import InvalidInput
@@ -55,8 +64,10 @@ def query(
             raise InvalidInput("error bars need the noisy tables: take them from a release file")
         reply = ask(GraphicalModel.load(release), read_schema(schema), question)
     else:
-        reply = _load(release).ask(question, error_bars=error_bars, level=level, progress=True)
-    emit(dict(reply.columns), str(reply), json_out)
+        loaded = _load(release, allow_modified)
+        caution = loaded.caution
+        reply = loaded.ask(question, error_bars=error_bars, level=level, progress=True)
+    emit(dict(reply.columns), str(reply), json_out, caution)
 
 
 @click.command()
@@ -65,6 +76,8 @@ def query(
 @click.option("--rows", type=click.IntRange(1), help="Records [default: as estimated].")
 @click.option("--given", help='Conditions that all records meet: "sex = F, age in 30..44".')
 @click.option("--seed", type=int, help="Of the draw; it costs no privacy.")
+@safe_csv_option
+@_ALLOW_MODIFIED
 @as_json
 def sample(
     release: str,
@@ -72,6 +85,8 @@ def sample(
     rows: int | None,
     given: str | None,
     seed: int | None,
+    safe_csv: bool,
+    allow_modified: bool,
     json_out: bool,
 ) -> None:
     """Draw synthetic records from a release; no more privacy is spent.
@@ -85,26 +100,17 @@ def sample(
 
     from pgmkit.tables.files import write_file
 
-    loaded = _load(release)
+    loaded = _load(release, allow_modified)
     rng = generator(seed) or np.random.default_rng()
     records = loaded.codes(rows, given=given, seed=rng)
-    write_file(target, loaded.schema.decode(records, rng))
+    columns = loaded.schema.decode(records, rng)
+    write_file(target, spreadsheet_safe(columns) if safe_csv else columns)
     emit(
         {"out": out, "records": len(records)},
         f"wrote {out}: {len(records)} synthetic records",
         json_out,
+        loaded.caution,
     )
-
-
-@click.command()
-@_RELEASE
-@as_json
-def ledger(release: str, json_out: bool) -> None:
-    """What was promised and spent, step by step."""
-    from mechanisms.release.record import Release
-
-    found = Release.load(release).ledger
-    emit(found.to_dict(), str(found), json_out)
 
 
 @click.command()
@@ -117,6 +123,7 @@ def ledger(release: str, json_out: bool) -> None:
 )
 @click.option("--target", help="With --against: a column to predict from the others.")
 @click.option("--test", type=click.Path(exists=True, dir_okay=False), help="Data to test on.")
+@_ALLOW_MODIFIED
 @as_json
 def report(
     release: str,
@@ -124,6 +131,7 @@ def report(
     against: str | None,
     target: str | None,
     test: str | None,
+    allow_modified: bool,
     json_out: bool,
 ) -> None:
     """A self-contained HTML report: what was released, what it cost, how far to trust it.
@@ -137,7 +145,7 @@ def report(
     from pgmkit.atomic_write import atomic_writer
     from pgmkit.tables.files import encode_file
 
-    loaded = _load(release)
+    loaded = _load(release, allow_modified)
     evaluation = None
     if against is not None:
         click.echo("warning: --against shows the private data's errors; do not publish", err=True)
@@ -147,10 +155,11 @@ def report(
     page = html(loaded, evaluation)
     with atomic_writer(target_file) as file:
         file.write(page.encode("utf-8"))
-    emit({"out": out, "private": against is None}, f"wrote {out}", json_out)
+    private = against is None and loaded.secure
+    emit({"out": out, "private": private}, f"wrote {out}", json_out, loaded.caution)
 
 
-def _load(path: str) -> Any:
+def _load(path: str, allow_modified: bool) -> Any:
     from mechanisms.release.tabular import TableRelease
 
-    return TableRelease.load(path)
+    return TableRelease.load(path, allow_modified=allow_modified)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,12 +22,19 @@ __all__ = [
     "emit",
     "generator",
     "mechanism_options",
+    "printable",
     "read_schema",
     "settings_of",
     "writable",
 ]
 
 Command = Callable[..., None]
+
+_SEQUENCES = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x9b[0-?]*[ -/]*[@-~]|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])"
+    r"[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?|\x1b[ -/]*[0-~]?"
+)
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 _BUDGET = [
     click.option("--epsilon", type=float, default=1.0, show_default=True, help="Privacy budget."),
@@ -93,9 +101,22 @@ def _with(options: Sequence[Callable[[Command], Command]], command: Command) -> 
     return command
 
 
-def emit(values: Mapping[str, Any], text: str, json_out: bool) -> None:
-    """Print the values as JSON, or the text."""
-    click.echo(json.dumps(values, indent=2, default=_plain) if json_out else text)
+def emit(values: Mapping[str, Any], text: str, json_out: bool, caution: str = "") -> None:
+    """Print the values as JSON, or the text; and the caution of an insecure release with either."""
+    if json_out:
+        said = {"INSECURE": caution} if caution else {}
+        click.echo(json.dumps({**values, **said}, indent=2, default=_plain))
+    else:
+        click.echo(printable(f"{text}\n{caution}" if caution else text))
+
+
+def printable(text: str) -> str:
+    """The text without what would steer a terminal: escape sequences, controls, reversed writing.
+
+    >>> printable("\x1b[2Jage\x07 30\u202e")
+    'age 30'
+    """
+    return _CONTROLS.sub("", _SEQUENCES.sub("", text))
 
 
 def _plain(value: Any) -> Any:

@@ -18,6 +18,7 @@ from mechanisms.cli.options import (
     settings_of,
     writable,
 )
+from mechanisms.cli.spreadsheets import safe_csv_option, spreadsheet_safe
 
 if TYPE_CHECKING:
     import numpy as np
@@ -159,6 +160,13 @@ def plan(
 @click.option("--rows", type=click.IntRange(1), help="Records to write [default: as estimated].")
 @click.option("--seconds", type=float, help="Time that auto may choose by; no promise.")
 @click.option("--memory-mb", type=float, help="Memory that auto may choose by; no promise.")
+@click.option(
+    "--ledger",
+    "account",
+    type=click.Path(exists=True, dir_okay=False),
+    help="The data set's ledger across runs, which `pgmkit ledger FILE --create` began.",
+)
+@safe_csv_option
 @click.option("--ignore-extra-columns", is_flag=True, help="Ignore columns not in the schema.")
 @as_json
 def synth(
@@ -179,6 +187,8 @@ def synth(
     rows: int | None,
     seconds: float | None,
     memory_mb: float | None,
+    account: str | None,
+    safe_csv: bool,
     ignore_extra_columns: bool,
     json_out: bool,
 ) -> None:
@@ -189,6 +199,7 @@ def synth(
     pgmkit synth people.parquet --schema people.yaml --target income --save people.pgm
     pgmkit synth people.csv --schema people.yaml --mechanism mwem+pgm --set rounds=20 --out s.csv
     """
+    from mechanisms.privacy.ledger import Ledger
     from mechanisms.registry import configure
     from mechanisms.synthesis.pipeline import synthesize
     from pgmkit.errors import InvalidInput
@@ -225,9 +236,10 @@ def synth(
         seconds=seconds,
         memory_mb=memory_mb,
         seed=rng,
+        ledger=None if account is None else Ledger.open(account),
         progress=True,
     )
-    written = _write(release, rows, rng, *targets)
+    written = _write(release, rows, rng, safe_csv, *targets)
     lines = [f"{release.mechanism}: {release.reason}", str(release.ledger)]
     lines += [f"wrote {out}: {written} synthetic records"] if out else []
     lines += [f"wrote {save}: the release; try `pgmkit query {save} ...`"] if save else []
@@ -244,6 +256,7 @@ def synth(
         },
         "\n".join(lines),
         json_out,
+        release.caution if json_out else "",
     )
 
 
@@ -251,6 +264,7 @@ def _write(
     release: TableRelease,
     rows: int | None,
     rng: np.random.Generator | None,
+    safe_csv: bool,
     out: Path | None,
     save: Path | None,
     page: Path | None,
@@ -271,7 +285,8 @@ def _write(
         if out is not None:
             draw = np.random.default_rng(rng)
             synthetic = release.codes(rows, seed=draw)
-            write_file(out, release.schema.decode(synthetic, draw))
+            columns = release.schema.decode(synthetic, draw)
+            write_file(out, spreadsheet_safe(columns) if safe_csv else columns)
         if page is not None:
             from mechanisms.release.report import html
 

@@ -18,6 +18,7 @@ from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.queries import FactoredQuery
+from pgmkit.untrusted import LARGEST
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -309,9 +310,9 @@ class HistogramModel:
         write_model(path, self.format, self.domain, self.total, arrays)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> HistogramModel:
+    def load(cls, path: str | os.PathLike[str], *, max_bytes: int = LARGEST) -> HistogramModel:
         """Read a model that `save` wrote; InvalidInput for anything else."""
-        file = read_model(path, cls.format)
+        file = read_model(path, cls.format, max_bytes)
         codes = {key[5:]: values for key, values in file.arrays.items() if key.startswith("code.")}
         support: Support = PublicSupport(file.domain, codes) if codes else FullDomain(file.domain)
         return cls(support, file.array("weights"), file.total)

@@ -13,6 +13,7 @@ import numpy as np
 from pgmkit.atomic_write import atomic_writer
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
+from pgmkit.untrusted import LARGEST, refusing, whole_file, zipped_arrays
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -69,22 +70,17 @@ def write_model(
         np.savez_compressed(file, header=np.array(json.dumps(header)), **held)
 
 
-def read_model(path: str | os.PathLike[str], kind: str) -> ModelFile:
+def read_model(path: str | os.PathLike[str], kind: str, max_bytes: int = LARGEST) -> ModelFile:
     """What `write_model` wrote; InvalidInput for anything else, or another kind or version."""
     name = os.fspath(path)
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            header: Mapping[str, Any] = json.loads(str(file["header"]))
-            arrays = {key: file[key] for key in file.files if key != "header"}
-        domain, total = Domain(dict(header["domain"])), float(header["total"])
+    with refusing(path, f"a {kind} file"):
+        arrays = zipped_arrays(whole_file(path, max_bytes), max_bytes)
+        header: Mapping[str, Any] = json.loads(str(arrays.pop("header")))
         found, version = header["format"], header["version"]
-    except (FileNotFoundError, PermissionError, IsADirectoryError):
-        raise
-    except (OSError, ValueError, KeyError, EOFError, TypeError) as error:
-        raise InvalidInput(f"{name!r} is not a {kind} file: {error}") from None
-    if (found, version) != (kind, FORMAT_VERSION):
-        raise InvalidInput(
-            f"{name!r} holds {found!r}, version {version!r}; this reads {kind!r}, "
-            f"version {FORMAT_VERSION}: load it with the class and release that wrote it"
-        )
+        if (found, version) != (kind, FORMAT_VERSION):
+            raise InvalidInput(
+                f"it holds {found!r}, version {version!r}; this reads {kind!r}, version "
+                f"{FORMAT_VERSION}: load it with the class and release that wrote it"
+            )
+        domain, total = Domain(dict(header["domain"])), float(header["total"])
     return ModelFile(kind, name, domain, total, header, arrays)

@@ -23,6 +23,7 @@ from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.queries import FactoredQuery
+from pgmkit.untrusted import LARGEST
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -293,9 +294,9 @@ class ProductMixtureModel:
         write_model(path, self.format, self.domain, self.total, arrays)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> ProductMixtureModel:
+    def load(cls, path: str | os.PathLike[str], *, max_bytes: int = LARGEST) -> ProductMixtureModel:
         """Read a model that `save` wrote; InvalidInput for anything else."""
-        file = read_model(path, cls.format)
+        file = read_model(path, cls.format, max_bytes)
         return cls(file.domain, file.array("rows"), file.total, file.array("shares"))
 
     def __repr__(self) -> str:

@@ -14,6 +14,7 @@ from pgmkit.errors import InvalidInput
 from pgmkit.kronecker import Kronecker
 from pgmkit.measurement import Measurement
 from pgmkit.queries import FactoredQuery
+from pgmkit.untrusted import LARGEST
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -118,9 +119,9 @@ class TablesModel:
         write_model(path, self.format, self.domain, self.total, arrays, cliques=cliques)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> TablesModel:
+    def load(cls, path: str | os.PathLike[str], *, max_bytes: int = LARGEST) -> TablesModel:
         """Read tables that `save` wrote; InvalidInput for anything else."""
-        file = read_model(path, cls.format)
+        file = read_model(path, cls.format, max_bytes)
         tables = {
             tuple(clique): file.array(f"table{i}") for i, clique in enumerate(file.field("cliques"))
         }

@@ -7,58 +7,33 @@ selects. What leaves it is noisy, and everything that leaves it is on the ledger
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from statistics import NormalDist
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from mechanisms.privacy.budget import Budget, Ledger
+from mechanisms.privacy import noise_scales, scores
+from mechanisms.privacy.budget import Budget
+from mechanisms.privacy.cell_line import CellLine, selector
+from mechanisms.privacy.discovery import distinct, frequent, threshold
 from mechanisms.privacy.integer_matrix import GridMatrix
-from mechanisms.privacy.mixture_error import least_largest_error
+from mechanisms.privacy.ledger import FileLedger, Ledger
+from mechanisms.privacy.mixture_error import best_mixture_error
+from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.privacy.noise import ExactNoise, Noise, SeededNoise
 from mechanisms.queries.cells import Cell
 from pgmkit.dataset import Counts, Dataset
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
-from pgmkit.matrix import as_matrix
 from pgmkit.measurement import Measurement
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
-    from scipy.sparse import csr_array
 
     from mechanisms.queries.predicates import Predicates
     from pgmkit.matrix import MatrixLike
 
-__all__ = ["NEIGHBOURS", "Curator", "Neighbours"]
-
-
-@dataclass(frozen=True)
-class Neighbours:
-    """A neighbour relation and what follows from it for one marginal, in counts.
-
-    `l1`, `l2`: the largest L1 and L2 change of a marginal between neighbouring data sets. The L1
-    distance of a marginal to any fixed table changes by at most `l1` (triangle inequality).
-    `rows_public`: whether all neighbours have the same number of rows, which is then public.
-    """
-
-    name: str
-    l1: int
-    l2: float
-    rows_public: bool
-
-
-NEIGHBOURS = {
-    relation.name: relation
-    for relation in [
-        Neighbours("replace-one", l1=2, l2=math.sqrt(2), rows_public=True),
-        Neighbours("add/remove", l1=1, l2=1.0, rows_public=False),
-    ]
-}
-"""The relations by name: one row replaced by another, or one row more or less."""
+__all__ = ["Curator"]
 
 
 class Curator:
@@ -71,7 +46,10 @@ class Curator:
     With a `seed`, noise is reproducible and the ledger is marked insecure: for tests and
     simulations only.
 
-    Raises InvalidInput for an unknown relation.
+    `ledger`: one across runs (`Ledger.open`), which every charge is written to as well.
+
+    Raises InvalidInput for an unknown relation, BudgetExceeded where less than this budget is left
+    in the ledger across runs.
 
     >>> from pgmkit.dataset import Dataset
     >>> data = Dataset(Domain({"sex": 2, "age": 3}), {"sex": [0, 1, 1], "age": [2, 0, 1]})
@@ -89,6 +67,7 @@ class Curator:
         *,
         neighbours: str,
         seed: int | np.random.Generator | None = None,
+        ledger: FileLedger | None = None,
     ) -> None:
         if neighbours not in NEIGHBOURS:
             raise InvalidInput(
@@ -100,7 +79,9 @@ class Curator:
         )
         self._counts: dict[Clique, NDArray[np.int64]] = {}
         self.neighbours = NEIGHBOURS[neighbours]
-        self.ledger = Ledger(budget, secure=self._noise.secure, neighbours=neighbours)
+        self.ledger = Ledger(
+            budget, secure=self._noise.secure, neighbours=neighbours, across_runs=ledger
+        )
 
     def recoded(self, data: Counts) -> Curator:
         """A Curator of the same records under other codes, on the same ledger.
@@ -130,13 +111,12 @@ class Curator:
         """The noise scale that `measure` uses at this cost: of the discrete Gaussian
         (l2 / sqrt(2 rho)) or, for a pure budget, of the discrete Laplace (l1 / epsilon).
         """
-        if self.ledger.budget.pure:
-            return self.neighbours.l1 / cost
-        return self.neighbours.l2 / math.sqrt(2 * cost)
+        pure = self.ledger.budget.pure
+        return noise_scales.additive(pure, self.neighbours.l1, self.neighbours.l2, cost)
 
     def expected_error(self, cost: float) -> float:
         """The expected absolute noise, in counts, on one cell measured at this cost."""
-        return self.scale(cost) * (1.0 if self.ledger.budget.pure else math.sqrt(2 / math.pi))
+        return self.scale(cost) * (1.0 if self.ledger.budget.pure else float(np.sqrt(2 / np.pi)))
 
     def measure(self, clique: Sequence[str], cost: float, *, step: str = "measure") -> Measurement:
         """The clique's marginal with exact discrete noise on every cell.
@@ -172,27 +152,15 @@ class Curator:
         available.
         """
         checked = self.domain.clique(clique)
-        grid = self._grid(checked, matrix)
+        grid = GridMatrix.over(self.domain, checked, matrix)
         # Under replace-one a row leaves one cell and another comes into another.
         differ = self.neighbours.rows_public
-        l1, l2 = grid.l1(differ), math.sqrt(grid.l2_squared(differ))
+        pure = self.ledger.budget.pure
+        sensitivity = grid.l1(differ) if pure else grid.l2_squared(differ) ** 0.5
         answers = grid.answers(self._marginals([checked])[checked].reshape(-1))
-        noisy, stddev = self._noisy(f"{step} queries of {_named(checked)}", answers, l1, l2, cost)
+        named = f"{step} queries of {_named(checked)}"
+        noisy, stddev = self._noisy(named, answers, sensitivity, sensitivity, cost)
         return Measurement(checked, noisy * grid.unit, stddev * grid.unit, grid.matrix)
-
-    def _grid(
-        self, clique: Clique, matrix: Sequence[MatrixLike] | NDArray[np.float64]
-    ) -> GridMatrix:
-        factors = matrix if isinstance(matrix, list | tuple) else [matrix]
-        grid = GridMatrix.rounded([as_matrix(f, f"matrix of {clique!r}") for f in factors])
-        columns = tuple(factor.shape[1] for factor in grid.factors)
-        if not clique or columns not in (self.domain.shape(clique), (self.domain.size(clique),)):
-            raise InvalidInput(
-                f"the matrix of {clique!r} has {columns} columns; give an array of "
-                f"{self.domain.size(clique)} columns, or a list of one matrix an attribute with "
-                f"{self.domain.shape(clique)} (measure(()) answers the total)"
-            )
-        return grid
 
     def measure_errors(
         self,
@@ -214,16 +182,13 @@ class Curator:
         names = [self.domain.clique(clique, "candidate") for clique in cliques]
         if not names:
             raise InvalidInput("cliques is empty; give at least one clique")
-        tables = [np.rint(self._estimate(clique, estimates)).astype(np.int64) for clique in names]
+        tables = [np.rint(self._estimate(c, estimates)).astype(np.int64) for c in names]
         counts = self._marginals(names)  # may refuse: before the charge
         distances = np.array(
             [np.abs(counts[c] - table).sum() for c, table in zip(names, tables, strict=True)]
         )
-        each = self.neighbours.l1
-        noisy, _ = self._noisy(
-            step, distances, each * len(names), each * math.sqrt(len(names)), cost
-        )
-        return noisy.astype(np.float64)
+        l1, l2 = self.neighbours.l1 * len(names), self.neighbours.l1 * len(names) ** 0.5
+        return self._noisy(step, distances, l1, l2, cost)[0].astype(np.float64)
 
     def choose(
         self,
@@ -233,42 +198,43 @@ class Curator:
         *,
         penalties: Sequence[float] | None = None,
         weights: Sequence[float] | None = None,
-        law: Literal["exponential mechanism", "permute-and-flip"] = "exponential mechanism",
+        mechanism: Literal["exponential mechanism", "permute-and-flip"] = "exponential mechanism",
         step: str = "select",
     ) -> Clique:
         """A candidate that the estimates answer badly, by the exponential mechanism.
 
-        The score of clique c is weight_c (||marginal_c(data) - estimates[c]||_1 - penalty_c), so
-        its sensitivity is the largest weight times the relation's `l1`. `estimates`, `penalties`
-        (default 0) and `weights` (default 1, above 0) must not depend on the data but through
-        earlier answers of this Curator. In zCDP the mechanism costs epsilon^2 / 8. Permute-and-flip
-        errs less at the same epsilon, but costs epsilon^2 / 2 in zCDP: it pays with a pure budget.
+        The score of clique c is weight_c (||marginal_c(data) - estimates[c]||_1 - penalty_c), with
+        weights as fractions of the largest: its sensitivity is the relation's `l1`. `estimates`,
+        `penalties` (default 0) and `weights` (default 1, above 0) must not depend on the data but
+        through earlier answers of this Curator. In zCDP the mechanism costs epsilon^2 / 8.
+        Permute-and-flip errs less at the same epsilon, but costs epsilon^2 / 2 in zCDP: it pays
+        with a pure budget.
 
-        Raises InvalidInput for wrong arguments, BudgetExceeded if cost is not available.
+        Raises InvalidInput for wrong arguments, or estimates or penalties of more than 2^40 counts;
+        BudgetExceeded if cost is not available.
         """
         cliques = [self.domain.clique(clique, "candidate") for clique in candidates]
         if not cliques:
             raise InvalidInput("candidates is empty; give at least one clique to choose from")
-        tables = [self._estimate(clique, estimates) for clique in cliques]
-        penalty = _numbers("penalties", penalties, 0.0, len(cliques))
-        weight = _numbers("weights", weights, 1.0, len(cliques))
+        tables = [scores.on_grid("estimates", self._estimate(c, estimates)) for c in cliques]
+        penalty = scores.one_each("penalties", penalties, 0.0, len(cliques))
+        weight = scores.one_each("weights", weights, 1.0, len(cliques))
         if weight.min() <= 0:
             raise InvalidInput(f"weights must be above 0, got {float(weight.min())!r}")
-        if law not in ("exponential mechanism", "permute-and-flip"):
+        if mechanism not in ("exponential mechanism", "permute-and-flip"):
             raise InvalidInput(
-                f"law must be 'exponential mechanism' or 'permute-and-flip', got {law!r}"
+                "mechanism must be 'exponential mechanism' or 'permute-and-flip', "
+                f"got {mechanism!r}"
             )
+        penalty_units = scores.on_grid("penalties", penalty)
         counts = self._marginals(cliques)  # may refuse: before the charge
-        errors = np.array(
-            [np.abs(counts[c] - table).sum() for c, table in zip(cliques, tables, strict=True)]
-        )
-        scores = weight * (errors - penalty)
-        sensitivity = weight.max() * self.neighbours.l1
-        if law == "exponential mechanism":
-            return cliques[self._exponential(step, scores, sensitivity, cost)]
-        self.ledger.charge(step, law, cost)
-        epsilon = cost if self.ledger.budget.pure else math.sqrt(2 * cost)
-        return cliques[self._noise.flip(scores, 2 * sensitivity / epsilon)]
+        distances = [
+            scores.table_distance(counts[c], table)
+            for c, table in zip(cliques, tables, strict=True)
+        ]
+        found = scores.weighted_scores(distances, penalty_units, weight)
+        flip = mechanism == "permute-and-flip"
+        return cliques[self._selected(step, found, self.neighbours.l1, cost, flip=flip)]
 
     def choose_cells(
         self,
@@ -283,36 +249,23 @@ class Curator:
         """`count` single queries that the estimates answer badly: noisy top-k with Gumbel noise.
 
         The score of a cell is |count in the data - estimate|, which changes by at most 1 under
-        either relation. The law is that of `count` exponential mechanisms without replacement,
-        and so is the price: rho = count / (2 scale^2) in zCDP, epsilon = 2 count / scale.
+        either relation. It equals `count` exponential mechanisms without replacement, and so does
+        the price: rho = count / (2 scale^2) in zCDP, epsilon = 2 count / scale.
 
         Raises InvalidInput for wrong arguments or fewer cells than `count`, BudgetExceeded if
         cost is not available.
         """
-        names = [self.domain.clique(clique, "candidate") for clique in cliques]
-        tables = [self._estimate(clique, estimates).reshape(-1) for clique in names]
-        starts = np.cumsum([0, *(table.size for table in tables)])
-        place = {clique: int(start) for clique, start in zip(names, starts[:-1], strict=True)}
-        allowed = np.ones(starts[-1], dtype=bool)
-        allowed[[place[cell.clique] + cell.index for cell in exclude if cell.clique in place]] = (
-            False
-        )
-        candidates = np.flatnonzero(allowed)
+        line, table = self._line(cliques, estimates)
+        candidates = line.without(exclude)
         if isinstance(count, bool) or not 1 <= count <= len(candidates):
             raise InvalidInput(
                 f"count must be at least 1 and at most the {len(candidates)} candidate cells, "
                 f"got {count!r}"
             )
-        counts = self._marginals(names)  # may refuse: before the charge
-        exact = np.concatenate([counts[clique].reshape(-1) for clique in names])
-        scores = np.abs(exact - np.concatenate(tables))[candidates]
-        self.ledger.charge(step, f"top {count} of cells, Gumbel noise", cost)
-        found = candidates[self._noise.top(scores, count, self._selection_scale(count, cost))]
-        owners = np.searchsorted(starts, found, side="right") - 1
-        return [
-            Cell(names[owner], int(cell - starts[owner]))
-            for owner, cell in zip(owners, found, strict=True)
-        ]
+        counts = line.joined(self._marginals(line.cliques))  # may refuse: before the charge
+        errors = np.abs(scores.cell_differences(counts, table))[candidates]
+        found = self._top(step, "cells", errors, count, cost)
+        return [line.cell(candidates[place]) for place in found]
 
     def measure_cells(
         self, cells: Sequence[Cell], cost: float, *, step: str = "measure"
@@ -330,9 +283,9 @@ class Curator:
                 raise InvalidInput(f"cell {cell.index} of {cell.clique!r} must be in 0..{size - 1}")
         counts = self._marginals([cell.clique for cell in cells])  # may refuse: before the charge
         exact = np.array([counts[cell.clique].flat[cell.index] for cell in cells], dtype=np.int64)
-        noisy, stddev = self._noisy(step, exact, len(cells), math.sqrt(len(cells)), cost)
+        noisy, stddev = self._noisy(step, exact, len(cells), len(cells) ** 0.5, cost)
         return [
-            Measurement(cell.clique, [value], stddev, self._selector(cell))
+            Measurement(cell.clique, [value], stddev, selector(self.domain, cell))
             for cell, value in zip(cells, noisy, strict=True)
         ]
 
@@ -354,13 +307,13 @@ class Curator:
         table = np.asarray(estimates, dtype=np.float64)
         if table.shape != (len(predicates),) or not np.isfinite(table).all():
             raise InvalidInput(f"estimates must be {len(predicates)} finite numbers")
+        grid = scores.on_grid("estimates", table)
         left = np.setdiff1d(np.arange(len(predicates)), list(exclude))
         if isinstance(count, bool) or not 1 <= count <= len(left):
             raise InvalidInput(f"count must be at least 1 and at most {len(left)}, got {count!r}")
-        scores = np.abs(self._predicate_counts(predicates) - table)[left]
-        self.ledger.charge(step, f"top {count} of predicates, Gumbel noise", cost)
-        found = self._noise.top(scores, count, self._selection_scale(count, cost))
-        return [int(left[i]) for i in found]
+        counts = self._predicate_counts(predicates)  # may refuse: before the charge
+        errors = np.abs(scores.cell_differences(counts, grid))[left]
+        return [int(left[place]) for place in self._top(step, "predicates", errors, count, cost)]
 
     def measure_predicates(
         self, predicates: Predicates, cost: float, *, step: str = "measure"
@@ -371,7 +324,7 @@ class Curator:
         """
         count = len(predicates)
         exact = self._predicate_counts(predicates)  # may refuse: before the charge
-        noisy, stddev = self._noisy(step, exact, count, math.sqrt(count), cost)
+        noisy, stddev = self._noisy(step, exact, count, count**0.5, cost)
         return noisy.astype(np.float64), stddev
 
     def _predicate_counts(self, predicates: Predicates) -> NDArray[np.int64]:
@@ -398,23 +351,15 @@ class Curator:
 
         Raises InvalidInput for wrong arguments, BudgetExceeded if cost is not available.
         """
-        names = [self.domain.clique(clique, "candidate") for clique in cliques]
-        if not names or isinstance(count, bool) or count < 1:
+        if not cliques or isinstance(count, bool) or count < 1:
             raise InvalidInput(f"give cliques, and a count of 1 or more; got {count!r}")
-        tables = [self._estimate(clique, estimates).reshape(-1) for clique in names]
-        starts = np.cumsum([0, *(table.size for table in tables)])
-        counts = self._marginals(names)  # may refuse: before the charge
-        exact = np.concatenate([counts[clique].reshape(-1) for clique in names])
-        scores = exact - np.concatenate(tables)
-        both = np.concatenate([scores, -scores])
+        line, table = self._line(cliques, estimates)
+        counts = line.joined(self._marginals(line.cliques))  # may refuse: before the charge
+        positive = scores.in_counts(scores.cell_differences(counts, table))
         self.ledger.charge(step, f"{count} x exponential mechanism", cost)
-        found = self._noise.draws(both, count, self._selection_scale(count, cost))
-        drawn = []
-        for place in found:
-            sign, cell = (1, place) if place < starts[-1] else (-1, place - int(starts[-1]))
-            owner = int(np.searchsorted(starts, cell, side="right")) - 1
-            drawn.append((Cell(names[owner], int(cell - starts[owner])), sign))
-        return drawn
+        scale = noise_scales.several(self.ledger.budget.pure, count, cost)
+        found = self._noise.draws(np.concatenate([positive, -positive]), count, scale)
+        return [(line.cell(place % line.size), -1 if place >= line.size else 1) for place in found]
 
     def choose_public(
         self,
@@ -440,12 +385,11 @@ class Curator:
             if any(table.min() < 0 or table.max() > 1 for table in known.values()):
                 raise InvalidInput("shares must be in 0..1; divide counts by their total")
         counts = self._marginals(list(shares[0]))  # may refuse: before the charge
-        rows = len(self._data)
-        scores = [
-            -max(float(np.abs(counts[c] - rows * table).max()) for c, table in known.items())
+        found = [
+            scores.share_score([counts[c] for c in known], list(known.values()), len(self._data))
             for known in tables
         ]
-        return self._exponential(step, np.array(scores), 1.0, cost)
+        return self._selected(step, np.array(found), 1, cost)
 
     def mixture_error(
         self,
@@ -467,7 +411,7 @@ class Curator:
         if not names or public.domain != self.domain:
             raise InvalidInput("give at least one clique, and public data over the same domain")
         counts = self._marginals(names)  # may refuse: before the charge
-        least = least_largest_error(public, counts, len(self._data))
+        least = best_mixture_error(public, counts, len(self._data))
         fine = np.array([round(1000 * least)], dtype=np.int64)
         noisy, _ = self._noisy(step, fine, 1002, 1002, cost)
         return float(noisy[0]) / 1000
@@ -491,15 +435,11 @@ class Curator:
                 f"the discovery of values needs a delta above 0 of what the budget reserves "
                 f"({budget.reserved:g}), got {delta!r}; a pure budget has none: list the values"
             )
-        self.ledger.charge(step, "discrete Gaussian, threshold", cost)
-        texts, counts = np.unique(np.asarray(values, dtype=str), return_counts=True)
-        scale = self.neighbours.l2 / math.sqrt(2 * cost)
-        noisy = self._noise.gaussian(counts.astype(np.int64), scale)
-        share = delta / 2 if self.neighbours.rows_public else delta
-        # Discrete Gaussian tails are below the continuous one a step earlier.
-        threshold = 2 + scale * NormalDist().inv_cdf(1 - share)
-        order = np.argsort(-noisy, kind="stable")
-        return [str(texts[i]) for i in order if noisy[i] > threshold]
+        self.ledger.charge(step, "discrete Gaussian, threshold", cost, delta)
+        texts, counts = distinct(values)
+        scale = noise_scales.additive(False, self.neighbours.l1, self.neighbours.l2, cost)
+        noisy = self._noise.gaussian(counts, scale)
+        return frequent(texts, noisy, threshold(scale, delta, self.neighbours))
 
     def _noisy(
         self, step: str, exact: NDArray[np.int64], l1: float, l2: float, cost: float
@@ -507,46 +447,49 @@ class Curator:
         """Charge, then the values with discrete noise for these sensitivities, and its stddev."""
         pure = self.ledger.budget.pure
         self.ledger.charge(step, "discrete Laplace" if pure else "discrete Gaussian", cost)
+        scale = noise_scales.additive(pure, l1, l2, cost)
         if pure:
-            scale = l1 / cost
-            return self._noise.laplace(exact, scale), scale * math.sqrt(2)
-        scale = l2 / math.sqrt(2 * cost)
+            return self._noise.laplace(exact, scale), scale * 2**0.5
         return self._noise.gaussian(exact, scale), scale
 
-    def _exponential(
-        self, step: str, scores: NDArray[np.float64], sensitivity: float, cost: float
+    def _selected(
+        self,
+        step: str,
+        found: NDArray[np.float64],
+        sensitivity: float,
+        cost: float,
+        *,
+        flip: bool = False,
     ) -> int:
-        """Charge, then a place by the exponential mechanism."""
-        self.ledger.charge(step, "exponential mechanism", cost)
-        epsilon = cost if self.ledger.budget.pure else math.sqrt(8 * cost)
-        return self._noise.softmax(scores, 2 * sensitivity / epsilon)
+        """Charge, then a place by the exponential mechanism, or by permute-and-flip."""
+        pure = self.ledger.budget.pure
+        self.ledger.charge(step, "permute-and-flip" if flip else "exponential mechanism", cost)
+        if flip:
+            scale = noise_scales.permute_and_flip(pure, sensitivity, cost)
+            return self._noise.flip(found, scale)
+        return self._noise.softmax(found, noise_scales.exponential(pure, sensitivity, cost))
 
-    def _selection_scale(self, count: int, cost: float) -> float:
-        """The scale of Gumbel noise at which `count` selections of sensitivity 1 cost this much."""
-        if self.ledger.budget.pure:
-            return 2 * count / cost
-        return math.sqrt(count / (2 * cost))
+    def _top(
+        self, step: str, what: str, errors: NDArray[np.int64], count: int, cost: float
+    ) -> list[int]:
+        """Charge, then the places of `count` large errors, which move by at most 1 count each."""
+        self.ledger.charge(step, f"top {count} of {what}, Gumbel noise", cost)
+        scale = noise_scales.several(self.ledger.budget.pure, count, cost)
+        return self._noise.top(scores.in_counts(errors), count, scale)
 
-    def _selector(self, cell: Cell) -> csr_array:
-        """The 1 x n matrix that picks the cell from its marginal."""
-        from scipy.sparse import csr_array
-
-        return csr_array(([1.0], ([0], [cell.index])), (1, self.domain.size(cell.clique)))
+    def _line(
+        self, cliques: Sequence[Clique], estimates: Mapping[Clique, ArrayLike]
+    ) -> tuple[CellLine, NDArray[np.int64]]:
+        """The cells of the candidates in a line, and their estimates in the scores' units."""
+        names = [self.domain.clique(clique, "candidate") for clique in cliques]
+        tables = {clique: self._estimate(clique, estimates) for clique in names}
+        line = CellLine(self.domain, names)
+        return line, scores.on_grid("estimates", line.joined(tables))
 
     def _estimate(
         self, clique: Clique, estimates: Mapping[Clique, ArrayLike]
     ) -> NDArray[np.float64]:
-        if clique not in estimates:
-            raise InvalidInput(f"estimates has no table for the candidate {clique!r}")
-        table = np.asarray(estimates[clique], dtype=np.float64)
-        if table.shape != self.domain.shape(clique):
-            raise InvalidInput(
-                f"the estimate of {clique!r} has shape {table.shape}; "
-                f"the marginal's is {self.domain.shape(clique)}"
-            )
-        if not np.isfinite(table).all():
-            raise InvalidInput(f"the estimate of {clique!r} has values that are not finite")
-        return table
+        return scores.estimate_of(clique, estimates, self.domain.shape(clique))
 
     def _marginals(self, cliques: Sequence[Clique]) -> dict[Clique, NDArray[np.int64]]:
         # Candidates come back every round: each marginal is counted once.
@@ -565,16 +508,3 @@ class Curator:
 
 def _named(clique: Clique) -> str:
     return " x ".join(clique) if clique else "total"
-
-
-def _numbers(
-    name: str, values: Sequence[float] | None, default: float, length: int
-) -> NDArray[np.float64]:
-    if values is None:
-        return np.full(length, default)
-    array = np.asarray(values, dtype=np.float64)
-    if array.shape != (length,):
-        raise InvalidInput(f"{name} must be {length} numbers, one a candidate; got {array.shape}")
-    if not np.isfinite(array).all():
-        raise InvalidInput(f"{name} must be finite")
-    return array

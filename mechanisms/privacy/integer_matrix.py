@@ -16,12 +16,13 @@ import numpy as np
 
 from pgmkit.errors import InvalidInput
 from pgmkit.kronecker import Kronecker
-from pgmkit.matrix import as_dense
+from pgmkit.matrix import as_dense, as_matrix
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from pgmkit.matrix import Matrix
+    from pgmkit.domain import Clique, Domain
+    from pgmkit.matrix import Matrix, MatrixLike
 
     Integers = NDArray[np.int64]
 
@@ -44,6 +45,28 @@ class GridMatrix:
 
     factors: tuple[Integers, ...]
     unit: float
+
+    @classmethod
+    def over(
+        cls,
+        domain: Domain,
+        clique: Clique,
+        matrix: Sequence[MatrixLike] | NDArray[np.float64],
+    ) -> GridMatrix:
+        """One array over a marginal's cells, or a list of one an attribute, rounded.
+
+        Raises InvalidInput for another number of columns, and as `rounded` does.
+        """
+        given = matrix if isinstance(matrix, list | tuple) else [matrix]
+        grid = cls.rounded([as_matrix(factor, f"matrix of {clique!r}") for factor in given])
+        columns = tuple(factor.shape[1] for factor in grid.factors)
+        if not clique or columns not in (domain.shape(clique), (domain.size(clique),)):
+            raise InvalidInput(
+                f"the matrix of {clique!r} has {columns} columns; give an array of "
+                f"{domain.size(clique)} columns, or a list of one matrix an attribute with "
+                f"{domain.shape(clique)} (measure(()) answers the total)"
+            )
+        return grid
 
     @classmethod
     def rounded(cls, factors: Sequence[Matrix]) -> GridMatrix:

@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
     from pgmkit.domain import Clique
 
-__all__ = ["least_largest_error"]
+__all__ = ["best_mixture_error"]
 
 
-def least_largest_error(
+def best_mixture_error(
     public: Dataset, counts: Mapping[Clique, NDArray[np.int64]], rows: int
 ) -> float:
     """The least, over distributions on the public records, of the largest error of a cell.
 
     >>> from pgmkit.domain import Domain
     >>> public = Dataset(Domain({"a": 3}), {"a": [0, 1]})
-    >>> round(least_largest_error(public, {("a",): np.array([5, 3, 2])}, 10), 6)
+    >>> round(best_mixture_error(public, {("a",): np.array([5, 3, 2])}, 10), 6)
     2.0
     """
     from scipy.optimize import linprog

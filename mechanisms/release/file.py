@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -15,16 +16,19 @@ from typing import Any
 
 import numpy as np
 
-from mechanisms.privacy.budget import Budget, Ledger
+from mechanisms.privacy.ledger import Ledger
 from pgmkit.atomic_write import atomic_writer
 from pgmkit.errors import InvalidInput
 from pgmkit.kronecker import Kronecker
 from pgmkit.measurement import Measurement
+from pgmkit.untrusted import LARGEST, refusing, unzipped, whole_file, zipped_arrays
 
 __all__ = ["load", "save"]
 
 FORMAT = "pgmkit release"
-VERSION = 1
+VERSION = 2
+_DIGEST = 64
+"""Characters of the checksum at the end of the file, which is the comment of the archive."""
 MODELS = {
     "pgmkit model": "pgmkit.model:GraphicalModel",
     "pgmkit product mixture": "mechanisms.families.product_mixture:ProductMixtureModel",
@@ -45,56 +49,73 @@ def save(parts: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
         "settings": asdict(settings) if is_dataclass(settings) else {},  # type: ignore[arg-type]
         "schema": parts["schema"],
         "ledger": parts["ledger"].to_dict(),
+        "modified": parts["modified"],
     }
     arrays: dict[str, Any] = {}
     stored = [_stored(m, f"m{i}", arrays) for i, m in enumerate(parts["measurements"])]
-    with atomic_writer(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("release.json", json.dumps(header))
         archive.writestr("measurements.json", json.dumps(stored))
-        buffer = io.BytesIO()
-        np.savez(buffer, **arrays)
-        archive.writestr("measurements.npz", buffer.getvalue())
+        held = io.BytesIO()
+        np.savez(held, **arrays)
+        archive.writestr("measurements.npz", held.getvalue())
         archive.writestr("model.npz", _model_bytes(parts["model"]))
+        archive.comment = b" " * _DIGEST
+    body = buffer.getvalue()[:-_DIGEST]
+    with atomic_writer(path) as file:
+        file.write(body + _checksum(body))
 
 
-def load(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The fields of a release that `save` wrote; InvalidInput for anything else."""
-    name = os.fspath(path)
-    try:
-        with zipfile.ZipFile(path) as archive:
-            header = json.loads(archive.read("release.json"))
-            stored = json.loads(archive.read("measurements.json"))
-            with np.load(io.BytesIO(archive.read("measurements.npz")), allow_pickle=False) as file:
-                arrays = {key: file[key] for key in file.files}
-            model_bytes = archive.read("model.npz")
+def load(
+    path: str | os.PathLike[str], *, allow_modified: bool = False, max_bytes: int = LARGEST
+) -> dict[str, Any]:
+    """The fields of a release that `save` wrote; InvalidInput for anything else.
+
+    The file ends with a checksum over all of it. It shows accidents and careless edits; it is no
+    signature: whoever changes a file on purpose can write a new checksum. With `allow_modified` a
+    file whose checksum is wrong is read too, and marked as modified.
+    """
+    with refusing(path, "a release file"):
+        content = whole_file(path, max_bytes)
+        modified = _checksum(content[:-_DIGEST]) != content[-_DIGEST:]
+        parts = unzipped(content, max_bytes)
+        header, stored = json.loads(parts["release.json"]), json.loads(parts["measurements.json"])
         kind, version = header["format"], header["version"]
-    except (FileNotFoundError, PermissionError, IsADirectoryError):
-        raise
-    except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile) as error:
-        raise InvalidInput(
-            f"{name!r} is not a release file ({type(error).__name__}); `Release.save` writes one"
-        ) from None
-    if (kind, version) != (FORMAT, VERSION):
-        raise InvalidInput(
-            f"{name!r} holds {kind!r}, version {version!r}; this reads {FORMAT!r}, version "
-            f"{VERSION}: use the version of pgmkit that wrote it"
-        )
-    return {
-        "mechanism": header["mechanism"],
-        "model": _model(name, model_bytes),
-        "measurements": tuple(_restored(each, arrays) for each in stored),
-        "ledger": _ledger(header["ledger"]),
-        "settings": _settings(header["mechanism"], header["settings"]),
-        "schema": header["schema"],
-    }
+        if (kind, version) != (FORMAT, VERSION):
+            raise InvalidInput(
+                f"it holds {kind!r}, version {version!r}; this reads {FORMAT!r}, version "
+                f"{VERSION}: use the version of pgmkit that wrote it"
+            )
+        if modified and not allow_modified:
+            raise InvalidInput(
+                "its checksum is wrong, so it was changed after it was written; get the original, "
+                "or read it with allow_modified=True (--allow-modified)"
+            )
+        arrays = zipped_arrays(parts["measurements.npz"], max_bytes)
+        model = _model(parts["model.npz"], max_bytes)
+        measurements = tuple(_restored(each, arrays) for each in stored)
+        for measurement in measurements:
+            measurement.check(model.domain)
+        return {
+            "mechanism": _text(header["mechanism"]),
+            "model": model,
+            "measurements": measurements,
+            "ledger": Ledger.from_dict(header["ledger"]),
+            "settings": _settings(header["mechanism"], header["settings"]),
+            "schema": None if header["schema"] is None else dict(header["schema"]),
+            "modified": modified or header["modified"] is not False,
+        }
 
 
-def _ledger(stored: Mapping[str, Any]) -> Ledger:
-    budget = Budget(stored["epsilon"], stored["delta"], stored["reserved"])
-    ledger = Ledger(budget, secure=stored["secure"], neighbours=stored["neighbours"])
-    for entry in stored["entries"]:
-        ledger.charge(entry["step"], entry["mechanism"], entry["cost"])
-    return ledger
+def _checksum(body: bytes) -> bytes:
+    return hashlib.sha256(body).hexdigest().encode("ascii")
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise InvalidInput(f"it has {type(value).__name__} where a text belongs")
+    return value
 
 
 def _settings(mechanism: str, stored: Mapping[str, Any]) -> object:
@@ -152,7 +173,9 @@ def _matrix(prefix: str, arrays: Mapping[str, Any]) -> Any:
     data, indices, indptr, shape = (
         arrays[f"{prefix}.{part}"] for part in ("data", "indices", "indptr", "shape")
     )
-    return csr_array((data, indices, indptr), shape=tuple(int(n) for n in shape))
+    matrix = csr_array((data, indices, indptr), shape=tuple(int(n) for n in shape))
+    matrix.check_format(full_check=True)  # compiled products trust the indices
+    return matrix
 
 
 def _model_bytes(model: Any) -> bytes:
@@ -162,16 +185,15 @@ def _model_bytes(model: Any) -> bytes:
         return target.read_bytes()
 
 
-def _model(name: str, content: bytes) -> Any:
-    with np.load(io.BytesIO(content), allow_pickle=False) as file:
-        kind = json.loads(str(file["header"]))["format"]
+def _model(content: bytes, max_bytes: int) -> Any:
+    kind = json.loads(str(zipped_arrays(content, max_bytes)["header"]))["format"]
     if kind not in MODELS:
         raise InvalidInput(
-            f"{name!r} holds a model of the unknown format {kind!r}; known are {', '.join(MODELS)}"
+            f"it holds a model of the unknown format {kind!r}; known are {', '.join(MODELS)}"
         )
     module, _, owner = MODELS[kind].partition(":")
     found = getattr(import_module(module), owner)
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder, "model.npz")
         target.write_bytes(content)
-        return found.load(target)
+        return found.load(target, max_bytes=max_bytes)

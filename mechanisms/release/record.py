@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from pgmkit.untrusted import LARGEST
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from mechanisms.privacy.budget import Ledger
+    from mechanisms.privacy.ledger import Ledger
     from pgmkit.dataset import Dataset
     from pgmkit.domain import Clique, Domain
     from pgmkit.measurement import Measurement
@@ -42,7 +44,8 @@ class Release:
     """The result of a mechanism; everything in it is safe to publish when `secure` is True.
 
     `ledger` is the Curator's own: it also shows what is charged to the same data later. `schema`:
-    what the codes mean, as `pgmkit.Schema.to_dict` gives it, where somebody said.
+    what the codes mean, as `pgmkit.Schema.to_dict` gives it, where somebody said. `modified`: read
+    from a file that was changed after it was written.
     """
 
     mechanism: str
@@ -51,11 +54,21 @@ class Release:
     ledger: Ledger
     settings: object
     schema: Mapping[str, Any] | None = None
+    modified: bool = field(default=False, kw_only=True)
 
     @property
     def secure(self) -> bool:
-        """False when a seed made the noise reproducible: such a release protects nobody."""
-        return self.ledger.secure
+        """False when a seed made the noise reproducible, which protects nobody, or when the file
+        was changed after it was written, so that nothing is known of it.
+        """
+        return self.ledger.secure and not self.modified
+
+    @property
+    def caution(self) -> str:
+        """What to say wherever something of an insecure release is shown; else empty."""
+        seeded = "INSECURE: noise came from a seeded generator; do not release"
+        modified = "INSECURE: modified after it was written; rely on nothing in it"
+        return "\n".join([seeded] * (not self.ledger.secure) + [modified] * self.modified)
 
     @property
     def fit(self) -> str:
@@ -82,17 +95,28 @@ class Release:
         """Write everything to one file (JSON and arrays, no pickle), whole or not at all."""
         from mechanisms.release import file
 
-        file.save({field.name: getattr(self, field.name) for field in fields(self)}, path)
+        file.save({each.name: getattr(self, each.name) for each in fields(self)}, path)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Release:
-        """Read a file that `save` wrote; InvalidInput for anything else."""
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        allow_modified: bool = False,
+        max_bytes: int = LARGEST,
+    ) -> Release:
+        """Read a file that `save` wrote; InvalidInput for anything else.
+
+        A file that was changed since, by its checksum, is read with `allow_modified` only, and
+        marked `modified`. The checksum is no signature. A file that would expand to more than
+        `max_bytes` is refused.
+        """
         from mechanisms.release import file
 
-        return cls(**file.load(path))
+        return cls(**file.load(path, allow_modified=allow_modified, max_bytes=max_bytes))
 
     def __repr__(self) -> str:
-        return (
-            f"<Release of {self.mechanism}: {len(self.measurements)} measurements, {self.ledger!r}"
-            f"{'' if self.secure else ', INSECURE'}{'' if self.certified else f', {self.fit}'}>"
-        )
+        marks = ["INSECURE"] * (not self.secure) + ["modified"] * self.modified
+        marks += [self.fit] * (not self.certified)
+        measured = f"{len(self.measurements)} measurements"
+        return f"<Release of {self.mechanism}: {', '.join([measured, repr(self.ledger), *marks])}>"

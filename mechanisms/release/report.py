@@ -77,11 +77,8 @@ def html(release: TableRelease, against: Evaluation | None = None) -> str:
 
 def _released(release: TableRelease) -> Iterator[str]:
     budget = release.ledger.budget
-    if not release.secure:
-        yield (
-            "<p class='warn'>INSECURE: the noise came from a seeded generator. This release "
-            "protects nobody; do not publish it.</p>"
-        )
+    for line in release.caution.splitlines():
+        yield f"<p class='warn'>{escape(line)}</p>"
     if getattr(release.model, "poor_fit", False):
         yield (
             f"<p class='warn'>The model is {escape(release.fit)}. Its answers may be off by more "

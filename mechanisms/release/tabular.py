@@ -16,11 +16,12 @@ from pgmkit.tables.constraints import Condition, codes_of
 from pgmkit.tables.frames import FrameForm, decode
 from pgmkit.tables.questions import Reply, ask, conditions
 from pgmkit.tables.schema import Schema
+from pgmkit.untrusted import LARGEST, refusing
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from mechanisms.privacy.budget import Ledger
+    from mechanisms.privacy.ledger import Ledger
     from pgmkit.dataset import Dataset
     from pgmkit.uncertainty import Replication, Uncertainty
 
@@ -68,8 +69,13 @@ class TableRelease:
 
     @property
     def secure(self) -> bool:
-        """False when a seed made the noise reproducible: such a release protects nobody."""
+        """False when a seed made the noise reproducible, or the file was modified."""
         return self.release.secure
+
+    @property
+    def caution(self) -> str:
+        """What to say wherever something of an insecure release is shown; else empty."""
+        return self.release.caution
 
     @property
     def fit(self) -> str:
@@ -189,14 +195,26 @@ class TableRelease:
         replace(self.release, schema=self.schema.to_dict()).save(path)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> TableRelease:
-        """Read a file that `save` wrote; InvalidInput for one without a schema."""
-        release = Release.load(path)
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        allow_modified: bool = False,
+        max_bytes: int = LARGEST,
+    ) -> TableRelease:
+        """Read a file that `save` wrote, as `Release.load`; InvalidInput for one without a schema,
+        or one of another domain than the model's.
+        """
+        release = Release.load(path, allow_modified=allow_modified, max_bytes=max_bytes)
         if release.schema is None:
             raise InvalidInput(
                 f"{os.fspath(path)!r} holds a release without a schema; load it with Release.load"
             )
-        return cls(release, Schema.from_dict(release.schema))
+        with refusing(path, "a release file"):
+            schema = Schema.from_dict(release.schema)
+            if schema.domain != release.model.domain:
+                raise InvalidInput("its schema is of another domain than its model")
+        return cls(release, schema)
 
     def __repr__(self) -> str:
         return repr(self.release).replace("<Release", "<TableRelease")

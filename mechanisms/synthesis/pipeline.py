@@ -13,6 +13,7 @@ import numpy as np
 from mechanisms.dispatch import check_public, run_on
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
+from mechanisms.privacy.ledger import FileLedger
 from mechanisms.registry import configure
 from mechanisms.release.record import Release
 from mechanisms.release.tabular import TableRelease
@@ -56,6 +57,7 @@ def synthesize(
     seconds: float | None = None,
     memory_mb: float | None = None,
     seed: int | np.random.Generator | None = None,
+    ledger: FileLedger | None = None,
     progress: bool | Callable[[Round[Any, Any]], None] | None = None,
 ) -> TableRelease:
     """Spend an (epsilon, delta) budget on private records; records, tables and answers come out.
@@ -76,6 +78,8 @@ def synthesize(
             or (gem-pub) of some of them.
         seconds, memory_mb: limits that "auto" chooses by.
         seed: reproducible noise: INSECURE, for tests and simulations only.
+        ledger: one across runs on the same data (`Ledger.open`): it has every charge on the disk
+            before the answer is drawn, and refuses what all runs together may not spend.
         progress: True for a bar of rounds on a terminal, or a callable that gets each finished
             round of a mechanism that has rounds.
 
@@ -104,10 +108,10 @@ def synthesize(
     reserved = _RESERVED_SHARE * delta if _open_columns(schema) else 0.0
     budget = Budget(epsilon, delta, reserved)
     if schema.unresolved:
-        schema, curator = _resolved(data, schema, budget, neighbours, seed)
+        schema, curator = _resolved(data, schema, budget, neighbours, seed, ledger)
     else:
         counts = _counts(data, schema)
-        curator = Curator(counts, budget, neighbours=neighbours, seed=seed)
+        curator = Curator(counts, budget, neighbours=neighbours, seed=seed, ledger=ledger)
     wanted = table_workload(schema.domain, workload, target)
     if mechanism == "auto":
         # A target is about dependence, and public records know some: both make pairs worth it.
@@ -204,6 +208,7 @@ def _resolved(
     budget: Budget,
     neighbours: str,
     seed: int | np.random.Generator | None,
+    ledger: FileLedger | None,
 ) -> tuple[Schema, Curator]:
     """The schema with its open columns found, and a Curator over the records coded by it."""
     open_columns = _open_columns(schema)
@@ -217,7 +222,7 @@ def _resolved(
     if first is None:
         raise InvalidInput("every column is open; list the values of at least one")
     counts = _counts(data, first)
-    curator = Curator(counts, budget, neighbours=neighbours, seed=seed)
+    curator = Curator(counts, budget, neighbours=neighbours, seed=seed, ledger=ledger)
     share = _DISCOVERY_SHARE * curator.remaining / len(schema.unresolved)
     found: dict[str, Any] = {}
     for name in fine:

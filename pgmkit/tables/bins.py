@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Binned", "Integer", "Numeric"]
 
+_MOST_CODES = 1_000_000
+
 
 @dataclass(frozen=True)
 class Binned(Column):
@@ -95,6 +97,8 @@ class Binned(Column):
         if not first < last:
             return np.array(ends)
         count = self.bins if self.bins is not None else self._natural_bins(first, last)
+        if count > _MOST_CODES:
+            raise InvalidInput(f"{count:,} codes are too many; give at most {_MOST_CODES:,} bins")
         if self.whole:
             if count > last - first:
                 raise InvalidInput(f"bins is {count}, but there are {last - first:g} values only")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -46,6 +47,9 @@ __all__ = [
     "Require",
     "Schema",
 ]
+
+_MOST_CODES = 2_000_000
+_MOST_CELLS = 2**27
 
 
 class Schema:
@@ -130,6 +134,13 @@ class Schema:
     def zeros(self) -> tuple[Zeros, ...]:
         """The constraints as structural zeros."""
         self._check_resolved()
+        for constraint in self.constraints:
+            cells = math.prod(self.columns[name].size for name in constraint.columns)
+            if cells > _MOST_CELLS:
+                raise InvalidInput(
+                    f"the constraint over {', '.join(constraint.columns)} speaks of {cells:,} "
+                    f"combinations; at most {_MOST_CELLS:,} can be held: give wider bins"
+                )
         return tuple(constraint.zeros(self.columns) for constraint in self.constraints)
 
     def encode(self, columns: Mapping[str, NDArray[Any]]) -> Dataset:
@@ -204,7 +215,8 @@ class Schema:
             raise InvalidInput(
                 f"a schema has no field {sorted(unknown)[0]!r}; it has columns, constraints, file"
             )
-        columns = {}
+        columns: dict[str, Column] = {}
+        codes = 0
         for name, column in stored["columns"].items():
             if not isinstance(column, Mapping):
                 raise InvalidInput(f"column {name!r} must be a mapping with a `type`")
@@ -212,15 +224,20 @@ class Schema:
                 columns[name] = column_from_dict(column)
             except InvalidInput as error:
                 raise InvalidInput(f"column {name!r}: {error}") from None
+            codes += len(getattr(columns[name], "positions", ()))
+            if codes > _MOST_CODES:
+                raise InvalidInput(f"the columns have more than {_MOST_CODES:,} codes in all")
         constraints = [constraint_from_dict(each) for each in stored.get("constraints", [])]
         return cls(columns, constraints, file=FileFormat.from_dict(stored.get("file", {})))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Schema:
-        """Read a schema file: YAML (.yaml, .yml) or JSON (.json)."""
+        """Read a schema file: YAML (.yaml, .yml) or JSON (.json); InvalidInput for what is none."""
         from pgmkit.tables.schema_file import load
+        from pgmkit.untrusted import refusing
 
-        return cls.from_dict(load(path))
+        with refusing(path, "a schema file"):
+            return cls.from_dict(load(path))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a schema file: YAML (.yaml, .yml) or JSON (.json), whole or not at all."""

@@ -11,8 +11,12 @@ from typing import Any
 
 from pgmkit.atomic_write import atomic_writer
 from pgmkit.errors import InvalidInput
+from pgmkit.untrusted import whole_file
 
 __all__ = ["FileFormat", "dump_yaml", "load", "save"]
+
+_MOST_BYTES = 2**24
+_MOST_VALUES = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -52,8 +56,9 @@ class FileFormat:
 def load(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The plain values of a schema file; a key given twice is refused."""
     kind = _kind(path)
+    content = whole_file(path, _MOST_BYTES)
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = content.decode("utf-8")
         stored = _read_yaml(text) if kind == "yaml" else _read_json(text)
     except UnicodeDecodeError:
         raise InvalidInput(f"{os.fspath(path)} is not text in UTF-8") from None
@@ -61,9 +66,24 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
         if isinstance(error, InvalidInput):
             raise InvalidInput(f"{os.fspath(path)}: {error}") from None
         raise InvalidInput(f"{os.fspath(path)} is not {kind.upper()}: {error}") from None
+    _check_expanded(stored)
     if not isinstance(stored, dict):
         raise InvalidInput(f"{os.fspath(path)} must hold a mapping with `columns`")
     return stored
+
+
+def _check_expanded(stored: Any) -> None:
+    """YAML's aliases can stand for far more than is written, or for themselves."""
+    left, seen = [stored], 0
+    while left:
+        each = left.pop()
+        seen += 1
+        if seen > _MOST_VALUES:
+            raise InvalidInput(f"it holds more than {_MOST_VALUES:,} values")
+        if isinstance(each, Mapping):
+            left.extend(each.values())
+        elif isinstance(each, list | tuple | set):
+            left.extend(each)
 
 
 def save(path: str | os.PathLike[str], stored: Mapping[str, Any]) -> None:

@@ -10,7 +10,8 @@ from mechanisms.aim import Aim, aim, relevance, taught_nothing
 from mechanisms.datasets.census import census
 from mechanisms.mwem_pgm import mwem_pgm
 from mechanisms.privacy.budget import Budget
-from mechanisms.privacy.curator import NEIGHBOURS, Curator
+from mechanisms.privacy.curator import Curator
+from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.release.record import Release
 from mechanisms.rounds.loop import Round
 from mechanisms.workload import Workload, downward_closure, k_way
@@ -37,8 +38,7 @@ def run(budget: Budget, seed: int | None = 0, **settings: float) -> tuple[Curato
 @pytest.mark.parametrize("delta", [0.0, 1e-8])
 def test_draws_match_charges_and_the_budget(relation: str, delta: float) -> None:
     curator = Curator(small_data(), Budget(1.0, delta), neighbours=relation)
-    # A pair of five attributes shares two with itself and one with six others: it weighs 8.
-    noise = Priced(relation, pure=delta == 0, weight=8)
+    noise = Priced(relation, pure=delta == 0)
     curator._noise = noise
     rounds: list[Round[GraphicalModel, Clique]] = []
     release = aim(curator, k_way(curator.domain, 2), progress=rounds.append)

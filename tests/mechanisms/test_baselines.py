@@ -11,7 +11,8 @@ from mechanisms.baselines import Gaussian, Projection, gaussian, independent, pr
 from mechanisms.datasets.census import census
 from mechanisms.families.tables import TablesModel, least_squares_table, projected
 from mechanisms.privacy.budget import Budget
-from mechanisms.privacy.curator import NEIGHBOURS, Curator
+from mechanisms.privacy.curator import Curator
+from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.workload import Workload, k_way
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput

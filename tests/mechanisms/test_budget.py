@@ -10,14 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mechanisms.privacy.budget import (
-    Budget,
-    BudgetExceeded,
-    Ledger,
-    delta_from_rho,
-    epsilon_from_rho,
-    rho_from_epsilon,
-)
+from mechanisms.privacy.budget import Budget
+from mechanisms.privacy.conversions import delta_from_rho, epsilon_from_rho, rho_from_epsilon
+from mechanisms.privacy.ledger import BudgetExceeded, Ledger
 from pgmkit.errors import InvalidInput, PgmkitError
 
 NOT_POSITIVE = [0, 0.0, -1.0, math.nan, math.inf, -math.inf, "1", None, True]

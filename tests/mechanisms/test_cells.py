@@ -11,8 +11,10 @@ from chance import assert_follows
 from pricing import Priced
 from test_curator import DOMAIN, NOISES, curator, neighbour, random_data
 
-from mechanisms.privacy.budget import Budget, BudgetExceeded
-from mechanisms.privacy.curator import NEIGHBOURS, Curator
+from mechanisms.privacy.budget import Budget
+from mechanisms.privacy.curator import Curator
+from mechanisms.privacy.ledger import BudgetExceeded
+from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.privacy.noise import ExactNoise, Noise
 from mechanisms.queries.cells import Cell
 from pgmkit.dataset import Dataset

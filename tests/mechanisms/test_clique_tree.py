@@ -10,7 +10,8 @@ from mechanisms.clique_tree import CliqueTree, _grown, _supported, clique_tree
 from mechanisms.datasets.census import census
 from mechanisms.mst import mst
 from mechanisms.privacy.budget import Budget
-from mechanisms.privacy.curator import NEIGHBOURS, Curator
+from mechanisms.privacy.curator import Curator
+from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.workload import downward_closure, k_way
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Domain

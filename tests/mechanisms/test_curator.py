@@ -12,8 +12,10 @@ from chance import assert_follows, assert_mean, assert_stddev
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mechanisms.privacy.budget import Budget, BudgetExceeded
-from mechanisms.privacy.curator import NEIGHBOURS, Curator
+from mechanisms.privacy.budget import Budget
+from mechanisms.privacy.curator import Curator
+from mechanisms.privacy.ledger import BudgetExceeded
+from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.privacy.noise import ExactNoise, Noise, SeededNoise
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique, Domain
@@ -134,13 +136,14 @@ def test_draws_cost_what_was_charged(relation: str, delta: float) -> None:
         owner.choose(CLIQUES, estimates, share * owner.remaining, weights=[1, 2, 3, 4, 5])
     owner.measure(("c",), owner.remaining)
     # An independent price list: Dwork & Roth for pure DP, Bun & Steinke and Rogers & Steinke
-    # (the exponential mechanism costs epsilon^2 / 8) for zCDP.
+    # (the exponential mechanism costs epsilon^2 / 8) for zCDP. Weights are fractions of the
+    # largest.
     l1, l2 = {"replace-one": (2, math.sqrt(2)), "add/remove": (1, 1)}[relation]
     prices = {
         ("laplace", True): lambda b: l1 / b,
-        ("softmax", True): lambda b: 2 * 5 * l1 / b,
+        ("softmax", True): lambda b: 2 * l1 / b,
         ("gaussian", False): lambda s: l2**2 / (2 * s**2),
-        ("softmax", False): lambda b: (2 * 5 * l1 / b) ** 2 / 8,
+        ("softmax", False): lambda b: (2 * l1 / b) ** 2 / 8,
     }
     costs = [prices[law, delta == 0](scale) for law, scale in recorder.draws]
     assert costs == pytest.approx([entry.cost for entry in owner.ledger.entries], rel=1e-9)

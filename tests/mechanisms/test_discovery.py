@@ -9,8 +9,10 @@ from pricing import Priced
 from scipy.stats import binom
 
 from mechanisms.datasets.census import census
-from mechanisms.privacy.budget import Budget, BudgetExceeded
-from mechanisms.privacy.curator import NEIGHBOURS, Curator
+from mechanisms.privacy.budget import Budget
+from mechanisms.privacy.curator import Curator
+from mechanisms.privacy.ledger import BudgetExceeded
+from mechanisms.privacy.neighbours import NEIGHBOURS
 from pgmkit import InvalidInput
 
 DATA = census(500)
@@ -68,3 +70,45 @@ def test_recoded_records_share_the_ledger() -> None:
     assert other.domain == small.domain and curator.domain == DATA.domain
     assert curator.ledger is other.ledger and len(curator.ledger.entries) == 1
     assert np.isfinite(curator.remaining)
+
+
+@pytest.mark.parametrize("relation", NEIGHBOURS)
+@pytest.mark.parametrize("cost", [1e-4, 0.01, 0.2])
+@pytest.mark.parametrize("delta", [1e-9, 1e-4])
+def test_values_of_one_row_pass_with_probability_delta_in_all(
+    relation: str, cost: float, delta: float
+) -> None:
+    """The threshold is found from outside; the tail of the discrete Gaussian is summed exactly.
+
+    A neighbour may hold one other value of its own (a row more) or both may (a row replaced).
+    """
+    asked: list[float] = []
+    answer = 0
+
+    class Fixed(Priced):
+        def gaussian(self, counts: np.ndarray, scale: float) -> np.ndarray:
+            asked.append(scale)
+            return np.full(len(counts), answer)
+
+    low, high = 0, 2**40
+    while high - low > 1:
+        answer = (low + high) // 2
+        curator = Curator(DATA, Budget(4.0, 1e-3, 2e-4), neighbours=relation)
+        curator._noise = Fixed(relation, pure=False)
+        passed = curator.discover(["seen once"], cost, delta)
+        low, high = (low, answer) if passed else (answer, high)
+    scale = asked[0]
+    noise = np.arange(-int(50 * scale) - 50, int(50 * scale) + 50)
+    mass = np.exp(-(noise**2) / (2 * scale**2))
+    tail = float(mass[1 + noise >= high].sum() / mass.sum())
+    values = {"replace-one": 2, "add/remove": 1}[relation]
+    assert values * tail <= delta
+    assert values * tail >= delta / 1000, "the threshold is far higher than it need be"
+
+
+def test_discoveries_share_the_reserved_delta() -> None:
+    curator = Curator(DATA, Budget(2.0, 1e-6, 1e-7), neighbours="add/remove")
+    curator.discover(["a"], 1e-4, 6e-8)
+    with pytest.raises(BudgetExceeded, match="delta"):
+        curator.discover(["b"], 1e-4, 6e-8)
+    curator.discover(["b"], 1e-4, 4e-8)

@@ -15,7 +15,8 @@ from mechanisms.dual_query import DualQuery, DualQueryLoss, dual_query
 from mechanisms.families.best_response import Oracle
 from mechanisms.fem import Fem, fem
 from mechanisms.privacy.budget import Budget
-from mechanisms.privacy.curator import NEIGHBOURS, Curator
+from mechanisms.privacy.curator import Curator
+from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.queries.cells import Cell
 from mechanisms.workload import Workload, k_way
 from pgmkit import Domain, InvalidInput, Measurement, estimate

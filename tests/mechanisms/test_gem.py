@@ -10,7 +10,8 @@ from pricing import CellPriced, total_variation
 from mechanisms.datasets.census import census
 from mechanisms.gem import Gem, GemPub, gem, gem_pub
 from mechanisms.privacy.budget import Budget
-from mechanisms.privacy.curator import NEIGHBOURS, Curator
+from mechanisms.privacy.curator import Curator
+from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.release.record import Release
 from mechanisms.workload import k_way
 from pgmkit.dataset import Dataset

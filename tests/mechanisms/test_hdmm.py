@@ -12,7 +12,8 @@ from mechanisms.datasets.census import census
 from mechanisms.families.tables import TablesModel
 from mechanisms.hdmm import Hdmm, HdmmPgm, best_strategy, hdmm, hdmm_pgm
 from mechanisms.privacy.budget import Budget
-from mechanisms.privacy.curator import NEIGHBOURS, Curator
+from mechanisms.privacy.curator import Curator
+from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.workload import Workload, k_way
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput

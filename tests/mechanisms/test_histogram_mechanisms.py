@@ -14,8 +14,9 @@ from mechanisms.mwem import Mwem, multiplicative_weights
 from mechanisms.pep import Pep, entropy_projection
 from mechanisms.pmw_pub import PmwPub
 from mechanisms.privacy.budget import Budget
-from mechanisms.privacy.curator import NEIGHBOURS, Curator
-from mechanisms.privacy.mixture_error import least_largest_error
+from mechanisms.privacy.curator import Curator
+from mechanisms.privacy.mixture_error import best_mixture_error
+from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.queries.cells import Cell
 from mechanisms.rounds.histogram import Fact, facts
 from mechanisms.workload import k_way
@@ -203,7 +204,7 @@ def test_the_best_mixture_error_is_the_linear_programs() -> None:
     public = Dataset(domain, {"a": [0, 1, 2, 0], "b": [0, 1, 1, 0]})
     data = Dataset(domain, {"a": rng.integers(0, 3, 40), "b": rng.integers(0, 2, 40)})
     counts = data.marginals([("a", "b")])
-    found = least_largest_error(public, counts, 40)
+    found = best_mixture_error(public, counts, 40)
     support = [(0, 0), (1, 1), (2, 1)]
     a_ub, b_ub = [], []
     for cell in np.ndindex(3, 2):
@@ -220,7 +221,7 @@ def test_the_best_mixture_error_is_the_linear_programs() -> None:
                 for (n, c), s in zip(data.columns.items(), domain.shape(), strict=True)
             },
         )
-        moved = least_largest_error(public, other.marginals([("a", "b")]), len(other))
+        moved = best_mixture_error(public, other.marginals([("a", "b")]), len(other))
         assert abs(moved - found) <= 1 + 1e-6
 
 

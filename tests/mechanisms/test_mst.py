@@ -10,7 +10,8 @@ from pricing import Priced, total_variation
 from mechanisms.datasets.census import census
 from mechanisms.mst import Mst, mst
 from mechanisms.privacy.budget import Budget
-from mechanisms.privacy.curator import NEIGHBOURS, Curator
+from mechanisms.privacy.curator import Curator
+from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.workload import Workload, k_way
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Domain

@@ -13,8 +13,10 @@ from pricing import Priced, reachable, total_variation
 from mechanisms.datasets.census import census
 from mechanisms.families.graphical import estimator
 from mechanisms.mwem_pgm import MwemPgm, mwem_pgm
-from mechanisms.privacy.budget import Budget, BudgetExceeded
-from mechanisms.privacy.curator import NEIGHBOURS, Curator
+from mechanisms.privacy.budget import Budget
+from mechanisms.privacy.curator import Curator
+from mechanisms.privacy.ledger import BudgetExceeded
+from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.release.record import Release
 from mechanisms.rounds.loop import Round
 from mechanisms.workload import k_way

@@ -11,8 +11,9 @@ from chance import assert_differs, assert_follows
 
 from mechanisms.datasets.census import census
 from mechanisms.privacy.budget import Budget
-from mechanisms.privacy.curator import NEIGHBOURS, Curator
+from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.exact_selection import _happens, exact_draws
+from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.privacy.noise import ExactNoise, SeededNoise
 from mechanisms.workload import k_way, random_k_way, target_biased
 from pgmkit import Domain, InvalidInput
@@ -92,12 +93,12 @@ def test_permute_and_flip_costs_half_the_square_in_zcdp(relation: str, delta: fl
     curator._noise.flip = lambda scores, scale: scales.append(scale) or flip(scores, scale)
     cost = curator.remaining / 2
     estimates = {c: np.ones(DATA.domain.shape(c)) for c in PAIRS.cliques}
-    curator.choose(PAIRS.cliques, estimates, cost, law="permute-and-flip")
+    curator.choose(PAIRS.cliques, estimates, cost, mechanism="permute-and-flip")
     epsilon = 2 * NEIGHBOURS[relation].l1 / scales[0]
     assert cost == pytest.approx(epsilon if delta == 0 else epsilon**2 / 2)
     assert curator.ledger.entries[0].mechanism == "permute-and-flip"
-    with pytest.raises(InvalidInput, match="law must be"):
-        curator.choose(PAIRS.cliques, estimates, cost, law="best")
+    with pytest.raises(InvalidInput, match="mechanism must be"):
+        curator.choose(PAIRS.cliques, estimates, cost, mechanism="best")
 
 
 def test_biased_and_random_workloads() -> None:

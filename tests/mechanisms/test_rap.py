@@ -11,7 +11,8 @@ from mechanisms import run
 from mechanisms.datasets.census import census
 from mechanisms.families.product_mixture import Columns
 from mechanisms.privacy.budget import Budget
-from mechanisms.privacy.curator import NEIGHBOURS, Curator
+from mechanisms.privacy.curator import Curator
+from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.queries.cells import Cell
 from mechanisms.rap import Rap, RapSoftmax, _fitter, _on_simplex, rap, rap_softmax, stalled
 from mechanisms.workload import Workload, k_way

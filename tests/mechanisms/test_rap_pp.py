@@ -8,7 +8,8 @@ import torch
 from pricing import CellPriced
 
 from mechanisms.privacy.budget import Budget
-from mechanisms.privacy.curator import NEIGHBOURS, Curator
+from mechanisms.privacy.curator import Curator
+from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.queries.predicates import (
     Predicate,
     Predicates,

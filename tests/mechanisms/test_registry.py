@@ -15,7 +15,8 @@ from mechanisms.datasets.census import census
 from mechanisms.dispatch import run_on
 from mechanisms.mwem_pgm import MwemPgm
 from mechanisms.privacy.budget import Budget
-from mechanisms.privacy.curator import NEIGHBOURS, Curator
+from mechanisms.privacy.curator import Curator
+from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.privacy.noise import SeededNoise
 from mechanisms.registry import configure
 from mechanisms.release.record import Release

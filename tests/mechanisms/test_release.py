@@ -10,7 +10,8 @@ from pricing import cut
 
 from mechanisms import MECHANISMS, run
 from mechanisms.datasets.census import census
-from mechanisms.privacy.budget import Budget, Ledger
+from mechanisms.privacy.budget import Budget
+from mechanisms.privacy.ledger import Ledger
 from mechanisms.registry import configure
 from mechanisms.release.record import Release
 from mechanisms.workload import k_way

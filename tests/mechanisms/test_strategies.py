@@ -11,8 +11,9 @@ from scipy.optimize import check_grad
 
 from mechanisms.families.lattice import least_squares, nonnegative_tables
 from mechanisms.privacy.budget import Budget
-from mechanisms.privacy.curator import NEIGHBOURS, Curator
+from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.integer_matrix import GridMatrix
+from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.strategies.marginals import marginals_strategy
 from mechanisms.strategies.p_identity import (
     QUERIES,

@@ -1,0 +1,66 @@
+"""`pgmkit ledger`: the ledger of a release, or of all runs on a data set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from mechanisms.cli.options import as_json, budget_options, emit, writable
+
+__all__ = ["ledger"]
+
+
+@click.command()
+@click.argument("file", type=click.Path(dir_okay=False))
+@click.option("--create", is_flag=True, help="Begin a ledger across runs with this total budget.")
+@budget_options
+@click.option(
+    "--reserved",
+    type=float,
+    default=0.0,
+    help="With --create: the part of delta kept for finding values that the schema leaves open.",
+)
+@click.option("--allow-modified", is_flag=True, help="Of a release whose checksum is wrong.")
+@as_json
+def ledger(
+    file: str,
+    create: bool,
+    epsilon: float,
+    delta: float,
+    neighbours: str,
+    reserved: float,
+    allow_modified: bool,
+    json_out: bool,
+) -> None:
+    """What was promised and spent, step by step: of a release, or of all runs on a data set.
+
+    \b
+    pgmkit ledger people.pgm
+    pgmkit ledger people.ledger --create --epsilon 3 --delta 1e-9
+    pgmkit synth people.csv --schema people.yaml --epsilon 1 --ledger people.ledger --out s.csv
+    pgmkit ledger people.ledger
+    """
+    from mechanisms.privacy.budget import Budget
+    from mechanisms.privacy.ledger import Ledger
+    from mechanisms.release.record import Release
+
+    found: Ledger
+    caution = ""
+    if create:
+        total = Budget(epsilon, delta, reserved)
+        found = Ledger.create(writable(file), total, neighbours=neighbours)
+    elif _is_archive(file):
+        release = Release.load(file, allow_modified=allow_modified)
+        found, caution = release.ledger, release.caution
+    else:
+        found = Ledger.open(file)
+    text = str(found)
+    # A ledger says itself that its noise was seeded.
+    said = [line for line in caution.splitlines() if line not in text.splitlines()]
+    emit(found.to_dict(), "\n".join([text, *said]), json_out, caution if json_out else "")
+
+
+def _is_archive(path: str) -> bool:
+    with Path(path).open("rb") as file:
+        return file.read(1) != b"{"

@@ -1,0 +1,102 @@
+"""An append-only file of lines for several processes, each with a digest of all before it.
+
+A line counts when it is whole and on the disk. One that was cut short, by a kill or a full disk, is
+overwritten by the next.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from filelock import FileLock
+
+from pgmkit.errors import InvalidInput
+from pgmkit.untrusted import whole_file
+
+__all__ = ["ChainedLines"]
+
+_DIGITS = 16
+_MOST_BYTES = 2**28
+
+
+class ChainedLines:
+    """Lines of plain values in a file; `append` is atomic among processes of one machine.
+
+    The lock is the operating system's and ends with its process. The digests show damage and
+    careless edits; they are no signature, and a file cut back to an earlier line is not noticed.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(os.path.realpath(path))
+
+    @classmethod
+    def create(cls, path: str | os.PathLike[str], first: Mapping[str, Any]) -> ChainedLines:
+        """A new file of one line. Raises InvalidInput where there is a file already."""
+        lines = cls(path)
+        temporary = lines.path.with_name(f".{lines.path.name[:100]}.{secrets.token_hex(8)}.tmp")
+        try:
+            with open(temporary, "xb") as file:
+                _flushed(file, _line(first, "")[0])
+            # Unlike a renamed file a link never replaces what is there.
+            os.link(temporary, lines.path)
+        except FileExistsError:
+            raise InvalidInput(
+                f"{os.fspath(path)!r} exists already; it is not begun anew"
+            ) from None
+        finally:
+            temporary.unlink(missing_ok=True)
+        return lines
+
+    def read(self) -> list[dict[str, Any]]:
+        """The values of all whole lines. Raises InvalidInput for a damaged one, and other errors
+        for what is no such file: use it inside `refusing`.
+        """
+        return self._parsed(whole_file(self.path, _MOST_BYTES))[0]
+
+    def append(self, decide: Callable[[list[dict[str, Any]]], Mapping[str, Any]]) -> None:
+        """Write the line that `decide` makes of all before it; nothing if it raises.
+
+        Returns when the disk has the line.
+        """
+        with FileLock(f"{self.path}.lock"):
+            content = whole_file(self.path, _MOST_BYTES)
+            lines, digest = self._parsed(content)
+            line, _ = _line(decide(lines), digest)
+            end = content.rfind(b"\n") + 1
+            with open(self.path, "r+b") as file:
+                file.truncate(end)
+                file.seek(end)
+                _flushed(file, line)
+
+    @staticmethod
+    def _parsed(content: bytes) -> tuple[list[dict[str, Any]], str]:
+        """The values of whole lines, and the digest of the last."""
+        digest, found = "", []
+        for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(True), 1):
+            values = json.loads(line)
+            del values["digest"]
+            expected, digest = _line(values, digest)
+            if expected != line:
+                raise InvalidInput(f"line {number} was changed or damaged")
+            found.append(values)
+        if not found:
+            raise InvalidInput("it has no whole line")
+        return found, digest
+
+
+def _line(values: Mapping[str, Any], before: str) -> tuple[bytes, str]:
+    text = json.dumps(dict(values))
+    digest = hashlib.sha256(f"{before}\n{text}".encode()).hexdigest()[:_DIGITS]
+    return (json.dumps({**values, "digest": digest}) + "\n").encode(), digest
+
+
+def _flushed(file: BinaryIO, content: bytes) -> None:
+    file.write(content)
+    file.flush()
+    os.fsync(file.fileno())

@@ -1,0 +1,111 @@
+"""Between rho of zCDP and (epsilon, delta).
+
+Canonne, Kamath and Steinke, "The Discrete Gaussian for Differential Privacy" (2020), Proposition
+12, which is tight up to the choice of the Renyi order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from numbers import Real
+
+from pgmkit.errors import InvalidInput
+
+__all__ = ["delta_from_rho", "epsilon_from_rho", "not_negative", "positive", "rho_from_epsilon"]
+
+
+def delta_from_rho(rho: float, epsilon: float) -> float:
+    """The smallest known delta for which rho-zCDP implies (epsilon, delta)-DP.
+
+    The infimum over alpha > 1 of exp((alpha-1)(alpha rho - epsilon)) (1-1/alpha)^alpha / (alpha-1).
+    Its logarithm is convex in alpha, so the minimum is where the derivative crosses zero.
+
+    Raises InvalidInput unless rho > 0 and epsilon >= 0 are finite.
+
+    >>> f"{delta_from_rho(0.01, 1.0):.2e}"
+    '1.66e-13'
+    """
+    positive("rho", rho)
+    not_negative("epsilon", epsilon)
+    return math.exp(min(0.0, _log_delta(rho, epsilon)))
+
+
+def epsilon_from_rho(rho: float, delta: float) -> float:
+    """The smallest known epsilon for which rho-zCDP implies (epsilon, delta)-DP; 0 for rho = 0.
+
+    Raises InvalidInput unless rho >= 0 is finite and 0 < delta < 1.
+
+    >>> round(epsilon_from_rho(0.5, 1e-6), 3)
+    5.222
+    """
+    not_negative("rho", rho)
+    _open_delta(delta)
+    if rho == 0:
+        return 0.0
+    target = math.log(delta)
+    if _log_delta(rho, 0.0) <= target:
+        return 0.0
+    # The textbook conversion is never below the tight one.
+    upper = rho + 2 * math.sqrt(rho * math.log(1 / delta))
+    return _crossing(lambda epsilon: _log_delta(rho, epsilon) <= target, 0.0, upper)[1]
+
+
+def rho_from_epsilon(epsilon: float, delta: float) -> float:
+    """The largest rho for which rho-zCDP is known to imply (epsilon, delta)-DP.
+
+    Raises InvalidInput unless epsilon > 0 is finite and 0 < delta < 1. (For delta = 0 there is no
+    such rho: zCDP never implies pure differential privacy. See Budget.)
+
+    >>> round(rho_from_epsilon(1.0, 4.2e-10), 5)
+    0.01427
+    """
+    positive("epsilon", epsilon)
+    _open_delta(delta)
+    target = math.log(delta)
+    upper = 1.0
+    while _log_delta(upper, epsilon) <= target:
+        upper *= 2
+    return _crossing(lambda rho: _log_delta(rho, epsilon) > target, 0.0, upper)[0]
+
+
+def _log_delta(rho: float, epsilon: float) -> float:
+    def slope(t: float) -> float:
+        # Derivative in alpha, at alpha = 1 + exp(t).
+        return (2 * math.exp(t) + 1) * rho - epsilon - math.log1p(math.exp(-t))
+
+    # Any alpha gives a valid delta: the end of the bracket only costs tightness.
+    t = _crossing(lambda t: slope(t) >= 0, -40.0, 60.0)[1]
+    u = math.exp(t)
+    return u * ((1 + u) * rho - epsilon) - math.log1p(u) - u * math.log1p(1 / u)
+
+
+def _crossing(above: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:
+    """Neighbouring arguments between which a monotone predicate turns true, by bisection."""
+    for _ in range(200):
+        middle = (low + high) / 2
+        if middle <= low or middle >= high or high - low <= 1e-15 * abs(high):
+            break
+        low, high = (low, middle) if above(middle) else (middle, high)
+    return low, high
+
+
+def positive(name: str, value: float) -> None:
+    """Raises InvalidInput unless the value is a finite number above 0."""
+    if not _finite(value) or value <= 0:
+        raise InvalidInput(f"{name} must be a finite number above 0, got {value!r}")
+
+
+def not_negative(name: str, value: float) -> None:
+    """Raises InvalidInput unless the value is a finite number, 0 or more."""
+    if not _finite(value) or value < 0:
+        raise InvalidInput(f"{name} must be a finite number, 0 or more, got {value!r}")
+
+
+def _open_delta(delta: float) -> None:
+    if not _finite(delta) or not 0 < delta < 1:
+        raise InvalidInput(f"delta must be above 0 and below 1, got {delta!r}")
+
+
+def _finite(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)

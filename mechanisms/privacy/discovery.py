@@ -1,0 +1,37 @@
+"""Values that nobody listed in advance: their counts, and the threshold that a rare one misses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import NormalDist
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from mechanisms.privacy.neighbours import Neighbours
+
+__all__ = ["distinct", "frequent", "threshold"]
+
+
+def distinct(values: Sequence[str]) -> tuple[NDArray[np.str_], NDArray[np.int64]]:
+    """The different texts and their counts."""
+    texts, counts = np.unique(np.asarray(values, dtype=str), return_counts=True)
+    return texts, counts.astype(np.int64)
+
+
+def threshold(scale: float, delta: float, neighbours: Neighbours) -> float:
+    """What a value of a single row passes with probability at most `delta`, over all such values.
+
+    Neighbours may hold up to `one_sided_values` values that the other has not; each gets an equal
+    part of delta. The discrete Gaussian's tail is below the continuous one a step earlier.
+    """
+    return 2 + scale * NormalDist().inv_cdf(1 - delta / neighbours.one_sided_values)
+
+
+def frequent(texts: NDArray[np.str_], noisy: NDArray[np.int64], above: float) -> list[str]:
+    """The values whose noisy counts are above the threshold, the most frequent first."""
+    order = np.argsort(-noisy, kind="stable")
+    return [str(texts[i]) for i in order if noisy[i] > above]

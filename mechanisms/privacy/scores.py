@@ -1,0 +1,160 @@
+"""Scores on a grid on which a stated sensitivity holds exactly, not but for rounding.
+
+Sensitivities are proved in real arithmetic. In floating point a count of 1 beside an estimate of
+2^60 is lost or doubled, as rounding falls. Here estimates, penalties and shares are rounded to
+whole numbers of a unit before a count meets them, everything after is integer arithmetic, and
+scores leave as whole numbers of 2^-11 counts below 2^53 of them, which float64 holds exactly.
+
+Where a product has more digits than that, it is rounded down: if integers differ by at most a whole
+number S of coarser units, so do their floors in these units (a <= b + S gives floor(a) <=
+floor(b + S) = floor(b) + S). Rounding to the nearest even number has not this property.
+
+Data sets hold fewer than 2^40 rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pgmkit.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    from pgmkit.domain import Clique
+
+    Integers = NDArray[np.int64]
+    Scores = NDArray[np.float64]
+
+__all__ = [
+    "LARGEST",
+    "cell_differences",
+    "estimate_of",
+    "in_counts",
+    "on_grid",
+    "one_each",
+    "share_score",
+    "table_distance",
+    "weighted_scores",
+]
+
+LARGEST = 2.0**40
+"""What estimates and penalties may reach, in counts: some 10^12."""
+_BITS = 11
+_WEIGHT_BITS = 30
+_SHARE_BITS = 22
+
+
+def estimate_of(
+    clique: Clique, estimates: Mapping[Clique, ArrayLike], shape: tuple[int, ...]
+) -> NDArray[np.float64]:
+    """The table that `estimates` has for the clique, in counts.
+
+    Raises InvalidInput for none, another shape, values that are not finite, and absolute values
+    that add up to more than 2^40.
+    """
+    if clique not in estimates:
+        raise InvalidInput(f"estimates has no table for the candidate {clique!r}")
+    name, table = f"the estimate of {clique!r}", np.asarray(estimates[clique], dtype=np.float64)
+    if table.shape != shape:
+        raise InvalidInput(f"{name} has shape {table.shape}; the marginal's is {shape}")
+    if not np.isfinite(table).all():
+        raise InvalidInput(f"{name} has values that are not finite")
+    with np.errstate(over="ignore"):
+        _check_size(f"{name}, in absolute values,", float(np.abs(table).sum()))
+    return table
+
+
+def one_each(
+    name: str, values: Sequence[float] | None, default: float, length: int
+) -> NDArray[np.float64]:
+    """A finite number a candidate, all `default` for None; InvalidInput for anything else."""
+    if values is None:
+        return np.full(length, default)
+    array = np.asarray(values, dtype=np.float64)
+    if array.shape != (length,):
+        raise InvalidInput(f"{name} must be {length} numbers, one a candidate; got {array.shape}")
+    if not np.isfinite(array).all():
+        raise InvalidInput(f"{name} must be finite")
+    return array
+
+
+def on_grid(name: str, values: NDArray[np.float64]) -> Integers:
+    """Numbers in counts, each of at most 2^40, as whole numbers of 2^-11 counts.
+
+    >>> on_grid("the estimate", np.array([1.0, 0.25])).tolist()
+    [2048, 512]
+    """
+    _check_size(f"the largest of {name}", float(np.abs(values).max(initial=0)))
+    return np.rint(np.ldexp(values, _BITS)).astype(np.int64)
+
+
+def _check_size(name: str, size: float) -> None:
+    if size > LARGEST:
+        raise InvalidInput(
+            f"{name} comes to {size:.6g}; at most 2^40 (about 1.1e12) counts can be compared with "
+            "data exactly: give counts of a data set's size"
+        )
+
+
+def in_counts(units: Integers) -> Scores:
+    """Whole numbers of 2^-11 counts as counts; exact below 2^53 units."""
+    return np.ldexp(units.astype(np.float64), -_BITS)
+
+
+def cell_differences(counts: Integers, grid: Integers) -> Integers:
+    """count - estimate of every cell, in units; a count moves its own by 2^11 units exactly."""
+    return (counts << _BITS) - grid
+
+
+def table_distance(counts: Integers, grid: Integers) -> int:
+    """||counts - estimate||_1 in units; it moves by as much as the counts do in L1."""
+    return int(np.abs(cell_differences(counts, grid)).sum())
+
+
+def weighted_scores(
+    distances: Sequence[int], penalties: Integers, weights: NDArray[np.float64]
+) -> Scores:
+    """weight / (largest weight) * (distance - penalty), in counts.
+
+    Weights become fractions of the largest, of 30 bits: a score moves at most as a distance does.
+
+    >>> weighted_scores([2048, 4096], np.array([0, 2048]), np.array([1.0, 4.0])).tolist()
+    [0.25, 1.0]
+    """
+    one = 1 << _WEIGHT_BITS
+    fractions = np.maximum(1, np.rint(weights / weights.max() * one)).astype(np.int64)
+    return in_counts(
+        np.array(
+            [
+                (int(fraction) * (distance - int(penalty))) >> _WEIGHT_BITS
+                for fraction, distance, penalty in zip(fractions, distances, penalties, strict=True)
+            ],
+            dtype=np.int64,
+        )
+    )
+
+
+def share_score(
+    counts: Sequence[Integers], shares: Sequence[NDArray[np.float64]], rows: int
+) -> float:
+    """Minus the largest |count - rows * share| of a cell, in counts; shares are in 0..1.
+
+    Shares are rounded to 22 bits. A row more adds 1 - share to its own cell's difference and
+    -share to every other's: the score moves by at most 1.
+
+    >>> share_score([np.array([3, 1])], [np.array([0.5, 0.5])], 4)
+    -1.0
+    """
+    largest = max(
+        int(
+            np.abs(
+                (c << _SHARE_BITS) - rows * np.rint(np.ldexp(s, _SHARE_BITS)).astype(np.int64)
+            ).max()
+        )
+        for c, s in zip(counts, shares, strict=True)
+    )
+    return float(in_counts(np.array([(-largest) >> (_SHARE_BITS - _BITS)]))[0])

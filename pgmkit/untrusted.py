@@ -1,0 +1,109 @@
+"""Reading files that nobody vouches for: bounded memory, and one kind of error.
+
+Every reader of files written by others goes through here. A file may hold or expand to at most a
+stated number of bytes; an array's header is believed only as far as the bytes beside it go; and
+whatever goes wrong is InvalidInput.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pgmkit.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["LARGEST", "refusing", "unzipped", "whole_file", "zipped_arrays"]
+
+LARGEST = 2**30
+"""Bytes that a file of models or releases may hold or expand to."""
+_MOST_MEMBERS = 100_000
+_KINDS = "biufU"
+
+
+@contextmanager
+def refusing(path: str | os.PathLike[str], what: str) -> Iterator[None]:
+    """InvalidInput for whatever goes wrong in the block, but for a file that cannot be opened.
+
+    >>> with refusing("a.pgm", "a release file"):
+    ...     {}["ledger"]
+    Traceback (most recent call last):
+    pgmkit.errors.InvalidInput: 'a.pgm' is not a release file: KeyError('ledger')
+    """
+    try:
+        yield
+    except (FileNotFoundError, PermissionError, IsADirectoryError):
+        raise
+    # Not a list of exceptions: a hostile file finds the one that is not on it.
+    except Exception as error:
+        reason = str(error) if isinstance(error, InvalidInput) else repr(error)
+        raise InvalidInput(f"{os.fspath(path)!r} is not {what}: {reason[:500]}") from None
+
+
+def whole_file(path: str | os.PathLike[str], most: int = LARGEST) -> bytes:
+    """A file's bytes; InvalidInput for more than `most` of them."""
+    with Path(path).open("rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise InvalidInput(f"it has more than {most:,} bytes")
+    return content
+
+
+def unzipped(content: bytes, most: int = LARGEST) -> dict[str, bytes]:
+    """The members of a zip archive by name.
+
+    Raises InvalidInput where they expand to more than `most` bytes, or two have the same name.
+    """
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        members = archive.infolist()
+        names = [member.filename for member in members]
+        if len(set(names)) < len(names) or len(names) > _MOST_MEMBERS:
+            raise InvalidInput("its parts are too many, or two have the same name")
+        # A member is read no further than its stated size, so these sizes can be relied on.
+        if sum(member.file_size for member in members) > most:
+            raise InvalidInput(
+                f"it would expand to more than {most:,} bytes; raise the limit for a file you trust"
+            )
+        return {name: archive.read(name) for name in names}
+
+
+def zipped_arrays(content: bytes, most: int = LARGEST) -> dict[str, NDArray[Any]]:
+    """The arrays that `numpy.savez` wrote, of numbers, truth values or texts.
+
+    Raises InvalidInput, or the errors of a broken archive: use it inside `refusing`.
+
+    >>> buffer = io.BytesIO()
+    >>> np.savez(buffer, a=np.arange(3))
+    >>> zipped_arrays(buffer.getvalue())["a"]
+    array([0, 1, 2])
+    """
+    return {
+        name.removesuffix(".npy"): _array(part) for name, part in unzipped(content, most).items()
+    }
+
+
+def _array(content: bytes) -> NDArray[Any]:
+    """One array in numpy's format; memory is taken only for as much as is there."""
+    file = io.BytesIO(content)
+    readers = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
+    shape, fortran, dtype = readers[np.lib.format.read_magic(file)](file)
+    if dtype.kind not in _KINDS or dtype.hasobject:
+        raise InvalidInput(f"an array of it is of type {dtype}, not of numbers or texts")
+    rest = content[file.tell() :]
+    if math.prod(shape) * dtype.itemsize != len(rest):
+        raise InvalidInput(f"an array of it states the shape {shape}, which it does not have")
+    flat = np.frombuffer(rest, dtype=dtype) if dtype.itemsize else np.zeros(shape, dtype)
+    return flat.reshape(shape, order="F" if fortran else "C").copy()

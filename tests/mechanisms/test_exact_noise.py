@@ -1,0 +1,67 @@
+"""The default noise is OpenDP's and the operating system's: no generator of ours makes it."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from mechanisms.privacy import noise as noise_module
+from mechanisms.privacy.budget import Budget
+from mechanisms.privacy.curator import Curator
+from mechanisms.privacy.noise import ExactNoise, SeededNoise
+from pgmkit.dataset import Dataset
+from pgmkit.domain import Domain
+
+DATA = Dataset(Domain({"a": 200}), {"a": np.arange(200)})
+SCORES = np.linspace(0, 3, 50)
+
+
+def everything(noise: ExactNoise) -> list[object]:
+    """One answer of every kind of draw."""
+    return [
+        noise.gaussian(np.zeros(50, dtype=np.int64), 30.0).tolist(),
+        noise.laplace(np.zeros(50, dtype=np.int64), 30.0).tolist(),
+        [noise.softmax(SCORES, 5.0) for _ in range(20)],
+        [noise.flip(SCORES, 5.0) for _ in range(20)],
+        noise.top(SCORES, 20, 5.0),
+        noise.draws(SCORES, 50, 5.0),
+    ]
+
+
+def test_no_generator_of_ours_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise AssertionError("a pseudorandom generator was used for private noise")
+
+    monkeypatch.setattr(np.random, "default_rng", refused)
+    monkeypatch.setattr(noise_module, "SeededNoise", refused)
+    for owner, names in {
+        np.random: ["normal", "laplace", "random", "gumbel", "geometric", "choice", "randint"],
+        random: ["random", "gauss", "randrange", "getrandbits", "choices"],
+        torch: ["rand", "randn", "multinomial", "normal"],
+    }.items():
+        for name in names:
+            monkeypatch.setattr(owner, name, refused)
+    everything(ExactNoise())
+    curator = Curator(DATA, Budget(1.0, 1e-6), neighbours="add/remove")
+    assert type(curator._noise) is ExactNoise and curator.ledger.secure
+    curator.measure(("a",), curator.remaining)
+
+
+def test_seeds_do_not_repeat_it() -> None:
+    found = []
+    for _ in range(2):
+        np.random.seed(0)  # noqa: NPY002
+        random.seed(0)
+        torch.manual_seed(0)
+        found.append(everything(ExactNoise()))
+    for one, other in zip(*found, strict=True):
+        assert one != other
+
+
+def test_seeded_noise_is_marked() -> None:
+    assert not SeededNoise(np.random.default_rng(0)).secure
+    for seed in (0, np.random.default_rng()):
+        assert not Curator(DATA, Budget(1.0), neighbours="add/remove", seed=seed).ledger.secure

@@ -1,0 +1,220 @@
+"""A ledger across runs: nothing is answered that is not on the disk, whoever fails or is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from mechanisms import Budget, BudgetExceeded, Curator, Ledger, k_way, run
+from mechanisms.cli import main
+from mechanisms.datasets.census import census
+from mechanisms.privacy.noise import SeededNoise
+from pgmkit.errors import InvalidInput
+
+DATA = census(200).project(["sex", "income"])
+TOTAL = Budget(1.0, 1e-6, 1e-7)
+
+
+def begun(folder: Path, budget: Budget = TOTAL) -> Path:
+    path = folder / "people.ledger"
+    Ledger.create(path, budget, neighbours="add/remove")
+    return path
+
+
+def test_a_charge_is_on_the_disk_before_the_answer_is_drawn(tmp_path: Path) -> None:
+    path = begun(tmp_path)
+    curator = Curator(DATA, Budget(0.5, 1e-7), neighbours="add/remove", ledger=Ledger.open(path))
+    lines: list[int] = []
+
+    class Watching(SeededNoise):
+        def gaussian(self, counts: np.ndarray, scale: float) -> np.ndarray:
+            lines.append(len(path.read_text().splitlines()))
+            return super().gaussian(counts, scale)
+
+        def softmax(self, scores: np.ndarray, scale: float) -> int:
+            lines.append(len(path.read_text().splitlines()))
+            return super().softmax(scores, scale)
+
+    curator._noise = Watching(np.random.default_rng(0))
+    curator.measure(("sex",), curator.remaining / 4)
+    curator.choose([("sex",)], {("sex",): [1.0, 2.0]}, curator.remaining / 2)
+    curator.measure(("income",), curator.remaining)
+    assert lines == [2, 3, 4]
+    across = Ledger.open(path)
+    assert [e.cost for e in across.entries] == [e.cost for e in curator.ledger.entries]
+
+
+def test_runs_add_up_and_a_refusal_names_what_is_left(tmp_path: Path) -> None:
+    path = begun(tmp_path, Budget(1.0))
+    pairs = k_way(DATA.domain, 1)
+    for _ in range(2):
+        run("independent", DATA, pairs, 0.375, neighbours="add/remove", ledger=Ledger.open(path))
+    with pytest.raises(BudgetExceeded, match=r"epsilon = 0.375, but 0.25 of 1 is left"):
+        run("independent", DATA, pairs, 0.375, neighbours="add/remove", ledger=Ledger.open(path))
+    run("independent", DATA, pairs, 0.25, neighbours="add/remove", ledger=Ledger.open(path))
+    across = Ledger.open(path)
+    assert across.remaining == 0 and across.secure and len(across.entries) == 6
+    with pytest.raises(BudgetExceeded):
+        across.charge("more", "by hand", 1e-6)
+    for wrong in ({"delta": 1e-6, "neighbours": "add/remove"}, {"neighbours": "replace-one"}):
+        with pytest.raises(InvalidInput, match="do not add up"):
+            run("independent", DATA, pairs, 0.1, ledger=across, **wrong)
+
+
+def test_failed_and_seeded_runs_count(tmp_path: Path) -> None:
+    path = begun(tmp_path)
+    ledger = Ledger.open(path)
+    curator = Curator(DATA, Budget(0.5, 1e-7), neighbours="add/remove", ledger=ledger)
+    cost = curator.remaining / 4
+
+    class Broken(SeededNoise):
+        def gaussian(self, counts: np.ndarray, scale: float) -> np.ndarray:
+            raise OSError("no entropy")
+
+    curator._noise = Broken(np.random.default_rng(0))
+    with pytest.raises(OSError, match="entropy"):
+        curator.measure(("sex",), cost)
+    assert Ledger.open(path).spent == cost and Ledger.open(path).secure
+    seeded = Curator(DATA, Budget(0.5, 1e-7), neighbours="add/remove", seed=0, ledger=ledger)
+    seeded.measure(("sex",), cost)
+    assert Ledger.open(path).spent == 2 * cost and not Ledger.open(path).secure
+    assert "INSECURE" in str(Ledger.open(path))
+
+
+def test_reserved_delta_adds_up_across_runs(tmp_path: Path) -> None:
+    path = begun(tmp_path)
+    for _ in range(2):
+        budget = Budget(0.3, 1e-6, 5e-8)
+        curator = Curator(DATA, budget, neighbours="add/remove", ledger=Ledger.open(path))
+        curator.discover(["a"] * 200, 1e-5, 5e-8)
+    with pytest.raises(BudgetExceeded, match="reserves delta"):
+        Curator(DATA, Budget(0.3, 1e-6, 5e-8), neighbours="add/remove", ledger=Ledger.open(path))
+    with pytest.raises(BudgetExceeded, match="delta"):
+        curator.discover(["a"] * 200, 1e-5, 5e-8)
+
+
+SPENDER = """
+import sys
+from mechanisms import BudgetExceeded, Ledger
+ledger = Ledger.open(sys.argv[1])
+print("ready", flush=True)
+sys.stdin.readline()
+charges = 0
+try:
+    while True:
+        ledger.charge("step", "by hand", float(sys.argv[2]))
+        charges += 1
+        print("answer", flush=True)
+except BudgetExceeded:
+    pass
+"""
+
+
+def spenders(path: Path, count: int, cost: float) -> list[subprocess.Popen[str]]:
+    """Processes that charge until they are refused; they begin together."""
+    found = [
+        subprocess.Popen(
+            [sys.executable, "-c", SPENDER, str(path), str(cost)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(count)
+    ]
+    for each in found:
+        assert each.stdout is not None and each.stdin is not None
+        assert each.stdout.readline() == "ready\n"
+    for each in found:
+        assert each.stdin is not None
+        each.stdin.write("go\n")
+        each.stdin.flush()
+    return found
+
+
+def test_processes_at_once_cannot_overspend(tmp_path: Path) -> None:
+    path = begun(tmp_path, Budget(1.0))
+    answers = [each.communicate()[0].count("answer") for each in spenders(path, 3, 1 / 64)]
+    assert sum(answers) == 64 == len(Ledger.open(path).entries)
+    assert Ledger.open(path).spent == 1.0
+    assert sum(answer > 0 for answer in answers) > 1, "one process had it all to itself"
+
+
+def test_killed_processes_lose_no_charge_and_block_nobody(tmp_path: Path) -> None:
+    path = begun(tmp_path, Budget(1.0))
+    answered = 0
+    for seconds in (0.02, 0.05, 0.1):
+        running = spenders(path, 2, 1 / 4096)
+        time.sleep(seconds)
+        for each in running:
+            os.kill(each.pid, signal.SIGKILL)
+        answered += sum(each.communicate()[0].count("answer") for each in running)
+    ledger = Ledger.open(path)
+    charged = len(ledger.entries)
+    assert answered <= charged <= answered + 6, "every answer is charged, in each process one more"
+    ledger.charge("after", "by hand", 1 / 4096)
+    assert len(Ledger.open(path).entries) == charged + 1
+
+
+def test_a_line_cut_short_is_overwritten_and_a_changed_one_refused(tmp_path: Path) -> None:
+    path = begun(tmp_path)
+    ledger = Ledger.open(path)
+    for _ in range(3):
+        ledger.charge("step", "by hand", 1e-4)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-7])
+    assert len(Ledger.open(path).entries) == 2
+    Ledger.open(path).charge("step", "by hand", 1e-4)
+    assert path.read_bytes() == whole
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        at = int(rng.integers(len(whole) - 1))
+        if whole[at] == ord("\n"):
+            continue
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(InvalidInput, match="is not a ledger file"):
+            Ledger.open(path)
+    for wrong in (b"", b"{}\n", b"nothing\n", b"\xff" * 9):
+        path.write_bytes(wrong)
+        with pytest.raises(InvalidInput, match="is not a ledger file"):
+            Ledger.open(path)
+    with pytest.raises(FileNotFoundError):
+        Ledger.open(tmp_path / "absent")
+
+
+def test_a_ledger_is_never_begun_anew(tmp_path: Path) -> None:
+    path = begun(tmp_path)
+    with pytest.raises(InvalidInput, match="exists already"):
+        begun(tmp_path)
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+    with pytest.raises(InvalidInput, match="neighbours"):
+        Ledger.create(tmp_path / "other", TOTAL, neighbours="swap")
+
+
+def test_the_command_line_keeps_a_ledger(tmp_path: Path) -> None:
+    (tmp_path / "s.json").write_text('{"a": 3}')
+    (tmp_path / "d.csv").write_text("a\n" + "0\n1\n2\n" * 50)
+    path, out = str(tmp_path / "l"), str(tmp_path / "o.csv")
+
+    def invoked(*arguments: str) -> tuple[int, str]:
+        found = CliRunner().invoke(main, [*arguments])
+        return found.exit_code, found.output
+
+    code, text = invoked("ledger", path, "--create", "--epsilon", "1.2", "--delta", "1e-9")
+    assert code == 0 and "epsilon = 1.2" in text
+    synth = ["synth", str(tmp_path / "d.csv"), "--schema", str(tmp_path / "s.json"), "--out", out]
+    synth += ["--mechanism", "independent", "--workload", "1", "--ledger", path, "--epsilon", "1"]
+    assert invoked(*synth)[0] == 0
+    code, text = invoked(*synth)
+    assert code == 3 and "left in the ledger" in text
+    stored = json.loads(invoked("ledger", path, "--json")[1])
+    assert 0 < stored["spent"] < stored["total"] and stored["entries"]
+    assert "measure a" in invoked("ledger", path)[1]

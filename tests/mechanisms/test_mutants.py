@@ -1,0 +1,27 @@
+"""The planted mistakes of tests/mutants.py: each text is there, and each mistake is noticed."""
+
+from pathlib import Path
+
+import mutants
+import pytest
+
+
+def test_at_least_forty_mistakes_and_none_is_stale() -> None:
+    assert len({mutant.name for mutant in mutants.MUTANTS}) == len(mutants.MUTANTS) >= 40
+    for mutant in mutants.MUTANTS:
+        text = (mutants.ROOT / mutant.file).read_text(encoding="utf-8")
+        assert mutant.old in text, f"{mutant.name}: its text is not in {mutant.file} any more"
+        compile(text.replace(mutant.old, mutant.new), mutant.file, "exec")
+
+
+def test_the_documentation_lists_them() -> None:
+    page = Path(mutants.ROOT, "docs", "privacy.md").read_text(encoding="utf-8")
+    for mutant in mutants.MUTANTS:
+        assert f"- {mutant.name}\n" in page, mutant.name
+
+
+@pytest.mark.slow
+def test_the_fast_privacy_tests_pass_and_catch_every_mistake() -> None:
+    with mutants.copy() as folder:
+        assert mutants.passes(folder, mutants.TESTS)
+    assert not {name: end for name, end in mutants.run().items() if end != "caught"}

@@ -1,0 +1,421 @@
+"""Files that nobody vouches for: refused with one kind of error, in bounded memory, or marked."""
+
+from __future__ import annotations
+
+import io
+import json
+import resource
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from mechanisms.cli import main
+from mechanisms.datasets.census import census, schema
+from mechanisms.release import file as release_file
+from mechanisms.release.record import Release
+from mechanisms.release.tabular import TableRelease
+from mechanisms.synthesis.pipeline import synthesize
+from pgmkit.errors import InvalidInput
+from pgmkit.model import GraphicalModel
+from pgmkit.tables.schema import Schema
+
+NAMES = ["sex", "work", "income"]
+SCHEMA = schema().restricted(NAMES)
+MUTANTS = 100_000
+LIMIT = 2**24
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("saved") / "release.pgm"
+    data = census(300).project(list(SCHEMA.columns))
+    synthesize(
+        data, SCHEMA, epsilon=1.0, delta=1e-6, mechanism="mst", neighbours="add/remove"
+    ).save(path)
+    return path.read_bytes()
+
+
+def sealed(parts: dict[str, bytes]) -> bytes:
+    """A release file of these members with a right checksum: what an adversary would write."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in parts.items():
+            archive.writestr(name, content)
+        archive.comment = b" " * 64
+    body = buffer.getvalue()[:-64]
+    return body + release_file._checksum(body)
+
+
+def members(content: bytes) -> dict[str, bytes]:
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def changed_bytes(content: bytes, rng: np.random.Generator) -> bytes:
+    """Some bytes flipped, cut out, doubled, or replaced by numbers that headers like."""
+    mutant = bytearray(content)
+    for _ in range(int(rng.integers(1, 5))):
+        if not mutant:
+            break
+        at = int(rng.integers(len(mutant)))
+        match int(rng.integers(5)):
+            case 0:
+                mutant[at] ^= 1 << int(rng.integers(8))
+            case 1:
+                del mutant[at : at + int(rng.integers(1, 40))]
+            case 2:
+                mutant[at:at] = mutant[at : at + int(rng.integers(1, 40))]
+            case 3:
+                size = int(rng.choice([1, 2, 4, 8]))
+                mutant[at : at + size] = rng.choice([b"\0", b"\xff", b"\x7f"]) * size
+            case 4:
+                mutant[at:at] = rng.choice(
+                    [b"9999999999", b"[", b"{", b"-1", b"NaN", b'""', b"1e999"]
+                )
+    return bytes(mutant)
+
+
+PLAIN = [
+    None,
+    True,
+    -1,
+    0,
+    3,
+    10**30,
+    1.5,
+    -0.0,
+    float("nan"),
+    float("inf"),
+    "",
+    "x",
+    "\x1b[2J",
+    [],
+    {},
+]
+
+
+def changed_json(content: bytes, rng: np.random.Generator) -> bytes:
+    """One value of a JSON text replaced, removed or nested; the rest is as it was."""
+    stored = json.loads(content)
+    places: list[tuple[Any, Any]] = []
+    left = [stored]
+    while left:
+        each = left.pop()
+        keys = each.keys() if isinstance(each, dict) else range(len(each))
+        for key in keys:
+            places.append((each, key))
+            if isinstance(each[key], dict | list):
+                left.append(each[key])
+    holder, key = places[int(rng.integers(len(places)))]
+    match int(rng.integers(3)):
+        case 0:
+            holder[key] = PLAIN[int(rng.integers(len(PLAIN)))]
+        case 1:
+            del holder[key]
+        case 2:
+            holder[key] = [holder[key]] * int(rng.integers(0, 3))
+    return json.dumps(stored).encode()
+
+
+def changed_release(content: bytes, rng: np.random.Generator) -> bytes:
+    """A mutant of the file itself, or of one part inside, sealed again."""
+    if rng.random() < 0.2:
+        return changed_bytes(content, rng)
+    parts = members(content)
+    name = str(rng.choice(sorted(parts)))
+    if name.endswith(".json") and rng.random() < 0.7:
+        parts[name] = changed_json(parts[name], rng)
+    elif name.endswith(".npz") and rng.random() < 0.7:
+        inner = members(parts[name])
+        one = str(rng.choice(sorted(inner)))
+        inner[one] = changed_bytes(inner[one], rng)
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w") as archive:
+            for key, value in inner.items():
+                archive.writestr(key, value)
+        parts[name] = buffer.getvalue()
+    else:
+        parts[name] = changed_bytes(parts[name], rng)
+    return sealed(parts)
+
+
+SCHEMA_TEXT = json.dumps(
+    {
+        "columns": {
+            "age": {"type": "integer", "low": 0, "high": 99, "bins": 10},
+            "sex": {"type": "categorical", "values": ["F", "M"], "other": "F", "missing": ["?"]},
+            "born": {"type": "date", "low": "1990-01-01", "high": "2020-12-31", "bins": 12},
+            "wage": {"type": "numeric", "edges": [0, 1.5, 9], "outside": "clip"},
+            "ill": {"type": "boolean"},
+        },
+        "constraints": [{"forbid": {"age": "0..9", "sex": "M"}}],
+        "file": {"separator": ";"},
+    }
+).encode()
+YAML_TEXT = b"""columns:
+  age: {type: integer, low: 0, high: 99, bins: 10}
+  sex: &s {type: categorical, values: [F, M]}
+  other: *s
+constraints:
+- when: {age: 0..9}
+  then: {sex: F}
+"""
+
+
+def read_release(path: Path) -> object:
+    return TableRelease.load(path, allow_modified=True, max_bytes=LIMIT)
+
+
+def attempts(saved: bytes, tmp_path: Path, count: int, seed: int) -> dict[str, int]:
+    """Read so many mutants of releases, models and schemas; how many were still readable."""
+    rng = np.random.default_rng(seed)
+    model = members(saved)["model.npz"]
+    kinds: list[tuple[str, Callable[[], bytes], Callable[[Path], object]]] = [
+        ("a.pgm", lambda: changed_release(saved, rng), read_release),
+        (
+            "b.npz",
+            lambda: changed_bytes(model, rng),
+            lambda p: GraphicalModel.load(p, max_bytes=LIMIT),
+        ),
+        ("c.json", lambda: changed_json(SCHEMA_TEXT, rng), Schema.load),
+        ("d.json", lambda: changed_bytes(SCHEMA_TEXT, rng), Schema.load),
+        ("e.yaml", lambda: changed_bytes(YAML_TEXT, rng), Schema.load),
+    ]
+    readable = dict.fromkeys([name for name, _, _ in kinds], 0)
+    for i in range(count):
+        name, mutate, read = kinds[i % len(kinds)]
+        path = tmp_path / name
+        path.write_bytes(mutate())
+        try:
+            read(path)
+            readable[name] += 1
+        except InvalidInput:
+            pass
+        except BaseException:
+            path.rename(Path("/tmp") / f"pgmkit-mutant-{name}")
+            raise
+    return readable
+
+
+def test_mutated_files_are_refused_or_read(saved: bytes, tmp_path: Path) -> None:
+    attempts(saved, tmp_path, 400, seed=1)
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_mutated_files_in_bounded_memory(saved: bytes, tmp_path: Path) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(attempts(saved, tmp_path, MUTANTS, seed=2))
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    print(f"memory grew by {grown / 1024:.0f} MB")
+    assert grown < 2**20  # KB
+
+
+def test_a_changed_file_is_not_read_unless_asked_and_says_so(saved: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "r.pgm"
+    path.write_bytes(saved)
+    assert Release.load(path).secure and Release.load(path).caution == ""
+    parts = members(saved)
+    parts["measurements.json"] = parts["measurements.json"].replace(b'"stddev": ', b'"stddev": 1')
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, content in parts.items():
+            archive.writestr(name, content)
+    for changed in (
+        buffer.getvalue(),
+        saved[:-1] + bytes([saved[-1] ^ 1]),
+        saved[:10] + bytes([saved[10] ^ 1]) + saved[11:],  # a time, which nothing reads
+    ):
+        path.write_bytes(changed)
+        with pytest.raises(InvalidInput, match="checksum is wrong"):
+            Release.load(path)
+        loaded = Release.load(path, allow_modified=True)
+        assert loaded.modified and not loaded.secure
+        assert "INSECURE" in loaded.caution and "modified" in loaded.caution
+        assert "INSECURE" in repr(loaded) and "modified" in repr(loaded)
+    loaded.save(path)
+    assert Release.load(path).modified, "writing a modified release again must not clean it"
+
+
+def invoked(*arguments: object) -> str:
+    result = CliRunner().invoke(main, [str(each) for each in arguments])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.mark.parametrize("kind", ["seeded", "modified", "clean"])
+def test_every_command_says_that_a_release_is_insecure(
+    saved: bytes, tmp_path: Path, kind: str
+) -> None:
+    path = tmp_path / "r.pgm"
+    path.write_bytes(saved[:10] + bytes([saved[10] ^ (kind == "modified")]) + saved[11:])
+    if kind == "seeded":
+        data = census(300).project(list(SCHEMA.columns))
+        synthesize(data, SCHEMA, epsilon=1.0, delta=1e-6, mechanism="mst", seed=0).save(path)
+    allow = ["--allow-modified"] if kind == "modified" else []
+    page = tmp_path / "report.html"
+    for arguments in (
+        ["query", path, "income"],
+        ["sample", path, "--rows", 5, "--out", tmp_path / "s.csv"],
+        ["ledger", path],
+        ["report", path, "-o", page],
+    ):
+        text = invoked(*arguments, *allow)
+        stored = json.loads(invoked(*arguments, *allow, "--json"))
+        assert ("INSECURE" in text) == (kind != "clean"), arguments
+        assert ("INSECURE" in stored) == (kind != "clean"), arguments
+        assert ("modified" in text) == (kind == "modified"), arguments
+        assert text.count("INSECURE") <= 1
+        if arguments[0] == "report":
+            assert stored["private"] == (kind == "clean")
+    assert ("INSECURE" in page.read_text()) == (kind != "clean")
+    if kind == "modified":
+        refused = CliRunner().invoke(main, ["query", str(path), "income"])
+        assert refused.exit_code == 2 and "--allow-modified" in refused.output
+
+
+BOMB = """
+import io, resource, sys, zipfile, numpy as np
+resource.setrlimit(resource.RLIMIT_AS, (6 * 2**30, 6 * 2**30))
+from mechanisms.release.record import Release
+from pgmkit.errors import InvalidInput
+try:
+    Release.load(sys.argv[1])
+except InvalidInput as error:
+    print(error)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+
+
+def test_a_bomb_is_not_expanded(saved: bytes, tmp_path: Path) -> None:
+    """2 MB that stand for 2 GB of zeros; and an array whose header states 8 TB."""
+    path, parts = tmp_path / "bomb.pgm", members(saved)
+    inner = io.BytesIO()
+    header = (
+        b"{'descr': '|u1', 'fortran_order': False, 'shape': (2147483648,), }".ljust(117) + b"\n"
+    )
+    with (
+        zipfile.ZipFile(inner, "w", zipfile.ZIP_DEFLATED) as archive,
+        archive.open("m0.values.npy", "w", force_zip64=True) as file,
+    ):
+        file.write(b"\x93NUMPY\x01\x00v\x00" + header)
+        for _ in range(2**11):
+            file.write(bytes(2**20))
+    small = io.BytesIO()
+    np.save(small, np.zeros(3))
+    stated = small.getvalue().replace(b"(3,), }", b"(999999999999,), }").replace(b" " * 11, b"", 1)
+    outer = io.BytesIO()
+    with zipfile.ZipFile(outer, "w") as archive:
+        archive.writestr("m0.values.npy", stated)
+    for bomb in (inner.getvalue(), outer.getvalue()):
+        path.write_bytes(sealed({**parts, "measurements.npz": bomb}))
+        assert path.stat().st_size < 3_000_000
+        found = subprocess.run(
+            [sys.executable, "-c", BOMB, path], capture_output=True, text=True, check=True
+        )
+        message, peak = found.stdout.rsplit("\n", 2)[:2]
+        assert "is not a release file" in message
+        assert int(peak) < 700, f"{peak} MB"
+
+
+def test_parts_that_contradict_each_other_are_refused(saved: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "r.pgm"
+
+    def reading(change: Callable[[dict[str, Any], list[Any]], None]) -> None:
+        parts = members(saved)
+        header = json.loads(parts["release.json"])
+        stored = json.loads(parts["measurements.json"])
+        change(header, stored)
+        parts |= {"release.json": json.dumps(header).encode()}
+        parts |= {"measurements.json": json.dumps(stored).encode()}
+        path.write_bytes(sealed(parts))
+        TableRelease.load(path)
+
+    reading(lambda header, stored: None)
+    changes: list[Callable[[dict[str, Any], list[Any]], Any]] = [
+        lambda header, stored: stored[0].update(clique=["nobody"]),
+        lambda header, stored: stored[0].update(stddev=-1.0),
+        lambda header, stored: stored[0].update(clique=["sex", "work", "income"]),
+        lambda header, stored: header["schema"]["columns"].pop("sex"),
+        lambda header, stored: header["schema"]["columns"].update(
+            sex={"type": "integer", "low": 0, "high": 10**15}
+        ),
+        lambda header, stored: header["ledger"]["entries"][0].update(cost=1e6),
+        lambda header, stored: header["ledger"].update(secure="yes"),
+        lambda header, stored: header.update(mechanism=["mst"]),
+        lambda header, stored: header.update(settings={"nothing": 1}),
+    ]
+    for change in changes:
+        with pytest.raises(InvalidInput, match="is not a release file"):
+            reading(change)
+
+
+def test_hostile_schemas_are_refused(tmp_path: Path) -> None:
+    laughs = "columns:\n  a0: &a0 [x, x]\n" + "".join(
+        f"  a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 60)
+    )
+    for name, text in {
+        "deep.json": "[" * 100_000,
+        "deep.yaml": "[" * 5_000,
+        "self.yaml": "columns: &a {a: *a}",
+        "laughs.yaml": laughs,
+        "wide.json": '{"columns": {"a": {"type": "integer", "low": 0, "high": 100000000000}}}',
+        "pairs.json": json.dumps(
+            {
+                "columns": {n: {"type": "integer", "low": 0, "high": 99999} for n in "abc"},
+                "constraints": [{"forbid": {"a": 1, "b": 1, "c": 1}}],
+            }
+        ),
+        "kinds.json": '{"columns": {"a": {"type": ["integer"]}}}',
+        "list.json": '{"columns": {"a": {"type": "boolean"}}, "constraints": 3}',
+    }.items():
+        (tmp_path / name).write_text(text)
+        with pytest.raises(InvalidInput, match=name):
+            Schema.load(tmp_path / name)
+
+
+def test_labels_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    from mechanisms.cli.options import printable
+
+    hostile = "\x1b]0;owned\x07F\x1b[2J\x1b[31m\u202e\x9b2J"
+    assert printable(f"a {hostile} b\tc\n") == "a F b\tc\n"
+    rng = np.random.default_rng(0)
+    for _ in range(2000):
+        text = "".join(map(chr, rng.choice([27, 155, 91, 93, 7, 92, 48, 109, 10, 0x90], 12)))
+        assert not set(printable(text)) & {"\x1b", "\x9b", "\x07", "\x90"}
+    people = {"sex": {"type": "categorical", "values": [hostile, "M"]}}
+    (tmp_path / "s.json").write_text(json.dumps({"columns": people}))
+    (tmp_path / "d.csv").write_text("sex\n" + "M\n" * 50)
+    out = tmp_path / "r.pgm"
+    arguments = ["synth", tmp_path / "d.csv", "--schema", tmp_path / "s.json", "--save", out]
+    invoked(*arguments, "--mechanism", "independent", "--workload", "1")
+    shown = invoked("query", out, "sex")
+    assert "F" in shown and "\x1b" not in shown and "\x9b" not in shown
+
+
+def test_cells_that_a_spreadsheet_would_run_are_quoted_on_demand(tmp_path: Path) -> None:
+    labels = ["=cmd|' /C calc'!A0", "@sum", "-2+3", "plain"]
+    columns = {
+        "x": {"type": "categorical", "values": labels},
+        "n": {"type": "integer", "low": -3, "high": -1},
+    }
+    (tmp_path / "s.json").write_text(json.dumps({"columns": columns}))
+    lines = [f'"{labels[i % 4]}",-{1 + i % 3}' for i in range(400)]
+    (tmp_path / "d.csv").write_text("x,n\n" + "\n".join(lines) + "\n")
+    out = tmp_path / "o.csv"
+    common = ["--schema", tmp_path / "s.json", "--mechanism", "independent", "--workload", "1"]
+    arguments = ["synth", tmp_path / "d.csv", *common, "--out", out, "--save", tmp_path / "r.pgm"]
+    invoked(*arguments)
+    assert "\n=cmd" in out.read_text()
+    invoked(*arguments, "--safe-csv")
+    text = out.read_text()
+    assert "\n'=cmd" in text and "\n'@sum" in text and "\n'-2+3" in text and "\nplain" in text
+    assert "\n=" not in text and ",-" in text and ",'-" not in text
+    invoked("sample", tmp_path / "r.pgm", "--rows", 200, "--out", out, "--safe-csv")
+    assert "\n=" not in out.read_text() and "\n'=" in out.read_text()

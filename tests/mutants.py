@@ -1,0 +1,554 @@
+# ruff: noqa: E501  # texts of the packages, to the letter
+"""Planted privacy mistakes: each is put into a copy of the packages, and the tests must notice.
+
+    python tests/mutants.py                 # all of them
+    python tests/mutants.py --list          # their names, as docs/privacy.md has them
+    python tests/mutants.py discovery noise # those whose names hold one of these words
+
+A mutant that no test notices is a hole in the tests; one whose text is not found any more is stale
+and counts as a failure too.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+TESTS = (
+    "exact_noise",
+    "scores",
+    "replay",
+    "discovery",
+    "curator",
+    "cells",
+    "ledger_file",
+    "permute_and_flip",
+    "budget",
+    "dual_query",
+    "strategies",
+    "histogram_mechanisms",
+    "untrusted",
+)
+"""The fast privacy tests, in `tests/mechanisms`."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A mistake: in a file, one text in place of another. `first`: the test that is tried first."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    first: str = "replay"
+
+
+P = "mechanisms/privacy/"
+CURATOR, NOISE, SCALES = P + "curator.py", P + "noise.py", P + "noise_scales.py"
+SCORES, LEDGER, DISCOVERY = P + "scores.py", P + "ledger.py", P + "discovery.py"
+NEIGHBOURS, CONVERSIONS, GRID = P + "neighbours.py", P + "conversions.py", P + "integer_matrix.py"
+TOTAL, EXACT = "curator.public_total", "len(curator._data)"
+
+MUTANTS = (
+    # Sensitivities.
+    Mutant(
+        "L1 sensitivity of replace-one halved", NEIGHBOURS, 'one", l1=2', 'one", l1=1', "scores"
+    ),
+    Mutant("L2 sensitivity of replace-one is 1", NEIGHBOURS, "l2=math.sqrt(2)", "l2=1.0"),
+    Mutant(
+        "add/remove takes the number of rows as public",
+        NEIGHBOURS,
+        "l2=1.0, rows_public=False",
+        "l2=1.0, rows_public=True",
+    ),
+    Mutant(
+        "errors of cliques measured as if they were one",
+        CURATOR,
+        "self.neighbours.l1 * len(names), self.neighbours.l1 * len(names) ** 0.5",
+        "self.neighbours.l1, self.neighbours.l1",
+        "scores",
+    ),
+    Mutant(
+        "cells measured at the price of one",
+        CURATOR,
+        "exact, len(cells), len(cells) ** 0.5",
+        "exact, 1, 1",
+        "cells",
+    ),
+    Mutant(
+        "predicates measured at the price of one",
+        CURATOR,
+        "exact, count, count**0.5",
+        "exact, 1, 1",
+        "scores",
+    ),
+    Mutant(
+        "selection of a marginal at half its sensitivity",
+        CURATOR,
+        "found, self.neighbours.l1, cost, flip",
+        "found, self.neighbours.l1 / 2, cost, flip",
+        "scores",
+    ),
+    Mutant(
+        "public data chosen at half the sensitivity",
+        CURATOR,
+        "np.array(found), 1, cost",
+        "np.array(found), 0.5, cost",
+        "scores",
+    ),
+    Mutant(
+        "mixture error without its thousandths",
+        CURATOR,
+        "fine, 1002, 1002, cost",
+        "fine, 1, 1, cost",
+        "histogram_mechanisms",
+    ),
+    Mutant(
+        "query matrix measured at unit sensitivity",
+        CURATOR,
+        "answers, sensitivity, sensitivity, cost",
+        "answers, 1, 1, cost",
+    ),
+    Mutant(
+        "difference of columns ignored under replace-one",
+        CURATOR,
+        "differ = self.neighbours.rows_public",
+        "differ = False",
+        "strategies",
+    ),
+    Mutant(
+        "largest column norm is the mean one",
+        GRID,
+        "int(np.diag(gram).max()) for",
+        "int(np.diag(gram).mean()) for",
+        "strategies",
+    ),
+    Mutant(
+        "query answers larger than their matrix says",
+        GRID,
+        "return np.ascontiguousarray(x).reshape(-1)",
+        "return 2 * np.ascontiguousarray(x).reshape(-1)",
+        "strategies",
+    ),
+    # Scores and their grid.
+    Mutant(
+        "weights not taken as fractions of the largest",
+        SCORES,
+        "weights / weights.max() * one",
+        "weights * one",
+        "scores",
+    ),
+    Mutant(
+        "weighted scores stretched by half",
+        SCORES,
+        "(int(fraction) * (distance - int(penalty))) >> _WEIGHT_BITS",
+        "(3 * int(fraction) * (distance - int(penalty))) >> (1 + _WEIGHT_BITS)",
+        "scores",
+    ),
+    Mutant(
+        "scores in single precision",
+        SCORES,
+        "(counts << _BITS) - grid",
+        "(np.float32(counts << _BITS) - np.float32(grid)).astype(np.int64)",
+        "scores",
+    ),
+    Mutant(
+        "estimates of any size accepted",
+        SCORES,
+        "    if size > LARGEST:",
+        "    if False:",
+        "scores",
+    ),
+    Mutant(
+        "a share's error counted twice",
+        SCORES,
+        "(-largest) >> (_SHARE_BITS - _BITS)",
+        "(-2 * largest) >> (_SHARE_BITS - _BITS)",
+        "scores",
+    ),
+    # Scales and prices.
+    Mutant(
+        "Gaussian scale without the 2 of 2 rho",
+        SCALES,
+        "l2 / math.sqrt(2 * cost)",
+        "l2 / math.sqrt(4 * cost)",
+    ),
+    Mutant(
+        "Laplace scale halved", SCALES, "return l1 / cost if pure", "return l1 / (2 * cost) if pure"
+    ),
+    Mutant(
+        "exponential mechanism without its factor 2",
+        SCALES,
+        "return 2 * sensitivity / (cost if pure else math.sqrt(8 * cost))",
+        "return sensitivity / (cost if pure else math.sqrt(8 * cost))",
+        "scores",
+    ),
+    Mutant(
+        "permute-and-flip at the price of the exponential mechanism",
+        SCALES,
+        "math.sqrt(2 * cost))",
+        "math.sqrt(8 * cost))",
+        "permute_and_flip",
+    ),
+    Mutant(
+        "top-k charged once",
+        SCALES,
+        "exponential(pure, 1.0, cost / count)",
+        "exponential(pure, 1.0, cost)",
+        "scores",
+    ),
+    Mutant(
+        "repeated draws at the price of one",
+        CURATOR,
+        "noise_scales.several(self.ledger.budget.pure, count, cost)\n        found = self._noise.draws",
+        "noise_scales.several(self.ledger.budget.pure, 1, cost)\n        found = self._noise.draws",
+        "scores",
+    ),
+    Mutant(
+        "scale of the pure price under zCDP",
+        CURATOR,
+        "scale = noise_scales.additive(pure, l1, l2, cost)",
+        "scale = noise_scales.additive(True, l1, l2, cost)",
+        "curator",
+    ),
+    # Noise.
+    Mutant(
+        "no noise on counts",
+        NOISE,
+        "return self._noisy(dp.m.make_gaussian(*space, scale=scale), counts)",
+        "return counts",
+        "exact_noise",
+    ),
+    Mutant(
+        "half the Gaussian noise",
+        NOISE,
+        "dp.m.make_gaussian(*space, scale=scale)",
+        "dp.m.make_gaussian(*space, scale=scale / 2)",
+        "curator",
+    ),
+    Mutant(
+        "half the Laplace noise",
+        NOISE,
+        "dp.m.make_laplace(*space, scale=scale)",
+        "dp.m.make_laplace(*space, scale=scale / 2)",
+        "curator",
+    ),
+    Mutant(
+        "selection by permute-and-flip for the exponential mechanism",
+        NOISE,
+        "choose = dp.m.make_noisy_max(*space, dp.zero_concentrated_divergence(), scale=scale)",
+        "choose = dp.m.make_noisy_max(*space, dp.max_divergence(), scale=scale)",
+        "curator",
+    ),
+    Mutant(
+        "top-k without noise",
+        NOISE,
+        "return [int(index) for index in choose(np.ascontiguousarray(scores))]",
+        "return [int(index) for index in np.argsort(-scores)[:count]]",
+        "exact_noise",
+    ),
+    Mutant(
+        "one noise value for all cells",
+        NOISE,
+        "return np.array(measurement(flat), dtype=np.int64).reshape(counts.shape)",
+        "return counts + (np.array(measurement(flat[:1]), dtype=np.int64) - flat[:1])[0]",
+        "curator",
+    ),
+    Mutant(
+        "numpy noise marked secure", NOISE, "    secure = False", "    secure = True", "exact_noise"
+    ),
+    Mutant(
+        "the default path on a seeded generator but marked secure",
+        CURATOR,
+        "ExactNoise() if seed is None",
+        "type('ExactNoise', (SeededNoise,), {'secure': True})(np.random.default_rng()) if seed is None",
+        "exact_noise",
+    ),
+    Mutant(
+        "exact noise from numpy",
+        NOISE,
+        "return self._noisy(dp.m.make_laplace(*space, scale=scale), counts)",
+        "return SeededNoise(np.random.default_rng()).laplace(counts, scale)",
+        "exact_noise",
+    ),
+    Mutant(
+        "exact draws at half their scale",
+        P + "exact_selection.py",
+        "Fraction(float(scores[place]))) / Fraction(scale)",
+        "Fraction(float(scores[place]))) * 2 / Fraction(scale)",
+        "dual_query",
+    ),
+    Mutant(
+        "the best candidate chosen without noise",
+        CURATOR,
+        "return self._noise.softmax(found, noise_scales.exponential(pure, sensitivity, cost))",
+        "return int(np.argmax(found))",
+    ),
+    # The ledger.
+    Mutant(
+        "a charge after the answer",
+        CURATOR,
+        """        self.ledger.charge(step, "discrete Laplace" if pure else "discrete Gaussian", cost)
+        scale = noise_scales.additive(pure, l1, l2, cost)
+""",
+        """        scale = noise_scales.additive(pure, l1, l2, cost)
+        early = self._noise.gaussian(exact, scale)
+        self.ledger.charge(step, "discrete Laplace" if pure else "discrete Gaussian", cost)
+        return early, scale
+""",
+    ),
+    Mutant(
+        "no charge for selections",
+        CURATOR,
+        'self.ledger.charge(step, "permute-and-flip" if flip else "exponential mechanism", cost)',
+        "pass",
+    ),
+    Mutant(
+        "no charge for top-k",
+        CURATOR,
+        'self.ledger.charge(step, f"top {count} of {what}, Gumbel noise", cost)',
+        "pass",
+    ),
+    Mutant(
+        "overspending allowed by a tenth",
+        LEDGER,
+        "total * (1 + _ROUNDING)",
+        "total * 1.1",
+        "budget",
+    ),
+    Mutant(
+        "noise of an earlier answer used again",
+        CURATOR,
+        '        noisy, stddev = self._noisy(f"{step} {_named(checked)}", counts, l1, l2, cost)\n',
+        "        old = self.__dict__.setdefault('_old', {})\n"
+        "        if counts.shape in old:\n"
+        "            self.ledger.charge(step, 'discrete Gaussian', cost)\n"
+        "        else:\n"
+        "            old[counts.shape] = self._noisy(step, counts, l1, l2, cost)[0] - counts\n"
+        "        noisy, stddev = counts + old[counts.shape], self.scale(cost)\n",
+    ),
+    Mutant(
+        "killed runs are not on the disk",
+        P + "chained_lines.py",
+        "                _flushed(file, line)",
+        "                pass",
+        "ledger_file",
+    ),
+    Mutant(
+        "runs at once take no lock",
+        P + "chained_lines.py",
+        'with FileLock(f"{self.path}.lock"):',
+        "if True:",
+        "ledger_file",
+    ),
+    Mutant(
+        "runs are not held to what is left",
+        LEDGER,
+        "            ledger._check(entry)\n",
+        "",
+        "ledger_file",
+    ),
+    # Conversions.
+    Mutant(
+        "rho for a tenfold delta",
+        CONVERSIONS,
+        "    target = math.log(delta)\n    upper = 1.0",
+        "    target = math.log(10 * delta)\n    upper = 1.0",
+        "budget",
+    ),
+    Mutant(
+        "rho is epsilon squared",
+        CONVERSIONS,
+        "return _crossing(lambda rho: _log_delta(rho, epsilon) > target, 0.0, upper)[0]",
+        "return epsilon**2",
+        "budget",
+    ),
+    Mutant(
+        "reserved delta spent on rho too",
+        P + "budget.py",
+        "return rho_from_epsilon(self.epsilon, self.delta - self.reserved)",
+        "return rho_from_epsilon(self.epsilon, self.delta)",
+        "discovery",
+    ),
+    # Discovery and open columns.
+    Mutant(
+        "discovery's delta not halved",
+        DISCOVERY,
+        "delta / neighbours.one_sided_values",
+        "delta",
+        "discovery",
+    ),
+    Mutant(
+        "discovery's threshold a step too low",
+        DISCOVERY,
+        "return 2 + scale",
+        "return 0 + scale",
+        "discovery",
+    ),
+    Mutant("discovery without noise", DISCOVERY, "if noisy[i] > above", "if True", "discovery"),
+    Mutant(
+        "discoveries spend the reserved delta each",
+        CURATOR,
+        'threshold", cost, delta)',
+        'threshold", cost)',
+        "discovery",
+    ),
+    Mutant(
+        "quantile edges from exact counts",
+        "mechanisms/synthesis/pipeline.py",
+        "cells = np.linalg.lstsq(np.asarray(noisy.matrix), noisy.values)[0]",
+        "cells = counts.marginals([(name,)])[(name,)].astype(float)",
+    ),
+    Mutant(
+        "auto counts the rows for nothing",
+        "mechanisms/synthesis/pipeline.py",
+        'return max(0, round(float(curator.measure((), cost, step="auto: measure").values[0])))',
+        "return len(curator._data)",
+    ),
+    # The exact number of rows.
+    Mutant(
+        "exact n under add/remove for all",
+        CURATOR,
+        "return len(self._data) if self.neighbours.rows_public else None",
+        "return len(self._data)",
+    ),
+    Mutant(
+        "exact n in MST",
+        "mechanisms/mst.py",
+        f"estimator(domain, {TOTAL})",
+        f"estimator(domain, {EXACT})",
+    ),
+    Mutant(
+        "exact n in measure_one_way",
+        "mechanisms/rounds/select_and_measure.py",
+        "return first, max(1.0, estimate_total(first, curator.domain).value)",
+        f"return first, max(1.0, float({EXACT}))",
+    ),
+    Mutant(
+        "exact n in AIM",
+        "mechanisms/aim.py",
+        f"final = estimator(domain, {TOTAL})",
+        f"final = estimator(domain, {EXACT})",
+    ),
+    Mutant(
+        "exact n in MWEM+PGM",
+        "mechanisms/mwem_pgm.py",
+        f"estimator(domain, {TOTAL})",
+        f"estimator(domain, {EXACT})",
+    ),
+    Mutant(
+        "exact n in clique-tree",
+        "mechanisms/clique_tree.py",
+        f"estimator(domain, {TOTAL})",
+        f"estimator(domain, {EXACT})",
+    ),
+    Mutant(
+        "exact n in HDMM+PGM",
+        "mechanisms/hdmm.py",
+        f"measurements, {TOTAL}, settings",
+        f"measurements, {EXACT}, settings",
+    ),
+    Mutant(
+        "exact n in the independent baseline",
+        "mechanisms/baselines.py",
+        f"estimator(curator.domain, {TOTAL})",
+        f"estimator(curator.domain, {EXACT})",
+    ),
+    # What is said.
+    Mutant(
+        "exact counts in the log",
+        "mechanisms/dispatch.py",
+        "    check_public(entry, public is not None)\n    options",
+        "    __import__('logging').getLogger('pgmkit').info('%d rows', len(curator._data))\n    check_public(entry, public is not None)\n    options",
+    ),
+    Mutant(
+        "a changed release is read as if it were whole",
+        "mechanisms/release/file.py",
+        "if modified and not allow_modified:",
+        "if False:",
+        "untrusted",
+    ),
+    Mutant(
+        "a seeded release is not marked",
+        LEDGER,
+        "        self.secure = secure\n        self.neighbours",
+        "        self.secure = True\n        self.neighbours",
+        "exact_noise",
+    ),
+)
+
+
+@contextmanager
+def copy() -> Iterator[Path]:
+    """A folder with the packages and the tests."""
+    with tempfile.TemporaryDirectory() as folder:
+        for part in ("pgmkit", "mechanisms", "tests"):
+            shutil.copytree(
+                ROOT / part, Path(folder, part), ignore=shutil.ignore_patterns("__pycache__")
+            )
+        shutil.copy(ROOT / "pyproject.toml", folder)
+        yield Path(folder)
+
+
+def passes(folder: Path, names: tuple[str, ...]) -> bool:
+    """Whether these tests pass on the copy."""
+    files = [f"tests/mechanisms/test_{name}.py" for name in names]
+    environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    found = subprocess.run(
+        [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *files],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if found.returncode not in (0, 1):
+        raise RuntimeError(f"the tests do not run: {found.stdout[-2000:]}{found.stderr[-2000:]}")
+    return found.returncode == 0
+
+
+def fate(mutant: Mutant, folder: Path) -> str:
+    """Plant the mistake, test, and take it out again: "caught", "SURVIVED" or "STALE"."""
+    path = folder / mutant.file
+    sound = path.read_text(encoding="utf-8")
+    if mutant.old not in sound:
+        return "STALE"
+    path.write_text(sound.replace(mutant.old, mutant.new), encoding="utf-8")
+    try:
+        others = tuple(name for name in TESTS if name != mutant.first)
+        survived = passes(folder, (mutant.first,)) and passes(folder, others)
+        return "SURVIVED" if survived else "caught"
+    finally:
+        path.write_text(sound, encoding="utf-8")
+
+
+def run(words: tuple[str, ...] = ()) -> dict[str, str]:
+    """What became of each mutant whose name holds one of the words; all without words."""
+    chosen = [m for m in MUTANTS if not words or any(word in m.name for word in words)]
+    with copy() as folder:
+        fates = {}
+        for number, mutant in enumerate(chosen, 1):
+            started = time.monotonic()
+            fates[mutant.name] = fate(mutant, folder)
+            seconds = time.monotonic() - started
+            print(
+                f"{number}/{len(chosen)} {fates[mutant.name]} ({seconds:.0f} s): {mutant.name}",
+                flush=True,
+            )
+    return fates
+
+
+if __name__ == "__main__":
+    if "--list" in sys.argv:
+        print("\n".join(mutant.name for mutant in MUTANTS))
+    else:
+        sys.exit(any(end != "caught" for end in run(tuple(sys.argv[1:])).values()))

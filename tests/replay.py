@@ -1,0 +1,230 @@
+"""Replayed transcripts: the same noisy answers forced upon neighbouring data.
+
+A mechanism runs on D with a noise source that records what it was asked and what came out. It runs
+again on a neighbour D', and every draw gives what it gave before. Whatever then differs (what is
+asked next, a scale, a charge, the release, its file, a log line) depends on the data by another way
+than the noise: a leak. And from the exact values that D and D' handed to each draw follows what the
+draw cost in truth, which must not be more than what was charged for it.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mechanisms.privacy import curator as curator_module
+from mechanisms.privacy import ledger as ledger_module
+from mechanisms.privacy.noise import SeededNoise
+
+TOLERANCE = 1e-9
+
+
+@dataclass
+class Draw:
+    """One call of a noise source: exact values in, an answer out."""
+
+    law: str
+    exact: np.ndarray
+    scale: float
+    count: int
+    answer: Any
+
+
+@dataclass
+class Charge:
+    """One charge: where and how much."""
+
+    step: str
+    mechanism: str
+    cost: float
+    delta: float
+
+
+@dataclass
+class Transcript:
+    """Everything that left one run, in order, and what each draw was given."""
+
+    events: list[Draw | Charge] = field(default_factory=list)
+    log: list[str] = field(default_factory=list)
+    files: dict[str, bytes] = field(default_factory=dict)
+    shown: str = ""
+
+    @property
+    def draws(self) -> list[Draw]:
+        return [event for event in self.events if isinstance(event, Draw)]
+
+    @property
+    def charges(self) -> list[Charge]:
+        return [event for event in self.events if isinstance(event, Charge)]
+
+
+class Source:
+    """A noise source that records, and answers as before where `forced` has a transcript.
+
+    It calls itself secure, and nobody but the Curator meets it.
+    """
+
+    secure = True
+
+    def __init__(self, transcript: Transcript, forced: Transcript | None) -> None:
+        self._real = SeededNoise(np.random.default_rng(0))
+        self._transcript, self._forced = transcript, forced
+
+    def _draw(self, law: str, exact: np.ndarray, scale: float, count: int = 1) -> Any:
+        place = len(self._transcript.draws)
+        if self._forced is None:
+            options = (count,) if law in ("top", "draws") else ()
+            answer = getattr(self._real, law)(exact, *options, scale)
+        else:
+            assert place < len(self._forced.draws), f"draw {place} ({law}) was not asked before"
+            before = self._forced.draws[place]
+            assert (law, count, exact.shape) == (before.law, before.count, before.exact.shape), (
+                f"draw {place} asks {law} of {exact.shape}; before {before.law} of "
+                f"{before.exact.shape}"
+            )
+            answer = before.answer
+        self._transcript.events.append(Draw(law, np.array(exact), float(scale), count, answer))
+        return answer.copy() if isinstance(answer, np.ndarray | list) else answer
+
+    def gaussian(self, counts: np.ndarray, scale: float) -> np.ndarray:
+        return self._draw("gaussian", counts, scale)
+
+    def laplace(self, counts: np.ndarray, scale: float) -> np.ndarray:
+        return self._draw("laplace", counts, scale)
+
+    def softmax(self, scores: np.ndarray, scale: float) -> int:
+        return self._draw("softmax", scores, scale)
+
+    def flip(self, scores: np.ndarray, scale: float) -> int:
+        return self._draw("flip", scores, scale)
+
+    def top(self, scores: np.ndarray, count: int, scale: float) -> list[int]:
+        return self._draw("top", scores, scale, count)
+
+    def draws(self, scores: np.ndarray, count: int, scale: float) -> list[int]:
+        return self._draw("draws", scores, scale, count)
+
+
+def cost(one: Draw, other: Draw, pure: bool) -> float:
+    """What a draw costs on these two data sets, from their exact values alone.
+
+    Laplace: ||x - y||_1 / scale. Gaussian: ||x - y||_2^2 / (2 scale^2). The exponential mechanism:
+    its log ratios lie in an interval of length r = range(x - y) / scale, so it is r-DP and
+    r^2/8-zCDP; Gumbel top-k is k of them. Permute-and-flip: 2 max|x - y| / scale.
+    """
+    moved = one.exact.astype(np.longdouble) - other.exact.astype(np.longdouble)
+    scale = one.scale
+    if one.law == "laplace":
+        return float(np.abs(moved).sum() / scale)
+    if one.law == "gaussian":
+        return float((moved**2).sum() / (2 * scale**2))
+    if one.law == "flip":
+        epsilon = float(2 * np.abs(moved).max() / scale)
+        return epsilon if pure else epsilon**2 / 2
+    ratio = float((moved.max() - moved.min()) / scale)
+    return one.count * (ratio if pure else ratio**2 / 8)
+
+
+@contextmanager
+def recorded(forced: Transcript | None = None) -> Iterator[Transcript]:
+    """Curators made in this block, without a seed, draw from a recording source; charges and log
+    lines are recorded too.
+    """
+    transcript = Transcript()
+    charge = ledger_module.Ledger.charge
+
+    def recording(self: Any, step: str, mechanism: str, cost: float, delta: float = 0.0) -> None:
+        charge(self, step, mechanism, cost, delta)
+        transcript.events.append(Charge(step, mechanism, cost, delta))
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            transcript.log.append(record.getMessage())
+
+    handler, root = Handler(), logging.getLogger()
+    level = root.level
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(curator_module, "ExactNoise", lambda: Source(transcript, forced))
+        patch.setattr(ledger_module.Ledger, "charge", recording)
+        root.addHandler(handler)
+        root.setLevel(0)
+        try:
+            yield transcript
+        finally:
+            root.removeHandler(handler)
+            root.setLevel(level)
+
+
+def transcript_of(
+    job: Callable[[], Any], folder: Path, forced: Transcript | None = None
+) -> Transcript:
+    """Run a job that gives a release; what was asked, charged, logged, shown and saved."""
+    with recorded(forced) as transcript:
+        release = job()
+        release.save(folder / "release")
+    transcript.files = _parts((folder / "release").read_bytes())
+    transcript.shown = f"{release!r}\n{release.ledger}\n{json.dumps(release.ledger.to_dict())}"
+    return transcript
+
+
+def _parts(content: bytes) -> dict[str, bytes]:
+    """The contents of a zip archive and those inside, without the times of writing."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        found: dict[str, bytes] = {}
+        for name in archive.namelist():
+            part = archive.read(name)
+            if name.endswith(".npz"):
+                found |= {f"{name}/{inner}": held for inner, held in _parts(part).items()}
+            else:
+                found[name] = part
+        return found
+
+
+def assert_private(one: Transcript, other: Transcript, pure: bool) -> float:
+    """Nothing but the exact values differs, and no draw cost more than was charged for it.
+
+    Gives the true cost of all draws as a share of what was charged.
+    """
+    assert len(one.events) == len(other.events), "one run asked for more than the other"
+    charged = true = 0.0
+    paid: Charge | None = None
+    for a, b in zip(one.events, other.events, strict=True):
+        if isinstance(a, Charge):
+            assert a == b, f"charged {a} and {b}"
+            assert paid is None, f"{paid} was charged but nothing was drawn for it"
+            paid = a
+            continue
+        assert isinstance(b, Draw) and paid is not None, f"{a.law} was drawn before it was paid"
+        assert a.scale == b.scale, f"{paid.step}: scales {a.scale} and {b.scale}"
+        spent = cost(a, b, pure)
+        assert spent <= paid.cost * (1 + TOLERANCE), (
+            f"{paid.step} cost {spent}, charged {paid.cost}"
+        )
+        charged, true, paid = charged + paid.cost, true + spent, None
+    assert paid is None, f"{paid} was charged but nothing was drawn for it"
+    assert one.log == other.log
+    assert one.shown == other.shown
+    assert one.files.keys() == other.files.keys()
+    for name, content in one.files.items():
+        assert content == other.files[name], f"{name} of the saved release depends on the data"
+    assert charged > 0, "nothing was charged"
+    return true / charged
+
+
+def replay(
+    job: Callable[[Any], Any], data: Any, neighbour: Any, folder: Path, *, pure: bool
+) -> float:
+    """Run `job` on both and compare; the true cost as a share of what was charged."""
+    one = transcript_of(lambda: job(data), folder)
+    other = transcript_of(lambda: job(neighbour), folder, forced=one)
+    return assert_private(one, other, pure)

@@ -216,8 +216,8 @@ class Histogram:
     def tables(self, cliques: Iterable[Clique]) -> dict[Clique, Array]:
         """Marginals as shares."""
         found = self.support.tables(self.weights, cliques)
-        self.mass = float(next(iter(found.values())).sum())
-        return {clique: table / self.mass for clique, table in found.items()}
+        mass = float(next(iter(found.values())).sum())
+        return {clique: table / mass for clique, table in found.items()}
 
     def copy(self) -> Histogram:
         """Another histogram of the same weights."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, overload
 
 import numpy as np
@@ -29,7 +30,14 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.float64]
 
-__all__ = ["Columns", "ProductAnswers", "ProductMixtureModel", "RelaxedRowsModel", "cell_answers"]
+__all__ = [
+    "Columns",
+    "ProductAnswers",
+    "ProductMixtureModel",
+    "ProductRows",
+    "RelaxedRowsModel",
+    "cell_answers",
+]
 
 _CHUNK_ROWS = 4096
 
@@ -161,6 +169,29 @@ class ProductAnswers:
             part = rows[:, self._columns.of(name)]
             product = (product.unsqueeze(2) * part.unsqueeze(1)).flatten(1)
         return product
+
+
+@dataclass(frozen=True, eq=False)
+class ProductRows:
+    """Rows of a mixture while it is fitted, K x columns.width; not checked, as a release's are.
+
+    >>> columns = Columns(Domain({"a": 2, "b": 2}))
+    >>> rows = ProductRows(columns, torch.tensor([[1.0, 0.0, 0.5, 0.5]]), total=10)
+    >>> rows.marginals([("b",)])
+    {('b',): array([5., 5.])}
+    """
+
+    columns: Columns
+    rows: torch.Tensor
+    total: float
+
+    def marginals(self, cliques: Iterable[Clique]) -> dict[Clique, Array]:
+        """Marginals in counts by clique."""
+        tables = ProductAnswers(self.columns, cliques)(self.rows)
+        return {
+            clique: np.asarray(table.double().cpu().numpy() * self.total)
+            for clique, table in tables.items()
+        }
 
 
 class ProductMixtureModel:

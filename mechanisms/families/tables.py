@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["TablesModel", "least_squares_table", "projected"]
 
-_CELL_BYTES = 8
-
 
 class TablesModel:
     """Tables in counts by clique; a marginal is answered from the smallest table that holds it.
@@ -157,15 +155,15 @@ def projected(
     >>> projected(domain, noisy, 6, model_mb=0).marginal(["a"]).round(2)
     array([6., 0.])
     """
-    from mechanisms.families.graphical import estimator
+    from mechanisms.families.graphical import estimator, tree_megabytes
     from mechanisms.families.lattice import nonnegative_tables
     from pgmkit.junction_tree import junction_tree
     from pgmkit.model import MEMORY_LIMIT
     from pgmkit.total import estimate_total
 
     used = [m for m in measurements if m.clique]
-    limit = min(model_mb * 2**20, MEMORY_LIMIT)
-    if junction_tree(domain, [m.clique for m in used]).bytes(_CELL_BYTES) <= limit:
+    limit = min(model_mb, MEMORY_LIMIT / 2**20)
+    if tree_megabytes(junction_tree(domain, [m.clique for m in used])) <= limit:
         return estimator(domain, known_total)(None, measurements)
     total = known_total or max(1.0, estimate_total(measurements, domain).value)
     noisy = [least_squares_table(m) for m in used]

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from mechanisms.privacy.budget import Budget, Ledger
+from mechanisms.queries.predicates import MeasuredPredicate, Predicate
 from pgmkit.atomic_write import atomic_writer
 from pgmkit.errors import InvalidInput
 from pgmkit.kronecker import Kronecker
@@ -107,8 +108,12 @@ def _settings(mechanism: str, stored: Mapping[str, Any]) -> object:
     return MECHANISMS[mechanism].load()[1](**values)
 
 
-def _stored(m: Measurement, prefix: str, arrays: dict[str, Any]) -> dict[str, Any]:
+def _stored(
+    m: Measurement | MeasuredPredicate, prefix: str, arrays: dict[str, Any]
+) -> dict[str, Any]:
     """What JSON holds of a measurement; its arrays go beside it under the prefix."""
+    if isinstance(m, MeasuredPredicate):
+        return asdict(m)
     arrays[f"{prefix}.values"] = m.values
     factors: Sequence[Any] = ()
     if m.matrix is not None:
@@ -136,12 +141,24 @@ def _parts(factor: Any) -> dict[str, Any]:
     }
 
 
-def _restored(stored: Mapping[str, Any], arrays: Mapping[str, Any]) -> Measurement:
+def _restored(
+    stored: Mapping[str, Any], arrays: Mapping[str, Any]
+) -> Measurement | MeasuredPredicate:
+    if "predicate" in stored:
+        return _restored_predicate(stored)
     prefix = stored["prefix"]
     factors = [_matrix(f"{prefix}.{i}", arrays) for i in range(stored["factors"])]
     matrix = Kronecker(factors) if stored["kronecker"] else (factors[0] if factors else None)
     values = arrays[f"{prefix}.values"]
     return Measurement(tuple(stored["clique"]), values, stored["stddev"], matrix)
+
+
+def _restored_predicate(stored: Mapping[str, Any]) -> MeasuredPredicate:
+    asked = stored["predicate"]
+    codes = tuple((name, code) for name, code in asked["codes"])
+    weights = tuple((name, weight) for name, weight in asked["weights"])
+    predicate = Predicate(codes, weights, asked["bound"])
+    return MeasuredPredicate(predicate, stored["value"], stored["stddev"])
 
 
 def _matrix(prefix: str, arrays: Mapping[str, Any]) -> Any:

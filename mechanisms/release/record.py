@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -13,12 +13,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mechanisms.privacy.budget import Ledger
+    from mechanisms.queries.predicates import MeasuredPredicate
     from pgmkit.dataset import Dataset
     from pgmkit.domain import Clique, Domain
     from pgmkit.measurement import Measurement
     from pgmkit.queries import FactoredQuery
 
-__all__ = ["Model", "Release"]
+__all__ = ["Measured", "Model", "Release"]
+
+Measured: TypeAlias = "Measurement | MeasuredPredicate"
+"""A noisy answer: either has a `clique`, `values` in counts and the noise's `stddev`."""
 
 
 class Model(Protocol):
@@ -41,13 +45,14 @@ class Model(Protocol):
 class Release:
     """The result of a mechanism; everything in it is safe to publish when `secure` is True.
 
-    `ledger` is the Curator's own: it also shows what is charged to the same data later. `schema`:
+    `measurements` are all noisy answers that were paid for, as they were drawn. `ledger` is the
+    Curator's own: it also shows what is charged to the same data later. `schema`:
     what the codes mean, as `pgmkit.Schema.to_dict` gives it, where somebody said.
     """
 
     mechanism: str
     model: Model
-    measurements: tuple[Measurement, ...]
+    measurements: tuple[Measured, ...]
     ledger: Ledger
     settings: object
     schema: Mapping[str, Any] | None = None

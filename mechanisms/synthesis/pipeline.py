@@ -23,6 +23,7 @@ from pgmkit.dataset import Counts, Dataset
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.estimation import estimate
+from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
 from pgmkit.tables.frames import FrameForm, counts_of, encode, names_of
 from pgmkit.tables.schema import Numeric, OpenCategorical, Schema
@@ -297,7 +298,6 @@ def _constrained(release: Release, schema: Schema) -> Release:
     if not schema.constraints:
         return release
     assert isinstance(release.model, GraphicalModel)
-    model = estimate(
-        schema.domain, release.measurements, total=release.model.total, zeros=schema.zeros
-    )
+    tables = [m for m in release.measurements if isinstance(m, Measurement)]
+    model = estimate(schema.domain, tables, total=release.model.total, zeros=schema.zeros)
     return replace(release, model=model)

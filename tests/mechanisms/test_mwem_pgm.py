@@ -104,7 +104,7 @@ def test_rounds_are_published_with_noise_only() -> None:
     assert [r.index for r in rounds] == [0, 1, 2]
     assert rounds[0].after is rounds[1].before
     assert rounds[-1].after is release.model
-    assert [r.picked for r in rounds] == [r.measurements[0].clique for r in rounds]
+    assert [r.picked for r in rounds] == [(r.measurements[0].clique,) for r in rounds]
 
 
 def test_with_much_budget_the_pairs_are_right() -> None:

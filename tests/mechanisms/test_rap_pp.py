@@ -7,6 +7,7 @@ import pytest
 import torch
 from pricing import CellPriced
 
+from mechanisms.families.mixed_rows import MixedRows
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import NEIGHBOURS, Curator
 from mechanisms.queries.predicates import (
@@ -16,7 +17,7 @@ from mechanisms.queries.predicates import (
     mixed_marginals,
     value_of,
 )
-from mechanisms.rap_pp import MixedRows, RapPlusPlus, rap_pp
+from mechanisms.rap_pp import RapPlusPlus, rap_pp
 from mechanisms.workload import k_way
 from pgmkit import Dataset, Domain, InvalidInput
 

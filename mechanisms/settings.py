@@ -198,10 +198,10 @@ def _is_finite(value: Any) -> bool:
 
 
 def _is_device(value: Any) -> bool:
-    if value == "cpu":
-        return True
     if not isinstance(value, str):
         return False
+    if value == "cpu":
+        return True
     kind, colon, index = value.partition(":")
     if kind != "cuda" or (colon and not index.isdecimal()):
         return False

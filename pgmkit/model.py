@@ -25,6 +25,7 @@ from pgmkit.factor import Factor
 from pgmkit.junction_tree import JunctionTree, check_fits, junction_tree
 from pgmkit.marginal_oracle import MarginalOracle
 from pgmkit.queries import FactoredQuery
+from pgmkit.randomness import Rng, generator
 from pgmkit.sampling import sample
 from pgmkit.self_check import checked_marginals
 from pgmkit.tree_marginals import marginals as eliminate
@@ -215,11 +216,15 @@ class GraphicalModel:
         return {name: best.get(name, 0) for name in self.domain}
 
     def sample(
-        self, n: int, rng: np.random.Generator, method: Literal["round", "sample"] = "round"
+        self, n: int, *, rng: Rng = None, method: Literal["round", "sample"] = "round"
     ) -> Dataset:
-        """Draw ``n`` records; see ``pgmkit.sampling.sample`` for the two methods."""
+        """Draw ``n`` records; see ``pgmkit.sampling.sample`` for the two methods.
+
+        ``rng``: a seed, a numpy Generator, or None for a fresh one.
+        """
         check_fits(self.tree, self.memory_limit)
-        columns = sample(self.tree, lambda i: _array(self._beliefs[i]), n, rng, method)
+        drawn_from = generator(rng)
+        columns = sample(self.tree, lambda i: _array(self._beliefs[i]), n, drawn_from, method)
         return Dataset(self.domain, columns)
 
     def save(self, path: str | os.PathLike[str]) -> None:

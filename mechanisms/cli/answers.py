@@ -87,7 +87,7 @@ def sample(
 
     loaded = _load(release)
     rng = generator(seed) or np.random.default_rng()
-    records = loaded.codes(rows, given=given, seed=rng)
+    records = loaded.codes(rows, given=given, rng=rng)
     write_file(target, loaded.schema.decode(records, rng))
     emit(
         {"out": out, "records": len(records)},

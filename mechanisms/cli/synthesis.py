@@ -72,7 +72,7 @@ def demo(
             seed=rng,
             progress=progress,
         )
-    synthetic = release.sample(seed=rng)
+    synthetic = release.sample(rng=rng)
     write_file(target, schema().decode(synthetic, np.random.default_rng(rng)))
     click.echo(report(release, data, synthetic, workload))
     click.echo(f"\nwrote {out}: {len(synthetic)} synthetic records")
@@ -270,7 +270,7 @@ def _write(
         synthetic: Any = ()
         if out is not None:
             draw = np.random.default_rng(rng)
-            synthetic = release.codes(rows, seed=draw)
+            synthetic = release.codes(rows, rng=draw)
             write_file(out, release.schema.decode(synthetic, draw))
         if page is not None:
             from mechanisms.release.report import html

@@ -24,6 +24,7 @@ from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.queries import FactoredQuery
+from pgmkit.randomness import Rng, generator
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -294,25 +295,27 @@ class ProductMixtureModel:
             total += (left.T @ last).ravel()
         return (total * self.total).reshape(query.answer_shape)
 
-    def sample(self, n: int, rng: np.random.Generator) -> Dataset:
+    def sample(self, n: int, *, rng: Rng = None) -> Dataset:
         """`n` records: every row gets its share, rounded at random, order shuffled.
 
-        Raises InvalidInput unless n is a whole number, 1 or more.
+        `rng`: a seed, a numpy Generator, or None for a fresh one. Raises InvalidInput unless n is a
+        whole number, 1 or more.
         """
         if isinstance(n, bool) or int(n) != n or n < 1:
             raise InvalidInput(f"n must be a whole number, 1 or more; got {n!r}")
         # One draw from each n-th part of the shares laid end to end: a row gets n times its share,
         # rounded up or down.
-        order = rng.permutation(len(self.rows))
+        random = generator(rng)
+        order = random.permutation(len(self.rows))
         reached = np.cumsum(self.shares[order])
-        places = (np.arange(n) + rng.random()) / n * reached[-1]
+        places = (np.arange(n) + random.random()) / n * reached[-1]
         found = np.searchsorted(reached, places, side="right").clip(max=len(order) - 1)
-        origin = rng.permutation(order[found])
+        origin = random.permutation(order[found])
         columns = {}
         for name in self.domain:
             cumulative = np.cumsum(self._simplex(name), axis=1)
             drawn = np.zeros(n, dtype=np.int64)
-            uniform = rng.random(n)
+            uniform = random.random(n)
             for code in range(cumulative.shape[1] - 1):
                 drawn += uniform >= cumulative[origin, code]
             columns[name] = drawn

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from mechanisms.release.record import Model
     from pgmkit.dataset import Dataset
+    from pgmkit.randomness import Rng
 
     Array = NDArray[np.float64]
 
@@ -101,7 +102,7 @@ class TablesModel:
             query.answer_shape
         )
 
-    def sample(self, n: int, rng: np.random.Generator) -> Dataset:
+    def sample(self, n: int, *, rng: Rng = None) -> Dataset:
         """Refused with InvalidInput: separate tables are no distribution over whole records."""
         raise InvalidInput(
             "records cannot be drawn from separate tables, which are no distribution over all "

@@ -99,13 +99,9 @@ def _ledger(stored: Mapping[str, Any]) -> Ledger:
 
 
 def _settings(mechanism: str, stored: Mapping[str, Any]) -> object:
-    from mechanisms.registry import MECHANISMS
+    from mechanisms.registry import MECHANISMS, configure
 
-    if mechanism not in MECHANISMS:
-        return dict(stored)
-    # JSON has no tuples, settings have no lists.
-    values = {k: tuple(v) if isinstance(v, list) else v for k, v in stored.items()}
-    return MECHANISMS[mechanism].load()[1](**values)
+    return configure(mechanism, **stored)[1] if mechanism in MECHANISMS else dict(stored)
 
 
 def _stored(

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-import numpy as np
-
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from mechanisms.privacy.budget import Ledger
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from pgmkit.domain import Clique, Domain
     from pgmkit.measurement import Measurement
     from pgmkit.queries import FactoredQuery
+    from pgmkit.randomness import Rng
 
 __all__ = ["Measured", "Model", "Release"]
 
@@ -37,7 +37,7 @@ class Model(Protocol):
         self, cliques: Iterable[Iterable[str]]
     ) -> Mapping[Clique, NDArray[np.float64]]: ...
     def answer(self, query: FactoredQuery) -> NDArray[np.float64]: ...
-    def sample(self, n: int, rng: np.random.Generator) -> Dataset: ...
+    def sample(self, n: int, *, rng: Rng = None) -> Dataset: ...
     def save(self, path: str | os.PathLike[str]) -> None: ...
 
 
@@ -76,12 +76,13 @@ class Release:
         """The model's answers to a factored query, in counts, of the query's shape."""
         return self.model.answer(query)
 
-    def sample(
-        self, n: int | None = None, *, seed: int | np.random.Generator | None = None
-    ) -> Dataset:
-        """`n` synthetic records; by default as many as the model's total, rounded."""
+    def sample(self, n: int | None = None, *, rng: Rng = None) -> Dataset:
+        """`n` synthetic records; by default as many as the model's total, rounded.
+
+        `rng`: a seed, a numpy Generator, or None for a fresh one.
+        """
         rows = max(1, round(self.model.total)) if n is None else n
-        return self.model.sample(rows, np.random.default_rng(seed))
+        return self.model.sample(rows, rng=rng)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to one file (JSON and arrays, no pickle), whole or not at all."""

@@ -91,7 +91,7 @@ def synthesize(
     >>> people = pyarrow.table({"age": [31, 45, 27] * 50, "ill": [True, False, False] * 50})
     >>> schema = Schema({"age": Integer(18, 99, bins=8), "ill": Boolean()})
     >>> release = synthesize(people, schema, epsilon=1.0, delta=1e-6, seed=0)
-    >>> release.sample(2, seed=0).column_names
+    >>> release.sample(2, rng=0).column_names
     ['age', 'ill']
     """
     if schema.unresolved and not delta > 0:

@@ -150,7 +150,7 @@ def test_noise_beyond_the_data_still_gives_a_release(seed: int) -> None:
     curator = Curator(small_data(30), Budget(0.001, 1e-9), neighbours="add/remove", seed=seed)
     release = mwem_pgm(curator, k_way(curator.domain, 2), MwemPgm(rounds=2))
     assert release.model.total >= 1
-    assert len(release.sample(5, seed=0)) == 5
+    assert len(release.sample(5, rng=0)) == 5
 
 
 def test_a_seed_reproduces_the_release_and_marks_it() -> None:
@@ -170,8 +170,8 @@ def test_release_samples_and_answers() -> None:
     from pgmkit.queries import FactoredQuery
 
     _, release = run(Budget(1.0, 1e-8), settings=MwemPgm(rounds=2))
-    assert len(release.sample(seed=1)) == round(release.model.total)
-    assert len(release.sample(77, seed=1)) == 77
+    assert len(release.sample(rng=1)) == round(release.model.total)
+    assert len(release.sample(77, rng=1)) == 77
     query = FactoredQuery({"sex": np.eye(2)})
     assert np.allclose(release.answer(query), release.model.marginal(("sex",)))
 
@@ -227,5 +227,5 @@ def test_adult_pairs_are_no_worse_than_the_peer() -> None:
     for seed in range(5):
         curator = Curator(data, Budget(1.0, 4.2e-10), neighbours="add/remove", seed=seed)
         release = mwem_pgm(curator, workload, MwemPgm(rounds=13))
-        errors.append(total_variation(data, release.sample(seed=seed), workload))
+        errors.append(total_variation(data, release.sample(rng=seed), workload))
     assert np.mean(errors) <= 0.0318

@@ -190,7 +190,7 @@ def test_every_mechanism_in_rounds_reports_the_same_record(name: str) -> None:
             assert m.clique in finished.cliques and m.stddev > 0 and np.isfinite(m.values).all()
         rounds.append(finished)
 
-    curator = Curator(DATA, Budget(3.0, 1e-6), neighbours="add/remove")
+    curator = Curator(DATA, Budget(20.0, 1e-6), neighbours="add/remove")
     noise = Recording()
     curator._noise = noise
     entry, settings = MECHANISMS[name], quick(name)

@@ -401,7 +401,7 @@ def _unmeasured(problem: Problem, monitor: Monitor) -> Point:
     point = problem.point(_flat(problem, []))
     loss = problem.loss.value(point.marginals)
     monitor.raise_bound(loss)
-    monitor.saw(point, loss)
+    monitor.record(point, loss)
     return point
 
 

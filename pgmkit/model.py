@@ -311,9 +311,7 @@ class GraphicalModel:
 
     def _host(self, clique: Clique) -> int | None:
         """The smallest potential's clique that contains ``clique``."""
-        wanted = set(clique)
-        places = [i for i, held in enumerate(self.cliques) if wanted <= set(held)]
-        return min(places, key=lambda i: self.potentials[i].values.numel(), default=None)
+        return self.domain.smallest_holding(self.cliques, clique)
 
     def _summed(self, place: int, clique: Clique) -> Array:
         table = self._clique_marginals[0][place]

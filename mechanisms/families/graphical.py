@@ -20,8 +20,6 @@ __all__ = ["affordable", "check_fits_workload", "estimator", "model_megabytes", 
 _WORTH_A_SEARCH = 4.0
 """Factor by which a better elimination order may shrink a model; beyond it none is looked for."""
 _SEARCH_SECONDS = 0.02
-_CELL_BYTES = 8
-"""Of float64, in which models are held."""
 
 
 def estimator(
@@ -78,14 +76,14 @@ def _fits(domain: Domain, cliques: Sequence[Clique], limit_mb: float) -> bool:
 
 def model_megabytes(domain: Domain, cliques: Sequence[Clique]) -> float:
     """MB (2^20 bytes) of a junction tree's float64 cells, by a quick elimination order."""
-    from pgmkit.junction_tree import model_cells
+    from pgmkit.junction_tree import CELL_BYTES, model_cells
 
-    return model_cells(domain, cliques) * _CELL_BYTES / 2**20
+    return model_cells(domain, cliques) * CELL_BYTES / 2**20
 
 
 def tree_megabytes(tree: JunctionTree) -> float:
     """MB (2^20 bytes) of a junction tree's float64 cells."""
-    return tree.bytes(_CELL_BYTES) / 2**20
+    return tree.bytes() / 2**20
 
 
 def check_fits_workload(domain: Domain, workload: Workload, limit: float) -> None:

@@ -62,14 +62,16 @@ class TablesModel:
         clique = self.domain.clique(attrs)
         if not clique:
             return np.array(self.total)
-        held = next((each for each in self.tables if set(clique) <= set(each)), None)
-        if held is None:
+        tables = list(self.tables)
+        place = self.domain.smallest_holding(tables, clique)
+        if place is None:
             raise InvalidInput(
                 f"no released table holds {clique!r}: this release has the marginals inside "
-                f"{', '.join(map(repr, list(self.tables)[:3]))} and {len(self.tables)} tables in "
+                f"{', '.join(map(repr, tables[:3]))} and {len(tables)} tables in "
                 "all; ask within one of them, put the marginal into the workload, or use a "
                 "mechanism that fits a model of all attributes, such as aim"
             )
+        held = tables[place]
         summed = tuple(axis for axis, name in enumerate(held) if name not in clique)
         left = [name for name in held if name in clique]
         table = np.asarray(self.tables[held].sum(axis=summed))

@@ -15,7 +15,13 @@ from .pmw_pub import PmwPub
 from .privacy.budget import Budget, BudgetExceeded, Ledger
 from .privacy.curator import NEIGHBOURS, Curator
 from .queries.cells import Cell
-from .queries.predicates import Predicate, Predicates, linear_thresholds, mixed_marginals
+from .queries.predicates import (
+    MeasuredPredicate,
+    Predicate,
+    Predicates,
+    linear_thresholds,
+    mixed_marginals,
+)
 from .rap import Rap, RapSoftmax
 from .rap_pp import RapPlusPlus
 from .registry import MECHANISMS, Entry, configure, register
@@ -44,6 +50,7 @@ __all__ = [
     "HdmmPgm",
     "Independent",
     "Ledger",
+    "MeasuredPredicate",
     "Mixture",
     "Mst",
     "Mwem",

@@ -112,7 +112,8 @@ def round_reports(
     with tqdm(disable=None, unit="round") as bar:
 
         def show(finished: Round[Any, Any]) -> None:
-            bar.set_postfix_str(" x ".join(finished.cliques[-1]))
+            if finished.cliques:
+                bar.set_postfix_str(" x ".join(finished.cliques[-1]))
             bar.update()
 
         yield show

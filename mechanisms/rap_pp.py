@@ -19,6 +19,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -53,6 +54,9 @@ from mechanisms.settings import (
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = ["RapPlusPlus", "rap_pp"]
 
@@ -126,36 +130,16 @@ def rap_pp(
     rounds, count = _rounds(len(predicates), settings)
     check_total(curator, settings.one_way_share)
     first, total = measure_one_way(curator, settings.one_way_share)
-    taken: list[int] = []
-    select_cost = settings.select_share * curator.remaining / rounds
-    measure_cost = curator.remaining / rounds - select_cost
+    steps = _PredicateRounds(curator, predicates, rounds, count, settings.select_share)
     family = MixedRows(domain, settings.numeric, settings.device)
     every = family.index(predicates)
 
     def select(
         state: MixedState, _last: Round[MixedState, Predicate] | None
     ) -> list[Predicate] | None:
-        done = len(taken) // count
-        if done == rounds:
-            return None
         with torch.no_grad():
-            estimates = family.answers(state.free, every, None).double().cpu().numpy() * total
-        step = f"round {done + 1}: select"
-        picked = curator.choose_predicates(
-            predicates, estimates, select_cost, count=count, exclude=taken, step=step
-        )
-        taken.extend(picked)
-        return [predicates.list[i] for i in picked]
-
-    def measure(picked: Sequence[Predicate]) -> list[MeasuredPredicate]:
-        done = len(taken) // count
-        cost = curator.remaining if done == rounds else measure_cost
-        chosen = Predicates(domain, picked)
-        values, stddev = curator.measure_predicates(chosen, cost, step=f"round {done}: measure")
-        return [
-            MeasuredPredicate(each, float(value), stddev)
-            for each, value in zip(picked, values, strict=True)
-        ]
+            shares = family.answers(state.free, every, None)
+        return steps.select(shares.double().cpu().numpy() * total)
 
     with one_thread():
         random = torch.Generator().manual_seed(settings.seed)
@@ -166,13 +150,62 @@ def rap_pp(
             update(start, first) if usable else start,
             first,
             select=select,
-            measure=measure,
+            measure=steps.measure,
             update=update,
             progress=progress,
         )
     records = family.records(state.free, np.random.default_rng(settings.seed))
     model = Records(domain, tuple(records), total).model()
     return Release("rap++", model, measurements, curator.ledger, settings)
+
+
+class _PredicateRounds:
+    """The select and measure steps of equal rounds of `count` predicates.
+
+    The last measurement spends the rest; a measured predicate is not selected again.
+    """
+
+    def __init__(
+        self,
+        curator: Curator,
+        predicates: Predicates,
+        rounds: int,
+        count: int,
+        select_share: float,
+    ) -> None:
+        self._curator, self._predicates = curator, predicates
+        self._rounds, self._count, self._done = rounds, count, 0
+        self._select_cost = select_share * curator.remaining / rounds
+        self._measure_cost = curator.remaining / rounds - self._select_cost
+        self._taken: list[int] = []
+
+    def select(self, estimates: NDArray[np.float64]) -> list[Predicate] | None:
+        """The predicates whose counts are estimated worst, noisily; None after the last round."""
+        if self._done == self._rounds:
+            return None
+        self._done += 1
+        picked = self._curator.choose_predicates(
+            self._predicates,
+            estimates,
+            self._select_cost,
+            count=self._count,
+            exclude=self._taken,
+            step=f"round {self._done}: select",
+        )
+        self._taken.extend(picked)
+        return [self._predicates.list[i] for i in picked]
+
+    def measure(self, picked: Sequence[Predicate]) -> list[MeasuredPredicate]:
+        """The predicates' counts, each with its own noise."""
+        last = self._done == self._rounds
+        cost = self._curator.remaining if last else self._measure_cost
+        chosen = Predicates(self._predicates.domain, picked)
+        step = f"round {self._done}: measure"
+        values, stddev = self._curator.measure_predicates(chosen, cost, step=step)
+        return [
+            MeasuredPredicate(each, float(value), stddev)
+            for each, value in zip(picked, values, strict=True)
+        ]
 
 
 def _rounds(available: int, settings: RapPlusPlus) -> tuple[int, int]:

@@ -39,7 +39,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         {
             "rounds": 100,
             "noise_width": 512,
-            "hidden": [1024, 1024],
+            "hidden": (1024, 1024),
             "precision": "bfloat16",
             "learning_rate": 1e-4,
             "steps": 8,

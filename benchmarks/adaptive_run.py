@@ -193,7 +193,7 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
         "settings": repr(release.settings),
         "measurements": len(release.measurements),
     }
-    records = release.sample(seed=request["seed"]) if setting.records else None
+    records = release.sample(rng=request["seed"]) if setting.records else None
     figures["process_seconds"] = time.time() - request["asked"]
     figures["peak_mb"] = peak_rss_mb()
     if records is None:

@@ -157,7 +157,7 @@ def cases(data: adult.Adult) -> dict[str, tuple[Dataset, Fit]]:
     triples = [*tree, *(small[i] for i in picked)]
     exact = [Measurement(c, counts, SIGMA) for c, counts in real.marginals(tree).items()]
     truth = estimate(real.domain, exact, total=len(real))
-    simulated = truth.sample(len(real), np.random.default_rng(2), method="sample")
+    simulated = truth.sample(len(real), rng=np.random.default_rng(2), method="sample")
     return {
         "tree of pairs": (real, gaussian_fit(real, tree)),
         "tree and 6 triples": (real, gaussian_fit(real, triples)),

@@ -39,7 +39,7 @@ def run(
         train, used, epsilon=epsilon, delta=1e-9, mechanism=mechanism, target=TARGET, seed=seed
     )
     seconds = time.perf_counter() - started
-    scores = train_and_test(release.codes(len(train), seed=seed), train, test, TARGET)
+    scores = train_and_test(release.codes(len(train), rng=seed), train, test, TARGET)
     return {
         "mechanism": mechanism,
         "seed": seed,

@@ -17,7 +17,13 @@ from .privacy.curator import Curator
 from .privacy.ledger import BudgetExceeded, Ledger
 from .privacy.neighbours import NEIGHBOURS
 from .queries.cells import Cell
-from .queries.predicates import Predicate, Predicates, linear_thresholds, mixed_marginals
+from .queries.predicates import (
+    MeasuredPredicate,
+    Predicate,
+    Predicates,
+    linear_thresholds,
+    mixed_marginals,
+)
 from .rap import Rap, RapSoftmax
 from .rap_pp import RapPlusPlus
 from .registry import MECHANISMS, Entry, configure, register
@@ -46,6 +52,7 @@ __all__ = [
     "HdmmPgm",
     "Independent",
     "Ledger",
+    "MeasuredPredicate",
     "Mixture",
     "Mst",
     "Mwem",

@@ -9,8 +9,7 @@ noise, and the last round spends all that is left.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,9 +19,9 @@ from mechanisms.families.graphical import affordable, check_fits_workload, estim
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
 from mechanisms.rounds.loop import Round, adapt
+from mechanisms.settings import Settings, fraction, positive, setting
 from mechanisms.workload import Workload, WorkloadLike, downward_closure
 from pgmkit.domain import Clique
-from pgmkit.errors import InvalidInput
 from pgmkit.measurement import Measurement
 
 if TYPE_CHECKING:
@@ -36,29 +35,23 @@ _ANNEALING = 4.0
 
 
 @dataclass(frozen=True)
-class Aim:
+class Aim(Settings):
     """Settings of AIM; none may be chosen by looking at private data.
 
-    `model_mb`: the largest model, in MB of float64 cells of its junction tree; a round may use the
-    share of it that the budget spent so far is of the whole. `select_share`: of each round's
-    budget, for the selection. `tolerance`: of the estimates between rounds (the last is certified
-    to the default of `pgmkit.estimate`).
+    Raises InvalidInput for values that are not as below.
 
-    Raises InvalidInput for a share outside (0, 1), or model_mb or tolerance not above 0.
+    Attributes:
+        model_mb: The largest model, in MB (2^20 bytes) of float64 cells of its junction tree, above
+            0. A round may use the share of it that the budget spent so far is of the whole.
+        select_share: The share of each round's budget that selects, above 0 and below 1; the paper
+            has a tenth.
+        tolerance: The tolerance of the estimates between rounds, in units of the noise as in
+            `pgmkit.estimate`, above 0. The last estimate has the default of `pgmkit.estimate`.
     """
 
-    model_mb: float = 80.0
-    select_share: float = 0.1
-    tolerance: float = 0.3
-
-    def __post_init__(self) -> None:
-        if not 0 < self.select_share < 1:
-            raise InvalidInput(
-                f"select_share must be above 0 and below 1, got {self.select_share!r}"
-            )
-        for name, value in [("model_mb", self.model_mb), ("tolerance", self.tolerance)]:
-            if not (math.isfinite(value) and value > 0):
-                raise InvalidInput(f"{name} must be a finite number above 0, got {value!r}")
+    model_mb: float = setting(80.0, positive())
+    select_share: float = setting(0.1, fraction())
+    tolerance: float = setting(0.3, positive())
 
 
 def aim(
@@ -83,12 +76,15 @@ def aim(
     budget = _RoundBudget(whole / (_ROUNDS_PER_ATTRIBUTE * len(domain)), settings.select_share)
     measured: list[Clique] = []
 
-    def measure(clique: Clique) -> list[Measurement]:
+    def measure(picked: Sequence[Clique]) -> list[Measurement]:
+        (clique,) = picked
         measured.append(clique)
         return [curator.measure(clique, budget.measure, step=f"measure {len(measured)}")]
 
-    def select(model: GraphicalModel, last: Round[GraphicalModel, Clique] | None) -> Clique | None:
-        if last is not None and taught_nothing(last, curator.expected_error(budget.measure)):
+    def select(
+        model: GraphicalModel, last: Round[GraphicalModel, Clique] | None
+    ) -> list[Clique] | None:
+        if last is not None and moved_within_noise(last, curator.expected_error(budget.measure)):
             budget.grow()
         if curator.remaining <= 0:
             return None
@@ -97,7 +93,7 @@ def aim(
         limit = settings.model_mb * (1 - curator.remaining / whole + budget.total / whole)
         fitting = affordable(domain, candidates, measured, limit, settings.model_mb)
         noise = curator.expected_error(budget.measure)
-        return curator.choose(
+        picked = curator.choose(
             fitting,
             model.marginals(fitting),
             budget.select,
@@ -105,8 +101,9 @@ def aim(
             weights=[weights[clique] for clique in fitting],
             step=f"select {len(measured) + 1}",
         )
+        return [picked]
 
-    first = [m for clique in candidates if len(clique) == 1 for m in measure(clique)]
+    first = [m for clique in candidates if len(clique) == 1 for m in measure([clique])]
     rough = estimator(domain, curator.public_total, settings.tolerance)
     model, measurements = adapt(
         rough(None, first), first, select=select, measure=measure, update=rough, progress=progress
@@ -149,10 +146,11 @@ def relevance(workload: Workload, candidates: tuple[Clique, ...]) -> dict[Clique
     }
 
 
-def taught_nothing(last: Round[GraphicalModel, Clique], noise: float) -> bool:
+def moved_within_noise(last: Round[GraphicalModel, Clique], noise: float) -> bool:
     """Whether the model moved less than noise alone would move it (the paper's annealing rule).
 
     `noise`: the expected absolute noise on one cell of the round's measurement, in counts.
     """
-    before, after = last.before.marginal(last.picked), last.after.marginal(last.picked)
+    (clique,) = last.picked
+    before, after = last.before.marginal(clique), last.after.marginal(clique)
     return float(np.abs(after - before).sum()) <= noise * after.size

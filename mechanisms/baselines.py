@@ -15,8 +15,8 @@ from mechanisms.families.graphical import estimator
 from mechanisms.families.tables import TablesModel, projected
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
+from mechanisms.settings import Settings, at_least, flag, setting
 from mechanisms.workload import Workload, WorkloadLike
-from pgmkit.errors import InvalidInput
 from pgmkit.measurement import Measurement
 from pgmkit.total import estimate_total
 
@@ -24,7 +24,6 @@ __all__ = [
     "Gaussian",
     "Independent",
     "Projection",
-    "check_model_mb",
     "gaussian",
     "independent",
     "projection",
@@ -32,35 +31,35 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Gaussian:
+class Gaussian(Settings):
     """Settings of noise on all workload marginals.
 
-    `clip`: release cells below zero as zero, as no count is negative. Each cell's error falls, but
-    sums of many cells are biased upwards; the measurements hold the values as they came.
+    Attributes:
+        clip: Whether cells below zero are released as zero, as no count is negative. Each cell's
+            error falls, but sums of many cells are biased upwards; the measurements hold the values
+            as they came.
     """
 
-    clip: bool = True
+    clip: bool = setting(True, flag())
 
 
 @dataclass(frozen=True)
-class Projection:
+class Projection(Settings):
     """Settings of noise on all workload marginals, projected.
 
-    `model_mb`: where the junction tree of the workload's cliques takes at most this much (MB of
-    float64 cells) the result is a graphical model; otherwise it is locally consistent nonnegative
-    tables, which draw no records.
+    Raises InvalidInput for values that are not as below.
 
-    Raises InvalidInput unless model_mb is a number, 0 or above.
+    Attributes:
+        model_mb: The largest junction tree of the workload's cliques, in MB (2^20 bytes) of float64
+            cells, for which the result is a graphical model, 0 or above. Beyond it the result is
+            locally consistent nonnegative tables, which draw no records.
     """
 
-    model_mb: float = 80.0
-
-    def __post_init__(self) -> None:
-        check_model_mb(self.model_mb)
+    model_mb: float = setting(80.0, at_least(0))
 
 
 @dataclass(frozen=True)
-class Independent:
+class Independent(Settings):
     """One-way marginals have no settings."""
 
 
@@ -116,12 +115,6 @@ def independent(
     measurements = _measure(curator, singles)
     model = estimator(curator.domain, curator.public_total)(None, measurements)
     return Release("independent", model, measurements, curator.ledger, settings or Independent())
-
-
-def check_model_mb(model_mb: float) -> None:
-    """Raise InvalidInput unless the size is a finite number, 0 or above."""
-    if not (math.isfinite(model_mb) and model_mb >= 0):
-        raise InvalidInput(f"model_mb must be a finite number, 0 or above, got {model_mb!r}")
 
 
 def _measure(curator: Curator, workload: Workload) -> tuple[Measurement, ...]:

@@ -9,22 +9,20 @@ the tree, so the only slow step runs once.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from mechanisms.families.graphical import check_fits_workload, estimator
+from mechanisms.families.graphical import check_fits_workload, estimator, model_megabytes
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
+from mechanisms.settings import Settings, fraction, leave_something, positive, setting
 from mechanisms.workload import Workload, WorkloadLike, downward_closure
 from pgmkit.domain import Clique, Domain
-from pgmkit.errors import InvalidInput
 from pgmkit.measurement import Measurement
 
 __all__ = ["CliqueTree", "clique_tree"]
 
-_CELL_BYTES = 8
 _WORTH_MEASURING = 0.05
 """Share of the total that noise may leave in a table of more than two attributes: its pairs say
 most of what it says."""
@@ -33,34 +31,27 @@ _NOISE_LEFT = 0.25
 
 
 @dataclass(frozen=True)
-class CliqueTree:
+class CliqueTree(Settings):
     """Settings of the clique tree; none may be chosen by looking at private data.
 
-    `model_mb`: the most that the junction tree may take, in MB of float64 cells. `one_way_share`,
-    `select_share`: of the budget, for the one-way marginals and for the errors of the pairs. A
-    larger model is not always better: each further pair takes budget from the others.
+    Raises InvalidInput for values that are not as below, or shares that leave nothing for the tree.
 
-    Raises InvalidInput for shares outside (0, 1) or that leave nothing to measure with, or model_mb
-    not above 0.
+    Attributes:
+        model_mb: The most that the junction tree may take, in MB (2^20 bytes) of float64 cells,
+            above 0. A larger model is not always better: each further pair takes budget from the
+            others.
+        one_way_share: The share of the budget for the one-way marginals, above 0 and below 1.
+        select_share: The share of the budget for the errors of the pairs, by which the tree is
+            grown, above 0 and below 1.
     """
 
-    model_mb: float = 4.0
-    one_way_share: float = 0.1
-    select_share: float = 0.1
+    model_mb: float = setting(4.0, positive())
+    one_way_share: float = setting(0.1, fraction())
+    select_share: float = setting(0.1, fraction())
 
-    def __post_init__(self) -> None:
-        for name in ["one_way_share", "select_share"]:
-            if not 0 < getattr(self, name) < 1:
-                raise InvalidInput(
-                    f"{name} must be above 0 and below 1, got {getattr(self, name)!r}"
-                )
-        if not self.one_way_share + self.select_share < 1:
-            raise InvalidInput(
-                "one_way_share and select_share must leave something for the tree, but add up to "
-                f"{self.one_way_share + self.select_share:g}; lower one of them"
-            )
-        if not (math.isfinite(self.model_mb) and self.model_mb > 0):
-            raise InvalidInput(f"model_mb must be a finite number above 0, got {self.model_mb!r}")
+    def conflict(self) -> str | None:
+        """Something is left to measure the tree with."""
+        return leave_something("the tree", self, "one_way_share", "select_share")
 
 
 def clique_tree(
@@ -107,12 +98,9 @@ def _gains(
 
 def _grown(domain: Domain, gains: Mapping[Clique, float], limit_mb: float) -> list[Clique]:
     """The pairs of largest gain whose junction tree fits together; at least one of them."""
-    from pgmkit.junction_tree import model_cells
-
-    limit = limit_mb * 2**20 / _CELL_BYTES
     edges: list[Clique] = []
     for pair in sorted(gains, key=gains.__getitem__, reverse=True):
-        if (gains[pair] > 0 or not edges) and model_cells(domain, [*edges, pair]) <= limit:
+        if (gains[pair] > 0 or not edges) and model_megabytes(domain, [*edges, pair]) <= limit_mb:
             edges.append(pair)
     return edges
 

@@ -24,16 +24,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mechanisms.families.best_response import Oracle
-from mechanisms.families.histogram import HistogramModel, PublicSupport
+from mechanisms.families.records import Records
 from mechanisms.privacy.curator import Curator
 from mechanisms.queries.cells import Cell
 from mechanisms.release.record import Release
-from mechanisms.rounds.loop import Round
-from mechanisms.rounds.select_and_measure import check_settings, measure_one_way
+from mechanisms.rounds.loop import Round, adapt
+from mechanisms.rounds.select_and_measure import check_equal_weights, check_total, measure_one_way
+from mechanisms.settings import Settings, fraction, positive, random_seed, setting, whole_number
 from mechanisms.workload import Workload, WorkloadLike
-from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique, Domain
-from pgmkit.errors import InvalidInput
 
 if TYPE_CHECKING:
     import torch
@@ -64,24 +63,26 @@ class DualQueryRelease(Release):
 
 
 @dataclass(frozen=True)
-class DualQuery:
+class DualQuery(Settings):
     """Settings of DualQuery; none may be chosen by looking at private data.
 
-    `eta`: the rate; rounds follow from it and the budget, and it is then lowered or raised a
-    little so that the budget is spent exactly. `samples`: s, queries a round. `one_way_share`: of
-    the budget, to estimate the number of rows where it is private. `most_rounds`: none above.
-    `seed`: of the first round's draws.
+    Raises InvalidInput for values that are not as below.
+
+    Attributes:
+        eta: The rate of the weights, above 0. The number of rounds follows from it and the budget;
+            it is then lowered or raised a little so that the budget is spent exactly.
+        samples: The number s of queries drawn a round, 1 or more.
+        one_way_share: The share of the budget for the one-way marginals, at least 0 and below 1. It
+            is spent only where the number of rows is private, to estimate it.
+        max_rounds: The most rounds, 1 or more.
+        seed: The seed of the first round's draws, which are free; it protects nothing.
     """
 
-    eta: float = 2.5
-    samples: int = 50
-    one_way_share: float = 0.05
-    most_rounds: int = 1000
-    seed: int = 0
-    rounds = None
-
-    def __post_init__(self) -> None:
-        check_settings(self, whole=["samples", "most_rounds"], positive=["eta"], fractions=[])
+    eta: float = setting(2.5, positive())
+    samples: int = setting(50, whole_number())
+    one_way_share: float = setting(0.05, fraction(zero=True))
+    max_rounds: int = setting(1000, whole_number())
+    seed: int = setting(0, random_seed())
 
 
 def dual_query(
@@ -89,7 +90,7 @@ def dual_query(
     workload: WorkloadLike,
     settings: DualQuery | None = None,
     *,
-    progress: Callable[[Round[Any, Any]], None] | None = None,
+    progress: Callable[[Round[Records, Cell]], None] | None = None,
 ) -> DualQueryRelease:
     """Spend all that remains of the Curator's budget on records for the workload.
 
@@ -99,35 +100,56 @@ def dual_query(
     settings = settings or DualQuery()
     workload = Workload.over(curator.domain, workload)
     domain = curator.domain
-    check_signed(curator, workload, settings.one_way_share)
+    check_equal_weights(workload)
+    check_total(curator, settings.one_way_share)
     share = 0.0 if curator.public_total is not None else settings.one_way_share
     first, total = measure_one_way(curator, share)
     weights = round_weights(curator, settings, total)
     whole = curator.remaining
     rng = np.random.default_rng(settings.seed)
-    oracle = Oracle(domain)
-    draws: list[Draws] = []
-    summed = {clique: np.zeros(domain.shape(clique)) for clique in workload.cliques}
-    for t in range(len(weights) + 1):
+    drawn: list[tuple[tuple[Cell, int], ...]] = []
+
+    def select(records: Records, last: Round[Records, Cell] | None) -> list[Cell] | None:
+        t = len(drawn)
+        if t > len(weights):
+            return None
         if t == 0:
             queries = uniform_draws(domain, workload, settings.samples, rng)
         else:
             cost = curator.remaining if t == len(weights) else whole * weights[t - 1]
-            estimates = {clique: total * table / t for clique, table in summed.items()}
+            estimates = records.marginals(workload.cliques)
             queries = curator.draw_signed(
                 workload.cliques, estimates, cost, count=settings.samples, step=f"round {t}: draw"
             )
-        best = oracle.best([(cell, float(sign)) for cell, sign in queries], {})
-        draws.append(Draws(tuple(queries), tuple(best[name] for name in domain)))
-        for clique, table in summed.items():
-            table[tuple(best[name] for name in clique)] += 1
-        if progress is not None:
-            progress(Round(t, [cell for cell, _ in queries], tuple(first), None, None))
-    model = records_model(domain, [each.record for each in draws], total)
+        drawn.append(tuple(queries))
+        return [cell for cell, _ in queries]
+
+    records, _ = adapt(
+        Records(domain, (), total),
+        first,
+        select=select,
+        measure=lambda picked: [],  # the draws themselves are all that is paid for
+        update=_responder(domain, drawn),
+        progress=progress,
+    )
+    draws = tuple(map(Draws, drawn, records.list))
     eta = used_eta(curator, settings, total, whole, len(weights))
     return DualQueryRelease(
-        "dual-query", model, tuple(first), curator.ledger, settings, None, tuple(draws), eta
+        "dual-query", records.model(), tuple(first), curator.ledger, settings, None, draws, eta
     )
+
+
+def _responder(
+    domain: Domain, drawn: Sequence[tuple[tuple[Cell, int], ...]]
+) -> Callable[[Records, Sequence[Any]], Records]:
+    """The update: the best response to the queries drawn last joins the records."""
+    oracle = Oracle(domain)
+
+    def update(records: Records, _measurements: Sequence[Any]) -> Records:
+        best = oracle.best([(cell, float(sign)) for cell, sign in drawn[-1]], {})
+        return records.joined([tuple(best[name] for name in domain)])
+
+    return update
 
 
 def round_weights(curator: Curator, settings: DualQuery, total: float) -> list[float]:
@@ -138,7 +160,7 @@ def round_weights(curator: Curator, settings: DualQuery, total: float) -> list[f
     power = 1 if curator.ledger.budget.pure else 2
     unit = _unit(curator, settings, total)
     spent, t = 0.0, 0
-    while t < settings.most_rounds:
+    while t < settings.max_rounds:
         spent += unit * (t + 1) ** power
         if spent > curator.remaining and t >= 1:
             break
@@ -164,16 +186,6 @@ def used_eta(
     return settings.eta * (ratio if pure else ratio**0.5)
 
 
-def check_signed(curator: Curator, workload: Workload, one_way_share: float) -> None:
-    """Raises InvalidInput for unequal weights, or a private total and no share."""
-    if len(set(workload.weights)) > 1:
-        raise InvalidInput("the workload has unequal weights, which single queries do not use")
-    if one_way_share == 0 and curator.public_total is None:
-        raise InvalidInput(
-            "one_way_share must be above 0 where the number of rows is private (add/remove)"
-        )
-
-
 def uniform_draws(
     domain: Domain, workload: Workload, count: int, rng: np.random.Generator
 ) -> list[tuple[Cell, int]]:
@@ -187,14 +199,6 @@ def uniform_draws(
         (Cell(workload.cliques[o], int(p - starts[o])), int(sign))
         for o, p, sign in zip(owners, places, signs, strict=True)
     ]
-
-
-def records_model(domain: Domain, records: Sequence[Sequence[int]], total: float) -> HistogramModel:
-    """The records of equal weight, as a histogram on the distinct ones."""
-    columns = np.array(records).T
-    data = Dataset(domain, dict(zip(domain, columns, strict=True)))
-    support, counts = PublicSupport.of(data)
-    return HistogramModel(support, counts, total)
 
 
 class DualQueryLoss:

@@ -11,19 +11,35 @@ few records alone have a sampling error that would mislead the selection.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from mechanisms.dual_query import check_signed, records_model
 from mechanisms.families.best_response import Oracle, Weighted
+from mechanisms.families.records import Records
 from mechanisms.privacy.curator import Curator
+from mechanisms.queries.cells import Cell
 from mechanisms.release.record import Release
-from mechanisms.rounds.loop import Round
-from mechanisms.rounds.select_and_measure import RoundsRule, check_settings, measure_one_way
+from mechanisms.rounds.loop import Round, adapt
+from mechanisms.rounds.select_and_measure import (
+    RoundsRule,
+    check_equal_weights,
+    check_total,
+    measure_one_way,
+)
+from mechanisms.settings import (
+    Settings,
+    fraction,
+    or_none,
+    positive,
+    random_seed,
+    setting,
+    whole_number,
+)
 from mechanisms.workload import Workload, WorkloadLike
+from pgmkit.domain import Domain
 
 __all__ = ["Fem", "fem"]
 
@@ -31,23 +47,27 @@ _RULE = RoundsRule(1.5)
 
 
 @dataclass(frozen=True)
-class Fem:
+class Fem(Settings):
     """Settings of FEM; none may be chosen by looking at private data.
 
-    `rounds`: None for a rule from the rows and the budget (`RoundsRule`). `samples`: records a
-    round. `noise`: mean of the perturbation, in queries, times the root of their number (one that
-    does not grow loses its effect). `one_way_share`: of the budget, to estimate
-    the number of rows where it is private. `seed`: of the perturbations.
+    Raises InvalidInput for values that are not as below.
+
+    Attributes:
+        rounds: The number of rounds, 1 or more; None for a rule from the number of rows and the
+            budget (`RoundsRule`).
+        samples: The number of records a round, 1 or more.
+        noise: The mean of the perturbation of every code, above 0, in queries times the root of
+            their number: one that does not grow loses its effect.
+        one_way_share: The share of the budget for the one-way marginals, at least 0 and below 1. It
+            is spent only where the number of rows is private, to estimate it.
+        seed: The seed of the perturbations; it protects nothing.
     """
 
-    rounds: int | None = None
-    samples: int = 10
-    noise: float = 0.16
-    one_way_share: float = 0.05
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_settings(self, whole=["samples"], positive=["noise"], fractions=[])
+    rounds: int | None = setting(None, or_none(whole_number()))
+    samples: int = setting(10, whole_number())
+    noise: float = setting(0.16, positive())
+    one_way_share: float = setting(0.05, fraction(zero=True))
+    seed: int = setting(0, random_seed())
 
 
 def fem(
@@ -55,7 +75,7 @@ def fem(
     workload: WorkloadLike,
     settings: Fem | None = None,
     *,
-    progress: Callable[[Round[Any, Any]], None] | None = None,
+    progress: Callable[[Round[Records, Cell]], None] | None = None,
 ) -> Release:
     """Spend all that remains of the Curator's budget on records for the workload.
 
@@ -65,30 +85,55 @@ def fem(
     settings = settings or Fem()
     workload = Workload.over(curator.domain, workload)
     domain = curator.domain
-    check_signed(curator, workload, settings.one_way_share)
+    check_equal_weights(workload)
+    check_total(curator, settings.one_way_share)
     share = 0.0 if curator.public_total is not None else settings.one_way_share
     first, total = measure_one_way(curator, share)
     rounds = settings.rounds or _RULE(curator, total)
     per_round = curator.remaining / rounds
     rng = np.random.default_rng(settings.seed)
-    oracle = Oracle(domain)
     queries: list[Weighted] = []
     start = [
         tuple(int(rng.integers(0, n)) for n in domain.shape()) for _ in range(settings.samples)
     ]
-    records: list[tuple[int, ...]] = []
-    for t in range(rounds):
-        tables = records_model(domain, records or start, total).marginals(workload.cliques)
-        cost = curator.remaining if t == rounds - 1 else per_round
-        step = f"round {t + 1}: select"
+
+    def select(records: Records, _last: Round[Records, Cell] | None) -> list[Cell] | None:
+        t = len(queries) + 1
+        if t > rounds:
+            return None
+        tables = records.marginals(workload.cliques)
+        cost = curator.remaining if t == rounds else per_round
+        step = f"round {t}: select"
         ((cell, sign),) = curator.draw_signed(workload.cliques, tables, cost, count=1, step=step)
         queries.append((cell, float(sign)))
+        return [cell]
+
+    records, _ = adapt(
+        Records(domain, tuple(start), total),
+        first,
+        select=select,
+        measure=lambda picked: [],  # what is selected is all that is paid for
+        update=_responder(domain, settings, queries, rng),
+        progress=progress,
+    )
+    return Release("fem", records.model(), tuple(first), curator.ledger, settings)
+
+
+def _responder(
+    domain: Domain, settings: Fem, queries: Sequence[Weighted], rng: np.random.Generator
+) -> Callable[[Records, Sequence[Any]], Records]:
+    """The update: best responses to all queries so far, each under its own perturbation."""
+    oracle = Oracle(domain)
+
+    def update(records: Records, _measurements: Sequence[Any]) -> Records:
         scale = settings.noise * (1 + len(queries)) ** 0.5
+        found = []
         for _ in range(settings.samples):
             bonus = {name: rng.exponential(scale, n) for name, n in domain.sizes.items()}
             best = oracle.best(queries, bonus)
-            records.append(tuple(best[name] for name in domain))
-        if progress is not None:
-            progress(Round(t, cell, tuple(first), None, None))
-    model = records_model(domain, records, total)
-    return Release("fem", model, tuple(first), curator.ledger, settings)
+            found.append(tuple(best[name] for name in domain))
+        # The records that the first selection was made against are random and are left behind.
+        kept = records if len(queries) > 1 else Records(domain, (), records.total)
+        return kept.joined(found)
+
+    return update

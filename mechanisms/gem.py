@@ -7,6 +7,7 @@ is trained on all noisy answers so far. What the paper leaves open is decided he
 - The fixed noise batch is part of the model; normalisation uses the batch (see `Generator`).
 - With eps_0 of section 3.1 selection scores are exp(alpha eps_0 n |error|), so selecting costs
   alpha^2 and measuring (1 - alpha)^2 parts of eps_0^2 / 2; k queries a round cost k times that.
+  `select_share` is the first part, alpha^2 / (alpha^2 + (1 - alpha)^2).
 - The threshold gamma is half of a moving average (beta 1/2) of the largest error on *noisy* past
   answers: the true error would leak.
 - An update is a new Adam with a cosine schedule on the mean absolute error over the active set:
@@ -25,131 +26,145 @@ The networks compute in float32: answers are accurate to about 1e-6 of the total
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 
 from mechanisms.families.generator import Generator
-from mechanisms.families.product_mixture import Columns, ProductAnswers, ProductMixtureModel
+from mechanisms.families.product_mixture import Columns, ProductMixtureModel
 from mechanisms.families.targets import one_thread
-from mechanisms.families.training import GemState, pretrain, trainer
+from mechanisms.families.training import (
+    GemState,
+    Training,
+    pretrain,
+    squared_errors,
+    trainer,
+    worst_errors,
+)
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
 from mechanisms.rounds.loop import Round, adapt
 from mechanisms.rounds.select_and_measure import (
-    CellRounds,
-    MarginalRounds,
+    SELECTIONS,
     RoundsRule,
-    check_device,
+    SelectionSettings,
     check_queries,
-    check_settings,
     measure_one_way,
+)
+from mechanisms.settings import (
+    fraction,
+    one_of,
+    or_none,
+    positive,
+    random_seed,
+    setting,
+    torch_device,
+    tuple_of,
+    whole_number,
 )
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.dataset import Dataset
-from pgmkit.domain import Clique, Domain
+from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Tables = Mapping[Clique, NDArray[np.float64]]
 
 __all__ = ["Gem", "GemPub", "gem", "gem_pub"]
 
 
 @dataclass(frozen=True)
-class Gem:
+class Gem(SelectionSettings):
     """Settings of GEM; none may be chosen by looking at private data.
 
-    `rounds`: T; None for a rule from the rows and the budget (`RoundsRule`).
-    `queries`: k of a round. `alpha`: the weight of selecting against measuring; None for the
-    paper's 0.67, or 0.5 for whole marginals. `one_way_share`: of the budget, for the one-way
-    marginals before the rounds; 0, as in the paper, needs a public total.
-    `select`: single "queries", or whole "marginals" (the marginal trick of appendix A.1, trained
-    on squared errors in units of the noise as appendix D.4 does on squared errors).
+    Raises InvalidInput for values that are not as below.
 
-    `noise_width`, `hidden`, `rows`: of the generator and its batch B; the paper's are 512,
-    (1024, 1024), 1000. `precision`: of the network's products; "bfloat16" is several times as fast
-    on processors and cards that have it, and slow on others.
-    `learning_rate`, `steps` (Tmax), `worst` (of the active set), `tolerance` (see above): of an
-    update. `smoothing`: of the average of the weights. `gradient`: "exact", or "reinforce" from
-    `records` of each row, which needs no derivative of a query (appendix B.3). `device`: "cpu" or
-    "cuda". `seed`: of the first weights, the noise batch and the estimator's records; it protects
-    nothing and need not be secret.
-
-    Raises InvalidInput for values out of range or a device that is not there.
+    Attributes:
+        rounds: The number of rounds T, 1 or more; None for a rule from the number of rows and the
+            budget (`RoundsRule`).
+        queries: The number of queries k of a round, 1 or more; 1 where whole marginals are
+            selected.
+        select_share: The share of each round's budget that selects, above 0 and below 1; None for
+            0.8, which is the paper's alpha of 0.67, or 0.5 for whole marginals.
+        one_way_share: The share of the budget for the one-way marginals before the rounds, at least
+            0 and below 1; with 0, as in the paper, the total must be public.
+        select: What a round selects: single "queries" (cells of the workload's marginals), or whole
+            "marginals" (the marginal trick of appendix A.1, trained on squared errors in units of
+            the noise as appendix D.4 is on squared errors).
+        noise_width: The length of the generator's noise vectors, 1 or more. The paper has 512.
+        hidden: The widths of the generator's hidden layers, each 1 or more; the paper has
+            (1024, 1024).
+        batch_rows: The number of noise vectors B, and so of rows in the mixture, 2 or more, as
+            they are normalised over the batch. The default is the paper's.
+        precision: The type of the layers' products, "float32" or "bfloat16": several times as
+            fast on processors and cards that have it, and slow on others. Weights and rows are
+            float32 in any case.
+        learning_rate: Adam's first rate, above 0; it falls along a cosine.
+        steps: The most training steps a round, 1 or more.
+        worst: The most queries that a step trains on, the worst answered ones, 1 or more.
+        tolerance: The error that is not trained on, in standard deviations of the answer's own
+            noise, above 0.
+        smoothing: What the moving average of the weights keeps of itself from round to round, at
+            least 0 and below 1.
+        gradient: "exact", or "reinforce" to estimate gradients from drawn records (appendix B.3).
+        records: The number of records drawn from each row for such an estimate, 1 or more.
+        device: Where the generator is trained: "cpu" or "cuda". The noise is drawn on the CPU in
+            any case.
+        seed: The seed of the generator's first weights and noise; it protects nothing.
     """
 
-    rounds: int | None = None
-    queries: int = 1
-    alpha: float | None = None
-    one_way_share: float = 0.2
-    select: Literal["queries", "marginals"] = "queries"
-    noise_width: int = 128
-    hidden: tuple[int, ...] = (256, 256)
-    rows: int = 1000
-    precision: Literal["float32", "bfloat16"] = "float32"
-    learning_rate: float = 3e-4
-    steps: int = 30
-    worst: int = 100
-    tolerance: float = 1.0
-    smoothing: float = 0.9
-    gradient: Literal["exact", "reinforce"] = "exact"
-    records: int = 10
-    device: str = "cpu"
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_settings(
-            self,
-            whole=["queries", "noise_width", "rows", "steps", "worst", "records"],
-            positive=["learning_rate", "tolerance"],
-            fractions=["smoothing"],
-        )
-        if self.rows < 2:
-            raise InvalidInput("rows must be 2 or more: they are normalised over the batch")
-        if not self.hidden or any(width < 1 for width in self.hidden):
-            raise InvalidInput(f"hidden must be widths of 1 or more, got {self.hidden!r}")
-        if self.alpha is not None and not 0 < self.alpha < 1:
-            raise InvalidInput(f"alpha must be above 0 and below 1, or None; got {self.alpha!r}")
-        for name, known in [
-            ("select", _SELECT),
-            ("gradient", _GRADIENT),
-            ("precision", _PRECISION),
-        ]:
-            if getattr(self, name) not in known:
-                raise InvalidInput(
-                    f"{name} must be one of {', '.join(known)}; got {getattr(self, name)!r}"
-                )
-        if self.select == "marginals" and self.queries != 1:
-            raise InvalidInput("queries must be 1 where whole marginals are selected")
-        check_device(self.device)
+    rounds: int | None = setting(None, or_none(whole_number()))
+    queries: int = setting(1, whole_number())
+    select_share: float | None = setting(None, or_none(fraction()))
+    one_way_share: float = setting(0.2, fraction(zero=True))
+    select: Literal["queries", "marginals"] = setting("queries", one_of(*SELECTIONS))
+    noise_width: int = setting(128, whole_number())
+    hidden: tuple[int, ...] = setting((256, 256), tuple_of(whole_number()))
+    batch_rows: int = setting(1000, whole_number(2))
+    precision: Literal["float32", "bfloat16"] = setting("float32", one_of("float32", "bfloat16"))
+    learning_rate: float = setting(3e-4, positive())
+    steps: int = setting(30, whole_number())
+    worst: int = setting(100, whole_number())
+    tolerance: float = setting(1.0, positive())
+    smoothing: float = setting(0.9, fraction(zero=True))
+    gradient: Literal["exact", "reinforce"] = setting("exact", one_of("exact", "reinforce"))
+    records: int = setting(10, whole_number())
+    device: str = setting("cpu", torch_device())
+    seed: int = setting(0, random_seed())
 
 
 @dataclass(frozen=True)
 class GemPub(Gem):
-    """Settings of GEM-Pub; as those of `Gem`, and of the fit to the public data.
+    """Settings of GEM-Pub: as those of `Gem`, but for what is below.
 
     The one-way marginals are not measured where the public data have every attribute and the total
-    is public. `pretrain_steps`, `pretrain_rate`: of the fit.
+    is public.
+
+    Attributes:
+        learning_rate: Adam's first rate in the rounds, above 0; the paper's small steps.
+        tolerance: The error that is not trained on, in standard deviations of the answer's own
+            noise, above 0: public data are nearer to the truth than small noisy differences.
+        pretrain_steps: The number of steps of the fit to the public data, 1 or more.
+        pretrain_rate: Adam's first rate in that fit, above 0; it falls along a cosine.
     """
 
-    learning_rate: float = 1e-4
-    tolerance: float = 3.0
-    pretrain_steps: int = 2000
-    pretrain_rate: float = 2e-3
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_settings(self, whole=["pretrain_steps"], positive=["pretrain_rate"], fractions=[])
+    learning_rate: float = setting(1e-4, positive())
+    tolerance: float = setting(3.0, positive())
+    pretrain_steps: int = setting(2000, whole_number())
+    pretrain_rate: float = setting(2e-3, positive())
 
 
-_SELECT = ("queries", "marginals")
-_GRADIENT = ("exact", "reinforce")
+_PAPER_ALPHA = 0.67
+_SELECT_SHARE = {
+    "queries": _PAPER_ALPHA**2 / (_PAPER_ALPHA**2 + (1 - _PAPER_ALPHA) ** 2),
+    "marginals": 0.5,
+}
+_LOSSES: dict[str, Callable[[Gem], Callable[..., torch.Tensor | None]]] = {
+    "queries": lambda settings: (
+        lambda errors, _, threshold: worst_errors(errors, threshold, settings.worst)
+    ),
+    "marginals": lambda _: lambda errors, stddevs, _: squared_errors(errors, stddevs),
+}
+"""What an update minimises: appendix D.4 has squared errors for whole marginals."""
 _PRECISION = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _RULES = {
     ("gem", "queries"): RoundsRule(1.4),
@@ -201,7 +216,15 @@ def gem_pub(
     share = 0.0 if needless else fit.one_way_share
 
     def prepare(generator: Generator, columns: Columns) -> None:
-        pretrain(generator, columns, wanted.cliques, public, fit)
+        pretrain(
+            generator,
+            columns,
+            wanted.cliques,
+            public,
+            steps=fit.pretrain_steps,
+            learning_rate=fit.pretrain_rate,
+            seed=fit.seed,
+        )
 
     return _run("gem-pub", curator, wanted, fit, share, prepare, progress)
 
@@ -220,22 +243,19 @@ def _run(
         columns = Columns(curator.domain)
         generator = _generator(columns, settings)
         prepare(generator, columns)
-        state = GemState(generator.weights_now(), generator().detach())
         first, total = measure_one_way(curator, one_way_share)
+        state = GemState(columns, generator().detach(), total, generator.weights_now())
         rounds = _RULES[name, settings.select].of(curator, workload, settings, total)
-        update = trainer(generator, columns, settings, rounds, total)
+        update = trainer(generator, columns, _training(settings), rounds, total)
         if first:
             # The averages are over rounds.
             state = replace(update(state, first), average=None, error=None, round=0)
-        if settings.select == "queries":
-            steps: Any = CellRounds(curator, workload, rounds, settings.queries, _split(settings))
-        else:
-            steps = MarginalRounds(curator, workload, rounds, _split(settings))
-        tables = ProductAnswers(columns, workload.cliques)
+        split = settings.select_share or _SELECT_SHARE[settings.select]
+        steps = SELECTIONS[settings.select](curator, workload, rounds, settings.queries, split)
         state, measurements = adapt(
             state,
             first,
-            select=lambda state, _last: steps.select(lambda: _counts(tables, state.rows, total)),
+            select=lambda state, _last: steps.select(state),
             measure=steps.measure,
             update=update,
             progress=progress,
@@ -251,20 +271,22 @@ def _generator(columns: Columns, settings: Gem) -> Generator:
         columns,
         settings.noise_width,
         settings.hidden,
-        settings.rows,
+        settings.batch_rows,
         torch.Generator().manual_seed(settings.seed),
         _PRECISION[settings.precision],
     ).to(settings.device)
 
 
-def _split(settings: Gem) -> float:
-    """The selection's share of a round's zCDP: alpha^2 / (alpha^2 + (1 - alpha)^2), section 3.1."""
-    alpha = settings.alpha or (0.67 if settings.select == "queries" else 0.5)
-    return alpha**2 / (alpha**2 + (1 - alpha) ** 2)
-
-
-def _counts(tables: ProductAnswers, rows: torch.Tensor, total: float) -> Tables:
-    return {clique: table.double().cpu().numpy() * total for clique, table in tables(rows).items()}
+def _training(settings: Gem) -> Training:
+    return Training(
+        learning_rate=settings.learning_rate,
+        steps=settings.steps,
+        tolerance=settings.tolerance,
+        smoothing=settings.smoothing,
+        loss=_LOSSES[settings.select](settings),
+        records=settings.records if settings.gradient == "reinforce" else None,
+        seed=settings.seed,
+    )
 
 
 def _check_public(domain: Domain, workload: Workload, public: Dataset) -> None:

@@ -14,17 +14,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from mechanisms.baselines import check_model_mb
 from mechanisms.families.lattice import least_squares
 from mechanisms.families.tables import TablesModel, least_squares_table, projected
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
+from mechanisms.settings import RULE, Settings, at_least, flag, mapping_to, one_of, setting
 from mechanisms.strategies.marginals import MarginalsStrategy, marginals_strategy
 from mechanisms.strategies.p_identity import QUERIES, query_gram
 from mechanisms.strategies.products import ProductsStrategy, products_strategy
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.domain import Domain
-from pgmkit.errors import InvalidInput
 from pgmkit.measurement import Measurement
 from pgmkit.total import estimate_total
 
@@ -38,36 +37,42 @@ __all__ = ["Hdmm", "HdmmPgm", "best_strategy", "hdmm", "hdmm_pgm"]
 
 Strategy = MarginalsStrategy | ProductsStrategy
 
+_NAMED_QUERIES = {RULE: mapping_to(one_of(*QUERIES))}
+
 
 @dataclass(frozen=True)
-class Hdmm:
+class Hdmm(Settings):
     """Settings of HDMM.
 
-    `queries`: what is asked along an attribute, by name: "identity" (the default: every code),
-    "prefix" (cumulative counts) or "range" (every interval). A workload clique stands for all
-    combinations of its attributes' queries. `clip`: release cells below zero as zero; each cell's
-    error falls, but the tables no longer agree and sums of many cells are biased upwards.
+    Raises InvalidInput for values that are not as below.
 
-    Raises InvalidInput for an unknown kind of queries.
+    Attributes:
+        queries: What is asked along an attribute, by its name: "identity" (the default: every
+            code), "prefix" (cumulative counts) or "range" (every interval). A workload clique
+            stands for all combinations of its attributes' queries.
+        clip: Whether cells below zero are released as zero. Each cell's error falls, but the tables
+            no longer agree and sums of many cells are biased upwards.
     """
 
-    queries: Mapping[str, str] = field(default_factory=dict)
-    clip: bool = True
-
-    def __post_init__(self) -> None:
-        _check_queries(self.queries)
+    queries: Mapping[str, str] = field(default_factory=dict, metadata=_NAMED_QUERIES)
+    clip: bool = setting(True, flag())
 
 
 @dataclass(frozen=True)
-class HdmmPgm:
-    """Settings of HDMM+PGM: `queries` as in `Hdmm`, `model_mb` as in `baselines.Projection`."""
+class HdmmPgm(Settings):
+    """Settings of HDMM+PGM.
 
-    queries: Mapping[str, str] = field(default_factory=dict)
-    model_mb: float = 80.0
+    Raises InvalidInput for values that are not as below.
 
-    def __post_init__(self) -> None:
-        _check_queries(self.queries)
-        check_model_mb(self.model_mb)
+    Attributes:
+        queries: What is asked along an attribute, as in `Hdmm`.
+        model_mb: The largest junction tree of the measured cliques, in MB (2^20 bytes) of float64
+            cells, for which the result is a graphical model, 0 or above. Beyond it the result is
+            locally consistent nonnegative tables, which draw no records.
+    """
+
+    queries: Mapping[str, str] = field(default_factory=dict, metadata=_NAMED_QUERIES)
+    model_mb: float = setting(80.0, at_least(0))
 
 
 def hdmm(curator: Curator, workload: WorkloadLike, settings: Hdmm | None = None) -> Release:
@@ -157,11 +162,3 @@ def _reconstructed(
         return least_squares(domain, measurements, workload.cliques, total)
     tables = [least_squares_table(m) for m in measurements]
     return {m.clique: m.values.reshape(domain.shape(m.clique)) for m in tables}
-
-
-def _check_queries(queries: Mapping[str, str]) -> None:
-    for name, kind in queries.items():
-        if kind not in QUERIES:
-            raise InvalidInput(
-                f"queries of {name!r} must be one of {', '.join(map(repr, QUERIES))}, got {kind!r}"
-            )

@@ -12,7 +12,6 @@ once relates to selecting queries in rounds; weights by inverse variance and the
 from __future__ import annotations
 
 import itertools
-import math
 from dataclasses import dataclass
 
 import torch
@@ -23,9 +22,9 @@ from mechanisms.families.targets import one_thread
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
 from mechanisms.rounds.select_and_measure import measure_one_way
+from mechanisms.settings import Settings, fraction, positive, random_seed, setting, whole_number
 from mechanisms.workload import Workload, WorkloadLike, downward_closure
 from pgmkit.domain import Clique
-from pgmkit.errors import InvalidInput
 from pgmkit.measurement import Measurement
 
 __all__ = ["Mixture", "mixture"]
@@ -37,44 +36,37 @@ _POWER = 0.7
 
 
 @dataclass(frozen=True)
-class Mixture:
+class Mixture(Settings):
     """Settings of the mixture mechanism; none may be chosen by looking at private data.
 
-    `one_way_share`: of the budget, for the one-way marginals; of the rest, each larger order of
-    cliques gets half of what the order below it gets. `cells`: the most cells of an order above 1
-    that are measured whole; a larger order of pairs is thinned to `pairs` an attribute, drawn by
-    the exponential mechanism with `select_share` of the budget, and larger cliques are left out.
-    `rows`, `steps`, `learning_rate`: of the fit. `penalty`: its weight of independence, in units of
-    (total / noise)^0.7, where `noise` is the standard deviation of a pair's cells. `seed`: of the
-    rows' start; it protects nothing.
+    Raises InvalidInput for values that are not as below.
 
-    Raises InvalidInput for values out of range.
+    Attributes:
+        one_way_share: The share of the budget for the one-way marginals, above 0 and below 0.5. Of
+            the rest, each larger order of cliques gets half of what the order below it gets.
+        select_share: The share of the budget that draws pairs where they are too many to measure,
+            above 0 and below 0.5.
+        cells: The most cells of an order of cliques above 1 that is measured whole, 1 or more. A
+            larger order of pairs is thinned; larger cliques are left out.
+        pairs: The number of pairs an attribute that thinning keeps, 1 or more, drawn by the
+            exponential mechanism.
+        rows: The number of product distributions in the mixture, 1 or more.
+        steps: The number of steps of the fit, 1 or more.
+        learning_rate: Adam's first rate, above 0; it falls along a cosine.
+        penalty: The weight of independence in the fit, above 0, in units of (total / noise)^0.7,
+            where noise is the standard deviation of a pair's cells.
+        seed: The seed of the rows' start; it protects nothing.
     """
 
-    one_way_share: float = 0.1
-    select_share: float = 0.1
-    cells: int = 50_000
-    pairs: int = 4
-    rows: int = 500
-    steps: int = 600
-    learning_rate: float = 0.1
-    penalty: float = 8.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ["cells", "pairs", "rows", "steps"]:
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InvalidInput(f"{name} must be a whole number, 1 or more; got {value!r}")
-        for name in ["one_way_share", "select_share"]:
-            if not 0 < getattr(self, name) < 0.5:
-                raise InvalidInput(
-                    f"{name} must be above 0 and below 0.5, got {getattr(self, name)!r}"
-                )
-        for name in ["learning_rate", "penalty"]:
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise InvalidInput(f"{name} must be a finite number above 0, got {value!r}")
+    one_way_share: float = setting(0.1, fraction(below=0.5))
+    select_share: float = setting(0.1, fraction(below=0.5))
+    cells: int = setting(50_000, whole_number())
+    pairs: int = setting(4, whole_number())
+    rows: int = setting(500, whole_number())
+    steps: int = setting(600, whole_number())
+    learning_rate: float = setting(0.1, positive())
+    penalty: float = setting(8.0, positive())
+    seed: int = setting(0, random_seed())
 
 
 def mixture(curator: Curator, workload: WorkloadLike, settings: Mixture | None = None) -> Release:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 from mechanisms.families.graphical import estimator
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
+from mechanisms.settings import Settings, fraction, leave_something, setting
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.domain import Clique
-from pgmkit.errors import InvalidInput
 
 if TYPE_CHECKING:
     from pgmkit.model import GraphicalModel
@@ -27,30 +27,23 @@ __all__ = ["Mst", "mst"]
 
 
 @dataclass(frozen=True)
-class Mst:
+class Mst(Settings):
     """Settings of MST; none may be chosen by looking at private data.
 
-    `one_way_share`, `select_share`: of the budget, for the one-way marginals and for drawing the
-    tree; the rest is for measuring its pairs.
+    Raises InvalidInput for values that are not as below, or shares that leave nothing for pairs.
 
-    Raises InvalidInput for shares outside (0, 1) or that leave nothing for the pairs.
+    Attributes:
+        one_way_share: The share of the budget for the one-way marginals, above 0 and below 1.
+        select_share: The share of the budget for drawing the tree, above 0 and below 1. What the
+            two leave measures the tree's pairs; the paper has a third for each.
     """
 
-    one_way_share: float = 1 / 3
-    select_share: float = 1 / 3
+    one_way_share: float = setting(1 / 3, fraction())
+    select_share: float = setting(1 / 3, fraction())
 
-    def __post_init__(self) -> None:
-        for name, share in [
-            ("one_way_share", self.one_way_share),
-            ("select_share", self.select_share),
-        ]:
-            if not 0 < share < 1:
-                raise InvalidInput(f"{name} must be above 0 and below 1, got {share!r}")
-        if not self.one_way_share + self.select_share < 1:
-            raise InvalidInput(
-                "one_way_share and select_share must leave something for the pairs, but add up to "
-                f"{self.one_way_share + self.select_share:g}; lower one of them"
-            )
+    def conflict(self) -> str | None:
+        """Something is left to measure the pairs with."""
+        return leave_something("the pairs", self, "one_way_share", "select_share")
 
 
 def mst(curator: Curator, workload: WorkloadLike, settings: Mst | None = None) -> Release:

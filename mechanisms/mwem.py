@@ -20,13 +20,13 @@ import numpy as np
 from mechanisms.families.histogram import Histogram
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
-from mechanisms.rounds.histogram import Fact, HistogramState, run_histogram
+from mechanisms.rounds.histogram import HistogramState, MeasuredCell, Update, run_histogram
 from mechanisms.rounds.loop import Round
-from mechanisms.rounds.select_and_measure import RoundsRule, check_settings
+from mechanisms.rounds.select_and_measure import SELECTIONS, RoundsRule, SelectionSettings
+from mechanisms.settings import flag, fraction, one_of, or_none, random_seed, setting, whole_number
 from mechanisms.workload import Workload, WorkloadLike
-from pgmkit.errors import InvalidInput
 
-__all__ = ["Mwem", "check_choices", "multiplicative_weights", "mwem"]
+__all__ = ["Mwem", "multiplicative_weights", "mwem"]
 
 _RULES = {
     ("queries", True): RoundsRule(2.8),
@@ -38,42 +38,36 @@ _RULES = {
 
 
 @dataclass(frozen=True)
-class Mwem:
+class Mwem(SelectionSettings):
     """Settings of MWEM; none may be chosen by looking at private data.
 
-    `rounds`: None for a rule from the rows and the budget (`RoundsRule`). `queries`: of a
-    round. `one_way_share`: of the budget, for one-way marginals whose product is the start; 0, as
-    in the paper, starts uniform and needs a public total. `select_share`: of a round's budget.
-    `select`: single "queries", or whole "marginals" (the marginal trick). `past_queries`: update
-    by them too. `passes` over them a round. `result`: the "last" iterate or the "average". `seed`:
-    of the order of updates.
+    Raises InvalidInput for values that are not as below.
+
+    Attributes:
+        rounds: The number of rounds, 1 or more; None for a rule from the number of rows and the
+            budget (`RoundsRule`).
+        queries: The number of queries of a round, 1 or more; 1 where whole marginals are selected.
+        one_way_share: The share of the budget for the one-way marginals, whose product is the
+            start, at least 0 and below 1. With 0, as in the paper, the start is uniform and the
+            total must be public.
+        select_share: The share of each round's budget that selects, above 0 and below 1.
+        select: What a round selects: single "queries" (cells of the workload's marginals), or whole
+            "marginals" (the marginal trick).
+        past_queries: Whether a round updates by the queries of past rounds too.
+        passes: The number of passes over these queries a round, 1 or more.
+        result: What is released: the "last" histogram or the "average" of all.
+        seed: The seed of the order of updates; it protects nothing.
     """
 
-    rounds: int | None = None
-    queries: int = 1
-    one_way_share: float = 0.1
-    select_share: float = 0.5
-    select: Literal["queries", "marginals"] = "queries"
-    past_queries: bool = True
-    passes: int = 5
-    result: Literal["last", "average"] = "last"
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_settings(self, whole=["queries", "passes"], positive=[], fractions=["select_share"])
-        check_choices(self)
-
-
-def check_choices(settings: Any) -> None:
-    """Raises InvalidInput for an unknown `select` or `result`, or select_share 0."""
-    for name, known in [("select", ("queries", "marginals")), ("result", ("last", "average"))]:
-        value = getattr(settings, name, known[0])
-        if value not in known:
-            raise InvalidInput(f"{name} must be one of {', '.join(known)}; got {value!r}")
-    if settings.select_share == 0:
-        raise InvalidInput("select_share must be above 0 and below 1, got 0")
-    if settings.select == "marginals" and settings.queries != 1:
-        raise InvalidInput("queries must be 1 where whole marginals are selected")
+    rounds: int | None = setting(None, or_none(whole_number()))
+    queries: int = setting(1, whole_number())
+    one_way_share: float = setting(0.1, fraction(zero=True))
+    select_share: float = setting(0.5, fraction())
+    select: Literal["queries", "marginals"] = setting("queries", one_of(*SELECTIONS))
+    past_queries: bool = setting(True, flag())
+    passes: int = setting(5, whole_number())
+    result: Literal["last", "average"] = setting("last", one_of("last", "average"))
+    seed: int = setting(0, random_seed())
 
 
 def mwem(
@@ -104,36 +98,33 @@ def mwem(
     )
 
 
-def multiplicative_weights(
-    past_queries: bool, passes: int
-) -> Callable[[Histogram, Sequence[Fact], int, np.random.Generator], None]:
-    """The update A(x) <- A(x) exp(q(x) (a - q(A)) / 2), for the latest facts or for all large ones.
+def multiplicative_weights(past_queries: bool, passes: int) -> Update:
+    """The update A(x) <- A(x) exp(q(x) (a - q(A)) / 2), by the latest answers or all far off ones.
 
     >>> from mechanisms.queries.cells import Cell
     >>> from mechanisms.families.histogram import FullDomain
     >>> from pgmkit.domain import Domain
     >>> histogram = Histogram(FullDomain(Domain({"a": 2})), np.ones(2))
     >>> update = multiplicative_weights(past_queries=False, passes=1)
-    >>> update(histogram, [Fact(Cell(("a",), 1), 0.9, 0.01)], 1, np.random.default_rng(0))
+    >>> update(histogram, [MeasuredCell(Cell(("a",), 1), 0.9, 0.01)], 1, np.random.default_rng(0))
     >>> round(histogram.answer(Cell(("a",), 1)), 3)
     0.55
     """
 
     def update(
-        histogram: Histogram, known: Sequence[Fact], latest: int, rng: np.random.Generator
+        histogram: Histogram, known: Sequence[MeasuredCell], latest: int, rng: np.random.Generator
     ) -> None:
-        def apply(fact: Fact) -> None:
-            histogram.scale(fact.cell, math.exp((fact.answer - histogram.answer(fact.cell)) / 2))
+        def apply(each: MeasuredCell) -> None:
+            histogram.scale(each.cell, math.exp((each.answer - histogram.answer(each.cell)) / 2))
 
-        for fact in known[-latest:]:
-            if not past_queries:
-                apply(fact)
         if not past_queries:
+            for each in known[-latest:]:
+                apply(each)
             return
         for _ in range(passes):
-            errors = [abs(histogram.answer(fact.cell) - fact.answer) for fact in known]
+            errors = [abs(histogram.answer(each.cell) - each.answer) for each in known]
             threshold = max(errors[-latest:]) / 2
-            large = [fact for fact, e in zip(known, errors, strict=True) if e >= threshold]
+            large = [each for each, e in zip(known, errors, strict=True) if e >= threshold]
             for i in rng.permutation(len(large)):
                 apply(large[i])
 

@@ -8,8 +8,7 @@ marginal is measured; candidates are limited to those that keep the model small.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,9 +16,9 @@ from mechanisms.families.graphical import affordable, check_fits_workload, estim
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
 from mechanisms.rounds.loop import Round, adapt
+from mechanisms.settings import Settings, fraction, or_none, positive, setting, whole_number
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.domain import Clique
-from pgmkit.errors import InvalidInput
 from pgmkit.measurement import Measurement
 
 if TYPE_CHECKING:
@@ -29,33 +28,23 @@ __all__ = ["MwemPgm", "mwem_pgm"]
 
 
 @dataclass(frozen=True)
-class MwemPgm:
+class MwemPgm(Settings):
     """Settings of MWEM+PGM; none may be chosen by looking at private data.
 
-    `rounds`: None stands for the number of attributes. `one_way_share`: of the budget, for the
-    one-way marginals. `select_share`: of each round's budget, for the selection. `model_mb`: the
-    largest model, in MB of float64 cells of its junction tree; round t of T may use t/T of it.
+    Raises InvalidInput for values that are not as below.
 
-    Raises InvalidInput for rounds below 1, shares outside (0, 1), model_mb not above 0.
+    Attributes:
+        rounds: The number of rounds, 1 or more; None for the number of attributes.
+        one_way_share: The share of the budget for the one-way marginals, above 0 and below 1.
+        select_share: The share of each round's budget that selects, above 0 and below 1.
+        model_mb: The largest model, in MB (2^20 bytes) of float64 cells of its junction tree, above
+            0; round t of T may use t/T of it.
     """
 
-    rounds: int | None = None
-    one_way_share: float = 0.2
-    select_share: float = 0.1
-    model_mb: float = 25.0
-
-    def __post_init__(self) -> None:
-        rounds = self.rounds
-        if rounds is not None and (isinstance(rounds, bool) or int(rounds) != rounds or rounds < 1):
-            raise InvalidInput(f"rounds must be a whole number, 1 or more; got {rounds!r}")
-        for name, share in [
-            ("one_way_share", self.one_way_share),
-            ("select_share", self.select_share),
-        ]:
-            if not 0 < share < 1:
-                raise InvalidInput(f"{name} must be above 0 and below 1, got {share!r}")
-        if not (math.isfinite(self.model_mb) and self.model_mb > 0):
-            raise InvalidInput(f"model_mb must be a finite number above 0, got {self.model_mb!r}")
+    rounds: int | None = setting(None, or_none(whole_number()))
+    one_way_share: float = setting(0.2, fraction())
+    select_share: float = setting(0.1, fraction())
+    model_mb: float = setting(25.0, positive())
 
 
 def mwem_pgm(
@@ -84,12 +73,14 @@ def mwem_pgm(
     weights = dict(zip(workload.cliques, workload.weights, strict=True))
     picked: list[Clique] = []
 
-    def select(model: GraphicalModel, _last: Round[GraphicalModel, Clique] | None) -> Clique | None:
+    def select(
+        model: GraphicalModel, _last: Round[GraphicalModel, Clique] | None
+    ) -> list[Clique] | None:
         if len(picked) == rounds:
             return None
         limit = settings.model_mb * (len(picked) + 1) / rounds
         candidates = affordable(domain, workload.cliques, picked, limit, settings.model_mb)
-        return curator.choose(
+        chosen = curator.choose(
             candidates,
             model.marginals(candidates),
             select_cost,
@@ -98,8 +89,10 @@ def mwem_pgm(
             weights=[weights[c] for c in candidates],
             step=f"round {len(picked) + 1}: select",
         )
+        return [chosen]
 
-    def measure(clique: Clique) -> list[Measurement]:
+    def measure(chosen: Sequence[Clique]) -> list[Measurement]:
+        (clique,) = chosen
         picked.append(clique)
         return [curator.measure(clique, measure_cost, step=f"round {len(picked)}: measure")]
 

@@ -21,12 +21,12 @@ from typing import Any, Literal
 import numpy as np
 
 from mechanisms.families.histogram import Histogram
-from mechanisms.mwem import check_choices
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
-from mechanisms.rounds.histogram import Fact, HistogramState, run_histogram
+from mechanisms.rounds.histogram import HistogramState, MeasuredCell, Update, run_histogram
 from mechanisms.rounds.loop import Round
-from mechanisms.rounds.select_and_measure import RoundsRule, check_settings
+from mechanisms.rounds.select_and_measure import SELECTIONS, RoundsRule, SelectionSettings
+from mechanisms.settings import fraction, one_of, or_none, positive, setting, whole_number
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.dataset import Dataset
 
@@ -41,41 +41,48 @@ _LEAST = 1e-12
 
 
 @dataclass(frozen=True)
-class Pep:
+class Pep(SelectionSettings):
     """Settings of PEP; none may be chosen by looking at private data.
 
-    `rounds`, `queries`, `one_way_share`, `select_share`, `select` as in `Mwem`; by section 3.1
-    alpha = 0.67 selection gets 0.8 of a round's zCDP. `steps`: projections a round at most
-    (Tmax). `gamma`: the error that is left alone, in units of the answer's noise.
+    Raises InvalidInput for values that are not as below.
+
+    Attributes:
+        rounds: The number of rounds, 1 or more; None for a rule from the number of rows and the
+            budget (`RoundsRule`).
+        queries: The number of queries of a round, 1 or more; 1 where whole marginals are selected.
+        one_way_share: The share of the budget for the one-way marginals, whose product is the
+            start, at least 0 and below 1. With 0 the start is uniform and the total must be public.
+        select_share: The share of each round's budget that selects, above 0 and below 1. The
+            default is that of section 3.1 at its alpha of 0.67.
+        select: What a round selects: single "queries" (cells of the workload's marginals), or whole
+            "marginals" (the marginal trick).
+        steps: The most projections a round (Tmax in the paper), 1 or more.
+        gamma: The error that is left alone, in standard deviations of the answer's own noise, above
+            0.
     """
 
-    rounds: int | None = None
-    queries: int = 1
-    one_way_share: float = 0.1
-    select_share: float = 0.8
-    select: Literal["queries", "marginals"] = "queries"
-    steps: int = 100
-    gamma: float = 0.5
-
-    def __post_init__(self) -> None:
-        check_settings(
-            self,
-            whole=["queries", "steps"],
-            positive=["gamma"],
-            fractions=["select_share"],
-        )
-        check_choices(self)
+    rounds: int | None = setting(None, or_none(whole_number()))
+    queries: int = setting(1, whole_number())
+    one_way_share: float = setting(0.1, fraction(zero=True))
+    select_share: float = setting(0.8, fraction())
+    select: Literal["queries", "marginals"] = setting("queries", one_of(*SELECTIONS))
+    steps: int = setting(100, whole_number())
+    gamma: float = setting(0.5, positive())
 
 
 @dataclass(frozen=True)
 class PepPub(Pep):
-    """Settings of PEP-Pub, as those of `Pep`.
+    """Settings of PEP-Pub: as those of `Pep`, but for what is below.
 
-    `one_way_share` is spent only where the number of rows is private, to estimate it. `gamma` is
-    larger: public records are nearer to the truth than small noisy differences.
+    The one-way marginals are measured only where the number of rows is private, to estimate it.
+
+    Attributes:
+        gamma: The error that is left alone, in standard deviations of the answer's own noise, above
+            0. It is larger than in `Pep`: public records are nearer to the truth than small noisy
+            differences.
     """
 
-    gamma: float = 2.0
+    gamma: float = setting(2.0, positive())
 
 
 def pep(
@@ -119,10 +126,8 @@ def pep_pub(
     )
 
 
-def entropy_projection(
-    steps: int, gamma: float
-) -> Callable[[Histogram, Sequence[Fact], int, np.random.Generator], None]:
-    """At most so many projections on the worst violated fact (Algorithm 4).
+def entropy_projection(steps: int, gamma: float) -> Update:
+    """At most so many projections on the worst violated answer (Algorithm 4).
 
     The projection on q(D) = a multiplies the satisfying records by a (1 - q(D)) / ((1 - a) q(D)).
 
@@ -131,25 +136,25 @@ def entropy_projection(
     >>> from pgmkit.domain import Domain
     >>> histogram = Histogram(FullDomain(Domain({"a": 2})), np.ones(2))
     >>> update = entropy_projection(steps=1, gamma=0.5)
-    >>> update(histogram, [Fact(Cell(("a",), 1), 0.9, 0.01)], 1, np.random.default_rng(0))
+    >>> update(histogram, [MeasuredCell(Cell(("a",), 1), 0.9, 0.01)], 1, np.random.default_rng(0))
     >>> round(histogram.answer(Cell(("a",), 1)), 3)
     0.9
     """
 
     def update(
-        histogram: Histogram, known: Sequence[Fact], latest: int, rng: np.random.Generator
+        histogram: Histogram, known: Sequence[MeasuredCell], latest: int, rng: np.random.Generator
     ) -> None:
         for _ in range(steps):
-            answers = [histogram.answer(fact.cell) for fact in known]
+            answers = [histogram.answer(each.cell) for each in known]
             violations = [
-                abs(fact.answer - now) - gamma * fact.stddev if 0 < now < 1 - _LEAST else 0.0
-                for fact, now in zip(known, answers, strict=True)
+                abs(each.answer - now) - gamma * each.stddev if 0 < now < 1 - _LEAST else 0.0
+                for each, now in zip(known, answers, strict=True)
             ]
             worst = int(np.argmax(violations))
             if violations[worst] <= 0:
                 break
-            fact, now = known[worst], max(answers[worst], _LEAST)
-            odds = math.log(fact.answer) - math.log1p(-fact.answer)
-            histogram.scale(fact.cell, math.exp(odds + math.log1p(-now) - math.log(now)))
+            violated, now = known[worst], max(answers[worst], _LEAST)
+            odds = math.log(violated.answer) - math.log1p(-violated.answer)
+            histogram.scale(violated.cell, math.exp(odds + math.log1p(-now) - math.log(now)))
 
     return update

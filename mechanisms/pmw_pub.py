@@ -12,12 +12,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from mechanisms.mwem import check_choices, multiplicative_weights
+from mechanisms.mwem import multiplicative_weights
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
 from mechanisms.rounds.histogram import HistogramState, check_public, run_histogram
 from mechanisms.rounds.loop import Round
-from mechanisms.rounds.select_and_measure import RoundsRule, check_queries, check_settings
+from mechanisms.rounds.select_and_measure import (
+    SELECTIONS,
+    RoundsRule,
+    SelectionSettings,
+    check_queries,
+)
+from mechanisms.settings import flag, fraction, one_of, or_none, random_seed, setting, whole_number
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.dataset import Dataset
 from pgmkit.errors import InvalidInput
@@ -31,32 +37,38 @@ _RULES = {
 
 
 @dataclass(frozen=True)
-class PmwPub:
+class PmwPub(SelectionSettings):
     """Settings of PMW-Pub; none may be chosen by looking at private data.
 
-    As `Mwem`; `one_way_share` is spent only where the number of rows is private, to estimate it.
-    `choose_share`: of the budget, for the choice among several public data sets.
+    Raises InvalidInput for values that are not as below.
+
+    Attributes:
+        rounds: The number of rounds, 1 or more; None for a rule from the number of rows and the
+            budget (`RoundsRule`).
+        queries: The number of queries of a round, 1 or more; 1 where whole marginals are selected.
+        one_way_share: The share of the budget for the one-way marginals, at least 0 and below 1. It
+            is spent only where the number of rows is private, to estimate it.
+        select_share: The share of each round's budget that selects, above 0 and below 1.
+        select: What a round selects: single "queries" (cells of the workload's marginals), or whole
+            "marginals" (the marginal trick).
+        past_queries: Whether a round updates by the queries of past rounds too.
+        passes: The number of passes over these queries a round, 1 or more.
+        result: What is released: the "last" histogram or the "average" of all.
+        choose_share: The share of the budget for the choice among several public data sets, above 0
+            and below 1; nothing is spent on a single one.
+        seed: The seed of the order of updates; it protects nothing.
     """
 
-    rounds: int | None = None
-    queries: int = 1
-    one_way_share: float = 0.02
-    select_share: float = 0.65
-    select: Literal["queries", "marginals"] = "queries"
-    past_queries: bool = True
-    passes: int = 20
-    result: Literal["last", "average"] = "last"
-    choose_share: float = 0.05
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_settings(
-            self,
-            whole=["queries", "passes"],
-            positive=["choose_share"],
-            fractions=["select_share", "choose_share"],
-        )
-        check_choices(self)
+    rounds: int | None = setting(None, or_none(whole_number()))
+    queries: int = setting(1, whole_number())
+    one_way_share: float = setting(0.02, fraction(zero=True))
+    select_share: float = setting(0.65, fraction())
+    select: Literal["queries", "marginals"] = setting("queries", one_of(*SELECTIONS))
+    past_queries: bool = setting(True, flag())
+    passes: int = setting(20, whole_number())
+    result: Literal["last", "average"] = setting("last", one_of("last", "average"))
+    choose_share: float = setting(0.05, fraction())
+    seed: int = setting(0, random_seed())
 
 
 def pmw_pub(

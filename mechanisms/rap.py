@@ -11,43 +11,45 @@ than a thousandth over 50 steps together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from mechanisms.families.descent import descend, fitted_or_stalled
 from mechanisms.families.product_mixture import (
     Columns,
-    ProductAnswers,
     ProductMixtureModel,
+    ProductRows,
     RelaxedRowsModel,
 )
 from mechanisms.families.targets import Targets, one_thread
 from mechanisms.privacy.curator import Curator
-from mechanisms.queries.cells import Cell
 from mechanisms.release.record import Release
 from mechanisms.rounds.loop import Round, adapt
-from mechanisms.rounds.select_and_measure import (
-    CellRounds,
-    check_device,
-    check_queries,
-    check_settings,
-    measure_one_way,
+from mechanisms.rounds.select_and_measure import CellRounds, check_queries, measure_one_way
+from mechanisms.settings import (
+    Settings,
+    fraction,
+    or_none,
+    positive,
+    random_seed,
+    setting,
+    torch_device,
+    whole_number,
 )
 from mechanisms.workload import Workload, WorkloadLike
-from pgmkit.domain import Clique
-from pgmkit.errors import InvalidInput
 from pgmkit.measurement import Measurement
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+__all__ = ["Rap", "RapSoftmax", "rap", "rap_softmax"]
 
-__all__ = ["Rap", "RapSoftmax", "rap", "rap_softmax", "stalled"]
 
-_WINDOW = 50
-_LEAST_GAIN = 1e-3
+@dataclass(frozen=True, eq=False)
+class RapState(ProductRows):
+    """The rows between updates, and the free values that stand for them."""
+
+    free: torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -79,46 +81,52 @@ def _on_simplex(columns: Columns) -> _Family:
 
 
 @dataclass(frozen=True)
-class Rap:
+class Rap(Settings):
     """Settings of RAP; none may be chosen by looking at private data.
 
-    `rounds`, `queries`: T and K, fixed numbers; None for K takes sqrt(rows / noise) of all that
-    remains, at least 5. `one_way_share`: of the budget, for the one-way marginals; 0, as in the
-    paper, needs a public total. `select_share`: of a round's budget. `rows`, `steps`,
-    `learning_rate`: of the fit. A query that was never selected keeps the error of the first rows,
-    about 1/sqrt(rows). `device`: "cpu" or "cuda". `seed`: of the first rows.
+    A query that was never selected keeps the error of the first rows, about 1/sqrt(rows).
+
+    Raises InvalidInput for values that are not as below.
+
+    Attributes:
+        rounds: The number of rounds T, 1 or more.
+        queries: The number of queries K of a round, 1 or more; None for sqrt(rows / noise) of all
+            that remains, at least 5.
+        one_way_share: The share of the budget for the one-way marginals, at least 0 and below 1;
+            with 0, as in the paper, the total must be public.
+        select_share: The share of each round's budget that selects, above 0 and below 1.
+        rows: The number of relaxed rows, 1 or more.
+        steps: The most steps of one update's fit, 1 or more.
+        learning_rate: Adam's first rate, above 0; it falls along a cosine.
+        device: Where the fit runs: "cpu" or "cuda".
+        seed: The seed of the first rows; it protects nothing.
     """
 
-    rounds: int = 5
-    queries: int | None = None
-    one_way_share: float = 0.1
-    select_share: float = 0.5
-    rows: int = 4000
-    steps: int = 1000
-    learning_rate: float = 0.005
-    device: str = "cpu"
-    seed: int = 0
+    rounds: int = setting(5, whole_number())
+    queries: int | None = setting(None, or_none(whole_number()))
+    one_way_share: float = setting(0.1, fraction(zero=True))
+    select_share: float = setting(0.5, fraction())
+    rows: int = setting(4000, whole_number())
+    steps: int = setting(1000, whole_number())
+    learning_rate: float = setting(0.005, positive())
+    device: str = setting("cpu", torch_device())
+    seed: int = setting(0, random_seed())
     select = "queries"
-
-    def __post_init__(self) -> None:
-        check_settings(
-            self,
-            whole=["rows", "steps", *(["queries"] if self.queries is not None else [])],
-            positive=["learning_rate"],
-            fractions=["select_share"],
-        )
-        if self.select_share == 0:
-            raise InvalidInput("select_share must be above 0 and below 1, got 0")
-        check_device(self.device)
 
 
 @dataclass(frozen=True)
 class RapSoftmax(Rap):
-    """Settings of RAPsoftmax; as those of `Rap`."""
+    """Settings of RAPsoftmax: as those of `Rap`, with other defaults of those below.
 
-    rounds: int = 10
-    rows: int = 1000
-    learning_rate: float = 0.1
+    Attributes:
+        rounds: The number of rounds T, 1 or more.
+        rows: The number of rows of probabilities, 1 or more.
+        learning_rate: Adam's first rate on the rows' logits, above 0; it falls along a cosine.
+    """
+
+    rounds: int = setting(10, whole_number())
+    rows: int = setting(1000, whole_number())
+    learning_rate: float = setting(0.1, positive())
 
 
 def rap(
@@ -126,7 +134,7 @@ def rap(
     workload: WorkloadLike,
     settings: Rap | None = None,
     *,
-    progress: Callable[[Round[torch.Tensor, Any]], None] | None = None,
+    progress: Callable[[Round[RapState, Any]], None] | None = None,
 ) -> Release:
     """Spend all that remains of the Curator's budget on relaxed rows for the workload.
 
@@ -144,7 +152,7 @@ def rap_softmax(
     workload: WorkloadLike,
     settings: RapSoftmax | None = None,
     *,
-    progress: Callable[[Round[torch.Tensor, Any]], None] | None = None,
+    progress: Callable[[Round[RapState, Any]], None] | None = None,
 ) -> Release:
     """Spend all that remains of the Curator's budget on rows of probabilities for the workload.
 
@@ -161,7 +169,7 @@ def _run(
     workload: Workload,
     settings: Rap,
     family_of: Callable[[Columns], _Family],
-    progress: Callable[[Round[torch.Tensor, Any]], None] | None,
+    progress: Callable[[Round[RapState, Any]], None] | None,
 ) -> Release:
     check_queries(curator, workload, settings)
     domain = curator.domain
@@ -169,29 +177,21 @@ def _run(
         columns = Columns(domain)
         random = torch.Generator().manual_seed(settings.seed)
         family = family_of(columns)
-        values = family.first(settings.rows, columns.width, random).to(settings.device)
+        free = family.first(settings.rows, columns.width, random).to(settings.device)
         first, total = measure_one_way(curator, settings.one_way_share)
         count = settings.queries or _queries(curator, workload, settings, total)
         steps = CellRounds(curator, workload, settings.rounds, count, settings.select_share)
-        tables = ProductAnswers(columns, workload.cliques)
-        update = _fitter(columns, settings, total, family)
-
-        def estimates(values: torch.Tensor) -> Mapping[Clique, NDArray[np.float64]]:
-            found = tables(family.rows(values))
-            return {clique: t.double().cpu().numpy() * total for clique, t in found.items()}
-
-        def select(values: torch.Tensor, _last: Any) -> list[Cell] | None:
-            return steps.select(lambda: estimates(values))
-
-        values, measurements = adapt(
-            update(values, first) if first else values,
+        update = _fitter(settings, family)
+        start = RapState(columns, family.rows(free), total, free)
+        state, measurements = adapt(
+            update(start, first) if first else start,
             first,
-            select=select,
+            select=lambda state, _last: steps.select(state),
             measure=steps.measure,
             update=update,
             progress=progress,
         )
-        rows = family.rows(values).double().cpu().numpy()
+        rows = state.rows.double().cpu().numpy()
     return Release(name, family.model(domain, rows, total), measurements, curator.ledger, settings)
 
 
@@ -203,38 +203,24 @@ def _queries(curator: Curator, workload: Workload, settings: Rap, total: float) 
 
 
 def _fitter(
-    columns: Columns, settings: Rap, total: float, family: _Family
-) -> Callable[[torch.Tensor, Sequence[Measurement]], torch.Tensor]:
+    settings: Rap, family: _Family
+) -> Callable[[RapState, Sequence[Measurement]], RapState]:
     """Adam on the squared errors of all noisy answers, in units of their noise."""
 
-    def update(values: torch.Tensor, measurements: Sequence[Measurement]) -> torch.Tensor:
-        targets = Targets(columns, measurements, total, settings.device)
-        fitted = values.detach().clone().requires_grad_()
+    def update(state: RapState, measurements: Sequence[Measurement]) -> RapState:
+        targets = Targets(state.columns, measurements, state.total, settings.device)
+        fitted = state.free.detach().clone().requires_grad_()
+
+        def losses() -> Iterator[torch.Tensor]:
+            while True:
+                yield (targets.errors(family.rows(fitted)) / targets.stddevs).square().mean()
+                with torch.no_grad():
+                    fitted.copy_(family.project(fitted))
+
         optimizer = torch.optim.Adam([fitted], lr=settings.learning_rate)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(
-            optimizer, settings.steps, settings.learning_rate / 20
-        )
-        losses: list[float] = []
-        for _ in range(settings.steps):
-            errors = targets.errors(family.rows(fitted)) / targets.stddevs
-            loss = errors.square().mean()
-            losses.append(float(loss.detach()))
-            if losses[-1] <= 1 or stalled(losses):
-                break
-            optimizer.zero_grad()
-            torch.autograd.backward([loss])
-            optimizer.step()
-            schedule.step()
-            with torch.no_grad():
-                fitted.copy_(family.project(fitted))
-        return fitted.detach()
+        last_rate = settings.learning_rate / 20
+        descend(optimizer, losses(), settings.steps, last_rate=last_rate, enough=fitted_or_stalled)
+        free = family.project(fitted.detach())
+        return RapState(state.columns, family.rows(free), state.total, free)
 
     return update
-
-
-def stalled(losses: Sequence[float]) -> bool:
-    """Whether the best loss gained less than a thousandth over the last steps together."""
-    if len(losses) <= _WINDOW:
-        return False
-    before = min(losses[:-_WINDOW])
-    return min(losses) > before * (1 - _LEAST_GAIN)

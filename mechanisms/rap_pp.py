@@ -3,8 +3,8 @@
 Vietri et al., "Private synthetic data for multitask learning and marginal queries" (2022),
 Algorithms 1 and 2. Numbers are ordered attributes of many codes (`mechanisms.queries.predicates`).
 In each of T epochs the K worst answered predicates are selected at once and measured; every noisy
-answer is kept as it was drawn (re-drawing the history, as the authors' code does, would cost it
-again).
+answer is kept as it was drawn, and released (re-drawing the history, as the authors' code does,
+would cost it again).
 Selected are single queries of sensitivity 1, not norms of marginals. The Gumbel noise has scale
 sqrt(K / (2 rho)); the text's K / sqrt(2 rho) is safe but sqrt(K) too large.
 
@@ -16,153 +16,99 @@ the least loss on the true thresholds is the result, not the last.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from mechanisms.dual_query import records_model
+from mechanisms.families.descent import descend, fitted_or_stalled
+from mechanisms.families.mixed_rows import MixedRows, MixedState
+from mechanisms.families.records import Records
 from mechanisms.families.targets import one_thread
 from mechanisms.privacy.curator import Curator
 from mechanisms.queries.predicates import (
+    MeasuredPredicate,
     Predicate,
     Predicates,
     linear_thresholds,
     mixed_marginals,
 )
-from mechanisms.rap import stalled
-from mechanisms.release.record import Release
+from mechanisms.release.record import Measured, Release
 from mechanisms.rounds.loop import Round, adapt
-from mechanisms.rounds.select_and_measure import check_device, check_settings, measure_one_way
+from mechanisms.rounds.select_and_measure import check_enough, check_total, measure_one_way
+from mechanisms.settings import (
+    Settings,
+    fraction,
+    or_none,
+    positive,
+    random_seed,
+    setting,
+    text,
+    torch_device,
+    tuple_of,
+    whole_number,
+)
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
-from pgmkit.measurement import Measurement
 
-__all__ = ["MixedRows", "RapPlusPlus", "rap_pp"]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
-_RECORDS_PER_ROW = 10
+__all__ = ["RapPlusPlus", "rap_pp"]
+
 _ROUNDS, _QUERIES = 10, 10
 
 
 @dataclass(frozen=True)
-class RapPlusPlus:
+class RapPlusPlus(Settings):
     """Settings of RAP++; none may be chosen by looking at private data.
 
-    `numeric`: the attributes that are numbers. `label`: the class of class-conditional linear
-    thresholds, of which there are `directions` random ones; None for none. `cuts`: thresholds a
-    number for mixed marginals. Cells of the workload's marginals over other attributes are queries
-    too. `rounds`, `queries`: T and K; None for 10 and 10, or fewer where there are few queries.
-    `one_way_share`, `select_share`: of the budget, and of each round's. `rows`, `steps`,
-    `learning_rate`: of the fit. `temperatures`: inverse ones of the stages; a single one turns
-    annealing off. `device`: "cpu" or "cuda". `seed`: of the rows and directions.
+    Cells of the workload's marginals over attributes that are no numbers are queries too.
 
-    Raises InvalidInput for values out of range.
+    Raises InvalidInput for values that are not as below.
+
+    Attributes:
+        numeric: The attributes that are numbers, by name.
+        label: The class of class-conditional linear thresholds, a categorical attribute; None for
+            no such thresholds.
+        directions: The number of these thresholds, random ones, for every class, 1 or more.
+        cuts: The number of thresholds a number for mixed marginals, 1 or more.
+        rounds: The number of rounds T, 1 or more; None for 10, or fewer where queries are few.
+        queries: The number of queries K of a round, 1 or more; None for 10, or fewer where they
+            are few.
+        one_way_share: The share of the budget for the one-way marginals, at least 0 and below 1;
+            with 0 the total must be public.
+        select_share: The share of each round's budget that selects, above 0 and below 1.
+        rows: The number of relaxed rows, 1 or more.
+        steps: The most steps of a stage of the fit, 1 or more.
+        learning_rate: Adam's rate, above 0.
+        temperatures: The inverse temperatures of the fit's stages, each above 0; a single one turns
+            annealing off.
+        device: Where the fit runs: "cpu" or "cuda".
+        seed: The seed of the first rows, of the directions and of the drawn records; it protects
+            nothing.
     """
 
-    numeric: tuple[str, ...] = ()
-    label: str | None = None
-    directions: int = 200
-    cuts: int = 15
-    rounds: int | None = None
-    queries: int | None = None
-    one_way_share: float = 0.1
-    select_share: float = 0.5
-    rows: int = 500
-    steps: int = 150
-    learning_rate: float = 0.05
-    temperatures: tuple[float, ...] = (4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
-    device: str = "cpu"
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_settings(
-            self,
-            whole=["directions", "cuts", "rows", "steps", *(["queries"] if self.queries else [])],
-            positive=["learning_rate"],
-            fractions=["select_share"],
-        )
-        if self.select_share == 0 or not self.temperatures or min(self.temperatures) <= 0:
-            raise InvalidInput("select_share and all temperatures must be above 0; give some")
-        check_device(self.device)
-
-
-class MixedRows:
-    """Rows of probabilities of codes and of numbers between 0 and 1, and what they answer.
-
-    Parameters are free: a softmax and a sigmoid make rows of them.
-    """
-
-    def __init__(self, domain: Domain, numeric: Sequence[str], device: str = "cpu") -> None:
-        self.device = device
-        self.domain, self.numbers = domain, tuple(n for n in domain if n in numeric)
-        self.codes = tuple(n for n in domain if n not in numeric)
-        sizes = [domain.sizes[name] for name in self.codes]
-        ends = np.cumsum([0, *sizes])
-        self.starts = dict(zip(self.codes, ends.tolist(), strict=False))
-        self.sizes, self.width = sizes, int(ends[-1])
-
-    def start(self, rows: int, random: torch.Generator) -> torch.Tensor:
-        """Random parameters, rows x (codes + numbers)."""
-        return torch.randn(rows, self.width + len(self.numbers), generator=random).to(self.device)
-
-    def rows(self, free: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Probabilities of codes, with a last column of ones, and numbers."""
-        parts = torch.split(free[:, : self.width], self.sizes, dim=1) if self.sizes else ()
-        ones = free.new_ones(len(free), 1)
-        return (
-            torch.cat([*(part.softmax(1) for part in parts), ones], dim=1),
-            free[:, self.width :].sigmoid(),
-        )
-
-    def index(self, predicates: Predicates) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Columns of each predicate's codes, its weights on the numbers, its bound."""
-        longest = max((len(each.codes) for each in predicates.list), default=0)
-        columns = torch.full((len(predicates), max(1, longest)), self.width, dtype=torch.long)
-        for line, each in enumerate(predicates.list):
-            for place, (name, code) in enumerate(each.codes):
-                columns[line, place] = self.starts[name] + code
-        weights = torch.zeros(len(predicates), len(self.numbers))
-        for place, name in enumerate(predicates.numbers):
-            weights[:, self.numbers.index(name)] = torch.tensor(
-                predicates.matrix[:, place], dtype=torch.float32
-            )
-        bounds = torch.tensor(predicates.bounds, dtype=torch.float32)
-        return columns.to(self.device), weights.to(self.device), bounds.to(self.device)
-
-    def answers(
-        self,
-        free: torch.Tensor,
-        indexed: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-        temperature: float | None,
-    ) -> torch.Tensor:
-        """Shares that satisfy each predicate; the true thresholds for None."""
-        columns, weights, bounds = indexed
-        codes, numbers = self.rows(free)
-        product = codes[:, columns[:, 0]]
-        for place in range(1, columns.shape[1]):
-            product = product * codes[:, columns[:, place]]
-        reach = bounds - numbers @ weights.t()
-        met = (reach >= 0).float() if temperature is None else (temperature * reach).sigmoid()
-        return (product * met).mean(0)
-
-    def records(self, free: torch.Tensor, rng: np.random.Generator) -> list[tuple[int, ...]]:
-        """Records of each row: codes drawn from its probabilities, its numbers as they are."""
-        codes, numbers = (part.detach().double().cpu().numpy() for part in self.rows(free))
-        codes, numbers = (np.repeat(part, _RECORDS_PER_ROW, axis=0) for part in (codes, numbers))
-        columns = {}
-        for name, size in zip(self.codes, self.sizes, strict=True):
-            start = self.starts[name]
-            reached = codes[:, start : start + size].cumsum(axis=1)
-            drawn = rng.random((len(codes), 1)) * reached[:, -1:]
-            columns[name] = (drawn >= reached).sum(axis=1).clip(max=size - 1)
-        for place, name in enumerate(self.numbers):
-            size = self.domain.sizes[name]
-            columns[name] = np.floor(numbers[:, place] * size).astype(int).clip(0, size - 1)
-        stacked = np.stack([columns[name] for name in self.domain], axis=1)
-        return [tuple(map(int, line)) for line in stacked]
+    numeric: tuple[str, ...] = setting((), tuple_of(text(), empty=True))
+    label: str | None = setting(None, or_none(text()))
+    directions: int = setting(200, whole_number())
+    cuts: int = setting(15, whole_number())
+    rounds: int | None = setting(None, or_none(whole_number()))
+    queries: int | None = setting(None, or_none(whole_number()))
+    one_way_share: float = setting(0.1, fraction(zero=True))
+    select_share: float = setting(0.5, fraction())
+    rows: int = setting(500, whole_number())
+    steps: int = setting(150, whole_number())
+    learning_rate: float = setting(0.05, positive())
+    temperatures: tuple[float, ...] = setting(
+        (4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0), tuple_of(positive())
+    )
+    device: str = setting("cpu", torch_device())
+    seed: int = setting(0, random_seed())
 
 
 def rap_pp(
@@ -170,7 +116,7 @@ def rap_pp(
     workload: WorkloadLike,
     settings: RapPlusPlus | None = None,
     *,
-    progress: Callable[[Round[torch.Tensor, Any]], None] | None = None,
+    progress: Callable[[Round[MixedState, Predicate]], None] | None = None,
 ) -> Release:
     """Spend all that remains of the Curator's budget on rows of mixed types.
 
@@ -182,103 +128,138 @@ def rap_pp(
     domain = curator.domain
     predicates = _predicates(domain, workload, settings)
     rounds, count = _rounds(len(predicates), settings)
-    if settings.one_way_share == 0 and curator.public_total is None:
-        raise InvalidInput("one_way_share must be above 0 where the number of rows is private")
+    check_total(curator, settings.one_way_share)
     first, total = measure_one_way(curator, settings.one_way_share)
-    known = [_as_predicates(domain, m) for m in first if m.clique[0] not in settings.numeric]
-    taken: list[int] = []
-    select_cost = settings.select_share * curator.remaining / rounds
-    measure_cost = curator.remaining / rounds - select_cost
+    steps = _PredicateRounds(curator, predicates, rounds, count, settings.select_share)
     family = MixedRows(domain, settings.numeric, settings.device)
     every = family.index(predicates)
 
-    def select(free: torch.Tensor, last: Round[torch.Tensor, Any] | None) -> list[int] | None:
-        done = len(taken) // count
-        if done == rounds:
-            return None
+    def select(
+        state: MixedState, _last: Round[MixedState, Predicate] | None
+    ) -> list[Predicate] | None:
         with torch.no_grad():
-            estimates = family.answers(free, every, None).double().cpu().numpy() * total
-        step = f"round {done + 1}: select"
-        picked = curator.choose_predicates(
-            predicates, estimates, select_cost, count=count, exclude=taken, step=step
-        )
-        taken.extend(picked)
-        return picked
-
-    def measure(picked: Sequence[int]) -> list[Measurement]:
-        done = len(taken) // count
-        cost = curator.remaining if done == rounds else measure_cost
-        chosen = Predicates(domain, [predicates.list[i] for i in picked])
-        values, stddev = curator.measure_predicates(chosen, cost, step=f"round {done}: measure")
-        known.append((chosen, values, np.full(len(values), stddev)))
-        return []
+            shares = family.answers(state.free, every, None)
+        return steps.select(shares.double().cpu().numpy() * total)
 
     with one_thread():
         random = torch.Generator().manual_seed(settings.seed)
-        update = _fitter(family, settings, total, known)
-        start = family.start(settings.rows, random)
-        start = update(start, []) if known else start
-        free, _ = adapt(
-            start, first, select=select, measure=measure, update=update, progress=progress
+        update = _fitter(family, settings)
+        start = family.state(family.start(settings.rows, random), total)
+        usable = any(m.clique[0] not in settings.numeric for m in first)
+        state, measurements = adapt(
+            update(start, first) if usable else start,
+            first,
+            select=select,
+            measure=steps.measure,
+            update=update,
+            progress=progress,
         )
-    records = family.records(free, np.random.default_rng(settings.seed))
-    model = records_model(domain, records, total)
-    return Release("rap++", model, tuple(first), curator.ledger, settings)
+    records = family.records(state.free, np.random.default_rng(settings.seed))
+    model = Records(domain, tuple(records), total).model()
+    return Release("rap++", model, measurements, curator.ledger, settings)
+
+
+class _PredicateRounds:
+    """The select and measure steps of equal rounds of `count` predicates.
+
+    The last measurement spends the rest; a measured predicate is not selected again.
+    """
+
+    def __init__(
+        self,
+        curator: Curator,
+        predicates: Predicates,
+        rounds: int,
+        count: int,
+        select_share: float,
+    ) -> None:
+        self._curator, self._predicates = curator, predicates
+        self._rounds, self._count, self._done = rounds, count, 0
+        self._select_cost = select_share * curator.remaining / rounds
+        self._measure_cost = curator.remaining / rounds - self._select_cost
+        self._taken: list[int] = []
+
+    def select(self, estimates: NDArray[np.float64]) -> list[Predicate] | None:
+        """The predicates whose counts are estimated worst, noisily; None after the last round."""
+        if self._done == self._rounds:
+            return None
+        self._done += 1
+        picked = self._curator.choose_predicates(
+            self._predicates,
+            estimates,
+            self._select_cost,
+            count=self._count,
+            exclude=self._taken,
+            step=f"round {self._done}: select",
+        )
+        self._taken.extend(picked)
+        return [self._predicates.list[i] for i in picked]
+
+    def measure(self, picked: Sequence[Predicate]) -> list[MeasuredPredicate]:
+        """The predicates' counts, each with its own noise."""
+        last = self._done == self._rounds
+        cost = self._curator.remaining if last else self._measure_cost
+        chosen = Predicates(self._predicates.domain, picked)
+        step = f"round {self._done}: measure"
+        values, stddev = self._curator.measure_predicates(chosen, cost, step=step)
+        return [
+            MeasuredPredicate(each, float(value), stddev)
+            for each, value in zip(picked, values, strict=True)
+        ]
 
 
 def _rounds(available: int, settings: RapPlusPlus) -> tuple[int, int]:
     """T and K. Raises InvalidInput where more queries are asked for than there are."""
     count = settings.queries or min(_QUERIES, available)
     rounds = settings.rounds or max(1, min(_ROUNDS, available // count))
-    if rounds * count > available:
-        raise InvalidInput(
-            f"rounds x queries a round is {rounds * count}, but there are {available} queries; ask "
-            "for fewer"
-        )
+    check_enough(rounds, count, available, "queries")
     return rounds, count
 
 
-Known = tuple[Predicates, "np.ndarray[Any, Any]", "np.ndarray[Any, Any]"]
-
-
 def _fitter(
-    family: MixedRows, settings: RapPlusPlus, total: float, known: Sequence[Known]
-) -> Callable[[torch.Tensor, Sequence[Measurement]], torch.Tensor]:
+    family: MixedRows, settings: RapPlusPlus
+) -> Callable[[MixedState, Sequence[Measured]], MixedState]:
     """Algorithm 1 on all noisy answers so far, in units of their noise."""
 
-    def update(free: torch.Tensor, _measurements: Sequence[Measurement]) -> torch.Tensor:
-        merged = Predicates(family.domain, [each for p, _, _ in known for each in p.list])
+    def update(state: MixedState, measurements: Sequence[Measured]) -> MixedState:
+        known = list(_answers(family.domain, settings.numeric, measurements))
+        merged = Predicates(family.domain, [each.predicate for each in known])
         indexed = family.index(merged)
-        values, stddevs = (np.concatenate([each[i] for each in known]) / total for i in (1, 2))
-        targets = torch.tensor(values, dtype=torch.float32, device=family.device)
-        noise = torch.tensor(stddevs, dtype=torch.float32, device=family.device)
+        targets, noise = (
+            torch.tensor(np.array(each) / state.total, dtype=torch.float32, device=family.device)
+            for each in ([m.value for m in known], [m.stddev for m in known])
+        )
 
-        def loss_at(values: torch.Tensor, temperature: float | None) -> torch.Tensor:
-            return (
-                ((family.answers(values, indexed, temperature) - targets) / noise).square().mean()
-            )
+        def loss_at(free: torch.Tensor, temperature: float | None) -> torch.Tensor:
+            return ((family.answers(free, indexed, temperature) - targets) / noise).square().mean()
 
-        best, least = free, float(loss_at(free, None))
-        fitted = free.detach().clone().requires_grad_()
+        best, least = state.free, float(loss_at(state.free, None))
+        fitted = state.free.detach().clone().requires_grad_()
         # Without thresholds a temperature changes nothing.
         stages = settings.temperatures if merged.numbers else settings.temperatures[-1:]
         for temperature in stages:
             optimizer = torch.optim.Adam([fitted], lr=settings.learning_rate)
-            losses: list[float] = []
-            for _ in range(settings.steps):
-                loss = loss_at(fitted, temperature)
-                losses.append(float(loss.detach()))
-                if losses[-1] <= 1 or stalled(losses):
-                    break
-                optimizer.zero_grad()
-                torch.autograd.backward([loss])
-                optimizer.step()
+            losses = iter(functools.partial(loss_at, fitted, temperature), None)
+            descend(optimizer, losses, settings.steps, enough=fitted_or_stalled)
             reached = float(loss_at(fitted.detach(), None))
             if reached < least:
                 best, least = fitted.detach().clone(), reached
-        return best
+        return family.state(best, state.total)
 
     return update
+
+
+def _answers(
+    domain: Domain, numeric: Sequence[str], measurements: Sequence[Measured]
+) -> Iterator[MeasuredPredicate]:
+    """What the fit is to: measured predicates, and the cells of one-way marginals of codes."""
+    for m in measurements:
+        if isinstance(m, MeasuredPredicate):
+            yield m
+        elif m.clique[0] not in numeric:
+            (name,) = m.clique
+            for code, value in enumerate(m.values):
+                yield MeasuredPredicate(Predicate(((name, code),)), float(value), m.stddev)
 
 
 def _predicates(domain: Domain, workload: Workload, settings: RapPlusPlus) -> Predicates:
@@ -300,9 +281,3 @@ def _predicates(domain: Domain, workload: Workload, settings: RapPlusPlus) -> Pr
                 for codes in np.ndindex(*domain.shape(clique))
             ]
     return Predicates(domain, found)
-
-
-def _as_predicates(domain: Domain, measured: Measurement) -> Known:
-    name = measured.clique[0]
-    cells = [Predicate(((name, code),)) for code in range(domain.sizes[name])]
-    return Predicates(domain, cells), measured.values, np.full(len(cells), measured.stddev)

@@ -300,7 +300,10 @@ def configure(name: str, **options: object) -> tuple[Entry, Any]:
     for option in options:
         if option not in known:
             raise InvalidInput(f"{name} has no setting {option!r}; it has {', '.join(known)}")
-    return entry, settings(**options)
+    # Where options were read from JSON, tuples are lists.
+    return entry, settings(
+        **{k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
+    )
 
 
 def entry_of(settings: object) -> Entry:

@@ -91,6 +91,18 @@ class Domain:
         """
         return math.prod(self.shape(attrs))
 
+    def smallest_holding(self, cliques: Sequence[Clique], attrs: Iterable[str]) -> int | None:
+        """The place of the first smallest clique that holds `attrs`; None where there is none.
+
+        It looks at every clique: a `JunctionTree`, which may have thousands, answers from an index.
+
+        >>> Domain({"a": 2, "b": 3, "c": 4}).smallest_holding([("b", "c"), ("a", "b")], ["b"])
+        1
+        """
+        wanted = frozenset(attrs)
+        places = (place for place, clique in enumerate(cliques) if wanted <= set(clique))
+        return min(places, key=lambda place: self.size(cliques[place]), default=None)
+
     def project(self, attrs: Iterable[str]) -> Domain:
         """The domain over `attrs`, in the given order (over nothing for no attributes).
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -96,18 +95,12 @@ class Factor:
 
         Raises InvalidInput for a bare string, unknown or duplicate attributes.
         """
-        return self._reduced(attrs, torch.sum)
-
-    def log_project(self, attrs: Iterable[str]) -> Factor:
-        """Like `project` for logarithms: log of the sum of exponentials, without overflow.
-
-        A cell whose terms are all -inf is exactly -inf, and passes no gradient on to them.
-
-        >>> f = Factor(Domain({"a": 2, "b": 2}), [[-np.inf, -np.inf], [800.0, 800.0]])
-        >>> f.log_project(["a"]).numpy() - np.array([0.0, np.log(2)])
-        array([-inf, 800.])
-        """
-        return self._reduced(attrs, _logsumexp)
+        kept = self.domain.clique(attrs, "attrs")
+        away = [axis for axis, a in enumerate(self.domain) if a not in kept]
+        # torch reads an empty list of axes as all axes.
+        values = self.values.sum(away) if away else self.values
+        remaining = [a for a in self.domain if a in kept]
+        return Factor(self.domain.project(kept), values.permute([remaining.index(a) for a in kept]))
 
     def exp(self) -> Factor:
         """The exponential of every value; exp(-inf) is 0."""
@@ -177,16 +170,6 @@ class Factor:
         order = union.attributes
         return Factor(union, combine(_aligned(self, order), _aligned(other, order)))
 
-    def _reduced(
-        self, attrs: Iterable[str], reduce: Callable[[torch.Tensor, list[int]], torch.Tensor]
-    ) -> Factor:
-        kept = self.domain.clique(attrs, "attrs")
-        away = [axis for axis, a in enumerate(self.domain) if a not in kept]
-        # torch reads an empty list of axes as all axes.
-        values = reduce(self.values, away) if away else self.values
-        remaining = [a for a in self.domain if a in kept]
-        return Factor(self.domain.project(kept), values.permute([remaining.index(a) for a in kept]))
-
 
 def _aligned(factor: Factor, order: Clique) -> torch.Tensor:
     """The values with axes in `order` (a superset of the attributes), length 1 where absent."""
@@ -194,15 +177,6 @@ def _aligned(factor: Factor, order: Clique) -> torch.Tensor:
     present = [a for a in order if a in domain]
     values = factor.values.permute([domain.attributes.index(a) for a in present])
     return values.reshape([domain.sizes[a] if a in domain else 1 for a in order])
-
-
-def _logsumexp(values: torch.Tensor, axes: list[int]) -> torch.Tensor:
-    if not values.requires_grad:
-        return torch.logsumexp(values, axes)
-    # torch's gradient is NaN where all terms are -inf, even when it is multiplied by zero.
-    dead = values.detach().amax(axes, keepdim=True) == -math.inf
-    alive = torch.logsumexp(values.masked_fill(dead, 0.0), axes, keepdim=True)
-    return alive.masked_fill(dead, -math.inf).squeeze(tuple(axes))
 
 
 def _check_sizes(one: Domain, other: Domain) -> None:

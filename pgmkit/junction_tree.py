@@ -19,7 +19,10 @@ from numbers import Real
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge
 
-__all__ = ["JunctionTree", "check_fits", "junction_tree", "model_cells"]
+__all__ = ["CELL_BYTES", "JunctionTree", "check_fits", "junction_tree", "model_cells"]
+
+CELL_BYTES = 8
+"""Of float64, in which models are held."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ class JunctionTree:
                 found[parent].append(child)
         return tuple(tuple(below) for below in found)
 
-    def bytes(self, itemsize: int = 8) -> int:
+    def bytes(self, itemsize: int = CELL_BYTES) -> int:
         """Bytes of all clique tables with `itemsize` bytes a cell, exact."""
         return self.cells * itemsize
 
@@ -137,7 +140,7 @@ def model_cells(domain: Domain, cliques: Iterable[Sequence[str]]) -> int:
     return _cells_of_graph(tuple(neighbours), sizes)
 
 
-def check_fits(tree: JunctionTree, limit_bytes: int, itemsize: int = 8) -> None:
+def check_fits(tree: JunctionTree, limit_bytes: int, itemsize: int = CELL_BYTES) -> None:
     """Raise ModelTooLarge when the clique tables take more than `limit_bytes` together.
 
     >>> check_fits(junction_tree(Domain({"a": 10, "b": 20}), [("a", "b")]), limit_bytes=1600)

@@ -58,12 +58,7 @@ class Kronecker:
 
     def matvec(self, x: ArrayLike) -> NDArray[np.float64]:
         """Q @ x for a vector of length ``shape[1]``; raises `InvalidInput` for another length."""
-        return _multiply(self.factors, _vector(x, self.shape[1], "matvec"))
-
-    def rmatvec(self, x: ArrayLike) -> NDArray[np.float64]:
-        """Q.T @ x for a vector of length ``shape[0]``; raises `InvalidInput` for another length."""
-        transposed = tuple(factor.T for factor in self.factors)
-        return _multiply(transposed, _vector(x, self.shape[0], "rmatvec"))
+        return _multiply(self.factors, _vector(x, self.shape[1]))
 
     def to_dense(self) -> NDArray[np.float64]:
         """The whole matrix written out: for small products and for tests."""
@@ -88,11 +83,11 @@ def _multiply(factors: Sequence[Any], x: NDArray[np.float64]) -> NDArray[np.floa
     return np.array(x, order="C").reshape(-1)
 
 
-def _vector(x: ArrayLike, length: int, verb: str) -> NDArray[np.float64]:
+def _vector(x: ArrayLike, length: int) -> NDArray[np.float64]:
     vector = np.asarray(x, dtype=np.float64)
     if vector.shape != (length,):
         raise InvalidInput(
-            f"Kronecker.{verb} got an array of shape {vector.shape}, but needs a vector of length "
+            f"Kronecker.matvec got an array of shape {vector.shape}, but needs a vector of length "
             f"{length}; flatten a marginal with .ravel() first"
         )
     return vector

@@ -25,6 +25,7 @@ from pgmkit.factor import Factor
 from pgmkit.junction_tree import JunctionTree, check_fits, junction_tree
 from pgmkit.marginal_oracle import MarginalOracle
 from pgmkit.queries import FactoredQuery
+from pgmkit.randomness import Rng, generator
 from pgmkit.sampling import sample
 from pgmkit.self_check import checked_marginals
 from pgmkit.tree_marginals import marginals as eliminate
@@ -217,11 +218,15 @@ class GraphicalModel:
         return {name: best.get(name, 0) for name in self.domain}
 
     def sample(
-        self, n: int, rng: np.random.Generator, method: Literal["round", "sample"] = "round"
+        self, n: int, *, rng: Rng = None, method: Literal["round", "sample"] = "round"
     ) -> Dataset:
-        """Draw ``n`` records; see ``pgmkit.sampling.sample`` for the two methods."""
+        """Draw ``n`` records; see ``pgmkit.sampling.sample`` for the two methods.
+
+        ``rng``: a seed, a numpy Generator, or None for a fresh one.
+        """
         check_fits(self.tree, self.memory_limit)
-        columns = sample(self.tree, lambda i: _array(self._beliefs[i]), n, rng, method)
+        drawn_from = generator(rng)
+        columns = sample(self.tree, lambda i: _array(self._beliefs[i]), n, drawn_from, method)
         return Dataset(self.domain, columns)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -307,9 +312,7 @@ class GraphicalModel:
 
     def _host(self, clique: Clique) -> int | None:
         """The smallest potential's clique that contains ``clique``."""
-        wanted = set(clique)
-        places = [i for i, held in enumerate(self.cliques) if wanted <= set(held)]
-        return min(places, key=lambda i: self.potentials[i].values.numel(), default=None)
+        return self.domain.smallest_holding(self.cliques, clique)
 
     def _summed(self, place: int, clique: Clique) -> Array:
         table = self._clique_marginals[0][place]

@@ -215,16 +215,6 @@ class FactoredQuery:
         """The marginal of ``clique``: the identity on each of its attributes."""
         return cls({a: identity(domain.sizes[a]) for a in domain.clique(clique)})
 
-    @classmethod
-    def cdf(cls, domain: Domain, clique: Sequence[str]) -> FactoredQuery:
-        """The multivariate CDF of ``clique``: entry (b_1, ..., b_d) counts a_i <= b_i for all i.
-
-        >>> from pgmkit.domain import Domain
-        >>> FactoredQuery.cdf(Domain({"age": 10, "sex": 2}), ["age"]).shape
-        (10,)
-        """
-        return cls({a: prefix(domain.sizes[a]) for a in domain.clique(clique)})
-
     @property
     def attributes(self) -> tuple[str, ...]:
         """The attributes that have a factor, in the order of the answers' axes."""

@@ -72,7 +72,7 @@ def cut(name: str) -> dict[str, Any]:
     """Options that cut short what would take long and is not about privacy."""
     if name.startswith("gem"):
         fewer = {"pretrain_steps": 20} if name == "gem-pub" else {}
-        return {"hidden": (16,), "rows": 50, "noise_width": 8, **fewer}
+        return {"hidden": (16,), "batch_rows": 50, "noise_width": 8, **fewer}
     return {"rows": 50, "steps": 60} if name == "mixture" else {}
 
 

@@ -294,7 +294,7 @@ def _check_given(bench: Bench, rng: random.Random, model: GraphicalModel, mask: 
 def rounded_records(bench: Bench, rng: random.Random) -> None:
     """Each tree clique's counts are its expected ones given the separator's, rounded."""
     count = rng.choice([1, 7, RECORDS])
-    data = bench.model.sample(count, np.random.default_rng(rng.getrandbits(64)))
+    data = bench.model.sample(count, rng=np.random.default_rng(rng.getrandbits(64)))
     assert len(data) == count
     tree = bench.model.tree
     for clique, separator in zip(tree.cliques, tree.separators, strict=True):
@@ -313,7 +313,9 @@ def rounded_records(bench: Bench, rng: random.Random) -> None:
 
 def independent_records(bench: Bench, rng: random.Random) -> None:
     """Each tree clique's counts are binomial, by Chernoff's bound on their tails."""
-    data = bench.model.sample(RECORDS, np.random.default_rng(rng.getrandbits(64)), method="sample")
+    data = bench.model.sample(
+        RECORDS, rng=np.random.default_rng(rng.getrandbits(64)), method="sample"
+    )
     cells = sum(bench.domain.size(clique) for clique in bench.model.tree.cliques)
     most = np.log(2 * cells / FALSE_ALARM) / RECORDS
     for clique in bench.model.tree.cliques:
@@ -379,7 +381,7 @@ def contradiction(case: Case) -> None:
         (NumericalFailure, lambda: model.marginal([name])),
         (NumericalFailure, lambda: model.marginals([case.domain.attributes])),
         (NumericalFailure, lambda: model.answer(FactoredQuery({}))),
-        (NumericalFailure, lambda: model.sample(5, np.random.default_rng(0))),
+        (NumericalFailure, lambda: model.sample(5, rng=np.random.default_rng(0))),
         (InvalidInput, lambda: model.given({name: 0})),
     ]
     assert bp.maximum(flat) == -np.inf

@@ -14,7 +14,7 @@ import networkx as nx
 ROOT = Path(__file__).parents[1]
 
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("queries", "workload", "registry"),
+    ("queries", "settings", "workload", "registry"),
     ("privacy",),
     ("release",),
     ("families",),
@@ -60,7 +60,7 @@ ARROWS = nx.DiGraph(
 
 
 def room(module: str) -> str:
-    """A folder of `mechanisms`, one of its three named modules, or an algorithm."""
+    """A folder of `mechanisms`, one of its named modules, or an algorithm."""
     part = module.split(".")[1]
     return part if part in HEIGHT else "algorithms"
 

@@ -102,7 +102,7 @@ def sample(
 
     loaded = _load(release, allow_modified)
     rng = generator(seed) or np.random.default_rng()
-    records = loaded.codes(rows, given=given, seed=rng)
+    records = loaded.codes(rows, given=given, rng=rng)
     columns = loaded.schema.decode(records, rng)
     write_file(target, spreadsheet_safe(columns) if safe_csv else columns)
     emit(

@@ -142,10 +142,9 @@ def settings_of(mechanism: str, given: tuple[str, ...]) -> dict[str, Any]:
         if mechanism == "auto":
             raise InvalidInput("--set needs a --mechanism by name; auto chooses its own settings")
         try:
-            value = json.loads(text)
+            found[name] = json.loads(text)
         except json.JSONDecodeError:
-            value = text
-        found[name] = tuple(value) if isinstance(value, list) else value
+            found[name] = text
     return found
 
 

@@ -73,7 +73,7 @@ def demo(
             seed=rng,
             progress=progress,
         )
-    synthetic = release.sample(seed=rng)
+    synthetic = release.sample(rng=rng)
     write_file(target, schema().decode(synthetic, np.random.default_rng(rng)))
     click.echo(report(release, data, synthetic, workload))
     click.echo(f"\nwrote {out}: {len(synthetic)} synthetic records")
@@ -284,7 +284,7 @@ def _write(
         synthetic: Any = ()
         if out is not None:
             draw = np.random.default_rng(rng)
-            synthetic = release.codes(rows, seed=draw)
+            synthetic = release.codes(rows, rng=draw)
             columns = release.schema.decode(synthetic, draw)
             write_file(out, spreadsheet_safe(columns) if safe_csv else columns)
         if page is not None:

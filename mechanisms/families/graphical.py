@@ -12,11 +12,11 @@ from pgmkit.errors import InvalidInput, NotCertified
 from pgmkit.measurement import Measurement
 
 if TYPE_CHECKING:
+    from pgmkit.junction_tree import JunctionTree
     from pgmkit.model import GraphicalModel
 
-__all__ = ["affordable", "check_fits_workload", "estimator"]
+__all__ = ["affordable", "check_fits_workload", "estimator", "model_megabytes", "tree_megabytes"]
 
-_CELL_BYTES = 8
 _WORTH_A_SEARCH = 4.0
 """Factor by which a better elimination order may shrink a model; beyond it none is looked for."""
 _SEARCH_SECONDS = 0.02
@@ -68,17 +68,22 @@ def _fits(domain: Domain, cliques: Sequence[Clique], limit_mb: float) -> bool:
     """Whether the junction tree fits; a quick size first, a search for a better tree if close."""
     from pgmkit.junction_tree import junction_tree
 
-    size = _megabytes(domain, cliques)
+    size = model_megabytes(domain, cliques)
     if limit_mb < size <= _WORTH_A_SEARCH * limit_mb:
-        tree = junction_tree(domain, cliques, seconds=_SEARCH_SECONDS)
-        size = tree.bytes(_CELL_BYTES) / 2**20
+        size = tree_megabytes(junction_tree(domain, cliques, seconds=_SEARCH_SECONDS))
     return size <= limit_mb
 
 
-def _megabytes(domain: Domain, cliques: Sequence[Clique]) -> float:
-    from pgmkit.junction_tree import model_cells
+def model_megabytes(domain: Domain, cliques: Sequence[Clique]) -> float:
+    """MB (2^20 bytes) of a junction tree's float64 cells, by a quick elimination order."""
+    from pgmkit.junction_tree import CELL_BYTES, model_cells
 
-    return model_cells(domain, cliques) * _CELL_BYTES / 2**20
+    return model_cells(domain, cliques) * CELL_BYTES / 2**20
+
+
+def tree_megabytes(tree: JunctionTree) -> float:
+    """MB (2^20 bytes) of a junction tree's float64 cells."""
+    return tree.bytes() / 2**20
 
 
 def check_fits_workload(domain: Domain, workload: Workload, limit: float) -> None:
@@ -95,7 +100,7 @@ def check_fits_workload(domain: Domain, workload: Workload, limit: float) -> Non
             f"({most:g} MB): lower model_mb"
         )
     if not affordable(domain, workload.cliques, [], limit, limit):
-        smallest = min(_megabytes(domain, [clique]) for clique in workload.cliques)
+        smallest = min(model_megabytes(domain, [clique]) for clique in workload.cliques)
         raise InvalidInput(
             f"no workload clique fits in model_mb = {limit:g}; the smallest needs "
             f"{smallest:.3g} MB: raise model_mb or use smaller cliques"

@@ -18,6 +18,7 @@ from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.queries import FactoredQuery
+from pgmkit.randomness import Rng, generator
 from pgmkit.untrusted import LARGEST
 
 if TYPE_CHECKING:
@@ -217,8 +218,8 @@ class Histogram:
     def tables(self, cliques: Iterable[Clique]) -> dict[Clique, Array]:
         """Marginals as shares."""
         found = self.support.tables(self.weights, cliques)
-        self.mass = float(next(iter(found.values())).sum())
-        return {clique: table / self.mass for clique, table in found.items()}
+        mass = float(next(iter(found.values())).sum())
+        return {clique: table / mass for clique, table in found.items()}
 
     def copy(self) -> Histogram:
         """Another histogram of the same weights."""
@@ -292,12 +293,12 @@ class HistogramModel:
             table = np.moveaxis(np.tensordot(query.factors[name], table, (1, axis)), 0, axis)
         return table
 
-    def sample(self, n: int, rng: np.random.Generator) -> Dataset:
-        """`n` independent records."""
+    def sample(self, n: int, *, rng: Rng = None) -> Dataset:
+        """`n` independent records; `rng` is a seed, a numpy Generator, or None for a fresh one."""
         if isinstance(n, bool) or int(n) != n or n < 1:
             raise InvalidInput(f"n must be a whole number, 1 or more; got {n!r}")
         reached = np.cumsum(self._weights.reshape(-1))
-        drawn = rng.random(n) * reached[-1]
+        drawn = generator(rng).random(n) * reached[-1]
         places = np.searchsorted(reached, drawn, side="right").clip(max=len(reached) - 1)
         return Dataset(self.domain, self._support.records(places))
 

@@ -6,11 +6,12 @@ data and no Curator in here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
 
+from mechanisms.families.descent import descend
 from mechanisms.families.product_mixture import Columns, ProductAnswers
 from pgmkit.measurement import Measurement
 
@@ -61,19 +62,18 @@ def fit_mixture(
     weights = _joined([np.full(len(m.values), (total / m.stddev) ** 2) for m in measurements])
     logits = independent + _DIVERSITY * torch.randn(rows, columns.width, generator=random)
     logits.requires_grad_()
+
+    def losses() -> Iterator[torch.Tensor]:
+        while True:
+            logs = _log_softmax(columns, logits)
+            probabilities = logs.exp()
+            tables = answers(probabilities)
+            errors = torch.cat([tables[clique].reshape(-1) for clique in cliques]) - values
+            divergence = (probabilities * (logs - independent)).sum() / rows
+            yield (weights * errors.square()).sum() + penalty * divergence
+
     optimizer = torch.optim.Adam([logits], lr=learning_rate, betas=(0.9, 0.99))
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps, learning_rate / 50)
-    for _ in range(steps):
-        logs = _log_softmax(columns, logits)
-        probabilities = logs.exp()
-        tables = answers(probabilities)
-        errors = torch.cat([tables[clique].reshape(-1) for clique in cliques]) - values
-        divergence = (probabilities * (logs - independent)).sum() / rows
-        loss = (weights * errors.square()).sum() + penalty * divergence
-        optimizer.zero_grad()
-        torch.autograd.backward([loss])
-        optimizer.step()
-        schedule.step()
+    descend(optimizer, losses(), steps, last_rate=learning_rate / 50)
     return columns.softmax(logits.detach())
 
 

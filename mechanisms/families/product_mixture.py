@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, overload
 
 import numpy as np
@@ -23,6 +24,7 @@ from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.queries import FactoredQuery
+from pgmkit.randomness import Rng, generator
 from pgmkit.untrusted import LARGEST
 
 if TYPE_CHECKING:
@@ -30,7 +32,14 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.float64]
 
-__all__ = ["Columns", "ProductAnswers", "ProductMixtureModel", "RelaxedRowsModel", "cell_answers"]
+__all__ = [
+    "Columns",
+    "ProductAnswers",
+    "ProductMixtureModel",
+    "ProductRows",
+    "RelaxedRowsModel",
+    "cell_answers",
+]
 
 _CHUNK_ROWS = 4096
 
@@ -164,6 +173,29 @@ class ProductAnswers:
         return product
 
 
+@dataclass(frozen=True, eq=False)
+class ProductRows:
+    """Rows of a mixture while it is fitted, K x columns.width; not checked, as a release's are.
+
+    >>> columns = Columns(Domain({"a": 2, "b": 2}))
+    >>> rows = ProductRows(columns, torch.tensor([[1.0, 0.0, 0.5, 0.5]]), total=10)
+    >>> rows.marginals([("b",)])
+    {('b',): array([5., 5.])}
+    """
+
+    columns: Columns
+    rows: torch.Tensor
+    total: float
+
+    def marginals(self, cliques: Iterable[Clique]) -> dict[Clique, Array]:
+        """Marginals in counts by clique."""
+        tables = ProductAnswers(self.columns, cliques)(self.rows)
+        return {
+            clique: np.asarray(table.double().cpu().numpy() * self.total)
+            for clique, table in tables.items()
+        }
+
+
 class ProductMixtureModel:
     """A released mixture: K product distributions that sum to `total` counts.
 
@@ -264,25 +296,27 @@ class ProductMixtureModel:
             total += (left.T @ last).ravel()
         return (total * self.total).reshape(query.answer_shape)
 
-    def sample(self, n: int, rng: np.random.Generator) -> Dataset:
+    def sample(self, n: int, *, rng: Rng = None) -> Dataset:
         """`n` records: every row gets its share, rounded at random, order shuffled.
 
-        Raises InvalidInput unless n is a whole number, 1 or more.
+        `rng`: a seed, a numpy Generator, or None for a fresh one. Raises InvalidInput unless n is a
+        whole number, 1 or more.
         """
         if isinstance(n, bool) or int(n) != n or n < 1:
             raise InvalidInput(f"n must be a whole number, 1 or more; got {n!r}")
         # One draw from each n-th part of the shares laid end to end: a row gets n times its share,
         # rounded up or down.
-        order = rng.permutation(len(self.rows))
+        random = generator(rng)
+        order = random.permutation(len(self.rows))
         reached = np.cumsum(self.shares[order])
-        places = (np.arange(n) + rng.random()) / n * reached[-1]
+        places = (np.arange(n) + random.random()) / n * reached[-1]
         found = np.searchsorted(reached, places, side="right").clip(max=len(order) - 1)
-        origin = rng.permutation(order[found])
+        origin = random.permutation(order[found])
         columns = {}
         for name in self.domain:
             cumulative = np.cumsum(self._simplex(name), axis=1)
             drawn = np.zeros(n, dtype=np.int64)
-            uniform = rng.random(n)
+            uniform = random.random(n)
             for code in range(cumulative.shape[1] - 1):
                 drawn += uniform >= cumulative[origin, code]
             columns[name] = drawn

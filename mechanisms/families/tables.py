@@ -21,12 +21,11 @@ if TYPE_CHECKING:
 
     from mechanisms.release.record import Model
     from pgmkit.dataset import Dataset
+    from pgmkit.randomness import Rng
 
     Array = NDArray[np.float64]
 
 __all__ = ["TablesModel", "least_squares_table", "projected"]
-
-_CELL_BYTES = 8
 
 
 class TablesModel:
@@ -64,14 +63,16 @@ class TablesModel:
         clique = self.domain.clique(attrs)
         if not clique:
             return np.array(self.total)
-        held = next((each for each in self.tables if set(clique) <= set(each)), None)
-        if held is None:
+        tables = list(self.tables)
+        place = self.domain.smallest_holding(tables, clique)
+        if place is None:
             raise InvalidInput(
                 f"no released table holds {clique!r}: this release has the marginals inside "
-                f"{', '.join(map(repr, list(self.tables)[:3]))} and {len(self.tables)} tables in "
+                f"{', '.join(map(repr, tables[:3]))} and {len(tables)} tables in "
                 "all; ask within one of them, put the marginal into the workload, or use a "
                 "mechanism that fits a model of all attributes, such as aim"
             )
+        held = tables[place]
         summed = tuple(axis for axis, name in enumerate(held) if name not in clique)
         left = [name for name in held if name in clique]
         table = np.asarray(self.tables[held].sum(axis=summed))
@@ -104,7 +105,7 @@ class TablesModel:
             query.answer_shape
         )
 
-    def sample(self, n: int, rng: np.random.Generator) -> Dataset:
+    def sample(self, n: int, *, rng: Rng = None) -> Dataset:
         """Refused with InvalidInput: separate tables are no distribution over whole records."""
         raise InvalidInput(
             "records cannot be drawn from separate tables, which are no distribution over all "
@@ -158,15 +159,15 @@ def projected(
     >>> projected(domain, noisy, 6, model_mb=0).marginal(["a"]).round(2)
     array([6., 0.])
     """
-    from mechanisms.families.graphical import estimator
+    from mechanisms.families.graphical import estimator, tree_megabytes
     from mechanisms.families.lattice import nonnegative_tables
     from pgmkit.junction_tree import junction_tree
     from pgmkit.model import MEMORY_LIMIT
     from pgmkit.total import estimate_total
 
     used = [m for m in measurements if m.clique]
-    limit = min(model_mb * 2**20, MEMORY_LIMIT)
-    if junction_tree(domain, [m.clique for m in used]).bytes(_CELL_BYTES) <= limit:
+    limit = min(model_mb, MEMORY_LIMIT / 2**20)
+    if tree_megabytes(junction_tree(domain, [m.clique for m in used])) <= limit:
         return estimator(domain, known_total)(None, measurements)
     total = known_total or max(1.0, estimate_total(measurements, domain).value)
     noisy = [least_squares_table(m) for m in used]

@@ -2,91 +2,100 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
+from mechanisms.families.descent import descend
 from mechanisms.families.generator import Generator
-from mechanisms.families.product_mixture import Columns, ProductAnswers
+from mechanisms.families.product_mixture import Columns, ProductAnswers, ProductRows
 from mechanisms.families.targets import Targets
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique
 from pgmkit.measurement import Measurement
 
-if TYPE_CHECKING:
-    from mechanisms.gem import Gem, GemPub
-
-__all__ = ["GemState", "pretrain", "trainer"]
+__all__ = ["GemState", "Training", "pretrain", "squared_errors", "trainer", "worst_errors"]
 
 _LEAST_RATE = 1e-8
 _MARGINALS_A_STEP = 32
 
 
+@dataclass(frozen=True)
+class Training:
+    """How a generator is trained on noisy answers.
+
+    Attributes:
+        learning_rate: Adam's first rate; it falls along a cosine.
+        steps: The most steps of one update.
+        tolerance: An error within so many standard deviations of its own noise is none.
+        smoothing: What the moving average of the weights keeps of itself from round to round.
+        loss: What is minimised, of (errors, their noise's stddevs, the threshold of each), all as
+            fractions of the total; None where there is nothing to train.
+        records: Records drawn from each row for gradients by REINFORCE; None for exact gradients.
+        seed: The seed of these records.
+    """
+
+    learning_rate: float
+    steps: int
+    tolerance: float
+    smoothing: float
+    loss: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor | None]
+    records: int | None = None
+    seed: int = 0
+
+
 @dataclass(frozen=True, eq=False)
-class GemState:
-    """The generator between updates: its weights and its rows of probabilities.
+class GemState(ProductRows):
+    """The generator between updates: its rows of probabilities and its weights.
 
     `average`: the moving average of the weights over the last half of the rounds, None before it.
     `error`: the moving average of the largest error on noisy answers, a fraction of the total.
     `round` counts finished rounds.
     """
 
-    weights: tuple[torch.Tensor, ...]
-    rows: torch.Tensor
+    weights: tuple[torch.Tensor, ...] = ()
     average: tuple[torch.Tensor, ...] | None = None
     error: float | None = None
     round: int = 0
 
 
 def trainer(
-    generator: Generator, columns: Columns, settings: Gem, rounds: int, total: float
+    generator: Generator, columns: Columns, training: Training, rounds: int, total: float
 ) -> Callable[[GemState, Sequence[Measurement]], GemState]:
     """GEM-UPDATE (Algorithm 3) on all noisy answers so far, with a new Adam each time."""
-    random = torch.Generator(settings.device).manual_seed(settings.seed)
+    device = generator.noise.device
+    random = torch.Generator(device).manual_seed(training.seed)
 
     def update(state: GemState, measurements: Sequence[Measurement]) -> GemState:
-        targets = Targets(columns, measurements, total, settings.device)
+        targets = Targets(columns, measurements, total, str(device))
         generator.set_weights(state.weights)
-        optimizer = torch.optim.Adam(generator.parameters(), lr=settings.learning_rate, fused=True)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(
-            optimizer, settings.steps, min(_LEAST_RATE, settings.learning_rate)
-        )
         rows = generator()
         errors = targets.errors(rows)
         largest = float(errors.detach().abs().max())
         error = largest if state.error is None else (state.error + largest) / 2
         # Half of the (averaged) largest error; an error within the noise is none.
-        threshold = (settings.tolerance * targets.stddevs).clamp_min(error / 2)
-        for _ in range(settings.steps):
-            if settings.gradient == "reinforce":
-                errors = targets.score_errors(rows, settings.records, random)
-            loss = (
-                squared_errors(errors, targets.stddevs)
-                if settings.select == "marginals"
-                else worst_errors(errors, threshold, settings.worst)
-            )
-            if loss is None:
-                break
-            optimizer.zero_grad()
-            torch.autograd.backward([loss])
-            optimizer.step()
-            schedule.step()
-            rows = generator()
-            errors = targets.errors(rows)
-        return _next(state, generator, rows.detach(), error, rounds, settings.smoothing)
+        threshold = (training.tolerance * targets.stddevs).clamp_min(error / 2)
+
+        def losses() -> Iterator[torch.Tensor | None]:
+            now, off = rows, errors
+            while True:
+                if training.records is not None:
+                    off = targets.score_errors(now, training.records, random)
+                yield training.loss(off, targets.stddevs, threshold)
+                now = generator()
+                off = targets.errors(now)
+
+        optimizer = torch.optim.Adam(generator.parameters(), lr=training.learning_rate, fused=True)
+        last_rate = min(_LEAST_RATE, training.learning_rate)
+        descend(optimizer, losses(), training.steps, last_rate=last_rate)
+        return _next(state, generator, error, rounds, training.smoothing)
 
     return update
 
 
 def _next(
-    state: GemState,
-    generator: Generator,
-    rows: torch.Tensor,
-    error: float,
-    rounds: int,
-    smoothing: float,
+    state: GemState, generator: Generator, error: float, rounds: int, smoothing: float
 ) -> GemState:
     weights = generator.weights_now()
     done = state.round + 1
@@ -97,7 +106,8 @@ def _next(
             smoothing * before + (1 - smoothing) * now
             for before, now in zip(average, weights, strict=True)
         )
-    return GemState(weights, rows, average, error, done)
+    rows = generator().detach()
+    return GemState(state.columns, rows, state.total, weights, average, error, done)
 
 
 def worst_errors(errors: torch.Tensor, threshold: torch.Tensor, most: int) -> torch.Tensor | None:
@@ -130,7 +140,10 @@ def pretrain(
     columns: Columns,
     cliques: Sequence[Clique],
     public: Dataset,
-    settings: GemPub,
+    *,
+    steps: int,
+    learning_rate: float,
+    seed: int,
 ) -> None:
     """Fit the generator to public marginals (section 6.2): the cliques over public attributes.
 
@@ -139,22 +152,19 @@ def pretrain(
     """
     known = [clique for clique in cliques if all(name in public.domain for name in clique)]
     counts = public.marginals(known)
+    device = generator.noise.device
     tables = {
-        clique: torch.tensor(counts[clique] / len(public), dtype=torch.float32).to(settings.device)
+        clique: torch.tensor(counts[clique] / len(public), dtype=torch.float32).to(device)
         for clique in known
     }
-    random = torch.Generator().manual_seed(settings.seed)
-    rate = settings.pretrain_rate
-    optimizer = torch.optim.Adam(generator.parameters(), lr=rate, fused=True)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(
-        optimizer, settings.pretrain_steps, rate / 100
-    )
-    for _ in range(settings.pretrain_steps):
-        order = torch.randperm(len(known), generator=random)[:_MARGINALS_A_STEP]
-        picked = [known[place] for place in order.tolist()]
-        answers = ProductAnswers(columns, picked)(generator())
-        loss = torch.stack([(answers[c] - tables[c]).square().sum() for c in picked]).mean()
-        optimizer.zero_grad()
-        torch.autograd.backward([loss])
-        optimizer.step()
-        schedule.step()
+    random = torch.Generator().manual_seed(seed)
+
+    def losses() -> Iterator[torch.Tensor]:
+        while True:
+            order = torch.randperm(len(known), generator=random)[:_MARGINALS_A_STEP]
+            picked = [known[place] for place in order.tolist()]
+            answers = ProductAnswers(columns, picked)(generator())
+            yield torch.stack([(answers[c] - tables[c]).square().sum() for c in picked]).mean()
+
+    optimizer = torch.optim.Adam(generator.parameters(), lr=learning_rate, fused=True)
+    descend(optimizer, losses(), steps, last_rate=learning_rate / 100)

@@ -1,12 +1,15 @@
-"""A single counting query: one cell of a marginal."""
+"""Questions about a marginal: the whole of it, or one of its cells."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from pgmkit.domain import Clique
 
-__all__ = ["Cell"]
+if TYPE_CHECKING:
+    from mechanisms.queries.predicates import Predicate
+
+__all__ = ["Cell", "Question", "clique_of"]
 
 
 class Cell(NamedTuple):
@@ -14,3 +17,18 @@ class Cell(NamedTuple):
 
     clique: Clique
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+
+
+Question: TypeAlias = "Clique | Cell | Predicate"
+"""What a round may pick: a whole marginal (by its clique), one cell, or a predicate."""
+
+
+def clique_of(question: Question) -> Clique:
+    """The attributes that a question is about.
+
+    >>> clique_of(("a", "b")), clique_of(Cell(("a",), 1))
+    (('a', 'b'), ('a',))
+    """
+    asked: Any = question
+    clique: Clique = getattr(asked, "clique", asked)
+    return clique

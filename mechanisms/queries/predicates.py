@@ -16,13 +16,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pgmkit.dataset import Dataset
-from pgmkit.domain import Domain
+from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Predicate", "Predicates", "linear_thresholds", "mixed_marginals", "value_of"]
+__all__ = [
+    "MeasuredPredicate",
+    "Predicate",
+    "Predicates",
+    "linear_thresholds",
+    "mixed_marginals",
+    "value_of",
+]
 
 
 @dataclass(frozen=True)
@@ -36,6 +43,49 @@ class Predicate:
     codes: tuple[tuple[str, int], ...] = ()
     weights: tuple[tuple[str, float], ...] = ()
     bound: float = 0.0
+
+    @property
+    def clique(self) -> Clique:
+        """The attributes that it is about: those of the codes, then the numbers."""
+        return tuple(dict.fromkeys(name for name, _ in (*self.codes, *self.weights)))
+
+
+@dataclass(frozen=True)
+class MeasuredPredicate:
+    """The noisy count of the records that satisfy a predicate.
+
+    A measurement as a `pgmkit.Measurement` is one, with `clique`, `values` and `stddev`. It is not
+    written as one because its matrix would have a column for every cell of a marginal that may be
+    too large to write down.
+
+    Attributes:
+        predicate: What was counted.
+        value: The count with its noise.
+        stddev: The noise's standard deviation, in counts.
+    """
+
+    predicate: Predicate
+    value: float
+    stddev: float
+
+    @property
+    def clique(self) -> Clique:
+        """The attributes that the predicate is about."""
+        return self.predicate.clique
+
+    @property
+    def values(self) -> NDArray[np.float64]:
+        """The noisy count, as an array of one."""
+        return np.array([self.value])
+
+    def check(self, domain: Domain) -> None:
+        """Raises InvalidInput for a predicate outside the domain, or a wrong value or stddev."""
+        Predicates(domain, [self.predicate])
+        if not (np.isfinite(self.value) and np.isfinite(self.stddev) and self.stddev > 0):
+            raise InvalidInput(
+                f"a measured predicate must have a finite value and a stddev above 0, got "
+                f"{self.value!r} and {self.stddev!r}; read the original file"
+            )
 
 
 class Predicates:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from mechanisms.privacy.ledger import Ledger
+from mechanisms.queries.predicates import MeasuredPredicate, Predicate
 from pgmkit.atomic_write import atomic_writer
 from pgmkit.errors import InvalidInput
 from pgmkit.kronecker import Kronecker
@@ -119,17 +120,17 @@ def _text(value: object) -> str:
 
 
 def _settings(mechanism: str, stored: Mapping[str, Any]) -> object:
-    from mechanisms.registry import MECHANISMS
+    from mechanisms.registry import MECHANISMS, configure
 
-    if mechanism not in MECHANISMS:
-        return dict(stored)
-    # JSON has no tuples, settings have no lists.
-    values = {k: tuple(v) if isinstance(v, list) else v for k, v in stored.items()}
-    return MECHANISMS[mechanism].load()[1](**values)
+    return configure(mechanism, **stored)[1] if mechanism in MECHANISMS else dict(stored)
 
 
-def _stored(m: Measurement, prefix: str, arrays: dict[str, Any]) -> dict[str, Any]:
+def _stored(
+    m: Measurement | MeasuredPredicate, prefix: str, arrays: dict[str, Any]
+) -> dict[str, Any]:
     """What JSON holds of a measurement; its arrays go beside it under the prefix."""
+    if isinstance(m, MeasuredPredicate):
+        return asdict(m)
     arrays[f"{prefix}.values"] = m.values
     factors: Sequence[Any] = ()
     if m.matrix is not None:
@@ -157,12 +158,24 @@ def _parts(factor: Any) -> dict[str, Any]:
     }
 
 
-def _restored(stored: Mapping[str, Any], arrays: Mapping[str, Any]) -> Measurement:
+def _restored(
+    stored: Mapping[str, Any], arrays: Mapping[str, Any]
+) -> Measurement | MeasuredPredicate:
+    if "predicate" in stored:
+        return _restored_predicate(stored)
     prefix = stored["prefix"]
     factors = [_matrix(f"{prefix}.{i}", arrays) for i in range(stored["factors"])]
     matrix = Kronecker(factors) if stored["kronecker"] else (factors[0] if factors else None)
     values = arrays[f"{prefix}.values"]
     return Measurement(tuple(stored["clique"]), values, stored["stddev"], matrix)
+
+
+def _restored_predicate(stored: Mapping[str, Any]) -> MeasuredPredicate:
+    asked = stored["predicate"]
+    codes = tuple((name, code) for name, code in asked["codes"])
+    weights = tuple((name, weight) for name, weight in asked["weights"])
+    predicate = Predicate(codes, weights, asked["bound"])
+    return MeasuredPredicate(predicate, stored["value"], stored["stddev"])
 
 
 def _matrix(prefix: str, arrays: Mapping[str, Any]) -> Any:

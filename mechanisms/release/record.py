@@ -5,22 +5,26 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Protocol
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from pgmkit.untrusted import LARGEST
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from mechanisms.privacy.ledger import Ledger
+    from mechanisms.queries.predicates import MeasuredPredicate
     from pgmkit.dataset import Dataset
     from pgmkit.domain import Clique, Domain
     from pgmkit.measurement import Measurement
     from pgmkit.queries import FactoredQuery
+    from pgmkit.randomness import Rng
 
-__all__ = ["Model", "Release"]
+__all__ = ["Measured", "Model", "Release"]
+
+Measured: TypeAlias = "Measurement | MeasuredPredicate"
+"""A noisy answer: either has a `clique`, `values` in counts and the noise's `stddev`."""
 
 
 class Model(Protocol):
@@ -35,7 +39,7 @@ class Model(Protocol):
         self, cliques: Iterable[Iterable[str]]
     ) -> Mapping[Clique, NDArray[np.float64]]: ...
     def answer(self, query: FactoredQuery) -> NDArray[np.float64]: ...
-    def sample(self, n: int, rng: np.random.Generator) -> Dataset: ...
+    def sample(self, n: int, *, rng: Rng = None) -> Dataset: ...
     def save(self, path: str | os.PathLike[str]) -> None: ...
 
 
@@ -43,14 +47,15 @@ class Model(Protocol):
 class Release:
     """The result of a mechanism; everything in it is safe to publish when `secure` is True.
 
-    `ledger` is the Curator's own: it also shows what is charged to the same data later. `schema`:
-    what the codes mean, as `pgmkit.Schema.to_dict` gives it, where somebody said. `modified`: read
-    from a file that was changed after it was written.
+    `measurements` are all noisy answers that were paid for, as they were drawn. `ledger` is the
+    Curator's own: it also shows what is charged to the same data later. `schema`: what the codes
+    mean, as `pgmkit.Schema.to_dict` gives it, where somebody said. `modified`: read from a file
+    that was changed after it was written.
     """
 
     mechanism: str
     model: Model
-    measurements: tuple[Measurement, ...]
+    measurements: tuple[Measured, ...]
     ledger: Ledger
     settings: object
     schema: Mapping[str, Any] | None = None
@@ -84,12 +89,13 @@ class Release:
         """The model's answers to a factored query, in counts, of the query's shape."""
         return self.model.answer(query)
 
-    def sample(
-        self, n: int | None = None, *, seed: int | np.random.Generator | None = None
-    ) -> Dataset:
-        """`n` synthetic records; by default as many as the model's total, rounded."""
+    def sample(self, n: int | None = None, *, rng: Rng = None) -> Dataset:
+        """`n` synthetic records; by default as many as the model's total, rounded.
+
+        `rng`: a seed, a numpy Generator, or None for a fresh one.
+        """
         rows = max(1, round(self.model.total)) if n is None else n
-        return self.model.sample(rows, np.random.default_rng(seed))
+        return self.model.sample(rows, rng=rng)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to one file (JSON and arrays, no pickle), whole or not at all."""

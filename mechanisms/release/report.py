@@ -235,7 +235,7 @@ def _errors(release: TableRelease, against: Evaluation) -> Iterator[str]:
     )
     if against.target is not None:
         train, test = _split(against)
-        synthetic = release.codes(len(train), seed=0)
+        synthetic = release.codes(len(train), rng=0)
         scores = train_and_test(synthetic, train, test, against.target)
         yield _table(
             [f"predicting {against.target}", "macro F1"],

@@ -12,6 +12,7 @@ import numpy as np
 from mechanisms.release.record import Release
 from pgmkit.errors import InvalidInput
 from pgmkit.model import GraphicalModel
+from pgmkit.randomness import Rng, generator
 from pgmkit.tables.constraints import Condition, codes_of
 from pgmkit.tables.frames import FrameForm, decode
 from pgmkit.tables.questions import Reply, ask, conditions
@@ -92,18 +93,18 @@ class TableRelease:
         n: int | None = None,
         *,
         given: Mapping[str, Condition] | str | None = None,
-        seed: int | np.random.Generator | None = None,
+        rng: Rng = None,
     ) -> Dataset:
         """Synthetic records as codes; as many as the model's total by default.
 
         `given`: conditions that all of them meet, such as {"sex": "F", "age": "30..44"} or
-        "sex = F, age < 45": drawn from the conditional model, nothing is thrown away. Raises
+        "sex = F, age < 45": drawn from the conditional model, nothing is thrown away. `rng`: a
+        seed, a numpy Generator, or None for a fresh one. Raises
         InvalidInput for conditions that the model gives no records, or a model that cannot be
         conditioned.
         """
-        rng = np.random.default_rng(seed)
         if not given:
-            return self.release.sample(n, seed=rng)
+            return self.release.sample(n, rng=rng)
         condition = getattr(self.model, "given", None)
         if condition is None:
             raise InvalidInput(
@@ -112,7 +113,7 @@ class TableRelease:
             )
         evidence = {n: np.flatnonzero(m).tolist() for n, m in self._allowed(given).items()}
         narrowed = condition(evidence)
-        return narrowed.sample(max(1, round(narrowed.total)) if n is None else n, rng)
+        return narrowed.sample(max(1, round(narrowed.total)) if n is None else n, rng=rng)
 
     def _allowed(self, given: Mapping[str, Condition] | str) -> dict[str, NDArray[np.bool_]]:
         if isinstance(given, str):
@@ -129,12 +130,12 @@ class TableRelease:
         n: int | None = None,
         *,
         given: Mapping[str, Condition] | str | None = None,
-        seed: int | np.random.Generator | None = None,
+        rng: Rng = None,
     ) -> Any:
         """Synthetic records as a data frame of the same kind as the data; see `codes`."""
-        rng = np.random.default_rng(seed)
+        random = generator(rng)
         form = self.form or _plain_form(self.schema)
-        return decode(self.codes(n, given=given, seed=rng), self.schema, rng, form)
+        return decode(self.codes(n, given=given, rng=random), self.schema, random, form)
 
     def bars(
         self,

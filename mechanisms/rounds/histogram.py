@@ -5,9 +5,9 @@ The start is the public distribution, or the product of the measured one-way mar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -23,8 +23,7 @@ from mechanisms.queries.cells import Cell
 from mechanisms.release.record import Release
 from mechanisms.rounds.loop import Round, adapt
 from mechanisms.rounds.select_and_measure import (
-    CellRounds,
-    MarginalRounds,
+    SELECTIONS,
     QuerySettings,
     RoundsRule,
     check_queries,
@@ -36,13 +35,27 @@ from pgmkit.errors import InvalidInput
 from pgmkit.measurement import Measurement
 
 if TYPE_CHECKING:
-    from pgmkit.domain import Domain
+    from pgmkit.domain import Clique, Domain
 
-__all__ = ["Fact", "HistogramState", "check_public", "facts", "run_histogram"]
+__all__ = [
+    "HistogramState",
+    "MeasuredCell",
+    "Update",
+    "check_public",
+    "measured_cells",
+    "run_histogram",
+]
+
+
+class HistogramSettings(QuerySettings, Protocol):
+    """What the settings of the three mechanisms have in common."""
+
+    @property
+    def select_share(self) -> float: ...
 
 
 @dataclass(frozen=True)
-class Fact:
+class MeasuredCell:
     """A measured query: its cell, the noisy answer and the noise's stddev, as shares of n.
 
     The answer is put inside (0, 1), where answers of any data lie (but for the ends, which would
@@ -54,27 +67,34 @@ class Fact:
     stddev: float
 
 
+Update: TypeAlias = Callable[[Histogram, Sequence[MeasuredCell], int, np.random.Generator], None]
+"""Changes a histogram in place by the measured cells; the last so many of them are new."""
+
+
 @dataclass(frozen=True, eq=False)
 class HistogramState:
-    """The histogram between updates, and the sum of all so far (for the average iterate)."""
+    """The histogram between updates.
+
+    `summed`: the sum of all histograms so far (for the average iterate). `known`: how many
+    measurements it was updated by.
+    """
 
     histogram: Histogram
+    total: float
     summed: np.ndarray[Any, Any] | None = None
-    round: int = 0
+    known: int = 0
+
+    def marginals(self, cliques: Iterable[Clique]) -> dict[Clique, np.ndarray[Any, Any]]:
+        """Marginals in counts by clique."""
+        tables = self.histogram.tables(cliques)
+        return {clique: table * self.total for clique, table in tables.items()}
 
 
-class HistogramSettings(QuerySettings, Protocol):
-    """What the settings of the three mechanisms have in common."""
-
-    @property
-    def select_share(self) -> float: ...
-
-
-def facts(measurements: Sequence[Measurement], total: float) -> list[Fact]:
-    """One fact a query: repeated measurements are merged by inverse variance, the latest is last.
+def measured_cells(measurements: Sequence[Measurement], total: float) -> list[MeasuredCell]:
+    """Each measured query once: repeated ones are merged by inverse variance, the latest is last.
 
     >>> twice = [Measurement(("a",), [4.0, 6.0], 1.0), Measurement(("a",), [7.0, 3.0], 2.0)]
-    >>> [round(fact.answer, 2) for fact in facts(twice, 10.0)]
+    >>> [round(each.answer, 2) for each in measured_cells(twice, 10.0)]
     [0.46, 0.54]
     """
     merged: dict[Cell, tuple[float, float]] = {}
@@ -89,10 +109,10 @@ def facts(measurements: Sequence[Measurement], total: float) -> list[Fact]:
             old, sum_of_weights = merged.pop(cell, (0.0, 0.0))
             merged[cell] = (old + weight * float(value) / total, sum_of_weights + weight)
     found = []
+    least = min(0.5, 1e-3 / total + 1e-9)
     for cell, (weighted, weight) in merged.items():
-        stddev = weight**-0.5
-        least = min(0.5, 1e-3 / total + 1e-9)
-        found.append(Fact(cell, float(np.clip(weighted / weight, least, 1 - least)), stddev))
+        answer = float(np.clip(weighted / weight, least, 1 - least))
+        found.append(MeasuredCell(cell, answer, weight**-0.5))
     return found
 
 
@@ -102,7 +122,7 @@ def run_histogram(
     workload: Workload,
     settings: HistogramSettings,
     rule: RoundsRule,
-    update: Callable[[Histogram, Sequence[Fact], int, np.random.Generator], None],
+    update: Update,
     *,
     public: Dataset | None = None,
     average: bool = False,
@@ -113,8 +133,6 @@ def run_histogram(
     """Select, measure, update until the budget is spent.
 
     `rule`: of the number of rounds. `repeat`: whether a measured query may be selected again.
-    `update(histogram, facts, latest, rng)` changes the histogram in place; the last `latest` of the
-    facts are this round's.
     """
     check_queries(curator, workload, settings)
     domain = curator.domain
@@ -130,39 +148,37 @@ def run_histogram(
     if first and public is None:
         first_weights = _product(domain, first)
     rounds = rule.of(curator, workload, settings, total)
-    count, share = settings.queries or 1, settings.select_share
-    steps: Any
-    if settings.select == "queries":
-        steps = CellRounds(curator, workload, rounds, count, share, repeat=repeat)
-    else:
-        steps = MarginalRounds(curator, workload, rounds, share)
-    rng = np.random.default_rng(seed)
-
-    def updated(state: HistogramState, measurements: Sequence[Measurement]) -> HistogramState:
-        taken = measurements[len(first) :]
-        latest = len(taken[-1].values) if settings.select == "marginals" else count
-        histogram = state.histogram.copy()
-        known = facts(taken, total)
-        update(histogram, known, min(latest, len(known)), rng)
-        shares = histogram.weights / histogram.mass if average else None
-        summed = shares if state.summed is None or shares is None else state.summed + shares
-        return replace(state, histogram=histogram, summed=summed, round=state.round + 1)
-
-    def estimates(state: HistogramState) -> Any:
-        tables = state.histogram.tables(workload.cliques)
-        return {clique: table * total for clique, table in tables.items()}
-
+    steps = SELECTIONS[settings.select](
+        curator, workload, rounds, settings.queries or 1, settings.select_share, repeat=repeat
+    )
     state, measurements = adapt(
-        HistogramState(Histogram(support, first_weights)),
+        HistogramState(Histogram(support, first_weights), total, known=len(first)),
         first,
-        select=lambda state, _last: steps.select(lambda: estimates(state)),
+        select=lambda state, _last: steps.select(state),
         measure=steps.measure,
-        update=updated,
+        update=_updater(update, len(first), total, average, np.random.default_rng(seed)),
         progress=progress,
     )
     weights = state.histogram.weights if state.summed is None else state.summed
     model = HistogramModel(support, weights, total)
     return Release(name, model, measurements, curator.ledger, settings)
+
+
+def _updater(
+    update: Update, first: int, total: float, average: bool, rng: np.random.Generator
+) -> Callable[[HistogramState, Sequence[Measurement]], HistogramState]:
+    """The update step, by all measurements after the first ones."""
+
+    def updated(state: HistogramState, measurements: Sequence[Measurement]) -> HistogramState:
+        histogram = state.histogram.copy()
+        cells = measured_cells(measurements[first:], total)
+        latest = sum(len(m.values) for m in measurements[state.known :])
+        update(histogram, cells, latest, rng)
+        shares = histogram.weights / histogram.mass if average else None
+        summed = shares if state.summed is None or shares is None else state.summed + shares
+        return HistogramState(histogram, total, summed, len(measurements))
+
+    return updated
 
 
 def check_public(domain: Domain, public: Dataset) -> None:

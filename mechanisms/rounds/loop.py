@@ -7,63 +7,92 @@ through a Curator, `update` must be built in a scope that does not have the data
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from pgmkit.measurement import Measurement
+from mechanisms.queries.cells import Question, clique_of
 
-__all__ = ["Round", "adapt", "round_reports"]
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
-Model = TypeVar("Model")
-Pick = TypeVar("Pick")
+    from mechanisms.release.record import Measured
+    from pgmkit.domain import Clique
+
+__all__ = ["Answers", "Round", "adapt", "round_reports"]
+
+
+class Answers(Protocol):
+    """What is updated from round to round: it answers marginals, in counts."""
+
+    def marginals(self, cliques: Sequence[Clique], /) -> Mapping[Clique, NDArray[np.float64]]: ...
+
+
+Model = TypeVar("Model", bound=Answers)
+Picked = TypeVar("Picked", bound=Question)
 
 
 @dataclass(frozen=True)
-class Round(Generic[Model, Pick]):
-    """One round as it may be published: nothing exact is in it.
+class Round(Generic[Model, Picked]):
+    """One round as it may be published, the same for every mechanism: nothing exact is in it.
 
-    `index` counts from 0; `picked` is what was selected; `measurements` are its noisy values;
-    `before` and `after` are the models around the update.
+    Attributes:
+        index: Counts from 0.
+        picked: What was selected, in a tuple: whole marginals by their cliques, `Cell`s or
+            `Predicate`s.
+        measurements: The noisy answers; none where the mechanism measures nothing.
+        before: The model that the selection was based on; it answers `marginals`, in counts.
+        after: The model after the update.
     """
 
     index: int
-    picked: Pick
-    measurements: tuple[Measurement, ...]
+    picked: tuple[Picked, ...]
+    measurements: tuple[Measured, ...]
     before: Model
     after: Model
+
+    @property
+    def cliques(self) -> tuple[Clique, ...]:
+        """The attributes that were asked about, each set once."""
+        return tuple(dict.fromkeys(map(clique_of, self.picked)))
 
 
 def adapt(
     model: Model,
-    measurements: Sequence[Measurement],
+    measurements: Sequence[Measured],
     *,
-    select: Callable[[Model, Round[Model, Pick] | None], Pick | None],
-    measure: Callable[[Pick], Sequence[Measurement]],
-    update: Callable[[Model, Sequence[Measurement]], Model],
-    progress: Callable[[Round[Model, Pick]], None] | None = None,
-) -> tuple[Model, tuple[Measurement, ...]]:
+    select: Callable[[Model, Round[Model, Picked] | None], Sequence[Picked] | None],
+    measure: Callable[[Sequence[Picked]], Sequence[Measured]],
+    update: Callable[[Model, Sequence[Any]], Model],
+    progress: Callable[[Round[Model, Picked]], None] | None = None,
+) -> tuple[Model, tuple[Any, ...]]:
     """Run rounds until `select` returns None; the last model and all measurements.
 
-    `select(model, last_round)` gets None as the last round before the first; `update(model,
-    measurements)` gets all measurements so far. An exception from a step or from `progress`
-    (KeyboardInterrupt too) leaves at once and nothing half-done is returned.
+    `select(model, last_round)` gets None as the last round before the first, and returns what it
+    picked as a sequence; `update(model, measurements)` gets all measurements so far. An exception
+    from a step or from `progress` (KeyboardInterrupt too) leaves at once and nothing half-done is
+    returned.
 
-    >>> steps = iter([3, 5, None])
-    >>> adapt(0, [], select=lambda model, last: next(steps), measure=lambda pick: [],
-    ...       update=lambda model, measurements: model + 1, progress=lambda r: print(r.picked))
-    3
-    5
+    >>> steps = iter([[("a",)], [("b",), ("a",)], None])
+    >>> class Count(int):
+    ...     def marginals(self, cliques):
+    ...         return {}
+    >>> adapt(Count(0), [], select=lambda model, last: next(steps), measure=lambda picked: [],
+    ...       update=lambda model, measurements: Count(model + 1),
+    ...       progress=lambda each: print(each.cliques))
+    (('a',),)
+    (('b',), ('a',))
     (2, ())
     """
     taken = tuple(measurements)
-    last: Round[Model, Pick] | None = None
+    last: Round[Model, Picked] | None = None
     while (picked := select(model, last)) is not None:
         fresh = tuple(measure(picked))
         taken += fresh
         updated = update(model, taken)
-        last = Round(0 if last is None else last.index + 1, picked, fresh, model, updated)
+        last = Round(0 if last is None else last.index + 1, tuple(picked), fresh, model, updated)
         model = updated
         if progress is not None:
             progress(last)
@@ -83,8 +112,8 @@ def round_reports(
     with tqdm(disable=None, unit="round") as bar:
 
         def show(finished: Round[Any, Any]) -> None:
-            if finished.measurements:
-                bar.set_postfix_str(" x ".join(finished.measurements[-1].clique))
+            if finished.cliques:
+                bar.set_postfix_str(" x ".join(finished.cliques[-1]))
             bar.update()
 
         yield show

@@ -1,4 +1,4 @@
-"""What GEM and RAP share: checks, the first measurements, and rounds of queries or marginals.
+"""What a round selects and measures: single queries or whole marginals, and the rounds' number.
 
 Single queries are cells of the workload's marginals, of sensitivity 1 count under both neighbour
 relations.
@@ -6,13 +6,15 @@ relations.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from mechanisms.privacy.curator import Curator
 from mechanisms.queries.cells import Cell
+from mechanisms.rounds.loop import Answers
+from mechanisms.settings import Settings
 from mechanisms.workload import Workload
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput
@@ -26,18 +28,23 @@ if TYPE_CHECKING:
     Tables = Mapping[Clique, NDArray[np.float64]]
 
 __all__ = [
+    "SELECTIONS",
     "CellRounds",
     "MarginalRounds",
+    "QuerySettings",
     "RoundsRule",
-    "check_device",
+    "SelectionRounds",
+    "SelectionSettings",
+    "check_enough",
+    "check_equal_weights",
     "check_queries",
-    "check_settings",
+    "check_total",
     "measure_one_way",
 ]
 
 
 class QuerySettings(Protocol):
-    """What the mechanisms' settings have in common."""
+    """What the settings of rounds of single queries or whole marginals have in common."""
 
     @property
     def rounds(self) -> int | None: ...
@@ -49,34 +56,13 @@ class QuerySettings(Protocol):
     def select(self) -> str: ...
 
 
-def check_settings(
-    settings: object, *, whole: Sequence[str], positive: Sequence[str], fractions: Sequence[str]
-) -> None:
-    """Raises InvalidInput for a field out of range; `rounds` and `one_way_share` are known."""
-    for name in ["rounds", *whole]:
-        value = getattr(settings, name)
-        if name == "rounds" and value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InvalidInput(f"{name} must be a whole number, 1 or more; got {value!r}")
-    for name in positive:
-        value = getattr(settings, name)
-        if not (math.isfinite(value) and value > 0):
-            raise InvalidInput(f"{name} must be a finite number above 0, got {value!r}")
-    for name in ["one_way_share", *fractions]:
-        value = getattr(settings, name)
-        if not (0 <= value < 1):
-            raise InvalidInput(f"{name} must be at least 0 and below 1, got {value!r}")
+class SelectionSettings(Settings):
+    """The base of settings with a choice between single queries and whole marginals."""
 
-
-def check_device(device: str) -> None:
-    """Raises InvalidInput unless the device is "cpu", or "cuda" where torch finds one."""
-    import torch
-
-    if device != "cpu" and device.split(":")[0] != "cuda":
-        raise InvalidInput(f'device must be "cpu" or "cuda", got {device!r}')
-    if device != "cpu" and not torch.cuda.is_available():
-        raise InvalidInput(f'device {device!r} is not available here; use "cpu"')
+    def conflict(self) -> str | None:
+        """As many queries a round as the selection can do."""
+        settings: Any = self
+        return SELECTIONS[settings.select].conflict(settings.queries)
 
 
 def check_queries(curator: Curator, workload: Workload, settings: QuerySettings) -> None:
@@ -85,24 +71,38 @@ def check_queries(curator: Curator, workload: Workload, settings: QuerySettings)
     Unequal weights, which single queries do not know; more queries than there are; no share for the
     one-way marginals where the total is private.
     """
-    marginals = settings.select == "marginals"
-    if not marginals and len(set(workload.weights)) > 1:
+    selection = SELECTIONS[settings.select]
+    selection.check_weights(workload)
+    check_enough(
+        settings.rounds or 1, settings.queries or 1, selection.available(workload), settings.select
+    )
+    check_total(curator, settings.one_way_share)
+
+
+def check_enough(rounds: int, queries: int, available: int, named: str) -> None:
+    """Raises InvalidInput where more is to be selected than there is."""
+    if rounds * queries > available:
+        raise InvalidInput(
+            f"rounds x queries a round is {rounds * queries}, but there are {available} {named}; "
+            "ask for fewer"
+        )
+
+
+def check_equal_weights(workload: Workload) -> None:
+    """Raises InvalidInput for unequal weights, which the selection of single queries ignores."""
+    if len(set(workload.weights)) > 1:
         raise InvalidInput(
             "the workload has unequal weights, which the selection of single queries does not "
             "use; give equal weights"
         )
-    sizes = [workload.domain.size(clique) for clique in workload.cliques]
-    available = len(sizes) if marginals else sum(sizes)
-    wanted = (settings.rounds or 1) * (settings.queries or 1)
-    if wanted > available:
-        raise InvalidInput(
-            f"rounds x queries a round is {wanted}, but the workload has {available} "
-            f"{settings.select}; ask for fewer"
-        )
-    if settings.one_way_share == 0 and curator.public_total is None:
+
+
+def check_total(curator: Curator, one_way_share: float) -> None:
+    """Raises InvalidInput where nothing is to be measured that says what the total is."""
+    if one_way_share == 0 and curator.public_total is None:
         raise InvalidInput(
             "one_way_share must be above 0 where the number of rows is private (add/remove): "
-            "the total is estimated from the one-way marginals"
+            "the total is estimated from the one-way marginals; got 0"
         )
 
 
@@ -149,38 +149,14 @@ class RoundsRule:
         """The rounds asked for, or by the rule but no more than there is to measure."""
         if settings.rounds is not None:
             return settings.rounds
-        if settings.select == "marginals":
-            available = len(workload)
-        else:
-            available = sum(map(workload.domain.size, workload.cliques)) // (settings.queries or 1)
+        available = SELECTIONS[settings.select].available(workload) // (settings.queries or 1)
         return max(1, min(available, self(curator, total)))
 
 
-class _Rounds:
-    """The budget of `rounds` equal rounds; the last measurement spends the rest."""
+class SelectionRounds(ABC):
+    """The select and measure steps of `rounds` equal rounds; the last measurement spends the rest.
 
-    def __init__(
-        self, curator: Curator, workload: Workload, rounds: int, select_share: float
-    ) -> None:
-        per_round = curator.remaining / rounds
-        self._curator, self._workload, self._rounds = curator, workload, rounds
-        self._select_cost = select_share * per_round
-        self._measure_cost = per_round - self._select_cost
-        self._done = 0
-
-    def _next_round(self) -> bool:
-        self._done += self._done < self._rounds + 1
-        return self._done <= self._rounds
-
-    def _cost(self) -> float:
-        last = self._done == self._rounds
-        return self._curator.remaining if last else self._measure_cost
-
-
-class CellRounds(_Rounds):
-    """The select and measure steps of rounds of `count` single queries.
-
-    A measured query is not selected again, unless `repeat`.
+    `queries`: of a round. A measured query is not selected again, unless `repeat`.
     """
 
     def __init__(
@@ -188,67 +164,138 @@ class CellRounds(_Rounds):
         curator: Curator,
         workload: Workload,
         rounds: int,
-        count: int,
+        queries: int,
         select_share: float,
         *,
         repeat: bool = False,
     ) -> None:
-        super().__init__(curator, workload, rounds, select_share)
-        self._count, self._repeat = count, repeat
+        per_round = curator.remaining / rounds
+        self._curator, self._workload, self._rounds = curator, workload, rounds
+        self._queries, self._repeat = queries, repeat
+        self._select_cost = select_share * per_round
+        self._measure_cost = per_round - self._select_cost
+        self._done = 0
+
+    @staticmethod
+    @abstractmethod
+    def conflict(queries: int | None) -> str | None:
+        """What is wrong with so many queries a round; None where nothing is."""
+
+    @staticmethod
+    @abstractmethod
+    def check_weights(workload: Workload) -> None:
+        """Raises InvalidInput for weights that the selection would ignore."""
+
+    @staticmethod
+    @abstractmethod
+    def available(workload: Workload) -> int:
+        """How many there are to select from."""
+
+    def select(self, model: Answers) -> Sequence[Any] | None:
+        """What the model answers worst, noisily; None after the last round."""
+        if self._done == self._rounds:
+            return None
+        self._done += 1
+        step = f"round {self._done}: select"
+        return self._select(model.marginals(self._workload.cliques), step)
+
+    def measure(self, picked: Sequence[Any]) -> list[Measurement]:
+        """The noisy answers to what was picked."""
+        last = self._done == self._rounds
+        cost = self._curator.remaining if last else self._measure_cost
+        return self._measure(picked, cost, f"round {self._done}: measure")
+
+    @abstractmethod
+    def _select(self, estimates: Tables, step: str) -> Sequence[Any]: ...
+
+    @abstractmethod
+    def _measure(self, picked: Sequence[Any], cost: float, step: str) -> list[Measurement]: ...
+
+
+class CellRounds(SelectionRounds):
+    """Rounds of single queries, each measured with its own noise."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         self._taken: set[Cell] = set()
 
-    def select(self, estimates: Callable[[], Tables]) -> list[Cell] | None:
-        """The cells that the estimates answer worst, noisily; None after the last round."""
-        if not self._next_round():
-            return None
+    @staticmethod
+    def conflict(queries: int | None) -> str | None:
+        """Any number of single queries may be asked for."""
+        return None
+
+    @staticmethod
+    def check_weights(workload: Workload) -> None:
+        """Raises InvalidInput for unequal weights."""
+        check_equal_weights(workload)
+
+    @staticmethod
+    def available(workload: Workload) -> int:
+        """The cells of the workload's marginals."""
+        return sum(map(workload.domain.size, workload.cliques))
+
+    def _select(self, estimates: Tables, step: str) -> list[Cell]:
         cells = self._curator.choose_cells(
             self._workload.cliques,
-            estimates(),
+            estimates,
             self._select_cost,
-            count=self._count,
+            count=self._queries,
             exclude=self._taken,
-            step=f"round {self._done}: select",
+            step=step,
         )
         if not self._repeat:
             self._taken.update(cells)
         return cells
 
-    def measure(self, cells: Sequence[Cell]) -> list[Measurement]:
-        """The cells' counts, each with its own noise."""
-        return self._curator.measure_cells(cells, self._cost(), step=f"round {self._done}: measure")
+    def _measure(self, picked: Sequence[Cell], cost: float, step: str) -> list[Measurement]:
+        return self._curator.measure_cells(picked, cost, step=step)
 
 
-class MarginalRounds(_Rounds):
-    """The select and measure steps of rounds of one whole marginal: the marginal trick (A.1).
+class MarginalRounds(SelectionRounds):
+    """Rounds of one whole marginal: the marginal trick (A.1).
 
     Selection is by the weighted L1 error less the expected noise. A measured marginal is not
     selected again.
     """
 
-    def __init__(
-        self, curator: Curator, workload: Workload, rounds: int, select_share: float
-    ) -> None:
-        super().__init__(curator, workload, rounds, select_share)
-        self._weights = dict(zip(workload.cliques, workload.weights, strict=True))
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._weights = dict(zip(self._workload.cliques, self._workload.weights, strict=True))
 
-    def select(self, estimates: Callable[[], Tables]) -> Clique | None:
-        """The marginal that the estimates answer worst, noisily; None after the last round."""
-        if not self._next_round():
+    @staticmethod
+    def conflict(queries: int | None) -> str | None:
+        """One marginal a round."""
+        if queries in (None, 1):
             return None
+        return f"queries must be 1 where whole marginals are selected; got {queries!r}"
+
+    @staticmethod
+    def check_weights(workload: Workload) -> None:
+        """Any weights: they multiply the errors."""
+
+    @staticmethod
+    def available(workload: Workload) -> int:
+        """The workload's marginals."""
+        return len(workload)
+
+    def _select(self, estimates: Tables, step: str) -> list[Clique]:
         noise = self._curator.expected_error(self._measure_cost)
         candidates = list(self._weights)
         picked = self._curator.choose(
             candidates,
-            estimates(),
+            estimates,
             self._select_cost,
             penalties=[noise * self._curator.domain.size(clique) for clique in candidates],
             weights=[self._weights[clique] for clique in candidates],
-            step=f"round {self._done}: select",
+            step=step,
         )
         del self._weights[picked]
-        return picked
+        return [picked]
 
-    def measure(self, clique: Clique) -> list[Measurement]:
-        """The marginal, with noise on every cell."""
-        step = f"round {self._done}: measure"
-        return [self._curator.measure(clique, self._cost(), step=step)]
+    def _measure(self, picked: Sequence[Clique], cost: float, step: str) -> list[Measurement]:
+        (clique,) = picked
+        return [self._curator.measure(clique, cost, step=step)]
+
+
+SELECTIONS: dict[str, type[SelectionRounds]] = {"queries": CellRounds, "marginals": MarginalRounds}
+"""What a round may select, by the name that the setting `select` has for it."""

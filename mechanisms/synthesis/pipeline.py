@@ -24,6 +24,7 @@ from pgmkit.dataset import Counts, Dataset
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.estimation import estimate
+from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
 from pgmkit.tables.frames import FrameForm, counts_of, encode, names_of
 from pgmkit.tables.schema import Numeric, OpenCategorical, Schema
@@ -94,7 +95,7 @@ def synthesize(
     >>> people = pyarrow.table({"age": [31, 45, 27] * 50, "ill": [True, False, False] * 50})
     >>> schema = Schema({"age": Integer(18, 99, bins=8), "ill": Boolean()})
     >>> release = synthesize(people, schema, epsilon=1.0, delta=1e-6, seed=0)
-    >>> release.sample(2, seed=0).column_names
+    >>> release.sample(2, rng=0).column_names
     ['age', 'ill']
     """
     if schema.unresolved and not delta > 0:
@@ -302,7 +303,6 @@ def _constrained(release: Release, schema: Schema) -> Release:
     if not schema.constraints:
         return release
     assert isinstance(release.model, GraphicalModel)
-    model = estimate(
-        schema.domain, release.measurements, total=release.model.total, zeros=schema.zeros
-    )
+    tables = [m for m in release.measurements if isinstance(m, Measurement)]
+    model = estimate(schema.domain, tables, total=release.model.total, zeros=schema.zeros)
     return replace(release, model=model)

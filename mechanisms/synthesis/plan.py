@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from mechanisms.dispatch import run_on
+from mechanisms.families.graphical import tree_megabytes
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.registry import configure
@@ -130,7 +131,6 @@ def plan(
     release = run_on(curator, entry, chosen, wanted)
     seconds = time.perf_counter() - started
     budget = curator.ledger.budget
-    graphical = isinstance(release.model, GraphicalModel)
     return Plan(
         mechanism,
         budget.unit,
@@ -138,7 +138,7 @@ def plan(
         _steps(curator),
         len(release.measurements),
         min((m.stddev for m in release.measurements), default=0.0),
-        release.model.tree.bytes(8) / 2**20 if graphical else None,  # type: ignore[attr-defined]
+        tree_megabytes(release.model.tree) if isinstance(release.model, GraphicalModel) else None,
         seconds,
     )
 

@@ -25,7 +25,7 @@ from pgmkit.estimation.problem import OUT_OF_TIME, Monitor, Point, Problem, Prog
 from pgmkit.estimation.proximal import can_polish, polish, proximal
 from pgmkit.estimation.start import Table, scale, tree_potentials
 from pgmkit.factor import Factor
-from pgmkit.junction_tree import junction_tree, model_cells
+from pgmkit.junction_tree import CELL_BYTES, junction_tree, model_cells
 from pgmkit.losses import CallableLoss, Loss, MeasuredLoss, Penalty, Squared, make_loss
 from pgmkit.marginal_oracle import MarginalOracle
 from pgmkit.measurement import Measurement
@@ -48,7 +48,6 @@ METHODS: dict[str, Method] = {
     "newton": newton,
     "proximal": proximal,
 }
-_CELL_BYTES = 8
 _SOLVER_VECTORS = 14
 """Vectors over the cliques' cells that a method keeps: points, gradients, cuts, the best so far."""
 _OBSERVED_BYTES = 40
@@ -294,13 +293,13 @@ def _check_tree(domain: Domain, cliques: Sequence[Clique], limit: int) -> None:
 
     The quick size is an upper bound; only where it exceeds the limit a better tree is looked for.
     """
-    if model_cells(domain, cliques) * _CELL_BYTES <= limit:
+    if model_cells(domain, cliques) * CELL_BYTES <= limit:
         return
     tree = junction_tree(domain, cliques)
-    if tree.bytes(_CELL_BYTES) > limit:
+    if tree.bytes() > limit:
         raise ModelTooLarge(
             f"a model of these cliques cannot be sampled: its junction tree takes "
-            f"{tree.bytes(_CELL_BYTES) / 2**20:,.0f} MiB, with a table over {tree.largest} of "
+            f"{tree.bytes() / 2**20:,.0f} MiB, with a table over {tree.largest} of "
             f"{domain.size(tree.largest):,} cells; the limit is {limit / 2**20:,.0f} MiB. Measure "
             "fewer overlapping cliques, merge values of large attributes, or raise memory_limit."
         )
@@ -402,7 +401,7 @@ def _unmeasured(problem: Problem, monitor: Monitor) -> Point:
     point = problem.point(_flat(problem, []))
     loss = problem.loss.value(point.marginals)
     monitor.raise_bound(loss)
-    monitor.saw(point, loss)
+    monitor.record(point, loss)
     return point
 
 

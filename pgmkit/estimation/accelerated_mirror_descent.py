@@ -22,7 +22,7 @@ def accelerated(problem: Problem, start: Point, monitor: Monitor) -> Point:
     point, previous = start, start
     loss, gradient = problem.loss.value_and_gradient(point.marginals)
     step, weight, growth = first_step(gradient, point), 1.0, 2.0
-    while not monitor.saw(point, loss):
+    while not monitor.record(point, loss):
         next_weight = (1 + sqrt(1 + 4 * weight * weight)) / 2
         momentum = (weight - 1) / next_weight
         origin: Point | None = point

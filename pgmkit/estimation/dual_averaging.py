@@ -20,7 +20,7 @@ def dual_averaging(problem: Problem, start: Point, monitor: Monitor) -> Point:
     smoothness = 1.0 / first_step(gradient, start) / 8
     model, centre = start, start
     mean, total_gradient, t = start.marginals, torch.zeros_like(gradient), 0
-    while not monitor.saw(model, loss):
+    while not monitor.record(model, loss):
         t += 1
         share = 2 / (t + 1)
         query = torch.lerp(mean, model.marginals, share)

@@ -36,7 +36,7 @@ def lbfgs(problem: Problem, start: Point, monitor: Monitor) -> Point:
         potentials = torch.as_tensor(flat, dtype=like.dtype, device=like.device)
         last = problem.point(potentials)
         loss, gradient = problem.loss.value_and_gradient(last.marginals)
-        if monitor.saw(last, loss):
+        if monitor.record(last, loss):
             raise _Stop
         return loss, pull_back(problem, potentials, gradient).cpu().numpy().astype(np.float64)
 

@@ -16,7 +16,7 @@ def mirror_descent(problem: Problem, start: Point, monitor: Monitor) -> Point:
     point = start
     loss, gradient = problem.loss.value_and_gradient(point.marginals)
     step = first_step(gradient, point)
-    while not monitor.saw(point, loss):
+    while not monitor.record(point, loss):
         taken = proximal_step(problem, point, loss, gradient, _GROWTH * step)
         if taken is None:
             monitor.stopped = NO_DESCENT

@@ -86,7 +86,7 @@ def newton(problem: Problem, start: Point, monitor: Monitor) -> Point:
     joint, monitor.patience = _Joint(problem), _PATIENCE
     point, state = start, joint.start(monitor.goal)
     step, growth, failures = joint.first_step(state, monitor.goal), _LARGEST_GROWTH, 0
-    while not monitor.saw(point, problem.loss.value(point.marginals)):
+    while not monitor.record(point, problem.loss.value(point.marginals)):
         precision = max(monitor.goal, _SOLVED * (joint.loss(state) - monitor.bound))
         taken, solved, rounds = joint.proximal_step(state, step, precision, monitor)
         bound = joint.bound(taken.dual)

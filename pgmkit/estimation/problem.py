@@ -138,7 +138,7 @@ class Monitor:
         self._history, self.stopped = [], ""
         self._check_at = self.iterations + 8
 
-    def saw(self, point: Point, loss: float) -> bool:
+    def record(self, point: Point, loss: float) -> bool:
         """Record an iterate; True when the search should stop."""
         self.iterations += 1
         if loss < self.best_loss or self.best is None:

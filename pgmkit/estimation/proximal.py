@@ -71,7 +71,7 @@ def _search(
     dual = loss.penalty.slope(loss.observations.residual(point.marginals))
     gap = min(monitor.gap, value - loss.least)
     step = problem.total / (_REACH * max(gap, monitor.goal))
-    while not monitor.saw(point, loss.value(point.marginals)) and not enough(passes):
+    while not monitor.record(point, loss.value(point.marginals)) and not enough(passes):
         subproblem = _Subproblem(problem, loss, point, dual, step)
         found = subproblem.solve(monitor, partial(_enough_after, enough, passes))
         passes += subproblem.passes

@@ -147,7 +147,7 @@ class Uncertainty:
         return Interval(estimate, stddev, np.asarray(low), np.asarray(high), level, "bootstrap")
 
     def _reused(self) -> Iterable[GraphicalModel]:
-        size = 2 * self.model.tree.bytes(8) * self._count
+        size = 2 * self.model.tree.bytes() * self._count
         if size <= _CACHE_BYTES:
             return self.replicates
         return (replace(replicate) for replicate in self.replicates)

@@ -81,10 +81,9 @@ class LinearEstimate:
         wanted = frozenset(query.attributes)
         if any(not wanted.isdisjoint(attributes) for attributes in self._left_out):
             return None
-        hosts = [i for i, table in enumerate(self._tables) if wanted <= set(table.clique)]
-        if not hosts:
+        place = self.domain.smallest_holding([table.clique for table in self._tables], wanted)
+        if place is None:
             return None
-        place = min(hosts, key=lambda i: len(self._tables[i].values))
         table = self._tables[place]
         matrix = _rows(self.domain, table.clique, query)
         own = slice(self._start[place], self._start[place + 1])

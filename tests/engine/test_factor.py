@@ -84,21 +84,6 @@ def test_project_sums_cells(f: Factor, data: st.DataObject) -> None:
         assert value(projected, target) == pytest.approx(math.fsum(terms), rel=1e-12, abs=1e-9)
 
 
-@given(factors(zeros=True), st.data())
-def test_log_project_with_zeros(f: Factor, data: st.DataObject) -> None:
-    attrs = data.draw(st.permutations(f.domain.attributes))
-    attrs = attrs[: data.draw(st.integers(0, len(attrs)))]
-    projected = f.log_project(attrs)
-    for target in cells(projected.domain):
-        terms = [value(f, c) for c in cells(f.domain) if target.items() <= c.items()]
-        top = max(terms)
-        if top == -math.inf:
-            assert value(projected, target) == -math.inf
-        else:
-            expected = top + math.log(math.fsum(math.exp(t - top) for t in terms))
-            assert value(projected, target) == pytest.approx(expected, rel=1e-12, abs=1e-12)
-
-
 @given(factors(), st.data())
 def test_transpose_and_expand_keep_values(f: Factor, data: st.DataObject) -> None:
     order = data.draw(st.permutations(f.domain.attributes))
@@ -125,20 +110,10 @@ def test_exp_log_and_numpy(f: Factor) -> None:
     assert f.values.data_ptr() != copied.ctypes.data
 
 
-def test_log_project_of_only_zeros_has_a_finite_gradient() -> None:
-    values = torch.tensor([[-math.inf, -math.inf], [0.0, 1.0]], dtype=torch.float64)
-    values.requires_grad_()
-    result = Factor(Domain({"a": 2, "b": 2}), values).log_project(["a"])
-    assert result.values[0] == -math.inf
-    (gradient,) = torch.autograd.grad(result.values[1], values)
-    share = 1 / (1 + math.e)
-    np.testing.assert_allclose(gradient.numpy(), [[0.0, 0.0], [share, 1 - share]], rtol=1e-12)
-
-
 def test_dtype_and_device_are_kept() -> None:
     domain = Domain({"a": 2})
     single = Factor(domain, torch.ones(2, dtype=torch.float32))
-    for result in (single + 1, single * single, single.project([]), single.log_project([])):
+    for result in (single + 1, single * single, single.project([])):
         assert result.values.dtype == torch.float32
     assert single.numpy().dtype == np.float64
     assert Factor(domain, [1, 2]).values.dtype == torch.float64
@@ -170,7 +145,7 @@ def test_bad_values_are_refused(values: Any, message: str) -> None:
 
 def test_bad_arguments_are_refused() -> None:
     f = Factor(Domain({"a": 2, "b": 3}), np.ones((2, 3)))
-    for verb in (f.project, f.log_project, f.transpose):
+    for verb in (f.project, f.transpose):
         for attrs in ("a", ["a", "a"], ["z"]):
             with pytest.raises(InvalidInput):
                 verb(attrs)

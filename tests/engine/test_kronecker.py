@@ -33,10 +33,9 @@ def test_products_match_the_written_out_matrix(
 ) -> None:
     given_factors = [sp.coo_matrix(f) if s else f for f, s in zip(factors, sparse, strict=False)]
     product, matrix = Kronecker(given_factors), explicit(factors)
-    x, y = np.arange(1.0, matrix.shape[1] + 1), np.arange(1.0, matrix.shape[0] + 1)
+    x = np.arange(1.0, matrix.shape[1] + 1)
     assert product.shape == matrix.shape
     np.testing.assert_array_equal(product.matvec(x), matrix @ x)
-    np.testing.assert_array_equal(product.rmatvec(y), matrix.T @ y)
     np.testing.assert_array_equal(product.to_dense(), matrix)
 
 
@@ -79,9 +78,8 @@ def test_sparse_factors_are_read_only_and_still_multiply() -> None:
 @pytest.mark.parametrize("x", [np.ones(5), np.ones((2, 3)), 1.0, [1.0]])
 def test_a_wrong_length_is_refused(x: object) -> None:
     product = Kronecker([np.eye(2), np.eye(3)])
-    for verb in (product.matvec, product.rmatvec):
-        with pytest.raises(InvalidInput, match="length 6"):
-            verb(x)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="length 6"):
+        product.matvec(x)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,7 @@ def test_samples_follow_the_model() -> None:
     joint = problem.joint()
     law = joint.astype(np.float64)
     for method in ("round", "sample"):
-        data = model.sample(200_000, np.random.default_rng(0), method=method)
+        data = model.sample(200_000, rng=np.random.default_rng(0), method=method)
         assert len(data) == 200_000
         counts = data.marginal(FIVE.attributes)
         if method == "sample":
@@ -290,7 +290,7 @@ class TestUniform:
 
     def test_records(self) -> None:
         assert list(self.model.map()) == list(FIVE)
-        columns = self.model.sample(36, np.random.default_rng(0)).columns
+        columns = self.model.sample(36, rng=np.random.default_rng(0)).columns
         for name, size in FIVE.sizes.items():
             assert np.bincount(columns[name], minlength=size).tolist() == [36 // size] * size
 

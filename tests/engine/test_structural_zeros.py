@@ -76,7 +76,7 @@ def test_records_saved_models_and_warm_starts_keep_them(tmp_path: Path) -> None:
     model.save(tmp_path / "model")
     again = GraphicalModel.load(tmp_path / "model")
     for method in ("round", "sample"):
-        records = again.sample(2000, np.random.default_rng(0), method)
+        records = again.sample(2000, rng=np.random.default_rng(0), method=method)
         assert records.marginal(DOMAIN.attributes)[~possible()].max() == 0
     within = estimate(DOMAIN, measurements, total=700.0, zeros=[WITHIN])
     back = estimate(DOMAIN, measurements, total=700.0, warm_start=within, tolerance=1e-4)
@@ -120,7 +120,7 @@ def test_given_is_the_conditional_joint() -> None:
     assert narrowed.total == pytest.approx(wanted.sum())
     np.testing.assert_allclose(narrowed.marginal(DOMAIN.attributes), wanted, atol=1e-9)
     np.testing.assert_allclose(narrowed.marginal(("d", "a")), wanted.sum((1, 2)).T, atol=1e-9)
-    records = narrowed.sample(300, np.random.default_rng(1))
+    records = narrowed.sample(300, rng=np.random.default_rng(1))
     assert set(records.columns["c"].tolist()) == {0, 2}
     assert set(records.columns["d"].tolist()) == {1}
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from pricing import Priced, reachable, total_variation
 
-from mechanisms.aim import Aim, aim, relevance, taught_nothing
+from mechanisms.aim import Aim, aim, moved_within_noise, relevance
 from mechanisms.datasets.census import census
 from mechanisms.mwem_pgm import mwem_pgm
 from mechanisms.privacy.budget import Budget
@@ -60,7 +60,7 @@ def test_rounds_grow_fourfold_and_only_after_a_round_that_taught_nothing() -> No
     costs = [e.cost for e in release.ledger.entries if e.step.startswith("measure")][5:]
     scales = [curator.expected_error(cost) for cost in costs]
     for i in range(len(costs) - 2):  # the last round spends the rest
-        factor = 4 if taught_nothing(rounds[i], scales[i]) else 1
+        factor = 4 if moved_within_noise(rounds[i], scales[i]) else 1
         assert costs[i + 1] == pytest.approx(factor * costs[i], rel=1e-9)
 
 
@@ -76,8 +76,8 @@ def test_the_annealing_rule() -> None:
 
     for moved, expected in [(1.0, True), (3.0, False)]:
         after = Fixed(10 + moved, 10 - moved)
-        last = Round(0, ("a",), (Measurement(("a",), [1, 1], 1.0),), Fixed(10, 10), after)
-        assert taught_nothing(last, noise=2.0) is expected
+        last = Round(0, (("a",),), (Measurement(("a",), [1, 1], 1.0),), Fixed(10, 10), after)
+        assert moved_within_noise(last, noise=2.0) is expected
     assert domain.size() == 2
 
 

@@ -36,8 +36,8 @@ SETTINGS = {
     "mwem+pgm": {"rounds": 1, "select_share": 0.1},
     "aim": {},
     "gem": {
-        **{"rounds": 1, "select": "marginals", "alpha": 0.25, "one_way_share": 0.2},
-        **{"rows": 2, "hidden": (2,), "noise_width": 2, "steps": 1},
+        **{"rounds": 1, "select": "marginals", "select_share": 0.1, "one_way_share": 0.2},
+        **{"batch_rows": 2, "hidden": (2,), "noise_width": 2, "steps": 1},
     },
 }
 

@@ -133,7 +133,7 @@ def test_the_model_stays_within_its_limit() -> None:
 @pytest.mark.parametrize("k", [1, 2, 3])
 def test_noise_beyond_the_data_still_gives_a_release(delta: float, k: int) -> None:
     curator = Curator(small_data(30), Budget(0.001, delta), neighbours="add/remove", seed=1)
-    assert len(clique_tree(curator, k_way(curator.domain, k)).sample(5, seed=0)) == 5
+    assert len(clique_tree(curator, k_way(curator.domain, k)).sample(5, rng=0)) == 5
     assert curator.remaining == 0
 
 

@@ -1,5 +1,6 @@
 """What every class that gives marginals has in common, one table of them all."""
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
@@ -17,7 +18,7 @@ from mechanisms.families.tables import TablesModel
 from mechanisms.registry import MECHANISMS
 from mechanisms.release.record import Release
 from mechanisms.synthesis.pipeline import synthesize
-from pgmkit import Dataset, Domain, Factor, GraphicalModel
+from pgmkit import Dataset, Domain, Factor, GraphicalModel, InvalidInput
 from pgmkit.tables.pushdown import FrameCounts
 from pgmkit.tables.schema import Integer, Schema
 
@@ -115,3 +116,23 @@ def test_a_release_with_a_schema() -> None:
     assert isinstance(release.release, Release) and release.settings == Independent()
     assert release.model.marginals([()])[()] == pytest.approx(12.0)
     assert release.table().columns["count"] == pytest.approx([12.0])
+
+
+@pytest.mark.parametrize("family", [name for name in FAMILIES if not name.startswith("records")])
+def test_every_model_draws_records_by_the_same_call(family: str) -> None:
+    model: Any = FAMILIES[family]()
+    parameters = inspect.signature(model.sample).parameters
+    assert list(parameters)[:2] == ["n", "rng"]
+    assert parameters["rng"].kind is inspect.Parameter.KEYWORD_ONLY
+    assert parameters["rng"].default is None
+    if family == "tables":
+        with pytest.raises(InvalidInput, match="records cannot be drawn"):
+            model.sample(5, rng=0)
+        return
+    seeded, generated = model.sample(9, rng=4), model.sample(9, rng=np.random.default_rng(4))
+    for name in DOMAIN:
+        np.testing.assert_array_equal(seeded.columns[name], generated.columns[name])
+    assert len(model.sample(3)) == 3
+    for wrong in (-1, 1.5, "4", True, np.random.RandomState(0)):
+        with pytest.raises(InvalidInput, match="rng must be a seed"):
+            model.sample(5, rng=wrong)

@@ -18,7 +18,7 @@ from pgmkit.dataset import Dataset
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 
-SMALL = {"rounds": 4, "rows": 60, "hidden": (32,), "noise_width": 8, "steps": 40}
+SMALL = {"rounds": 4, "batch_rows": 60, "hidden": (32,), "noise_width": 8, "steps": 40}
 
 
 def small_data(rows: int = 3000) -> Dataset:
@@ -44,7 +44,7 @@ def test_draws_match_charges_and_the_budget(relation: str, delta: float) -> None
 
 @functools.cache
 def learnt(precision: str) -> float:
-    _, release = run(epsilon=50.0, rounds=25, rows=200, hidden=(64,), precision=precision)
+    _, release = run(epsilon=50.0, rounds=25, batch_rows=200, hidden=(64,), precision=precision)
     return total_variation(small_data(), release.model, k_way(small_data().domain, 2))
 
 
@@ -78,7 +78,7 @@ def test_public_records_are_the_start(missing: list[str]) -> None:
     public = small_data().project([name for name in data.domain if name not in missing])
     workload = k_way(data.domain, 2)
     curator = Curator(data, Budget(0.1, 1e-7), neighbours="replace-one", seed=0)
-    settings = GemPub(rows=200, noise_width=16, hidden=(64, 64), pretrain_steps=1000)
+    settings = GemPub(batch_rows=200, noise_width=16, hidden=(64, 64), pretrain_steps=1000)
     release = gem_pub(curator, workload, settings, public=public)
     known = [c for c in workload.cliques if not set(c) & set(missing)]
     tables, truth, alone = (d.marginals(known) for d in (release.model, data, public))
@@ -103,7 +103,7 @@ def test_unfit_public_records_are_refused_before_spending() -> None:
 
 
 def test_refusals_come_before_spending() -> None:
-    for settings in [{"rounds": 0}, {"alpha": 1.5}, {"rows": 1}, {"select": "some"}]:
+    for settings in [{"rounds": 0}, {"select_share": 1.5}, {"batch_rows": 1}, {"select": "some"}]:
         with pytest.raises(InvalidInput):
             Gem(**settings)
     curator = Curator(small_data(), Budget(1.0, 1e-7), neighbours="replace-one", seed=0)

@@ -51,7 +51,7 @@ def test_conditioning_is_exact() -> None:
         narrowed = model.given({"a": [0, 2], "c": 1})
         assert narrowed.total == pytest.approx(held.sum())
         np.testing.assert_allclose(narrowed.marginal(DOMAIN), held, rtol=1e-12, atol=1e-12)
-        records = narrowed.sample(200, np.random.default_rng(0))
+        records = narrowed.sample(200, rng=np.random.default_rng(0))
         assert set(records.columns["a"]) <= {0, 2} and set(records.columns["c"]) == {1}
     alone = Dataset(DOMAIN, {n: [0, 0] for n in DOMAIN})
     support, counts = PublicSupport.of(alone)
@@ -110,7 +110,7 @@ def test_the_model_answers_samples_and_comes_back(tmp_path: Path) -> None:
         query = FactoredQuery({"c": prefix(4), "a": identity(3)[:1]})
         wanted = np.cumsum(500 * _marginal(joint, ("c", "a"))[:, :1], axis=0)
         np.testing.assert_allclose(model.answer(query), wanted)
-        records = model.sample(20_000, np.random.default_rng(0))
+        records = model.sample(20_000, rng=np.random.default_rng(0))
         assert_follows(records.marginal(("a", "b")), _marginal(joint, ("a", "b")))
         model.save(tmp_path / "h")
         again = HistogramModel.load(tmp_path / "h")
@@ -135,4 +135,4 @@ def test_wrong_weights_and_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="not a pgmkit histogram"):
         HistogramModel.load(tmp_path / "x")
     with pytest.raises(InvalidInput, match="whole number"):
-        HistogramModel(support, np.ones(DOMAIN.shape()), 1.0).sample(0, RNG)
+        HistogramModel(support, np.ones(DOMAIN.shape()), 1.0).sample(0, rng=RNG)

@@ -18,7 +18,7 @@ from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.mixture_error import best_mixture_error
 from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.queries.cells import Cell
-from mechanisms.rounds.histogram import Fact, facts
+from mechanisms.rounds.histogram import MeasuredCell, measured_cells
 from mechanisms.workload import k_way
 from pgmkit import Dataset, Domain, InvalidInput, Measurement, ModelTooLarge
 
@@ -31,9 +31,9 @@ SMALL = Domain({"a": 3, "b": 2, "c": 2})
 def test_the_projection_is_the_entropy_projection() -> None:
     start = np.random.default_rng(0).random(SMALL.shape()) + 0.1
     known = [
-        Fact(Cell(("a", "b"), 1), 0.3, 1e-9),
-        Fact(Cell(("b", "c"), 3), 0.25, 1e-9),
-        Fact(Cell(("c",), 0), 0.6, 1e-9),
+        MeasuredCell(Cell(("a", "b"), 1), 0.3, 1e-9),
+        MeasuredCell(Cell(("b", "c"), 3), 0.25, 1e-9),
+        MeasuredCell(Cell(("c",), 0), 0.6, 1e-9),
     ]
     histogram = Histogram(FullDomain(SMALL), start)
     entropy_projection(2000, 0.5)(histogram, known, 1, np.random.default_rng(0))
@@ -62,9 +62,9 @@ def test_the_projection_passes_over_what_no_public_record_can_answer() -> None:
     public = Dataset(SMALL, {"a": [0, 1, 1, 0], "b": [0, 1, 0, 1], "c": [0, 0, 0, 0]})
     histogram = Histogram(*PublicSupport.of(public))
     known = [
-        Fact(Cell(("a",), 2), 0.5, 1e-3),  # no record
-        Fact(Cell(("c",), 0), 0.4, 1e-3),  # every record
-        Fact(Cell(("b",), 1), 0.8, 1e-3),
+        MeasuredCell(Cell(("a",), 2), 0.5, 1e-3),  # no record
+        MeasuredCell(Cell(("c",), 0), 0.4, 1e-3),  # every record
+        MeasuredCell(Cell(("b",), 1), 0.8, 1e-3),
     ]
     entropy_projection(100, 0.5)(histogram, known, 1, np.random.default_rng(0))
     assert histogram.answer(Cell(("b",), 1)) == pytest.approx(0.8)
@@ -73,7 +73,7 @@ def test_the_projection_passes_over_what_no_public_record_can_answer() -> None:
 def test_multiplicative_weights_reach_what_they_are_told() -> None:
     rng = np.random.default_rng(0)
     histogram = Histogram(FullDomain(SMALL), np.ones(SMALL.shape()))
-    known = [Fact(Cell(("a",), 0), 0.5, 1e-3), Fact(Cell(("b", "c"), 0), 0.1, 1e-3)]
+    known = [MeasuredCell(Cell(("a",), 0), 0.5, 1e-3), MeasuredCell(Cell(("b", "c"), 0), 0.1, 1e-3)]
     before = max(abs(histogram.answer(f.cell) - f.answer) for f in known)
     multiplicative_weights(True, passes=200)(histogram, known, 1, rng)
     assert max(abs(histogram.answer(f.cell) - f.answer) for f in known) < 0.05 * before
@@ -87,8 +87,8 @@ def test_multiplicative_weights_reach_what_they_are_told() -> None:
     )
 
 
-def test_facts_are_merged_and_inside_the_unit_interval() -> None:
-    found = facts([Measurement(("a",), [-5.0, 4.0, 20.0], 2.0)], 10.0)
+def test_answers_are_merged_and_inside_the_unit_interval() -> None:
+    found = measured_cells([Measurement(("a",), [-5.0, 4.0, 20.0], 2.0)], 10.0)
     assert [round(f.answer, 3) for f in found] == [0.0, 0.4, 1.0]
     assert all(0 < f.answer < 1 and f.stddev == pytest.approx(0.2) for f in found)
 
@@ -99,7 +99,7 @@ def test_a_query_measured_again_is_one_fact_and_the_latest() -> None:
         Measurement(("b",), [1.0], 1.0, np.array([[0.0, 1.0]])),
         Measurement(("a",), [7.0], 2.0, np.array([[1.0, 0.0]])),
     ]
-    found = facts(again, 10.0)
+    found = measured_cells(again, 10.0)
     assert [f.cell for f in found] == [Cell(("a",), 1), Cell(("b",), 1), Cell(("a",), 0)]
     assert found[-1].answer == pytest.approx((4 * 1 + 7 / 4) / (1 + 1 / 4) / 10)
     assert found[-1].stddev == pytest.approx((1 + 1 / 4) ** -0.5 / 10)
@@ -110,7 +110,7 @@ def test_only_without_past_queries_is_a_query_selected_again() -> None:
     for past in (True, False):
         options = Mwem(rounds=12, past_queries=past, one_way_share=0.0)
         release = run(options, data, ones, 5.0, 1e-7, neighbours="replace-one", seed=0)
-        cells = {f.cell for f in facts(release.measurements, 1.0)}
+        cells = {f.cell for f in measured_cells(release.measurements, 1.0)}
         assert (len(cells) == 12) == past
 
 

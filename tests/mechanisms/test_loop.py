@@ -16,14 +16,14 @@ def reading(value: float) -> Measurement:
 
 def test_steps_run_in_order_and_see_what_they_should() -> None:
     log: list[tuple[object, ...]] = []
-    picks = iter(["x", "y", None])
+    picks = iter([["x"], ["y"], None])
 
     def select(model: int, last: Round[int, str] | None) -> str | None:
         log.append(("select", model, None if last is None else last.index))
         return next(picks)
 
     def measure(pick: str) -> list[Measurement]:
-        log.append(("measure", pick))
+        log.append(("measure", *pick))
         return [reading(len(log))]
 
     def update(model: int, measurements: object) -> int:
@@ -42,8 +42,8 @@ def test_steps_run_in_order_and_see_what_they_should() -> None:
         ("select", 12, 1),
     ]  # fmt: skip
     assert [(r.index, r.picked, r.before, r.after) for r in rounds] == [
-        (0, "x", 10, 11),
-        (1, "y", 11, 12),
+        (0, ("x",), 10, 11),
+        (1, ("y",), 11, 12),
     ]
     assert [r.measurements for r in rounds] == [measurements[1:2], measurements[2:3]]
     with pytest.raises(dataclasses.FrozenInstanceError):

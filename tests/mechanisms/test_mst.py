@@ -71,7 +71,7 @@ def test_single_attributes_need_no_tree() -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_noise_beyond_the_data_still_gives_a_release(seed: int) -> None:
     curator = Curator(small_data(30), Budget(0.001, 1e-9), neighbours="add/remove", seed=seed)
-    assert len(mst(curator, k_way(curator.domain, 2)).sample(5, seed=0)) == 5
+    assert len(mst(curator, k_way(curator.domain, 2)).sample(5, rng=0)) == 5
 
 
 def test_refusals_come_before_spending() -> None:

@@ -93,7 +93,7 @@ def test_conditioning_is_exact(tmp_path: Path) -> None:
     query = FactoredQuery({"a": prefix(2), "c": prefix(2)})
     sums = np.cumsum(np.cumsum(held.sum((1, 3)), 0), 1)
     np.testing.assert_allclose(narrowed.answer(query), sums, rtol=1e-9)
-    records = narrowed.sample(20_000, np.random.default_rng(0))
+    records = narrowed.sample(20_000, rng=np.random.default_rng(0))
     assert set(records.columns["b"]) == {0, 2} and set(records.columns["d"]) == {1}
     assert_no_more_spread(records.marginal(DOMAIN), held)
     with pytest.raises(InvalidInput, match="no records"):
@@ -114,7 +114,7 @@ def test_model_answers_and_samples(tmp_path: Path) -> None:
     expected = np.einsum("abcd,xd,a->x", table, prefix(4), [1.0, -1.0])
     np.testing.assert_allclose(model.answer(query).ravel(), expected, rtol=1e-10)
     assert float(model.answer(FactoredQuery({}))) == pytest.approx(500.0)
-    data = model.sample(100_000, np.random.default_rng(0))
+    data = model.sample(100_000, rng=np.random.default_rng(0))
     assert_no_more_spread(data.marginal(DOMAIN.attributes), table)
     model.save(tmp_path / "m")
     loaded = ProductMixtureModel.load(tmp_path / "m")

@@ -9,12 +9,13 @@ from pricing import CellPriced, total_variation
 
 from mechanisms import run
 from mechanisms.datasets.census import census
+from mechanisms.families.descent import stalled
 from mechanisms.families.product_mixture import Columns
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.queries.cells import Cell
-from mechanisms.rap import Rap, RapSoftmax, _fitter, _on_simplex, rap, rap_softmax, stalled
+from mechanisms.rap import Rap, RapSoftmax, RapState, _fitter, _on_simplex, rap, rap_softmax
 from mechanisms.workload import Workload, k_way
 from pgmkit import InvalidInput
 
@@ -56,10 +57,11 @@ def test_the_fit_reaches_answers_that_can_be_reached() -> None:
     exact = curator.measure_cells(cells, curator.remaining)
     values = torch.randn(200, columns.width, generator=torch.Generator().manual_seed(0))
     family = _on_simplex(columns)
-    fitted = _fitter(columns, RapSoftmax(steps=800), 3000.0, family)(values, exact)
+    start = RapState(columns, family.rows(values), 3000.0, values)
+    fitted = _fitter(RapSoftmax(steps=800), family)(start, exact)
     from mechanisms.families.product_mixture import ProductMixtureModel
 
-    model = ProductMixtureModel(DATA.domain, family.rows(fitted).double().numpy(), 3000)
+    model = ProductMixtureModel(DATA.domain, fitted.rows.double().numpy(), 3000)
     np.testing.assert_allclose(model.marginal(("sex", "income")), truth, atol=1)
 
 

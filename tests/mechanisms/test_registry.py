@@ -1,5 +1,6 @@
 """Every mechanism by its name: runs, budgets, refusals before spending, the command line."""
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,10 @@ from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.privacy.noise import SeededNoise
+from mechanisms.queries.cells import clique_of
 from mechanisms.registry import configure
 from mechanisms.release.record import Release
+from mechanisms.rounds.loop import Round
 from mechanisms.synthesis.plan import plan
 from mechanisms.workload import WorkloadLike, k_way
 from pgmkit.dataset import Dataset
@@ -59,10 +62,10 @@ def test_every_mechanism_spends_its_budget_and_answers(
         assert np.isfinite(table).all()
         assert table.min() >= 0 or not MECHANISMS[name].consistent
     if MECHANISMS[name].records:
-        assert len(release.sample(50, seed=0)) == 50
+        assert len(release.sample(50, rng=0)) == 50
     else:
         with pytest.raises(InvalidInput, match="records cannot be drawn"):
-            release.sample(50, seed=0)
+            release.sample(50, rng=0)
     assert not release.secure
     assert not [x for x in reachable(release) if isinstance(x, Curator)]
     held = [x for x in reachable(release) if isinstance(x, Dataset)]
@@ -118,15 +121,17 @@ def test_every_mechanism_refuses_before_spending(name: str) -> None:
 
 
 class Recording(SeededNoise):
-    """Seeded noise that keeps the exact values it was given."""
+    """Seeded noise that keeps the exact values it was given, and the noisy ones."""
 
     def __init__(self) -> None:
         super().__init__(np.random.default_rng(0))
         self.exact: list[np.ndarray] = []
+        self.noisy: list[np.ndarray] = []
 
     def gaussian(self, counts: np.ndarray, scale: float) -> np.ndarray:
         self.exact.append(counts.astype(float).ravel())
-        return super().gaussian(counts, scale)
+        self.noisy.append(super().gaussian(counts, scale).ravel())
+        return self.noisy[-1].reshape(counts.shape)
 
     def softmax(self, scores: np.ndarray, scale: float) -> int:
         self.exact.append(scores)
@@ -160,6 +165,49 @@ def test_nothing_exact_is_released_saved_shown_or_logged(
     secrets = {repr(float(v)) for e in exact for v in e if not float(v).is_integer()}
     assert not [record for record in caplog.messages if any(s in record for s in secrets)]
     assert str(len(DATA)) not in str(release.ledger).split()
+
+
+IN_ROUNDS = [name for name, entry in MECHANISMS.items() if entry.rounds]
+
+
+@pytest.mark.parametrize("name", IN_ROUNDS)
+def test_every_mechanism_in_rounds_reports_the_same_record(name: str) -> None:
+    """One callback for all of them, and every answer that was paid for is released."""
+    rounds: list[Round[Any, Any]] = []
+    seen: list[float] = []
+
+    def report(finished: Round[Any, Any]) -> None:
+        assert finished.picked and finished.cliques == tuple(
+            dict.fromkeys(clique_of(each) for each in finished.picked)
+        )
+        before, after = (
+            model.marginals(finished.cliques) for model in (finished.before, finished.after)
+        )
+        for clique in finished.cliques:
+            assert before[clique].shape == after[clique].shape == DATA.domain.shape(clique)
+            assert np.isfinite(before[clique]).all() and np.isfinite(after[clique]).all()
+        seen.append(sum(float(np.abs(after[c] - before[c]).sum()) for c in finished.cliques))
+        for m in finished.measurements:
+            assert m.clique in finished.cliques and m.stddev > 0 and np.isfinite(m.values).all()
+        rounds.append(finished)
+
+    curator = Curator(DATA, Budget(20.0, 1e-6), neighbours="add/remove")
+    noise = Recording()
+    curator._noise = noise
+    entry, settings = MECHANISMS[name], quick(name)
+    release = run_on(curator, entry, settings, PAIRS, progress=report, **public(name))
+    assert [each.index for each in rounds] == list(range(len(rounds))) and rounds
+    for earlier, later in itertools.pairwise(rounds):
+        assert later.before is earlier.after
+    assert max(seen) > 0
+    total = release.model.total
+    if entry.consistent:
+        for table in rounds[-1].after.marginals(PAIRS.cliques).values():
+            assert table.sum() == pytest.approx(total, rel=1e-3)
+    reported = [m for each in rounds for m in each.measurements]
+    assert reported == list(release.measurements[len(release.measurements) - len(reported) :])
+    released = np.concatenate([m.values for m in release.measurements] or [np.empty(0)])
+    np.testing.assert_array_equal(released, np.concatenate(noise.noisy or [np.empty(0)]))
 
 
 def test_names_and_settings() -> None:

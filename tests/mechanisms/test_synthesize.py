@@ -72,7 +72,7 @@ def test_records_come_back_as_they_went_in_and_obey_the_constraints() -> None:
     """The largest distance is 0.031, standard deviation 0.0085: 8 away from the limit."""
     frame = people()
     release = run(frame)
-    records = release.sample(1500, seed=1)
+    records = release.sample(1500, rng=1)
     assert isinstance(records, pd.DataFrame) and len(records) == 1500
     assert list(records.columns) == ["since", "sex", "age", "married", "pay"]
     assert records.dtypes.equals(frame.dtypes.drop("name"))
@@ -89,9 +89,9 @@ def test_records_come_back_as_they_went_in_and_obey_the_constraints() -> None:
 
 def test_conditions_hold_in_every_record() -> None:
     release = run(people())
-    records = release.sample(400, given={"sex": "F", "age": "30..49"}, seed=0)
+    records = release.sample(400, given={"sex": "F", "age": "30..49"}, rng=0)
     assert set(records.sex) == {"F"} and records.age.between(30, 49).all() and len(records) == 400
-    as_many = release.sample(given={"married": True}, seed=0)
+    as_many = release.sample(given={"married": True}, rng=0)
     assert len(as_many) == round(release.model.given({"married": 1}).total)
     with pytest.raises(InvalidInput, match="no records"):
         release.sample(5, given={"age": "0..9", "married": True})
@@ -112,7 +112,7 @@ def test_tables_have_labels_and_error_bars(tmp_path: Path) -> None:
     np.testing.assert_allclose(
         again.ask(question).columns["count"], release.ask(question).columns["count"]
     )
-    assert again.sample(10, seed=0).num_rows == 10
+    assert again.sample(10, rng=0).num_rows == 10
 
 
 @pytest.mark.parametrize("kind", ["polars", "lazy", "duckdb"])
@@ -126,7 +126,7 @@ def test_other_frames_give_the_same_release(kind: str) -> None:
     release, same = run(frame), run(others[kind]())
     for one, other in zip(release.measurements, same.measurements, strict=True):
         np.testing.assert_array_equal(one.values, other.values)
-    assert type(same.sample(5, seed=0)) is type(others[kind]())
+    assert type(same.sample(5, rng=0)) is type(others[kind]())
 
 
 @pytest.mark.parametrize("neighbours", ["add/remove", "replace-one"])
@@ -205,7 +205,7 @@ def test_below_the_rule_only_single_columns_beat_pairs() -> None:
 def test_public_records_may_lack_columns() -> None:
     options = {"settings": {"pretrain_steps": 20, "steps": 2}, "mechanism": "gem-pub"}
     release = run(people(300), OPEN, public=people(100).drop(columns=["age"]), **options)
-    assert release.mechanism == "gem-pub" and "age" in release.sample(5, seed=0).columns
+    assert release.mechanism == "gem-pub" and "age" in release.sample(5, rng=0).columns
     with pytest.raises(InvalidInput, match="no column of the schema"):
         run(people(300), OPEN, public=people(100)[["age"]].rename(columns={"age": "x"}), **options)
     with pytest.raises(InvalidInput, match="lack 'age'.*gem-pub"):

@@ -64,7 +64,7 @@ def test_every_record_of_a_model_obeys() -> None:
         for name, column in COLUMNS.items()
     ]
     model = estimate(schema.domain, noisy, zeros=schema.zeros)
-    records = model.sample(3000, rng)
+    records = model.sample(3000, rng=rng)
     again = schema.encode(schema.decode(records, rng))
     assert len(again) == 3000
 

@@ -1,0 +1,69 @@
+"""The one training loop of the families that are fitted by Adam."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+
+__all__ = ["descend", "fitted_or_stalled", "stalled"]
+
+_WINDOW = 50
+_LEAST_GAIN = 1e-3
+
+
+def descend(
+    optimizer: torch.optim.Optimizer,
+    losses: Iterable[torch.Tensor | None],
+    steps: int,
+    *,
+    last_rate: float | None = None,
+    enough: Callable[[Sequence[float]], bool] | None = None,
+) -> None:
+    """At most so many steps down the losses; each is computed after the step before it.
+
+    A loss of None ends the descent: there is nothing to train on. `last_rate`: where the rate falls
+    to along a cosine over all steps; None keeps it as it is. `enough(losses so far)` ends the
+    descent before a step.
+
+    >>> x = torch.tensor([3.0], requires_grad=True)
+    >>> optimizer = torch.optim.Adam([x], lr=0.5)
+    >>> descend(optimizer, iter(lambda: x.square().sum(), None), 200, last_rate=1e-3)
+    >>> abs(x.item()) < 1e-2
+    True
+    """
+    schedule = None
+    if last_rate is not None:
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps, last_rate)
+    seen: list[float] = []
+    upcoming = iter(losses)
+    for _ in range(steps):
+        loss = next(upcoming, None)
+        if loss is None:
+            return
+        if enough is not None:
+            seen.append(float(loss.detach()))
+            if enough(seen):
+                return
+        optimizer.zero_grad()
+        torch.autograd.backward([loss])
+        optimizer.step()
+        if schedule is not None:
+            schedule.step()
+
+
+def fitted_or_stalled(losses: Sequence[float]) -> bool:
+    """Whether a loss in units of the noise is that of noise alone, or gains nothing any more."""
+    return losses[-1] <= 1 or stalled(losses)
+
+
+def stalled(losses: Sequence[float]) -> bool:
+    """Whether the best loss gained less than a thousandth over the last 50 steps together.
+
+    >>> stalled([5.0] * 50), stalled([5.0] * 51)
+    (False, True)
+    """
+    if len(losses) <= _WINDOW:
+        return False
+    before = min(losses[:-_WINDOW])
+    return min(losses) > before * (1 - _LEAST_GAIN)

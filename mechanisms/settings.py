@@ -1,0 +1,210 @@
+"""Settings of mechanisms: what a field may hold is said once, beside its default.
+
+A mechanism's settings are a frozen dataclass that derives from `Settings`. Every field is made by
+`setting(default, rule)`, and a value that breaks its rule is refused as the settings are made,
+before there is any data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
+
+from pgmkit.errors import InvalidInput
+
+__all__ = [
+    "RULE",
+    "Rule",
+    "Settings",
+    "at_least",
+    "flag",
+    "fraction",
+    "leave_something",
+    "mapping_to",
+    "one_of",
+    "or_none",
+    "positive",
+    "random_seed",
+    "setting",
+    "text",
+    "torch_device",
+    "tuple_of",
+    "whole_number",
+]
+
+T = TypeVar("T")
+
+RULE = "rule"
+"""The key of a field's metadata under which its rule is."""
+
+_LARGEST_SEED = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a value must be.
+
+    Attributes:
+        words: The end of "name must be ...".
+        holds: Whether a value is that.
+    """
+
+    words: str
+    holds: Callable[[Any], bool]
+
+
+def setting(default: T, rule: Rule) -> T:
+    """A dataclass field with this default, held to this rule by `Settings`."""
+    return field(default=default, metadata={RULE: rule})
+
+
+class Settings:
+    """The base of all settings: every field is held to its rule, then the fields to each other.
+
+    Raises InvalidInput, naming the field, the value received and what is allowed.
+
+    >>> @dataclass(frozen=True)
+    ... class Mine(Settings):
+    ...     rounds: int = setting(3, whole_number())
+    >>> Mine(rounds=0)
+    Traceback (most recent call last):
+    pgmkit.errors.InvalidInput: rounds must be a whole number, 1 or more; got 0
+    """
+
+    def __post_init__(self) -> None:
+        for each_field in fields(self):  # type: ignore[arg-type]  # what derives is a dataclass
+            rule = each_field.metadata.get(RULE)
+            value = getattr(self, each_field.name)
+            if rule is not None and not rule.holds(value):
+                raise InvalidInput(f"{each_field.name} must be {rule.words}; got {value!r}")
+        conflict = self.conflict()
+        if conflict is not None:
+            raise InvalidInput(conflict)
+
+    def conflict(self) -> str | None:
+        """What is wrong with values that are right one by one; None where nothing is."""
+        return None
+
+
+def leave_something(rest: str, settings: Settings, *shares: str) -> str | None:
+    """What is wrong with shares of one budget that leave nothing for the rest, if anything."""
+    together = math.fsum(getattr(settings, name) for name in shares)
+    if together < 1:
+        return None
+    return (
+        f"{' and '.join(shares)} must leave something for {rest}; got "
+        f"{' and '.join(repr(getattr(settings, name)) for name in shares)}: lower one of them"
+    )
+
+
+def whole_number(least: int = 1, most: int | None = None) -> Rule:
+    """A whole number from `least` (to `most`)."""
+    words = f"a whole number, {least} or more"
+    if most is not None:
+        words = f"a whole number from {least} to {most}"
+
+    def holds(value: Any) -> bool:
+        return _is_whole(value) and value >= least and (most is None or value <= most)
+
+    return Rule(words, holds)
+
+
+def random_seed() -> Rule:
+    """A seed of numpy's and torch's generators."""
+    return whole_number(0, _LARGEST_SEED)
+
+
+def positive() -> Rule:
+    """A finite number above 0."""
+    return Rule("a finite number above 0", lambda value: _is_finite(value) and value > 0)
+
+
+def at_least(least: float) -> Rule:
+    """A finite number, `least` or above."""
+    return Rule(
+        f"a finite number, {least:g} or above",
+        lambda value: _is_finite(value) and value >= least,
+    )
+
+
+def fraction(*, below: float = 1.0, zero: bool = False) -> Rule:
+    """A part of the budget or of one, above 0 (or from 0, with `zero`) and below `below`."""
+    low = "at least 0" if zero else "above 0"
+    return Rule(
+        f"a number {low} and below {below:g}",
+        lambda value: _is_finite(value) and (value > 0 or (zero and value == 0)) and value < below,
+    )
+
+
+def one_of(*known: str) -> Rule:
+    """One of these words."""
+    return Rule(
+        f"one of {', '.join(map(repr, known))}",
+        lambda value: isinstance(value, str) and value in known,
+    )
+
+
+def flag() -> Rule:
+    """True or False."""
+    return Rule("True or False", lambda value: isinstance(value, bool))
+
+
+def text() -> Rule:
+    """A string that is not empty."""
+    return Rule("a string, not empty", lambda value: isinstance(value, str) and value != "")
+
+
+def or_none(rule: Rule) -> Rule:
+    """What the rule allows, or None."""
+    return Rule(f"{rule.words}, or None", lambda value: value is None or rule.holds(value))
+
+
+def tuple_of(rule: Rule, *, empty: bool = False) -> Rule:
+    """A tuple whose every entry is what the rule allows; without entries only with `empty`."""
+    return Rule(
+        f"a tuple{'' if empty else ', not empty'}, each entry {rule.words}",
+        lambda value: (
+            isinstance(value, tuple) and (empty or len(value) > 0) and all(map(rule.holds, value))
+        ),
+    )
+
+
+def mapping_to(rule: Rule) -> Rule:
+    """A mapping from attributes to what the rule allows."""
+    return Rule(
+        f"a mapping from attributes to {rule.words}",
+        lambda value: (
+            isinstance(value, Mapping)
+            and all(isinstance(key, str) and rule.holds(item) for key, item in value.items())
+        ),
+    )
+
+
+def torch_device() -> Rule:
+    """Where torch computes."""
+    return Rule('"cpu", or "cuda" where torch finds one (then "cuda:1" too)', _is_device)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_finite(value: Any) -> bool:
+    if _is_whole(value):
+        return True
+    return isinstance(value, float) and math.isfinite(value)
+
+
+def _is_device(value: Any) -> bool:
+    if not isinstance(value, str):
+        return False
+    if value == "cpu":
+        return True
+    kind, colon, index = value.partition(":")
+    if kind != "cuda" or (colon and not index.isdecimal()):
+        return False
+    import torch
+
+    return (int(index) if colon else 0) < torch.cuda.device_count()

@@ -1,0 +1,32 @@
+"""What randomness is drawn from, wherever a call takes `rng`."""
+
+from __future__ import annotations
+
+import numbers
+from typing import TypeAlias
+
+import numpy as np
+
+from pgmkit.errors import InvalidInput
+
+__all__ = ["Rng", "generator"]
+
+Rng: TypeAlias = "int | np.random.Generator | None"
+"""A seed, a generator that is drawn on, or None for a fresh one."""
+
+
+def generator(rng: Rng) -> np.random.Generator:
+    """The generator that `rng` stands for.
+
+    Raises InvalidInput unless it is a whole number of at least 0, a numpy Generator or None.
+
+    >>> int(generator(0).integers(10)) == int(generator(np.random.default_rng(0)).integers(10))
+    True
+    """
+    seed = isinstance(rng, numbers.Integral) and not isinstance(rng, bool) and int(rng) >= 0
+    if rng is None or seed or isinstance(rng, np.random.Generator):
+        return np.random.default_rng(rng)
+    raise InvalidInput(
+        f"rng must be a seed (a whole number, 0 or more), a numpy.random.Generator or None; got "
+        f"{rng!r}"
+    )

@@ -22,6 +22,8 @@ from pgmkit.marginal_oracle import Clique, Layout
 from pgmkit.matrix import as_dense, is_sparse
 from pgmkit.measurement import Measurement
 
+__all__ = ["Absolute", "Huber", "Squared"]
+
 
 @dataclass(frozen=True)
 class Cut:

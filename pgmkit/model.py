@@ -94,6 +94,11 @@ class GraphicalModel:
             f"iterations={self.iterations}, stopped={self.stopped!r})"
         )
 
+    def _repr_html_(self) -> str:
+        from pgmkit import html
+
+        return html.model(self)
+
     @property
     def fit(self) -> str:
         """A sentence on how close the search came to the best fit; empty for other models.

@@ -96,3 +96,8 @@ class Release:
             f"<Release of {self.mechanism}: {len(self.measurements)} measurements, {self.ledger!r}"
             f"{'' if self.secure else ', INSECURE'}{'' if self.certified else f', {self.fit}'}>"
         )
+
+    def _repr_html_(self) -> str:
+        from mechanisms.release.html import overview
+
+        return overview(self)

@@ -1,13 +1,24 @@
-"""A hook of mkdocs: after each block that runs, what it showed when outputs were recorded."""
+"""Hooks of mkdocs: what each block showed when outputs were recorded; the benchmarks' chart."""
 
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-import doc_blocks
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+doc_blocks = import_module("doc_blocks")
+
+
+def on_files(files: Files, *, config: Any) -> Files:
+    """The site's files, with the chart of errors against the budget."""
+    chart = ROOT / "benchmarks" / "results" / "adaptive-adult.svg"
+    files.append(File.generated(config, "img/errors.svg", abs_src_path=str(chart)))
+    return files
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: object) -> str:

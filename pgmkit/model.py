@@ -174,7 +174,7 @@ class GraphicalModel:
         several = [query] if isinstance(query, FactoredQuery) else list(query)
         for one in several:
             if not isinstance(one, FactoredQuery):
-                raise InvalidInput(f"a query must be a FactoredQuery, got {type(one).__name__}.")
+                raise InvalidInput(f"a query must be a FactoredQuery, got {type(one).__name__}")
         with self._inference.session():
             found = answers(self.domain, self._conditionals, several, self.memory_limit)
         return found[0] if isinstance(query, FactoredQuery) else found
@@ -262,7 +262,7 @@ class GraphicalModel:
         if header.get("version") != FORMAT_VERSION:
             raise InvalidInput(
                 f"{os.fspath(path)!r} has format version {header.get('version')!r}; this release "
-                f"reads version {FORMAT_VERSION}. Install the release that wrote it."
+                f"reads version {FORMAT_VERSION}. Install the release that wrote it"
             )
         return cls._restore(header, tables)
 

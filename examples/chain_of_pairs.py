@@ -20,8 +20,9 @@ class Chain:
     one_way_share: float = 0.3
 
     def __post_init__(self) -> None:
-        if not 0 < self.one_way_share < 1:
-            raise InvalidInput(f"one_way_share must be in (0, 1), got {self.one_way_share!r}")
+        share = self.one_way_share
+        if not (isinstance(share, float) and 0 < share < 1):
+            raise InvalidInput(f"one_way_share must be a number in (0, 1); got {share!r}")
 
 
 def chain(curator: Curator, workload: object, settings: Chain | None = None) -> Release:

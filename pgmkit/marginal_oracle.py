@@ -1,4 +1,4 @@
-"""From potentials to marginals: exact sum-product and max-product inference over a set of cliques.
+"""MARGINAL-ORACLE: exact marginals and most likely records from potentials over a set of cliques.
 
 The distribution is p(x) proportional to exp(sum_c theta_c(x_c)). Potentials and marginals of all
 cliques are kept side by side in one flat vector (C order, cliques in order), so that an

@@ -111,7 +111,8 @@ def bars(
         if ends is not None:
             low, high = (left + max(0.0, float(end[i])) * scale for end in ends)
             parts.append(
-                f"<line stroke='{_INK}' stroke-width='2' x1='{low:.1f}' x2='{high:.1f}' y1='{y + 6}' y2='{y + 6}'/>"
+                f"<line stroke='{_INK}' stroke-width='2' x1='{low:.1f}' x2='{high:.1f}' "
+                f"y1='{y + 6}' y2='{y + 6}'/>"
             )
     more = len(labels) - len(order)
     caption = escape(name) + (f" ({more} rarer values not drawn)" if more else "")

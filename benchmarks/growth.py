@@ -4,7 +4,7 @@
 
 Every pair of neighbours is measured with noise of standard deviation 50 on 100,000 records;
 attributes have 10 values. The estimate is the default one. "Passes' worth" is its time in units of
-one pass of belief propagation. Each structure runs in a process of its own: the first estimate of
+one call of the marginal oracle. Each structure runs in a process of its own: the first estimate of
 a process, and the median of three. Prints a table and writes ``results/growth.json``.
 """
 

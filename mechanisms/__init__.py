@@ -6,4 +6,6 @@ are those in ``__init__.pyi``; each is imported on first use.
 
 import lazy_loader
 
+from pgmkit import __version__ as __version__
+
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -2,7 +2,7 @@ from .aim import Aim
 from .baselines import Gaussian, Independent, Projection
 from .clique_tree import CliqueTree
 from .dispatch import run
-from .dual_query import DualQuery
+from .dual_query import DualQuery, DualQueryLoss
 from .fem import Fem
 from .gem import Gem, GemPub
 from .hdmm import Hdmm, HdmmPgm
@@ -27,12 +27,17 @@ from .queries.predicates import (
 from .rap import Rap, RapSoftmax
 from .rap_pp import RapPlusPlus
 from .registry import MECHANISMS, Entry, configure, register
-from .release.record import Release
+from .release.evaluation import marginal_errors
+from .release.record import Model, Release
+from .release.report import Evaluation
 from .release.tabular import TableRelease
 from .rounds.loop import Round, adapt
+from .synthesis.auto import Choice, choose_mechanism
 from .synthesis.pipeline import synthesize
+from .synthesis.plan import Plan, plan
 from .workload import Workload, downward_closure, k_way, random_k_way, target_biased
 
+__version__: str
 __all__ = [
     "MECHANISMS",
     "NEIGHBOURS",
@@ -40,10 +45,13 @@ __all__ = [
     "Budget",
     "BudgetExceeded",
     "Cell",
+    "Choice",
     "CliqueTree",
     "Curator",
     "DualQuery",
+    "DualQueryLoss",
     "Entry",
+    "Evaluation",
     "Fem",
     "Gaussian",
     "Gem",
@@ -54,11 +62,13 @@ __all__ = [
     "Ledger",
     "MeasuredPredicate",
     "Mixture",
+    "Model",
     "Mst",
     "Mwem",
     "MwemPgm",
     "Pep",
     "PepPub",
+    "Plan",
     "PmwPub",
     "Predicate",
     "Predicates",
@@ -71,11 +81,14 @@ __all__ = [
     "TableRelease",
     "Workload",
     "adapt",
+    "choose_mechanism",
     "configure",
     "downward_closure",
     "k_way",
     "linear_thresholds",
+    "marginal_errors",
     "mixed_marginals",
+    "plan",
     "random_k_way",
     "register",
     "run",

@@ -79,7 +79,10 @@ def aim(
     def measure(picked: Sequence[Clique]) -> list[Measurement]:
         (clique,) = picked
         measured.append(clique)
-        return [curator.measure(clique, budget.measure, step=f"measure {len(measured)}")]
+        # The last round takes all that rounding left of the budget, too.
+        last = curator.remaining < 2 * budget.measure
+        cost = curator.remaining if last else budget.measure
+        return [curator.measure(clique, cost, step=f"measure {len(measured)}")]
 
     def select(
         model: GraphicalModel, last: Round[GraphicalModel, Clique] | None

@@ -1,4 +1,4 @@
-"""The baselines that keep everybody honest: noise on all marginals, and independence.
+"""Baselines to compare with: noise on all marginals, and independence.
 
 Nothing is selected: the budget goes to the workload's marginals (or to the attributes' own) in
 shares fixed beforehand.

@@ -77,7 +77,7 @@ def run_on(
     if getattr(release.model, "poor_fit", False):
         warnings.warn(
             f"the released model of {entry.name} is {release.fit}: its answers may be off by more "
-            "than the noise explains; the noisy tables themselves are in release.measurements.",
+            "than the noise explains; the noisy tables themselves are in release.measurements",
             NotCertified,
             stacklevel=2,
         )

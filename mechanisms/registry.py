@@ -51,9 +51,18 @@ class Entry:
     consistent: bool = True
 
     def load(self) -> tuple[Callable[..., Any], type[Any]]:
-        """The function and its settings class."""
-        module = import_module(self.module)
-        return getattr(module, self.function), getattr(module, self.settings)
+        """The function and its settings class.
+
+        Raises InvalidInput where the module of another package cannot be imported or lacks them.
+        """
+        try:
+            module = import_module(self.module)
+            return getattr(module, self.function), getattr(module, self.settings)
+        except (ImportError, AttributeError) as error:
+            raise InvalidInput(
+                f"mechanism {self.name!r} cannot be loaded from {self.module} ({error}); "
+                "install or repair the package that registered it"
+            ) from error
 
 
 class Registry(Mapping[str, Entry]):

@@ -11,6 +11,7 @@ from .errors import (
 )
 from .estimation import estimate
 from .factor import Factor
+from .junction_tree import JunctionTree
 from .kronecker import Kronecker
 from .measurement import Measurement
 from .model import GraphicalModel
@@ -20,11 +21,13 @@ from .tables.bins import Integer, Numeric
 from .tables.columns import Boolean, Categorical, Column, OpenCategorical
 from .tables.constraints import Constraint, Determines, Forbid, Require
 from .tables.dates import Date, DateTime
+from .tables.draft import draft
 from .tables.files import encode_file, write_file
+from .tables.questions import Reply, ask
 from .tables.schema import Schema
 from .tables.schema_file import FileFormat
 from .total import TotalEstimate, estimate_total
-from .uncertainty import Interval, Uncertainty, error_bars
+from .uncertainty import Interval, Replication, Uncertainty, error_bars
 
 __version__: str
 __all__ = [
@@ -45,6 +48,7 @@ __all__ = [
     "Integer",
     "Interval",
     "InvalidInput",
+    "JunctionTree",
     "Kronecker",
     "Measurement",
     "ModelTooLarge",
@@ -53,12 +57,16 @@ __all__ = [
     "NumericalFailure",
     "OpenCategorical",
     "PgmkitError",
+    "Replication",
+    "Reply",
     "Require",
     "Schema",
     "TotalEstimate",
     "TotalUndetermined",
     "Uncertainty",
     "Zeros",
+    "ask",
+    "draft",
     "encode_file",
     "error_bars",
     "estimate",

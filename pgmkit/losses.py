@@ -22,6 +22,8 @@ from pgmkit.marginal_oracle import Clique, Layout
 from pgmkit.matrix import as_dense, is_sparse
 from pgmkit.measurement import Measurement
 
+__all__ = ["Absolute", "Huber", "Squared"]
+
 
 @dataclass(frozen=True)
 class Cut:
@@ -356,7 +358,7 @@ class DifferentiableLoss:
             point = marginals.clone().requires_grad_()
             value = self.function(self._named(point))
             if not isinstance(value, torch.Tensor) or value.ndim != 0:
-                raise InvalidInput("a callable loss must return a scalar torch tensor.")
+                raise InvalidInput("a callable loss must return a scalar torch tensor")
             (gradient,) = torch.autograd.grad(value, point)
         return float(value), gradient
 
@@ -400,11 +402,11 @@ def make_loss(
     if isinstance(loss, str):
         if loss not in PENALTIES:
             raise InvalidInput(
-                f"loss {loss!r} is unknown; known losses: {', '.join(PENALTIES)}, or a callable."
+                f"loss {loss!r} is unknown; known losses: {', '.join(PENALTIES)}, or a callable"
             )
         loss = PENALTIES[loss]
     if isinstance(loss, Squared | Huber | Absolute):
         return MeasuredLoss(Observations(layout, measurements, dtype, device), loss)
     if not callable(loss):
-        raise InvalidInput(f"loss ({loss!r}) must be one of {', '.join(PENALTIES)}, or a callable.")
+        raise InvalidInput(f"loss ({loss!r}) must be one of {', '.join(PENALTIES)}, or a callable")
     return DifferentiableLoss(layout, [m.clique for m in measurements], loss)

@@ -1,4 +1,4 @@
-"""From potentials to marginals: exact sum-product and max-product inference over a set of cliques.
+"""MARGINAL-ORACLE: exact marginals and most likely records from potentials over a set of cliques.
 
 The distribution is p(x) proportional to exp(sum_c theta_c(x_c)). Potentials and marginals of all
 cliques are kept side by side in one flat vector (C order, cliques in order), so that an
@@ -157,7 +157,7 @@ class MarginalOracle:
                 f"inference over these cliques needs {needed / 2**20:,.0f} MiB and builds a "
                 f"table over {p.axes[biggest]} of {p.cells(biggest):,} cells; the limit is "
                 f"{limit / 2**20:,.0f} MiB. Measure fewer or smaller overlapping cliques, or "
-                "raise memory_limit."
+                "raise memory_limit"
             )
 
     @contextmanager
@@ -384,7 +384,7 @@ def _impossible(
 
 def _check_cliques(domain: Domain, cliques: Sequence[Clique], limit: int | None) -> None:
     if not cliques:
-        raise InvalidInput("cliques is empty; inference needs at least one clique.")
+        raise InvalidInput("cliques is empty; inference needs at least one clique")
     for clique in cliques:
         domain.clique(clique)
         cells = domain.size(clique)
@@ -392,5 +392,5 @@ def _check_cliques(domain: Domain, cliques: Sequence[Clique], limit: int | None)
             raise ModelTooLarge(
                 f"clique {clique} has {cells:,} cells ({8 * cells / 2**20:,.0f} MiB a table); "
                 f"the limit is {limit / 2**20:,.0f} MiB. Measure smaller cliques, merge codes, or "
-                "raise memory_limit."
+                "raise memory_limit"
             )

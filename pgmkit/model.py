@@ -97,6 +97,11 @@ class GraphicalModel:
             f"iterations={self.iterations}, stopped={self.stopped!r})"
         )
 
+    def _repr_html_(self) -> str:
+        from pgmkit import html
+
+        return html.model(self)
+
     @property
     def fit(self) -> str:
         """A sentence on how close the search came to the best fit; empty for other models.
@@ -172,7 +177,7 @@ class GraphicalModel:
         several = [query] if isinstance(query, FactoredQuery) else list(query)
         for one in several:
             if not isinstance(one, FactoredQuery):
-                raise InvalidInput(f"a query must be a FactoredQuery, got {type(one).__name__}.")
+                raise InvalidInput(f"a query must be a FactoredQuery, got {type(one).__name__}")
         with self._inference.session():
             found = answers(self.domain, self._conditionals, several, self.memory_limit)
         return found[0] if isinstance(query, FactoredQuery) else found
@@ -262,7 +267,7 @@ class GraphicalModel:
                     f"it holds {header.get('format')!r}, "
                     f"format version {header.get('version')!r}; this "
                     f"release reads {FORMAT!r}, version {FORMAT_VERSION}. Install the release that "
-                    "wrote it."
+                    "wrote it"
                 )
             tables = [arrays[f"potential{i}"] for i in range(len(header["cliques"]))]
             return cls._restore(header, tables)

@@ -112,7 +112,7 @@ def check(
                 f"inference contradicts a second computation: the logarithm of the sum over all "
                 f"records with {evidence!r} is {theirs!r} by one and {mine!r} by the other, where "
                 f"{slack:.2g} is what rounding may explain. Nothing computed from these "
-                f"{len(tables)} cliques can be trusted; please report them."
+                f"{len(tables)} cliques can be trusted; please report them"
             )
         spent = time.perf_counter() - begun
         if spent * (number + 2) / (number + 1) > seconds:  # another would take as long as these
@@ -147,7 +147,7 @@ def _check_tables(inference: MarginalOracle, found: Array, allowed: float, secon
         worst = int(np.abs(sums - 1).argmax())
         raise NumericalFailure(
             f"inference contradicts itself: the marginal over {layout.cliques[worst]} sums to "
-            f"{sums[worst]!r} of the total. Please report these {len(layout.cliques)} cliques."
+            f"{sums[worst]!r} of the total. Please report these {len(layout.cliques)} cliques"
         )
     deadline = time.perf_counter() + seconds
     seen: dict[str, Array] = {}
@@ -160,7 +160,7 @@ def _check_tables(inference: MarginalOracle, found: Array, allowed: float, secon
                 raise NumericalFailure(
                     f"inference contradicts itself: the marginal of {name!r} differs between "
                     f"cliques by {np.abs(seen[name] - table).max():.3g} of the total, here "
-                    f"{clique}. Please report these {len(layout.cliques)} cliques."
+                    f"{clique}. Please report these {len(layout.cliques)} cliques"
                 )
 
 

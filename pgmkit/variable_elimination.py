@@ -82,7 +82,7 @@ def _answer_alike(
         raise ModelTooLarge(
             f"answering the query over {queries[0].attributes} builds a table of "
             f"{prepared.largest:,} cells; the limit is {memory_limit / 2**20:,.0f} MiB. Ask fewer "
-            "rows or attributes at once."
+            "rows or attributes at once"
         )
     result = contract(prepared, tensors, LINEAR).cpu().numpy().astype(np.float64)
     # Queries without attributes are all alike and were contracted as one.

@@ -1,6 +1,14 @@
-"""Hypothesis profiles: the same examples on every run; HYPOTHESIS_PROFILE=explore looks further."""
+"""Hypothesis profiles, and a mechanism of somebody else's beside the built-in ones.
+
+The same examples are drawn on every run; HYPOTHESIS_PROFILE=explore looks further. The example in
+`examples/chain_of_pairs.py` registers itself here, before tests are collected: those that go over
+all mechanisms go over it too.
+"""
 
 import os
+import sys
+from importlib import import_module
+from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 
@@ -9,3 +17,6 @@ _COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("gate", derandomize=True, max_examples=60, **_COMMON)
 settings.register_profile("explore", max_examples=2000, **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "gate"))
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
+import_module("chain_of_pairs")

@@ -1,19 +1,37 @@
-"""Every block of the documentation runs; it builds without warnings."""
+"""Every block of the documentation runs and shows what the site says, which builds cleanly."""
 
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from doc_blocks import blocks, run
+from doc_blocks import Output, blocks, differences, recorded, run, source
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "docs").glob("*.md"))
+RUNNING = [page for page in PAGES if blocks(page)]
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p)], ids=lambda p: p.stem)
+@pytest.mark.parametrize("page", RUNNING, ids=lambda p: p.stem)
 def test_every_block_runs(page: Path) -> None:
-    assert run(page) > 0
+    assert not list(differences(run(page), recorded(page)))
+
+
+@pytest.mark.parametrize("page", RUNNING, ids=lambda p: p.stem)
+def test_the_recorded_outputs_are_of_these_blocks(page: Path) -> None:
+    expected = [source(text) for _, text in blocks(page)]
+    found = [output.source for output in recorded(page)]
+    assert found == expected, "run python tests/doc_blocks.py docs --record"
+    assert any(output.text or output.html for output in recorded(page))
+
+
+def test_a_changed_output_is_found() -> None:
+    old = [Output("a", "count  share\n1  2"), Output("b", "")]
+    assert not list(differences([Output("a", "count   share\n3.5  4"), old[1]], old))
+    assert list(differences([Output("a", "error: no"), old[1]], old))
+    assert list(differences([old[0], Output("b", "something")], old))
+    assert list(differences([Output("c", old[0].text), old[1]], old))
+    assert list(differences(old[:1], old))
 
 
 def test_it_builds_without_warnings(tmp_path: Path) -> None:
@@ -26,4 +44,8 @@ def test_it_builds_without_warnings(tmp_path: Path) -> None:
         text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert (tmp_path / "site" / "tutorial" / "index.html").exists()
+    tutorial = (tmp_path / "site" / "tutorial" / "index.html").read_text(encoding="utf-8")
+    assert 'class="output' in tutorial and "cumulative epsilon" in tutorial
+    assert '<span class="kn">from</span>' in tutorial  # colours
+    own = (tmp_path / "site" / "own-mechanism" / "index.html").read_text(encoding="utf-8")
+    assert "# include" not in own and "Chain" in own

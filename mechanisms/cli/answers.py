@@ -27,11 +27,17 @@ _ALLOW_MODIFIED = click.option(
     is_flag=True,
     help="Standard errors and intervals (at once for what was measured, seconds for the rest).",
 )
-@click.option("--level", type=float, default=0.95, show_default=True, help="Of the intervals.")
+@click.option(
+    "--level",
+    type=float,
+    default=0.95,
+    show_default=True,
+    help="Level of the intervals.",
+)
 @click.option(
     "--schema",
     type=click.Path(exists=True, dir_okay=False),
-    help="For a model that `pgmkit estimate` wrote.",
+    help="Schema of a model that `pgmkit estimate` wrote.",
 )
 @_ALLOW_MODIFIED
 @as_json
@@ -72,10 +78,10 @@ def query(
 
 @click.command()
 @_RELEASE
-@click.option("--out", required=True, help="Where the records go (CSV or parquet).")
-@click.option("--rows", type=click.IntRange(1), help="Records [default: as estimated].")
+@click.option("--out", required=True, help="File for the records (CSV or parquet).")
+@click.option("--rows", type=click.IntRange(1), help="Number of records [default: as estimated].")
 @click.option("--given", help='Conditions that all records meet: "sex = F, age in 30..44".')
-@click.option("--seed", type=int, help="Of the draw; it costs no privacy.")
+@click.option("--seed", type=int, help="Seed of the draw; a draw costs no privacy.")
 @safe_csv_option
 @_ALLOW_MODIFIED
 @as_json
@@ -115,14 +121,18 @@ def sample(
 
 @click.command()
 @_RELEASE
-@click.option("-o", "--out", required=True, help="The report (one HTML file, opens offline).")
+@click.option("-o", "--out", required=True, help="File for the report (HTML, opens offline).")
 @click.option(
     "--against",
     type=click.Path(exists=True, dir_okay=False),
-    help="The private data themselves: errors are shown, and the report is NOT private.",
+    help="Private data to compare with; the report then shows exact errors and is NOT private.",
 )
-@click.option("--target", help="With --against: a column to predict from the others.")
-@click.option("--test", type=click.Path(exists=True, dir_okay=False), help="Data to test on.")
+@click.option("--target", help="Column to be predicted from the others, with --against.")
+@click.option(
+    "--test",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Data to test predictions on, with --against.",
+)
 @_ALLOW_MODIFIED
 @as_json
 def report(
@@ -134,7 +144,7 @@ def report(
     allow_modified: bool,
     json_out: bool,
 ) -> None:
-    """A self-contained HTML report: what was released, what it cost, how far to trust it.
+    """Write a self-contained HTML report: what was released, its cost, how far to trust it.
 
     \b
     pgmkit report people.pgm -o report.html

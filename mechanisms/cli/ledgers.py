@@ -19,9 +19,9 @@ __all__ = ["ledger"]
     "--reserved",
     type=float,
     default=0.0,
-    help="With --create: the part of delta kept for finding values that the schema leaves open.",
+    help="Part of delta kept for finding values that the schema leaves open, with --create.",
 )
-@click.option("--allow-modified", is_flag=True, help="Of a release whose checksum is wrong.")
+@click.option("--allow-modified", is_flag=True, help="Reading of a release whose checksum is wrong.")
 @as_json
 def ledger(
     file: str,

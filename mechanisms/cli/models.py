@@ -19,13 +19,13 @@ __all__ = ["estimate"]
     "--schema",
     required=True,
     type=click.Path(exists=True, dir_okay=False),
-    help="Of the columns; its constraints hold in the model.",
+    help="Schema file of the columns; its constraints hold in the model.",
 )
-@click.option("--out", required=True, help="Where the model goes (one file).")
+@click.option("--out", required=True, help="File for the model.")
 @click.option("--total", type=float, help="Number of records [default: as the tables imply].")
 @as_json
 def estimate(tables: str, schema: str, out: str, total: float | None, json_out: bool) -> None:
-    """One consistent model of noisy tables, measured by whatever means.
+    """Estimate one consistent model of noisy tables, however they were measured.
 
     TABLES is JSON: a list of {"columns": [...], "values": [...], "stddev": ...}, the values nested
     or flat in the order of the columns' values.

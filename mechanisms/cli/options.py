@@ -37,21 +37,28 @@ _SEQUENCES = re.compile(
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 _BUDGET = [
-    click.option("--epsilon", type=float, default=1.0, show_default=True, help="Privacy budget."),
+    click.option(
+        "--epsilon",
+        type=float,
+        default=1.0,
+        show_default=True,
+        help="Privacy budget: smaller protects more.",
+    ),
     click.option(
         "--delta",
         type=float,
         default=1e-9,
         show_default=True,
-        help="Well below 1/rows; 0 for pure differential privacy (Laplace noise).",
+        help="Probability of a failure of the promise, well below 1/rows; 0 for pure differential "
+        "privacy (Laplace noise).",
     ),
     click.option(
         "--neighbours",
         type=click.Choice(["add/remove", "replace-one"]),
         default="add/remove",
         show_default=True,
-        help="What is protected: one row more or less (the number of rows is private), "
-        "or one row replaced (it is public; noise is larger).",
+        help="Change that is hidden: a row more or less (the number of rows is private), or a row "
+        "replaced by another (the number of rows is public; noise is larger).",
     ),
 ]
 _MECHANISM = [
@@ -59,14 +66,14 @@ _MECHANISM = [
         "--mechanism",
         default="auto",
         show_default=True,
-        help="A name that `pgmkit mechanisms` lists, or auto.",
+        help="Mechanism by its name in `pgmkit mechanisms`, or auto.",
     ),
     click.option(
         "--set",
         "settings",
         multiple=True,
         metavar="NAME=VALUE",
-        help="A setting of the mechanism, such as model_mb=10; may be given several times.",
+        help="Setting of the mechanism, such as model_mb=10; may be given several times.",
     ),
     click.option(
         "--workload",
@@ -74,9 +81,9 @@ _MECHANISM = [
         type=int,
         default=2,
         show_default=True,
-        help="Answer all marginals over this many columns well.",
+        help="Number of columns of the marginals to be answered well: 2 for all pairs.",
     ),
-    click.option("--target", help="A column to predict later: its marginals matter more."),
+    click.option("--target", help="Column to be predicted later: its marginals matter more."),
 ]
 
 
@@ -92,7 +99,7 @@ def mechanism_options(command: Command) -> Command:
 
 def as_json(command: Command) -> Command:
     """--json."""
-    return click.option("--json", "json_out", is_flag=True, help="Print JSON.")(command)
+    return click.option("--json", "json_out", is_flag=True, help="JSON instead of text.")(command)
 
 
 def _with(options: Sequence[Callable[[Command], Command]], command: Command) -> Command:

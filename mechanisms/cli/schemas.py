@@ -19,15 +19,15 @@ def schema() -> None:
 @click.option(
     "--assume-public",
     is_flag=True,
-    help="The data may be looked at: a sample made up by hand, or public records.",
+    help="Permission to look at values: the data are public, or made up by hand.",
 )
-@click.option("-o", "--out", help="Where it goes (YAML) [default: printed].")
+@click.option("-o", "--out", help="File for the draft (YAML) [default: printed].")
 @click.option(
     "--values",
     type=click.IntRange(2),
     default=50,
     show_default=True,
-    help="A column of more distinct texts is left open, to be found with a budget.",
+    help="Number of distinct texts above which a column is left open, to be found with a budget.",
 )
 def draft(data: str, assume_public: bool, out: str | None, values: int) -> None:
     """Propose a schema from the first rows of public data, or of the names alone.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["demo", "mechanisms", "plan", "synth"]
 
 _SEED = click.option(
-    "--seed", type=int, help="Reproducible noise: INSECURE, for tests and simulations only."
+    "--seed", type=int, help="Seed of reproducible noise: INSECURE, for tests and simulations only."
 )
 _INSECURE = "warning: --seed makes the noise predictable; do not publish this"
 
@@ -37,12 +37,23 @@ _INSECURE = "warning: --seed makes the noise predictable; do not publish this"
 @click.command()
 @budget_options
 @_SEED
-@click.option("--rows", type=click.IntRange(1), default=20_000, show_default=True)
-@click.option("--out", default="synthetic.csv", show_default=True, help="Synthetic data (CSV).")
+@click.option(
+    "--rows",
+    type=click.IntRange(1),
+    default=20_000,
+    show_default=True,
+    help="Number of made-up rows.",
+)
+@click.option(
+    "--out",
+    default="synthetic.csv",
+    show_default=True,
+    help="File for the synthetic records (CSV).",
+)
 def demo(
     epsilon: float, delta: float, neighbours: str, seed: int | None, rows: int, out: str
 ) -> None:
-    """MWEM+PGM on built-in census-like data, which is public."""
+    """Run MWEM+PGM on built-in census-like data, which are public."""
     target = writable(out)
     import numpy as np
 
@@ -91,8 +102,19 @@ def mechanisms(json_out: bool) -> None:
 
 
 @click.command()
-@click.option("--schema", required=True, type=click.Path(exists=True, dir_okay=False))
-@click.option("--rows", type=click.IntRange(1), default=50_000, show_default=True)
+@click.option(
+    "--schema",
+    required=True,
+    type=click.Path(exists=True, dir_okay=False),
+    help="Schema file (YAML or JSON).",
+)
+@click.option(
+    "--rows",
+    type=click.IntRange(1),
+    default=50_000,
+    show_default=True,
+    help="Number of rows to plan for.",
+)
 @mechanism_options
 @budget_options
 @as_json
@@ -108,9 +130,9 @@ def plan(
     neighbours: str,
     json_out: bool,
 ) -> None:
-    """What a run would spend on what, how large its model gets and how long it takes.
+    """Plan a run: the split of the budget, the noise, the model's size, the time.
 
-    No data are touched: the mechanism runs on that many made-up records.
+    No data are read: the mechanism runs on made-up records.
 
     \b
     pgmkit plan --schema people.yaml --rows 50000 --mechanism aim --epsilon 1
@@ -147,27 +169,41 @@ def plan(
     "--schema",
     required=True,
     type=click.Path(exists=True, dir_okay=False),
-    help='YAML or JSON: what each column may hold; or just sizes, {"age": 10, "sex": 2}, of '
-    "columns of codes.",
+    help="Schema file (YAML or JSON): what each column may hold; or sizes alone, "
+    '{"age": 10, "sex": 2}, for columns of codes.',
 )
 @mechanism_options
 @budget_options
 @_SEED
-@click.option("--public", type=click.Path(exists=True, dir_okay=False), help="Public records.")
-@click.option("--out", help="Where the synthetic records go (CSV or parquet).")
-@click.option("--save", help="Where the release goes: model, noisy values, ledger (one file).")
-@click.option("--report", "page", help="Where an HTML report goes (see `pgmkit report`).")
-@click.option("--rows", type=click.IntRange(1), help="Records to write [default: as estimated].")
-@click.option("--seconds", type=float, help="Time that auto may choose by; no promise.")
-@click.option("--memory-mb", type=float, help="Memory that auto may choose by; no promise.")
+@click.option(
+    "--public",
+    type=click.Path(exists=True, dir_okay=False),
+    help="File of records that need no protection.",
+)
+@click.option("--out", help="File for the synthetic records (CSV or parquet).")
+@click.option("--save", help="File for the release: model, noisy tables, ledger.")
+@click.option("--report", "page", help="File for an HTML report (see `pgmkit report`).")
+@click.option(
+    "--rows", type=click.IntRange(1), help="Number of records to write [default: as estimated]."
+)
+@click.option(
+    "--seconds", type=float, help="Time that auto plans with, in seconds; it is not enforced."
+)
+@click.option(
+    "--memory-mb", type=float, help="Memory that auto plans with, in MB; it is not enforced."
+)
 @click.option(
     "--ledger",
     "account",
     type=click.Path(exists=True, dir_okay=False),
-    help="The data set's ledger across runs, which `pgmkit ledger FILE --create` began.",
+    help="Ledger of the data set across runs, which `pgmkit ledger FILE --create` began.",
 )
 @safe_csv_option
-@click.option("--ignore-extra-columns", is_flag=True, help="Ignore columns not in the schema.")
+@click.option(
+    "--ignore-extra-columns",
+    is_flag=True,
+    help="Columns that the schema does not have are ignored.",
+)
 @as_json
 def synth(
     data: str,
@@ -192,7 +228,7 @@ def synth(
     ignore_extra_columns: bool,
     json_out: bool,
 ) -> None:
-    """Differentially private synthetic data from a CSV or parquet file.
+    """Make differentially private synthetic data from a CSV or parquet file.
 
     \b
     pgmkit synth people.csv --schema people.yaml --epsilon 1 --delta 1e-9 --out synth.csv

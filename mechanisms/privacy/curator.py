@@ -86,7 +86,8 @@ class Curator:
     def recoded(self, data: Counts) -> Curator:
         """A Curator of the same records under other codes, on the same ledger.
 
-        That the records are the same is the caller's word: a row must be one row in both.
+        The caller must see to it that each row of `data` codes the same row of the private data:
+        this cannot be checked here, and the sensitivities rest on it.
         """
         other = copy.copy(self)
         other._data, other._counts = data, {}

@@ -13,6 +13,7 @@ from mechanisms.privacy.chained_lines import ChainedLines
 from mechanisms.privacy.conversions import not_negative, positive
 from mechanisms.privacy.neighbours import NEIGHBOURS
 from pgmkit.errors import InvalidInput, PgmkitError
+from pgmkit.html import table
 from pgmkit.untrusted import refusing
 
 __all__ = ["BudgetExceeded", "FileLedger", "Ledger", "LedgerEntry"]
@@ -218,6 +219,24 @@ class Ledger:
         if not self.secure:
             lines.append("INSECURE: noise came from a seeded generator; do not release")
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """Charges of one step and one mechanism in a line, rounds together."""
+        groups: dict[tuple[str, str], list[float]] = {}
+        for entry in self._entries:
+            step = " ".join(word for word in entry.step.split() if not word.strip(":").isdigit())
+            groups.setdefault((step, entry.mechanism), []).append(entry.cost)
+        rows, so_far = [], 0.0
+        for (step, mechanism), costs in groups.items():
+            so_far += math.fsum(costs)
+            share, epsilon = math.fsum(costs) / self.budget.total, self.budget.epsilon_spent(so_far)
+            rows.append([step, mechanism, str(len(costs)), f"{share:.1%}", f"{epsilon:.4g}"])
+        caption = (
+            f"Ledger: {self.spent:.4g} of {self.budget.total:.4g} {self.budget.unit} spent"
+            + ("" if self.secure else "; INSECURE: noise came from a seeded generator")
+        )
+        header = ["step", "noise", "times", "share of the budget", "cumulative epsilon"]
+        return table(header, rows, numbers={2, 3, 4}, caption=caption)
 
     def __repr__(self) -> str:
         spent = f"{self.spent:.4g} of {self.budget.total:.4g} {self.budget.unit}"

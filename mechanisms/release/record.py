@@ -126,3 +126,8 @@ class Release:
         marks += [self.fit] * (not self.certified)
         measured = f"{len(self.measurements)} measurements"
         return f"<Release of {self.mechanism}: {', '.join([measured, repr(self.ledger), *marks])}>"
+
+    def _repr_html_(self) -> str:
+        from mechanisms.release.html import overview
+
+        return overview(self)

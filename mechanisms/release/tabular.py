@@ -220,6 +220,12 @@ class TableRelease:
     def __repr__(self) -> str:
         return repr(self.release).replace("<Release", "<TableRelease")
 
+    def _repr_html_(self) -> str:
+        from mechanisms.release.html import overview
+
+        more = [["why this mechanism", self.reason]] if self.reason else []
+        return overview(self.release, [*more, ["columns", ", ".join(self.schema.columns)]])
+
 
 def _plain_form(schema: Schema) -> FrameForm:
     """A pyarrow table, types as they come."""

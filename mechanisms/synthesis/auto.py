@@ -59,7 +59,7 @@ def choose_mechanism(
     >>> from pgmkit.tables.schema import Boolean, Schema
     >>> schema = Schema({f"q{i}": Boolean() for i in range(50)})
     >>> print(choose_mechanism(schema, k_way(schema.domain, 2), Budget(1.0, 1e-9)).reason)
-    50 columns: a tree of pairs is estimated in seconds whatever their number
+    50 columns: a tree of pairs takes seconds to estimate for any number of columns
     """
     check_limits(schema, public, seconds, memory_mb)
     workload = Workload.over(schema.domain, workload)
@@ -71,13 +71,14 @@ def choose_mechanism(
     if rows is not None and rows < _ROWS_PER_ATTRIBUTE * columns * _noise(budget):
         return Choice(
             "independent",
-            f"about {rows} rows and epsilon {budget.epsilon:g}: the noise would drown pairs of "
-            f"{columns} columns; only single columns are measured",
+            f"about {rows} rows and epsilon {budget.epsilon:g}: the noise would exceed the "
+            f"counts of pairs of {columns} columns, so only single columns are measured",
         )
     if columns > _MANY_ATTRIBUTES:
         return Choice(
             "mst",
-            f"{columns} columns: a tree of pairs is estimated in seconds whatever their number",
+            f"{columns} columns: a tree of pairs takes seconds to estimate for any number of "
+            "columns",
         )
     needed = aim_seconds(columns)
     if seconds is not None and seconds < needed:

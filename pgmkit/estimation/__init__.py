@@ -180,7 +180,7 @@ def estimate(
         warnings.warn(
             f"the estimate is {model.fit}: its marginals may miss the measurements by more than "
             "their noise. Allow more time (max_seconds), try method='proximal', or look for "
-            "measurements whose stddev or total cannot be right.",
+            "measurements whose stddev or total cannot be right",
             NotCertified,
             stacklevel=2,
         )
@@ -221,30 +221,28 @@ class _Request:
         if not isinstance(self.domain, Domain):
             raise InvalidInput(
                 f"domain must be a Domain, got {type(self.domain).__name__}; build one with "
-                'Domain({"age": 10, "sex": 2}).'
+                'Domain({"age": 10, "sex": 2})'
             )
         for m in self.measurements:
             if not isinstance(m, Measurement):
                 raise InvalidInput(
                     f"measurements must be Measurement records, got {type(m).__name__}; wrap each "
-                    "as Measurement(clique, values, stddev)."
+                    "as Measurement(clique, values, stddev)"
                 )
             m.check(self.domain)
         if self.method not in ("auto", *METHODS):
             known = ", ".join(("auto", *METHODS))
-            raise InvalidInput(f"method {self.method!r} is unknown; known methods: {known}.")
+            raise InvalidInput(f"method {self.method!r} is unknown; known methods: {known}")
         if not 0 <= self.tolerance < inf:
-            raise InvalidInput(f"tolerance ({self.tolerance}) must be a finite number, 0 or above.")
+            raise InvalidInput(f"tolerance ({self.tolerance}) must be a finite number, 0 or above")
         if max_seconds is not None and not max_seconds > 0:
-            raise InvalidInput(
-                f"max_seconds ({max_seconds}) must be above 0, or None for no limit."
-            )
+            raise InvalidInput(f"max_seconds ({max_seconds}) must be above 0, or None for no limit")
 
         if callable(self.loss) and not any(m.clique for m in self.measurements):
             raise InvalidInput(
                 "loss is a callable of the measured marginals, but measurements holds no "
                 "measurement of an attribute; pass one for each clique that the loss uses, for "
-                f"example Measurement({self.domain.attributes[:1]!r}, values, stddev)."
+                f"example Measurement({self.domain.attributes[:1]!r}, values, stddev)"
             )
 
     def known_total(self) -> float:
@@ -253,11 +251,11 @@ class _Request:
             if estimated <= 0:
                 raise InvalidInput(
                     f"the measurements imply a total of {estimated:.6g}, which is not above 0: the "
-                    "noise exceeds the data. Pass total= explicitly."
+                    "noise exceeds the data. Pass total= explicitly"
                 )
             return estimated
         if isinstance(self.total, bool) or not isfinite(self.total) or self.total <= 0:
-            raise InvalidInput(f"total ({self.total}) must be a finite number above 0.")
+            raise InvalidInput(f"total ({self.total}) must be a finite number above 0")
         return float(self.total)
 
 
@@ -273,7 +271,7 @@ def _check_possible(inference: MarginalOracle, zeros: Sequence[Zeros]) -> None:
     if zeros and inference.maximum(nothing) == -inf:
         raise InvalidInput(
             f"the zeros over {', '.join(repr(each.clique) for each in zeros)} together leave no "
-            "possible record; allow more combinations."
+            "possible record; allow more combinations"
         )
 
 
@@ -284,7 +282,7 @@ def _check_memory(inference: MarginalOracle, used: Sequence[Measurement], limit:
         raise ModelTooLarge(
             f"estimation from {cells:,} measured cells in {inference.layout.cells:,} cells of "
             f"cliques needs {needed / 2**20:,.0f} MiB; the limit is {limit / 2**20:,.0f} MiB. "
-            "Measure fewer or smaller cliques, use float32, or raise memory_limit."
+            "Measure fewer or smaller cliques, use float32, or raise memory_limit"
         )
 
 
@@ -301,7 +299,7 @@ def _check_tree(domain: Domain, cliques: Sequence[Clique], limit: int) -> None:
             f"a model of these cliques cannot be sampled: its junction tree takes "
             f"{tree.bytes() / 2**20:,.0f} MiB, with a table over {tree.largest} of "
             f"{domain.size(tree.largest):,} cells; the limit is {limit / 2**20:,.0f} MiB. Measure "
-            "fewer overlapping cliques, merge values of large attributes, or raise memory_limit."
+            "fewer overlapping cliques, merge values of large attributes, or raise memory_limit"
         )
 
 
@@ -377,7 +375,7 @@ def _flat(problem: Problem, tables: Sequence[np.ndarray]) -> torch.Tensor:
 def _fold(problem: Problem, domain: Domain, model: GraphicalModel) -> torch.Tensor:
     """The earlier model's potentials, each added to a clique that contains it."""
     if model.domain != domain:
-        raise InvalidInput("warm_start is a model of another domain; pass one of the same domain.")
+        raise InvalidInput("warm_start is a model of another domain; pass one of the same domain")
     flat = _flat(problem, [])
     layout = problem.inference.layout
     tables = layout.split(flat)
@@ -387,7 +385,7 @@ def _fold(problem: Problem, domain: Domain, model: GraphicalModel) -> torch.Tens
         if not places:
             raise InvalidInput(
                 f"warm_start has the clique {clique}, which no measured clique contains; pass its "
-                "measurements too, or start afresh."
+                "measurements too, or start afresh"
             )
         held = domain.project(layout.cliques[places[0]])
         values = factor.values.to(device=flat.device, dtype=flat.dtype)

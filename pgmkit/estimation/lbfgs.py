@@ -2,7 +2,7 @@
 autodiff.
 
 L(mu(theta)) is not convex in theta; in practice the optimum is reached, but more slowly than by
-the proximal methods. The gradient is that of the whole forward computation: belief propagation
+the proximal methods. The gradient is that of the whole forward computation: the marginal oracle
 included.
 """
 

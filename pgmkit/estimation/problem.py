@@ -36,7 +36,7 @@ class Problem:
     """Of the last pass."""
 
     def point(self, potentials: torch.Tensor) -> Point:
-        """One pass of belief propagation."""
+        """One call of the marginal oracle."""
         begun = time.perf_counter()
         marginals, log_partition = self.inference.fast_marginals(potentials, self.total)
         self.pass_seconds[:] = [time.perf_counter() - begun]

@@ -1,4 +1,4 @@
-"""What cannot be: combinations of values that the data's meaning rules out.
+"""Constraints: combinations of values that the meaning of the columns rules out.
 
 Each constraint becomes structural zeros of the model (`pgmkit.Zeros`), so that every record obeys.
 """

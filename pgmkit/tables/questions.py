@@ -84,6 +84,11 @@ class Reply:
             for line in lines
         )
 
+    def _repr_html_(self) -> str:
+        from pgmkit import html
+
+        return html.columns(self.columns)
+
 
 def parse(schema: Schema, text: str) -> Question:
     """The question's meaning; InvalidInput says which part is not understood.

@@ -74,6 +74,11 @@ class Interval:
     level: float
     method: Literal["closed form", "bootstrap"]
 
+    def _repr_html_(self) -> str:
+        from pgmkit import html
+
+        return html.interval(self)
+
 
 @dataclass(frozen=True)
 class Replication:

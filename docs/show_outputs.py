@@ -1,0 +1,36 @@
+"""Hooks of mkdocs: what each block showed when outputs were recorded; the benchmarks' chart."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+doc_blocks = import_module("doc_blocks")
+
+
+def on_files(files: Files, *, config: Any) -> Files:
+    """The site's files, with the chart of errors against the budget."""
+    chart = ROOT / "benchmarks" / "results" / "adaptive-adult.svg"
+    files.append(File.generated(config, "img/errors.svg", abs_src_path=str(chart)))
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Any, **_: object) -> str:
+    """The page with its blocks' outputs."""
+    outputs = iter(doc_blocks.recorded(Path(page.file.abs_src_path)))
+
+    def shown(block: str) -> str:
+        output = next(outputs, None)
+        if output is None:
+            return block
+        if output.text:
+            block += f'\n\n```text {{ .output title="prints" }}\n{output.text}\n```'
+        return f'{block}\n\n<div class="output">{output.html}</div>' if output.html else block
+
+    return doc_blocks.BLOCK.sub(lambda found: shown(found[0]), doc_blocks.included(markdown))

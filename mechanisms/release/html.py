@@ -1,0 +1,61 @@
+"""What a notebook shows of a release: warnings, what was promised and released, the ledger."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pgmkit.html import table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mechanisms.privacy.ledger import Ledger
+
+__all__ = ["overview", "warnings"]
+
+
+class Described(Protocol):
+    """What is shown of a release."""
+
+    @property
+    def mechanism(self) -> str: ...
+    @property
+    def model(self) -> Any: ...
+    @property
+    def measurements(self) -> Sequence[Any]: ...
+    @property
+    def ledger(self) -> Ledger: ...
+    @property
+    def fit(self) -> str: ...
+    @property
+    def caution(self) -> str: ...
+
+
+def overview(release: Described, more: Sequence[Sequence[str]] = ()) -> str:
+    """The release in a table, and its ledger; nothing in it is not in the release itself.
+
+    `more`: further rows, of texts that are escaped here.
+    """
+    budget = release.ledger.budget
+    promise = f"epsilon = {budget.epsilon:g}, delta = {budget.delta:g}"
+    rows = [
+        ["promise", f"{promise}, neighbours: {release.ledger.neighbours}"],
+        ["mechanism", release.mechanism],
+        ["records (estimated)", f"{release.model.total:,.0f}"],
+        ["noisy tables", str(len(release.measurements))],
+        *([["fit of the model to them", release.fit]] if release.fit else []),
+        *more,
+    ]
+    return "".join(warnings(release)) + table(["", ""], rows) + release.ledger._repr_html_()
+
+
+def warnings(release: Described) -> list[str]:
+    """What a reader must know before anything else."""
+    found = [f"<p class='warn'>{escape(line)}</p>" for line in release.caution.splitlines()]
+    if getattr(release.model, "poor_fit", False):
+        found.append(
+            f"<p class='warn'>The model is {escape(release.fit)}. Its answers may be off by more "
+            "than the noise explains.</p>"
+        )
+    return found

@@ -1,0 +1,127 @@
+"""Somebody else's mechanism: registered, or named by an entry point of an installed package.
+
+`examples/chain_of_pairs.py` is registered for all tests (see `tests/conftest.py`), so that what
+every mechanism must pass it passes too.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from chain_of_pairs import CHAIN, Chain
+
+from mechanisms import MECHANISMS, Release, TableRelease, k_way, plan, register, run, synthesize
+from mechanisms.datasets.census import census, people, schema
+from mechanisms.registry import Registry
+from pgmkit import InvalidInput
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "chain_of_pairs.py"
+
+
+def test_it_runs_wherever_a_built_in_one_does(tmp_path: Path) -> None:
+    data = census(300)
+    release = run("chain", data, k_way(data.domain, 2), 1.0, 1e-6, neighbours="replace-one")
+    assert release.ledger.spent == pytest.approx(release.ledger.budget.total)
+    planned = plan("chain", k_way(data.domain, 2), 1.0, neighbours="add/remove", rows=100)
+    assert planned.mechanism == "chain" and planned.measurements == 17
+    tabular = synthesize(
+        people(300),
+        schema(),
+        epsilon=1.0,
+        delta=1e-6,
+        mechanism="chain",
+        settings={"one_way_share": 0.5},
+    )
+    assert tabular.table("age", "sex").columns["stderr"] is not None
+    tabular.save(tmp_path / "chain.pgm")
+    again = TableRelease.load(tmp_path / "chain.pgm")
+    assert again.settings == Chain(one_way_share=0.5)
+    with pytest.raises(InvalidInput, match="one_way_share"):
+        synthesize(people(300), schema(), epsilon=1.0, mechanism=Chain(one_way_share=2.0))
+    release.save(tmp_path / "plain.pgm")
+    assert Release.load(tmp_path / "plain.pgm").settings == Chain()
+
+
+def test_the_example_is_short() -> None:
+    code = [line for line in EXAMPLE.read_text().splitlines() if line.strip()]
+    assert len(code) <= 50
+
+
+def test_names_are_not_taken_twice() -> None:
+    register(CHAIN)  # the same entry again is no harm
+    with pytest.raises(InvalidInput, match="registered already, by chain_of_pairs"):
+        register(replace(CHAIN, function="another"))
+    with pytest.raises(InvalidInput, match="by an Entry, got str"):
+        register("chain")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="registered already, by mechanisms"):
+        register(replace(CHAIN, name="aim"))
+
+
+def test_an_entry_that_cannot_be_loaded_says_so() -> None:
+    for broken in (replace(CHAIN, module="no_such_module"), replace(CHAIN, function="absent")):
+        with pytest.raises(InvalidInput, match="'chain' cannot be loaded from .*; install or"):
+            broken.load()
+
+
+def installed(folder: Path, name: str, point: str) -> None:
+    """A package's metadata, as an installer leaves it."""
+    info = folder / f"{name}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[pgmkit.mechanisms]\n{point}\n")
+
+
+def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """`pgmkit` in a process of its own that finds the packages in the folder."""
+    start = "import sys; from mechanisms.cli import main; main(sys.argv[1:], prog_name='pgmkit')"
+    return subprocess.run(
+        [sys.executable, "-c", start, *arguments],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])},
+    )
+
+
+def test_an_installed_package_adds_its_mechanism_to_the_command_line(tmp_path: Path) -> None:
+    (tmp_path / "chain_of_pairs.py").write_text(EXAMPLE.read_text())
+    installed(tmp_path, "chains", "chain = chain_of_pairs:CHAIN")
+    listed = command(tmp_path, "mechanisms")
+    assert f"chain                {CHAIN.summary}" in listed.stdout, listed.stderr
+    assert not listed.stderr
+    (tmp_path / "schema.json").write_text('{"a": 2, "b": 3}')
+    (tmp_path / "data.csv").write_text("a,b\n" + "0,1\n1,2\n" * 50)
+    arguments = ["data.csv", "--schema", "schema.json", "--mechanism", "chain", "--save", "r.pgm"]
+    done = command(tmp_path, "synth", *arguments, "--set", "one_way_share=0.4")
+    assert done.returncode == 0, done.stderr
+    asked = command(tmp_path, "query", "r.pgm", "a, b", "--error-bars")
+    assert asked.returncode == 0 and "stderr" in asked.stdout, asked.stderr
+    assert Release.load(tmp_path / "r.pgm").settings == Chain(one_way_share=0.4)
+
+
+@pytest.mark.parametrize(
+    ("point", "reason"),
+    [
+        ("broken = no_such_module_at_all:ENTRY", "No module named 'no_such_module_at_all'"),
+        ("broken = os:getcwd", "registered by an Entry, got"),
+        ("broken = chain_of_pairs:TAKEN", "'aim' is registered already"),
+    ],
+)
+def test_a_broken_plug_in_is_left_out_with_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str, reason: str
+) -> None:
+    import chain_of_pairs
+
+    monkeypatch.setattr(chain_of_pairs, "TAKEN", replace(CHAIN, name="aim"), raising=False)
+    installed(tmp_path, "broken", point)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    fresh = Registry(list(MECHANISMS.values()))
+    with pytest.warns(UserWarning, match=f"'broken'.* was left out: .*{reason}"):
+        assert "broken" not in fresh
+    assert list(fresh) == list(MECHANISMS)

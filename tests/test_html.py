@@ -1,0 +1,131 @@
+"""What notebooks show: well-formed, escaped whatever the names are, bounded in size."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mechanisms import Budget, Ledger, Release, TableRelease, run
+from pgmkit import (
+    Categorical,
+    Dataset,
+    Domain,
+    Interval,
+    Measurement,
+    Reply,
+    Schema,
+    error_bars,
+    estimate,
+)
+from pgmkit.html import bars as chart
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "\"><img src=x onerror='alert(1)'>",
+    "' onload='alert(1)",
+    "</td></table></svg><b>&amp;&lt;",
+    "]]><!--",
+    "{{7*7}}",
+)
+ALLOWED = {
+    *("table", "caption", "tr", "th", "td", "svg", "line", "circle", "rect", "title", "text"),
+    *("figure", "figcaption", "p", "strong"),
+}
+
+
+def parsed(text: str) -> ElementTree.Element:
+    """The text as XML, which it is if everything is closed and escaped; only plain elements."""
+    root = ElementTree.fromstring(f"<div>{text}</div>")
+    for element in list(root.iter())[1:]:
+        assert element.tag.rpartition("}")[2] in ALLOWED, element.tag
+        assert not [name for name in element.attrib if name.startswith("on")]
+        assert not {"href", "src"} & set(element.attrib)
+    return root
+
+
+def words(text: str) -> str:
+    return "\n".join(parsed(text).itertext())
+
+
+@pytest.fixture(scope="module")
+def domain() -> Domain:
+    return Domain({name: 3 for name in HOSTILE})
+
+
+@pytest.fixture(scope="module")
+def released(domain: Domain) -> TableRelease:
+    rng = np.random.default_rng(0)
+    data = Dataset(domain, {name: rng.integers(0, 3, 300) for name in domain})
+    pairs = [tuple(HOSTILE[i : i + 2]) for i in range(5)]
+    plain = run("mst", data, pairs, 1.0, 1e-6, neighbours="add/remove", seed=0)
+    schema = Schema({name: Categorical(HOSTILE[:3]) for name in HOSTILE})
+    return TableRelease(plain, schema, reason=HOSTILE[0])
+
+
+def test_models_are_drawn_and_escaped(domain: Domain) -> None:
+    tables = [Measurement(HOSTILE[i : i + 2], np.full(9, 10.0), 1.0) for i in range(5)]
+    model = estimate(domain, tables)
+    shown = model._repr_html_()
+    for name in HOSTILE:
+        assert name in words(shown)
+    assert shown.count("<circle") == 6 and shown.count("<line") == 5
+    wide = estimate(Domain({f"a{i}": 2 for i in range(500)}), [Measurement(("a0",), [1, 2], 1.0)])
+    assert len(wide._repr_html_()) < 10_000
+    bars = error_bars(model, tables).marginal(HOSTILE[:2])
+    assert "95% intervals, closed form" in words(bars._repr_html_())
+
+
+def test_tables_and_intervals_are_cut() -> None:
+    zeros = np.zeros((100, 100))
+    shown = Interval(zeros, zeros, zeros, zeros, 0.9, "bootstrap")._repr_html_()
+    assert shown.count("<tr>") == 41 and "9,960 more rows" in words(shown)
+    reply = Reply({"<b>": HOSTILE * 20, "count": np.arange(120.0)})._repr_html_()
+    assert reply.count("<tr>") == 41 and HOSTILE[0] in words(reply) and "<b>" in words(reply)
+    assert parsed(Reply({"a": [], "count": np.zeros(0)})._repr_html_()) is not None
+
+
+def test_a_scalar_interval_shows_its_one_cell() -> None:
+    one = np.array(3.5)
+    assert "3.5" in words(Interval(one, one, one, one, 0.95, "bootstrap")._repr_html_())
+
+
+def test_releases_show_promise_warnings_and_ledger(released: TableRelease) -> None:
+    for shown in (released._repr_html_(), released.release._repr_html_()):
+        text = words(shown)
+        assert "epsilon = 1, delta = 1e-06" in text and "INSECURE" in text and "mst" in text
+        assert f"{len(released.measurements)}" in text and "cumulative epsilon" in text
+    text = words(released._repr_html_())
+    assert all(name in text for name in HOSTILE)
+    table = released.table(HOSTILE[1])
+    assert all(label in words(table._repr_html_()) for label in HOSTILE[:3])
+
+
+def test_ledgers_put_rounds_together() -> None:
+    ledger = Ledger(Budget(1.0, 1e-6), neighbours="add/remove")
+    for i in range(30):
+        ledger.charge(f"round {i}: <measure>", "discrete Gaussian", ledger.remaining / 40)
+    root = parsed(ledger._repr_html_())
+    rows = [[cell.text for cell in row] for row in root.iter("tr")]
+    assert len(rows) == 2 and rows[1][:3] == ["round <measure>", "discrete Gaussian", "30"]
+    assert rows[1][4] == f"{ledger.budget.epsilon_spent(ledger.spent):.4g}"
+    insecure = Ledger(Budget(1.0), secure=False)
+    assert "INSECURE" in words(insecure._repr_html_())
+
+
+def test_nothing_is_shown_that_the_release_does_not_hold(released: TableRelease) -> None:
+    """The same page comes from a release that was saved and loaded: no data are behind it."""
+    stored: dict[str, Any] = vars(released.release)
+    assert Release(**stored)._repr_html_() == released.release._repr_html_()
+
+
+@pytest.mark.parametrize("whiskers", [False, True])
+def test_charts_keep_hostile_labels_in_their_place(whiskers: bool) -> None:
+    counts = np.array([1.0, 5.0, -2.0, 0.0, 3.0, 8.0])
+    ends = (counts - 1, counts + 1) if whiskers else None
+    root = parsed(chart(HOSTILE[0], HOSTILE, counts, ends))
+    assert len([e for e in root.iter() if e.tag.endswith("rect")]) == 6
+    many = [f"v{i}" for i in range(100)]
+    assert "76 rarer values" in words(chart("x", many, np.arange(100.0)))

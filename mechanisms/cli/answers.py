@@ -83,15 +83,15 @@ def sample(
     target = writable(out)
     import numpy as np
 
-    from pgmkit.tables.files import write_file
+    from pgmkit.tables.files import write_records
 
     loaded = _load(release)
     rng = generator(seed) or np.random.default_rng()
-    records = loaded.codes(rows, given=given, seed=rng)
-    write_file(target, loaded.schema.decode(records, rng))
+    parts = loaded.parts(rows, given=given, seed=rng)
+    written = write_records(target, loaded.schema, parts, rng)
     emit(
-        {"out": out, "records": len(records)},
-        f"wrote {out}: {len(records)} synthetic records",
+        {"out": out, "records": written},
+        f"wrote {out}: {written} synthetic records",
         json_out,
     )
 

@@ -144,7 +144,7 @@ def test_8_what_was_paid_for_is_not_lost_to_a_full_disk(
     def full(*_arguments: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("pgmkit.tables.files.write_file", full)
+    monkeypatch.setattr("pgmkit.tables.files.write_records", full)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     fixed = ["synth", "people.csv", "--schema", "people.yaml", "--mechanism", "mst"]
     result = pgmkit(*fixed, "--out", "lost.csv")

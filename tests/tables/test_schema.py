@@ -57,7 +57,12 @@ def binned(draw: st.DrawFn) -> Column:
 def listed(draw: st.DrawFn) -> Column:
     values = draw(
         st.one_of(
-            st.lists(st.text("abcxyz <=.", min_size=1), min_size=1, max_size=6, unique=True),
+            st.lists(
+                st.text("abcxyz <=.", min_size=1).filter(str.strip),
+                min_size=1,
+                max_size=6,
+                unique_by=str.strip,
+            ),
             st.lists(st.integers(-5, 99), min_size=1, max_size=6, unique=True),
         )
     )

@@ -135,6 +135,7 @@ def report(
     target_file = writable(out)
     from mechanisms.release.report import Evaluation, html
     from pgmkit.atomic_write import atomic_writer
+    from pgmkit.dataset import Dataset
     from pgmkit.tables.files import encode_file
 
     loaded = _load(release)
@@ -143,6 +144,7 @@ def report(
         click.echo("warning: --against shows the private data's errors; do not publish", err=True)
         truth = encode_file(against, loaded.schema, ignore_extra=True)
         held_out = None if test is None else encode_file(test, loaded.schema, ignore_extra=True)
+        assert isinstance(truth, Dataset) and isinstance(held_out, Dataset | None)
         evaluation = Evaluation(truth, target, held_out)
     page = html(loaded, evaluation)
     with atomic_writer(target_file) as file:

@@ -134,7 +134,7 @@ def file_format(
     """The format with the options that are given; `tab` and \\t stand for a tab."""
     signs = {"tab": "\t", "\\t": "\t"}
     named = None if separator is None else signs.get(separator, separator)
-    given = {"encoding": encoding, "separator": named, "decimal": decimal}
+    given: dict[str, Any] = {"encoding": encoding, "separator": named, "decimal": decimal}
     return replace(form, **{name: value for name, value in given.items() if value is not None})
 
 

@@ -26,19 +26,19 @@ def time_column(texts: Sequence[str], missing: tuple[str, ...] | None) -> tuple[
         low, high = min(moments), max(moments)
         unit = _unit((high - low).days)
         unit = "hour" if (high - low).days <= 10 else unit
-        column = DateTime(low.isoformat(), high.isoformat(), unit=unit, missing=missing)
-        return column, f"points in time, by {unit}; decoded uniformly within, to the second"
+        timed = DateTime(low.isoformat(), high.isoformat(), unit=unit, missing=missing)
+        return timed, f"points in time, by {unit}; decoded uniformly within, to the second"
     form = None
     if moments is None:
         form = next((form for form in _FORMATS if _parse(texts, form) is not None), None)
         moments = None if form is None else _parse(texts, form)
     if moments is None:
         return None
-    low, high = min(moments).date(), max(moments).date()
-    unit = _unit((high - low).days)
-    column = Date(str(low), str(high), unit=unit, format=form, missing=missing)
+    first, last = min(moments).date(), max(moments).date()
+    unit = _unit((last - first).days)
+    column = Date(str(first), str(last), unit=unit, format=form, missing=missing)
     written = "" if form is None else f" written {form}{_doubt(texts, form)}"
-    return column, f"dates {low} to {high}{written}, by {unit}; decoded uniformly within"
+    return column, f"dates {first} to {last}{written}, by {unit}; decoded uniformly within"
 
 
 def _iso(texts: Sequence[str]) -> list[datetime.datetime] | None:

@@ -84,6 +84,9 @@ class Binned(Column):
 
     def _check_single_values(self) -> None:
         ends = self._plain_positions
+        for number in self._missing_numbers:
+            if ends[0] <= number < ends[-1] or number in (self._end, *self.special):
+                raise InvalidInput(f"{number} is a value of the column and listed as missing")
         for name, values, inside in [
             ("spikes", self.spikes, True),
             ("special", self.special, False),
@@ -462,6 +465,10 @@ class Numeric(_Numbers):
     def whole(self) -> bool:
         return False
 
+    @property
+    def parses_as(self) -> tuple[str, ...]:
+        return ("float64",)
+
     @cached_property
     def _places(self) -> int:
         """Places behind the point of decoded values."""
@@ -478,7 +485,7 @@ class Numeric(_Numbers):
         for rounded in (np.ceil(found * scale) / scale, np.floor(found * scale) / scale):
             # Divided, not multiplied by a power, so that 0.3 is the text's 0.3.
             stays = np.searchsorted(self.positions, rounded, side="right") == bins
-            stays &= bins < len(self.positions)  # special values are as declared
+            stays &= (bins > 0) & (bins < len(self.positions))  # special values are as declared
             positions = np.where(stays, rounded, positions)
         if self.kind == "integer":
             return np.floor(positions).astype(np.int64)

@@ -17,7 +17,7 @@ from itertools import combinations
 from mechanisms.families.graphical import check_fits_workload, estimator
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
-from mechanisms.workload import Workload, WorkloadLike, downward_closure
+from mechanisms.workload import Workload, WorkloadLike, downward_closure, varied
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.measurement import Measurement
@@ -78,9 +78,11 @@ def clique_tree(
     closure = downward_closure(workload)
     pairs = [clique for clique in closure if len(clique) == 2]
     # Without pairs everything goes to the one-way marginals.
-    one_way = (settings.one_way_share if pairs else 1.0) * whole / len(domain)
+    one_way = (settings.one_way_share if pairs else 1.0) * whole / len(varied(domain))
     update = estimator(domain, curator.public_total)
-    measurements = [curator.measure((name,), one_way, step="first: measure") for name in domain]
+    measurements = [
+        curator.measure((name,), one_way, step="first: measure") for name in varied(domain)
+    ]
     model = update(None, measurements)
     if pairs:
         cost = settings.select_share * whole

@@ -19,7 +19,7 @@ from mechanisms.release.tabular import TableRelease
 from mechanisms.rounds.loop import Round, round_reports
 from mechanisms.synthesis.auto import Choice, check_limits, choose_mechanism
 from mechanisms.synthesis.open_columns import assumed, counted, open_columns, resolved
-from mechanisms.workload import Workload, WorkloadLike, k_way
+from mechanisms.workload import Workload, WorkloadLike, k_way, varied
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
@@ -180,6 +180,15 @@ def _check_public_records(public: Any, schema: Schema, mechanism: str) -> None:
         _public_records(public, schema.restricted(fixed))
 
 
+def _all_of(domain: Domain, k: int) -> Workload:
+    """All marginals of k columns; those of one value say nothing, and cost nothing."""
+    wanted = k_way(domain, k)
+    names = varied(domain)
+    if len(names) == len(domain):
+        return wanted
+    return Workload.over(domain, k_way(domain.project(names), min(k, len(names))).cliques)
+
+
 def _rows(curator: Curator) -> int:
     """The number of rows, at a small price where it is private."""
     if curator.public_total is not None:
@@ -199,9 +208,9 @@ def table_workload(
     pair of other columns together with it, and its marginals weigh four times as much.
     """
     if workload is None:
-        wanted = k_way(domain, min(2, len(domain)))
+        wanted = _all_of(domain, min(2, len(domain)))
     elif isinstance(workload, int):
-        wanted = k_way(domain, workload)
+        wanted = _all_of(domain, workload)
     else:
         wanted = Workload.over(domain, workload)
     if target is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import os
 from collections.abc import Iterator
@@ -63,19 +64,25 @@ def separator_of(path: str, form: FileFormat) -> str:
 
 
 def _first_line(path: str, form: FileFormat) -> str:
+    """The first line alone is decoded: what follows must not decide whether it can be."""
     import io
 
     import pyarrow as pa
 
-    encoding = "utf-8-sig" if form.encoding.lower() in ("utf-8", "utf8") else form.encoding
     try:
-        with (
-            pa.input_stream(path, compression="detect") as raw,
-            io.TextIOWrapper(io.BufferedReader(raw), encoding=encoding) as lines,
-        ):
-            return lines.readline().rstrip("\r\n")
+        with pa.input_stream(path, compression="detect") as raw:
+            buffered = io.BufferedReader(raw)
+            if _is_utf8(form):
+                line = buffered.readline().decode("utf-8-sig")
+            else:
+                line = io.TextIOWrapper(buffered, form.encoding, errors="replace").readline()
+            return line.rstrip("\r\n")
     except UnicodeError:
         raise InvalidInput(_not_text(path, form)) from None
+
+
+def _is_utf8(form: FileFormat) -> bool:
+    return codecs.lookup(form.encoding).name == "utf-8"
 
 
 def csv_batches(
@@ -101,7 +108,7 @@ def csv_batches(
         return "error"
 
     # Bytes are decoded by the column: one that is no text must not stop a placed schema.
-    utf8 = form.encoding.lower() in ("utf-8", "utf8")
+    utf8 = _is_utf8(form)
     kind = pa.binary() if utf8 else pa.string()
     try:
         with pa.input_stream(path, compression="detect") as raw:

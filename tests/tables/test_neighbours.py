@@ -240,6 +240,18 @@ def test_open_columns_are_refused_before_the_first_charge(
         synthesize(frame, Schema(columns, ruled_out), **{**RUN, **change})
 
 
+@pytest.mark.parametrize("mechanism", ["independent", "mst", "aim"])
+def test_a_column_of_one_value_costs_nothing(mechanism: str) -> None:
+    frame = pd.DataFrame(rows({})).assign(year=2020)
+    plain = {name: SCHEMA.columns[name] for name in ("sex", "ill")}
+    release = synthesize(
+        frame, Schema({**plain, "year": Categorical((2020,))}), **{**RUN, "mechanism": mechanism}
+    )
+    assert release.ledger.spent == pytest.approx(release.ledger.budget.total)
+    assert not [m for m in release.measurements if m.clique == ("year",)]
+    assert set(release.sample(9, seed=0).year) == {2020}
+
+
 def test_places_are_visible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     SCHEMA.save("s.yaml")

@@ -16,7 +16,7 @@ from mechanisms.families.tables import TablesModel, projected
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
 from mechanisms.settings import Settings, at_least, flag, setting
-from mechanisms.workload import Workload, WorkloadLike
+from mechanisms.workload import Workload, WorkloadLike, varied
 from pgmkit.measurement import Measurement
 from pgmkit.total import estimate_total
 
@@ -111,7 +111,7 @@ def independent(
     Raises InvalidInput (before anything is spent) for a workload over another domain.
     """
     Workload.over(curator.domain, workload)
-    singles = Workload(curator.domain, [(name,) for name in curator.domain])
+    singles = Workload(curator.domain, [(name,) for name in varied(curator.domain)])
     measurements = _measure(curator, singles)
     model = estimator(curator.domain, curator.public_total)(None, measurements)
     return Release("independent", model, measurements, curator.ledger, settings or Independent())

@@ -17,7 +17,7 @@ from mechanisms.families.graphical import check_fits_workload, estimator, model_
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
 from mechanisms.settings import Settings, fraction, leave_something, positive, setting
-from mechanisms.workload import Workload, WorkloadLike, downward_closure
+from mechanisms.workload import Workload, WorkloadLike, downward_closure, varied
 from pgmkit.domain import Clique, Domain
 from pgmkit.measurement import Measurement
 
@@ -69,9 +69,11 @@ def clique_tree(
     closure = downward_closure(workload)
     pairs = [clique for clique in closure if len(clique) == 2]
     # Without pairs everything goes to the one-way marginals.
-    one_way = (settings.one_way_share if pairs else 1.0) * whole / len(domain)
+    one_way = (settings.one_way_share if pairs else 1.0) * whole / len(varied(domain))
     update = estimator(domain, curator.public_total)
-    measurements = [curator.measure((name,), one_way, step="first: measure") for name in domain]
+    measurements = [
+        curator.measure((name,), one_way, step="first: measure") for name in varied(domain)
+    ]
     model = update(None, measurements)
     if pairs:
         cost = settings.select_share * whole

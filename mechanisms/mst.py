@@ -17,7 +17,7 @@ from mechanisms.families.graphical import estimator
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
 from mechanisms.settings import Settings, fraction, leave_something, setting
-from mechanisms.workload import Workload, WorkloadLike
+from mechanisms.workload import Workload, WorkloadLike, varied
 from pgmkit.domain import Clique
 
 if TYPE_CHECKING:
@@ -60,10 +60,10 @@ def mst(curator: Curator, workload: WorkloadLike, settings: Mst | None = None) -
     edges = _spanning_edges(pairs)
     whole = curator.remaining
     # Without pairs everything goes to the one-way marginals.
-    one_way = (settings.one_way_share if edges else 1.0) * whole / len(domain)
+    one_way = (settings.one_way_share if edges else 1.0) * whole / len(varied(domain))
     update = estimator(domain, curator.public_total)
 
-    first = [curator.measure((name,), one_way, step="first: measure") for name in domain]
+    first = [curator.measure((name,), one_way, step="first: measure") for name in varied(domain)]
     independent = update(None, first)
     tree = _draw_tree(curator, independent, pairs, settings.select_share * whole, edges)
     rest = curator.remaining / len(tree) if tree else 0.0

@@ -14,7 +14,15 @@ from pgmkit.errors import InvalidInput
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Workload", "WorkloadLike", "downward_closure", "k_way", "random_k_way", "target_biased"]
+__all__ = [
+    "Workload",
+    "WorkloadLike",
+    "downward_closure",
+    "k_way",
+    "random_k_way",
+    "target_biased",
+    "varied",
+]
 
 
 WorkloadLike: TypeAlias = "Workload | Iterable[Iterable[str]]"
@@ -152,3 +160,12 @@ def _checked_weights(weights: Sequence[float] | None, length: int) -> tuple[floa
         if not math.isfinite(weight) or weight <= 0:
             raise InvalidInput(f"weights must be finite numbers above 0, got {weight!r}")
     return tuple(float(weight) for weight in weights)
+
+
+def varied(domain: Domain) -> list[str]:
+    """The attributes of more than one value: others cost nothing. All, where there is none.
+
+    >>> varied(Domain({"year": 1, "sex": 2}))
+    ['sex']
+    """
+    return [name for name, size in domain.sizes.items() if size > 1] or list(domain)

@@ -104,16 +104,16 @@ def sample(
     target = writable(out)
     import numpy as np
 
-    from pgmkit.tables.files import write_file
+    from pgmkit.tables.files import write_records
 
     loaded = _load(release, allow_modified)
     rng = generator(seed) or np.random.default_rng()
-    records = loaded.codes(rows, given=given, rng=rng)
-    columns = loaded.schema.decode(records, rng)
-    write_file(target, spreadsheet_safe(columns) if safe_csv else columns)
+    spelled = spreadsheet_safe if safe_csv else None
+    parts = loaded.parts(rows, given=given, rng=rng)
+    written = write_records(target, loaded.schema, parts, rng, spelled=spelled)
     emit(
-        {"out": out, "records": len(records)},
-        f"wrote {out}: {len(records)} synthetic records",
+        {"out": out, "records": written},
+        f"wrote {out}: {written} synthetic records",
         json_out,
         loaded.caution,
     )
@@ -153,6 +153,7 @@ def report(
     target_file = writable(out)
     from mechanisms.release.report import Evaluation, html
     from pgmkit.atomic_write import atomic_writer
+    from pgmkit.dataset import Dataset
     from pgmkit.tables.files import encode_file
 
     loaded = _load(release, allow_modified)
@@ -161,6 +162,7 @@ def report(
         click.echo("warning: --against shows the private data's errors; do not publish", err=True)
         truth = encode_file(against, loaded.schema, ignore_extra=True)
         held_out = None if test is None else encode_file(test, loaded.schema, ignore_extra=True)
+        assert isinstance(truth, Dataset) and isinstance(held_out, Dataset | None)
         evaluation = Evaluation(truth, target, held_out)
     page = html(loaded, evaluation)
     with atomic_writer(target_file) as file:

@@ -21,7 +21,7 @@ __all__ = ["ledger"]
     default=0.0,
     help="Part of delta kept for finding values that the schema leaves open, with --create.",
 )
-@click.option("--allow-modified", is_flag=True, help="Reading of a release whose checksum is wrong.")
+@click.option("--allow-modified", is_flag=True, help="Leave to read a file with a wrong checksum.")
 @as_json
 def ledger(
     file: str,

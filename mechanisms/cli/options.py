@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +15,14 @@ import click
 if TYPE_CHECKING:
     import numpy as np
 
-    from pgmkit.tables.schema import Schema
+    from pgmkit.tables.schema import FileFormat, Schema
 
 __all__ = [
     "as_json",
     "budget_options",
     "emit",
+    "file_format",
+    "file_options",
     "generator",
     "mechanism_options",
     "printable",
@@ -85,6 +88,11 @@ _MECHANISM = [
     ),
     click.option("--target", help="Column to be predicted later: its marginals matter more."),
 ]
+_FILE = [
+    click.option("--encoding", help="Of a CSV file, such as latin-1 [default: utf-8]."),
+    click.option("--separator", help="Of a CSV file's values [default: as its header shows]."),
+    click.option("--decimal", help='Of a CSV file: "." or "," before decimals [default: "."].'),
+]
 
 
 def budget_options(command: Command) -> Command:
@@ -100,6 +108,11 @@ def mechanism_options(command: Command) -> Command:
 def as_json(command: Command) -> Command:
     """--json."""
     return click.option("--json", "json_out", is_flag=True, help="JSON instead of text.")(command)
+
+
+def file_options(command: Command) -> Command:
+    """--encoding, --separator, --decimal."""
+    return _with(_FILE, command)
 
 
 def _with(options: Sequence[Callable[[Command], Command]], command: Command) -> Command:
@@ -130,11 +143,27 @@ def _plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
-def read_schema(path: str) -> Schema:
-    """The schema in a file."""
+def read_schema(
+    path: str,
+    encoding: str | None = None,
+    separator: str | None = None,
+    decimal: str | None = None,
+) -> Schema:
+    """The schema in a file; what is given goes before what it says of the data's file."""
     from pgmkit.tables.schema import Schema
 
-    return Schema.load(path)
+    found = Schema.load(path)
+    return found.of_file(file_format(found.file, encoding, separator, decimal))
+
+
+def file_format(
+    form: FileFormat, encoding: str | None, separator: str | None, decimal: str | None
+) -> FileFormat:
+    """The format with the options that are given; `tab` and \\t stand for a tab."""
+    signs = {"tab": "\t", "\\t": "\t"}
+    named = None if separator is None else signs.get(separator, separator)
+    given: dict[str, Any] = {"encoding": encoding, "separator": named, "decimal": decimal}
+    return replace(form, **{name: value for name, value in given.items() if value is not None})
 
 
 def settings_of(mechanism: str, given: tuple[str, ...]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from mechanisms.cli.options import writable
+from mechanisms.cli.options import file_format, file_options, writable
 
 __all__ = ["schema"]
 
@@ -29,7 +29,16 @@ def schema() -> None:
     show_default=True,
     help="Number of distinct texts above which a column is left open, to be found with a budget.",
 )
-def draft(data: str, assume_public: bool, out: str | None, values: int) -> None:
+@file_options
+def draft(
+    data: str,
+    assume_public: bool,
+    out: str | None,
+    values: int,
+    encoding: str | None,
+    separator: str | None,
+    decimal: str | None,
+) -> None:
     """Propose a schema from the first rows of public data, or of the names alone.
 
     Looking at private values without a budget would leak them. Without --assume-public only the
@@ -41,11 +50,16 @@ def draft(data: str, assume_public: bool, out: str | None, values: int) -> None:
     target = None if out is None else writable(out)
     from pgmkit.atomic_write import atomic_writer
     from pgmkit.tables.draft import draft as drafted
+    from pgmkit.tables.schema_file import FileFormat
 
-    text = drafted(data, look=assume_public, most_values=values)
+    form = file_format(FileFormat(), encoding, separator, decimal)
+    text = drafted(data, look=assume_public, most_values=values, file=form)
     if target is None:
         click.echo(text)
         return
     with atomic_writer(target) as file:
         file.write(text.encode("utf-8"))
+    for line in text.splitlines():
+        if line.lstrip().startswith("# "):
+            click.echo(line.lstrip()[2:])
     click.echo(f"wrote {out}: read it through, correct ranges and values, then use it")

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
-
 import click
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 __all__ = ["safe_csv_option", "spreadsheet_safe"]
 
@@ -22,22 +16,10 @@ safe_csv_option = click.option(
 )
 
 
-def spreadsheet_safe(columns: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """The columns with a single quote before every text that a spreadsheet would run.
+def spreadsheet_safe(text: str) -> str:
+    """The text, with a single quote before it if a spreadsheet would run it.
 
-    >>> import numpy as np
-    >>> spreadsheet_safe({"@x": np.array(["=1+1", "F"], dtype=object)})
-    {"'@x": array(["'=1+1", 'F'], dtype=object)}
+    >>> spreadsheet_safe("=1+1"), spreadsheet_safe("F")
+    ("'=1+1", 'F')
     """
-    import numpy as np
-
-    return {
-        _quoted(name): np.array([_quoted(value) for value in values.tolist()], dtype=object)
-        if values.dtype.kind in "OU"
-        else values
-        for name, values in columns.items()
-    }
-
-
-def _quoted(value: Any) -> Any:
-    return f"'{value}" if isinstance(value, str) and value.startswith(_RUNS) else value
+    return f"'{text}" if text.startswith(_RUNS) else text

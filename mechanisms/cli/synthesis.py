@@ -12,6 +12,7 @@ from mechanisms.cli.options import (
     as_json,
     budget_options,
     emit,
+    file_options,
     generator,
     mechanism_options,
     read_schema,
@@ -62,7 +63,7 @@ def demo(
     from mechanisms.dispatch import run
     from mechanisms.rounds.loop import round_reports
     from mechanisms.workload import k_way
-    from pgmkit.tables.files import write_file
+    from pgmkit.tables.files import write_records
 
     data = census(rows)
     workload = k_way(data.domain, 2)
@@ -85,7 +86,7 @@ def demo(
             progress=progress,
         )
     synthetic = release.sample(rng=rng)
-    write_file(target, schema().decode(synthetic, np.random.default_rng(rng)))
+    write_records(target, schema(), [synthetic], np.random.default_rng(rng))
     click.echo(report(release, data, synthetic, workload))
     click.echo(f"\nwrote {out}: {len(synthetic)} synthetic records")
 
@@ -139,10 +140,12 @@ def plan(
     """
     from mechanisms.privacy.budget import Budget
     from mechanisms.synthesis.auto import Choice, choose_mechanism
+    from mechanisms.synthesis.open_columns import assumed
     from mechanisms.synthesis.pipeline import table_workload
     from mechanisms.synthesis.plan import plan as planned
 
-    described = read_schema(schema)
+    asked = read_schema(schema)
+    described = assumed(asked)
     workload = table_workload(described.domain, k, target)
     known_rows = None if target else rows
     choice = (
@@ -159,8 +162,17 @@ def plan(
         rows=rows,
         settings=settings_of(mechanism, settings),
     )
-    values = {**found.to_dict(), "reason": choice.reason}
-    emit(values, f"{choice.name}, because: {choice.reason}\n{found}", json_out)
+    places = {name: column.place for name, column in asked.placed().columns.items()}
+    values = {**found.to_dict(), "reason": choice.reason, "outside": places}
+    lines = [f"{choice.name}, because: {choice.reason}", str(found)]
+    if asked.unresolved:
+        lines.append(
+            f"before it, a tenth of the budget finds {', '.join(asked.unresolved)}; the figures "
+            "above are without, and assume values for them"
+        )
+    lines.append("values that the schema does not have are")
+    lines += [f"  {name}: {place}" for name, place in places.items()]
+    emit(values, "\n".join(lines), json_out)
 
 
 @click.command()
@@ -204,6 +216,12 @@ def plan(
     is_flag=True,
     help="Columns that the schema does not have are ignored.",
 )
+@click.option(
+    "--strict",
+    is_flag=True,
+    help="Refusal of data that do not fit the schema. NOT private: failure and message are exact.",
+)
+@file_options
 @as_json
 def synth(
     data: str,
@@ -226,9 +244,13 @@ def synth(
     account: str | None,
     safe_csv: bool,
     ignore_extra_columns: bool,
+    strict: bool,
+    encoding: str | None,
+    separator: str | None,
+    decimal: str | None,
     json_out: bool,
 ) -> None:
-    """Make differentially private synthetic data from a CSV or parquet file.
+    """Make differentially private synthetic data from a file (CSV, parquet, Excel, SPSS, Stata).
 
     \b
     pgmkit synth people.csv --schema people.yaml --epsilon 1 --delta 1e-9 --out synth.csv
@@ -244,7 +266,7 @@ def synth(
     if out is None and save is None:
         raise InvalidInput("nothing to write: give --out for records, --save for the release")
     targets = [None if path is None else writable(path) for path in (out, save, page)]
-    described = read_schema(schema)
+    described = read_schema(schema, encoding, separator, decimal)
     chosen = settings_of(mechanism, settings)
     entry = None if mechanism == "auto" else configure(mechanism, **chosen)[0]
     if entry is not None and not entry.records and out is not None:
@@ -254,7 +276,8 @@ def synth(
         )
     rng = generator(seed)
     read = read_frame if described.unresolved else encode_file
-    records: Any = read(data, described, ignore_extra=ignore_extra_columns)
+    taken = described if strict else described.placed()
+    records: Any = read(data, taken, ignore_extra=ignore_extra_columns)
     others: Any = None if public is None else _public_frame(public, described)
     if rng is not None:
         click.echo(_INSECURE, err=True)
@@ -271,6 +294,7 @@ def synth(
         public=others,
         seconds=seconds,
         memory_mb=memory_mb,
+        strict=strict,
         seed=rng,
         ledger=None if account is None else Ledger.open(account),
         progress=True,
@@ -310,19 +334,19 @@ def _write(
 
     from pgmkit.atomic_write import atomic_writer
     from pgmkit.errors import PgmkitError
-    from pgmkit.tables.files import write_file
+    from pgmkit.tables.files import write_records
 
     saved = False
     try:
         if save is not None:
             release.save(save)
             saved = True
-        synthetic: Any = ()
+        written = 0
         if out is not None:
             draw = np.random.default_rng(rng)
-            synthetic = release.codes(rows, rng=draw)
-            columns = release.schema.decode(synthetic, draw)
-            write_file(out, spreadsheet_safe(columns) if safe_csv else columns)
+            parts = release.parts(rows, rng=draw)
+            spelled = spreadsheet_safe if safe_csv else None
+            written = write_records(out, release.schema, parts, draw, spelled=spelled)
         if page is not None:
             from mechanisms.release.report import html
 
@@ -332,7 +356,7 @@ def _write(
         if not saved:
             _rescue(release, error)
         raise
-    return len(synthetic)
+    return written
 
 
 def _rescue(release: TableRelease, error: Exception) -> None:

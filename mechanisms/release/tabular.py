@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import narwhals as nw
 import numpy as np
 
 from mechanisms.release.record import Release
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
     from pgmkit.uncertainty import Replication, Uncertainty
 
 __all__ = ["TableRelease"]
+
+_PART = 1 << 20
+"""Records that are drawn and written at a time."""
+_PYARROW = FrameForm(nw.Implementation.PYARROW, lazy=False)
 
 
 @dataclass(frozen=True, repr=False)
@@ -103,8 +108,29 @@ class TableRelease:
         InvalidInput for conditions that the model gives no records, or a model that cannot be
         conditioned.
         """
+        source = self._given(given)
+        rows = max(1, round(source.total)) if n is None else n
+        drawn: Dataset = source.sample(rows, rng=rng)
+        return drawn
+
+    def parts(
+        self,
+        n: int | None = None,
+        *,
+        given: Mapping[str, Condition] | str | None = None,
+        rng: Rng = None,
+    ) -> Iterator[Dataset]:
+        """As `codes`, a million records at a time: for more of them than memory holds."""
+        random = generator(rng)
+        source = self._given(given)
+        rows = max(1, round(source.total)) if n is None else n
+        for start in range(0, rows, _PART):
+            yield source.sample(min(_PART, rows - start), rng=random)
+
+    def _given(self, given: Mapping[str, Condition] | str | None) -> Any:
+        """The model, or its conditional model."""
         if not given:
-            return self.release.sample(n, rng=rng)
+            return self.model
         condition = getattr(self.model, "given", None)
         if condition is None:
             raise InvalidInput(
@@ -112,8 +138,7 @@ class TableRelease:
                 "records, such as aim or mixture"
             )
         evidence = {n: np.flatnonzero(m).tolist() for n, m in self._allowed(given).items()}
-        narrowed = condition(evidence)
-        return narrowed.sample(max(1, round(narrowed.total)) if n is None else n, rng=rng)
+        return condition(evidence)
 
     def _allowed(self, given: Mapping[str, Condition] | str) -> dict[str, NDArray[np.bool_]]:
         if isinstance(given, str):
@@ -134,7 +159,7 @@ class TableRelease:
     ) -> Any:
         """Synthetic records as a data frame of the same kind as the data; see `codes`."""
         random = generator(rng)
-        form = self.form or _plain_form(self.schema)
+        form = self.form or _PYARROW
         return decode(self.codes(n, given=given, rng=random), self.schema, random, form)
 
     def bars(
@@ -225,11 +250,3 @@ class TableRelease:
 
         more = [["why this mechanism", self.reason]] if self.reason else []
         return overview(self.release, [*more, ["columns", ", ".join(self.schema.columns)]])
-
-
-def _plain_form(schema: Schema) -> FrameForm:
-    """A pyarrow table, types as they come."""
-    import narwhals as nw
-
-    kinds = {name: nw.Unknown() for name in schema.columns}
-    return FrameForm(kinds, nw.Implementation.PYARROW, lazy=False)

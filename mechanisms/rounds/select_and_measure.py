@@ -15,7 +15,7 @@ from mechanisms.privacy.curator import Curator
 from mechanisms.queries.cells import Cell
 from mechanisms.rounds.loop import Answers
 from mechanisms.settings import Settings
-from mechanisms.workload import Workload
+from mechanisms.workload import Workload, varied
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput
 from pgmkit.measurement import Measurement
@@ -112,11 +112,10 @@ def measure_one_way(curator: Curator, share: float) -> tuple[list[Measurement], 
     The total is public under replace-one and estimated from these answers otherwise (at least 1,
     as data sets have rows). Nothing is measured when the share is 0.
     """
-    cost = share * curator.remaining / len(curator.domain)
+    names = varied(curator.domain)
+    cost = share * curator.remaining / len(names)
     first = (
-        [curator.measure((name,), cost, step="first: measure") for name in curator.domain]
-        if share
-        else []
+        [curator.measure((name,), cost, step="first: measure") for name in names] if share else []
     )
     if curator.public_total is not None:
         return first, max(1.0, float(curator.public_total))

@@ -19,25 +19,23 @@ from mechanisms.release.record import Release
 from mechanisms.release.tabular import TableRelease
 from mechanisms.rounds.loop import Round, round_reports
 from mechanisms.synthesis.auto import Choice, check_limits, choose_mechanism
-from mechanisms.workload import Workload, WorkloadLike, k_way
-from pgmkit.dataset import Counts, Dataset
+from mechanisms.synthesis.open_columns import assumed, counted, open_columns, resolved
+from mechanisms.workload import Workload, WorkloadLike, k_way, varied
+from pgmkit.dataset import Dataset
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.estimation import estimate
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
-from pgmkit.tables.frames import FrameForm, counts_of, encode, names_of
-from pgmkit.tables.schema import Numeric, OpenCategorical, Schema
+from pgmkit.tables.frames import FrameForm, encode, names_of
+from pgmkit.tables.schema import NoRows, Schema
 
 __all__ = ["synthesize", "table_workload"]
 
 logger = logging.getLogger(__name__)
 
-_DISCOVERY_SHARE = 0.1
-"""Of the budget, for finding the values and edges that the schema leaves open."""
 _RESERVED_SHARE = 0.1
 """Of delta, for values that are found (see `Curator.discover`)."""
-_QUANTILE_BINS = 512
 _TARGET_WEIGHT = 4.0
 _TOTAL_SHARE = 0.01
 """Of the budget, for the number of rows that "auto" goes by where it is private."""
@@ -57,6 +55,7 @@ def synthesize(
     public: Any = None,
     seconds: float | None = None,
     memory_mb: float | None = None,
+    strict: bool = False,
     seed: int | np.random.Generator | None = None,
     ledger: FileLedger | None = None,
     progress: bool | Callable[[Round[Any, Any]], None] | None = None,
@@ -78,6 +77,11 @@ def synthesize(
         public: records that need no protection, for mechanisms that use them; of the same columns,
             or (gem-pub) of some of them.
         seconds, memory_mb: limits that "auto" chooses by.
+        strict: refuse data that do not fit the schema (values outside it, missing ones that are not
+            declared, broken constraints, no rows). NOT private: that a run fails, and the number of
+            rows in the message, are exact. For data that are public, or to check them where nobody
+            else looks on. By default such values go to the place that each column declares
+            (`Schema.placed`), and only the noisy tables tell.
         seed: reproducible noise: INSECURE, for tests and simulations only.
         ledger: one across runs on the same data (`Ledger.open`): it has every charge on the disk
             before the answer is drawn, and refuses what all runs together may not spend.
@@ -87,8 +91,8 @@ def synthesize(
     With constraints in the schema the final model gives ruled out records probability zero, which
     needs a mechanism with a graphical model.
 
-    Raises InvalidInput, before anything is spent, for data outside the schema, wrong arguments,
-    or constraints with a mechanism that cannot hold them.
+    Raises InvalidInput, before anything is spent, for wrong arguments, a frame without the schema's
+    columns, constraints with a mechanism that cannot hold them, and `strict` data.
 
     >>> import pyarrow
     >>> from pgmkit.tables.schema import Boolean, Integer
@@ -103,16 +107,23 @@ def synthesize(
             f"column {schema.unresolved[0]!r} is to be found in the data, which needs delta above "
             f"0; got {delta!r}. Give its values or edges to use pure differential privacy"
         )
-    _check(schema, mechanism, settings or {}, target, public is not None)
+    _check(schema, mechanism, settings or {}, public is not None)
     check_limits(schema, public is not None, seconds, memory_mb)
-    form = None if isinstance(data, Dataset) else FrameForm.of(data)
-    reserved = _RESERVED_SHARE * delta if _open_columns(schema) else 0.0
+    form = None if isinstance(data, Dataset | NoRows) else FrameForm.of(data)
+    table_workload(assumed(schema).domain, workload, target)
+    schema = schema if strict else schema.placed()
+    if public is not None:
+        _check_public_records(public, schema, mechanism)
+    reserved = _RESERVED_SHARE * delta if open_columns(schema) else 0.0
     budget = Budget(epsilon, delta, reserved)
     if schema.unresolved:
-        schema, curator = _resolved(data, schema, budget, neighbours, seed, ledger)
+        schema, curator = resolved(data, schema, budget, neighbours, seed, ledger)
     else:
-        counts = _counts(data, schema)
-        curator = Curator(counts, budget, neighbours=neighbours, seed=seed, ledger=ledger)
+        curator = Curator(
+            counted(data, schema), budget, neighbours=neighbours, seed=seed, ledger=ledger
+        )
+    if curator.public_total == 0:
+        raise InvalidInput("the data have no rows, which replace-one takes as public; give some")
     wanted = table_workload(schema.domain, workload, target)
     if mechanism == "auto":
         # A target is about dependence, and public records know some: both make pairs worth it.
@@ -136,19 +147,20 @@ def synthesize(
     return TableRelease(_constrained(release, schema), schema, form, choice.reason)
 
 
-def _check(
-    schema: Schema,
-    mechanism: str,
-    settings: Mapping[str, Any],
-    target: str | None,
-    public: bool,
-) -> None:
-    """Refuse what can be refused before anything is spent on open columns."""
-    if target is not None and target not in schema.columns:
-        raise InvalidInput(
-            f"target {target!r} is no column; columns are {', '.join(schema.columns)}"
-        )
+def _check(schema: Schema, mechanism: str, settings: Mapping[str, Any], public: bool) -> None:
+    """Refuse what can be refused before anything is spent on open columns or the number of rows."""
+    for constraint in schema.constraints:
+        for name in constraint.columns:
+            if name in schema.unresolved:
+                raise InvalidInput(
+                    f"a constraint speaks of {name!r}, whose values are still to be found; list "
+                    "them, or take the constraint out"
+                )
     if mechanism == "auto":
+        if settings:
+            raise InvalidInput(
+                f"settings {sorted(settings)} need a mechanism by name; auto chooses its own"
+            )
         return
     entry, _ = configure(mechanism, **settings)
     check_public(entry, public)
@@ -157,6 +169,31 @@ def _check(
             f"the schema has constraints, which the model of {mechanism} cannot hold; use aim, "
             "mst or mwem+pgm, or take the constraints out"
         )
+
+
+def _check_public_records(public: Any, schema: Schema, mechanism: str) -> None:
+    """Refuse public records that could not be used, before anything is spent on open columns."""
+    if isinstance(public, Dataset):
+        return
+    known = _public_records(public, assumed(schema).placed()).domain
+    absent = [name for name in schema.columns if name not in known]
+    if schema.unresolved and absent and mechanism not in ("auto", "gem-pub"):
+        raise InvalidInput(
+            f"the public data lack {', '.join(map(repr, absent))}; add what is missing, or use "
+            "gem-pub, which can do without"
+        )
+    fixed = [name for name in known if name not in schema.unresolved]
+    if fixed:
+        _public_records(public, schema.restricted(fixed))
+
+
+def _all_of(domain: Domain, k: int) -> Workload:
+    """All marginals of k columns; those of one value say nothing, and cost nothing."""
+    wanted = k_way(domain, k)
+    names = varied(domain)
+    if len(names) == len(domain):
+        return wanted
+    return Workload.over(domain, k_way(domain.project(names), min(k, len(names))).cliques)
 
 
 def _rows(curator: Curator) -> int:
@@ -178,9 +215,9 @@ def table_workload(
     pair of other columns together with it, and its marginals weigh four times as much.
     """
     if workload is None:
-        wanted = k_way(domain, min(2, len(domain)))
+        wanted = _all_of(domain, min(2, len(domain)))
     elif isinstance(workload, int):
-        wanted = k_way(domain, workload)
+        wanted = _all_of(domain, workload)
     else:
         wanted = Workload.over(domain, workload)
     if target is None:
@@ -199,95 +236,6 @@ def table_workload(
     return Workload(domain, biased, list(biased.values()))
 
 
-def _open_columns(schema: Schema) -> list[str]:
-    return [n for n, column in schema.columns.items() if isinstance(column, OpenCategorical)]
-
-
-def _resolved(
-    data: Any,
-    schema: Schema,
-    budget: Budget,
-    neighbours: str,
-    seed: int | np.random.Generator | None,
-    ledger: FileLedger | None,
-) -> tuple[Schema, Curator]:
-    """The schema with its open columns found, and a Curator over the records coded by it."""
-    open_columns = _open_columns(schema)
-    fine = {
-        name: Numeric(column.low, column.high, bins=_QUANTILE_BINS, missing=column.missing)
-        for name, column in schema.columns.items()
-        if isinstance(column, Numeric) and column.quantiles
-    }
-    known = {n: column for n, column in schema.columns.items() if column.resolved}
-    first = Schema({**known, **fine}) if known or fine else None
-    if first is None:
-        raise InvalidInput("every column is open; list the values of at least one")
-    counts = _counts(data, first)
-    curator = Curator(counts, budget, neighbours=neighbours, seed=seed, ledger=ledger)
-    share = _DISCOVERY_SHARE * curator.remaining / len(schema.unresolved)
-    found: dict[str, Any] = {}
-    for name in fine:
-        declared = schema.columns[name]
-        assert isinstance(declared, Numeric)
-        queries = _dyadic(fine[name].size)
-        noisy = curator.measure_queries((name,), [queries], share, step="quantiles:")
-        cells = np.linalg.lstsq(np.asarray(noisy.matrix), noisy.values)[0]
-        found[name] = declared.found(_quantiles(fine[name], cells, declared.bins or 1))
-    for name in open_columns:
-        declared_open = schema.columns[name]
-        assert isinstance(declared_open, OpenCategorical)
-        texts = _present_texts(data, name, declared_open)
-        delta = budget.reserved / len(open_columns)
-        labels = curator.discover(texts, share, delta, step=f"discover {name}")
-        found[name] = declared_open.found([t for t in labels if t != declared_open.other])
-    concrete = schema.resolve(found)
-    return concrete, curator.recoded(_counts(data, concrete))
-
-
-def _dyadic(size: int) -> np.ndarray:
-    """Sums of intervals of 1, 2, 4, ... cells: any prefix is a sum of few of them."""
-    rows = []
-    width = 1
-    while width < 2 * size:
-        starts = np.arange(0, size, width)[:, None]
-        cells = np.arange(size)[None, :]
-        rows.append((starts <= cells) & (cells < starts + width))
-        width *= 2
-    return np.concatenate(rows).astype(np.float64)
-
-
-def _quantiles(fine: Numeric, cells: np.ndarray, bins: int) -> list[float]:
-    """Inner edges between bins of about equal noisy counts, missing values aside."""
-    reached = np.maximum.accumulate(np.cumsum(cells[: len(fine.positions) - 1]))
-    if reached[-1] <= 0:
-        return [
-            float(edge) for edge in np.linspace(fine.positions[0], fine.positions[-1], bins + 1)
-        ]
-    goals = reached[-1] * np.arange(1, bins) / bins
-    return [float(edge) for edge in fine.positions[1 + np.searchsorted(reached, goals)]]
-
-
-def _present_texts(data: Any, name: str, column: OpenCategorical) -> list[str]:
-    """The column's values as texts; missing ones are the schema's business."""
-    import narwhals as nw
-
-    if isinstance(data, Dataset):
-        raise InvalidInput("open columns are found in data frames, not in coded records")
-    series = nw.from_native(data).select(name)
-    table = series.collect() if isinstance(series, nw.LazyFrame) else series
-    values = table[name].to_numpy()
-    return column.texts(values)
-
-
-def _counts(data: Any, schema: Schema) -> Counts:
-    if not isinstance(data, Dataset):
-        return counts_of(data, schema)
-    if data.domain != schema.domain:
-        raise InvalidInput("the records are coded over another domain than the schema's")
-    schema.check_constraints(data)
-    return data
-
-
 def _public_records(public: Any, schema: Schema) -> Dataset:
     """The columns of the schema that the public records have, as codes."""
     if isinstance(public, Dataset):
@@ -295,7 +243,10 @@ def _public_records(public: Any, schema: Schema) -> Dataset:
     known = [name for name in names_of(public) if name in schema.columns]
     if not known:
         raise InvalidInput("the public records have no column of the schema; rename theirs")
-    return encode(public, schema.restricted(known))
+    found = encode(public, schema.restricted(known))
+    if isinstance(found, NoRows):
+        raise InvalidInput("the public records have no rows; give at least one")
+    return found
 
 
 def _constrained(release: Release, schema: Schema) -> Release:

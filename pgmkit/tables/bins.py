@@ -7,12 +7,22 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pgmkit.errors import InvalidInput
-from pgmkit.tables.columns import OUTSIDE, Column, distinct, plain, text_of
+from pgmkit.tables.columns import OUTSIDE, Column
+from pgmkit.tables.values import (
+    distinct,
+    is_null,
+    number_of,
+    numbers_among,
+    numeric,
+    parsed,
+    plain,
+    text_of,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,6 +32,8 @@ if TYPE_CHECKING:
 __all__ = ["Binned", "Integer", "Numeric"]
 
 _MOST_CODES = 1_000_000
+_LARGEST = 1 << 62
+"""Whole numbers beyond are refused: positions are int64."""
 
 
 @dataclass(frozen=True)
@@ -29,144 +41,287 @@ class Binned(Column):
     """What columns of ordered values share: bins between edges, of which the last is closed.
 
     Either `edges` (ascending, the lowest and the highest value among them), or `low`, `high` and
-    `bins` of equal width. `outside`: "error", or "clip" to count values beyond the ends in the
-    bin at that end.
+    `bins` of equal width.
+
+    `spikes`: single values within the range that have a bin of their own, such as an income of 0.
+    `special`: single values beyond the range that are no quantities, such as 9999 for "not asked":
+    each has a code of its own behind the bins, belongs to no range and to no mean.
+
+    Values within a bin are decoded uniformly; spikes and special values as themselves.
+
+    `outside`: "clip" counts values beyond the ends in the bin at that end, and what is no value at
+    all as missing, or in the first bin where missing values are not declared.
     """
 
     low: Any = None
     high: Any = None
     bins: int | None = None
     edges: tuple[Any, ...] | None = None
-    outside: Literal["error", "clip"] = "error"
+    spikes: tuple[Any, ...] = ()
+    special: tuple[Any, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.outside not in ("error", "clip"):
-            raise InvalidInput(f'outside must be "error" or "clip", got {self.outside!r}')
         if self.edges is not None:
             if self.bins is not None or self.low is not None or self.high is not None:
                 raise InvalidInput("give either edges, or low, high and bins; not both")
             object.__setattr__(self, "edges", tuple(self.edges))
         elif self.low is None or self.high is None:
             raise InvalidInput("give low and high, or edges")
+        object.__setattr__(self, "spikes", tuple(self.spikes))
+        object.__setattr__(self, "special", tuple(self.special))
         if self.bins is not None and (
             isinstance(self.bins, bool) or not isinstance(self.bins, int) or self.bins < 1
         ):
             raise InvalidInput(f"bins must be a whole number, 1 or more; got {self.bins!r}")
-        positions = self.positions
+        positions = self._plain_positions
         if len(positions) < 2 or not (np.diff(positions) > 0).all():
             raise InvalidInput(
                 f"the edges of a {self.type} column must ascend, low below high; "
                 f"got {self.edges or (self.low, self.high)!r}"
             )
+        self._check_single_values()
+        self._check_outside("clip")
+
+    def _check_single_values(self) -> None:
+        ends = self._plain_positions
+        for number in self._missing_numbers:
+            if ends[0] <= number < ends[-1] or number in (self._end, *self.special):
+                raise InvalidInput(f"{number} is a value of the column and listed as missing")
+        for name, values, inside in [
+            ("spikes", self.spikes, True),
+            ("special", self.special, False),
+        ]:
+            try:
+                found = [self._position(value) for value in values]
+            except (ValueError, TypeError):
+                raise InvalidInput(
+                    f"{name} must be values of a {self.type} column, got {values!r}"
+                ) from None
+            if len(set(found)) < len(found):
+                raise InvalidInput(f"{name} holds a value twice: {values!r}; list it once")
+            for value, position in zip(values, found, strict=True):
+                if (ends[0] <= position < ends[-1] or position == self._end) != inside:
+                    raise InvalidInput(
+                        f"{name} holds {value!r}, which lies {'beyond' if inside else 'within'} "
+                        f"the range; list it in {'special' if inside else 'spikes'}"
+                    )
+
+    @property
+    def parses_as(self) -> tuple[str, ...]:
+        """Arrow's names of types that a whole column of texts may be read as at once."""
+        return ()
 
     @abstractmethod
-    def position(self, value: object) -> float:
+    def position(self, value: object) -> int | float:
         """A value as a number, in units of the finest step; ValueError if it is none."""
 
     @abstractmethod
-    def _from_positions(self, positions: NDArray[np.float64]) -> Values:
+    def _from_positions(self, positions: NDArray[Any], rng: np.random.Generator) -> Values:
         """Numbers in those units as values."""
 
     @abstractmethod
-    def _shown(self, position: float) -> str:
+    def _shown(self, position: Any) -> str:
         """A position as text."""
+
+    @property
+    def default_outside(self) -> str:
+        return "clip"
+
+    @property
+    def place(self) -> str:
+        if self.outside != "clip":
+            return super().place
+        if self.missing is not None:
+            return "counted in the nearest bin, unreadable ones as missing"
+        return (
+            "counted in the nearest bin, unreadable and missing ones as "
+            f"{self.own_labels[0]!r} (declare `missing` to keep them apart)"
+        )
 
     @property
     def whole(self) -> bool:
         """Whether values are whole steps, so that a bin's last value is one step below its end."""
         return True
 
+    @property
+    def _end(self) -> float:
+        """The closed end of the last bin, where values are no whole steps."""
+        return math.nan if self.whole else float(self._plain_positions[-1])
+
     @cached_property
-    def positions(self) -> NDArray[np.float64]:
-        """The bins' ends as numbers: bin i holds positions[i] <= value < positions[i + 1]."""
+    def _plain_positions(self) -> NDArray[Any]:
+        """The bins' ends without spikes."""
         try:
-            if self.edges is not None:
-                ends = [self._position(edge) for edge in self.edges]
-            else:
-                ends = [self._position(self.low), self._position(self.high)]
-        except ValueError:
+            given = self.edges if self.edges is not None else (self.low, self.high)
+            ends = [self._position(edge) for edge in given]
+        except (ValueError, TypeError):
             raise InvalidInput(
                 f"{self.edges or (self.low, self.high)!r} are not values of a {self.type} column"
             ) from None
-        if self.whole:
+        if self.whole and ends:
             ends[-1] += 1  # the highest value belongs to the last bin
-        if self.edges is not None:
-            return np.array(ends)
+        kind = np.int64 if self.whole else np.float64
+        if self.edges is not None or not ends[0] < ends[-1]:
+            return np.array(ends, dtype=kind)
         first, last = ends
-        if not first < last:
-            return np.array(ends)
         count = self.bins if self.bins is not None else self._natural_bins(first, last)
         if count > _MOST_CODES:
             raise InvalidInput(f"{count:,} codes are too many; give at most {_MOST_CODES:,} bins")
-        if self.whole:
-            if count > last - first:
-                raise InvalidInput(f"bins is {count}, but there are {last - first:g} values only")
-            return np.floor(first + (last - first) * np.arange(count + 1) / count)
-        return np.linspace(first, last, count + 1)
+        if not self.whole:
+            return np.linspace(first, last, count + 1)
+        if count > last - first:
+            raise InvalidInput(f"bins is {count}, but there are {last - first} values only")
+        return np.array([first + (last - first) * i // count for i in range(count + 1)], dtype=kind)
 
-    def _position(self, value: object) -> float:
+    @cached_property
+    def positions(self) -> NDArray[Any]:
+        """The bins' ends as numbers: bin i holds positions[i] <= value < positions[i + 1].
+
+        Whole numbers (int64) where values are whole steps. A spike is a bin of one value.
+        """
+        ends = self._plain_positions
+        if not self.spikes:
+            return ends
+        starts = [self._position(value) for value in self.spikes]
+        stops = [
+            start + 1 if self.whole else float(np.nextafter(start, math.inf)) for start in starts
+        ]
+        # The last bin of real numbers is closed: a spike there is the last bin.
+        return np.unique(np.array([*ends, *starts, *stops], dtype=ends.dtype))
+
+    def _position(self, value: object) -> Any:
         position = self.position(value)
-        if not math.isfinite(position):
+        if not math.isfinite(position) or (self.whole and abs(position) > _LARGEST):
             raise ValueError(value)
-        return position
+        if self.whole and position != int(position):
+            raise ValueError(value)
+        return int(position) if self.whole else position
 
     def _natural_bins(self, first: float, last: float) -> int:
         """Without `bins` every value has its own code."""
         return max(1, int(last - first))
 
+    def _is_single(self, start: Any, stop: Any) -> bool:
+        if self.whole:
+            return bool(stop - start == 1)
+        return bool(stop == np.nextafter(start, math.inf))
+
     @cached_property
-    def own_labels(self) -> tuple[str, ...]:
-        step = 1.0 if self.whole else 0.0
+    def bin_labels(self) -> tuple[str, ...]:
+        """A text for each bin."""
+        step = 1 if self.whole else 0.0
         return tuple(
             self._shown(a)
-            if self.whole and b - a == 1
+            if self._is_single(a, b)
             else f"{self._shown(a)}..{self._shown(b - step)}"
             for a, b in zip(self.positions[:-1], self.positions[1:], strict=True)
         )
 
-    def own_codes(self, values: Values) -> Codes:
-        positions = self._positions_of(values)
-        codes = np.searchsorted(self.positions, positions, side="right") - 1
-        last = len(self.positions) - 2
+    @cached_property
+    def own_labels(self) -> tuple[str, ...]:
+        shown = [self._shown(self._position(value)) for value in self.special]
+        return (*self.bin_labels, *shown)
+
+    def _codes(self, values: Any) -> Codes:
+        read = parsed(values, self.parses_as, self.missing or ())
+        numbers = numeric(values if read is None else read)
+        if numbers is None:
+            found, places = distinct(values)
+            return self._codes_of_few(found)[places]
+        array, null = numbers
+        codes = self._codes_at(self._positions_of(array))
+        codes[null | self._is_listed_missing(array)] = self._null_code
+        return codes
+
+    def _codes_of_few(self, found: Sequence[Any]) -> Codes:
+        """The codes of distinct values of any type, looked at one by one."""
+        listed = set(self.missing or ())
+        codes = np.empty(len(found), dtype=np.int64)
+        positions: list[int | float] = []
+        present = []
+        for i, value in enumerate(found):
+            codes[i] = OUTSIDE
+            if is_null(value) or text_of(value) in listed:
+                codes[i] = self._null_code
+                continue
+            try:
+                position = self.position(value)
+            except (ValueError, TypeError, OverflowError):
+                continue
+            if position != position or position in self._missing_numbers:
+                codes[i] = self._null_code
+            else:
+                positions.append(position)
+                present.append(i)
+        if positions:
+            codes[present] = self._codes_at(_as_array(positions))
+        return codes
+
+    @cached_property
+    def _missing_numbers(self) -> frozenset[int | float]:
+        """The numbers among the texts that stand for missing values."""
+        return frozenset()
+
+    def _is_listed_missing(self, array: NDArray[Any]) -> NDArray[np.bool_]:
+        if not self._missing_numbers or array.dtype.kind not in "iuf":
+            return np.zeros(len(array), dtype=bool)
+        return np.isin(array, list(self._missing_numbers))
+
+    @abstractmethod
+    def _positions_of(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Numbers or times as positions; NaN for those that are not this column's."""
+
+    def _codes_at(self, positions: NDArray[Any]) -> Codes:
+        """The codes of positions; -1 outside."""
+        ends = self.positions
+        codes = np.searchsorted(ends, positions, side="right").astype(np.int64) - 1
+        last = len(ends) - 2
         if not self.whole:
-            codes[positions == self.positions[-1]] = last
+            codes[positions == ends[-1]] = last
         if self.outside == "clip":
             codes = np.clip(codes, 0, last)
-        codes[(codes > last) | (codes < 0) | np.isnan(positions)] = OUTSIDE
-        if self.whole:
-            with np.errstate(invalid="ignore"):
-                codes[positions != np.floor(positions)] = OUTSIDE
-        return codes.astype(np.int64)
-
-    def _positions_of(self, values: Values) -> NDArray[np.float64]:
-        def position(value: object) -> float:
-            try:
-                return self.position(value)
-            except (ValueError, TypeError):
-                return math.nan
-
-        found, places = distinct(values)
-        return np.array([position(value) for value in found], dtype=np.float64)[places]
+        codes[(codes > last) | (codes < 0)] = OUTSIDE
+        if positions.dtype.kind == "f":
+            codes[np.isnan(positions)] = OUTSIDE
+            if self.whole:
+                with np.errstate(invalid="ignore"):
+                    broken = positions != np.floor(positions)
+                if self.outside != "clip":
+                    codes[broken] = OUTSIDE
+        for i, value in enumerate(self.special):
+            codes[positions == self._position(value)] = last + 1 + i
+        return codes
 
     def own_values(self, codes: Codes, rng: np.random.Generator) -> Values:
-        low, high = self.positions[codes], self.positions[codes + 1]
-        drawn = np.minimum(
-            low + (high - low) * rng.random(len(codes)), np.nextafter(high, -math.inf)
+        positions = np.append(self.positions, [self._position(value) for value in self.special])
+        positions = positions.astype(self.positions.dtype)
+        bins = len(self.positions) - 1
+        # A special value stands one place further, behind the last bin's end.
+        starts = np.where(codes < bins, codes, codes + 1)
+        low = positions[starts]
+        if self.whole:
+            high = np.where(codes < bins, positions[np.minimum(starts + 1, bins)], low + 1)
+            return self._from_positions(rng.integers(low, high), rng)
+        high = np.where(
+            codes < bins, positions[np.minimum(starts + 1, bins)], np.nextafter(low, math.inf)
         )
-        return self._from_positions(np.floor(drawn) if self.whole else drawn)
+        drawn = low + (high - low) * rng.random(len(codes))
+        return self._from_positions(np.clip(drawn, low, np.nextafter(high, -math.inf)), rng)
 
     def within(self, low: object, high: object, closed: bool = True) -> NDArray[np.bool_]:
         try:
             first = -math.inf if low is None else self._position(low)
             end = math.inf if high is None else self._position(high)
-        except ValueError:
+        except (ValueError, TypeError):
             raise InvalidInput(
                 f"{low!r}..{high!r} is not a range of a {self.type} column"
             ) from None
-        if self.whole and closed:
-            end += 1
         starts, stops = self.positions[:-1], self.positions[1:]
+        if closed and self.whole:
+            end += 1
+        elif closed and np.nextafter(end, math.inf) in self.positions:
+            end = np.nextafter(end, math.inf)  # a spike at the end is included
         cut = ((starts < first) & (first < stops)) | ((starts < end) & (end < stops))
         if cut.any():
             raise InvalidInput(
@@ -188,41 +343,80 @@ class Binned(Column):
                 super().equal([label])
         return mask
 
+    def _middles(self, shift: float) -> NDArray[np.float64]:
+        middles = (self.positions[:-1] / 2 + self.positions[1:] / 2) + shift
+        if not self.whole:
+            single = self.positions[1:] == np.nextafter(self.positions[:-1], math.inf)
+            middles = np.where(single, self.positions[:-1], middles)
+        return np.append(middles, [math.nan] * (self.size - len(middles)))
+
     def _stored(self, value: Any) -> Any:
         return [plain(each) for each in value] if isinstance(value, tuple) else plain(value)
 
 
+def _as_array(positions: Sequence[int | float]) -> NDArray[Any]:
+    """Positions as int64 where all are whole numbers of that size, as float64 otherwise."""
+    if all(isinstance(each, int) and abs(each) <= _LARGEST for each in positions):
+        return np.array(positions, dtype=np.int64)
+    return np.array(positions, dtype=np.float64)
+
+
+class _Numbers(Binned):
+    """What whole and real numbers share."""
+
+    @property
+    def parses_as(self) -> tuple[str, ...]:
+        return ("int64", "float64")
+
+    def position(self, value: object) -> int | float:
+        return number_of(value)
+
+    @cached_property
+    def _missing_numbers(self) -> frozenset[int | float]:
+        return frozenset(numbers_among(self.missing or ()))
+
+    def _positions_of(self, array: NDArray[Any]) -> NDArray[Any]:
+        if array.dtype.kind not in "iuf":
+            return np.full(len(array), math.nan)
+        if array.dtype.kind == "u" and array.dtype.itemsize == 8:
+            return array.astype(np.float64) if (array > _LARGEST).any() else array.astype(np.int64)
+        return array.astype(np.int64 if array.dtype.kind in "iu" else np.float64)
+
+
 @dataclass(frozen=True)
-class Integer(Binned):
+class Integer(_Numbers):
     """Whole numbers from `low` to `high`, a code each, or in `bins` of nearly equal width.
 
     >>> Integer(0, 9, bins=5).labels
     ('0..1', '2..3', '4..5', '6..7', '8..9')
     >>> Integer(edges=(17, 30, 65, 90)).encode(np.array([17, 29, 30, 90, 91]))
     array([ 0,  0,  1,  2, -1])
+    >>> Integer(0, 99, bins=2, spikes=(0,), special=(9999,)).labels
+    ('0', '1..49', '50..99', '9999')
     """
 
     type = "integer"
+    becomes = ("integer", "number", "text")
 
-    def position(self, value: object) -> float:
-        if isinstance(value, bool | np.bool_):
-            raise ValueError(value)
-        return float(value)  # type: ignore[arg-type]
+    def _from_positions(self, positions: NDArray[Any], rng: np.random.Generator) -> Values:
+        if self.kind == "text":
+            return positions.astype(str).astype(object)
+        return positions.astype(np.float64 if self.kind == "number" else np.int64)
 
-    def _from_positions(self, positions: NDArray[np.float64]) -> Values:
-        return positions.astype(np.int64)
-
-    def _shown(self, position: float) -> str:
-        return f"{position:.0f}"
+    def _shown(self, position: Any) -> str:
+        return str(int(position))
 
     @property
     def midpoints(self) -> NDArray[np.float64]:
-        return _middles(self, -0.5)
+        return self._middles(-0.5)
 
 
 @dataclass(frozen=True)
-class Numeric(Binned):
+class Numeric(_Numbers):
     """Numbers from `low` to `high` in `bins` of equal width, or between `edges`.
+
+    `decimals`: places behind the point of decoded values; by default as many as tell a thousand
+    values in the narrowest bin apart.
 
     With `quantiles` the inner edges are still to be found; the schema is then unresolved.
 
@@ -231,7 +425,9 @@ class Numeric(Binned):
     """
 
     type = "numeric"
+    becomes = ("number", "integer", "text")
     quantiles: bool = False
+    decimals: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -239,6 +435,13 @@ class Numeric(Binned):
             raise InvalidInput("a numeric column needs bins, or edges")
         if self.quantiles and self.bins is None:
             raise InvalidInput("quantiles need bins: the number of bins of equal counts")
+        places = self.decimals
+        if places is not None and (
+            isinstance(places, bool) or not isinstance(places, int) or not 0 <= places <= 15
+        ):
+            raise InvalidInput(f"decimals must be a whole number from 0 to 15, got {places!r}")
+        if self.decode_as == "integer" and places != 0:
+            raise InvalidInput('decode_as "integer" needs decimals: 0')
 
     @property
     def resolved(self) -> bool:
@@ -248,28 +451,55 @@ class Numeric(Binned):
         """The concrete column with the inner edges that were found."""
         low, high = self._position(self.low), self._position(self.high)
         edges = sorted({low, high, *(float(edge) for edge in inner if low < edge < high)})
-        return Numeric(edges=tuple(edges), outside=self.outside, missing=self.missing)
+        return self._with_edges(tuple(edges))
+
+    def grid(self, bins: int) -> Numeric:
+        """The concrete column with so many bins of equal width, to find edges by."""
+        return Numeric(self.low, self.high, bins, **self._other_fields())
+
+    def _with_edges(self, edges: tuple[float, ...]) -> Numeric:
+        return Numeric(edges=edges, **self._other_fields())
+
+    def _other_fields(self) -> dict[str, Any]:
+        names = ("spikes", "special", "decimals", "missing", "outside", "decode_as")
+        return {name: getattr(self, name) for name in names}
 
     @property
     def whole(self) -> bool:
         return False
 
-    def position(self, value: object) -> float:
-        if isinstance(value, bool | np.bool_):
-            raise ValueError(value)
-        return float(value)  # type: ignore[arg-type]
+    @property
+    def parses_as(self) -> tuple[str, ...]:
+        return ("float64",)
 
-    def _from_positions(self, positions: NDArray[np.float64]) -> Values:
+    @cached_property
+    def _places(self) -> int:
+        """Places behind the point of decoded values."""
+        if self.decimals is not None:
+            return self.decimals
+        width = float(np.diff(self._plain_positions).min())
+        return min(max(0, 3 - math.floor(math.log10(width))), 15)
+
+    def _from_positions(self, positions: NDArray[Any], rng: np.random.Generator) -> Values:
+        """Rounded down to the places that are shown, or up, where the bin holds such a value."""
+        found = np.asarray(positions, dtype=np.float64)
+        bins = np.searchsorted(self.positions, found, side="right")
+        scale = 10.0**self._places
+        for rounded in (np.ceil(found * scale) / scale, np.floor(found * scale) / scale):
+            # Divided, not multiplied by a power, so that 0.3 is the text's 0.3.
+            stays = np.searchsorted(self.positions, rounded, side="right") == bins
+            stays &= (bins > 0) & (bins < len(self.positions))  # special values are as declared
+            positions = np.where(stays, rounded, positions)
+        if self.kind == "integer":
+            return np.floor(positions).astype(np.int64)
+        if self.kind == "text":
+            return np.array([text_of(each) for each in positions.tolist()], dtype=object)
         return positions
 
-    def _shown(self, position: float) -> str:
-        return f"{position:g}"
+    def _shown(self, position: Any) -> str:
+        short = f"{position:g}"
+        return short if float(short) == position else text_of(float(position))
 
     @property
     def midpoints(self) -> NDArray[np.float64]:
-        return _middles(self, 0.0)
-
-
-def _middles(column: Binned, shift: float) -> NDArray[np.float64]:
-    middles = (column.positions[:-1] + column.positions[1:]) / 2 + shift
-    return np.append(middles, [math.nan] * (column.size - len(middles)))
+        return self._middles(0.0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -24,56 +26,122 @@ _FINE_STEPS = {"second": "s", "minute": "m", "hour": "h", **_STEPS}
 class _Temporal(Binned):
     """Points in time on numpy's calendar; a code for each `unit`, or `bins`, or between `edges`.
 
-    Values are read from datetimes and ISO 8601 texts; time zones are refused. Decoded values are
-    whole units.
+    Values are read from datetimes and ISO 8601 texts; time zones are refused.
+
+    `format`: of the texts, as strftime writes it, such as "%d/%m/%Y" or "%Y%m%d" (also of whole
+    numbers then). Values are then decoded as texts in this format.
     """
 
     units: ClassVar[Mapping[str, str]]
     """numpy's code of each unit."""
     stored_as: ClassVar[str]
-    """The numpy type of decoded values."""
+    """The numpy type of decoded values, also the finest step that is drawn."""
     unit: str = "day"
+    format: str | None = None
 
     def __post_init__(self) -> None:
         if self.unit not in self.units:
             raise InvalidInput(f"unit must be one of {', '.join(self.units)}; got {self.unit!r}")
+        if self.format is not None and "%" not in self.format:
+            raise InvalidInput(f'format must be like "%d/%m/%Y", got {self.format!r}')
+        if self.decode_as == "integer" and self.format != "%Y%m%d":
+            raise InvalidInput('decode_as "integer" needs format: "%Y%m%d"')
         super().__post_init__()
+
+    @property
+    def kind(self) -> str:
+        return self.decode_as or ("text" if self.format is not None else self.becomes[0])
+
+    @property
+    def parses_as(self) -> tuple[str, ...]:
+        return ("timestamp[us]",) if self.format is None else ()
 
     @property
     def step(self) -> str:
         """numpy's code of the unit."""
         return self.units[self.unit]
 
-    def position(self, value: object) -> float:
-        text = value if isinstance(value, np.datetime64) else str(value).strip().replace(" ", "T")
-        if not isinstance(text, np.datetime64) and _has_zone(text):
-            raise ValueError(value)
-        moment = np.datetime64(text)
-        if np.isnat(moment):
-            raise ValueError(value)
-        return float(moment.astype(f"datetime64[{self.step}]").astype(np.int64))
+    def position(self, value: object) -> int:
+        return int(_moment(value, self.format).astype(f"datetime64[{self.step}]").astype(np.int64))
 
-    def _from_positions(self, positions: NDArray[np.float64]) -> NDArray[Any]:
-        return positions.astype(np.int64).astype(f"datetime64[{self.step}]").astype(self.stored_as)
+    def _positions_of(self, array: NDArray[Any]) -> NDArray[Any]:
+        if array.dtype.kind == "M":
+            return array.astype(f"datetime64[{self.step}]").astype(np.int64)
+        if self.format is None:
+            return np.full(len(array), math.nan)
+        found, places = np.unique(array, return_inverse=True)
+        positions = np.full(len(found), math.nan)
+        for i, value in enumerate(found.tolist()):
+            try:
+                positions[i] = self.position(value)
+            except (ValueError, OverflowError):
+                continue
+        return positions[places]
 
-    def _shown(self, position: float) -> str:
+    def _from_positions(self, positions: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
+        """A day, or a second, drawn uniformly among those of the unit."""
+        unit = f"datetime64[{self.step}]"
+        starts = positions.astype(unit).astype(self.stored_as).astype(np.int64)
+        stops = (positions + 1).astype(unit).astype(self.stored_as).astype(np.int64)
+        drawn = rng.integers(starts, stops).astype(self.stored_as)
+        if self.kind in ("date", "datetime"):
+            return drawn.astype("datetime64[D]" if self.kind == "date" else "datetime64[us]")
+        found, places = np.unique(drawn, return_inverse=True)
+        texts = [_text(moment, self.format) for moment in found.tolist()]
+        if self.kind == "integer":
+            return np.array([int(text) for text in texts], dtype=np.int64)[places]
+        return np.array(texts, dtype=object)[places]
+
+    def _shown(self, position: Any) -> str:
         return str(np.int64(position).astype(f"datetime64[{self.step}]"))
 
 
-def _has_zone(text: str) -> bool:
+def _moment(value: object, form: str | None) -> np.datetime64:
+    """A value as a point in time; ValueError for what is none, and for time zones."""
+    if isinstance(value, np.datetime64 | datetime.date):
+        if getattr(value, "tzinfo", None) is not None:
+            raise ValueError(value)
+        moment = np.datetime64(value)
+    elif isinstance(value, float | int) and form is None:
+        raise ValueError(value)
+    elif form is not None:
+        whole = int(value) if isinstance(value, float) and value.is_integer() else value
+        text = str(whole).strip()
+        try:
+            moment = np.datetime64(datetime.datetime.strptime(text, form))
+        except ValueError:
+            moment = _iso(text)  # the schema's own low, high and edges may be ISO
+    else:
+        moment = _iso(str(value).strip())
+    if np.isnat(moment):
+        raise ValueError(value)
+    return moment
+
+
+def _iso(text: str) -> np.datetime64:
+    text = text.replace(" ", "T")
     time = text.partition("T")[2]
-    return text.endswith("Z") or "+" in time or "-" in time
+    if text.endswith("Z") or "+" in time or "-" in time:
+        raise ValueError(text)
+    return np.datetime64(text)
+
+
+def _text(moment: datetime.date, form: str | None) -> str:
+    return moment.isoformat() if form is None else moment.strftime(form)
 
 
 @dataclass(frozen=True)
 class Date(_Temporal):
     """Calendar days from `low` to `high`; `unit`: "day", "month" or "year".
 
+    Decoded values are days, uniform among those of the bin.
+
     >>> Date("2020-01-01", "2020-12-31", unit="month").labels[:2]
     ('2020-01', '2020-02')
     """
 
     type = "date"
+    becomes = ("date", "datetime", "text", "integer")
     units = _STEPS
     stored_as = "datetime64[D]"
 
@@ -82,11 +150,14 @@ class Date(_Temporal):
 class DateTime(_Temporal):
     """Points in time from `low` to `high`; `unit`: "second" up to "year".
 
+    Decoded values are whole seconds, uniform among those of the bin.
+
     >>> DateTime("2020-01-01T00:00", "2020-01-01T23:59", unit="hour").size
     24
     """
 
     type = "datetime"
+    becomes = ("datetime", "date", "text")
     units = _FINE_STEPS
-    stored_as = "datetime64[us]"
+    stored_as = "datetime64[s]"
     unit: str = "hour"

@@ -2,127 +2,200 @@
 
 from __future__ import annotations
 
-import datetime
 import itertools
-import math
 import os
+from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from dataclasses import dataclass, replace
+from typing import Any
 
 from pgmkit.errors import InvalidInput
-from pgmkit.tables.files import batches
-from pgmkit.tables.schema import (
-    Boolean,
-    Categorical,
-    Column,
-    Date,
-    Integer,
-    Numeric,
-    OpenCategorical,
-    Schema,
-)
+from pgmkit.tables.columns import Boolean, Categorical, Column, OpenCategorical
+from pgmkit.tables.csv_file import is_csv, is_index, separator_of
+from pgmkit.tables.draft_numbers import number_column
+from pgmkit.tables.draft_times import time_column
+from pgmkit.tables.files import all_names, batches, names_of
+from pgmkit.tables.schema import Schema
 from pgmkit.tables.schema_file import FileFormat, dump_yaml
+from pgmkit.tables.values import distinct, is_null, text_of
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-__all__ = ["draft", "draft_column"]
+__all__ = ["Drafted", "draft", "draft_column"]
 
 _ROWS = 100_000
-_MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null", "None")
-_BINS = 20
+_MISSING = ("?", "NA", "N/A", "NaN", "nan", "null", "NULL", "None")
+_ROWS_OF_AN_IDENTIFIER = 20
+"""Fewer rows may be all distinct by chance."""
 
 
-def draft(path: str | os.PathLike[str], *, look: bool, most_values: int = 50) -> str:
-    """The text of a YAML schema for a CSV or parquet file, to be read and corrected by hand.
+@dataclass(frozen=True)
+class Drafted:
+    """A proposed column, None for one to be left out, and why."""
+
+    column: Column | None
+    note: str
+
+
+def draft(
+    path: str | os.PathLike[str],
+    *,
+    look: bool,
+    most_values: int = 50,
+    file: FileFormat | None = None,
+) -> str:
+    """The text of a YAML schema for a file, to be read and corrected by hand.
 
     With `look` the values of the first 100,000 rows are looked at: they must be public. Without,
-    only names are read and every column is left open.
+    only names are read and every column is left open. A comment before each column says what was
+    decided and why.
     """
-    table = _first_rows(path)
+    form = _form(path, file or FileFormat())
+    notes = {name: "an index of rows: left out" for name in all_names(path, form) if is_index(name)}
     if not look:
-        columns: dict[str, Column] = {name: OpenCategorical() for name in table}
-        note = "# Only the names were read: every column's values are found with a budget.\n"
+        note = "open: values are found with a budget; better give its type, low and high, or values"
+        drafts = {name: Drafted(OpenCategorical(), note) for name in names_of(path, form)}
+        head = "# Only the names were read: every column's values are found with a budget.\n"
     else:
-        columns = {name: draft_column(v, most_values) for name, v in table.items()}
-        note = (
+        table = _first_rows(path, form)
+        form = _decimals_of(table, form)
+        drafts = {name: draft_column(v, most_values, form.decimal) for name, v in table.items()}
+        head = (
             "# Drafted from the values of public data. Correct ranges to what is possible, not to\n"
             "# what occurs, and list every value that may occur.\n"
         )
-    return note + dump_yaml(Schema(columns).to_dict())
+    columns = {name: each.column for name, each in drafts.items() if each.column is not None}
+    if not columns:
+        raise InvalidInput(f"{os.fspath(path)} has no column that a schema could hold")
+    left_out = tuple(name for name, each in drafts.items() if each.column is None)
+    form = replace(form, ignore=(*form.ignore, *left_out))
+    notes |= {name: each.note for name, each in drafts.items()}
+    return head + _yaml(Schema(columns, file=form), notes)
 
 
-def draft_column(values: NDArray[Any], most_values: int = 50) -> Column:
-    """A column type that fits these (public) values.
+def _yaml(schema: Schema, notes: Mapping[str, str]) -> str:
+    """The schema with a comment for each column, before it or, where it is left out, at the top."""
+    stored = schema.to_dict()
+    lines = [
+        f"# {name or '(unnamed)'}: {note}"
+        for name, note in notes.items()
+        if name not in schema.columns
+    ]
+    if "file" in stored:
+        lines.append(dump_yaml({"file": stored["file"]}).rstrip())
+    lines.append("columns:")
+    for name, column in stored["columns"].items():
+        lines.append(f"  # {name}: {notes[name]}".replace("\n", " "))
+        lines += [f"  {line}" for line in dump_yaml({name: column}).rstrip().split("\n")]
+    return "\n".join(lines) + "\n"
 
-    >>> draft_column(np.array(["3", "17", "29"]))
-    Integer(missing=None, low=0, high=29, bins=None, edges=None, outside='error')
+
+def draft_column(values: Any, most_values: int = 50, decimal: str = ".") -> Drafted:
+    """A column that fits these (public) values, and why.
+
+    >>> import numpy as np
+    >>> draft_column(np.array(["3", "17", "29"] * 9)).column.values
+    (3, 17, 29)
+    >>> print(draft_column(np.array(["2020-01-31", "2020-02-01"] * 9)).note)
+    dates 2020-01-31 to 2020-02-01, by day; decoded uniformly within
     """
-    texts = [None if value is None or value != value else str(value) for value in values.tolist()]
-    absent = tuple(sorted({t for t in texts if t in _MISSING}))
-    missing = absent if absent or None in texts else None
-    present = [text for text in texts if text is not None and text not in _MISSING]
-    distinct = sorted(set(present))
-    if not distinct:
-        return OpenCategorical(missing=missing)
-    if {text.lower() for text in distinct} <= {"true", "false"}:
-        return Boolean(missing=missing)
-    numbers = _numbers(distinct)
-    if numbers is not None:
-        return _of_numbers(numbers, missing)
-    dates = _dates(distinct)
-    if dates is not None:
-        return Date(str(dates[0]), str(dates[-1]), unit=_unit(dates), missing=missing)
-    if len(distinct) <= most_values:
-        return Categorical(tuple(distinct), missing=missing)
-    return OpenCategorical(missing=missing)
+    found, places = distinct(values)
+    times = Counter(places.tolist())
+    counts: Counter[str] = Counter()
+    listed: Counter[str] = Counter()
+    null = 0
+    for place, value in enumerate(found):
+        if is_null(value):
+            null += times[place]
+        elif text_of(value) in _MISSING:
+            listed[text_of(value)] += times[place]
+        else:
+            counts[text_of(value)] += times[place]
+    missing = tuple(sorted(listed)) if listed else () if null else None
+    gaps = f"; {null + sum(listed.values())} missing" if missing is not None else ""
+    order = [text_of(found[place]) for place in dict.fromkeys(places.tolist())]
+    drafted = _present(counts, order, missing, most_values, decimal)
+    return replace(drafted, note=drafted.note + gaps)
 
 
-def _of_numbers(numbers: list[float], missing: tuple[str, ...] | None) -> Column:
-    low, high = min(numbers), max(numbers)
-    if all(number.is_integer() for number in numbers):
-        low = 0 if 0 <= low <= high / 2 else low
-        width = int(high) - int(low) + 1
-        bins = None if width <= 100 else _BINS
-        return Integer(int(low), int(high), bins=bins, missing=missing)
-    step = 10.0 ** math.floor(math.log10(max(high - low, 1e-9)) - 1)
-    low, high = math.floor(low / step) * step, math.ceil(high / step) * step
-    return Numeric(low, high, bins=_BINS, missing=missing)
+def _present(
+    counts: Counter[str],
+    order: list[str],
+    missing: tuple[str, ...] | None,
+    most_values: int,
+    decimal: str,
+) -> Drafted:
+    """The column of the texts that are not missing."""
+    if not counts:
+        column = Categorical(("(none)",), missing=() if missing is None else missing)
+        return Drafted(column, "no value at all; drop it, or say what it may hold")
+    truth = {text.lower() for text in counts}
+    if truth == {"true", "false"} and len(counts) == 2:
+        words = (min(counts, key=str.lower), max(counts, key=str.lower))
+        written = None if words == ("false", "true") else words
+        return Drafted(Boolean(words=written, missing=missing), "true or false")
+    if len(counts) == 1:
+        return _constant(next(iter(counts)), missing)
+    timed = time_column(list(counts), missing)
+    if timed is not None:
+        return Drafted(*timed)
+    numbered = number_column(counts, order, missing, most_values, decimal)
+    if numbered is not None:
+        return Drafted(*numbered)
+    rows = sum(counts.values())
+    if len(counts) == rows >= _ROWS_OF_AN_IDENTIFIER:
+        return Drafted(
+            None,
+            f"an identifier: all {rows} texts differ; left out. If one stands for a person with "
+            "several rows, it is the unit to protect; to keep it, list it as open",
+        )
+    if len(counts) <= most_values:
+        note = f"{len(counts)} labels; list every one that may occur, or give `other`"
+        return Drafted(Categorical(tuple(sorted(counts)), missing=missing), note)
+    note = f"{len(counts)} texts: open, the frequent ones are found with a budget"
+    return Drafted(OpenCategorical(missing=missing), note)
 
 
-def _numbers(texts: list[str]) -> list[float] | None:
-    try:
-        numbers = [float(text) for text in texts]
-    except ValueError:
-        return None
-    # Codes such as 007 are labels.
-    coded = any(len(text) > 1 and text[0] == "0" and text.isdigit() for text in texts)
-    return None if coded or not all(map(math.isfinite, numbers)) else numbers
+def _constant(text: str, missing: tuple[str, ...] | None) -> Drafted:
+    note = f"always {text!r}: it says nothing; drop it, or list what else may occur"
+    value: Any = int(text) if text.isdigit() and str(int(text)) == text else text
+    return Drafted(Categorical((value,), missing=missing), note)
 
 
-def _dates(texts: list[str]) -> list[datetime.date] | None:
-    try:
-        return sorted({datetime.datetime.fromisoformat(text).date() for text in texts})
-    except ValueError:
-        return None
+def _form(path: str | os.PathLike[str], form: FileFormat) -> FileFormat:
+    """The format with the separator that was found, where it is not the comma."""
+    if not is_csv(path) or form.separator is not None:
+        return form
+    separator = separator_of(os.fspath(path), form)
+    return form if separator == "," else replace(form, separator=separator)
 
 
-def _unit(dates: list[datetime.date]) -> str:
-    days = (dates[-1] - dates[0]).days
-    return "day" if days <= 60 else "month" if days <= 2000 else "year"
+def _decimals_of(table: Mapping[str, Any], form: FileFormat) -> FileFormat:
+    """The format with a decimal comma, where numbers are written so and none with a point."""
+    import re
+
+    if form.decimal != "." or form.separator in (None, ","):
+        return form
+    comma = re.compile(r"[+-]?\d{1,3}(\.\d{3})*,\d+|[+-]?\d+,\d+")
+    for values in table.values():
+        texts = [text_of(each) for each in distinct(values)[0] if not is_null(each)]
+        texts = [text for text in texts if text not in _MISSING]
+        if any(comma.fullmatch(t) for t in texts) and all(
+            comma.fullmatch(t) or t.lstrip("+-").isdigit() for t in texts
+        ):
+            return replace(form, decimal=",")
+    return form
 
 
-def _first_rows(path: str | os.PathLike[str]) -> Mapping[str, NDArray[Any]]:
-    parts: dict[str, list[NDArray[Any]]] = {}
+def _first_rows(path: str | os.PathLike[str], form: FileFormat) -> Mapping[str, Any]:
+    import pyarrow as pa
+
+    parts = []
     rows = 0
-    for batch in itertools.islice(batches(path, FileFormat()), 1000):
-        for name, values in batch.items():
-            parts.setdefault(name, []).append(values.astype(object))
-            rows += len(values) if name == next(iter(batch)) else 0
+    for batch in itertools.islice(batches(path, form), 1000):
+        parts.append(pa.table(batch))
+        rows += parts[-1].num_rows
         if rows >= _ROWS:
             break
-    if not parts:
+    if not rows:
         raise InvalidInput(f"{os.fspath(path)} holds no records to draft a schema from")
-    return {name: np.concatenate(values)[:_ROWS] for name, values in parts.items()}
+    table = pa.concat_tables(parts, promote_options="permissive").slice(0, _ROWS)
+    return {name: table.column(name).combine_chunks() for name in table.column_names}

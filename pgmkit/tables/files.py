@@ -1,50 +1,68 @@
-"""Files of records: CSV and parquet, read into codes in batches, written whole or not at all.
+"""Files of records: read into codes in batches, written in chunks, whole or not at all.
 
-CSV values are read as texts, exactly as they stand but for spaces around them; what they mean is
-the schema's business.
+CSV values are read as texts, exactly as they stand; what they mean is the schema's business.
 """
 
 from __future__ import annotations
 
-import io
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pgmkit.atomic_write import atomic_writer
-from pgmkit.dataset import Dataset
 from pgmkit.errors import InvalidInput
+from pgmkit.tables.bins import Integer, Numeric
+from pgmkit.tables.columns import Categorical
+from pgmkit.tables.csv_file import csv_batches, csv_names, is_csv, is_index
+from pgmkit.tables.foreign import foreign_table, is_foreign
+from pgmkit.tables.records import arrow_table, csv_lines, respelled
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from pgmkit.tables.schema import FileFormat, Schema
+    from pgmkit.dataset import Dataset
+    from pgmkit.tables.columns import Column
+    from pgmkit.tables.schema import FileFormat, NoRows, Schema
 
-__all__ = ["batches", "encode_file", "names_of", "read_frame", "write_file"]
+__all__ = [
+    "all_names",
+    "batches",
+    "encode_file",
+    "names_of",
+    "read_frame",
+    "write_file",
+    "write_records",
+]
 
 _ROWS = 1 << 17
+_PARQUET = (".parquet", ".pq")
 
 
 def encode_file(
     path: str | os.PathLike[str], schema: Schema, *, ignore_extra: bool = True
-) -> Dataset:
-    """The records of a CSV or parquet file as codes; only codes are ever held for all rows.
+) -> Dataset | NoRows:
+    """The records of a file as codes; only codes are ever held for all rows.
 
-    Columns that the schema does not have are an error unless `ignore_extra`. Raises InvalidInput
-    for a file that is malformed, not UTF-8, empty, of another suffix, without the schema's columns
-    or with two of one name, and for values outside the schema.
+    CSV (also compressed: .csv.gz), parquet, and with the extra `files` Excel, SPSS, Stata and SAS.
+    Columns that the schema does not have are an error unless `ignore_extra`, but for an index and
+    those that the schema's `file` ignores. Raises InvalidInput for a file that cannot be read, of
+    another suffix, without the schema's columns or with two of one name, and (unless the schema is
+    `placed`) for an ill-formed line, text that is not in the encoding, no records, values outside
+    the schema and broken constraints. In a placed schema an ill-formed line is a record of which
+    every value is outside.
     """
     parts: dict[str, list[NDArray[Any]]] = {name: [] for name in schema.columns}
     outside: Counter[str] = Counter()
     if not ignore_extra:
         _check_no_others(path, schema)
-    for batch in batches(path, schema.file, tuple(schema.columns)):
+    broken: list[object] | None = None if schema.checked else []
+    for batch in batches(path, schema.file, tuple(schema.columns), broken):
         for name, column in schema.columns.items():
-            codes = column.encode(batch[name])
+            codes = column.encode(_plain_decimals(batch[name], column, schema.file))
             outside[name] += int((codes < 0).sum())
             parts[name].append(codes.astype(np.min_scalar_type(column.size)))
     from pgmkit.tables.schema import outside_error
@@ -52,26 +70,48 @@ def encode_file(
     for name, rows in outside.items():
         if rows:
             raise outside_error(name, rows)
-    if not next(iter(parts.values())):
-        raise InvalidInput(f"{os.fspath(path)} holds no records")
-    data = Dataset(schema.domain, {name: np.concatenate(codes) for name, codes in parts.items()})
-    schema.check_constraints(data)
-    return data
+    if schema.checked and not sum(map(len, next(iter(parts.values())))):
+        raise InvalidInput(f"{os.fspath(path)} holds no records; give at least one")
+    for name, column in schema.columns.items():
+        kind = np.min_scalar_type(column.size)
+        parts[name].append(np.full(len(broken or ()), max(column.outside_code, 0), dtype=kind))
+    return schema.coded({name: np.concatenate(codes) for name, codes in parts.items()})
 
 
 def read_frame(path: str | os.PathLike[str], schema: Schema, *, ignore_extra: bool = True) -> Any:
-    """The schema's columns of a CSV or parquet file as a pyarrow table, values as they stand."""
+    """The schema's columns of a file as a pyarrow table, values as they stand.
+
+    As `encode_file`; an ill-formed line of a placed schema is a record of nulls.
+    """
     import pyarrow as pa
 
     if not ignore_extra:
         _check_no_others(path, schema)
-    parts = [
-        pa.table({name: pa.array(values) for name, values in batch.items()})
-        for batch in batches(path, schema.file, tuple(schema.columns))
-    ]
+    broken: list[object] | None = None if schema.checked else []
+    parts = []
+    for batch in batches(path, schema.file, tuple(schema.columns), broken):
+        plain = {n: _plain_decimals(v, schema.columns[n], schema.file) for n, v in batch.items()}
+        parts.append(pa.table(plain))
+    if broken:
+        parts.append(pa.table({name: pa.nulls(len(broken)) for name in schema.columns}))
+    if not parts and schema.checked:
+        raise InvalidInput(f"{os.fspath(path)} holds no records; give at least one")
     if not parts:
-        raise InvalidInput(f"{os.fspath(path)} holds no records")
-    return pa.concat_tables(parts, promote_options="default")
+        return pa.table({name: pa.array([], pa.string()) for name in schema.columns})
+    return pa.concat_tables(parts, promote_options="permissive")
+
+
+def _plain_decimals(values: Any, column: Column, form: FileFormat) -> Any:
+    """Texts of numbers with a decimal point, where the file writes a comma."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    numbers = isinstance(column, Integer | Numeric) or (
+        isinstance(column, Categorical) and column.midpoints is not None
+    )
+    if form.decimal == "." or not numbers or not pa.types.is_string(values.type):
+        return values
+    return compute.replace_substring(compute.replace_substring(values, ".", ""), ",", ".")
 
 
 def _check_no_others(path: str | os.PathLike[str], schema: Schema) -> None:
@@ -80,13 +120,22 @@ def _check_no_others(path: str | os.PathLike[str], schema: Schema) -> None:
         raise InvalidInput(
             f"{os.fspath(path)} has columns that the schema does not: "
             f"{', '.join(map(repr, others))}. Describe them, or ignore them: "
-            "--ignore-extra-columns, ignore_extra=True"
+            "--ignore-extra-columns, ignore_extra=True, or `ignore` in the schema's `file`"
         )
 
 
 def names_of(path: str | os.PathLike[str], form: FileFormat) -> list[str]:
-    """The column names of a file."""
-    if Path(path).suffix.lower() in (".parquet", ".pq"):
+    """The column names of a file, but for an index and what the format ignores."""
+    return [name for name in all_names(path, form) if not _is_left_out(name, form)]
+
+
+def _is_left_out(name: str, form: FileFormat) -> bool:
+    return name in form.ignore or is_index(name)
+
+
+def all_names(path: str | os.PathLike[str], form: FileFormat) -> list[str]:
+    """The column names of a file, an index and ignored ones among them."""
+    if _is_parquet(path):
         from pyarrow import ArrowInvalid, parquet
 
         try:
@@ -96,128 +145,142 @@ def names_of(path: str | os.PathLike[str], form: FileFormat) -> list[str]:
                 f"{os.fspath(path)} is not a parquet file: {_first_line(error)}"
             ) from None
         return names
-    return _csv_names(os.fspath(path), form)
+    if is_foreign(path):
+        return list(foreign_table(path).column_names)
+    return csv_names(os.fspath(path), form)
 
 
 def batches(
-    path: str | os.PathLike[str], form: FileFormat, names: tuple[str, ...] | None = None
-) -> Iterator[dict[str, NDArray[Any]]]:
-    """Columns by name, some 100,000 rows at a time; `names` limits them.
+    path: str | os.PathLike[str],
+    form: FileFormat,
+    names: tuple[str, ...] | None = None,
+    broken: list[object] | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Columns by name as Arrow arrays, some 100,000 rows at a time; `names` limits them.
 
-    Raises InvalidInput as `encode_file` does.
+    `broken`: a list that gets an entry for each ill-formed line; without it they are errors. Raises
+    InvalidInput as `encode_file` does.
     """
-    suffix = Path(path).suffix.lower()
-    if suffix in (".parquet", ".pq"):
-        return _parquet(os.fspath(path), names)
-    if suffix in (".csv", ".data", ".txt", ".tsv"):
-        return _csv(os.fspath(path), form, names)
-    raise InvalidInput(
-        f"{os.fspath(path)} must be CSV (.csv, .data, .txt, .tsv) or parquet (.parquet, .pq); "
-        "read other formats into a data frame and pass that"
-    )
+    if not (_is_parquet(path) or is_foreign(path) or is_csv(path)):
+        raise InvalidInput(
+            f"{os.fspath(path)} must be CSV (.csv, .data, .txt, .tsv, also .gz), parquet (.parquet,"
+            " .pq), or .xlsx, .sav, .dta, .sas7bdat; read other formats into a data frame and "
+            "pass that"
+        )
+    found = all_names(path, form)
+    _check_names(os.fspath(path), found, names)
+    wanted = [n for n in found if not _is_left_out(n, form)] if names is None else list(names)
+    if _is_parquet(path):
+        return _parquet(os.fspath(path), wanted)
+    if is_foreign(path):
+        return map(_arrays, foreign_table(path).select(wanted).to_batches(_ROWS))
+    return csv_batches(os.fspath(path), form, found, wanted, broken)
 
 
-def write_file(path: str | os.PathLike[str], columns: dict[str, NDArray[Any]]) -> None:
-    """Write columns as CSV or parquet by the suffix, whole or not at all."""
-    suffix = Path(path).suffix.lower()
-    if suffix not in (".csv", ".parquet", ".pq"):
-        raise InvalidInput(f"{os.fspath(path)} must end in .csv or .parquet")
-    with atomic_writer(path) as file:
-        if suffix == ".csv":
-            _write_csv(file, columns)
-        else:
-            import pyarrow as pa
-            from pyarrow import parquet
+def write_file(path: str | os.PathLike[str], columns: Mapping[str, NDArray[Any]]) -> None:
+    """Write columns of plain values as CSV or parquet by the suffix, whole or not at all.
 
-            arrays = {name: pa.array(_mixed(values)) for name, values in columns.items()}
-            parquet.write_table(pa.table(arrays), file)
-
-
-def _write_csv(file: BinaryIO, columns: Mapping[str, NDArray[Any]]) -> None:
-    """Quotes only where a value needs them; a missing value is empty."""
+    Texts of CSV are quoted as Python's csv module does, missing values are empty.
+    """
     import csv
+    import io
 
-    lines = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=False)
-    writer = csv.writer(lines, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(zip(*(values.tolist() for values in columns.values()), strict=True))
-    lines.flush()
-    lines.detach()
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    kind = _written_kind(path)
+    with atomic_writer(path) as file:
+        if kind == "parquet":
+            table = {
+                n: pa.array(v.tolist() if v.dtype == object else v) for n, v in columns.items()
+            }
+            parquet.write_table(pa.table(table), file)
+            return
+        lines = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=False)
+        writer = csv.writer(lines, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(zip(*(values.tolist() for values in columns.values()), strict=True))
+        lines.flush()
+        lines.detach()
 
 
-def _mixed(values: NDArray[Any]) -> Any:
-    return values.tolist() if values.dtype == object else values
+def write_records(
+    path: str | os.PathLike[str],
+    schema: Schema,
+    parts: Iterable[Dataset],
+    rng: np.random.Generator,
+    *,
+    spelled: Callable[[str], str] | None = None,
+) -> int:
+    """Write coded records as CSV or parquet by the suffix, part by part, whole or not at all.
+
+    Memory holds one part at a time. CSV has the separator and the decimal sign of the schema's
+    `file`, a header line, and is in UTF-8. `spelled` gives the spelling of every text and name that
+    a CSV file gets. The number of records is returned.
+    """
+    from pyarrow import parquet
+
+    kind = _written_kind(path)
+    form = schema.file
+    rows = 0
+    with atomic_writer(path) as file:
+        writer = None
+        if kind == "csv":
+            names = [spelled(name) if spelled else name for name in schema.columns]
+            file.write(_header(names, form.written_separator))
+        for part in parts:
+            rows += len(part)
+            table = arrow_table(part, schema, rng)
+            if kind == "csv":
+                table = respelled(table, spelled) if spelled else table
+                file.write(csv_lines(table, schema, form))
+                continue
+            writer = writer or parquet.ParquetWriter(file, table.schema)
+            writer.write_table(table)
+        if writer is not None:
+            writer.close()
+    return rows
 
 
-def _parquet(path: str, names: tuple[str, ...] | None) -> Iterator[dict[str, NDArray[Any]]]:
+def _header(names: Sequence[str], separator: str) -> bytes:
+    import csv
+    import io
+
+    text = io.StringIO()
+    csv.writer(text, delimiter=separator, lineterminator="\n").writerow(names)
+    return text.getvalue().encode("utf-8")
+
+
+def _written_kind(path: str | os.PathLike[str]) -> str:
+    suffix = Path(path).suffix.lower()
+    if suffix not in (".csv", *_PARQUET):
+        raise InvalidInput(f"{os.fspath(path)} must end in .csv or .parquet")
+    return "csv" if suffix == ".csv" else "parquet"
+
+
+def _is_parquet(path: str | os.PathLike[str]) -> bool:
+    return Path(path).suffix.lower() in _PARQUET
+
+
+def _parquet(path: str, names: list[str]) -> Iterator[dict[str, Any]]:
     import pyarrow as pa
     from pyarrow import parquet
 
     try:
         with parquet.ParquetFile(path) as file:
-            _check_names(path, file.schema_arrow.names, names)
-            for batch in file.iter_batches(_ROWS, columns=None if names is None else list(names)):
+            for batch in file.iter_batches(_ROWS, columns=names):
                 yield _arrays(batch)
     except pa.ArrowInvalid as error:
         raise InvalidInput(f"{path} is not a parquet file: {_first_line(error)}") from None
 
 
-def _csv(
-    path: str, form: FileFormat, names: tuple[str, ...] | None
-) -> Iterator[dict[str, NDArray[Any]]]:
-    import pyarrow as pa
-    from pyarrow import csv
-
-    malformed: list[int | None] = []
-
-    def judge(row: Any) -> str:
-        if form.comment is not None and row.text.startswith(form.comment):
-            return "skip"
-        malformed.append(row.number)
-        return "error"
-
-    header = _csv_names(path, form)
-    _check_names(path, header, names)
-    wanted = header if names is None else list(names)
-    try:
-        reader = csv.open_csv(
-            path,
-            read_options=csv.ReadOptions(
-                column_names=header, skip_rows=0 if form.names else 1, use_threads=False
-            ),
-            parse_options=csv.ParseOptions(delimiter=form.separator, invalid_row_handler=judge),
-            convert_options=csv.ConvertOptions(
-                include_columns=wanted,
-                column_types={name: pa.string() for name in header},
-                strings_can_be_null=False,
-            ),
-        )
-        for batch in reader:
-            yield _arrays(batch, strip=True)
-    except pa.ArrowInvalid as error:
-        raise InvalidInput(_csv_fault(path, header, malformed, str(error))) from None
-
-
-def _csv_names(path: str, form: FileFormat) -> list[str]:
-    """The column names: given, or the file's first line."""
-    import csv
-
-    if form.names is not None:
-        return list(form.names)
-    try:
-        with open(path, encoding="utf-8-sig", newline="") as lines:
-            header = next(csv.reader(lines, delimiter=form.separator), [])
-    except UnicodeDecodeError:
-        raise InvalidInput(f"{path} is not text in UTF-8; convert it first") from None
-    names = [name.strip() for name in header]
-    if not any(names):
-        raise InvalidInput(f"{path} is empty, or its first line holds no column names")
-    return names
+def _arrays(batch: Any) -> dict[str, Any]:
+    return {name: batch.column(name) for name in batch.schema.names}
 
 
 def _check_names(path: str, found: list[str], names: tuple[str, ...] | None) -> None:
     for name, times in Counter(found).items():
-        if times > 1 and (names is None or name in names):
+        if times > 1 and name and (names is None or name in names):
             raise InvalidInput(f"{path} has {times} columns named {name!r}; rename them")
     absent = [name for name in names or () if name not in found]
     if absent:
@@ -225,38 +288,6 @@ def _check_names(path: str, found: list[str], names: tuple[str, ...] | None) -> 
             f"{path} has no column {', '.join(map(repr, absent))}; it has "
             f"{', '.join(map(repr, found[:30]))}. Use the schema of this file"
         )
-
-
-def _csv_fault(path: str, header: list[str], malformed: list[int | None], said: str) -> str:
-    if malformed:
-        line = "" if malformed[0] is None else f", line {malformed[0]}"
-        return f"{path}{line}: a record does not have {len(header)} values, as the columns have"
-    if "UTF8" in said or "UTF-8" in said:
-        return f"{path} is not text in UTF-8; convert it first"
-    if "mpty" in said:
-        return f"{path} holds no records"
-    # The reader's own message could quote values.
-    return f"{path} is not a well-formed CSV file"
-
-
-def _arrays(batch: Any, strip: bool = False) -> dict[str, NDArray[Any]]:
-    import pyarrow as pa
-    from pyarrow import compute
-
-    columns = {}
-    for name in batch.schema.names:
-        column = batch.column(name)
-        if strip:
-            column = compute.utf8_trim_whitespace(column)
-        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-            # Distinct texts are few: codes of them are far smaller than objects.
-            known = column.dictionary_encode()
-            texts = np.array([*known.dictionary.to_pylist(), None], dtype=object)
-            places = known.indices.fill_null(len(texts) - 1).to_numpy(zero_copy_only=False)
-            columns[name] = texts[places]
-        else:
-            columns[name] = column.to_numpy(zero_copy_only=False)
-    return columns
 
 
 def _first_line(error: Exception) -> str:

@@ -7,44 +7,52 @@ their marginals by group-by on that engine (see `pgmkit.tables.pushdown`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import narwhals as nw
-import numpy as np
 
-from pgmkit.dataset import Dataset
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.pushdown import FrameCounts
-from pgmkit.tables.schema import Schema
+from pgmkit.tables.records import arrow_table
+from pgmkit.tables.schema import NoRows, Schema
+from pgmkit.tables.values import series_values
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    import numpy as np
 
-__all__ = ["FrameForm", "counts_of", "decode", "encode", "names_of"]
+    from pgmkit.dataset import Dataset
+
+__all__ = ["FrameForm", "columns_of", "counts_of", "decode", "encode", "names_of"]
 
 Frame = nw.DataFrame[Any] | nw.LazyFrame[Any]
 
 
-def encode(frame: Any, schema: Schema) -> Dataset:
+def encode(frame: Any, schema: Schema) -> Dataset | NoRows:
     """The frame's columns as codes in memory; columns that the schema does not have are ignored.
 
     A lazy frame is collected, its needed columns only. Raises InvalidInput for what is no data
-    frame, for missing or duplicate columns, and for values outside the schema.
+    frame, for missing or duplicate columns, and (unless the schema is `placed`) for no rows, values
+    outside the schema and broken constraints.
 
     >>> import pyarrow
     >>> from pgmkit.tables.schema import Boolean
     >>> encode(pyarrow.table({"ill": [True, False, True]}), Schema({"ill": Boolean()}))
     Dataset(Domain({'ill': 2}))
     """
-    wrapped = _wrapped(frame)
-    schema.check_names(_names(wrapped))
-    needed = wrapped.select(*schema.columns)
+    return schema.encode(_collected(frame, schema))
+
+
+def columns_of(frame: Any, names: list[str]) -> dict[str, Any]:
+    """Columns of a frame as Arrow arrays, or as numpy arrays of objects where types are mixed."""
+    needed = _wrapped(frame).select(*names)
     table = needed.collect() if isinstance(needed, nw.LazyFrame) else needed
-    if len(table) == 0:
-        raise InvalidInput("the data have no rows; give at least one")
-    return schema.encode({name: table[name].to_numpy() for name in schema.columns})
+    return {name: series_values(table[name]) for name in names}
+
+
+def _collected(frame: Any, schema: Schema) -> dict[str, Any]:
+    schema.check_names(names_of(frame))
+    return columns_of(frame, list(schema.columns))
 
 
 def names_of(frame: Any) -> list[str]:
@@ -57,7 +65,7 @@ def names_of(frame: Any) -> list[str]:
     return _names(_wrapped(frame))
 
 
-def counts_of(frame: Any, schema: Schema) -> Dataset | FrameCounts:
+def counts_of(frame: Any, schema: Schema) -> Dataset | NoRows | FrameCounts:
     """What is counted from: codes in memory, or the engine that holds the frame.
 
     Frames in memory (pandas, polars, pyarrow) are encoded; those of DuckDB, Spark, Dask and other
@@ -72,14 +80,13 @@ def counts_of(frame: Any, schema: Schema) -> Dataset | FrameCounts:
 
 @dataclass(frozen=True)
 class FrameForm:
-    """What kind of frame it was: names, types and narwhals implementation, without any data.
+    """The library of a frame, and whether its frames are lazy: nothing of its data or types.
 
     >>> import pyarrow
-    >>> FrameForm.of(pyarrow.table({"ill": [True]})).kinds
-    {'ill': Boolean}
+    >>> FrameForm.of(pyarrow.table({"ill": [True]})).lazy
+    False
     """
 
-    kinds: Mapping[str, Any]
     implementation: Any
     lazy: bool
 
@@ -87,34 +94,49 @@ class FrameForm:
     def of(cls, frame: Any) -> FrameForm:
         """The form of a frame; InvalidInput for what is none."""
         wrapped = _wrapped(frame)
-        kinds = dict(wrapped.collect_schema())
-        return cls(kinds, wrapped.implementation, isinstance(wrapped, nw.LazyFrame))
+        return cls(wrapped.implementation, isinstance(wrapped, nw.LazyFrame))
 
 
 def decode(data: Dataset, schema: Schema, rng: np.random.Generator, form: FrameForm) -> Any:
-    """The codes as a frame of this form, its columns' order and types.
+    """The codes as a frame of this form.
 
-    Columns that the schema does not have are left out. Engines get a frame of theirs back: a
-    LazyFrame, a DuckDB relation, a Dask or (in the active session) a Spark data frame.
+    The order of its columns and their types are the schema's: nothing of the frame that was encoded
+    is known here. Engines get a frame of theirs back: a LazyFrame, a DuckDB relation, a Dask or (in
+    the active session) a Spark data frame.
     """
-    names = [name for name in form.kinds if name in schema.columns]
-    implementation = form.implementation
-    eager: Any = (
-        nw.Implementation.PYARROW
-        if form.lazy and not implementation.is_polars()
-        else implementation
-    )
-    values = schema.decode(data, rng)
-    table = nw.from_dict({name: _plain(values[name]) for name in names}, backend=eager)
-    table = table.with_columns(*(_cast(table, name, form.kinds[name]) for name in names))
+    table = arrow_table(data, schema, rng)
+    library = form.implementation
+    if library.is_pandas():
+        return _pandas(table, schema)
+    if library.is_dask():
+        import dask.dataframe
+
+        return dask.dataframe.from_pandas(_pandas(table, schema), npartitions=1)
     if not form.lazy:
-        return table.to_native()
+        return nw.DataFrame.from_arrow(table, backend=library).to_native()
+    if library.is_polars():
+        return nw.DataFrame.from_arrow(table, backend=library).lazy().to_native()
     session = None
-    if implementation.is_pyspark():
+    if library.is_pyspark():
         from pyspark.sql import SparkSession
 
         session = SparkSession.getActiveSession()
-    return table.lazy(implementation, session=session).to_native()
+    return nw.from_native(table).lazy(library, session=session).to_native()
+
+
+def _pandas(table: Any, schema: Schema) -> Any:
+    """A pandas frame: whole numbers and truth values that can be missing keep their types."""
+    import pandas as pd
+    import pyarrow as pa
+
+    nullable = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
+    columns = {}
+    for name, column in schema.columns.items():
+        types = nullable.get if column.nullable else None
+        columns[name] = table.select([name]).to_pandas(date_as_object=False, types_mapper=types)[
+            name
+        ]
+    return pd.DataFrame(columns)
 
 
 def _wrapped(frame: Any) -> Frame:
@@ -137,18 +159,3 @@ def _names(frame: Frame) -> list[str]:
     if isinstance(frame, nw.LazyFrame):
         return frame.collect_schema().names()
     return frame.columns
-
-
-def _plain(values: NDArray[Any]) -> Any:
-    """What every library builds a column from: an array, or a list where values are mixed."""
-    return values.tolist() if values.dtype == object else values
-
-
-def _cast(table: nw.DataFrame[Any], name: str, kind: Any) -> nw.Expr:
-    """The column in its original type, where the values still fit it."""
-    column = nw.col(name)
-    if table[name].dtype == kind or isinstance(kind, nw.Unknown | nw.Object):
-        return column
-    if kind.is_integer() and table[name].is_null().any():
-        return column
-    return column.cast(kind)

@@ -26,7 +26,7 @@ def column_from_dict(stored: Mapping[str, Any]) -> Column:
     """The column that `to_dict` stored; InvalidInput for an unknown type or field.
 
     >>> column_from_dict({"type": "integer", "low": 0, "high": 3})
-    Integer(missing=None, low=0, high=3, bins=None, edges=None, outside='error')
+    Integer(missing=None, outside=None, decode_as=None, low=0, high=3, bins=None, ...)
     """
     types = column_types()
     given = dict(stored)

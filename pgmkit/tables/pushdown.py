@@ -8,7 +8,6 @@ encoding in memory gives.
 from __future__ import annotations
 
 import datetime
-import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +15,11 @@ import narwhals as nw
 import numpy as np
 
 from pgmkit.domain import Clique, Domain
-from pgmkit.errors import InvalidInput
 from pgmkit.tables.bins import Binned, Integer, Numeric
 from pgmkit.tables.columns import Column
 from pgmkit.tables.dates import Date, DateTime
 from pgmkit.tables.schema import Schema, outside_error
+from pgmkit.tables.values import numbers_among, series_values
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -50,8 +49,7 @@ class FrameCounts:
         self._frame = frame
         singles = {name: self._one_way(name) for name in schema.columns}
         self._rows = int(next(iter(singles.values())).sum())
-        if self._rows == 0:
-            raise InvalidInput("the data have no rows; give at least one")
+        schema.check_rows(self._rows)
         schema.check_constraints(self)
 
     @property
@@ -105,7 +103,7 @@ class FrameCounts:
         codes = [
             column.to_numpy().astype(np.int64)
             if self._keys[name] is not None
-            else self._columns[name].encode(column.to_numpy())
+            else self._columns[name].encode(series_values(column))
             for name, column in zip(clique, (found[key] for key in keys), strict=True)
         ]
         return codes, found["rows"].to_numpy().astype(np.int64)
@@ -127,22 +125,30 @@ def code_expression(column: Column, name: str, kind: Any) -> nw.Expr | None:
     times = isinstance(column, Date | DateTime) and _comparable(column, kind)
     if not isinstance(column, Binned) or not (numbers or times):
         return None
+    if times and column.special:
+        return None  # special dates are told apart by the column itself
     value = nw.col(name)
-    ends = [_literal(column, end, kind) for end in column.positions]
+    ends = [_literal(column, end, kind) for end in column.positions.tolist()]
     last = len(ends) - 2
     code = nw.lit(-1)
     for end in ends[:-1]:
         code = code + (value >= end).cast(nw.Int64)
+    outside = column.outside_code
     beyond = value >= ends[-1] if column.whole else value > ends[-1]
     if column.outside == "clip":
         code = nw.when(code < 0).then(nw.lit(0)).otherwise(code)
     else:
-        code = nw.when(beyond).then(nw.lit(-1)).otherwise(code)
-    if isinstance(column, Integer) and kind.is_float():
-        code = nw.when(value != value.floor()).then(nw.lit(-1)).otherwise(code)
+        code = nw.when(beyond | (code < 0)).then(nw.lit(outside)).otherwise(code)
+    if isinstance(column, Integer) and kind.is_float() and column.outside != "clip":
+        broken = value != value.floor()
+        code = nw.when(broken).then(nw.lit(outside)).otherwise(code)
+    for i, special in enumerate(column.special):
+        single = _literal(column, column.position(special), kind)
+        code = nw.when(value == single).then(nw.lit(last + 1 + i)).otherwise(code)
+    missing = int(column.encode(np.array([None], dtype=object))[0])
     absent = value.is_null() | value.is_nan() if kind.is_float() else value.is_null()
-    missing = -1 if column.missing is None else column.size - 1
-    assert missing < 0 or missing == last + 1
+    for number in numbers_among(column.missing or ()) if kind.is_numeric() else ():
+        absent = absent | (value == number)
     return nw.when(absent).then(nw.lit(missing)).otherwise(code).cast(nw.Int64)
 
 
@@ -156,7 +162,7 @@ def _comparable(column: Date | DateTime, kind: Any) -> bool:
 def _literal(column: Binned, position: float, kind: Any) -> Any:
     """A bin's end as the engine compares it."""
     if not isinstance(column, Date | DateTime):
-        return int(position) if column.whole and math.isfinite(position) else float(position)
+        return int(position) if column.whole else float(position)
     moment = np.int64(position).astype(f"datetime64[{column.step}]")
     day: datetime.date = moment.astype("datetime64[D]").item()
     if kind == nw.Date:

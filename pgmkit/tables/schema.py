@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pgmkit.dataset import Counts, Dataset
-from pgmkit.domain import Domain
+from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.bins import Integer, Numeric
 from pgmkit.tables.columns import Boolean, Categorical, Column, OpenCategorical
@@ -42,6 +43,7 @@ __all__ = [
     "FileFormat",
     "Forbid",
     "Integer",
+    "NoRows",
     "Numeric",
     "OpenCategorical",
     "Require",
@@ -54,6 +56,8 @@ _MOST_CELLS = 2**27
 
 class Schema:
     """Columns by name, in order, and constraints among them; public by assumption.
+
+    `checked`: False for a schema that takes any data; see `placed`.
 
     Raises InvalidInput for no columns, for what is no Column or Constraint, and for constraints
     over unknown columns or values.
@@ -72,6 +76,7 @@ class Schema:
         constraints: Sequence[Constraint] = (),
         *,
         file: FileFormat | None = None,
+        checked: bool = True,
     ) -> None:
         if not columns:
             raise InvalidInput("the schema has no columns; describe at least one")
@@ -86,6 +91,7 @@ class Schema:
         self.columns = dict(columns)
         self.constraints = tuple(constraints)
         self.file = file or FileFormat()
+        self.checked = checked
         for constraint in self.constraints:
             if not isinstance(constraint, Constraint):
                 raise InvalidInput(
@@ -110,7 +116,36 @@ class Schema:
         for name in found:
             if name not in self.columns:
                 raise InvalidInput(f"{name!r} is no column of the schema")
-        return Schema({**self.columns, **found}, self.constraints, file=self.file)
+        return self._with({**self.columns, **found}, self.constraints)
+
+    def with_columns(self, columns: Mapping[str, Column]) -> Schema:
+        """A schema of these columns without constraints, that takes the same data."""
+        return self._with(columns, ())
+
+    def of_file(self, file: FileFormat) -> Schema:
+        """The schema for files that are written otherwise."""
+        return Schema(self.columns, self.constraints, file=file, checked=self.checked)
+
+    def placed(self) -> Schema:
+        """The schema with a place for whatever the data hold, so that no data are refused.
+
+        Each column declares `outside`, its default where it has none; records that break a
+        constraint are counted as they are, and there may be no rows at all.
+
+        >>> placed = Schema({"age": Integer(0, 9), "sex": Categorical(("F", "M"))}).placed()
+        >>> {name: column.outside for name, column in placed.columns.items()}
+        {'age': 'clip', 'sex': 'F'}
+        """
+        columns = {name: column.placed() for name, column in self.columns.items()}
+        return Schema(columns, self.constraints, file=self.file, checked=False)
+
+    def _with(self, columns: Mapping[str, Column], constraints: Sequence[Constraint]) -> Schema:
+        return Schema(columns, constraints, file=self.file, checked=self.checked)
+
+    def check_rows(self, rows: int) -> None:
+        """Raises InvalidInput for no rows, unless the schema is `placed`."""
+        if self.checked and rows == 0:
+            raise InvalidInput("the data have no rows; give at least one")
 
     def restricted(self, names: Iterable[str]) -> Schema:
         """The schema of these columns, in its own order, with the constraints over them alone.
@@ -122,7 +157,7 @@ class Schema:
         wanted = set(names)
         columns = {name: column for name, column in self.columns.items() if name in wanted}
         kept = [each for each in self.constraints if wanted.issuperset(each.columns)]
-        return Schema(columns, kept, file=self.file)
+        return self._with(columns, kept)
 
     @cached_property
     def domain(self) -> Domain:
@@ -143,8 +178,8 @@ class Schema:
                 )
         return tuple(constraint.zeros(self.columns) for constraint in self.constraints)
 
-    def encode(self, columns: Mapping[str, NDArray[Any]]) -> Dataset:
-        """Columns of values as codes; every column of the schema, others are not looked at.
+    def encode(self, columns: Mapping[str, Any]) -> Dataset | NoRows:
+        """Columns of values (numpy or Arrow arrays) as codes; others are not looked at.
 
         Raises InvalidInput for missing columns, for values outside the schema and for records that
         break a constraint, with the number of such rows but no value of them.
@@ -157,12 +192,22 @@ class Schema:
             outside = int((codes[name] < 0).sum())
             if outside:
                 raise outside_error(name, outside)
+        return self.coded(codes)
+
+    def coded(self, codes: Mapping[str, NDArray[Any]]) -> Dataset | NoRows:
+        """Records of these codes, once rows and constraints are checked; see `placed`."""
+        rows = len(next(iter(codes.values())))
+        self.check_rows(rows)
+        if not rows:
+            return NoRows(self.domain)
         data = Dataset(self.domain, codes)
         self.check_constraints(data)
         return data
 
     def check_constraints(self, data: Counts) -> None:
         """Raises InvalidInput, with the number of rows, for records that break a constraint."""
+        if not self.checked:
+            return
         for constraint, zeros in zip(self.constraints, self.zeros, strict=True):
             impossible = data.marginals([zeros.clique])[zeros.clique][~zeros.allowed]
             if impossible.any():
@@ -263,10 +308,32 @@ class Schema:
         return f"<Schema: {len(self.columns)} columns, {len(self.constraints)} constraints>"
 
 
+@dataclass(frozen=True)
+class NoRows:
+    """Counts over no records at all; a `Dataset` has at least one.
+
+    >>> NoRows(Domain({"sex": 2})).marginals([("sex",)])
+    {('sex',): array([0, 0])}
+    """
+
+    domain: Domain
+
+    def __len__(self) -> int:
+        return 0
+
+    def marginal(self, attrs: Iterable[str]) -> NDArray[np.int64]:
+        """Zeros."""
+        return np.zeros(self.domain.shape(self.domain.clique(attrs)), dtype=np.int64)
+
+    def marginals(self, cliques: Iterable[Iterable[str]]) -> dict[Clique, NDArray[np.int64]]:
+        """Zeros for every clique."""
+        return {self.domain.clique(each): self.marginal(each) for each in map(tuple, cliques)}
+
+
 def outside_error(name: str, rows: int) -> InvalidInput:
     """The error for values outside a column; it counts rows but shows no value."""
     return InvalidInput(
         f"column {name!r}: {rows} rows hold values outside the schema (missing ones included); "
-        "declare them (values, low and high, missing), or an `other` value, or outside: clip. "
+        "declare them (values, low and high, missing), or their place: `other`, `outside`. "
         "This count is exact: do not publish it"
     )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -24,33 +25,66 @@ class FileFormat:
     """How a CSV file of the data is written, where it is not plain.
 
     `names`: the columns of a file without a header line. `comment`: lines that begin so are no
-    records. `separator`: between the values.
+    records. `separator`: between the values; by default the one that the header line shows (comma,
+    semicolon, tab or |). `encoding`: of the text, as Python names it. `decimal`: the sign before
+    decimals, "." or ","; thousands may then be set apart by the other one. `ignore`: columns of the
+    file that are left out, such as an identifier.
+
+    >>> FileFormat(separator=";", decimal=",").to_dict()
+    {'separator': ';', 'decimal': ','}
     """
 
     names: tuple[str, ...] | None = None
     comment: str | None = None
-    separator: str = ","
+    separator: str | None = None
+    encoding: str = "utf-8"
+    decimal: str = "."
+    ignore: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.separator is not None and (
+            not isinstance(self.separator, str) or len(self.separator) != 1
+        ):
+            raise InvalidInput(f"separator must be one sign, got {self.separator!r}")
+        if self.decimal not in (".", ","):
+            raise InvalidInput(f'decimal must be "." or ",", got {self.decimal!r}')
+        if self.decimal == self.separator:
+            raise InvalidInput("decimal and separator are the same sign; they must differ")
+        try:
+            codecs.lookup(self.encoding)
+        except (LookupError, TypeError):
+            raise InvalidInput(
+                f"encoding {self.encoding!r} is unknown; use utf-8, latin-1, cp1252, utf-16, ..."
+            ) from None
+        for name in ("names", "ignore"):
+            value = getattr(self, name)
+            if value is not None:
+                if isinstance(value, str) or not all(isinstance(each, str) for each in value):
+                    raise InvalidInput(f"{name} must be a list of column names, got {value!r}")
+                object.__setattr__(self, name, tuple(value))
+
+    @property
+    def written_separator(self) -> str:
+        """Between the values of a file that is written."""
+        return self.separator or (";" if self.decimal == "," else ",")
 
     def to_dict(self) -> dict[str, Any]:
         """What a schema file holds under `file`."""
-        plain = FileFormat()
-        stored = {
-            name: getattr(self, name)
-            for name in ("names", "comment", "separator")
-            if getattr(self, name) != getattr(plain, name)
-        }
+        given = {each.name: getattr(self, each.name) for each in fields(self)}
+        plain = {each.name: each.default for each in fields(self)}
+        stored = {name: value for name, value in given.items() if value != plain[name]}
         return {k: list(v) if isinstance(v, tuple) else v for k, v in stored.items()}
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> FileFormat:
         """Read what `to_dict` gave; InvalidInput for unknown fields."""
+        known = [each.name for each in fields(cls)]
+        if not isinstance(stored, Mapping):
+            raise InvalidInput(f"`file` must be a mapping of {', '.join(known)}")
         for name in stored:
-            if name not in ("names", "comment", "separator"):
-                raise InvalidInput(
-                    f"`file` has no field {name!r}; it has names, comment and separator"
-                )
-        names = stored.get("names")
-        return cls(**{**stored, "names": None if names is None else tuple(names)})
+            if name not in known:
+                raise InvalidInput(f"`file` has no field {name!r}; it has {', '.join(known)}")
+        return cls(**stored)
 
 
 def load(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -141,10 +141,10 @@ def test_8_every_command_teaches_by_example() -> None:
 def test_8_what_was_paid_for_is_not_lost_to_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_arguments: object) -> None:
+    def full(*_arguments: object, **_options: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("pgmkit.tables.files.write_file", full)
+    monkeypatch.setattr("pgmkit.tables.files.write_records", full)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     fixed = ["synth", "people.csv", "--schema", "people.yaml", "--mechanism", "mst"]
     result = pgmkit(*fixed, "--out", "lost.csv")

@@ -57,7 +57,8 @@ def test_spaces_comments_and_a_file_without_header(tmp_path: Path) -> None:
         ("a.csv", "age,sex\n1,Ä\n".encode("latin-1"), "UTF-8"),
         ("a.csv", "age,sëx\n1,F\n".encode("latin-1"), "UTF-8"),
         ("a.parquet", b"age,sex\n1,F\n", "not a parquet file"),
-        ("a.xlsx", b"", "read other formats"),
+        ("a.xlsx", b"", "not an Excel file"),
+        ("a.ods", b"", "read other formats"),
     ],
 )
 def test_broken_files_are_refused_without_showing_values(

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from pgmkit import InvalidInput
+from pgmkit import Dataset, InvalidInput
 from pgmkit.tables.frames import FrameForm, counts_of, decode, encode
 from pgmkit.tables.pushdown import FrameCounts
 from pgmkit.tables.schema import Boolean, Categorical, Date, DateTime, Integer, Numeric, Schema
@@ -118,19 +118,81 @@ def test_engines_answer_many_marginals_from_few_groupings(monkeypatch: pytest.Mo
     assert len(joint) < len(QUERIES)
 
 
+def neighbours(seed: int) -> list[dict[str, list[Any]]]:
+    """A table, and others that differ in one row by a null, a "?", a new label, a number."""
+    columns = table(seed, 30)
+    found = [columns]
+    for name, value in [("age", None), ("sex", "?"), ("sex", "new"), ("age", 4711), ("ill", None)]:
+        found.append({**columns, name: [value, *columns[name][1:]]})
+    return found
+
+
+def engine_types(frame: Any) -> dict[str, str]:
+    """Every column's type as the library itself writes it, in order."""
+    if isinstance(frame, duckdb.DuckDBPyRelation):
+        return dict(zip(frame.columns, map(str, frame.types), strict=True))
+    if isinstance(frame, pa.Table):
+        return {field.name: str(field.type) for field in frame.schema}
+    if isinstance(frame, pl.LazyFrame):
+        return {name: str(kind) for name, kind in frame.collect_schema().items()}
+    kinds = frame.schema if isinstance(frame, pl.DataFrame) else frame.dtypes
+    return {name: str(kind) for name, kind in kinds.items()}
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_same_kind_comes_back(kind: str) -> None:
+def test_the_library_comes_back_and_the_types_are_the_schemas(kind: str) -> None:
     frame = KINDS[kind](table(1, 50))
     data = encode(frame, SCHEMA)
     back = decode(data, SCHEMA, np.random.default_rng(0), FrameForm.of(frame))
     before, after = nw.from_native(frame), nw.from_native(back)
     assert after.implementation == before.implementation
     assert isinstance(after, nw.LazyFrame) == isinstance(before, nw.LazyFrame)
-    kinds = dict(before.collect_schema())
-    del kinds["name"]
-    assert dict(after.collect_schema()) == kinds
     for name in SCHEMA.columns:
         np.testing.assert_array_equal(encode(back, SCHEMA).columns[name], data.columns[name])
+    if kind == "dask":
+        return
+    found = set()
+    for columns in neighbours(1):
+        try:
+            other = KINDS[kind](columns)
+        except (pa.ArrowInvalid, pa.ArrowTypeError):  # no such frame exists
+            continue
+        counts_of(other, SCHEMA.placed())
+        again = decode(data, SCHEMA, np.random.default_rng(0), FrameForm.of(other))
+        found.add(tuple(engine_types(again).items()))
+        for name in SCHEMA.columns:
+            np.testing.assert_array_equal(encode(again, SCHEMA).columns[name], data.columns[name])
+    assert found == {tuple(engine_types(back).items())}
+    assert [name for name, _ in next(iter(found))] == list(SCHEMA.columns)
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars", "pyarrow", "duckdb"])
+def test_declared_types_are_decoded_to(kind: str) -> None:
+    schema = Schema(
+        {
+            "age": Integer(0, 99, bins=10, decode_as="number"),
+            "sex": Categorical(("1", "2"), other="(other)", decode_as="integer"),
+            "ill": Boolean(missing=(), decode_as="integer"),
+            "pay": Numeric(0, 10, bins=2, decimals=0, decode_as="integer"),
+            "born": Date("2000-01-01", "2001-12-31", decode_as="text"),
+            "kids": Integer(0, 3, missing=("?",), decode_as="text"),
+        }
+    )
+    codes = {name: np.arange(60) % column.size for name, column in schema.columns.items()}
+    data = Dataset(schema.domain, codes)
+    form = FrameForm.of(KINDS[kind](table(0, 3)))
+    back = nw.from_native(decode(data, schema, np.random.default_rng(0), form))
+    back = back.collect() if isinstance(back, nw.LazyFrame) else back
+    kinds = {name: str(back[name].dtype) for name in schema.columns}
+    assert kinds == {
+        "age": "Float64",
+        "sex": "Int64",
+        "ill": "Int64",
+        "pay": "Int64",
+        "born": "String",
+        "kids": "String",
+    }
+    assert back["sex"].is_null().sum() == 20 and "?" in back["kids"].to_list()
 
 
 def test_values_outside_the_schema_are_found_by_the_engine() -> None:

@@ -57,7 +57,12 @@ def binned(draw: st.DrawFn) -> Column:
 def listed(draw: st.DrawFn) -> Column:
     values = draw(
         st.one_of(
-            st.lists(st.text("abcxyz <=.", min_size=1), min_size=1, max_size=6, unique=True),
+            st.lists(
+                st.text("abcxyz <=.", min_size=1).filter(str.strip),
+                min_size=1,
+                max_size=6,
+                unique_by=str.strip,
+            ),
             st.lists(st.integers(-5, 99), min_size=1, max_size=6, unique=True),
         )
     )
@@ -139,6 +144,16 @@ def test_values_beyond_the_ends_are_outside_unless_declared() -> None:
         (lambda: Date("2020-01-01", "2020-13-01"), "not values"),
         (lambda: Date("2020-01-01", "2021-01-01", unit="week"), "unit must be"),
         (lambda: Integer(0, 1, missing="?"), "list of texts"),
+        (lambda: Integer(0, 99, missing=("9",)), "listed as missing"),
+        (lambda: Integer(0, 99, special=(9,)), "list it in spikes"),
+        (lambda: Integer(0, 99, spikes=(999,)), "list it in special"),
+        (lambda: Integer(0, 99, outside="missing"), "missing ones need"),
+        (lambda: Integer(0, 9, decode_as="date"), "decode_as must be"),
+        (lambda: Numeric(0, 9, bins=2, decimals=-1), "decimals must be"),
+        (lambda: Numeric(0, 9, bins=2, decode_as="integer"), "needs decimals: 0"),
+        (lambda: Date("2020-01-01", "2020-02-01", format="iso"), "format must be"),
+        (lambda: Boolean(words=("yes",)), "words must be"),
+        (lambda: Categorical(("", "a")), "empty text"),
         (lambda: column_from_dict({"type": "text"}), "types are"),
         (lambda: column_from_dict({"type": "integer", "low": 0, "hihg": 3}), "no field 'hihg'"),
         (lambda: Schema({}), "no columns"),

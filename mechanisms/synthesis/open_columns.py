@@ -1,0 +1,147 @@
+"""Columns that the schema leaves open: their labels and edges, found with a part of the budget."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mechanisms.privacy.budget import Budget
+from mechanisms.privacy.curator import Curator
+from mechanisms.privacy.ledger import FileLedger
+from pgmkit.dataset import Counts, Dataset
+from pgmkit.domain import Domain
+from pgmkit.errors import InvalidInput
+from pgmkit.tables.columns import Column
+from pgmkit.tables.frames import columns_of, counts_of, names_of
+from pgmkit.tables.schema import NoRows, Numeric, OpenCategorical, Schema, outside_error
+
+__all__ = ["assumed", "counted", "open_columns", "resolved"]
+
+_DISCOVERY_SHARE = 0.1
+"""Of the budget, for finding the values and edges that the schema leaves open."""
+_QUANTILE_BINS = 512
+_ASSUMED_LABELS = 20
+
+
+def open_columns(schema: Schema) -> list[str]:
+    """Columns whose labels are still to be found."""
+    return [n for n, column in schema.columns.items() if isinstance(column, OpenCategorical)]
+
+
+def resolved(
+    data: Any,
+    schema: Schema,
+    budget: Budget,
+    neighbours: str,
+    seed: int | np.random.Generator | None,
+    ledger: FileLedger | None,
+) -> tuple[Schema, Curator]:
+    """The schema with its open columns found, and a Curator over the records coded by it."""
+    unlisted = open_columns(schema)
+    fine = {
+        name: column.grid(_QUANTILE_BINS)
+        for name, column in schema.columns.items()
+        if isinstance(column, Numeric) and column.quantiles
+    }
+    known = {n: column for n, column in schema.columns.items() if column.resolved}
+    if isinstance(data, Dataset):
+        raise InvalidInput("open columns are found in data frames, not in coded records")
+    schema.check_names(names_of(data))
+    texts = {name: _present_texts(data, schema, name) for name in unlisted}
+    counts = (
+        counted(data, schema.with_columns({**known, **fine}))
+        if known or fine
+        else _rows_alone(data, schema)
+    )
+    curator = Curator(counts, budget, neighbours=neighbours, seed=seed, ledger=ledger)
+    if curator.public_total == 0:
+        raise InvalidInput("the data have no rows, which replace-one takes as public; give some")
+    share = _DISCOVERY_SHARE * curator.remaining / len(schema.unresolved)
+    found: dict[str, Any] = {}
+    for name in fine:
+        declared = schema.columns[name]
+        assert isinstance(declared, Numeric)
+        queries = _dyadic(fine[name].size)
+        noisy = curator.measure_queries((name,), [queries], share, step="quantiles:")
+        cells = np.linalg.lstsq(np.asarray(noisy.matrix), noisy.values)[0]
+        found[name] = declared.found(_quantiles(fine[name], cells, declared.bins or 1))
+    for name in unlisted:
+        declared_open = schema.columns[name]
+        assert isinstance(declared_open, OpenCategorical)
+        delta = budget.reserved / len(unlisted)
+        labels = curator.discover(texts[name], share, delta, step=f"discover {name}")
+        found[name] = declared_open.found([t for t in labels if t != declared_open.other])
+    concrete = schema.resolve(found)
+    return concrete, curator.recoded(counted(data, concrete))
+
+
+def _dyadic(size: int) -> np.ndarray:
+    """Sums of intervals of 1, 2, 4, ... cells: any prefix is a sum of few of them."""
+    rows = []
+    width = 1
+    while width < 2 * size:
+        starts = np.arange(0, size, width)[:, None]
+        cells = np.arange(size)[None, :]
+        rows.append((starts <= cells) & (cells < starts + width))
+        width *= 2
+    return np.concatenate(rows).astype(np.float64)
+
+
+def _quantiles(fine: Numeric, cells: np.ndarray, bins: int) -> list[float]:
+    """Inner edges between bins of about equal noisy counts, missing values aside."""
+    reached = np.maximum.accumulate(np.cumsum(cells[: len(fine.positions) - 1]))
+    if reached[-1] <= 0:
+        return [
+            float(edge) for edge in np.linspace(fine.positions[0], fine.positions[-1], bins + 1)
+        ]
+    goals = reached[-1] * np.arange(1, bins) / bins
+    return [float(edge) for edge in fine.positions[1 + np.searchsorted(reached, goals)]]
+
+
+def _present_texts(data: Any, schema: Schema, name: str) -> list[str]:
+    """The column's values as texts; undeclared missing ones need a place."""
+    column = schema.columns[name]
+    assert isinstance(column, OpenCategorical)
+    values = columns_of(data, [name])[name]
+    texts = column.texts(values)
+    if column.missing is None and column.outside is None and len(texts) < len(values):
+        raise outside_error(name, len(values) - len(texts))
+    return texts
+
+
+def _rows_alone(data: Any, schema: Schema) -> Counts:
+    """The records as codes of a column of one value: all that is known before any is found."""
+    name = schema.unresolved[0]
+    rows = len(columns_of(data, [name])[name])
+    domain = Domain({"(rows)": 1})
+    schema.check_rows(rows)
+    return Dataset(domain, {"(rows)": np.zeros(rows, dtype=np.uint8)}) if rows else NoRows(domain)
+
+
+def counted(data: Any, schema: Schema) -> Counts:
+    """What is counted from: a frame by its schema, or records coded over its domain."""
+    if not isinstance(data, Dataset | NoRows):
+        return counts_of(data, schema)
+    if data.domain != schema.domain:
+        raise InvalidInput("the records are coded over another domain than the schema's")
+    schema.check_constraints(data)
+    return data
+
+
+def assumed(schema: Schema) -> Schema:
+    """The schema with made-up labels and edges for what is still to be found.
+
+    For plans, and for checks before anything is spent.
+
+    >>> assumed(Schema({"job": OpenCategorical()})).domain
+    Domain({'job': 21})
+    """
+    labels = [f"value {i}" for i in range(_ASSUMED_LABELS)]
+    columns: dict[str, Column] = {}
+    for name, column in schema.columns.items():
+        if isinstance(column, OpenCategorical):
+            columns[name] = column.found(labels)
+        elif isinstance(column, Numeric) and column.quantiles:
+            columns[name] = column.grid(column.bins or 1)
+    return schema.resolve(columns)

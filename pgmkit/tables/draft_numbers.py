@@ -1,0 +1,158 @@
+"""Numbers among texts: codes, scales, identifiers, sentinels, spikes and bins."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+
+from pgmkit.tables.bins import Integer, Numeric
+from pgmkit.tables.columns import Categorical, Column
+from pgmkit.tables.values import number_of
+
+__all__ = ["number_column"]
+
+_BINS = 20
+_MOST_SINGLE = 100
+"""Whole numbers of a range this wide are a code each."""
+_MOST_LEVELS = 20
+"""Distinct numbers of a scale, some of them not whole."""
+_SPIKE = 0.05
+"""A value of more than this share of the rows is kept as a value of its own."""
+_DENSE = 0.5
+"""Whole numbers that fill less of their range are codes, not quantities."""
+_ROWS_OF_AN_IDENTIFIER = 20
+
+Drafted = tuple[Column | None, str]
+
+
+def number_column(
+    counts: Counter[str],
+    order: list[str],
+    missing: tuple[str, ...] | None,
+    most_values: int,
+    decimal: str = ".",
+) -> Drafted | None:
+    """A column of numbers for these texts and what was decided; None where some is no number.
+
+    `order`: the texts in the order of the rows, each once.
+
+    >>> likert = Counter({str(i): 10 for i in range(1, 6)})
+    >>> number_column(likert, list(likert), None, 50)[1]
+    'whole numbers 1..5, a code each'
+    """
+    numbers = _numbers(counts, decimal)
+    if numbers is None:
+        return None
+    if all(isinstance(number, int) for number in numbers):
+        return _whole(numbers, [n for n in order if n in counts], missing, most_values)  # type: ignore[arg-type]
+    places = max(_places(text, decimal) for text in counts)
+    return _real(numbers, places, missing)
+
+
+def _numbers(counts: Counter[str], decimal: str) -> Counter[int | float] | None:
+    """How often each number occurs; None where a text is none, or a code such as 007."""
+    numbers: Counter[int | float] = Counter()
+    for text, times in counts.items():
+        digits = text.lstrip("+-")
+        if len(digits) > 1 and digits[0] == "0" and digits.isdigit():
+            return None
+        if decimal == ",":
+            text = text.replace(".", "").replace(",", ".")
+        try:
+            number = number_of(text)
+        except ValueError:
+            return None
+        if not math.isfinite(number) or "_" in text:
+            return None
+        numbers[int(number) if float(number).is_integer() and abs(number) < 2**53 else number] += (
+            times
+        )
+    return numbers
+
+
+def _whole(
+    numbers: Counter[int],
+    order: list[str],
+    missing: tuple[str, ...] | None,
+    most_values: int,
+) -> Drafted:
+    rows = sum(numbers.values())
+    if len(numbers) == rows >= _ROWS_OF_AN_IDENTIFIER and _is_identifier(numbers, order):
+        return None, (
+            f"an identifier: all {rows} numbers differ; left out. If one stands for a person with "
+            "several rows, it is the unit to protect; to keep it, describe it as integer"
+        )
+    special = _sentinels(numbers)
+    usual = Counter({n: times for n, times in numbers.items() if n not in special})
+    low, high = min(usual), max(usual)
+    width = high - low + 1
+    beside = f"; {', '.join(map(str, special))} beside them as special values" if special else ""
+    if width <= _MOST_SINGLE and len(usual) >= _DENSE * width and len(usual) > 1:
+        column = Integer(low, high, special=special, missing=missing)
+        return column, f"whole numbers {low}..{high}, a code each{beside}"
+    if len(numbers) <= most_values:
+        found = sorted(numbers)
+        note = f"{len(found)} codes: whole numbers with gaps; list every one that may occur"
+        return Categorical(tuple(found), missing=missing), note
+    if width <= _MOST_SINGLE:
+        column = Integer(low, high, special=special, missing=missing)
+        return column, f"whole numbers {low}..{high}, a code each{beside}"
+    spikes = tuple(sorted(n for n, times in usual.items() if times > _SPIKE * rows))
+    column = Integer(low, high, bins=_BINS, spikes=spikes, special=special, missing=missing)
+    alone = f"; {', '.join(map(str, spikes))} alone, being frequent" if spikes else ""
+    return column, f"whole numbers {low}..{high} in {_BINS} bins{alone}{beside}"
+
+
+def _is_identifier(numbers: Counter[int], order: list[str]) -> bool:
+    """Distinct numbers that count the rows, or that have many digits."""
+    given = [number_of(text) for text in order]
+    counted = max(numbers) - min(numbers) < 2 * len(numbers) and given in (
+        sorted(given),
+        sorted(given, reverse=True),
+    )
+    return counted or min(map(abs, numbers)) >= 10**8
+
+
+def _sentinels(numbers: Counter[int]) -> tuple[int, ...]:
+    """Codes such as 9, 98, 999 and -1 that stand far beyond all other numbers."""
+    found: list[int] = []
+    rest = sorted(numbers)
+    while len(rest) > 2 and re.fullmatch(r"9+|9*[78]|7{2,}|8{2,}", str(rest[-1])):
+        # 98 and 99 stand together; what lies below them decides.
+        below = [n for n in rest if not re.fullmatch(r"9+|9+[78]|7{2,}|8{2,}", str(n)) or n < 9]
+        if not below or rest[-1] < 2 * below[-1] or rest[-1] - below[-1] < 4:
+            break
+        found.append(rest.pop())
+    while len(rest) > 2 and rest[0] < 0 and re.fullmatch(r"-(\d|9+|[789]{2,})", str(rest[0])):
+        positive = [n for n in rest if n >= 0]
+        if len(positive) < len(rest) - 4 or len(positive) < 2:
+            break
+        found.append(rest.pop(0))
+    return tuple(sorted(found))
+
+
+def _real(numbers: Counter[int | float], places: int, missing: tuple[str, ...] | None) -> Drafted:
+    rows = sum(numbers.values())
+    if len(numbers) <= _MOST_LEVELS and rows >= 3 * len(numbers):
+        levels = tuple(sorted(numbers))
+        note = f"a scale of {len(levels)} numbers; list every one that may occur"
+        return Categorical(levels, missing=missing), note
+    low, high = float(min(numbers)), float(max(numbers))
+    step = 10.0 ** math.floor(math.log10(max(high - low, 1e-9)) - 1)
+    digits = max(0, -math.floor(math.log10(step)))
+    first, last = math.floor(low / step) * step, math.ceil(high / step) * step
+    first, last = min(low, round(first, digits)), max(high, round(last, digits))
+    spikes = tuple(sorted(float(n) for n, times in numbers.items() if times > _SPIKE * rows))
+    column = Numeric(
+        first, last, bins=_BINS, spikes=spikes, decimals=min(places, 15), missing=missing
+    )
+    alone = f"; {', '.join(f'{n:g}' for n in spikes)} alone, being frequent" if spikes else ""
+    return column, f"numbers {first:g}..{last:g} of {places} decimals in {_BINS} bins{alone}"
+
+
+def _places(text: str, decimal: str) -> int:
+    """Digits behind the decimal sign."""
+    mantissa, _, exponent = text.lower().partition("e")
+    behind = len(mantissa.partition(decimal)[2])
+    return max(0, behind - int(exponent)) if exponent else behind

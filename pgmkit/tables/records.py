@@ -1,0 +1,138 @@
+"""Codes as tables of values: typed Arrow columns for frames and parquet, texts for CSV.
+
+Types follow from the schema alone: they are the same whatever the records hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pgmkit.errors import InvalidInput
+from pgmkit.tables.columns import Boolean, Categorical, Column
+
+if TYPE_CHECKING:
+    from pgmkit.dataset import Dataset
+    from pgmkit.tables.schema import FileFormat, Schema
+
+__all__ = ["arrow_column", "arrow_table", "csv_lines", "respelled"]
+
+
+def arrow_table(data: Dataset, schema: Schema, rng: np.random.Generator) -> Any:
+    """The values of the codes as a pyarrow table, in the schema's order and types."""
+    import pyarrow as pa
+
+    if data.domain != schema.domain:
+        raise InvalidInput("the data set is over another domain than the schema")
+    return pa.table(
+        {n: arrow_column(column, data.columns[n], rng) for n, column in schema.columns.items()}
+    )
+
+
+def arrow_column(column: Column, codes: Any, rng: np.random.Generator) -> Any:
+    """Values of codes as an Arrow array of the column's type."""
+    import pyarrow as pa
+
+    kind = _arrow_type(column.kind)
+    whole = np.asarray(codes).astype(np.int64)
+    if isinstance(column, Categorical | Boolean):
+        own = np.arange(len(column.own_labels))
+        values = column.decode(np.arange(column.size), rng).tolist() if len(own) else []
+        return pa.array(values, kind).take(pa.array(whole))
+    if column.missing is None:
+        return pa.array(column.own_values(whole, rng), kind)
+    absent = whole == column.size - 1
+    text = column.missing[0] if column.missing and column.kind == "text" else None
+    # Any code does for those that are covered; the draws of the others are the same with or without
+    values = column.own_values(np.where(absent, 0, whole), rng)
+    if text is not None:
+        values[absent] = text
+        return pa.array(values, kind)
+    return pa.array(values, kind, mask=absent)
+
+
+def _arrow_type(kind: str) -> Any:
+    import pyarrow as pa
+
+    return {
+        "text": pa.string(),
+        "integer": pa.int64(),
+        "number": pa.float64(),
+        "boolean": pa.bool_(),
+        "date": pa.date32(),
+        "datetime": pa.timestamp("us"),
+    }[kind]
+
+
+def respelled(table: Any, spelled: Callable[[str], str]) -> Any:
+    """The table with every text value spelled otherwise; distinct texts are spelled once."""
+    import pyarrow as pa
+
+    for place, field in enumerate(table.schema):
+        if pa.types.is_string(field.type):
+            known = table.column(place).combine_chunks().dictionary_encode()
+            texts = pa.array([spelled(text) for text in known.dictionary.to_pylist()], pa.string())
+            table = table.set_column(place, field, texts.take(known.indices))
+    return table
+
+
+def csv_lines(table: Any, schema: Schema, form: FileFormat) -> bytes:
+    """The records of a table of values as the lines of a CSV file, without a header.
+
+    Values are quoted only where they need it; a missing one is the first of the column's `missing`
+    texts, or empty.
+    """
+    import pyarrow as pa
+    from pyarrow import compute
+
+    if not table.num_rows:
+        return b""
+    texts = [
+        _csv_texts(table.column(name).combine_chunks(), schema.columns[name], form)
+        for name in table.column_names
+    ]
+    ends = pa.scalar("\n", pa.large_string())
+    large = [text.cast(pa.large_string()) for text in texts]
+    separator = pa.scalar(form.written_separator, pa.large_string())
+    joined = compute.binary_join_element_wise(*large, separator)
+    lines = compute.binary_join_element_wise(joined, ends, pa.scalar("", pa.large_string()))
+    if len(texts) == 1:
+        # A line of nothing is no record: readers skip it.
+        empty = compute.equal(lines, "\n")
+        lines = compute.if_else(empty, pa.scalar('""\n', pa.large_string()), lines)
+    return bytes(memoryview(lines.buffers()[2]))
+
+
+def _csv_texts(values: Any, column: Column, form: FileFormat) -> Any:
+    """Texts of an Arrow array of values, quoted where needed."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    absent = column.missing[0] if column.missing else ""
+    if pa.types.is_boolean(values.type):
+        words = getattr(column, "words", None) or ("False", "True")
+        texts = compute.if_else(values, words[1], words[0])
+    elif pa.types.is_timestamp(values.type):
+        texts = compute.strftime(values.cast(pa.timestamp("s"), safe=False), "%Y-%m-%dT%H:%M:%S")
+    elif pa.types.is_string(values.type):
+        texts = values
+    else:
+        texts = values.cast(pa.string())
+        if pa.types.is_floating(values.type) and form.decimal != ".":
+            texts = compute.replace_substring(texts, ".", form.decimal)
+    return _quoted(texts.fill_null(absent), form.written_separator)
+
+
+def _quoted(texts: Any, separator: str) -> Any:
+    """Texts in quotes where they hold a separator, a quote or the end of a line."""
+    from pyarrow import compute
+
+    signs = "".join(f"\\{each}" for each in (separator, '"', "\n", "\r"))
+    needed = compute.match_substring_regex(texts, f"[{signs}]")
+    if not compute.any(needed).as_py():
+        return texts
+    doubled = compute.replace_substring(texts, '"', '""')
+    quoted = compute.binary_join_element_wise('"', doubled, '"', "")
+    return compute.if_else(needed, quoted, texts)

@@ -1,0 +1,205 @@
+"""Values as they come, from numpy, Arrow or lists: the distinct ones, which are null, their texts.
+
+A column of values is looked at once for each distinct value; numbers and times need no such table.
+Nothing here depends on where the values came from: 3, 3.0 and "3" are one label, and null, NaN,
+NaT and an empty text are one notion of missing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    Values = NDArray[Any]
+
+__all__ = [
+    "absent_numbers",
+    "distinct",
+    "is_null",
+    "number_of",
+    "numbers_among",
+    "numeric",
+    "parsed",
+    "plain",
+    "series_values",
+    "text_of",
+]
+
+
+def distinct(values: Any) -> tuple[list[Any], NDArray[np.intp]]:
+    """The distinct values, as Python knows them, and the place among them of each value.
+
+    >>> found, places = distinct(np.array(["b", "a", "b"]))
+    >>> [found[place] for place in places]
+    ['b', 'a', 'b']
+    """
+    if _is_arrow(values):
+        return _distinct_arrow(values)
+    array = np.asarray(values)
+    if array.dtype != object:
+        found, places = np.unique(array, return_inverse=True)
+        return found.tolist() if array.dtype.kind not in "mM" else list(found), places.reshape(-1)
+    seen: dict[Any, int] = {}
+    places = np.empty(len(array), dtype=np.intp)
+    for i, value in enumerate(array):
+        # True == 1 == 1.0 as keys, but not as texts.
+        key = (type(None), None) if is_null(value) else (type(value), value)
+        places[i] = seen.setdefault(key, len(seen))
+    return [value for _, value in seen], places
+
+
+def numeric(values: Any) -> tuple[NDArray[Any], NDArray[np.bool_]] | None:
+    """Numbers or times as numpy knows them, and which are null; None for other values.
+
+    >>> numeric(np.array([1.5, np.nan]))
+    (array([1.5, nan]), array([False,  True]))
+    """
+    if _is_arrow(values):
+        import pyarrow as pa
+
+        kind = values.type
+        plain_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+        if not plain_number and not pa.types.is_date(kind) and not pa.types.is_timestamp(kind):
+            return None
+        if getattr(kind, "tz", None) is not None:
+            return None
+        null = values.is_null().to_numpy(zero_copy_only=False)
+        filled = values.fill_null(0) if pa.types.is_integer(kind) and values.null_count else values
+        array = np.asarray(filled.to_numpy(zero_copy_only=False))
+        return array, null | absent_numbers(array)
+    array = np.asarray(values)
+    if array.dtype.kind not in "iufM":
+        return None
+    return array, absent_numbers(array)
+
+
+def parsed(values: Any, kinds: Sequence[str], absent: Sequence[str]) -> Any:
+    """Arrow texts as numbers or times, where all of them are, those of `absent` as nulls.
+
+    `kinds`: Arrow's names of types, tried in turn. None where some text is none of them, or where
+    `values` are no Arrow texts: they are then to be looked at one by one.
+    """
+    if not _is_arrow(values):
+        return None
+    import pyarrow as pa
+    from pyarrow import compute
+
+    if not pa.types.is_string(values.type) and not pa.types.is_large_string(values.type):
+        return None
+    null = compute.is_in(values, pa.array(["", *absent], values.type))
+    some = compute.if_else(null, pa.scalar(None, values.type), values)
+    for texts in (some, None):
+        trimmed = compute.utf8_trim_whitespace(some) if texts is None else texts
+        for kind in kinds:
+            try:
+                return compute.cast(trimmed, pa.type_for_alias(kind))
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+                continue
+    return None
+
+
+def absent_numbers(array: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which of these numbers or times are NaN or NaT."""
+    if array.dtype.kind == "f":
+        return np.isnan(array)
+    if array.dtype.kind == "M":
+        return np.isnat(array)
+    return np.zeros(len(array), dtype=bool)
+
+
+def series_values(series: Any) -> Any:
+    """A narwhals series as an Arrow array, or as a numpy array of objects of mixed types."""
+    import pyarrow as pa
+
+    native = series.to_native()
+    if not series.implementation.is_pandas_like():
+        array = series.to_arrow()
+        return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+    if getattr(native.dtype, "kind", "O") in "biufM" and isinstance(native.dtype, np.dtype):
+        return native.to_numpy()
+    try:
+        array = pa.array(native, from_pandas=True)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
+        return native.to_numpy(dtype=object)
+    return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+
+
+def is_null(value: object) -> bool:
+    """Whether a value is None, NaN, NaT or an empty text."""
+    if isinstance(value, str):
+        return not value or value.isspace()
+    # pandas' NA refuses to be compared; NaN and NaT differ from themselves.
+    return value is None or type(value).__name__ == "NAType" or bool(value != value)
+
+
+def text_of(value: object) -> str:
+    """A value as the text that identifies it: 3, 3.0 and " 3" are the same label.
+
+    >>> text_of(3.0), text_of(True), text_of(" padded ")
+    ('3', 'true', 'padded')
+    """
+    if isinstance(value, str):
+        return value.strip()
+    if isinstance(value, bool | np.bool_):
+        return "true" if value else "false"
+    if isinstance(value, float | np.floating) and float(value).is_integer():
+        return str(int(value))
+    return str(value)
+
+
+def number_of(value: object) -> int | float:
+    """A value as a number, exact where it is whole; ValueError for what is none.
+
+    >>> number_of("3.50"), number_of("123456789012345678")
+    (3.5, 123456789012345678)
+    """
+    if isinstance(value, bool | np.bool_):
+        raise ValueError(value)
+    if isinstance(value, int | np.integer):
+        return int(value)
+    if isinstance(value, str):
+        try:
+            return int(value)
+        except ValueError:
+            pass
+    return float(value)  # type: ignore[arg-type]
+
+
+def plain(value: Any) -> Any:
+    """A value as YAML and JSON know it."""
+    if isinstance(value, np.generic):
+        return value.item()
+    return value if isinstance(value, int | float | str | bool | type(None)) else str(value)
+
+
+def numbers_among(texts: Sequence[str]) -> list[int | float]:
+    """The numbers among texts; the others are left out."""
+    found = []
+    for text in texts:
+        try:
+            found.append(number_of(text))
+        except ValueError:
+            continue
+    return found
+
+
+def _is_arrow(values: Any) -> bool:
+    return type(values).__module__.partition(".")[0] == "pyarrow"
+
+
+def _distinct_arrow(values: Any) -> tuple[list[Any], NDArray[np.intp]]:
+    import pyarrow as pa
+
+    array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    known = array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
+    found = known.dictionary.to_pylist()
+    if not known.null_count:
+        return found, known.indices.to_numpy(zero_copy_only=False)
+    places = known.indices.fill_null(len(found)).to_numpy(zero_copy_only=False)
+    return [*found, None], places

@@ -1,0 +1,138 @@
+"""Drafted schemas: what was decided, that their own file fits, and what comes out of it."""
+
+import csv
+import datetime
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from mechanisms.cli import main
+from pgmkit.tables.columns import Categorical, OpenCategorical
+from pgmkit.tables.draft import draft, draft_column
+from pgmkit.tables.files import encode_file, write_records
+from pgmkit.tables.schema import Schema
+
+RNG = np.random.default_rng(0)
+ROWS = 400
+
+
+def day(form: str) -> list[str]:
+    start = datetime.date(2019, 5, 3)
+    return [(start + datetime.timedelta(int(i))).strftime(form) for i in RNG.integers(0, 700, ROWS)]
+
+
+def mostly(usual: Any, rare: list[Any], share: float) -> list[Any]:
+    return [usual if RNG.random() < share else rare[i % len(rare)] for i in range(ROWS)]
+
+
+COLUMNS: dict[str, tuple[list[Any], dict[str, Any]]] = {
+    "few codes": (mostly(300, [200, 989, 999], 0.4), {"values": [200, 300, 989, 999]}),
+    "sentinel": (mostly(9999, list(range(1, 31)), 0.6), {"low": 1, "high": 30, "special": [9999]}),
+    "two sentinels": (
+        mostly(98, [99, *range(1, 8)], 0.2),
+        {"low": 1, "high": 7, "special": [98, 99]},
+    ),
+    "adults": (RNG.integers(18, 91, ROWS).tolist(), {"low": 18, "high": 90}),
+    "income": (
+        mostly(0, RNG.integers(1000, 90000, ROWS).tolist(), 0.12),
+        {"spikes": [0], "bins": 20},
+    ),
+    "wage": (
+        mostly("0", [f"{x:.2f}" for x in RNG.gamma(4, 500, ROWS)], 0.2),
+        {"spikes": [0.0], "decimals": 2},
+    ),
+    "scale": (mostly("2.5", ["1", "2", "3", "4", "5"], 0.1), {"values": [1, 2, 2.5, 3, 4, 5]}),
+    "plain day": (day("%Y%m%d"), {"format": "%Y%m%d"}),
+    "british day": (day("%d/%m/%Y"), {"format": "%d/%m/%Y"}),
+    "german day": (day("%d.%m.%Y"), {"format": "%d.%m.%Y"}),
+    "iso day": (day("%Y-%m-%d"), {"type": "date"}),
+    "zip": ([f"{i:05d}" for i in RNG.integers(0, 30, ROWS)], {"type": "categorical"}),
+    "flag": (mostly("TRUE", ["FALSE", "NA"], 0.5), {"words": ["FALSE", "TRUE"], "missing": ["NA"]}),
+    "one": (["same"] * ROWS, {"values": ["same"]}),
+    "long": ([10**17 + 7 * 10**14 * i for i in range(100)] * 4, {"type": "integer"}),
+    "nothing": ([""] * ROWS, {"missing": True}),
+    "padded": (mostly(" a ", ["b"], 0.5), {"values": ["a", "b"]}),
+}
+
+
+def write(path: Path, columns: dict[str, list[Any]], **options: Any) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n", **options)
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
+    path.write_text(text.getvalue(), encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_a_draft_fits_its_own_file_and_decodes_to_values_like_it(name: str, tmp_path: Path) -> None:
+    values, wanted = COLUMNS[name]
+    write(tmp_path / "t.csv", {name: values, "x": ["p", "q"] * (ROWS // 2)})
+    text = draft(tmp_path / "t.csv", look=True)
+    stored = yaml.safe_load(text)["columns"][name]
+    assert wanted.items() <= stored.items(), text
+    assert f"# {name}: " in text
+    (tmp_path / "s.yaml").write_text(text, encoding="utf-8")
+    schema = Schema.load(tmp_path / "s.yaml")
+    data = encode_file(tmp_path / "t.csv", schema)
+    write_records(tmp_path / "o.csv", schema, [data], np.random.default_rng(0))
+    again = encode_file(tmp_path / "o.csv", schema)
+    np.testing.assert_array_equal(again.columns[name], data.columns[name])
+    with open(tmp_path / "o.csv", newline="", encoding="utf-8") as lines:
+        found = {row[name] for row in csv.DictReader(lines)}
+    column = schema.columns[name]
+    if isinstance(column, Categorical):
+        assert found <= {str(value).strip() for value in values} | {"2.0", ""}
+    for text_before, text_after in zip(sorted(map(str, values)), sorted(found), strict=False):
+        assert ("/" in text_before) == ("/" in text_after)
+
+
+def test_identifiers_are_left_out_with_advice_and_indexes_too(tmp_path: Path) -> None:
+    columns = {
+        "": list(range(ROWS)),
+        "id": list(range(1000, 1000 + ROWS)),
+        "key": [f"k{i}x" for i in range(ROWS)],
+        "age": RNG.integers(0, 90, ROWS).tolist(),
+    }
+    write(tmp_path / "t.csv", columns)
+    text = draft(tmp_path / "t.csv", look=True)
+    assert yaml.safe_load(text)["file"] == {"ignore": ["id", "key"]}
+    assert "# id: an identifier" in text and "# (unnamed): an index" in text
+    (tmp_path / "s.yaml").write_text(text)
+    data = encode_file(tmp_path / "t.csv", Schema.load(tmp_path / "s.yaml"), ignore_extra=False)
+    assert list(data.domain) == ["age"]
+
+
+def test_a_tab_a_semicolon_a_comma_for_decimals(tmp_path: Path) -> None:
+    numbers = [f"{x:.1f}".replace(".", ",") for x in RNG.random(ROWS) * 99]
+    for name, separator in [("t.tsv", "\t"), ("t.csv", ";")]:
+        write(tmp_path / name, {"x": numbers, "g": ["u", "v"] * 200}, delimiter=separator)
+        stored = yaml.safe_load(draft(tmp_path / name, look=True))
+        assert stored["file"] == {"separator": separator, "decimal": ","}
+        assert stored["columns"]["x"]["decimals"] == 1
+
+
+def test_names_alone_make_a_schema_that_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(Path("t.csv"), {"a": ["x", "y"] * 200, "b": [1, 2, 3, 4] * 100})
+    for line in (
+        "schema draft t.csv -o s.yaml",
+        "plan --schema s.yaml --mechanism mst",
+        "synth t.csv --schema s.yaml --mechanism mst --epsilon 5 --out o.csv",
+    ):
+        result = CliRunner().invoke(main, line.split())
+        assert result.exit_code == 0, result.output
+    with open("o.csv", newline="") as lines:
+        assert {row["a"] for row in csv.DictReader(lines)} <= {"x", "y", "(other)"}
+
+
+def test_many_texts_are_open_and_numbers_of_a_range_are_not_codes() -> None:
+    texts = [f"word {i % 70}" for i in range(300)]
+    assert isinstance(draft_column(np.array(texts)).column, OpenCategorical)
+    assert draft_column(np.array([5] * 9)).note.startswith("always '5'")

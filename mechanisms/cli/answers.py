@@ -17,9 +17,10 @@ _RELEASE = click.argument("release", type=click.Path(exists=True, dir_okay=False
 @_RELEASE
 @click.argument("question")
 @click.option(
-    "--error-bars",
-    is_flag=True,
-    help="Standard errors and intervals (at once for what was measured, seconds for the rest).",
+    "--error-bars/--no-error-bars",
+    default=None,
+    help="Standard errors and intervals, however long they take; or none  [default: those that "
+    "take about a second at most].",
 )
 @click.option("--level", type=float, default=0.95, show_default=True, help="Of the intervals.")
 @click.option(
@@ -31,18 +32,20 @@ _RELEASE = click.argument("release", type=click.Path(exists=True, dir_okay=False
 def query(
     release: str,
     question: str,
-    error_bars: bool,
+    error_bars: bool | None,
     level: float,
     schema: str | None,
     json_out: bool,
 ) -> None:
-    """Ask a release, without sampling: marginals, conditions, CDFs and means.
+    """Ask a release, without sampling: marginals, conditions, CDFs, sums, means and quantiles.
 
     \b
     pgmkit query people.pgm "income"
-    pgmkit query people.pgm "income, sex | age in 30..44"
+    pgmkit query people.pgm "income, sex | age in 30..44 and hours != missing"
     pgmkit query people.pgm "cdf(age) | sex = F" --error-bars
     pgmkit query people.pgm "sex, mean(hours) | education in {Masters, Doctorate}"
+    pgmkit query people.pgm "sex, median(hours)"
+    pgmkit query people.pgm "quantile(hours, 0.9) | age < 30"
     pgmkit query people.pgm "count | age < 30, income != high"
     """
     if schema is not None:

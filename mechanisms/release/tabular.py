@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mechanisms.release.quick_bars import TooSlow, quick_bars, without_bars
 from mechanisms.release.record import Release
 from pgmkit.errors import InvalidInput
 from pgmkit.model import GraphicalModel
 from pgmkit.tables.constraints import Condition, codes_of
 from pgmkit.tables.frames import FrameForm, decode
-from pgmkit.tables.questions import Reply, ask, conditions
+from pgmkit.tables.question_grammar import conditions, parse
+from pgmkit.tables.questions import Reply, ask
 from pgmkit.tables.schema import Schema
 
 if TYPE_CHECKING:
@@ -40,6 +43,10 @@ class TableRelease:
     form: FrameForm | None = None
     reason: str = ""
     _bars: dict[tuple[int, Any], Uncertainty] = field(default_factory=dict, compare=False)
+
+    @cached_property
+    def _quick(self) -> Uncertainty | None:
+        return quick_bars(self.release)
 
     @property
     def model(self) -> Any:
@@ -171,18 +178,32 @@ class TableRelease:
         self,
         question: str,
         *,
-        error_bars: bool = False,
+        error_bars: bool | None = None,
         level: float = 0.95,
         progress: bool = False,
     ) -> Reply:
-        """The reply to a question such as "income | age in 30..44, sex = F".
+        """The reply to a question such as "income | age in 30..44 and sex = F".
 
-        `pgmkit.tables.questions` has the grammar.
+        `pgmkit.tables.question_grammar` has the grammar. `error_bars`: True for standard errors,
+        intervals and a word where an answer is unreliable, however long they take; None, the
+        default, for the same where they take no more than about a second; False for none.
 
         `progress`: a bar on a terminal while error bars are estimated.
         """
-        bars = self.bars(seed=0, progress=progress) if error_bars else None
-        return ask(self.model, self.schema, question, bars=bars, level=level)
+        if error_bars:
+            bars = self.bars(seed=0, progress=progress)
+            return ask(self.model, self.schema, question, bars=bars, level=level)
+        if error_bars is None:
+            try:
+                if self._quick is not None:
+                    return ask(self.model, self.schema, question, bars=self._quick, level=level)
+            except TooSlow:
+                pass
+        reply = ask(self.model, self.schema, question, level=level)
+        if error_bars is None:
+            said = without_bars(self.release, parse(self.schema, question).columns)
+            return replace(reply, notes=(*reply.notes, *said))
+        return reply
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to one file, whole or not at all."""

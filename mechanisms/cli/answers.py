@@ -26,7 +26,7 @@ _RELEASE = click.argument("release", type=click.Path(exists=True, dir_okay=False
 @click.option(
     "--schema",
     type=click.Path(exists=True, dir_okay=False),
-    help="For a model that `pgmkit estimate` wrote.",
+    help="For a model that `GraphicalModel.save` wrote in Python.",
 )
 @as_json
 def query(
@@ -48,18 +48,18 @@ def query(
     pgmkit query people.pgm "quantile(hours, 0.9) | age < 30"
     pgmkit query people.pgm "count | age < 30, income != high"
     """
-    if schema is not None:
+    if schema is not None and not _is_release(release):
         from mechanisms.cli.options import read_schema
         from pgmkit.errors import InvalidInput
         from pgmkit.model import GraphicalModel
         from pgmkit.tables.questions import ask
 
         if error_bars:
-            raise InvalidInput("error bars need the noisy tables: take them from a release file")
+            raise InvalidInput("error bars need the noisy tables, which a release file holds")
         reply = ask(GraphicalModel.load(release), read_schema(schema), question)
     else:
         reply = _load(release).ask(question, error_bars=error_bars, level=level, progress=True)
-    emit(dict(reply.columns), str(reply), json_out)
+    emit({**reply.columns, "notes": reply.notes}, str(reply), json_out)
 
 
 @click.command()
@@ -106,8 +106,21 @@ def ledger(release: str, json_out: bool) -> None:
     """What was promised and spent, step by step."""
     from mechanisms.release.record import Release
 
-    found = Release.load(release).ledger
-    emit(found.to_dict(), str(found), json_out)
+    loaded = Release.load(release)
+    found = loaded.ledger
+    if found is not None:
+        emit(found.to_dict(), str(found), json_out)
+        return
+    tables = [
+        {"columns": m.clique, "values": len(m.values), "stddev": m.stddev}
+        for m in loaded.measurements
+    ]
+    lines = [
+        f"{' x '.join(m.clique) or 'total'}: {len(m.values)} values, stddev {m.stddev:g}"
+        for m in loaded.measurements
+    ]
+    said = "nothing was spent here: the noisy tables came from elsewhere, at a price unknown here"
+    emit({"ledger": None, "tables": tables}, "\n".join([said, *lines]), json_out)
 
 
 @click.command()
@@ -151,6 +164,16 @@ def report(
     with atomic_writer(target_file) as file:
         file.write(page.encode("utf-8"))
     emit({"out": out, "private": against is None}, f"wrote {out}", json_out)
+
+
+def _is_release(path: str) -> bool:
+    """Whether the file holds a release, and not a model alone."""
+    import zipfile
+
+    if not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        return "release.json" in archive.namelist()
 
 
 def _load(path: str) -> Any:

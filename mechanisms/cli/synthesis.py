@@ -228,6 +228,7 @@ def synth(
         progress=True,
     )
     written = _write(release, rows, rng, *targets)
+    assert release.ledger is not None
     lines = [f"{release.mechanism}: {release.reason}", str(release.ledger)]
     lines += [f"wrote {out}: {written} synthetic records"] if out else []
     lines += [f"wrote {save}: the release; try `pgmkit query {save} ...`"] if save else []

@@ -44,7 +44,7 @@ def save(parts: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
         "mechanism": parts["mechanism"],
         "settings": asdict(settings) if is_dataclass(settings) else {},  # type: ignore[arg-type]
         "schema": parts["schema"],
-        "ledger": parts["ledger"].to_dict(),
+        "ledger": None if parts["ledger"] is None else parts["ledger"].to_dict(),
     }
     arrays: dict[str, Any] = {}
     stored = [_stored(m, f"m{i}", arrays) for i, m in enumerate(parts["measurements"])]
@@ -83,7 +83,7 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
         "mechanism": header["mechanism"],
         "model": _model(name, model_bytes),
         "measurements": tuple(_restored(each, arrays) for each in stored),
-        "ledger": _ledger(header["ledger"]),
+        "ledger": None if header["ledger"] is None else _ledger(header["ledger"]),
         "settings": _settings(header["mechanism"], header["settings"]),
         "schema": header["schema"],
     }

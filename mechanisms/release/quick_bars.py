@@ -14,12 +14,15 @@ from pgmkit.uncertainty import error_bars
 
 if TYPE_CHECKING:
     from mechanisms.release.record import Release
+    from pgmkit.tables.questions import Reply
     from pgmkit.uncertainty import Replication, Uncertainty
 
 __all__ = ["TooSlow", "quick_bars", "without_bars"]
 
 _SECONDS = 1.0
-_REPLICATES = 50
+_REPLICATES = 25
+"""Standard errors of so many are off by about a seventh; intervals allow for it."""
+_FEW = 3.0
 _MOST_CELLS = 200_000
 """Of the model's tables together: one re-estimation of more takes too long to be tried."""
 
@@ -54,16 +57,27 @@ def _refuse() -> NoReturn:
     raise TooSlow("the error bars take longer than a second")
 
 
-def without_bars(release: Release, columns: Sequence[str]) -> tuple[str, ...]:
-    """What a reply without error bars says instead."""
-    if not isinstance(release.model, GraphicalModel):
-        return (
-            f"no error bars: the model of {release.mechanism} is not graphical; the numbers carry "
-            "the noise of its measurements and the model's own error",
-        )
-    touching = [m.stddev for m in release.measurements if set(columns) & set(m.clique)]
-    noise = f"; the noise has a stddev of {np.median(touching):.3g} a cell" if touching else ""
-    return (
+def without_bars(release: Release, columns: Sequence[str], reply: Reply) -> Reply:
+    """The reply with what is known without error bars: where it comes from and what is too small.
+
+    A count below three times the noise of one measured cell over the question's `columns` is noise
+    for the most part, however it was put together.
+    """
+    said = (
         "no error bars: they take more than a second here; ask for them with --error-bars, "
-        f"error_bars=True{noise}",
+        "error_bars=True"
+        if isinstance(release.model, GraphicalModel)
+        else f"no error bars: the model of {release.mechanism} is not graphical"
     )
+    touching = [m.stddev for m in release.measurements if set(columns) & set(m.clique)]
+    if not touching:
+        return replace(reply, notes=(*reply.notes, said))
+    noise = min(touching)
+    weak = np.asarray(reply.columns["count"], dtype=np.float64) < _FEW * noise
+    found = {**reply.columns, "note": ["unreliable" if each else "" for each in weak]}
+    notes = (
+        f"UNRELIABLE: {int(weak.sum())} of {len(weak)} lines have fewer than {_FEW * noise:.3g} "
+        f"records, three times the noise of a measured cell ({noise:.3g})"
+    )
+    shown = replace(reply, columns=found) if weak.any() else reply
+    return replace(shown, notes=(*reply.notes, *([notes] if weak.any() else []), said))

@@ -41,21 +41,22 @@ class Model(Protocol):
 class Release:
     """The result of a mechanism; everything in it is safe to publish when `secure` is True.
 
-    `ledger` is the Curator's own: it also shows what is charged to the same data later. `schema`:
-    what the codes mean, as `pgmkit.Schema.to_dict` gives it, where somebody said.
+    `ledger` is the Curator's own: it also shows what is charged to the same data later; None for
+    a model of noisy tables from elsewhere, whose price is not known here. `schema`: what the codes
+    mean, as `pgmkit.Schema.to_dict` gives it, where somebody said.
     """
 
     mechanism: str
     model: Model
     measurements: tuple[Measurement, ...]
-    ledger: Ledger
+    ledger: Ledger | None
     settings: object
     schema: Mapping[str, Any] | None = None
 
     @property
     def secure(self) -> bool:
         """False when a seed made the noise reproducible: such a release protects nobody."""
-        return self.ledger.secure
+        return self.ledger is None or self.ledger.secure
 
     @property
     def fit(self) -> str:

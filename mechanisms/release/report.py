@@ -15,6 +15,7 @@ from mechanisms.release.evaluation import marginal_errors, train_and_test
 from pgmkit.model import GraphicalModel
 
 if TYPE_CHECKING:
+    from mechanisms.privacy.budget import Ledger
     from mechanisms.release.tabular import TableRelease
     from pgmkit.dataset import Dataset
     from pgmkit.uncertainty import Uncertainty
@@ -60,7 +61,7 @@ def html(release: TableRelease, against: Evaluation | None = None) -> str:
     bars = release.bars(_REPLICATES, seed=0) if graphical else None
     sections = [
         *_released(release),
-        *_budget(release),
+        *(_budget(release.ledger) if release.ledger is not None else []),
         *(_graph(release.model) if graphical else []),
         *_marginals(release, bars),
         *(_uncertain(release, bars) if bars is not None else []),
@@ -76,7 +77,6 @@ def html(release: TableRelease, against: Evaluation | None = None) -> str:
 
 
 def _released(release: TableRelease) -> Iterator[str]:
-    budget = release.ledger.budget
     if not release.secure:
         yield (
             "<p class='warn'>INSECURE: the noise came from a seeded generator. This release "
@@ -88,11 +88,10 @@ def _released(release: TableRelease) -> Iterator[str]:
             "than the noise explains.</p>"
         )
     yield "<h2>What was released</h2>"
-    promise = f"epsilon = {budget.epsilon:g}, delta = {budget.delta:g}"
     yield _table(
         ["", ""],
         [
-            ["promise", f"{promise}, neighbours: {release.ledger.neighbours}"],
+            ["promise", _promise(release.ledger)],
             ["mechanism", f"{release.mechanism} {release.reason and f'({release.reason})'}"],
             ["columns", ", ".join(release.schema.columns)],
             ["records (estimated)", f"{release.model.total:,.0f}"],
@@ -103,8 +102,15 @@ def _released(release: TableRelease) -> Iterator[str]:
     )
 
 
-def _budget(release: TableRelease) -> Iterator[str]:
-    ledger = release.ledger
+def _promise(ledger: Ledger | None) -> str:
+    if ledger is None:
+        return "that of whoever published the noisy tables"
+    budget = ledger.budget
+    promise = f"epsilon = {budget.epsilon:g}, delta = {budget.delta:g}"
+    return f"{promise}, neighbours: {ledger.neighbours}"
+
+
+def _budget(ledger: Ledger) -> Iterator[str]:
     groups: dict[tuple[str, str], list[float]] = {}
     for entry in ledger.entries:
         step = " ".join(word for word in entry.step.split() if not word.strip(":").isdigit())

@@ -64,8 +64,8 @@ class TableRelease:
         return self.release.measurements
 
     @property
-    def ledger(self) -> Ledger:
-        """Every charge."""
+    def ledger(self) -> Ledger | None:
+        """Every charge; None for a model of noisy tables from elsewhere."""
         return self.release.ledger
 
     @property
@@ -201,8 +201,7 @@ class TableRelease:
                 pass
         reply = ask(self.model, self.schema, question, level=level)
         if error_bars is None:
-            said = without_bars(self.release, parse(self.schema, question).columns)
-            return replace(reply, notes=(*reply.notes, *said))
+            return without_bars(self.release, parse(self.schema, question).columns, reply)
         return reply
 
     def save(self, path: str | os.PathLike[str]) -> None:

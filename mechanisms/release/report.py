@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mechanisms.release.evaluation import marginal_errors, train_and_test
+from mechanisms.release.evaluation import marginal_errors, some_cliques, train_and_test
 from pgmkit.model import GraphicalModel
 
 if TYPE_CHECKING:
@@ -226,7 +226,9 @@ def _errors(release: TableRelease, against: Evaluation) -> Iterator[str]:
     )
     rows, worst = [], []
     for k in range(1, min(3, len(against.truth.domain)) + 1):
-        errors = marginal_errors(release.model, against.truth, k)
+        errors = marginal_errors(
+            release.model, against.truth, some_cliques(against.truth.domain, k)
+        )
         values = list(errors.values())
         rows.append([f"{k}-way", str(len(errors)), f"{np.mean(values):.4f}", f"{max(values):.4f}"])
         worst += [(value, clique) for clique, value in errors.items() if k <= 2]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mechanisms.datasets.census import census
-from mechanisms.release.evaluation import marginal_errors, train_and_test
+from mechanisms.release.evaluation import marginal_errors, some_cliques, train_and_test
 from mechanisms.release.report import Evaluation, html
 from mechanisms.release.tabular import TableRelease
 from mechanisms.synthesis.pipeline import synthesize
@@ -57,7 +57,7 @@ def test_it_says_what_was_released_and_spent(pages: dict[str, str]) -> None:
 def test_against_the_data_it_is_marked_and_right(pages: dict[str, str]) -> None:
     text = words(pages["private"])
     assert "NOT PRIVATE" in text and "predicting income" in text
-    errors = marginal_errors(release().model, DATA, 2)
+    errors = marginal_errors(release().model, DATA, some_cliques(DATA.domain, 2))
     worst = max(errors, key=errors.__getitem__)
     assert f"{' x '.join(worst)} {errors[worst]:.4f}" in text
     assert f"2-way 6 {np.mean(list(errors.values())):.4f} {errors[worst]:.4f}" in text

@@ -132,7 +132,11 @@ def ledger(release: str, json_out: bool) -> None:
     help="The private data themselves: errors are shown, and the report is NOT private.",
 )
 @click.option("--target", help="With --against: a column to predict from the others.")
-@click.option("--test", type=click.Path(exists=True, dir_okay=False), help="Data to test on.")
+@click.option(
+    "--test",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Records that the release was not made of, to test on and to attack it with.",
+)
 @as_json
 def report(
     release: str,
@@ -160,7 +164,7 @@ def report(
         truth = encode_file(against, loaded.schema, ignore_extra=True)
         held_out = None if test is None else encode_file(test, loaded.schema, ignore_extra=True)
         evaluation = Evaluation(truth, target, held_out)
-    page = html(loaded, evaluation)
+    page = html(loaded, evaluation, progress=True)
     with atomic_writer(target_file) as file:
         file.write(page.encode("utf-8"))
     emit({"out": out, "private": against is None}, f"wrote {out}", json_out)

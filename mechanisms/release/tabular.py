@@ -163,15 +163,16 @@ class TableRelease:
             )
         return self._bars[key]
 
-    def table(self, *columns: str, level: float = 0.95, replicates: int = 100) -> Reply:
+    def table(self, *columns: str, level: float = 0.95, replicates: int | None = None) -> Reply:
         """The marginal over these columns: labels, count, share, standard error and interval.
 
-        Tables that were measured are there at once; the first other one takes some seconds of
-        re-estimation. A model that is not graphical gives counts without error bars.
+        Error bars come as in `ask`: those that take about a second at most. With `replicates`
+        (100 are usual) they come however long they take, where the model is graphical.
         """
-        graphical = isinstance(self.model, GraphicalModel)
-        bars = self.bars(replicates, seed=0) if graphical else None
         text = ", ".join(f'"{name}"' for name in columns) or "count"
+        if replicates is None or not isinstance(self.model, GraphicalModel):
+            return self.ask(text, level=level)
+        bars = self.bars(replicates, seed=0)
         return ask(self.model, self.schema, text, bars=bars, level=level)
 
     def ask(

@@ -62,6 +62,7 @@ def _child(work: Callable[[], Any], answer: Path, said: Path) -> None:
     with said.open("w") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
+        sys.stdout = sys.stderr = file
         try:
             result = work()
             answer.write_text(json.dumps({"mb": round(peak_rss_mb()), "result": result}))
@@ -71,8 +72,7 @@ def _child(work: Callable[[], Any], answer: Path, said: Path) -> None:
             answer.write_text(json.dumps({"mb": round(peak_rss_mb())}))
         except BaseException as error:
             print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        sys.stdout.flush()
-        sys.stderr.flush()
+        file.flush()
     os._exit(code)
 
 

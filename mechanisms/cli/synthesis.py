@@ -22,6 +22,7 @@ from mechanisms.cli.options import (
 if TYPE_CHECKING:
     import numpy as np
 
+    from mechanisms.privacy.budget import Ledger
     from mechanisms.release.tabular import TableRelease
     from pgmkit.tables.schema import Schema
 
@@ -30,6 +31,9 @@ __all__ = ["demo", "mechanisms", "plan", "synth"]
 _SEED = click.option(
     "--seed", type=int, help="Reproducible noise: INSECURE, for tests and simulations only."
 )
+_OPEN_VALUES = 20
+"""That a plan assumes of a column whose values are still to be found."""
+_MOST_CHARGES = 40
 _INSECURE = "warning: --seed makes the noise predictable; do not publish this"
 
 
@@ -119,7 +123,7 @@ def plan(
     from mechanisms.synthesis.pipeline import table_workload
     from mechanisms.synthesis.plan import plan as planned
 
-    described = read_schema(schema)
+    described, assumed = _stand_ins(read_schema(schema))
     workload = table_workload(described.domain, k, target)
     known_rows = None if target else rows
     choice = (
@@ -136,8 +140,30 @@ def plan(
         rows=rows,
         settings=settings_of(mechanism, settings),
     )
-    values = {**found.to_dict(), "reason": choice.reason}
-    emit(values, f"{choice.name}, because: {choice.reason}\n{found}", json_out)
+    values = {**found.to_dict(), "reason": choice.reason, "assumed": assumed}
+    text = "\n".join([f"{choice.name}, because: {choice.reason}", str(found), *assumed])
+    emit(values, text, json_out)
+
+
+def _stand_ins(schema: Schema) -> tuple[Schema, list[str]]:
+    """The schema with made-up values in its open columns, and what was assumed."""
+    from pgmkit.tables.schema import Categorical, Numeric, Schema
+
+    found: dict[str, Any] = {}
+    for name in schema.unresolved:
+        column = schema.columns[name]
+        if isinstance(column, Numeric):
+            found[name] = Numeric(column.low, column.high, bins=column.bins, missing=column.missing)
+        else:
+            values = tuple(f"value {i}" for i in range(_OPEN_VALUES))
+            found[name] = Categorical(values, missing=column.missing)
+    if not found:
+        return schema, []
+    names = ", ".join(found)
+    return Schema({**schema.columns, **found}), [
+        f"assumed: {_OPEN_VALUES} values, or the bins asked for, in what is open: {names}. Finding "
+        "them takes a tenth of the budget first, which is not in this plan"
+    ]
 
 
 @click.command()
@@ -229,7 +255,7 @@ def synth(
     )
     written = _write(release, rows, rng, *targets)
     assert release.ledger is not None
-    lines = [f"{release.mechanism}: {release.reason}", str(release.ledger)]
+    lines = [f"{release.mechanism}: {release.reason}", *_spent(release.ledger, save)]
     lines += [f"wrote {out}: {written} synthetic records"] if out else []
     lines += [f"wrote {save}: the release; try `pgmkit query {save} ...`"] if save else []
     lines += [f"wrote {page}: the report"] if page else []
@@ -246,6 +272,15 @@ def synth(
         "\n".join(lines),
         json_out,
     )
+
+
+def _spent(ledger: Ledger, save: str | None) -> list[str]:
+    """The ledger's lines; of a long one that is saved the end, and how to see the rest."""
+    lines = str(ledger).splitlines()
+    if save is None or len(ledger.entries) <= _MOST_CHARGES:
+        return lines
+    listed = f"{len(ledger.entries)} charges; `pgmkit ledger {save}` lists them"
+    return [listed, *lines[1 + len(ledger.entries) :]]
 
 
 def _write(

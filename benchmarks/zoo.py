@@ -51,7 +51,7 @@ def in_process(work: Callable[[], Any], limit: float) -> dict[str, Any]:
     seconds = round(time.perf_counter() - started, 2)
     if code == 0:
         return {"ok": True, "seconds": seconds, **found}
-    lines = [line for line in text.splitlines() if line.strip()]
+    lines = [line for line in text.replace(f"{tempfile.gettempdir()}/", "").splitlines() if line]
     reason = f"over {limit:.0f} s" if code is None else (lines[-1] if lines else f"exit {code}")
     return {"ok": False, "seconds": seconds, "mb": found.get("mb"), "error": reason[:400]}
 
@@ -128,14 +128,15 @@ def steps(
             )
             yield found
             made += [(mechanism, epsilon, release)] if found["ok"] else []
-    auto = [release for mechanism, epsilon, release in made if (mechanism, epsilon) == ("auto", 1)]
-    if not auto:
-        return
-    out = str(folder / "more.csv")
-    yield run("sample", command("sample", auto[0], "--out", out, "--rows", "500", "--seed", "0"))
-    yield from asked(auto[0], out, run)
-    yield run("report", command("report", auto[0], "-o", str(folder / "r.html")))
-    yield run("scores", lambda: scores(data, made, table.target))
+    for release in (
+        path for mechanism, epsilon, path in made if (mechanism, epsilon) == ("auto", 1)
+    ):
+        out = str(folder / "more.csv")
+        yield run("sample", command("sample", release, "--out", out, "--rows", "500"))
+        yield from asked(release, out, run)
+        yield run("report", command("report", release, "-o", str(folder / "r.html")))
+    if made:
+        yield run("scores", lambda: scores(data, made, table.target))
 
 
 def asked(

@@ -37,7 +37,7 @@ def main() -> None:
     model = release.model
     IMAGES.mkdir(exist_ok=True)
     drawn = {
-        "graph.svg": drawing(graph(model.domain.attributes, model.cliques, width=620, height=360)),
+        "graph.svg": drawing(graph(model.domain.attributes, model.cliques)),
         "marginal.svg": chart(release, "education"),
         "report.html": html(release),
     }

@@ -1,7 +1,8 @@
 """Pieces of HTML: tables, charts of bars with whiskers, a drawing of a model's graph.
 
 Everything that is not a number passes through `escape`: names and labels come from files that
-somebody else wrote. Drawings are SVG without style sheets, scripts or references.
+somebody else wrote. Drawings are SVG without style sheets, scripts or references; a page may
+style their classes: bar, whisker, edge, node.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ _NUMBER = " style='text-align: right; font-variant-numeric: tabular-nums'"
 _MOST_BARS = 24
 _MOST_ROWS = 40
 _MOST_NODES = 60
+_MOST_LETTERS = 24
 
 
 def table(
@@ -54,32 +56,33 @@ def table(
     return f"<table>{top}{head}{body}</table>"
 
 
-def graph(
-    names: Sequence[str], cliques: Iterable[Sequence[str]], *, width: int = 760, height: int = 480
-) -> str:
-    """The attributes on a circle, joined where they are in one clique."""
+def graph(names: Sequence[str], cliques: Iterable[Sequence[str]]) -> str:
+    """The attributes on a circle, joined where they are in one clique; names run outwards."""
     edges = {pair for clique in cliques for pair in combinations(sorted(clique), 2)}
-    radius = 0.4 * height
+    # Room for a line of text between neighbours on the circle.
+    radius = max(150.0, 14 * len(names) / (2 * math.pi))
+    size = round(2 * (radius + 8 * min(_MOST_LETTERS, max(map(len, names))) + 20))
+    angles = {name: 2 * math.pi * i / len(names) - math.pi / 2 for i, name in enumerate(names)}
     at = {
-        name: (
-            width / 2 + radius * math.cos(2 * math.pi * i / len(names) - math.pi / 2),
-            height / 2 + radius * math.sin(2 * math.pi * i / len(names) - math.pi / 2),
-        )
-        for i, name in enumerate(names)
+        name: (size / 2 + radius * math.cos(turn), size / 2 + radius * math.sin(turn))
+        for name, turn in angles.items()
     }
     parts = [
-        f"<line stroke='{_EDGE}' x1='{at[a][0]:.1f}' y1='{at[a][1]:.1f}' x2='{at[b][0]:.1f}' "
-        f"y2='{at[b][1]:.1f}'/>"
+        f"<line class='edge' stroke='{_EDGE}' x1='{at[a][0]:.1f}' y1='{at[a][1]:.1f}' "
+        f"x2='{at[b][0]:.1f}' y2='{at[b][1]:.1f}'/>"
         for a, b in sorted(edges)
     ]
     for name, (x, y) in at.items():
-        anchor = "start" if x > width / 2 + 1 else "end" if x < width / 2 - 1 else "middle"
-        dx, dy = (x - width / 2) * 0.06, (y - height / 2) * 0.06 + 4
-        parts.append(f"<circle fill='{_BLUE}' cx='{x:.1f}' cy='{y:.1f}' r='5'/>")
+        left = math.cos(angles[name]) < -1e-9
+        degrees = math.degrees(angles[name]) + (180 if left else 0)
+        shown = name if len(name) <= _MOST_LETTERS else name[: _MOST_LETTERS - 1] + "…"
+        parts.append(f"<circle class='node' fill='{_BLUE}' cx='{x:.1f}' cy='{y:.1f}' r='5'/>")
         parts.append(
-            f"<text x='{x + dx:.1f}' y='{y + dy:.1f}' text-anchor='{anchor}'>{escape(name)}</text>"
+            f"<text transform='translate({x:.1f} {y:.1f}) rotate({degrees:.1f})' "
+            f"x='{-10 if left else 10}' y='4' text-anchor='{'end' if left else 'start'}'>"
+            f"<title>{escape(name)}</title>{escape(shown)}</text>"
         )
-    return _svg(width, height, parts)
+    return _svg(size, size, parts)
 
 
 def bars(
@@ -104,14 +107,14 @@ def bars(
         parts.append(f"<text x='{left - 6}' y='{y + 10}' text-anchor='end'>{escape(label)}</text>")
         width = max(0.0, float(counts[i])) * scale
         parts.append(
-            f"<rect fill='{_BLUE}' x='{left}' y='{y}' width='{width:.1f}' height='12'>"
+            f"<rect class='bar' fill='{_BLUE}' x='{left}' y='{y}' width='{width:.1f}' height='12'>"
             f"<title>{escape(labels[i])}: {counts[i]:,.0f}</title></rect>"
         )
         if ends is not None:
             low, high = (left + max(0.0, float(end[i])) * scale for end in ends)
             parts.append(
-                f"<line stroke='{_INK}' stroke-width='2' x1='{low:.1f}' x2='{high:.1f}' "
-                f"y1='{y + 6}' y2='{y + 6}'/>"
+                f"<line class='whisker' stroke='{_INK}' stroke-width='2' x1='{low:.1f}' "
+                f"x2='{high:.1f}' y1='{y + 6}' y2='{y + 6}'/>"
             )
     more = len(labels) - len(order)
     caption = escape(name) + (f" ({more} rarer values not drawn)" if more else "")
@@ -160,7 +163,7 @@ def model(found: Graphical) -> str:
     ]
     shown = table(["", ""], rows, caption="GraphicalModel")
     if len(names) <= _MOST_NODES:
-        shown += graph(names, found.cliques, width=560, height=320)
+        shown += graph(names, found.cliques)
     return shown
 
 

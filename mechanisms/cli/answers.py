@@ -23,9 +23,10 @@ _ALLOW_MODIFIED = click.option(
 @_RELEASE
 @click.argument("question")
 @click.option(
-    "--error-bars",
-    is_flag=True,
-    help="Standard errors and intervals (at once for what was measured, seconds for the rest).",
+    "--error-bars/--no-error-bars",
+    default=None,
+    help="Standard errors and intervals, however long they take; or none  [default: those that "
+    "take about a second at most].",
 )
 @click.option(
     "--level",
@@ -37,43 +38,45 @@ _ALLOW_MODIFIED = click.option(
 @click.option(
     "--schema",
     type=click.Path(exists=True, dir_okay=False),
-    help="Schema of a model that `pgmkit estimate` wrote.",
+    help="Schema of a model that `GraphicalModel.save` wrote in Python.",
 )
 @_ALLOW_MODIFIED
 @as_json
 def query(
     release: str,
     question: str,
-    error_bars: bool,
+    error_bars: bool | None,
     level: float,
     schema: str | None,
     allow_modified: bool,
     json_out: bool,
 ) -> None:
-    """Ask a release, without sampling: marginals, conditions, CDFs and means.
+    """Ask a release, without sampling: marginals, conditions, CDFs, sums, means and quantiles.
 
     \b
     pgmkit query people.pgm "income"
-    pgmkit query people.pgm "income, sex | age in 30..44"
+    pgmkit query people.pgm "income, sex | age in 30..44 and hours != missing"
     pgmkit query people.pgm "cdf(age) | sex = F" --error-bars
     pgmkit query people.pgm "sex, mean(hours) | education in {Masters, Doctorate}"
+    pgmkit query people.pgm "sex, median(hours)"
+    pgmkit query people.pgm "quantile(hours, 0.9) | age < 30"
     pgmkit query people.pgm "count | age < 30, income != high"
     """
     caution = ""
-    if schema is not None:
+    if schema is not None and not _is_release(release):
         from mechanisms.cli.options import read_schema
         from pgmkit.errors import InvalidInput
         from pgmkit.model import GraphicalModel
         from pgmkit.tables.questions import ask
 
         if error_bars:
-            raise InvalidInput("error bars need the noisy tables: take them from a release file")
+            raise InvalidInput("error bars need the noisy tables, which a release file holds")
         reply = ask(GraphicalModel.load(release), read_schema(schema), question)
     else:
         loaded = _load(release, allow_modified)
         caution = loaded.caution
         reply = loaded.ask(question, error_bars=error_bars, level=level, progress=True)
-    emit(dict(reply.columns), str(reply), json_out, caution)
+    emit({**reply.columns, "notes": reply.notes}, str(reply), json_out, caution)
 
 
 @click.command()
@@ -131,7 +134,7 @@ def sample(
 @click.option(
     "--test",
     type=click.Path(exists=True, dir_okay=False),
-    help="Data to test predictions on, with --against.",
+    help="Records that the release was not made of, to test on and to attack it with.",
 )
 @_ALLOW_MODIFIED
 @as_json
@@ -164,11 +167,21 @@ def report(
         held_out = None if test is None else encode_file(test, loaded.schema, ignore_extra=True)
         assert isinstance(truth, Dataset) and isinstance(held_out, Dataset | None)
         evaluation = Evaluation(truth, target, held_out)
-    page = html(loaded, evaluation)
+    page = html(loaded, evaluation, progress=True)
     with atomic_writer(target_file) as file:
         file.write(page.encode("utf-8"))
     private = against is None and loaded.secure
     emit({"out": out, "private": private}, f"wrote {out}", json_out, loaded.caution)
+
+
+def _is_release(path: str) -> bool:
+    """Whether the file holds a release, and not a model alone."""
+    import zipfile
+
+    if not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        return "release.json" in archive.namelist()
 
 
 def _load(path: str, allow_modified: bool) -> Any:

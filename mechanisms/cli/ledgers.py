@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from mechanisms.cli.options import as_json, budget_options, emit, writable
+
+if TYPE_CHECKING:
+    from mechanisms.release.record import Release
 
 __all__ = ["ledger"]
 
@@ -45,7 +49,7 @@ def ledger(
     from mechanisms.privacy.ledger import Ledger
     from mechanisms.release.record import Release
 
-    found: Ledger
+    found: Ledger | None
     caution = ""
     if create:
         total = Budget(epsilon, delta, reserved)
@@ -53,12 +57,29 @@ def ledger(
     elif _is_archive(file):
         release = Release.load(file, allow_modified=allow_modified)
         found, caution = release.ledger, release.caution
+        if found is None:
+            _emit_tables(release, json_out)
+            return
     else:
         found = Ledger.open(file)
     text = str(found)
     # A ledger says itself that its noise was seeded.
     said = [line for line in caution.splitlines() if line not in text.splitlines()]
     emit(found.to_dict(), "\n".join([text, *said]), json_out, caution if json_out else "")
+
+
+def _emit_tables(release: Release, json_out: bool) -> None:
+    """The noisy tables of a model to which no ledger belongs."""
+    tables = [
+        {"columns": m.clique, "values": len(m.values), "stddev": m.stddev}
+        for m in release.measurements
+    ]
+    lines = [
+        f"{' x '.join(m.clique) or 'total'}: {len(m.values)} values, stddev {m.stddev:g}"
+        for m in release.measurements
+    ]
+    said = "nothing was spent here: the noisy tables came from elsewhere, at a price unknown here"
+    emit({"ledger": None, "tables": tables}, "\n".join([said, *lines]), json_out)
 
 
 def _is_archive(path: str) -> bool:

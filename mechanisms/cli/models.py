@@ -1,20 +1,28 @@
-"""`pgmkit estimate`: a model of noisy tables from elsewhere."""
+"""`pgmkit estimate`: a model of noisy tables from elsewhere, as a release file."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import Any
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from mechanisms.cli.options import as_json, emit, read_schema, writable
 
+if TYPE_CHECKING:
+    from pgmkit.measurement import Measurement
+    from pgmkit.model import GraphicalModel
+    from pgmkit.tables.schema import Schema
+
 __all__ = ["estimate"]
+
+_UNITS = 6.0
+"""Noise units by which the loss of tables that agree exceeds its expectation once in 1e9 times."""
 
 
 @click.command()
-@click.argument("tables", type=click.Path(exists=True, dir_okay=False))
+@click.argument("tables", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False))
 @click.option(
     "--schema",
     required=True,
@@ -23,31 +31,61 @@ __all__ = ["estimate"]
 )
 @click.option("--out", required=True, help="File for the model.")
 @click.option("--total", type=float, help="Number of records [default: as the tables imply].")
+@click.option(
+    "--stddev",
+    type=float,
+    help="Standard deviation of the noise in each cell, where the tables do not say.",
+)
+@click.option("--value", help="The CSV column of noisy counts [default: the only other one].")
 @as_json
-def estimate(tables: str, schema: str, out: str, total: float | None, json_out: bool) -> None:
+def estimate(
+    tables: tuple[str, ...],
+    schema: str,
+    out: str,
+    total: float | None,
+    stddev: float | None,
+    value: str | None,
+    json_out: bool,
+) -> None:
     """Estimate one consistent model of noisy tables, however they were measured.
 
-    TABLES is JSON: a list of {"columns": [...], "values": [...], "stddev": ...}, the values nested
-    or flat in the order of the columns' values.
+    TABLES are CSV files, a table each: some of the schema's columns with a label (or a range
+    low..high) in each line, a column of noisy counts, and perhaps a column stddev. Or JSON: a list
+    of {"columns": [...], "values": [...], "stddev": ...}, the values nested or flat in the order
+    of the columns' values. The model is a release: query, sample and report read it.
 
     \b
+    pgmkit estimate age-sex.csv sex-income.csv --stddev 5 --schema people.yaml --out model.pgm
     pgmkit estimate tables.json --schema people.yaml --out model.pgm
-    pgmkit query model.pgm --schema people.yaml "income | sex = F"
+    pgmkit query model.pgm "income | sex = F"
+    pgmkit sample model.pgm --out records.csv
     """
     target = writable(out)
-    from pgmkit import estimate as fit
-    from pgmkit.errors import InvalidInput
+    from mechanisms.release.record import Release
+    from mechanisms.release.tabular import TableRelease
+    from pgmkit.tables.noisy_tables import read_noisy_tables
 
     described = read_schema(schema)
-    try:
-        stored = json.loads(Path(tables).read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InvalidInput(f"{tables} is not JSON in UTF-8: {error}") from None
-    if not isinstance(stored, list):
-        raise InvalidInput(f"{tables} must hold a list of tables, got {type(stored).__name__}")
-    measurements = [_measurement(tables, i, table) for i, table in enumerate(stored)]
-    model = fit(described.domain, measurements, total=total, zeros=described.zeros, progress=True)
-    model.save(target)
+    measurements = [
+        measurement
+        for path in tables
+        for measurement in read_noisy_tables(path, described, stddev=stddev, value=value)
+    ]
+    measured = {name for measurement in measurements for name in measurement.clique}
+    left_out = [name for name in described.columns if name not in measured]
+    if left_out:
+        described = _restricted(described, measured, left_out)
+    model = _fitted(described, measurements, total)
+    release = Release("estimate", model, tuple(measurements), None, None)
+    TableRelease(release, described).save(target)
+    values = sum(len(measurement.values) for measurement in measurements)
+    excess = (model.loss - values / 2) / model.unit
+    lines = [f"wrote {out}: total {model.total:.6g}, loss {model.loss:.6g}, {model.fit}"]
+    if excess > _UNITS:
+        lines.append(
+            f"warning: the tables contradict each other by {excess:.3g} units more than their "
+            "stddev explains; look for a wrong stddev, total or order of values"
+        )
     emit(
         {
             "out": out,
@@ -56,22 +94,46 @@ def estimate(tables: str, schema: str, out: str, total: float | None, json_out: 
             "gap": model.gap,
             "unit": model.unit,
             "certified": model.certified,
+            "contradictory": excess > _UNITS,
+            "left_out": left_out,
         },
-        f"wrote {out}: total {model.total:.6g}, loss {model.loss:.6g}, {model.fit}",
+        "\n".join(lines),
         json_out,
     )
 
 
-def _measurement(path: str, place: int, table: Any) -> Any:
+def _restricted(schema: Schema, measured: set[str], left_out: Sequence[str]) -> Schema:
+    """The schema of the measured columns: nothing is known of the others."""
     from pgmkit.errors import InvalidInput
-    from pgmkit.measurement import Measurement
 
-    if not isinstance(table, dict) or set(table) != {"columns", "values", "stddev"}:
+    unknown = sorted(measured - set(schema.columns))
+    if unknown:
         raise InvalidInput(
-            f'{path}, table {place + 1} must be {{"columns": [...], "values": [...], '
-            '"stddev": ...}'
+            f"the tables have a column {unknown[0]!r} that the schema does not; columns are "
+            f"{', '.join(schema.columns)}"
         )
+    if not measured:
+        raise InvalidInput(
+            "no table has a column of the schema; name the tables' columns as the schema does"
+        )
+    click.echo(
+        f"warning: in no table, and so left out of the model: {', '.join(left_out)}", err=True
+    )
+    return schema.restricted(measured)
+
+
+def _fitted(
+    schema: Schema, measurements: Sequence[Measurement], total: float | None
+) -> GraphicalModel:
+    from pgmkit import estimate as fit
+    from pgmkit.errors import InvalidInput, TotalUndetermined
+
+    if total is not None and not (math.isfinite(total) and total > 0):
+        raise InvalidInput(f"--total must be a number above 0, got {total:g}")
     try:
-        return Measurement(tuple(table["columns"]), table["values"], table["stddev"])
-    except InvalidInput as error:
-        raise InvalidInput(f"{path}, table {place + 1}: {error}") from None
+        return fit(schema.domain, measurements, total=total, zeros=schema.zeros, progress=True)
+    except TotalUndetermined as error:
+        reason = str(error).partition("; pass total=")[0]
+        raise InvalidInput(
+            f"{reason}; give --total, or add a table with every cell of a column"
+        ) from None

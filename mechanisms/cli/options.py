@@ -89,9 +89,11 @@ _MECHANISM = [
     click.option("--target", help="Column to be predicted later: its marginals matter more."),
 ]
 _FILE = [
-    click.option("--encoding", help="Of a CSV file, such as latin-1 [default: utf-8]."),
-    click.option("--separator", help="Of a CSV file's values [default: as its header shows]."),
-    click.option("--decimal", help='Of a CSV file: "." or "," before decimals [default: "."].'),
+    click.option("--encoding", help="Encoding of a CSV file, such as latin-1 [default: utf-8]."),
+    click.option(
+        "--separator", help="Separator of a CSV file's values [default: as its header shows]."
+    ),
+    click.option("--decimal", help='Decimal sign of a CSV file, "." or "," [default: "."].'),
 ]
 
 

@@ -24,6 +24,7 @@ from mechanisms.cli.spreadsheets import safe_csv_option, spreadsheet_safe
 if TYPE_CHECKING:
     import numpy as np
 
+    from mechanisms.privacy.ledger import Ledger
     from mechanisms.release.tabular import TableRelease
     from pgmkit.tables.schema import Schema
 
@@ -32,6 +33,9 @@ __all__ = ["demo", "mechanisms", "plan", "synth"]
 _SEED = click.option(
     "--seed", type=int, help="Seed of reproducible noise: INSECURE, for tests and simulations only."
 )
+_OPEN_VALUES = 20
+"""That a plan assumes of a column whose values are still to be found."""
+_MOST_CHARGES = 40
 _INSECURE = "warning: --seed makes the noise predictable; do not publish this"
 
 
@@ -140,16 +144,15 @@ def plan(
     """
     from mechanisms.privacy.budget import Budget
     from mechanisms.synthesis.auto import Choice, choose_mechanism
-    from mechanisms.synthesis.open_columns import assumed
+    from mechanisms.synthesis.open_columns import ASSUMED_LABELS, assumed
     from mechanisms.synthesis.pipeline import table_workload
     from mechanisms.synthesis.plan import plan as planned
 
     asked = read_schema(schema)
     described = assumed(asked)
     workload = table_workload(described.domain, k, target)
-    known_rows = None if target else rows
     choice = (
-        choose_mechanism(described, workload, Budget(epsilon, delta), rows=known_rows)
+        choose_mechanism(described, workload, Budget(epsilon, delta), rows=rows)
         if mechanism == "auto"
         else Choice(mechanism, "as asked")
     )
@@ -163,12 +166,14 @@ def plan(
         settings=settings_of(mechanism, settings),
     )
     places = {name: column.place for name, column in asked.placed().columns.items()}
-    values = {**found.to_dict(), "reason": choice.reason, "outside": places}
+    open_names = asked.unresolved
+    values = {**found.to_dict(), "reason": choice.reason, "outside": places, "open": [*open_names]}
     lines = [f"{choice.name}, because: {choice.reason}", str(found)]
-    if asked.unresolved:
+    if open_names:
         lines.append(
-            f"before it, a tenth of the budget finds {', '.join(asked.unresolved)}; the figures "
-            "above are without, and assume values for them"
+            f"assumed: {ASSUMED_LABELS} values, or the bins asked for, in what is open: "
+            f"{', '.join(open_names)}. Finding them takes a tenth of the budget first, which is "
+            "not in this plan"
         )
     lines.append("values that the schema does not have are")
     lines += [f"  {name}: {place}" for name, place in places.items()]
@@ -300,7 +305,8 @@ def synth(
         progress=True,
     )
     written = _write(release, rows, rng, safe_csv, *targets)
-    lines = [f"{release.mechanism}: {release.reason}", str(release.ledger)]
+    assert release.ledger is not None
+    lines = [f"{release.mechanism}: {release.reason}", *_spent(release.ledger, save)]
     lines += [f"wrote {out}: {written} synthetic records"] if out else []
     lines += [f"wrote {save}: the release; try `pgmkit query {save} ...`"] if save else []
     lines += [f"wrote {page}: the report"] if page else []
@@ -318,6 +324,15 @@ def synth(
         json_out,
         release.caution if json_out else "",
     )
+
+
+def _spent(ledger: Ledger, save: str | None) -> list[str]:
+    """The ledger's lines; of a long one that is saved the end, and how to see the rest."""
+    lines = str(ledger).splitlines()
+    if save is None or len(ledger.entries) <= _MOST_CHARGES:
+        return lines
+    listed = f"{len(ledger.entries)} charges; `pgmkit ledger {save}` lists them"
+    return [listed, *lines[1 + len(ledger.entries) :]]
 
 
 def _write(

@@ -6,6 +6,8 @@ Everything here reads private data without any protection: its results are not p
 from __future__ import annotations
 
 import itertools
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,9 +20,9 @@ if TYPE_CHECKING:
 
     from mechanisms.release.record import Model
     from pgmkit.dataset import Dataset
-    from pgmkit.domain import Clique
+    from pgmkit.domain import Clique, Domain
 
-__all__ = ["Scores", "marginal_errors", "train_and_test"]
+__all__ = ["Scores", "held_out", "marginal_errors", "some_cliques", "train_and_test"]
 
 _MOST_CELLS = 200_000
 
@@ -38,25 +40,58 @@ class Scores:
         return self.synthetic / self.real
 
 
-def marginal_errors(model: Model, truth: Dataset, k: int) -> dict[Clique, float]:
-    """Total variation distance of every marginal over k columns that is not too large.
+def some_cliques(domain: Domain, k: int, *, most: int | None = None, seed: int = 0) -> list[Clique]:
+    """All sets of k columns whose table is not too large; of more than `most`, a sample of them.
+
+    >>> from pgmkit import Domain
+    >>> some_cliques(Domain({"a": 2, "b": 2, "c": 2}), 2)
+    [('a', 'b'), ('a', 'c'), ('b', 'c')]
+    >>> len(some_cliques(Domain({str(i): 2 for i in range(1000)}), 3, most=50))
+    50
+    """
+    names = domain.attributes
+    if most is None or math.comb(len(names), k) <= most:
+        chosen: Iterable[Clique] = itertools.combinations(names, k)
+    else:
+        rng = np.random.default_rng(seed)
+        drawn: dict[tuple[int, ...], None] = {}
+        while len(drawn) < most:
+            drawn[tuple(sorted(rng.choice(len(names), k, replace=False).tolist()))] = None
+        chosen = (tuple(names[i] for i in places) for places in sorted(drawn))
+    return [clique for clique in chosen if domain.size(clique) <= _MOST_CELLS]
+
+
+def marginal_errors(model: Model, truth: Dataset, cliques: Sequence[Clique]) -> dict[Clique, float]:
+    """Total variation distance of these marginals, from 0 to 1.
 
     >>> from pgmkit import Dataset, Domain, Measurement, estimate
     >>> data = Dataset(Domain({"a": 2}), {"a": [0, 0, 0, 1]})
-    >>> marginal_errors(estimate(data.domain, [Measurement(("a",), [2, 2], 1.0)]), data, 1)
+    >>> model = estimate(data.domain, [Measurement(("a",), [2, 2], 1.0)])
+    >>> marginal_errors(model, data, [("a",)])
     {('a',): 0.25}
     """
-    cliques = [
-        clique
-        for clique in itertools.combinations(truth.domain.attributes, k)
-        if truth.domain.size(clique) <= _MOST_CELLS
-    ]
     real, found = truth.marginals(cliques), model.marginals(cliques)
     return {
         clique: float(np.abs(real[clique] / len(truth) - found[clique] / found[clique].sum()).sum())
         / 2
         for clique in cliques
     }
+
+
+def held_out(data: Dataset, *, most: int | None = None, seed: int = 0) -> tuple[Dataset, Dataset]:
+    """Records to train and to test on, drawn at random: three quarters and a quarter.
+
+    `most`: of all of them together.
+    """
+    from pgmkit.dataset import Dataset
+
+    order = np.random.default_rng(seed).permutation(len(data))[:most]
+    cut = max(1, len(order) // 4)
+    parts = [
+        Dataset(data.domain, {name: codes[rows] for name, codes in data.columns.items()})
+        for rows in (order[cut:], order[:cut])
+    ]
+    return parts[0], parts[1]
 
 
 def train_and_test(synthetic: Dataset, train: Dataset, test: Dataset, target: str) -> Scores:

@@ -49,7 +49,7 @@ def save(parts: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
         "mechanism": parts["mechanism"],
         "settings": asdict(settings) if is_dataclass(settings) else {},  # type: ignore[arg-type]
         "schema": parts["schema"],
-        "ledger": parts["ledger"].to_dict(),
+        "ledger": None if parts["ledger"] is None else parts["ledger"].to_dict(),
         "modified": parts["modified"],
     }
     arrays: dict[str, Any] = {}
@@ -102,7 +102,7 @@ def load(
             "mechanism": _text(header["mechanism"]),
             "model": model,
             "measurements": measurements,
-            "ledger": Ledger.from_dict(header["ledger"]),
+            "ledger": None if header["ledger"] is None else Ledger.from_dict(header["ledger"]),
             "settings": _settings(header["mechanism"], header["settings"]),
             "schema": None if header["schema"] is None else dict(header["schema"]),
             "modified": modified or header["modified"] is not False,

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from mechanisms.privacy.ledger import Ledger
 
-__all__ = ["overview", "warnings"]
+__all__ = ["overview", "promise", "warnings"]
 
 
 class Described(Protocol):
@@ -25,7 +25,7 @@ class Described(Protocol):
     @property
     def measurements(self) -> Sequence[Any]: ...
     @property
-    def ledger(self) -> Ledger: ...
+    def ledger(self) -> Ledger | None: ...
     @property
     def fit(self) -> str: ...
     @property
@@ -37,17 +37,25 @@ def overview(release: Described, more: Sequence[Sequence[str]] = ()) -> str:
 
     `more`: further rows, of texts that are escaped here.
     """
-    budget = release.ledger.budget
-    promise = f"epsilon = {budget.epsilon:g}, delta = {budget.delta:g}"
     rows = [
-        ["promise", f"{promise}, neighbours: {release.ledger.neighbours}"],
+        ["promise", promise(release.ledger)],
         ["mechanism", release.mechanism],
         ["records (estimated)", f"{release.model.total:,.0f}"],
         ["noisy tables", str(len(release.measurements))],
         *([["fit of the model to them", release.fit]] if release.fit else []),
         *more,
     ]
-    return "".join(warnings(release)) + table(["", ""], rows) + release.ledger._repr_html_()
+    spent = "" if release.ledger is None else release.ledger._repr_html_()
+    return "".join(warnings(release)) + table(["", ""], rows) + spent
+
+
+def promise(ledger: Ledger | None) -> str:
+    """What was promised, in a line."""
+    if ledger is None:
+        return "that of whoever published the noisy tables"
+    budget = ledger.budget
+    said = f"epsilon = {budget.epsilon:g}, delta = {budget.delta:g}"
+    return f"{said}, neighbours: {ledger.neighbours}"
 
 
 def warnings(release: Described) -> list[str]:

@@ -48,15 +48,16 @@ class Release:
     """The result of a mechanism; everything in it is safe to publish when `secure` is True.
 
     `measurements` are all noisy answers that were paid for, as they were drawn. `ledger` is the
-    Curator's own: it also shows what is charged to the same data later. `schema`: what the codes
-    mean, as `pgmkit.Schema.to_dict` gives it, where somebody said. `modified`: read from a file
-    that was changed after it was written.
+    Curator's own: it also shows what is charged to the same data later; None for a model of noisy
+    tables from elsewhere, whose price is not known here. `schema`: what the codes mean, as
+    `pgmkit.Schema.to_dict` gives it, where somebody said. `modified`: read from a file that was
+    changed after it was written.
     """
 
     mechanism: str
     model: Model
     measurements: tuple[Measured, ...]
-    ledger: Ledger
+    ledger: Ledger | None
     settings: object
     schema: Mapping[str, Any] | None = None
     modified: bool = field(default=False, kw_only=True)
@@ -66,14 +67,15 @@ class Release:
         """False when a seed made the noise reproducible, which protects nobody, or when the file
         was changed after it was written, so that nothing is known of it.
         """
-        return self.ledger.secure and not self.modified
+        return (self.ledger is None or self.ledger.secure) and not self.modified
 
     @property
     def caution(self) -> str:
         """What to say wherever something of an insecure release is shown; else empty."""
         seeded = "INSECURE: noise came from a seeded generator; do not release"
         modified = "INSECURE: modified after it was written; rely on nothing in it"
-        return "\n".join([seeded] * (not self.ledger.secure) + [modified] * self.modified)
+        known = self.ledger is None or self.ledger.secure
+        return "\n".join([seeded] * (not known) + [modified] * self.modified)
 
     @property
     def fit(self) -> str:

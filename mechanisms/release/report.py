@@ -2,88 +2,129 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mechanisms.release.evaluation import marginal_errors, train_and_test
-from mechanisms.release.html import overview
-from pgmkit.html import bars as chart
+from mechanisms.release.html import promise
+from mechanisms.release.report_against import Evaluation, Section, sections
+from pgmkit.html import bars as bar_chart
 from pgmkit.html import graph, table
 from pgmkit.model import GraphicalModel
 
 if TYPE_CHECKING:
+    from mechanisms.privacy.ledger import Ledger
     from mechanisms.release.tabular import TableRelease
-    from pgmkit.dataset import Dataset
     from pgmkit.uncertainty import Uncertainty
 
 __all__ = ["Evaluation", "html"]
 
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #1c2733; max-width: 66rem; margin: 2rem auto;
-  padding: 0 1rem; }
+:root { color-scheme: light dark; --ink: #1c2733; --paper: #fff; --soft: #5a6775; --line: #e3e8ee;
+  --bar: #4f81bd; --edge: #9fb3c8; --warn: #fdecea; }
+@media (prefers-color-scheme: dark) { :root { --ink: #dde5ee; --paper: #14191f; --soft: #9aa8b6;
+  --line: #2c3640; --bar: #6fa0dc; --edge: #55687c; --warn: #45201c; } }
+@media print { :root { --ink: #000; --paper: #fff; --line: #ccc; }
+  figure, tr { break-inside: avoid; } body { margin: 0; } }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
+  max-width: 66rem; margin: 2rem auto; padding: 0 1rem; overflow-wrap: anywhere; }
 h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
-table { border-collapse: collapse; margin: .6rem 0; } caption { text-align: left; color: #5a6775; }
-th, td { padding: .15rem .8rem .15rem 0; text-align: left; border-bottom: 1px solid #e3e8ee; }
+h3 { font-size: 1rem; margin-top: 1.6rem; }
+table { border-collapse: collapse; margin: .6rem 0; } caption { text-align: left;
+  color: var(--soft); }
+th, td { padding: .15rem .8rem .15rem 0; text-align: left; border-bottom: 1px solid var(--line); }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
 figure { display: inline-block; margin: .4rem 1.2rem .4rem 0; vertical-align: top; }
-figcaption { font-weight: 600; }
-.warn { background: #fdecea; border-left: 4px solid #c0392b; padding: .5rem 1rem; }
+figcaption { font-weight: 600; } svg { max-width: 100%; height: auto; } .bar { fill: var(--bar); }
+.whisker { stroke: var(--ink); } .edge { stroke: var(--edge); } .node { fill: var(--bar); }
+text { font: 12px system-ui, sans-serif; fill: var(--ink); }
+.warn { background: var(--warn); border-left: 4px solid #c0392b; padding: .5rem 1rem; }
+summary { cursor: pointer; color: var(--soft); }
 """
+_HOW_TO_READ = (
+    "Counts, shares and charts are estimates: a difference smaller than its interval is noise. "
+    "Columns that were measured together (joined in the model's drawing) keep the relation they "
+    "have in the data; others are related only through the columns between them, so that a finding "
+    "about such a pair is about the model. Records drawn from the model are nobody's: use them in "
+    "tables and regressions, and read nothing into a single one.</p>"
+)
+_VERBS = ("discover", "draw", "measure", "select")
 _MOST_CHARTS = 40
 _WORST = 10
 _REPLICATES = 50
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """Private data to compare with; the report is then not private.
-
-    `target`: a column to predict; `test`: records to test on, a quarter of `truth` by default.
-    """
-
-    truth: Dataset
-    target: str | None = None
-    test: Dataset | None = None
-
-
-def html(release: TableRelease, against: Evaluation | None = None) -> str:
+def html(
+    release: TableRelease, against: Evaluation | None = None, *, progress: bool = False
+) -> str:
     """The page's text.
 
-    Error bars take some seconds of re-estimation, where the model is graphical.
+    Error bars take some seconds of re-estimation, where the model is graphical. With private data
+    to compare with, more sections follow, each of bounded time. `progress`: bars on a terminal.
     """
+    from tqdm import tqdm
+
     graphical = isinstance(release.model, GraphicalModel)
-    bars = release.bars(_REPLICATES, seed=0) if graphical else None
-    sections = [
-        *_released(release),
-        *(_graph(release.model) if graphical else []),
-        *_marginals(release, bars),
-        *(_uncertain(release, bars) if bars is not None else []),
-        *(_errors(release, against) if against is not None else []),
-    ]
-    title = f"Release of {release.mechanism}"
+    bars = release.bars(_REPLICATES, seed=0, progress=progress) if graphical else None
+    planned: dict[str, Section] = {"release": lambda: _released(release)}
+    if release.ledger is not None:
+        ledger = release.ledger
+        planned["budget"] = lambda: _budget(ledger)
+    if graphical:
+        planned["model"] = lambda: _structure(release.model)
+    planned["columns"] = lambda: _marginals(release, bars)
+    if bars is not None:
+        planned["uncertainty"] = lambda: _uncertain(release, bars)
+    if against is not None:
+        planned |= sections(release, against)
+    parts: list[str] = []
+    with tqdm(planned.items(), desc="report", disable=None if progress else True) as steps:
+        for name, section in steps:
+            steps.set_postfix_str(name)
+            parts += section()
+    title = "Model of noisy tables" if release.ledger is None else f"Release of {release.mechanism}"
     return (
         "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>"
-        "<link rel='icon' href='data:,'>"
+        "<meta name='viewport' content='width=device-width'><link rel='icon' href='data:,'>"
         f"<title>{escape(title)}</title><style>{_STYLE}</style></head>\n<body><h1>{escape(title)}"
-        "</h1>\n" + "\n".join(sections) + "\n</body></html>\n"
+        "</h1>\n" + "\n".join(parts) + "\n</body></html>\n"
     )
 
 
 def _released(release: TableRelease) -> Iterator[str]:
-    constraints = "; ".join(map(repr, release.schema.constraints)) or "none"
-    more = [
-        *([["why this mechanism", release.reason]] if release.reason else []),
-        ["columns", ", ".join(release.schema.columns)],
-        ["constraints", constraints],
-    ]
+    for line in release.caution.splitlines():
+        yield f"<p class='warn'>{escape(line)}</p>"
+    if getattr(release.model, "poor_fit", False):
+        yield (
+            f"<p class='warn'>The model is {escape(release.fit)}. Its answers may be off by more "
+            "than the noise explains.</p>"
+        )
+    shared = "All numbers here come from noisy tables alone, not from records. "
+    if release.secure and release.ledger is not None:
+        shared = (
+            "These sections may be shared: they were computed from noisy values, and the promise "
+            "below holds whatever is done with them. "
+        )
+    yield f"<p>{shared}{_HOW_TO_READ}"
     yield "<h2>What was released</h2>"
-    yield overview(release.release, more)
+    yield table(
+        ["", ""],
+        [
+            ["promise", promise(release.ledger)],
+            ["mechanism", f"{release.mechanism} {release.reason and f'({release.reason})'}"],
+            ["columns", ", ".join(release.schema.columns)],
+            ["records (estimated)", f"{release.model.total:,.0f}"],
+            ["noisy tables", str(len(release.measurements))],
+            *([["fit of the model to them", release.fit]] if release.fit else []),
+            ["constraints", "; ".join(map(repr, release.schema.constraints)) or "none"],
+        ],
+    )
 
 
-def _graph(model: GraphicalModel) -> Iterator[str]:
+def _structure(model: GraphicalModel) -> Iterator[str]:
     yield "<h2>The model</h2>"
     yield (
         f"<p>{len(model.cliques)} cliques; columns are joined where the model holds them together. "
@@ -92,17 +133,64 @@ def _graph(model: GraphicalModel) -> Iterator[str]:
     yield graph(model.domain.attributes, model.cliques)
 
 
+def _budget(ledger: Ledger) -> Iterator[str]:
+    """The charges by kind of step, and all of them folded away."""
+    groups: dict[tuple[str, str], list[float]] = {}
+    for entry in ledger.entries:
+        groups.setdefault((_kind_of_step(entry.step), _law(entry.mechanism)), []).append(entry.cost)
+    total = ledger.budget.total
+    rows = [
+        [step, law, str(len(costs)), f"{math.fsum(costs) / total:.1%}"]
+        for (step, law), costs in groups.items()
+    ]
+    yield "<h2>The budget</h2>"
+    yield table(["step", "noise", "times", "share"], rows, numbers={2, 3})
+    spent: list[float] = []
+    every = []
+    for entry in ledger.entries:
+        spent.append(entry.cost)
+        epsilon = ledger.budget.epsilon_spent(math.fsum(spent))
+        every.append([entry.step, entry.mechanism, f"{entry.cost / total:.2%}", f"{epsilon:.4g}"])
+    yield f"<details><summary>All {len(every)} charges, in order</summary>"
+    yield table(["step", "noise", "share", "epsilon so far"], every, numbers={2, 3})
+    yield "</details>"
+
+
+def _kind_of_step(step: str) -> str:
+    """Without rounds and columns: "round 3: select" is "round: select"."""
+    numbered = any(word.endswith(":") and word[:-1].isdigit() for word in step.split())
+    words = [word for word in step.split() if not word.strip(":").isdigit()]
+    verb = next((i for i, word in enumerate(words) if word in _VERBS), len(words))
+    kept = words[: verb + 1]
+    return f"{kept[0]}: {' '.join(kept[1:])}" if numbered else " ".join(kept)
+
+
+def _law(mechanism: str) -> str:
+    return " ".join("n" if word.isdigit() else word for word in mechanism.split())
+
+
 def _marginals(release: TableRelease, bars: Uncertainty | None) -> Iterator[str]:
+    """Charts of the columns, those first that are least like an even spread: they say most."""
     yield "<h2>Every column</h2>"
-    shown = list(release.schema.columns)[:_MOST_CHARTS]
+    counts = release.model.marginals([(name,) for name in release.schema.columns])
+    order = sorted(release.schema.columns, key=lambda name: -_unevenness(counts[(name,)]))
+    shown = order[:_MOST_CHARTS]
     note = "bars are expected counts" + (", whiskers 95% intervals" if bars is not None else "")
-    left_out = len(release.schema.columns) - len(shown)
-    yield f"<p>{note}{f'; {left_out} more columns are not drawn' if left_out else ''}</p>"
-    counts = release.model.marginals([(name,) for name in shown])
+    left_out = len(order) - len(shown)
+    yield (
+        f"<p>{note}; columns that are spread least evenly come first"
+        f"{f'; {left_out} more columns are not drawn' if left_out else ''}</p>"
+    )
     for name in shown:
         interval = None if bars is None else bars.marginal((name,))
         ends = None if interval is None else (interval.low, interval.high)
-        yield chart(name, release.schema.columns[name].labels, counts[(name,)], ends)
+        yield bar_chart(name, release.schema.columns[name].labels, counts[(name,)], ends)
+
+
+def _unevenness(counts: np.ndarray[Any, Any]) -> float:
+    """Total variation distance from equal counts, 0 to 1."""
+    shares = np.maximum(counts, 0) / max(1e-300, float(np.maximum(counts, 0).sum()))
+    return float(np.abs(shares - 1 / len(shares)).sum() / 2)
 
 
 def _uncertain(release: TableRelease, bars: Uncertainty) -> Iterator[str]:
@@ -116,58 +204,3 @@ def _uncertain(release: TableRelease, bars: Uncertainty) -> Iterator[str]:
     yield "<h2>Least certain tables</h2>"
     yield "<p>Standard errors of all cells together, as a share of the records.</p>"
     yield table(["columns", "share"], rows, numbers={1})
-
-
-def _errors(release: TableRelease, against: Evaluation) -> Iterator[str]:
-    yield "<h2>Against the private data</h2>"
-    yield (
-        "<p class='warn'>NOT PRIVATE: this part was computed from the private data without noise. "
-        "Do not publish this page.</p>"
-    )
-    rows, worst = [], []
-    for k in range(1, min(3, len(against.truth.domain)) + 1):
-        errors = marginal_errors(release.model, against.truth, k)
-        values = list(errors.values())
-        rows.append([f"{k}-way", str(len(errors)), f"{np.mean(values):.4f}", f"{max(values):.4f}"])
-        worst += [(value, clique) for clique, value in errors.items() if k <= 2]
-    yield table(
-        ["marginals", "number", "mean", "worst"],
-        rows,
-        numbers={1, 2, 3},
-        caption="total variation distance",
-    )
-    worst.sort(reverse=True)
-    yield table(
-        ["worst of one and two columns", "distance"],
-        [[" x ".join(clique), f"{value:.4f}"] for value, clique in worst[:_WORST]],
-        numbers={1},
-    )
-    if against.target is not None:
-        train, test = _split(against)
-        synthetic = release.codes(len(train), rng=0)
-        scores = train_and_test(synthetic, train, test, against.target)
-        yield table(
-            [f"predicting {against.target}", "macro F1"],
-            [
-                ["trained on synthetic records", f"{scores.synthetic:.3f}"],
-                ["trained on real records", f"{scores.real:.3f}"],
-                ["ratio", f"{scores.ratio:.3f}"],
-            ],
-            numbers={1},
-            caption="logistic regression, tested on real records",
-        )
-
-
-def _split(against: Evaluation) -> tuple[Dataset, Dataset]:
-    """Records to train and to test on: those given, or a quarter held out."""
-    from pgmkit.dataset import Dataset
-
-    truth = against.truth
-    if against.test is not None:
-        return truth, against.test
-    held = np.random.default_rng(0).random(len(truth)) < 0.25
-    parts = [
-        Dataset(truth.domain, {name: codes[mask] for name, codes in truth.columns.items()})
-        for mask in (~held, held)
-    ]
-    return parts[0], parts[1]

@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import narwhals as nw
 import numpy as np
 
+from mechanisms.release.quick_bars import TooSlow, quick_bars, without_bars
 from mechanisms.release.record import Release
 from pgmkit.errors import InvalidInput
 from pgmkit.model import GraphicalModel
 from pgmkit.randomness import Rng, generator
 from pgmkit.tables.constraints import Condition, codes_of
 from pgmkit.tables.frames import FrameForm, decode
-from pgmkit.tables.questions import Reply, ask, conditions
+from pgmkit.tables.question_grammar import conditions, parse
+from pgmkit.tables.questions import Reply, ask
 from pgmkit.tables.schema import Schema
 from pgmkit.untrusted import LARGEST, refusing
 
@@ -48,6 +51,10 @@ class TableRelease:
     reason: str = ""
     _bars: dict[tuple[int, Any], Uncertainty] = field(default_factory=dict, compare=False)
 
+    @cached_property
+    def _quick(self) -> Uncertainty | None:
+        return quick_bars(self.release)
+
     @property
     def model(self) -> Any:
         """What answers: counts over codes."""
@@ -64,8 +71,8 @@ class TableRelease:
         return self.release.measurements
 
     @property
-    def ledger(self) -> Ledger:
-        """Every charge."""
+    def ledger(self) -> Ledger | None:
+        """Every charge; None for a model of noisy tables from elsewhere."""
         return self.release.ledger
 
     @property
@@ -188,33 +195,47 @@ class TableRelease:
             )
         return self._bars[key]
 
-    def table(self, *columns: str, level: float = 0.95, replicates: int = 100) -> Reply:
+    def table(self, *columns: str, level: float = 0.95, replicates: int | None = None) -> Reply:
         """The marginal over these columns: labels, count, share, standard error and interval.
 
-        Tables that were measured are there at once; the first other one takes some seconds of
-        re-estimation. A model that is not graphical gives counts without error bars.
+        Error bars come as in `ask`: those that take about a second at most. With `replicates`
+        (100 are usual) they come however long they take, where the model is graphical.
         """
-        graphical = isinstance(self.model, GraphicalModel)
-        bars = self.bars(replicates, seed=0) if graphical else None
         text = ", ".join(f'"{name}"' for name in columns) or "count"
+        if replicates is None or not isinstance(self.model, GraphicalModel):
+            return self.ask(text, level=level)
+        bars = self.bars(replicates, seed=0)
         return ask(self.model, self.schema, text, bars=bars, level=level)
 
     def ask(
         self,
         question: str,
         *,
-        error_bars: bool = False,
+        error_bars: bool | None = None,
         level: float = 0.95,
         progress: bool = False,
     ) -> Reply:
-        """The reply to a question such as "income | age in 30..44, sex = F".
+        """The reply to a question such as "income | age in 30..44 and sex = F".
 
-        `pgmkit.tables.questions` has the grammar.
+        `pgmkit.tables.question_grammar` has the grammar. `error_bars`: True for standard errors,
+        intervals and a word where an answer is unreliable, however long they take; None, the
+        default, for the same where they take no more than about a second; False for none.
 
         `progress`: a bar on a terminal while error bars are estimated.
         """
-        bars = self.bars(seed=0, progress=progress) if error_bars else None
-        return ask(self.model, self.schema, question, bars=bars, level=level)
+        if error_bars:
+            bars = self.bars(seed=0, progress=progress)
+            return ask(self.model, self.schema, question, bars=bars, level=level)
+        if error_bars is None:
+            try:
+                if self._quick is not None:
+                    return ask(self.model, self.schema, question, bars=self._quick, level=level)
+            except TooSlow:
+                pass
+        reply = ask(self.model, self.schema, question, level=level)
+        if error_bars is None:
+            return without_bars(self.release, parse(self.schema, question).columns, reply)
+        return reply
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to one file, whole or not at all."""

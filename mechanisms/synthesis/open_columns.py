@@ -16,12 +16,13 @@ from pgmkit.tables.columns import Column
 from pgmkit.tables.frames import columns_of, counts_of, names_of
 from pgmkit.tables.schema import NoRows, Numeric, OpenCategorical, Schema, outside_error
 
-__all__ = ["assumed", "counted", "open_columns", "resolved"]
+__all__ = ["ASSUMED_LABELS", "assumed", "counted", "open_columns", "resolved"]
 
 _DISCOVERY_SHARE = 0.1
 """Of the budget, for finding the values and edges that the schema leaves open."""
 _QUANTILE_BINS = 512
-_ASSUMED_LABELS = 20
+ASSUMED_LABELS = 20
+"""Of an open column, for plans: how many there will be is found later."""
 
 
 def open_columns(schema: Schema) -> list[str]:
@@ -137,7 +138,7 @@ def assumed(schema: Schema) -> Schema:
     >>> assumed(Schema({"job": OpenCategorical()})).domain
     Domain({'job': 21})
     """
-    labels = [f"value {i}" for i in range(_ASSUMED_LABELS)]
+    labels = [f"value {i}" for i in range(ASSUMED_LABELS)]
     columns: dict[str, Column] = {}
     for name, column in schema.columns.items():
         if isinstance(column, OpenCategorical):

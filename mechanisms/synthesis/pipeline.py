@@ -126,8 +126,8 @@ def synthesize(
         raise InvalidInput("the data have no rows, which replace-one takes as public; give some")
     wanted = table_workload(schema.domain, workload, target)
     if mechanism == "auto":
-        # A target is about dependence, and public records know some: both make pairs worth it.
-        rows = None if target or public is not None else _rows(curator)
+        # Public records know some dependence, which is worth it whatever the number of rows.
+        rows = None if public is not None else _rows(curator)
         choice = choose_mechanism(
             schema,
             wanted,

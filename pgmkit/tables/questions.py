@@ -1,48 +1,46 @@
-"""Questions in words: "income | age in 30..44, sex = F" asked of a model with a schema.
+"""Questions in words, answered by a model with a schema: tables, CDFs, sums, means, quantiles.
 
-    question    =  targets [ "|" conditions ]
-    targets     =  target { "," target }           target     =  column | cdf(column) | mean(column)
-    conditions  =  condition { "," condition }     condition  =  column "=" value
-                                                              |  column "!=" value
-                                                              |  column "in" low..high
-                                                              |  column "in" { value, ... }
-                                                              |  column ("<" "<=" ">" ">=") value
-
-`count` as the only target asks for the number of records. At most one target may be a cdf or a
-mean. Values with commas or blanks at their ends stand in double quotes.
+`pgmkit.tables.question_grammar` has the grammar. Missing values are values in a table, and are left
+out of every summary (cdf, sum, mean, median, quantile) as pandas and SQL leave them out; the reply
+says how many.
 """
 
 from __future__ import annotations
 
 import itertools
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from pgmkit.errors import InvalidInput
-from pgmkit.queries import FactoredQuery, identity, prefix
-from pgmkit.tables.constraints import codes_of
+from pgmkit.queries import FactoredQuery, identity
+from pgmkit.tables.bins import Binned
+from pgmkit.tables.question_grammar import Question, parse
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pgmkit.model import GraphicalModel
+    from pgmkit.tables.columns import Column
     from pgmkit.tables.schema import Schema
     from pgmkit.uncertainty import Interval
 
-__all__ = ["Question", "Reply", "ask", "conditions", "parse"]
+    Array = NDArray[np.float64]
 
-_TARGET = re.compile(r"^(?:(cdf|mean)\s*\(\s*(.+?)\s*\)|(.+))$")
-_CONDITION = re.compile(r"^(.+?)\s*(!=|<=|>=|=|<|>|\bin\b)\s*(.+)$")
+__all__ = ["Reply", "ask"]
+
+_UNRELIABLE = 1 / 3
+"""Of a count, or of the spread of what a mean is of: a larger standard error is said plainly.
+Statistics Canada's guidelines suppress estimates with coefficients of variation above 33.3%."""
+_ROUNDING = 1e-9
+_COMPUTED = ("count", "share", "stderr", "low", "high", "note")
 
 
 class Answering(Protocol):
-    """A model, or a model's error bars."""
+    """A model, or one of its replicates."""
 
-    def answer(self, query: FactoredQuery) -> NDArray[np.float64]: ...
+    def answer(self, query: FactoredQuery) -> Array: ...
 
 
 class Bars(Protocol):
@@ -55,19 +53,14 @@ class Bars(Protocol):
 
 
 @dataclass(frozen=True)
-class Question:
-    """A parsed question: columns to tabulate, the one summarised, and the codes that count."""
-
-    groups: tuple[str, ...]
-    summary: tuple[str, str] | None
-    allowed: Mapping[str, NDArray[np.bool_]]
-
-
-@dataclass(frozen=True)
 class Reply:
-    """A table: named columns of equal length, texts and numbers; counts are expected records."""
+    """A table: named columns of equal length, texts and numbers; counts are expected records.
 
-    columns: Mapping[str, Sequence[str] | NDArray[np.float64]]
+    `notes`: what a reader must know: of what the shares are, what was left out, what is unreliable.
+    """
+
+    columns: Mapping[str, Sequence[str] | Array]
+    notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         def cell(value: object) -> str:
@@ -76,66 +69,18 @@ class Reply:
         body = [[cell(value) for value in column] for column in self.columns.values()]
         texts = [[name, *column] for name, column in zip(self.columns, body, strict=True)]
         widths = [max(map(len, column)) for column in texts]
-        lines = zip(*texts, strict=True)
-        return "\n".join(
+        lines = [
             "  ".join(
                 value.ljust(width) for value, width in zip(line, widths, strict=True)
             ).rstrip()
-            for line in lines
-        )
+            for line in zip(*texts, strict=True)
+        ]
+        return "\n".join([*lines, *(f"({note})" for note in self.notes)])
 
     def _repr_html_(self) -> str:
         from pgmkit import html
 
         return html.columns(self.columns)
-
-
-def parse(schema: Schema, text: str) -> Question:
-    """The question's meaning; InvalidInput says which part is not understood.
-
-    >>> from pgmkit.tables.schema import Integer, Schema
-    >>> parse(Schema({"age": Integer(0, 3), "kids": Integer(0, 1)}), "kids | age >= 2").groups
-    ('kids',)
-    """
-    left, bar, right = text.partition("|")
-    groups: list[str] = []
-    summary: tuple[str, str] | None = None
-    for part in _split(left):
-        found = _TARGET.match(part)
-        assert found is not None
-        if found[1] is None:
-            groups.append(_known(schema, found[3]))
-        elif summary is not None:
-            raise InvalidInput(f"{part!r}: only one cdf or mean in a question; ask twice")
-        else:
-            summary = (found[1], _known(schema, found[2]))
-    if groups == ["count"]:
-        groups = []
-    elif not groups and summary is None:
-        raise InvalidInput(
-            'the question is empty; ask, for example, "income | sex = F", or "count"'
-        )
-    named = [*groups, *([summary[1]] if summary else [])]
-    for name in named:
-        if named.count(name) > 1:
-            raise InvalidInput(f"column {name!r} is asked for twice; name it once")
-    if bar and not right.strip():
-        raise InvalidInput('there are no conditions behind "|"; add some, or leave it out')
-    averaged = summary[1] if summary is not None and summary[0] == "mean" else None
-    if averaged is not None and schema.columns[averaged].midpoints is None:
-        raise InvalidInput(f"mean({averaged}) needs a column of numbers")
-    return Question(tuple(groups), summary, conditions(schema, right))
-
-
-def conditions(schema: Schema, text: str) -> dict[str, NDArray[np.bool_]]:
-    """The codes of each column that meet conditions such as "sex = F, age in 30..44"."""
-    allowed: dict[str, NDArray[np.bool_]] = {}
-    for condition in _split(text):
-        name, mask = _condition(schema, condition)
-        allowed[name] = allowed[name] & mask if name in allowed else mask
-        if not allowed[name].any():
-            raise InvalidInput(f"{condition!r} leaves no value of {name!r}")
-    return allowed
 
 
 def ask(
@@ -148,9 +93,14 @@ def ask(
 ) -> Reply:
     """The model's reply: a line for each combination of the grouped columns' values.
 
-    `count`: expected records; `share`: of all records that meet the conditions; for a cdf the
-    values up to and including each; for a mean the mean within each group, from the bins' middles.
-    With `bars` counts get a standard error and an interval; a mean's are about the mean.
+    `count`: expected records. `share`: of the records that meet the conditions; for `count` alone,
+    of all records; for a cdf, of those of the group whose value is not missing. A sum, mean, median
+    or quantile is of the values in each group that are not missing: bins count at their middles in
+    sums and means, and as evenly filled in quantiles (the smallest value that at least this
+    share of the records do not exceed). With `bars` counts and sums get a standard error and an
+    interval; those of a mean, median or quantile are about it, and `note` says "unreliable" where
+    the standard error is above a third of a count, or of the standard deviation of what is
+    averaged.
 
     >>> from pgmkit import Measurement, estimate
     >>> from pgmkit.tables.schema import Categorical, Integer, Schema
@@ -160,130 +110,253 @@ def ask(
     sex  count  share
     F    30     0.428571
     M    40     0.571429
+    (share: of the 70 records that meet the conditions)
     """
-    question = parse(schema, text)
-    factors = {name: mask[None, :].astype(np.float64) for name, mask in question.allowed.items()}
-    whole = float(model.answer(FactoredQuery(factors)).sum())
-    shown: dict[str, list[str]] = {}
-    for name in question.groups:
-        kept = question.allowed.get(name, np.ones(schema.columns[name].size, dtype=bool))
-        factors[name] = identity(len(kept))[kept]
-        shown[name] = [
-            label for label, keep in zip(schema.columns[name].labels, kept, strict=True) if keep
-        ]
-    columns: dict[str, Sequence[str] | NDArray[np.float64]] = {}
-    if question.summary is not None and question.summary[0] == "mean":
-        counts, means = _means(model, schema, question, factors)
-        columns |= _labelled(shown)
-        columns |= {f"mean({question.summary[1]})": means, "count": counts}
-        if bars is not None:
-            columns |= _spread(
-                bars.statistic(lambda each: _means(each, schema, question, factors)[1], level=level)
-            )
-        return Reply(columns)
-    if question.summary is not None:
-        name = question.summary[1]
-        kept = question.allowed.get(name, np.ones(schema.columns[name].size, dtype=bool))
-        factors[name] = (prefix(len(kept)) * kept)[kept]
-        shown[name] = [
-            f"up to {label}"
-            for label, keep in zip(schema.columns[name].labels, kept, strict=True)
-            if keep
-        ]
-    order = [name for name in (*shown, *factors) if name in factors]
-    query = FactoredQuery({name: factors[name] for name in dict.fromkeys(order)})
-    counts = model.answer(query).reshape(-1)
-    columns |= _labelled(shown)
-    columns["count"] = counts
-    columns["share"] = counts / whole if whole > 0 else np.zeros_like(counts)
-    if bars is not None:
-        columns |= _spread(bars.answer(query, level=level))
-    return Reply(columns)
-
-
-def _spread(interval: Interval) -> dict[str, NDArray[np.float64]]:
-    found = {"stderr": interval.stddev, "low": interval.low, "high": interval.high}
-    return {name: values.reshape(-1) for name, values in found.items()}
-
-
-def _means(
-    model: Answering,
-    schema: Schema,
-    question: Question,
-    factors: Mapping[str, NDArray[np.float64]],
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Counts of the groups and the mean of the summarised column in each, missing values aside."""
-    assert question.summary is not None
-    name = question.summary[1]
-    values = schema.columns[name].midpoints
-    assert values is not None
-    present = ~np.isnan(values) & question.allowed.get(name, True)
-    rows = np.stack([present.astype(np.float64), np.where(present, values, 0.0)])
-    order = [*question.groups, *(other for other in factors if other not in question.groups)]
-    query = FactoredQuery(
-        {other: factors[other] for other in order if other != name} | {name: rows}
+    plan = _Plan(schema, parse(schema, text))
+    summary = plan.question.summary
+    if summary is None:
+        return _table(model, plan, bars, level)
+    left_out = float(model.answer(plan.absent()).sum()) if plan.leaves_out else 0.0
+    notes = (
+        [f"left out: {left_out:.6g} records without a value of {summary.column}"]
+        if plan.leaves_out
+        else []
     )
-    counts, sums = model.answer(query).reshape(-1, 2).T
-    means = np.divide(sums, counts, out=np.full_like(sums, np.nan), where=counts > 0)
-    return counts, means
+    made = _curve if summary.kind == "cdf" else _sums if summary.kind == "sum" else _averages
+    reply = made(model, plan, bars, level)
+    return Reply(reply.columns, (*notes, *reply.notes))
+
+
+class _Plan:
+    """A question beside its schema: the factors of its queries and the labels of its lines."""
+
+    def __init__(self, schema: Schema, question: Question) -> None:
+        self.question = question
+        self.columns = schema.columns
+        self.groups: dict[str, Sequence[str]] = {}
+        self.factors: dict[str, Array] = {}
+        for name in question.groups:
+            kept = self._allowed(name)
+            labels = schema.columns[name].labels
+            self.groups[name] = [text for text, keep in zip(labels, kept, strict=True) if keep]
+            self.factors[name] = identity(len(kept))[kept]
+        for name, mask in question.allowed.items():
+            if name not in self.factors:
+                self.factors[name] = mask[None, :].astype(np.float64)
+        if question.summary is not None:
+            self.column: Column = schema.columns[question.summary.column]
+            self.codes = self._codes(question.summary.column)
+
+    def _allowed(self, name: str) -> NDArray[np.bool_]:
+        return self.question.allowed.get(name, np.ones(self.columns[name].size, dtype=bool))
+
+    def _codes(self, name: str) -> NDArray[np.intp]:
+        """The summarised column's codes that count, in the order of their values."""
+        column = self.columns[name]
+        codes = np.flatnonzero(self._allowed(name) & _present(column))
+        if column.midpoints is None:
+            return codes
+        codes = codes[~np.isnan(column.midpoints[codes])]
+        return codes[np.argsort(column.midpoints[codes], kind="stable")]
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether records may meet the conditions without a value to summarise."""
+        assert self.question.summary is not None
+        return int(self._allowed(self.question.summary.column).sum()) > len(self.codes)
+
+    def counted(self) -> FactoredQuery:
+        """The records of each group."""
+        return FactoredQuery(self.factors)
+
+    def met(self) -> FactoredQuery:
+        """All records that meet the conditions."""
+        masks = self.question.allowed.items()
+        return FactoredQuery({name: mask[None, :].astype(np.float64) for name, mask in masks})
+
+    def absent(self) -> FactoredQuery:
+        """The records of each group whose value is left out."""
+        assert self.question.summary is not None
+        name = self.question.summary.column
+        mask = self._allowed(name).astype(np.float64)
+        mask[self.codes] = 0.0
+        return self.weighted(mask[None, :])
+
+    def weighted(self, rows: Array) -> FactoredQuery:
+        """For each group, the summarised column's codes added up with these weights, a row each."""
+        assert self.question.summary is not None
+        own = self.question.summary.column
+        order = [*self.groups, *(n for n in self.factors if n not in self.groups and n != own)]
+        return FactoredQuery({name: self.factors[name] for name in order} | {own: rows})
+
+    def rows(self, matrix: Array) -> Array:
+        """Weights of the codes that count as weights of all codes."""
+        spread = np.zeros((len(matrix), self.column.size))
+        spread[:, self.codes] = matrix
+        return spread
+
+    def tables(self, model: Answering) -> Array:
+        """Counts, shape (groups, codes that count)."""
+        query = self.weighted(self.rows(np.eye(len(self.codes))))
+        return np.maximum(model.answer(query).reshape(-1, len(self.codes)), 0.0)
+
+
+def _present(column: Column) -> NDArray[np.bool_]:
+    """Which codes stand for values."""
+    present = np.ones(column.size, dtype=bool)
+    present[column.size - (column.missing is not None) :] = False
+    return present
+
+
+def _table(model: Answering, plan: _Plan, bars: Bars | None, level: float) -> Reply:
+    """Counts of the groups' combinations; without groups, of all that meets the conditions."""
+    query = plan.counted()
+    counts = model.answer(query).reshape(-1)
+    whole = float(model.answer(plan.met() if plan.groups else FactoredQuery({})).sum())
+    columns: dict[str, Any] = {**_labelled(plan.groups), "count": counts}
+    columns["share"] = counts / whole if whole > 0 else np.zeros_like(counts)
+    notes = []
+    if plan.question.allowed:
+        met = f"the {whole:.6g} records that meet the conditions"
+        notes = [f"share: of {met if plan.groups else f'all {whole:.6g} records'}"]
+    return _with_bars(columns, notes, counts, bars, lambda b: b.answer(query, level=level))
+
+
+def _curve(model: Answering, plan: _Plan, bars: Bars | None, level: float) -> Reply:
+    """Records with values up to and including each, and their share within the group."""
+    steps = len(plan.codes)
+    query = plan.weighted(plan.rows(np.tri(steps)))
+    counts = model.answer(query).reshape(-1, steps)
+    ends = counts[:, -1:]
+    assert plan.question.summary is not None
+    own = [f"up to {plan.column.labels[code]}" for code in plan.codes]
+    columns: dict[str, Any] = _labelled({**plan.groups, plan.question.summary.column: own})
+    columns["count"] = counts.reshape(-1)
+    columns["share"] = np.divide(counts, ends, out=np.zeros_like(counts), where=ends > 0).reshape(
+        -1
+    )
+    return _with_bars(columns, [], columns["count"], bars, lambda b: b.answer(query, level=level))
+
+
+def _sums(model: Answering, plan: _Plan, bars: Bars | None, level: float) -> Reply:
+    middles = plan.column.midpoints
+    assert plan.question.summary is not None and middles is not None
+    query = plan.weighted(plan.rows(middles[plan.codes][None, :]))
+    sums = model.answer(query).reshape(-1)
+    columns: dict[str, Any] = {**_labelled(plan.groups), plan.question.summary.title: sums}
+    columns["count"] = plan.tables(model).sum(axis=1)
+    return _with_bars(columns, [], np.abs(sums), bars, lambda b: b.answer(query, level=level))
+
+
+def _averages(model: Answering, plan: _Plan, bars: Bars | None, level: float) -> Reply:
+    """Means, medians and quantiles, with the number of records they are of."""
+    assert plan.question.summary is not None
+
+    def both(each: Answering) -> Array:
+        tables = plan.tables(each)
+        return np.stack([_average(plan, tables), tables.sum(axis=1)])
+
+    values, counts = both(model)
+    spread = _deviations(plan, plan.tables(model))
+    columns: dict[str, Any] = {**_labelled(plan.groups), plan.question.summary.title: values}
+    columns["count"] = counts
+    if bars is None:
+        return Reply(columns)
+    found = bars.statistic(both, level=level)
+    columns |= {"stderr": found.stddev[0], "low": found.low[0], "high": found.high[0]}
+    weak = ~(found.stddev[0] <= _UNRELIABLE * spread) & ~(found.stddev[0] == 0.0)
+    weak |= ~(found.stddev[1] <= _UNRELIABLE * counts)
+    return Reply(*_judged(columns, weak, found.method))
+
+
+def _average(plan: _Plan, tables: Array) -> Array:
+    summary, middles = plan.question.summary, plan.column.midpoints
+    assert summary is not None and middles is not None
+    if summary.kind != "mean":
+        return _quantiles(plan.column, plan.codes, tables, summary.level)
+    sizes = tables.sum(axis=1)
+    sums = tables @ middles[plan.codes]
+    return np.divide(sums, sizes, out=np.full_like(sums, np.nan), where=sizes > 0)
+
+
+def _deviations(plan: _Plan, tables: Array) -> Array:
+    """The standard deviation of the values in each group, from the bins' middles."""
+    assert plan.column.midpoints is not None
+    middles, sizes = plan.column.midpoints[plan.codes], tables.sum(axis=1)
+    shares = np.divide(tables, sizes[:, None], out=np.zeros_like(tables), where=sizes[:, None] > 0)
+    centred = middles[None, :] - (shares @ middles)[:, None]
+    return np.sqrt((shares * centred**2).sum(axis=1))
+
+
+def _quantiles(column: Column, codes: NDArray[np.intp], tables: Array, level: float) -> Array:
+    """The smallest value that at least this share does not exceed, in each row; NaN for no records.
+
+    Within a bin the values are taken as evenly spread: over its whole numbers, or continuously.
+    """
+    assert column.midpoints is not None
+    low, high = column.midpoints.copy(), column.midpoints.copy()
+    if isinstance(column, Binned):
+        bins = len(column.positions) - 1
+        low[:bins], high[:bins] = column.positions[:-1], column.positions[1:]
+    low, width = low[codes], (high - low)[codes]
+    sizes = tables.sum(axis=1)
+    goals = level * sizes
+    tiny = _ROUNDING * sizes[:, None]
+    reached = (np.cumsum(tables, axis=1) >= goals[:, None] - tiny) & (tables > tiny)
+    place = np.argmax(reached, axis=1)
+    lines = np.arange(len(tables))
+    before = np.cumsum(tables, axis=1)[lines, place] - tables[lines, place]
+    own = np.where(sizes > 0, tables[lines, place], 1.0)
+    into = np.clip((goals - before) / own, 0.0, 1.0) * width[place]
+    if isinstance(column, Binned) and column.whole:
+        into = np.maximum(np.ceil(into - _ROUNDING * width[place]) - 1.0, 0.0)
+    return np.where(sizes > 0, low[place] + into, np.nan)
+
+
+def _with_bars(
+    columns: dict[str, Any],
+    notes: list[str],
+    sizes: Array,
+    bars: Bars | None,
+    interval: Callable[[Bars], Interval],
+) -> Reply:
+    """The reply with intervals about its first numbers, which are counts or sums."""
+    if bars is None:
+        return Reply(columns, tuple(notes))
+    found = interval(bars)
+    parts = {"stderr": found.stddev, "low": found.low, "high": found.high}
+    columns |= {name: values.reshape(-1) for name, values in parts.items()}
+    weak = ~(found.stddev.reshape(-1) <= _UNRELIABLE * sizes)
+    judged, said = _judged(columns, weak, found.method)
+    return Reply(judged, (*notes, *said))
+
+
+def _judged(
+    columns: dict[str, Any], weak: NDArray[np.bool_], method: str
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The columns with a note at each unreliable line, and what is said below."""
+    notes = []
+    if weak.any():
+        columns["note"] = ["unreliable" if each else "" for each in weak]
+        notes.append(
+            f"UNRELIABLE: {int(weak.sum())} of {len(weak)} lines are mostly noise, with a standard "
+            "error above a third of their size; combine values or drop conditions"
+        )
+    if method == "bootstrap":
+        notes.append(
+            "the intervals hold what noise did to the model, not the model's own error where these "
+            "columns were not measured together"
+        )
+    return columns, tuple(notes)
 
 
 def _labelled(shown: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
     """Each column's labels, for every combination in C order."""
     lines = list(itertools.product(*shown.values()))
-    return {name: [line[i] for line in lines] for i, name in enumerate(shown)}
+    return {title: [line[i] for line in lines] for i, title in enumerate(_titles(shown))}
 
 
-def _condition(schema: Schema, text: str) -> tuple[str, NDArray[np.bool_]]:
-    found = _CONDITION.match(text)
-    if found is None:
-        raise InvalidInput(
-            f"condition {text!r} is not understood; write, for example, sex = F, age in 30..44, "
-            "age < 30 or status in {single, widowed}"
-        )
-    name, operator, value = _known(schema, found[1]), found[2], _unquoted(found[3])
-    column = schema.columns[name]
-    if operator in ("=", "!="):
-        mask = codes_of(name, column, [value])
-        return name, mask if operator == "=" else ~mask
-    if operator == "in":
-        if value.startswith("{") and value.endswith("}"):
-            return name, codes_of(name, column, [_unquoted(v) for v in _split(value[1:-1])])
-        if ".." not in value:
-            raise InvalidInput(f"condition {text!r}: write a range low..high, or {{a, b}}")
-        return name, codes_of(name, column, value)
-    try:
-        if operator in ("<", "<="):
-            return name, column.within(None, value, closed=operator == "<=")
-        reached = np.zeros(column.size, dtype=bool)
-        reached[: len(column.own_labels)] = True
-        return name, reached & ~column.within(None, value, closed=operator == ">")
-    except InvalidInput as error:
-        raise InvalidInput(f"column {name!r}: {error}") from None
-
-
-def _known(schema: Schema, name: str) -> str:
-    stripped = _unquoted(name)
-    if stripped not in schema.columns and stripped != "count":
-        raise InvalidInput(
-            f"there is no column {stripped!r}; columns are {', '.join(schema.columns)}"
-        )
-    return stripped
-
-
-def _unquoted(text: str) -> str:
-    text = text.strip()
-    return text[1:-1] if len(text) > 1 and text[0] == text[-1] == '"' else text
-
-
-def _split(text: str) -> list[str]:
-    """The parts between commas that are neither in quotes nor in braces."""
-    parts, depth, quoted = [""], 0, False
-    for sign in text:
-        quoted ^= sign == '"'
-        depth += 0 if quoted else (sign in "{(") - (sign in "})")
-        if sign == "," and not quoted and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += sign
-    return [part.strip() for part in parts if part.strip()]
+def _titles(names: Mapping[str, object]) -> Iterator[str]:
+    """Names of the data's columns; in quotes where the reply has numbers of that name."""
+    for name in names:
+        yield f'"{name}"' if name in _COMPUTED else name

@@ -91,7 +91,7 @@ KINDS: dict[str, Callable[[list[dict[str, Any]]], Any]] = {
 
 def shape_of(release: TableRelease) -> tuple[Any, ...]:
     """All of a release that is no noisy number."""
-    sample = nw.from_native(release.sample(20, seed=0))
+    sample = nw.from_native(release.sample(20, rng=0))
     return (
         release.schema.to_dict(),
         type(sample.to_native()),
@@ -125,7 +125,7 @@ def test_constraints_are_held_whatever_the_data_hold(kind: str, mechanism: str) 
     options = {**RUN, "mechanism": mechanism}
     for change in ({}, {"age": 3, "ill": True}):
         release = synthesize(KINDS[kind](rows(change)), SCHEMA, **options)
-        codes = release.codes(200, seed=0)
+        codes = release.codes(200, rng=0)
         assert not ((codes.columns["age"] == 0) & (codes.columns["ill"] == 1)).any()
 
 
@@ -150,7 +150,7 @@ def test_a_row_more_than_none(tmp_path: Path) -> None:
             shapes = []
             for frame in (empty, one):
                 release = synthesize(frame, schema, **options)
-                shapes.append((release.schema.to_dict(), len(release.sample(5, seed=0))))
+                shapes.append((release.schema.to_dict(), len(release.sample(5, rng=0))))
             assert shapes[0] == shapes[1]
         with pytest.raises(InvalidInput, match="no rows"):
             synthesize(empty, schema, neighbours="replace-one", **RUN)
@@ -202,9 +202,9 @@ def test_open_columns_of_neighbours(extra: dict[str, Any]) -> None:
 def test_an_open_schema_runs_and_quantiles_clip() -> None:
     frame = pd.DataFrame(rows({}))
     release = synthesize(frame, Schema({n: OpenCategorical() for n in frame}), **RUN)
-    assert list(release.sample(3, seed=0).columns) == list(frame.columns)
+    assert list(release.sample(3, rng=0).columns) == list(frame.columns)
     clip = Schema({"age": Numeric(40, 60, bins=4, quantiles=True, outside="clip")})
-    assert synthesize(frame, clip, strict=True, **RUN).sample(9, seed=0).age.between(40, 60).all()
+    assert synthesize(frame, clip, strict=True, **RUN).sample(9, rng=0).age.between(40, 60).all()
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_a_column_of_one_value_costs_nothing(mechanism: str) -> None:
     )
     assert release.ledger.spent == pytest.approx(release.ledger.budget.total)
     assert not [m for m in release.measurements if m.clique == ("year",)]
-    assert set(release.sample(9, seed=0).year) == {2020}
+    assert set(release.sample(9, rng=0).year) == {2020}
 
 
 def test_places_are_visible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,13 @@
 """Questions in words, against sums over the joint table."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from chance import assert_stddev
 
-from pgmkit import InvalidInput, Measurement, estimate
-from pgmkit.tables.questions import ask, parse
+from pgmkit import GraphicalModel, InvalidInput, Measurement, estimate
+from pgmkit.tables.question_grammar import parse
+from pgmkit.tables.questions import ask
 from pgmkit.tables.schema import Boolean, Categorical, Integer, Numeric, Schema
 from pgmkit.uncertainty import error_bars
 
@@ -59,12 +61,20 @@ def test_cdf_mean_and_count() -> None:
     cdf = ask(MODEL, SCHEMA, "cdf(age) | sex = M").columns
     np.testing.assert_allclose(cdf["count"], np.cumsum(JOINT[:, 1].sum(axis=(1, 2, 3))))
     assert cdf["share"][-1] == pytest.approx(1.0)
+    paid = ask(MODEL, SCHEMA, "sex, cdf(pay) | age >= 30")
+    present = JOINT[3:, :, :4].sum(axis=(0, 3, 4))
+    np.testing.assert_allclose(paid.columns["count"], present.cumsum(1).reshape(-1))
+    shares = present.cumsum(1) / present.sum(1, keepdims=True)
+    np.testing.assert_allclose(paid.columns["share"], shares.reshape(-1))
+    assert f"left out: {JOINT[3:, :, 4].sum():.6g} records without a value" in paid.notes[0]
+    assert not ask(MODEL, SCHEMA, "cdf(pay) | pay != missing").notes
     mean = ask(MODEL, SCHEMA, "sex, mean(pay) | age >= 30").columns
     counts = JOINT[3:, :, :4].sum(axis=(0, 3, 4))
     np.testing.assert_allclose(mean["mean(pay)"], counts @ [5, 15, 25, 35] / counts.sum(1))
     np.testing.assert_allclose(mean["count"], counts.sum(1))
     one = ask(MODEL, SCHEMA, 'count | "native country" in {here, "there, far"}, age > 9').columns
     np.testing.assert_allclose(one["count"], [JOINT[1:, :, :, :2].sum()])
+    np.testing.assert_allclose(one["share"], one["count"] / 1000.0)
     whole = ask(MODEL, SCHEMA, "count").columns
     np.testing.assert_allclose(whole["count"], [1000.0])
 
@@ -84,7 +94,161 @@ def test_missing_values_are_no_large_values() -> None:
         True,
         False,
     ]
-    assert parse(SCHEMA, 'sex | pay = "(missing)"').allowed["pay"].tolist()[-1]
+    only = [False, False, False, False, True]
+    for spelling in ('"(missing)"', "(missing)", "missing", '""', "{missing}"):
+        operator = "in" if spelling.startswith("{") else "="
+        assert parse(SCHEMA, f"sex | pay {operator} {spelling}").allowed["pay"].tolist() == only
+    assert parse(SCHEMA, "sex | pay != missing").allowed["pay"].tolist() == [True] * 4 + [False]
+    named = Schema({"a": Categorical(("missing", "b"), missing=("?",))})
+    assert parse(named, "count | a = missing").allowed["a"].tolist() == [True, False, False]
+    assert parse(named, 'count | a = ""').allowed["a"].tolist() == [False, False, True]
+    assert parse(named, "count | a = ?").allowed["a"].tolist() == [False, False, True]
+
+
+def test_and_joins_conditions_but_no_names_or_values() -> None:
+    both = parse(SCHEMA, "pay | sex = F and age in 30..49").allowed
+    assert both.keys() == {"sex", "age"}
+    schema = Schema(
+        {
+            "land": Categorical(("Trinidad and Tobago", "Cuba")),
+            "bed and board": Boolean(),
+            "born in": Integer(0, 1),
+        }
+    )
+    text = 'count | land = Trinidad and Tobago and bed and board = yes AND "born in" = 1'
+    with pytest.raises(InvalidInput, match="no value"):  # `yes` is read, not a label
+        parse(schema, text)
+    found = parse(schema, text.replace("yes", "true")).allowed
+    assert {name: mask.tolist() for name, mask in found.items()} == {
+        "land": [True, False],
+        "bed and board": [False, True],
+        "born in": [False, True],
+    }
+    within = parse(schema, "count | land in {Trinidad and Tobago, Cuba} and bed and board = true")
+    assert within.allowed["land"].all()
+
+
+def test_columns_may_bear_the_names_of_the_replys_own() -> None:
+    schema = Schema({"count": Integer(0, 1), "share": Integer(0, 1)})
+    noisy = [Measurement(("count", "share"), [[1.0, 2.0], [3.0, 4.0]], 1.0)]
+    model = estimate(schema.domain, noisy, total=10.0)
+    reply = ask(model, schema, "count | share = 1").columns
+    assert reply['"count"'] == ["0", "1"]
+    np.testing.assert_allclose(reply["count"], [2.0, 4.0], rtol=1e-6)
+
+
+@pytest.fixture(scope="module", params=range(6))
+def exact(request: pytest.FixtureRequest) -> tuple[pd.DataFrame, Schema, GraphicalModel]:
+    """Records drawn at random, and the model of their joint table without noise."""
+    rng = np.random.default_rng(request.param)
+    n = int(rng.integers(101, 400)) | 1
+    frame = pd.DataFrame(
+        {
+            "age": rng.integers(-3, 6, n),
+            "sex": rng.choice(["F", "M"], n),
+            "pay": np.where(rng.random(n) < 0.2, np.nan, rng.integers(0, 12, n)),
+        }
+    )
+    schema = Schema(
+        {
+            "age": Integer(-3, 5),
+            "sex": Categorical(("F", "M")),
+            "pay": Integer(0, 11, missing=()),
+        }
+    )
+    arrays = {name: frame[name].to_numpy(dtype=object) for name in frame}
+    table = schema.encode(arrays).marginal(("age", "sex", "pay"))
+    measured = [Measurement(("age", "sex", "pay"), table.astype(float), 1e-6)]
+    return frame, schema, estimate(schema.domain, measured, total=float(n))
+
+
+def test_a_model_of_exact_tables_answers_as_pandas_does(
+    exact: tuple[pd.DataFrame, Schema, GraphicalModel],
+) -> None:
+    frame, schema, model = exact
+
+    def answers(text: str, column: str) -> np.ndarray:
+        return np.asarray(ask(model, schema, text).columns[column], dtype=float)
+
+    some = frame[(frame["age"] >= 0) & (frame["sex"] == "F")]
+    given = "age >= 0 and sex = F"
+    close = {"rtol": 1e-5, "atol": 1e-4}
+    np.testing.assert_allclose(answers(f"count | {given}", "count"), [len(some)], **close)
+    np.testing.assert_allclose(
+        answers(f"count | {given}", "share"), [len(some) / len(frame)], **close
+    )
+    np.testing.assert_allclose(
+        answers(f"sum(pay) | {given}", "sum(pay)"), some["pay"].sum(), **close
+    )
+    np.testing.assert_allclose(
+        answers(f"mean(pay) | {given}", "mean(pay)"), some["pay"].mean(), **close
+    )
+    np.testing.assert_allclose(
+        answers("count | pay = missing", "count"), frame["pay"].isna().sum(), **close
+    )
+    groups = frame.groupby("sex")["pay"]
+    np.testing.assert_allclose(answers("sex, mean(pay)", "mean(pay)"), groups.mean(), **close)
+    np.testing.assert_allclose(answers("sex, mean(pay)", "count"), groups.count(), **close)
+    np.testing.assert_allclose(
+        answers("sex, sum(age)", "sum(age)"), frame.groupby("sex")["age"].sum(), **close
+    )
+    counts = pd.crosstab(frame["sex"], frame["age"])
+    np.testing.assert_allclose(answers("sex, age", "count"), counts.to_numpy().reshape(-1), **close)
+    ranked = frame["pay"].value_counts(normalize=True).sort_index().cumsum()
+    np.testing.assert_allclose(answers("cdf(pay)", "share"), ranked, **close)
+    for level in (0.1337, 0.5, 0.771, 0.9, 1.0):
+        wanted = groups.apply(lambda v, q=level: np.quantile(v.dropna(), q, method="inverted_cdf"))
+        sizes = level * groups.count()
+        if (abs(sizes - sizes.round()) < 1e-6).any() and level < 1:
+            continue  # a tie between two values
+        title = f"quantile(pay, {level:g})"
+        np.testing.assert_array_equal(answers(f"sex, {title}", title), wanted)
+    whole = answers("median(age)", "median(age)")
+    assert whole == frame["age"].median()  # of an odd number of records
+
+
+def test_quantiles_within_bins_are_those_of_evenly_spread_values() -> None:
+    schema = Schema({"a": Integer(0, 99, bins=10), "b": Numeric(0, 1, bins=4)})
+    rng = np.random.default_rng(3)
+    a, b = rng.integers(0, 10, 1000) * 10, rng.integers(0, 4, 1000)
+    pairs = np.stack([np.bincount(a // 10, minlength=10), np.zeros(10)], 1)
+    assert pairs.sum() == 1000
+    values = {"a": np.bincount(a // 10, minlength=10), "b": np.bincount(b, minlength=4)}
+    noisy = [Measurement((name,), table.astype(float), 1e-6) for name, table in values.items()]
+    model = estimate(schema.domain, noisy, total=1000.0)
+    spread = np.concatenate(
+        [c + np.arange(10).repeat(values["a"][c // 10]) for c in range(0, 100, 10)]
+    )
+    grains = 1000
+    fine = np.concatenate(
+        [
+            (i + (np.arange(grains) + 0.5) / grains) / 4 * np.ones((n, 1))
+            for i, n in enumerate(values["b"])
+        ]
+    ).reshape(-1)
+    for level in (0.05, 0.31, 0.77, 0.93):
+        wanted = np.quantile(spread, level, method="inverted_cdf")
+        found = ask(model, schema, f"quantile(a, {level})").columns[f"quantile(a, {level})"]
+        assert abs(found - wanted) <= 1
+        found = ask(model, schema, f"quantile(b, {level})").columns[f"quantile(b, {level})"]
+        assert found == pytest.approx(np.quantile(fine, level), abs=2e-3)
+
+
+def test_an_answer_that_is_mostly_noise_says_so() -> None:
+    schema = Schema({"a": Integer(0, 1), "b": Integer(0, 1)})
+    noisy = [
+        Measurement(("a", "b"), [[5.0, 1000.0], [1000.0, 900.0]], 20.0),
+    ]
+    model = estimate(schema.domain, noisy, total=2905.0)
+    bars = error_bars(model, noisy, replicates=30, seed=0)
+    reply = ask(model, schema, "a, b", bars=bars)
+    assert reply.columns["note"] == ["unreliable", "", "", ""]
+    assert any("UNRELIABLE: 1 of 4" in note for note in reply.notes)
+    assert "note" not in ask(model, schema, "a", bars=bars).columns
+    mean = ask(model, schema, "b, mean(a)", bars=bars)
+    assert "note" not in mean.columns
+    few = ask(model, schema, "median(b) | a = 0, b = 0", bars=bars)
+    assert few.columns["note"] == ["unreliable"]
 
 
 @pytest.mark.parametrize(
@@ -99,8 +263,13 @@ def test_missing_values_are_no_large_values() -> None:
         ("sex | sex = X", "no value 'X'"),
         ("sex | sex < F", "no order"),
         ("sex, sex", "twice"),
-        ("mean(sex)", "column of numbers"),
+        ("mean(sex)", "needs a column of numbers"),
         ("cdf(age), mean(pay)", "only one"),
+        ("median(sex)", "needs a column of numbers"),
+        ("quantile(age)", "quantile\\(column, level\\)"),
+        ("quantile(age, 90)", "level from 0 to 1"),
+        ("sex | sex = missing", "declares none"),
+        ("sex, count", "no column 'count'"),
         ("sex | age < 10, age >= 10", "leaves no value"),
     ],
 )

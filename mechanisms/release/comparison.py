@@ -1,0 +1,304 @@
+"""Synthetic records beside real ones, by the measures that users know; none of them is private.
+
+k-marginal score and its sub-sampling equivalent: NIST's SDNist ("SDNist Deidentified Data Report
+Tool", NIST TN 2309, 2023). Similarity of columns and of pairs: TVComplement and
+ContingencySimilarity of SDMetrics (docs.sdv.dev/sdmetrics). Propensity: Snoke, Raab, Nowok, Dibben
+and Slavkovic, "General and specific utility measures for synthetic data", JRSS A 181, 2018.
+Everything is over codes: bins are values.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.stats import norm, rankdata
+
+from pgmkit.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pgmkit.dataset import Dataset
+    from pgmkit.domain import Clique
+    from pgmkit.tables.schema import Schema
+
+__all__ = [
+    "Line",
+    "Matches",
+    "Membership",
+    "Propensity",
+    "k_marginal_score",
+    "matches",
+    "membership",
+    "propensity",
+    "regressions",
+    "similarity",
+    "strongest_line",
+    "subsample_equivalent",
+]
+
+_FRACTIONS = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+"""SDNist's."""
+_MOST_FEATURES = 500
+
+
+@dataclass(frozen=True)
+class Propensity:
+    """How well a classifier tells real records from synthetic ones.
+
+    `pmse`: mean squared distance of the propensities from the share of synthetic records, 0 where
+    nothing tells them apart. `ratio`: to what a perfect model of the data would give. `columns`:
+    how many were used.
+    """
+
+    pmse: float
+    ratio: float
+    columns: int
+
+
+@dataclass(frozen=True)
+class Matches:
+    """Shares of records that equal one in a half of the real records: `synthetic` ones, and
+    `others`, the records of the other half, which is what chance gives."""
+
+    synthetic: float
+    others: float
+
+
+@dataclass(frozen=True)
+class Membership:
+    """An attack that ranks records by how much likelier the release makes them: the probability
+    (`auc`) that it ranks a record of the data above one that was not in it, and an interval."""
+
+    auc: float
+    low: float
+    high: float
+    members: int
+    others: int
+
+
+@dataclass(frozen=True)
+class Line:
+    """A regression line in one subgroup, of the real and of the synthetic records."""
+
+    group: str
+    records: int
+    real: float
+    synthetic: float
+
+
+def similarity(real: Dataset, synthetic: Dataset, cliques: Sequence[Clique]) -> dict[Clique, float]:
+    """One minus the total variation distance of each marginal: 1 where they are equal.
+
+    Of one column this is SDMetrics' TVComplement, of two its ContingencySimilarity.
+
+    >>> from pgmkit import Dataset, Domain
+    >>> domain = Domain({"a": 2})
+    >>> similarity(Dataset(domain, {"a": [0, 1]}), Dataset(domain, {"a": [0, 0]}), [("a",)])
+    {('a',): 0.5}
+    """
+    first, second = real.marginals(cliques), synthetic.marginals(cliques)
+    return {
+        c: 1 - float(np.abs(first[c] / len(real) - second[c] / len(synthetic)).sum()) / 2
+        for c in cliques
+    }
+
+
+def k_marginal_score(real: Dataset, synthetic: Dataset, cliques: Sequence[Clique]) -> float:
+    """SDNist's score of marginals, from 0 (no overlap at all) to 1000 (equal).
+
+    1000 (2 - mean L1 distance) / 2, over these marginals.
+    """
+    return 1000.0 * float(np.mean(list(similarity(real, synthetic, cliques).values())))
+
+
+def subsample_equivalent(
+    real: Dataset, score: float, cliques: Sequence[Clique], *, seed: int = 0
+) -> float:
+    """The least share of the real records (of SDNist's shares) whose k-marginal score is as good.
+
+    1.0 where only all of them are.
+    """
+    rng = np.random.default_rng(seed)
+    for fraction in _FRACTIONS:
+        size = max(1, round(fraction * len(real)))
+        part = _rows(real, rng.choice(len(real), size, replace=False))
+        if k_marginal_score(real, part, cliques) >= score:
+            return fraction
+    return 1.0
+
+
+def propensity(
+    real: Dataset, synthetic: Dataset, *, most: int = 10_000, seed: int = 0
+) -> Propensity:
+    """pMSE of a logistic regression on single columns, and its ratio to that of a perfect model.
+
+    At most `most` records of each are used, and the first columns with 500 values together. The
+    expectation for records drawn from the real ones' own distribution is (k - 1) c (1 - c)^2 / N,
+    for k coefficients and a share c of synthetic records among N (Snoke et al., section 2.2); where
+    the real records are a sample too, 1 / n of the synthetic ones becomes 1 / n + f / m, for a
+    sample of m and a share f of the records left out. Raises InvalidInput where scikit-learn is
+    not installed.
+    """
+    linear = _sklearn("linear_model")
+    rng = np.random.default_rng(seed)
+    parts = [_sample(real, most, rng), _sample(synthetic, most, rng)]
+    sizes = np.cumsum([size - 1 for size in real.domain.sizes.values()])
+    names = real.domain.attributes[: max(1, int((sizes <= _MOST_FEATURES).sum()))]
+    m, n = (len(part) for part in parts)
+    labels = np.repeat([0, 1], [m, n])
+    features = np.concatenate([_indicators(part, names) for part in parts])
+    features = features[:, features.any(axis=0) & ~features.all(axis=0)]
+    share = n / (m + n)
+    coefficients = int(np.linalg.matrix_rank(np.column_stack([np.ones(m + n), features])))
+    if coefficients < 2:
+        return Propensity(0.0, 1.0, len(names))
+    model = linear.LogisticRegression(C=1e6, max_iter=2000).fit(features, labels)
+    pmse = float(((model.predict_proba(features)[:, 1] - share) ** 2).mean())
+    spread = 1 / n + (1 - m / len(real)) / m
+    expected = (coefficients - 1) * (share * (1 - share)) ** 2 * spread
+    return Propensity(pmse, pmse / expected, len(names))
+
+
+def matches(real: Dataset, synthetic: Dataset, *, most: int = 50_000, seed: int = 0) -> Matches:
+    """Shares of synthetic records, and of real ones, that equal one in a half of the real ones."""
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(len(real))[: 2 * most]
+    half = len(order) // 2
+    kept, others = _rows(real, order[:half]), _rows(real, order[half:])
+    known = set(_keys(kept))
+
+    def share(records: Dataset) -> float:
+        return float(np.mean([key in known for key in _keys(records)]))
+
+    return Matches(share(_sample(synthetic, most, rng)), share(others))
+
+
+def membership(
+    model: Any,
+    members: Dataset,
+    others: Dataset,
+    cliques: Sequence[Clique],
+    *,
+    level: float = 0.95,
+    most: int = 20_000,
+    seed: int = 0,
+) -> Membership:
+    """A membership inference attack on the model, with the interval of Hanley and McNeil (1982).
+
+    The attack knows a half of `others`, records of the same population that the model was not made
+    of, as its reference. It ranks a record by the mean logarithm of how much likelier the model
+    makes the record's values in `cliques` than the reference does. It is one attack: a stronger
+    one may exist, and what bounds every attack is the budget.
+    """
+    if len(others) < 4:
+        raise InvalidInput(f"membership needs records that were not in the data, got {len(others)}")
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(len(others))
+    reference, unseen = _rows(others, order[::2]), _rows(others, order[1::2])
+    known = _sample(members, min(most, len(unseen) * 4), rng)
+    unseen = _sample(unseen, most, rng)
+    tables, counts = model.marginals(cliques), reference.marginals(cliques)
+    scores = [np.zeros(len(known)), np.zeros(len(unseen))]
+    for clique in cliques:
+        released = np.maximum(tables[clique], 0) + 0.5
+        usual = counts[clique] + 0.5
+        gain = np.log(released / released.sum()) - np.log(usual / usual.sum())
+        for score, records in zip(scores, (known, unseen), strict=True):
+            score += gain[tuple(records.columns[name] for name in clique)]
+    auc = _auc(*scores)
+    reach = float(norm.ppf((1 + level) / 2)) * _auc_error(auc, len(known), len(unseen))
+    low, high = max(0.0, auc - reach), min(1.0, auc + reach)
+    return Membership(auc, low, high, len(known), len(unseen))
+
+
+def regressions(
+    real: Dataset, synthetic: Dataset, schema: Schema, y: str, x: str, group: str
+) -> Iterator[Line]:
+    """Least-squares slopes of column y on column x among the records of each value of `group`.
+
+    Bins count at their middles; records without a value of x or y are left out, and so are groups
+    of fewer than 20 records on either side.
+    """
+    middles = {name: schema.columns[name].midpoints for name in (x, y)}
+
+    def slope(data: Dataset, code: int) -> tuple[int, float]:
+        rows = data.columns[group] == code
+        points = [np.asarray(middles[name])[data.columns[name][rows]] for name in (x, y)]
+        kept = ~np.isnan(points[0]) & ~np.isnan(points[1])
+        a, b = (values[kept] for values in points)
+        if len(a) < 20 or np.ptp(a) == 0:
+            return 0, math.nan
+        return len(a), float(np.cov(a, b, bias=True)[0, 1] / a.var())
+
+    for code, label in enumerate(schema.columns[group].labels):
+        (size, first), (other, second) = slope(real, code), slope(synthetic, code)
+        if size and other:
+            yield Line(label, size, first, second)
+
+
+def _auc(high: NDArray[np.float64], low: NDArray[np.float64]) -> float:
+    """The probability that one of the first is above one of the second; ties count half."""
+    ranks = rankdata(np.concatenate([high, low]))[: len(high)]
+    return float((ranks.sum() - len(high) * (len(high) + 1) / 2) / (len(high) * len(low)))
+
+
+def _auc_error(auc: float, first: int, second: int) -> float:
+    one, two = auc / (2 - auc), 2 * auc**2 / (1 + auc)
+    spread = auc * (1 - auc) + (first - 1) * (one - auc**2) + (second - 1) * (two - auc**2)
+    return math.sqrt(max(0.0, spread) / (first * second))
+
+
+def _indicators(data: Dataset, names: Sequence[str]) -> NDArray[np.float64]:
+    """A column for each code but the first of each attribute."""
+    sizes = data.domain.sizes
+    parts = [np.eye(sizes[name])[data.columns[name]][:, 1:] for name in names]
+    return np.concatenate(parts, axis=1)
+
+
+def _keys(data: Dataset) -> Iterator[bytes]:
+    table = np.stack([codes.astype(np.int64) for codes in data.columns.values()], axis=1)
+    return (row.tobytes() for row in table)
+
+
+def _sample(data: Dataset, most: int, rng: np.random.Generator) -> Dataset:
+    return data if len(data) <= most else _rows(data, rng.choice(len(data), most, replace=False))
+
+
+def _rows(data: Dataset, rows: NDArray[np.intp]) -> Dataset:
+    from pgmkit.dataset import Dataset
+
+    return Dataset(data.domain, {name: codes[rows] for name, codes in data.columns.items()})
+
+
+def strongest_line(real: Dataset, schema: Schema, target: str | None) -> tuple[str, str] | None:
+    """The two columns of numbers to regress on each other: the most correlated, with the target."""
+    numbers = [n for n, c in schema.columns.items() if c.midpoints is not None and c.size > 2]
+    values = {n: np.asarray(schema.columns[n].midpoints)[real.columns[n]] for n in numbers[:30]}
+    best, found = 0.0, None
+    for y, x in itertools.permutations(values, 2):
+        if target in values and y != target:
+            continue
+        kept = ~np.isnan(values[x]) & ~np.isnan(values[y])
+        if kept.sum() < 20 or np.ptp(values[x][kept]) == 0 or np.ptp(values[y][kept]) == 0:
+            continue
+        strength = abs(float(np.corrcoef(values[x][kept], values[y][kept])[0, 1]))
+        if strength > best:
+            best, found = strength, (y, x)
+    return found
+
+
+def _sklearn(module: str) -> Any:
+    from importlib import import_module
+
+    try:
+        return import_module(f"sklearn.{module}")
+    except ImportError:
+        raise InvalidInput(
+            "scores of a classifier need scikit-learn: pip install 'pgmkit[report]'"
+        ) from None

@@ -1,0 +1,83 @@
+"""Error bars that come without being asked for: those that take about a second at most."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, NoReturn
+
+import numpy as np
+
+from pgmkit.errors import InvalidInput, PgmkitError
+from pgmkit.measurement import Measurement
+from pgmkit.model import GraphicalModel
+from pgmkit.uncertainty import error_bars
+
+if TYPE_CHECKING:
+    from mechanisms.release.record import Release
+    from pgmkit.tables.questions import Reply
+    from pgmkit.uncertainty import Replication, Uncertainty
+
+__all__ = ["TooSlow", "quick_bars", "without_bars"]
+
+_SECONDS = 1.0
+_REPLICATES = 25
+"""Standard errors of so many are off by about a seventh; intervals allow for it."""
+_FEW = 3.0
+_MOST_CELLS = 200_000
+"""Of the model's tables together: one re-estimation of more takes too long to be tried."""
+
+
+class TooSlow(PgmkitError):
+    """The error bars would take longer than a reader waits without having asked."""
+
+
+def quick_bars(release: Release) -> Uncertainty | None:
+    """Error bars that raise TooSlow when a question needs a longer re-estimation; None for none.
+
+    Questions within measured tables are answered in closed form; others re-estimate the model,
+    and give up once the first re-estimations show that all would take more than about a second.
+    """
+    if not isinstance(release.model, GraphicalModel):
+        return None
+    tables = [each for each in release.measurements if isinstance(each, Measurement)]
+
+    def watch(done: Replication) -> None:
+        if done.seconds / done.done * done.of > _SECONDS:
+            _refuse()
+
+    try:
+        bars = error_bars(release.model, tables, replicates=_REPLICATES, seed=0, progress=watch)
+    except InvalidInput:
+        return None
+    return replace(bars, _estimated=_refuse) if release.model.tree.cells > _MOST_CELLS else bars
+
+
+def _refuse() -> NoReturn:
+    raise TooSlow("the error bars take longer than a second")
+
+
+def without_bars(release: Release, columns: Sequence[str], reply: Reply) -> Reply:
+    """The reply with what is known without error bars: where it comes from and what is too small.
+
+    A count below three times the noise of one measured cell over the question's `columns` is noise
+    for the most part, however it was put together.
+    """
+    said = (
+        "no error bars: they take more than a second here; ask for them with --error-bars, "
+        "error_bars=True"
+        if isinstance(release.model, GraphicalModel)
+        else f"no error bars: the model of {release.mechanism} is not graphical"
+    )
+    touching = [m.stddev for m in release.measurements if set(columns) & set(m.clique)]
+    if not touching:
+        return replace(reply, notes=(*reply.notes, said))
+    noise = min(touching)
+    weak = np.asarray(reply.columns["count"], dtype=np.float64) < _FEW * noise
+    found = {**reply.columns, "note": ["unreliable" if each else "" for each in weak]}
+    notes = (
+        f"UNRELIABLE: {int(weak.sum())} of {len(weak)} lines have fewer than {_FEW * noise:.3g} "
+        f"records, three times the noise of a measured cell ({noise:.3g})"
+    )
+    shown = replace(reply, columns=found) if weak.any() else reply
+    return replace(shown, notes=(*reply.notes, *([notes] if weak.any() else []), said))

@@ -1,0 +1,228 @@
+"""The part of a report that compares with the private data: it is not private, and says so."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mechanisms.release.comparison import (
+    k_marginal_score,
+    matches,
+    membership,
+    propensity,
+    regressions,
+    similarity,
+    strongest_line,
+    subsample_equivalent,
+)
+from mechanisms.release.evaluation import (
+    held_out,
+    marginal_errors,
+    some_cliques,
+    train_and_test,
+)
+from pgmkit.html import table
+
+if TYPE_CHECKING:
+    from mechanisms.release.tabular import TableRelease
+    from pgmkit.dataset import Dataset
+
+__all__ = ["Evaluation", "sections"]
+
+_MOST_CLIQUES = 300
+_MOST_PAIRS = 50
+"""Of the membership attack."""
+_WORST = 10
+_MOST_ROWS = 20_000
+
+Section = Callable[[], Iterator[str]]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Private data to compare with; the report is then not private.
+
+    `target`: a column to predict; `test`: records that the release was not made of, to test on (a
+    quarter of `truth` by default) and to attack the release with.
+    """
+
+    truth: Dataset
+    target: str | None = None
+    test: Dataset | None = None
+
+
+def sections(release: TableRelease, against: Evaluation) -> dict[str, Section]:
+    """Each section's name and what writes it; each takes seconds, whatever the table's size."""
+    size = min(len(against.truth), max(1, round(release.model.total)), 10 * _MOST_ROWS)
+    synthetic = release.codes(size, rng=0)
+    truth = against.truth
+    found: dict[str, Section] = {
+        "errors": lambda: _errors(release, truth),
+        "similarity": lambda: _similarity(synthetic, truth),
+        "k-marginal score": lambda: _k_marginal(synthetic, truth),
+        "propensity": lambda: _propensity(synthetic, truth),
+        "regressions": lambda: _regressions(release, synthetic, against),
+        "matches": lambda: _matches(synthetic, truth),
+        "membership": lambda: _membership(release, against),
+    }
+    if against.target is not None:
+        target = against.target
+        found["prediction"] = lambda: _prediction(release, against, target)
+    return found
+
+
+def _errors(release: TableRelease, truth: Dataset) -> Iterator[str]:
+    yield "<h2>Against the private data</h2>"
+    yield (
+        "<p class='warn'>NOT PRIVATE: this part was computed from the private data without noise. "
+        "Do not publish this page.</p>"
+    )
+    rows, worst, sampled = [], [], []
+    for k in range(1, min(3, len(truth.domain)) + 1):
+        cliques = some_cliques(truth.domain, k, most=None if k == 1 else _MOST_CLIQUES)
+        errors = marginal_errors(release.model, truth, cliques)
+        values = list(errors.values())
+        if not values:
+            continue
+        rows.append([f"{k}-way", str(len(errors)), f"{np.mean(values):.4f}", f"{max(values):.4f}"])
+        worst += [(value, clique) for clique, value in errors.items() if k <= 2]
+        if len(errors) < math.comb(len(truth.domain), k):
+            sampled.append(f"{k}-way: {len(errors)} of {math.comb(len(truth.domain), k):,}")
+    note = f"; drawn at random, or small enough: {', '.join(sampled)}" if sampled else ""
+    yield table(
+        ["marginals", "number", "mean", "worst"],
+        rows,
+        numbers={1, 2, 3},
+        caption=f"total variation distance of the model's tables{note}",
+    )
+    worst.sort(reverse=True)
+    yield table(
+        ["worst of one and two columns", "distance"],
+        [[" x ".join(clique), f"{value:.4f}"] for value, clique in worst[:_WORST]],
+        numbers={1},
+    )
+
+
+def _similarity(synthetic: Dataset, truth: Dataset) -> Iterator[str]:
+    yield "<h3>Similarity of columns and pairs</h3>"
+    yield (
+        "<p>Of synthetic records; 1 is equal. TVComplement of each column and "
+        "ContingencySimilarity of each pair, as SDMetrics defines them, over the schema's "
+        "values and bins.</p>"
+    )
+    singles = similarity(truth, synthetic, some_cliques(truth.domain, 1))
+    pairs = similarity(truth, synthetic, some_cliques(truth.domain, 2, most=_MOST_CLIQUES))
+    for title, found in (("column", singles), ("pair", pairs)):
+        if not found:
+            continue
+        order = sorted(found.items(), key=lambda item: item[1])
+        mean = float(np.mean(list(found.values())))
+        yield table(
+            [f"least similar {title}s", "similarity"],
+            [[" x ".join(clique), f"{value:.4f}"] for clique, value in order[:_WORST]],
+            numbers={1},
+            caption=f"mean over {len(found)} {title}s: {mean:.4f}",
+        )
+
+
+def _k_marginal(synthetic: Dataset, truth: Dataset) -> Iterator[str]:
+    k = min(3, len(truth.domain))
+    cliques = some_cliques(truth.domain, k, most=_MOST_PAIRS * 2)
+    if not cliques:
+        return
+    score = k_marginal_score(truth, synthetic, cliques)
+    share = subsample_equivalent(truth, score, cliques)
+    yield "<h3>k-marginal score</h3>"
+    yield (
+        f"<p>{score:.0f} of 1000, over {len(cliques)} marginals of {k} columns (SDNist): as good "
+        f"as publishing a random sample of {share:.0%} of the real records would be, on these "
+        "marginals.</p>"
+    )
+
+
+def _propensity(synthetic: Dataset, truth: Dataset) -> Iterator[str]:
+    found = propensity(truth, synthetic)
+    yield "<h3>Propensity</h3>"
+    some = f"{found.columns} of {len(truth.domain)}" if found.columns < len(truth.domain) else "all"
+    yield (
+        f"<p>pMSE {found.pmse:.5f}, {found.ratio:.2f} times what a perfect model of the data would "
+        "give (Snoke et al., 2018): 1 means that a logistic regression on single columns "
+        f"({some} columns) cannot tell synthetic records from real ones.</p>"
+    )
+
+
+def _regressions(release: TableRelease, synthetic: Dataset, against: Evaluation) -> Iterator[str]:
+    columns = release.schema.columns
+    line = strongest_line(against.truth, release.schema, against.target)
+    groups = [n for n, c in columns.items() if 2 <= c.size <= 12 and n not in (line or ())]
+    if line is None or not groups:
+        return
+    y, x = line
+    group = min(groups, key=lambda name: (columns[name].midpoints is not None, columns[name].size))
+    lines = regressions(against.truth, synthetic, release.schema, y, x, group)
+    rows = [
+        [each.group, str(each.records), f"{each.real:.4g}", f"{each.synthetic:.4g}"]
+        for each in lines
+    ]
+    if rows:
+        yield "<h3>Regression by subgroup</h3>"
+        yield table(
+            [group, "records", "slope, real", "slope, synthetic"],
+            rows,
+            numbers={1, 2, 3},
+            caption=f"of {y} on {x}, the two most correlated columns of numbers",
+        )
+
+
+def _matches(synthetic: Dataset, truth: Dataset) -> Iterator[str]:
+    found = matches(truth, synthetic)
+    yield "<h3>Records that equal real ones</h3>"
+    yield (
+        f"<p>{found.synthetic:.2%} of the synthetic records equal, in every value and bin, one of "
+        f"a random half of the real records; of the other half of the real records "
+        f"{found.others:.2%} do. A release that copied would be above what chance gives.</p>"
+    )
+
+
+def _membership(release: TableRelease, against: Evaluation) -> Iterator[str]:
+    yield "<h3>Membership inference</h3>"
+    if against.test is None or len(against.test) < 4:
+        yield (
+            "<p>Not estimated: it needs records of the same population that the release was not "
+            "made of (<code>--test</code>).</p>"
+        )
+        return
+    cliques = some_cliques(
+        against.truth.domain, min(2, len(against.truth.domain)), most=_MOST_PAIRS
+    )
+    found = membership(release.model, against.truth, against.test, cliques)
+    yield (
+        f"<p>An attacker who knows such a population ranks a record of the data above one that was "
+        f"not in it with probability {found.auc:.3f} (95% interval {found.low:.3f} to "
+        f"{found.high:.3f}; {found.members:,} records against {found.others:,}); 0.5 is guessing. "
+        "This is one attack; what bounds all of them is the budget above.</p>"
+    )
+
+
+def _prediction(release: TableRelease, against: Evaluation, target: str) -> Iterator[str]:
+    if against.test is not None:
+        train, test = against.truth, against.test
+    else:
+        train, test = held_out(against.truth)
+    synthetic = release.codes(len(train), rng=0)
+    scores = train_and_test(synthetic, train, test, target)
+    yield "<h3>Prediction</h3>"
+    yield table(
+        [f"predicting {target}", "macro F1"],
+        [
+            ["trained on synthetic records", f"{scores.synthetic:.3f}"],
+            ["trained on real records", f"{scores.real:.3f}"],
+            ["ratio", f"{scores.ratio:.3f}"],
+        ],
+        numbers={1},
+        caption="logistic regression, tested on real records",
+    )

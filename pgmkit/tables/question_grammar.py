@@ -1,0 +1,247 @@
+"""What a question in words means: "income | age in 30..44 and sex = F".
+
+    question    =  targets [ "|" conditions ]
+    targets     =  target { "," target }
+    target      =  column | summary(column) | quantile(column, level)
+    summary     =  "cdf" | "sum" | "mean" | "median"
+    conditions  =  condition { ("," | "and") condition }
+    condition   =  column "=" value  |  column "!=" value
+                |  column "in" low..high  |  column "in" { value, ... }
+                |  column ("<" "<=" ">" ">=") value
+
+`count` as the only target asks for the number of records. At most one target may be a summary. The
+value `missing`, or "" in quotes, stands for a missing value. Names and values with commas or blanks
+at their ends stand in double quotes, and so does a value that is spelled `missing`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pgmkit.errors import InvalidInput
+from pgmkit.tables.columns import MISSING
+from pgmkit.tables.constraints import codes_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pgmkit.tables.columns import Column
+    from pgmkit.tables.schema import Schema
+
+__all__ = ["Question", "Summary", "conditions", "parse"]
+
+_TARGET = re.compile(r"^(cdf|sum|mean|median|quantile)\s*\(\s*(.+?)\s*\)$")
+_CONDITION = re.compile(r'^("[^"]*"|[^"]+?)\s*(!=|<=|>=|=|<|>|\bin\b)\s*(.+)$')
+_AND = re.compile(r"\s+and\s+", re.IGNORECASE)
+_COUNT = "count"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One number, or one curve, about a column: `kind` of `column`; `level` of a quantile."""
+
+    kind: str
+    column: str
+    level: float = 0.5
+
+    @property
+    def title(self) -> str:
+        """As it is asked for."""
+        inner = f"{self.column}, {self.level:g}" if self.kind == "quantile" else self.column
+        return f"{self.kind}({inner})"
+
+
+@dataclass(frozen=True)
+class Question:
+    """A parsed question: columns to tabulate, the one summarised, and the codes that count."""
+
+    groups: tuple[str, ...]
+    summary: Summary | None
+    allowed: Mapping[str, NDArray[np.bool_]]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Every column that the reply depends on."""
+        own = () if self.summary is None else (self.summary.column,)
+        return tuple(dict.fromkeys((*self.groups, *own, *self.allowed)))
+
+
+def parse(schema: Schema, text: str) -> Question:
+    """The question's meaning; InvalidInput says which part is not understood.
+
+    >>> from pgmkit.tables.schema import Integer, Schema
+    >>> schema = Schema({"age": Integer(0, 3), "kids": Integer(0, 1)})
+    >>> parse(schema, "kids | age >= 2 and age != 3").allowed
+    {'age': array([False, False,  True, False])}
+    """
+    left, bar, right = _halves(text)
+    targets = _split(left)
+    if targets == [_COUNT] and _COUNT not in schema.columns:
+        targets = []
+    elif not targets:
+        raise InvalidInput(
+            'the question is empty; ask, for example, "income | sex = F", or "count"'
+        )
+    groups: list[str] = []
+    summary: Summary | None = None
+    for part in targets:
+        found = _summary(schema, part)
+        if found is None:
+            groups.append(_known(schema, part))
+        elif summary is not None:
+            raise InvalidInput(
+                f"{part!r}: only one cdf, sum, mean, median or quantile in a question; ask twice"
+            )
+        else:
+            summary = found
+    named = [*groups, *([summary.column] if summary else [])]
+    for name in named:
+        if named.count(name) > 1:
+            raise InvalidInput(f"column {name!r} is asked for twice; name it once")
+    if bar and not right.strip():
+        raise InvalidInput('there are no conditions behind "|"; add some, or leave it out')
+    return Question(tuple(groups), summary, conditions(schema, right))
+
+
+def conditions(schema: Schema, text: str) -> dict[str, NDArray[np.bool_]]:
+    """The codes of each column that meet conditions such as "sex = F and age in 30..44"."""
+    allowed: dict[str, NDArray[np.bool_]] = {}
+    for part in _split(text):
+        for condition in _joined(schema, part):
+            name, mask = _condition(schema, condition)
+            allowed[name] = allowed[name] & mask if name in allowed else mask
+            if not allowed[name].any():
+                raise InvalidInput(f"{condition!r} leaves no value of {name!r}")
+    return allowed
+
+
+def _summary(schema: Schema, part: str) -> Summary | None:
+    """The summary that a target asks for; None for a plain column, also one so named."""
+    found = _TARGET.match(part)
+    if found is None or part in schema.columns:
+        return None
+    kind, inner, level = found[1], found[2], 0.5
+    if kind == "quantile":
+        pieces = _split(inner)
+        try:
+            inner, level = pieces[0], float(pieces[1])
+        except (IndexError, ValueError):
+            level = -1.0
+        if len(pieces) != 2 or not 0 <= level <= 1:
+            raise InvalidInput(
+                f"{part!r}: write quantile(column, level), the level from 0 to 1, such as "
+                "quantile(income, 0.9)"
+            )
+    name = _known(schema, inner)
+    if kind != "cdf" and schema.columns[name].midpoints is None:
+        raise InvalidInput(
+            f"{kind}({name}) needs a column of numbers; {name!r} is {schema.columns[name].type}"
+        )
+    return Summary(kind, name, level)
+
+
+def _joined(schema: Schema, part: str) -> list[str]:
+    """The conditions that "and" joins; an "and" within a name or a value joins nothing."""
+    found: list[str] = []
+    pieces = _outside_quotes(part)
+    for i, piece in enumerate(pieces):
+        match = _CONDITION.match(" and ".join(pieces[i:]))
+        if found and (match is None or _unquoted(match[1]) not in schema.columns):
+            found[-1] += f" and {piece}"
+        else:
+            found.append(piece)
+    return found
+
+
+def _outside_quotes(text: str) -> list[str]:
+    """The pieces between those "and" that stand outside quotes and braces."""
+    pieces, start = [], 0
+    for match in _AND.finditer(text):
+        before = text[: match.start()]
+        if before.count('"') % 2 == 0 and before.count("{") <= before.count("}"):
+            pieces.append(text[start : match.start()])
+            start = match.end()
+    return [*pieces, text[start:]]
+
+
+def _condition(schema: Schema, text: str) -> tuple[str, NDArray[np.bool_]]:
+    found = _CONDITION.match(text)
+    if found is None:
+        raise InvalidInput(
+            f"condition {text!r} is not understood; write, for example, sex = F, age in 30..44, "
+            "age < 30, status in {single, widowed} or pay != missing"
+        )
+    name, operator, value = _known(schema, found[1]), found[2], found[3].strip()
+    column = schema.columns[name]
+    if operator in ("=", "!="):
+        mask = _equal(name, column, value)
+        return name, mask if operator == "=" else ~mask
+    if operator == "in":
+        if value.startswith("{") and value.endswith("}"):
+            values = [_equal(name, column, each) for each in _split(value[1:-1])]
+            return name, np.logical_or.reduce(values or [np.zeros(column.size, dtype=bool)])
+        if ".." not in value:
+            raise InvalidInput(f"condition {text!r}: write a range low..high, or {{a, b}}")
+        return name, codes_of(name, column, _unquoted(value))
+    end = _unquoted(value)
+    try:
+        if operator in ("<", "<="):
+            return name, column.within(None, end, closed=operator == "<=")
+        return name, column.within(None, None) & ~column.within(None, end, closed=operator == ">")
+    except InvalidInput as error:
+        raise InvalidInput(f"column {name!r}: {error}") from None
+
+
+def _equal(name: str, column: Column, value: str) -> NDArray[np.bool_]:
+    """The codes equal to a value as it is written; `missing` is one where nothing is so named."""
+    plain = _unquoted(value)
+    if plain in column.labels:
+        return codes_of(name, column, [plain])
+    texts = ("", MISSING, *(column.missing or ()))
+    if value == "missing" or plain in texts:
+        if column.missing is None:
+            raise InvalidInput(f"column {name!r} has no missing values: its schema declares none")
+        return codes_of(name, column, [MISSING])
+    return codes_of(name, column, [plain])
+
+
+def _known(schema: Schema, name: str) -> str:
+    stripped = _unquoted(name)
+    if stripped not in schema.columns:
+        raise InvalidInput(
+            f"there is no column {stripped!r}; columns are {', '.join(schema.columns)}"
+        )
+    return stripped
+
+
+def _unquoted(text: str) -> str:
+    text = text.strip()
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] == '"' else text
+
+
+def _halves(text: str) -> tuple[str, str, str]:
+    """What stands before and behind the first "|" outside quotes."""
+    quoted = False
+    for place, sign in enumerate(text):
+        quoted ^= sign == '"'
+        if sign == "|" and not quoted:
+            return text[:place], "|", text[place + 1 :]
+    return text, "", ""
+
+
+def _split(text: str) -> list[str]:
+    """The parts between commas that are neither in quotes nor in braces."""
+    parts, depth, quoted = [""], 0, False
+    for sign in text:
+        quoted ^= sign == '"'
+        depth += 0 if quoted else (sign in "{(") - (sign in "})")
+        if sign == "," and not quoted and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += sign
+    return [part.strip() for part in parts if part.strip()]

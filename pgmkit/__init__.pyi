@@ -11,9 +11,11 @@ from .errors import (
 )
 from .estimation import estimate
 from .factor import Factor
+from .factor_graph import FactorGraph
 from .kronecker import Kronecker
 from .measurement import Measurement
 from .model import GraphicalModel
+from .posterior import Posterior
 from .queries import FactoredQuery
 from .structural_zeros import Zeros
 from .tables.bins import Integer, Numeric
@@ -38,6 +40,7 @@ __all__ = [
     "Determines",
     "Domain",
     "Factor",
+    "FactorGraph",
     "FactoredQuery",
     "FileFormat",
     "Forbid",
@@ -53,6 +56,7 @@ __all__ = [
     "NumericalFailure",
     "OpenCategorical",
     "PgmkitError",
+    "Posterior",
     "Require",
     "Schema",
     "TotalEstimate",

@@ -1,0 +1,322 @@
+"""A factor graph's distribution given evidence: its sums, marginals, modes and draws."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pgmkit.contraction import MAX, Plan, adjoints, forward, maximiser, plan
+from pgmkit.dataset import Dataset
+from pgmkit.domain import Clique
+from pgmkit.elimination import each_bit
+from pgmkit.errors import InvalidInput, ModelTooLarge, NumericalFailure
+from pgmkit.evidence import Evidence
+from pgmkit.factor import Factor
+from pgmkit.message_passing import Messages, Underflow
+from pgmkit.model import GraphicalModel
+
+if TYPE_CHECKING:
+    from pgmkit.factor_graph import FactorGraph
+
+__all__ = ["Posterior"]
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Posterior:
+    """What ``FactorGraph.posterior`` gives. Marginals are probabilities (each sums to 1).
+
+    Messages are computed once and shared by all questions to one posterior; posteriors of one
+    graph share elimination orders and plans. Every answer raises InvalidInput where the evidence
+    has probability zero, and ModelTooLarge where a table would not fit.
+    """
+
+    graph: FactorGraph
+    evidence: Evidence
+    _messages_of: dict[int, tuple[Messages, float]] = field(default_factory=dict, repr=False)
+
+    @property
+    def log_partition(self) -> float:
+        """log of the sum of the product of the tables, and likelihoods, over what agrees with the
+        evidence. Of a Bayesian network the log-probability of the evidence.
+        """
+        found = self._log_sum()
+        if found == -math.inf:
+            raise InvalidInput(self._impossible())
+        return found
+
+    @property
+    def probability(self) -> float:
+        """The probability of the evidence: exp(log_partition) over that without evidence."""
+        prior = 0.0 if self.graph.children is not None else self.graph.log_partition
+        return math.exp(self.log_partition - prior)
+
+    def marginal(self, attrs: Iterable[str]) -> Array:
+        """The probabilities over any attributes, axes in the given order; observed ones are sure.
+
+        Raises InvalidInput for unknown or duplicate attributes.
+        """
+        clique = self.graph.domain.clique(attrs)
+        return self.marginals([clique])[clique]
+
+    def marginals(self, cliques: Iterable[Iterable[str]] | None = None) -> dict[Clique, Array]:
+        """Many marginals with shared work; of every attribute by itself when none are named."""
+        domain = self.graph.domain
+        if cliques is None:
+            cliques = [(name,) for name in domain]
+        asked = [domain.clique(clique) for clique in cliques]
+        bits = self.graph._bits
+        sets = [sum([bits[name] for name in clique]) for clique in asked]
+        wanted = 0
+        for members in sets:
+            wanted |= members
+        try:
+            messages, _ = self._messages(wanted)
+            free = ~self._observed
+            found = {m: messages.marginal(m & free) for m in sets}
+        except Underflow:
+            found = self._found_in_logarithms(sets)
+        return {
+            clique: self._arranged(clique, found[members])
+            for clique, members in zip(asked, sets, strict=True)
+        }
+
+    def map(self) -> tuple[dict[str, int], float]:
+        """A most probable record that agrees with the evidence, and log of its weight: of the
+        product of the tables (of a Bayesian network, its log-probability with the evidence).
+        """
+        inputs = self._everything
+        prepared, tensors = self._logs(inputs)
+        values = forward(prepared, tensors, MAX)
+        score = float(values[-1]) + inputs.log_scale
+        if score == -math.inf:
+            raise InvalidInput(self._impossible())
+        best = maximiser(prepared, values) | dict(self.evidence.codes)
+        return {name: best.get(name, 0) for name in self.graph.domain}, score
+
+    def max_marginals(self) -> dict[str, Array]:
+        """For each attribute and value the log weight of the best record that has the value."""
+        inputs = self._everything
+        prepared, tensors = self._logs(inputs)
+        values = forward(prepared, tensors, MAX)
+        best = float(values[-1]) + inputs.log_scale
+        if best == -math.inf:
+            raise InvalidInput(self._impossible())
+        sizes = self.graph.domain.sizes
+        found = {name: np.full(size, best) for name, size in sizes.items()}
+        others = adjoints(prepared, values, MAX)
+        for axes, own, rest in zip(prepared.inputs, tensors, others, strict=True):
+            for axis, name in enumerate(axes):
+                away = [i for i in range(len(axes)) if i != axis]
+                table = own + rest
+                peaks = table.amax(away) if away else table
+                found[name] = peaks.numpy() + inputs.log_scale
+        for name, code in self.evidence.codes.items():
+            found[name] = np.where(np.arange(sizes[name]) == code, best, -math.inf)
+        return found
+
+    def entropy(self) -> float:
+        """The entropy in nats of the attributes that were not observed."""
+        inputs = self._everything
+        names = self.graph.domain.attributes
+        cliques = [tuple(names[v] for v in each_bit(members)) for members in inputs.scopes]
+        marginals = self.marginals(cliques)
+        expected = 0.0
+        for clique, table in zip(cliques, inputs.tables, strict=True):
+            weights = marginals[clique]
+            present = weights > 0
+            expected += float(weights[present] @ np.log(table[present]))
+        return self.log_partition - inputs.log_scale - expected
+
+    def sample(self, n: int, rng: np.random.Generator) -> Dataset:
+        """``n`` independent records; observed attributes have their values."""
+        drawn = self.model().sample(n, rng, method="sample")
+        columns = {
+            name: np.full(n, self.evidence.codes[name])
+            if name in self.evidence.codes
+            else drawn.columns[name]
+            for name in self.graph.domain
+        }
+        return Dataset(self.graph.domain, columns)
+
+    def model(self, total: float = 1.0) -> GraphicalModel:
+        """The attributes that were not observed as a model of ``total`` records."""
+        inputs = self._everything
+        names = self.graph.domain.attributes
+        free = [name for name in names if name not in self.evidence.codes]
+        if not free:
+            raise InvalidInput("all attributes are observed: no distribution is left to model")
+        with np.errstate(divide="ignore"):
+            potentials = tuple(
+                Factor(
+                    self.graph.domain.project([names[v] for v in each_bit(members)]),
+                    np.log(table),
+                )
+                for members, table in zip(inputs.scopes, inputs.tables, strict=True)
+            )
+        return GraphicalModel(
+            self.graph.domain.project(free),
+            potentials,
+            total,
+            memory_limit=self.graph.memory_limit,
+        )
+
+    @cached_property
+    def _observed(self) -> int:
+        return sum([self.graph._bits[name] for name in self.evidence.codes])
+
+    @cached_property
+    def _everything(self) -> Inputs:
+        return self._inputs((1 << len(self.graph.domain)) - 1)
+
+    def _inputs(self, relevant: int) -> Inputs:
+        """The tables of the relevant attributes, sliced by the evidence, and the likelihoods."""
+        graph, observed = self.graph, self._observed
+        inputs = Inputs()
+        codes = {graph._bits[name].bit_length() - 1: c for name, c in self.evidence.codes.items()}
+        children = graph.children
+        for place, (members, table, log_peak) in enumerate(graph._inputs):
+            head = -1 if children is None else graph._bits[children[place]]
+            if children is not None and not head & relevant:
+                continue
+            inputs.log_scale += log_peak
+            if members & observed:
+                at = tuple([codes.get(v, _ALL) for v in each_bit(members)])
+                inputs.add(members & ~observed, table[at], -1 if head & observed else head)
+            else:
+                inputs.add(members, table, head)
+        for name, weights in self.evidence.likelihood.items():
+            peak = float(weights.max())
+            inputs.log_scale += math.log(peak) if peak else -math.inf
+            scaled = weights / (peak or 1.0)
+            bit = graph._bits[name]
+            if bit & observed:
+                inputs.add(0, scaled[self.evidence.codes[name]], -1)
+            else:
+                inputs.add(bit, scaled, -1)
+        if children is None:
+            held = 0
+            for members in inputs.scopes:
+                held |= members
+            for v in each_bit(relevant & ~held & ~observed):
+                inputs.add(1 << v, np.ones(graph.domain.shape()[v]), -1)
+        return inputs
+
+    def _messages(self, wanted: int) -> tuple[Messages, float]:
+        """Messages that know the wanted attributes, and log of what their tables leave out."""
+        seen = self._observed | sum([self.graph._bits[name] for name in self.evidence.likelihood])
+        relevant = self.graph._relevant(wanted | seen)
+        for known, found in self._messages_of.items():
+            if not relevant & ~known:
+                return found
+        inputs = self._inputs(relevant)
+        if inputs.log_scale == -math.inf:
+            raise Underflow
+        tree, kernels = self.graph._tree(tuple(inputs.scopes), tuple(inputs.heads))
+        conditional = self.graph.children is not None
+        made = Messages(tree, inputs.tables, conditional, self.graph.memory_limit, kernels)
+        self._messages_of[relevant] = made, inputs.log_scale
+        return made, inputs.log_scale
+
+    def _log_sum(self) -> float:
+        """log of the sum; minus infinity where it is zero."""
+        try:
+            messages, log_scale = self._messages(0)
+            return messages.log_sum + log_scale
+        except Underflow:
+            if self._everything.log_scale == -math.inf:
+                return -math.inf
+        try:
+            return self._in_logarithms.log_partition + self._everything.log_scale
+        except NumericalFailure:
+            return -math.inf
+
+    @cached_property
+    def _in_logarithms(self) -> GraphicalModel:
+        """Where plain numbers underflow, the marginals of a model, which has logarithms."""
+        return self.model()
+
+    def _found_in_logarithms(self, sets: Sequence[int]) -> dict[int, Array]:
+        if self._log_sum() == -math.inf:
+            raise InvalidInput(self._impossible())
+        names = self.graph.domain.attributes
+        cliques = {m: tuple(names[v] for v in each_bit(m & ~self._observed)) for m in sets}
+        tables = self._in_logarithms.marginals(cliques.values())
+        return {m: tables[clique] for m, clique in cliques.items()}
+
+    def _arranged(self, clique: Clique, table: Array) -> Array:
+        """From ascending axes without observed attributes to the clique's, with them."""
+        bits, sizes, codes = self.graph._bits, self.graph.domain.sizes, self.evidence.codes
+        if any(name in codes for name in clique):
+            whole = np.zeros([sizes[name] for name in sorted(clique, key=bits.__getitem__)])
+            ordered = sorted(clique, key=bits.__getitem__)
+            whole[tuple(codes.get(name, _ALL) for name in ordered)] = table
+            table = whole
+        if len(clique) < 2:
+            return table
+        ordered = sorted(clique, key=bits.__getitem__)
+        return table.transpose([ordered.index(name) for name in clique])
+
+    def _impossible(self) -> str:
+        """Which of the observations cannot be, given those before it."""
+        for count in range(len(self.evidence.codes)):
+            names = list(self.evidence.codes)[: count + 1]
+            some = Evidence({name: self.evidence.codes[name] for name in names}, {})
+            if Posterior(self.graph, some)._log_sum() == -math.inf:
+                last = f"{names[-1]} = {self._named(names[-1])}"
+                others = ", ".join(f"{name} = {self._named(name)}" for name in names[:-1])
+                given = f" given {others}" if others else ""
+                return f"the evidence has probability zero: {last} is impossible{given}"
+        if not self.evidence.codes and not self.evidence.likelihood:
+            return "the tables of the graph leave no record possible: their product is 0 everywhere"
+        return f"the evidence has probability zero: {self.evidence}"
+
+    def _named(self, name: str) -> object:
+        code = self.evidence.codes[name]
+        states = self.graph.states.get(name)
+        return code if states is None else states[code]
+
+    def _logs(self, inputs: Inputs) -> tuple[Plan, list[torch.Tensor]]:
+        names = self.graph.domain.attributes
+        axes = [tuple(names[v] for v in each_bit(members)) for members in inputs.scopes]
+        prepared = plan([*axes, ()], (), self.graph.domain.sizes)
+        if 8 * prepared.largest > self.graph.memory_limit:
+            raise ModelTooLarge(
+                f"the search for a mode needs a table of {prepared.largest:,} cells; the limit is "
+                f"{self.graph.memory_limit:,} bytes. Observe more, or raise memory_limit"
+            )
+        with np.errstate(divide="ignore"):
+            tensors = [torch.from_numpy(np.log(table)) for table in inputs.tables]
+        return prepared, [*tensors, torch.zeros((), dtype=torch.float64)]
+
+
+_ALL = slice(None)
+
+
+@dataclass
+class Inputs:
+    """Tables with their attributes as sets, axes ascending."""
+
+    scopes: list[int] = field(default_factory=list)
+    heads: list[int] = field(default_factory=list)
+    """The attribute that each is a conditional distribution of, as a set; -1 for any other."""
+    tables: list[Array] = field(default_factory=list)
+    log_scale: float = 0.0
+    """log of what was taken out of the tables."""
+
+    def add(self, members: int, table: Array, head: int) -> None:
+        """One more table; a number goes to the scale."""
+        if members:
+            self.scopes.append(members)
+            self.heads.append(head)
+            self.tables.append(table)
+        else:
+            self.log_scale += math.log(table) if table > 0 else -math.inf

@@ -12,13 +12,15 @@ sets of attributes: those of its place in the tree (``scope``) and those its tab
 
 from __future__ import annotations
 
+import heapq
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from pgmkit.junction_tree import Search
 
-__all__ = ["EliminationTree", "each_bit", "elimination_tree", "search_order"]
+__all__ = ["EliminationTree", "best_tree", "each_bit", "elimination_tree"]
 
 
 @dataclass
@@ -39,7 +41,9 @@ class EliminationTree:
     inputs: int
     roots: list[int] = field(default_factory=list)
     cells: float = 0.0
-    """Multiplications of one pass."""
+    """Multiplications of a pass upward and downward."""
+    order: list[int] = field(default_factory=list)
+    """The order of elimination that it came from."""
 
     def summed(self, node: int) -> int:
         """The attributes that leave at this node."""
@@ -49,39 +53,54 @@ class EliminationTree:
         return scope & ~self.scopes[node]
 
 
-def each_bit(members: int) -> list[int]:
+@lru_cache(maxsize=1 << 16)
+def each_bit(members: int) -> tuple[int, ...]:
     """The attributes of a set, ascending.
 
     >>> each_bit(0b1010)
-    [1, 3]
+    (1, 3)
     """
     found = []
     while members:
         low = members & -members
         found.append(low.bit_length() - 1)
         members ^= low
-    return found
+    return tuple(found)
 
 
-_MEASURES_OF_A_CELL = 0.002
+_MEASURES_OF_A_CELL = 0.0005
 """Attributes measured by the search in the time that a pass and its adjoints spend on a cell."""
-_MEASURES_AT_LEAST = 300
+_MEASURES_AT_LEAST = 200
+"""A millisecond."""
 
 
-def search_order(scopes: Iterable[int], sizes: Sequence[int]) -> list[int]:
-    """An elimination order of the attributes in the scopes, with few cells in total.
+def best_tree(
+    scopes: Sequence[int],
+    heads: Sequence[int],
+    sizes: tuple[int, ...],
+    start: EliminationTree | None = None,
+) -> EliminationTree:
+    """The tree with the fewest multiplications among many orders, ``start`` included.
 
-    The search goes on while another attempt costs less than a part of what the best order so far
-    costs to run once: for small graphs it is one greedy order.
+    The search goes on until another order costs more than what the best tree so far takes to run:
+    a small graph gets one greedy order. It goes by the size of the graph, not by a clock, so the
+    same graph gets the same tree on every machine.
     """
     neighbours = [0] * len(sizes)
     for scope in scopes:
         for v in each_bit(scope):
             neighbours[v] |= scope
-    neighbours = [around & ~(1 << v) for v, around in enumerate(neighbours)]
-    search = Search(neighbours, tuple(sizes))
-    search.anytime(_MEASURES_AT_LEAST, _MEASURES_OF_A_CELL, random.Random(0))
-    return [v for v, _ in search.best]
+    search = Search([around & ~(1 << v) for v, around in enumerate(neighbours)], sizes)
+    best = start
+    for tried, steps in enumerate(search.orders(random.Random(0)), 1):
+        tree = elimination_tree(scopes, heads, [v for v, _ in steps], sizes)
+        if best is None or tree.cells < best.cells:
+            best = tree
+        spent = search.measured * (tried + 1) / tried
+        if spent > _MEASURES_AT_LEAST + _MEASURES_OF_A_CELL * best.cells:
+            break
+    assert best is not None  # the first order is always tried
+    return best
 
 
 class _Growing:
@@ -117,11 +136,11 @@ class _Growing:
         if len(held) == 1:
             self.join(next(iter(held)), None)
             return
-        queue = sorted(held, key=lambda node: (self.cells(tree.tables[node]), node))
+        queue = [(self.cells(tree.tables[node]), node) for node in held]
+        heapq.heapify(queue)
         while len(queue) > 1:
-            made = self.join(queue[0], queue[1])
-            queue = [*queue[2:], made]
-            queue.sort(key=lambda node: (self.cells(tree.tables[node]), node))
+            made = self.join(heapq.heappop(queue)[1], heapq.heappop(queue)[1])
+            heapq.heappush(queue, (self.cells(tree.tables[made]), made))
 
     def join(self, left: int, right: int | None) -> int:
         """The node of a product, with what nothing else holds summed out."""
@@ -147,7 +166,8 @@ class _Growing:
         if heads > 0:
             heads &= ~gone
         barren = heads == 0
-        tree.cells += 0.0 if barren else self.cells(table)
+        # Upward once, downward once for each operand.
+        tree.cells += (0.0 if barren else self.cells(table)) + len(operands) * self.cells(scope)
         tree.scopes.append(scope & ~gone)
         tree.tables.append(0 if barren else table & ~gone)
         tree.barren.append(barren)
@@ -160,7 +180,7 @@ class _Growing:
 
 
 def elimination_tree(
-    scopes: Sequence[int], heads: Sequence[int], order: Iterable[int], sizes: tuple[int, ...]
+    scopes: Sequence[int], heads: Sequence[int], order: Sequence[int], sizes: tuple[int, ...]
 ) -> EliminationTree:
     """The tree of an order.
 
@@ -178,5 +198,6 @@ def elimination_tree(
     for v in order:
         growing.eliminate(v)
     tree = growing.tree
+    tree.order = list(order)
     tree.roots = [node for node, parent in enumerate(tree.parents) if parent < 0]
     return tree

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from pgmkit.conditional_tables import checked_conditionals
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique, Domain
-from pgmkit.elimination import EliminationTree, each_bit, elimination_tree, search_order
+from pgmkit.elimination import EliminationTree, best_tree, each_bit, elimination_tree
 from pgmkit.errors import InvalidInput
 from pgmkit.evidence import Evidence
 from pgmkit.factor import Factor
@@ -28,7 +28,8 @@ Array = NDArray[np.float64]
 Table = tuple[Clique, Array]
 
 _REMEMBERED = 64
-_SEARCH_CELLS = 500.0
+_REMEMBERED_KERNELS = 1 << 16
+_SEARCH_CELLS = 1000.0
 """Cells that a pass covers in the time that a search spends on an attribute."""
 
 
@@ -57,6 +58,8 @@ class FactorGraph:
     states: Mapping[str, tuple[Hashable, ...]] = field(default_factory=dict)
     memory_limit: int = MEMORY_LIMIT
     """Bytes that a table on the way may take."""
+    _trees: dict[tuple[tuple[int, ...], tuple[int, ...]], EliminationTree] = field(init=False)
+    _kernels: dict[tuple[int, int, int], Kernel] = field(init=False)
 
     def __init__(
         self,
@@ -88,6 +91,7 @@ class FactorGraph:
         }.items():
             object.__setattr__(self, name, value)
         object.__setattr__(self, "_trees", {})
+        object.__setattr__(self, "_kernels", {})
 
     @classmethod
     def from_conditionals(
@@ -243,18 +247,17 @@ class FactorGraph:
 
     @cached_property
     def _order(self) -> list[int]:
-        return search_order([members for members, _, _ in self._inputs], self.domain.shape())
+        """An elimination order for any evidence: that of the graph without any."""
+        inputs = self.posterior()._everything
+        return best_tree(inputs.scopes, inputs.heads, self.domain.shape()).order
 
-    def _tree(
-        self, scopes: tuple[int, ...], heads: tuple[int, ...]
-    ) -> tuple[EliminationTree, dict[tuple[int, int, int], Kernel]]:
+    def _tree(self, scopes: tuple[int, ...], heads: tuple[int, ...]) -> EliminationTree:
         """The tree of a structure: remembered, or from the whole graph's order, or a new one.
 
         The first structure gets an order of its own, and so does one for which the whole graph's
         order is slower than a search.
         """
-        trees: dict[object, tuple[EliminationTree, dict[tuple[int, int, int], Kernel]]]
-        trees = self._trees  # type: ignore[attr-defined]
+        trees = self._trees
         key = (scopes, heads)
         if key in trees:
             return trees[key]
@@ -263,12 +266,13 @@ class FactorGraph:
         if trees:
             best = elimination_tree(scopes, heads, self._order, sizes)
         if best is None or best.cells > _SEARCH_CELLS * len(sizes):
-            other = elimination_tree(scopes, heads, search_order(scopes, sizes), sizes)
-            best = other if best is None or other.cells < best.cells else best
+            best = best_tree(scopes, heads, sizes, best)
         if len(trees) >= _REMEMBERED:
             del trees[next(iter(trees))]
-        trees[key] = best, {}
-        return trees[key]
+        if len(self._kernels) >= _REMEMBERED_KERNELS:
+            self._kernels.clear()
+        trees[key] = best
+        return best
 
 
 def _expected_log(weights: Array, table: Array) -> float:

@@ -256,22 +256,14 @@ class Search:
             if not self.left:
                 return
 
-    def anytime(self, least: float, for_a_cell: float, rng: random.Random) -> None:
-        """Orders one after another while the next costs less than it can save.
-
-        A search may measure ``least`` attributes, and ``for_a_cell`` more for every cell of the
-        best order so far.
-        """
+    def orders(self, rng: random.Random) -> Iterator[list[Step]]:
+        """Orders one after another, without end where there is a choice, the likeliest first."""
         for rank in _RANKS:
-            before = self.measured
-            self._try(rank)
-            each = self.measured - before
-            if not self.left or self.measured + each > least + for_a_cell * self.cells:
+            yield self.prefix + self._greedy(rank)
+            if not self.left:
                 return
         for rank in _random_ranks(rng):
-            self._try(rank)
-            if self.measured + each > least + for_a_cell * self.cells:
-                return
+            yield self.prefix + self._greedy(rank)
 
     def restarts(self, seconds: float, rng: random.Random) -> None:
         """Random mixtures of min-fill and min-weight with noise, as many as the size allows."""

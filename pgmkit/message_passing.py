@@ -55,7 +55,7 @@ class Kernel:
         self.shape = [sizes[v] for v in made]
         order = sorted(range(len(made)), key=made.__getitem__)
         self.out = None if order == list(range(len(made))) else order
-        self.mode = _mode(*sides)
+        self.mode = _mode(*sides[1:])
 
     def __call__(self, one: Array, other: Array) -> Array:
         if self.first:
@@ -69,20 +69,17 @@ class Kernel:
         if self.mode == "multiply":
             made = a * b
         elif self.mode == "inner":
-            made = np.einsum("brs,bsc->brc", a, b)
+            made = np.einsum("brs,bsc->b", a, b)
         else:
             made = np.matmul(a, b)
         made = made.reshape(self.shape)
         return made if self.out is None else made.transpose(self.out)
 
 
-def _mode(batch: int, rows: int, summed: int, columns: int) -> str:
+def _mode(rows: int, summed: int, columns: int) -> str:
     if summed == 1:
         return "multiply"
-    # A matrix product is called for every cell of the batch; sums of small ones are quicker alone.
-    if batch > 1 and rows * summed * columns < 256:
-        return "inner"
-    return "matrix"
+    return "inner" if rows == columns == 1 else "matrix"
 
 
 def _axes_alone(members: int, others: int) -> tuple[int, ...]:
@@ -92,9 +89,10 @@ def _axes_alone(members: int, others: int) -> tuple[int, ...]:
 
 
 def _permuted(members: int, order: list[int]) -> list[int] | None:
-    place = {v: axis for axis, v in enumerate(each_bit(members))}
-    axes = [place[v] for v in order]
-    return None if axes == list(range(len(axes))) else axes
+    held = each_bit(members)
+    if held == tuple(order):
+        return None
+    return [held.index(v) for v in order]
 
 
 class Messages:

@@ -220,9 +220,11 @@ class Posterior:
         inputs = self._inputs(relevant)
         if inputs.log_scale == -math.inf:
             raise Underflow
-        tree, kernels = self.graph._tree(tuple(inputs.scopes), tuple(inputs.heads))
+        tree = self.graph._tree(tuple(inputs.scopes), tuple(inputs.heads))
         conditional = self.graph.children is not None
-        made = Messages(tree, inputs.tables, conditional, self.graph.memory_limit, kernels)
+        made = Messages(
+            tree, inputs.tables, conditional, self.graph.memory_limit, self.graph._kernels
+        )
         self._messages_of[relevant] = made, inputs.log_scale
         return made, inputs.log_scale
 

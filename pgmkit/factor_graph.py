@@ -18,7 +18,7 @@ from pgmkit.elimination import EliminationTree, best_tree, each_bit, elimination
 from pgmkit.errors import InvalidInput
 from pgmkit.evidence import Evidence
 from pgmkit.factor import Factor
-from pgmkit.message_passing import Kernel
+from pgmkit.message_passing import LEAST_ENTRY, Kernel
 from pgmkit.model import MEMORY_LIMIT, GraphicalModel
 from pgmkit.posterior import Posterior
 
@@ -225,6 +225,15 @@ class FactorGraph:
         return found
 
     @cached_property
+    def _lost(self) -> bool:
+        """Whether entries are too far below their table's peak for plain numbers."""
+        return self.children is None and any(
+            bool((table[table > 0] / table.max() < LEAST_ENTRY).any())
+            for _, table in self.tables
+            if table.max() > 0
+        )
+
+    @cached_property
     def _families(self) -> list[int]:
         """Of a Bayesian network, for each attribute the set of it and its parents."""
         found = [0] * len(self.domain)
@@ -248,7 +257,7 @@ class FactorGraph:
     @cached_property
     def _order(self) -> list[int]:
         """An elimination order for any evidence: that of the graph without any."""
-        inputs = self.posterior()._everything
+        inputs = self.posterior()._inputs((1 << len(self.domain)) - 1)
         return best_tree(inputs.scopes, inputs.heads, self.domain.shape()).order
 
     def _tree(self, scopes: tuple[int, ...], heads: tuple[int, ...]) -> EliminationTree:

@@ -19,11 +19,14 @@ from numpy.typing import NDArray
 from pgmkit.elimination import EliminationTree, each_bit
 from pgmkit.errors import ModelTooLarge
 
-__all__ = ["Messages", "Underflow"]
+__all__ = ["LEAST_ENTRY", "Messages", "Underflow"]
 
 Array = NDArray[np.float64]
 Table = tuple[int, Array]
 """Attributes as a set, and the table with its axes ascending."""
+
+LEAST_ENTRY = 1e-290
+"""Entries of tables with peak 1 below this are not for plain numbers."""
 
 _LOST = 1e-100
 """Peaks of products of tables with peak 1 below which terms may have been lost to underflow."""

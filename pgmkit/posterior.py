@@ -19,7 +19,7 @@ from pgmkit.elimination import each_bit
 from pgmkit.errors import InvalidInput, ModelTooLarge, NumericalFailure
 from pgmkit.evidence import Evidence
 from pgmkit.factor import Factor
-from pgmkit.message_passing import Messages, Underflow
+from pgmkit.message_passing import LEAST_ENTRY, Messages, Underflow
 from pgmkit.model import GraphicalModel
 
 if TYPE_CHECKING:
@@ -93,10 +93,9 @@ class Posterior:
         """A most probable record that agrees with the evidence, and log of its weight: of the
         product of the tables (of a Bayesian network, its log-probability with the evidence).
         """
-        inputs = self._everything
-        prepared, tensors = self._logs(inputs)
+        prepared, tensors = self._for_modes
         values = forward(prepared, tensors, MAX)
-        score = float(values[-1]) + inputs.log_scale
+        score = float(values[-1])
         if score == -math.inf:
             raise InvalidInput(self._impossible())
         best = maximiser(prepared, values) | dict(self.evidence.codes)
@@ -104,10 +103,9 @@ class Posterior:
 
     def max_marginals(self) -> dict[str, Array]:
         """For each attribute and value the log weight of the best record that has the value."""
-        inputs = self._everything
-        prepared, tensors = self._logs(inputs)
+        prepared, tensors = self._for_modes
         values = forward(prepared, tensors, MAX)
-        best = float(values[-1]) + inputs.log_scale
+        best = float(values[-1])
         if best == -math.inf:
             raise InvalidInput(self._impossible())
         sizes = self.graph.domain.sizes
@@ -118,23 +116,20 @@ class Posterior:
                 away = [i for i in range(len(axes)) if i != axis]
                 table = own + rest
                 peaks = table.amax(away) if away else table
-                found[name] = peaks.numpy() + inputs.log_scale
+                found[name] = peaks.numpy()
         for name, code in self.evidence.codes.items():
             found[name] = np.where(np.arange(sizes[name]) == code, best, -math.inf)
         return found
 
     def entropy(self) -> float:
         """The entropy in nats of the attributes that were not observed."""
-        inputs = self._everything
-        names = self.graph.domain.attributes
-        cliques = [tuple(names[v] for v in each_bit(members)) for members in inputs.scopes]
-        marginals = self.marginals(cliques)
+        marginals = self.marginals([clique for clique, _ in self._logarithms])
         expected = 0.0
-        for clique, table in zip(cliques, inputs.tables, strict=True):
+        for clique, table in self._logarithms:
             weights = marginals[clique]
             present = weights > 0
-            expected += float(weights[present] @ np.log(table[present]))
-        return self.log_partition - inputs.log_scale - expected
+            expected += float(weights[present] @ table[present])
+        return self.log_partition - expected
 
     def sample(self, n: int, rng: np.random.Generator) -> Dataset:
         """``n`` independent records; observed attributes have their values."""
@@ -149,19 +144,13 @@ class Posterior:
 
     def model(self, total: float = 1.0) -> GraphicalModel:
         """The attributes that were not observed as a model of ``total`` records."""
-        inputs = self._everything
-        names = self.graph.domain.attributes
-        free = [name for name in names if name not in self.evidence.codes]
+        domain = self.graph.domain
+        free = [name for name in domain if name not in self.evidence.codes]
         if not free:
             raise InvalidInput("all attributes are observed: no distribution is left to model")
-        with np.errstate(divide="ignore"):
-            potentials = tuple(
-                Factor(
-                    self.graph.domain.project([names[v] for v in each_bit(members)]),
-                    np.log(table),
-                )
-                for members, table in zip(inputs.scopes, inputs.tables, strict=True)
-            )
+        potentials = tuple(
+            Factor(domain.project(clique), table) for clique, table in self._logarithms
+        )
         return GraphicalModel(
             self.graph.domain.project(free),
             potentials,
@@ -174,8 +163,22 @@ class Posterior:
         return sum([self.graph._bits[name] for name in self.evidence.codes])
 
     @cached_property
-    def _everything(self) -> Inputs:
-        return self._inputs((1 << len(self.graph.domain)) - 1)
+    def _logarithms(self) -> list[tuple[Clique, Array]]:
+        """Logarithms of the tables, sliced by the evidence, and of the likelihoods; every attribute
+        that was not observed is in one, and a number is a table over nothing.
+        """
+        codes = self.evidence.codes
+        domain = self.graph.domain
+        given = [*self.graph.tables]
+        given += [((name,), weights) for name, weights in self.evidence.likelihood.items()]
+        held = {name for clique, _ in given for name in clique}
+        given += [((name,), np.ones(domain.sizes[name])) for name in domain if name not in held]
+        found = []
+        with np.errstate(divide="ignore"):
+            for clique, table in given:
+                left = tuple(name for name in clique if name not in codes)
+                found.append((left, np.log(table[tuple(codes.get(n, _ALL) for n in clique)])))
+        return found
 
     def _inputs(self, relevant: int) -> Inputs:
         """The tables of the relevant attributes, sliced by the evidence, and the likelihoods."""
@@ -197,6 +200,7 @@ class Posterior:
             peak = float(weights.max())
             inputs.log_scale += math.log(peak) if peak else -math.inf
             scaled = weights / (peak or 1.0)
+            inputs.lost |= bool((scaled[weights > 0] < LEAST_ENTRY).any())
             bit = graph._bits[name]
             if bit & observed:
                 inputs.add(0, scaled[self.evidence.codes[name]], -1)
@@ -218,7 +222,7 @@ class Posterior:
             if not relevant & ~known:
                 return found
         inputs = self._inputs(relevant)
-        if inputs.log_scale == -math.inf:
+        if inputs.log_scale == -math.inf or inputs.lost or self.graph._lost:
             raise Underflow
         tree = self.graph._tree(tuple(inputs.scopes), tuple(inputs.heads))
         conditional = self.graph.children is not None
@@ -234,10 +238,11 @@ class Posterior:
             messages, log_scale = self._messages(0)
             return messages.log_sum + log_scale
         except Underflow:
-            if self._everything.log_scale == -math.inf:
-                return -math.inf
+            pass
+        if not set(self.graph.domain) - set(self.evidence.codes):
+            return float(sum(table for _, table in self._logarithms))
         try:
-            return self._in_logarithms.log_partition + self._everything.log_scale
+            return self._in_logarithms.log_partition
         except NumericalFailure:
             return -math.inf
 
@@ -286,18 +291,16 @@ class Posterior:
         states = self.graph.states.get(name)
         return code if states is None else states[code]
 
-    def _logs(self, inputs: Inputs) -> tuple[Plan, list[torch.Tensor]]:
-        names = self.graph.domain.attributes
-        axes = [tuple(names[v] for v in each_bit(members)) for members in inputs.scopes]
-        prepared = plan([*axes, ()], (), self.graph.domain.sizes)
+    @cached_property
+    def _for_modes(self) -> tuple[Plan, list[torch.Tensor]]:
+        axes = [clique for clique, _ in self._logarithms]
+        prepared = plan(axes, (), self.graph.domain.sizes)
         if 8 * prepared.largest > self.graph.memory_limit:
             raise ModelTooLarge(
                 f"the search for a mode needs a table of {prepared.largest:,} cells; the limit is "
                 f"{self.graph.memory_limit:,} bytes. Observe more, or raise memory_limit"
             )
-        with np.errstate(divide="ignore"):
-            tensors = [torch.from_numpy(np.log(table)) for table in inputs.tables]
-        return prepared, [*tensors, torch.zeros((), dtype=torch.float64)]
+        return prepared, [torch.as_tensor(table) for _, table in self._logarithms]
 
 
 _ALL = slice(None)
@@ -311,6 +314,8 @@ class Inputs:
     heads: list[int] = field(default_factory=list)
     """The attribute that each is a conditional distribution of, as a set; -1 for any other."""
     tables: list[Array] = field(default_factory=list)
+    lost: bool = False
+    """Whether entries are too far below their table's peak for plain numbers."""
     log_scale: float = 0.0
     """log of what was taken out of the tables."""
 

@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from mechanisms.cli.answers import ledger, query, report, sample
+from mechanisms.cli.inference import infer
 from mechanisms.cli.models import estimate
 from mechanisms.cli.schemas import schema
 from mechanisms.cli.synthesis import demo, mechanisms, plan, synth
@@ -76,5 +77,7 @@ def main() -> None:
     """
 
 
-for command in (demo, schema, plan, synth, estimate, query, sample, ledger, report, mechanisms):
+for command in (
+    *(demo, schema, plan, synth, estimate, infer, query, sample, ledger, report, mechanisms),
+):
     main.add_command(command)

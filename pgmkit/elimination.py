@@ -70,8 +70,8 @@ def each_bit(members: int) -> tuple[int, ...]:
 
 _MEASURES_OF_A_CELL = 0.0005
 """Attributes measured by the search in the time that a pass and its adjoints spend on a cell."""
-_MEASURES_AT_LEAST = 200
-"""A millisecond."""
+_MEASURES_OF_A_TABLE = 4
+"""Attributes measured in the time that a table of the tree takes to be planned."""
 
 
 def best_tree(
@@ -96,8 +96,8 @@ def best_tree(
         tree = elimination_tree(scopes, heads, [v for v, _ in steps], sizes)
         if best is None or tree.cells < best.cells:
             best = tree
-        spent = search.measured * (tried + 1) / tried
-        if spent > _MEASURES_AT_LEAST + _MEASURES_OF_A_CELL * best.cells:
+        spent = search.measured + _MEASURES_OF_A_TABLE * tried * len(scopes)
+        if spent * (tried + 1) / tried > _MEASURES_OF_A_CELL * best.cells:
             break
     assert best is not None  # the first order is always tried
     return best

@@ -41,7 +41,7 @@ class Underflow(ArithmeticError):
 class Kernel:
     """How two tables are multiplied and summed to the attributes wanted: a matrix product."""
 
-    __slots__ = ("first", "left", "mode", "out", "right", "second", "shape")
+    __slots__ = ("cells", "first", "left", "mode", "out", "right", "second", "shape")
 
     def __init__(self, one: int, other: int, wanted: int, sizes: Sequence[int]) -> None:
         self.first = _axes_alone(one, other | wanted)
@@ -51,14 +51,17 @@ class Kernel:
         both = one & other
         batch, summed = each_bit(both & wanted), each_bit(both & ~wanted)
         rows, columns = each_bit(one & ~other), each_bit(other & ~one)
-        sides = [math.prod([sizes[v] for v in group]) for group in (batch, rows, summed, columns)]
-        self.left = _permuted(one, [*batch, *rows, *summed]), (sides[0], sides[1], sides[2])
-        self.right = _permuted(other, [*batch, *summed, *columns]), (sides[0], sides[2], sides[3])
-        made = [*batch, *rows, *columns]
+        b, r, s, c = (_cells(group, sizes) for group in (batch, rows, summed, columns))
+        self.left = _permuted(one, batch + rows + summed), (b, r, s)
+        self.right = _permuted(other, batch + summed + columns), (b, s, c)
+        made = batch + rows + columns
         self.shape = [sizes[v] for v in made]
-        order = sorted(range(len(made)), key=made.__getitem__)
-        self.out = None if order == list(range(len(made))) else order
-        self.mode = _mode(*sides[1:])
+        self.out = None
+        if (rows or columns) and (order := sorted(made)) != list(made):
+            self.out = [made.index(v) for v in order]
+        self.cells = b * r * c
+        # Without rows and columns a matrix product would be called for every cell of the batch.
+        self.mode = "multiply" if s == 1 else "inner" if r == c == 1 else "matrix"
 
     def __call__(self, one: Array, other: Array) -> Array:
         if self.first:
@@ -79,10 +82,11 @@ class Kernel:
         return made if self.out is None else made.transpose(self.out)
 
 
-def _mode(rows: int, summed: int, columns: int) -> str:
-    if summed == 1:
-        return "multiply"
-    return "inner" if rows == columns == 1 else "matrix"
+def _cells(members: tuple[int, ...], sizes: Sequence[int]) -> int:
+    cells = 1
+    for v in members:
+        cells *= sizes[v]
+    return cells
 
 
 def _axes_alone(members: int, others: int) -> tuple[int, ...]:
@@ -91,9 +95,9 @@ def _axes_alone(members: int, others: int) -> tuple[int, ...]:
     return tuple(axis for axis, v in enumerate(each_bit(members)) if not others >> v & 1)
 
 
-def _permuted(members: int, order: list[int]) -> list[int] | None:
+def _permuted(members: int, order: tuple[int, ...]) -> list[int] | None:
     held = each_bit(members)
-    if held == tuple(order):
+    if held == order:
         return None
     return [held.index(v) for v in order]
 
@@ -157,14 +161,14 @@ class Messages:
         key = (one, other, wanted)
         found = self.kernels.get(key)
         if found is None:
-            cells = math.prod(self.tree.sizes[v] for v in each_bit((one | other) & wanted))
-            if 8 * cells > self.limit:
+            found = Kernel(one, other, wanted, self.tree.sizes)
+            if 8 * found.cells > self.limit:
                 raise ModelTooLarge(
-                    f"a table of {cells:,} cells ({8 * cells:,} bytes) is needed; the limit is "
-                    f"{self.limit:,} bytes. Ask for fewer attributes at once, observe more, or "
-                    "raise memory_limit"
+                    f"a table of {found.cells:,} cells ({8 * found.cells:,} bytes) is needed; the "
+                    f"limit is {self.limit:,} bytes. Ask for fewer attributes at once, observe "
+                    "more, or raise memory_limit"
                 )
-            found = self.kernels[key] = Kernel(one, other, wanted, self.tree.sizes)
+            self.kernels[key] = found
         return found
 
     def reduced(self, table: Table, wanted: int) -> Table:

@@ -192,7 +192,7 @@ def elimination_tree(
 
     >>> tree = elimination_tree([0b1, 0b11], [0b1, 0b10], [1, 0], (2, 3))
     >>> tree.operands[2:], tree.scopes[2:], tree.barren[2:]
-    ([(1,), (0, 2)], [1, 0], [True, True])
+    ([(1,), (2, 0)], [1, 0], [True, True])
     """
     growing = _Growing(scopes, heads, sizes)
     for v in order:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import networkx as nx
 import numpy as np
@@ -14,11 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 from pgmkit.conditional_tables import checked_conditionals
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique, Domain
-from pgmkit.elimination import EliminationTree, best_tree, each_bit, elimination_tree
 from pgmkit.errors import InvalidInput
 from pgmkit.evidence import Evidence
 from pgmkit.factor import Factor
-from pgmkit.message_passing import LEAST_ENTRY, Kernel
+from pgmkit.graph_tables import GraphTables
 from pgmkit.model import MEMORY_LIMIT, GraphicalModel
 from pgmkit.posterior import Posterior
 
@@ -26,11 +23,6 @@ __all__ = ["FactorGraph"]
 
 Array = NDArray[np.float64]
 Table = tuple[Clique, Array]
-
-_REMEMBERED = 64
-_REMEMBERED_KERNELS = 1 << 16
-_SEARCH_CELLS = 1000.0
-"""Cells that a pass covers in the time that a search spends on an attribute."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -48,8 +40,8 @@ class FactorGraph:
 
     >>> graph = FactorGraph(Domain({"a": 2, "b": 2}), [(("a", "b"), [[4, 1], [1, 4]])])
     >>> posterior = graph.posterior({"a": 0})
-    >>> posterior.marginal(["b"]), float(np.exp(posterior.log_partition))
-    (array([0.8, 0.2]), 5.0)
+    >>> posterior.marginal(["b"]), round(posterior.log_partition, 6)
+    (array([0.8, 0.2]), 1.609438)
     """
 
     domain: Domain
@@ -58,8 +50,7 @@ class FactorGraph:
     states: Mapping[str, tuple[Hashable, ...]] = field(default_factory=dict)
     memory_limit: int = MEMORY_LIMIT
     """Bytes that a table on the way may take."""
-    _trees: dict[tuple[tuple[int, ...], tuple[int, ...]], EliminationTree] = field(init=False)
-    _kernels: dict[tuple[int, int, int], Kernel] = field(init=False)
+    _shared: GraphTables = field(init=False, repr=False)
 
     def __init__(
         self,
@@ -90,8 +81,8 @@ class FactorGraph:
             "memory_limit": memory_limit,
         }.items():
             object.__setattr__(self, name, value)
-        object.__setattr__(self, "_trees", {})
-        object.__setattr__(self, "_kernels", {})
+        shared = GraphTables(domain, tables, children, self.states, memory_limit)
+        object.__setattr__(self, "_shared", shared)
 
     @classmethod
     def from_conditionals(
@@ -153,7 +144,7 @@ class FactorGraph:
         Raises InvalidInput for unknown attributes, states or codes; and, when something is asked,
         where the evidence has probability zero.
         """
-        return Posterior(self, Evidence.of(self.domain, self.states, evidence, likelihood))
+        return Posterior(self._shared, Evidence.of(self.domain, self.states, evidence, likelihood))
 
     @property
     def log_partition(self) -> float:
@@ -201,87 +192,6 @@ class FactorGraph:
         kind = "factor graph" if self.children is None else "Bayesian network"
         cells = sum(table.size for _, table in self.tables)
         return f"<{kind}: {len(self.domain)} attributes, {len(self.tables)} tables, {cells} cells>"
-
-    # What inference shares between questions.
-
-    @cached_property
-    def _bits(self) -> dict[str, int]:
-        return {name: 1 << place for place, name in enumerate(self.domain)}
-
-    @cached_property
-    def _inputs(self) -> list[tuple[int, Array, float]]:
-        """Of each table: its attributes, the table with ascending axes and peak 1, log of the peak.
-
-        Conditional tables stay as they are: their sums mean something.
-        """
-        found = []
-        place = {name: i for i, name in enumerate(self.domain)}
-        for clique, table in self.tables:
-            order = sorted(range(len(clique)), key=[place[name] for name in clique].__getitem__)
-            peak = 1.0 if self.children is not None else float(table.max())
-            scaled = table if peak in (0.0, 1.0) else table / peak
-            members = sum([self._bits[name] for name in clique])
-            found.append((members, scaled.transpose(order), math.log(peak) if peak else 0.0))
-        return found
-
-    @cached_property
-    def _lost(self) -> bool:
-        """Whether entries are too far below their table's peak for plain numbers."""
-        return self.children is None and any(
-            bool((table[table > 0] / table.max() < LEAST_ENTRY).any())
-            for _, table in self.tables
-            if table.max() > 0
-        )
-
-    @cached_property
-    def _families(self) -> list[int]:
-        """Of a Bayesian network, for each attribute the set of it and its parents."""
-        found = [0] * len(self.domain)
-        for (members, _, _), child in zip(self._inputs, self.children or (), strict=True):
-            found[self._bits[child].bit_length() - 1] = members
-        return found
-
-    def _relevant(self, asked: int) -> int:
-        """The attributes without which nothing is lost about those asked (and observed)."""
-        if self.children is None:
-            return (1 << len(self.domain)) - 1
-        found, new = 0, asked
-        while new:
-            found |= new
-            around = 0
-            for v in each_bit(new):
-                around |= self._families[v]
-            new = around & ~found
-        return found
-
-    @cached_property
-    def _order(self) -> list[int]:
-        """An elimination order for any evidence: that of the graph without any."""
-        inputs = self.posterior()._inputs((1 << len(self.domain)) - 1)
-        return best_tree(inputs.scopes, inputs.heads, self.domain.shape()).order
-
-    def _tree(self, scopes: tuple[int, ...], heads: tuple[int, ...]) -> EliminationTree:
-        """The tree of a structure: remembered, or from the whole graph's order, or a new one.
-
-        The first structure gets an order of its own, and so does one for which the whole graph's
-        order is slower than a search.
-        """
-        trees = self._trees
-        key = (scopes, heads)
-        if key in trees:
-            return trees[key]
-        sizes = self.domain.shape()
-        best = None
-        if trees:
-            best = elimination_tree(scopes, heads, self._order, sizes)
-        if best is None or best.cells > _SEARCH_CELLS * len(sizes):
-            best = best_tree(scopes, heads, sizes, best)
-        if len(trees) >= _REMEMBERED:
-            del trees[next(iter(trees))]
-        if len(self._kernels) >= _REMEMBERED_KERNELS:
-            self._kernels.clear()
-        trees[key] = best
-        return best
 
 
 def _expected_log(weights: Array, table: Array) -> float:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -19,11 +18,9 @@ from pgmkit.elimination import each_bit
 from pgmkit.errors import InvalidInput, ModelTooLarge, NumericalFailure
 from pgmkit.evidence import Evidence
 from pgmkit.factor import Factor
+from pgmkit.graph_tables import GraphTables
 from pgmkit.message_passing import LEAST_ENTRY, Messages, Underflow
 from pgmkit.model import GraphicalModel
-
-if TYPE_CHECKING:
-    from pgmkit.factor_graph import FactorGraph
 
 __all__ = ["Posterior"]
 
@@ -39,7 +36,7 @@ class Posterior:
     has probability zero, and ModelTooLarge where a table would not fit.
     """
 
-    graph: FactorGraph
+    graph: GraphTables
     evidence: Evidence
     _messages_of: dict[int, tuple[Messages, float]] = field(default_factory=dict, repr=False)
 
@@ -56,8 +53,9 @@ class Posterior:
     @property
     def probability(self) -> float:
         """The probability of the evidence: exp(log_partition) over that without evidence."""
-        prior = 0.0 if self.graph.children is not None else self.graph.log_partition
-        return math.exp(self.log_partition - prior)
+        if self.graph.children is not None:
+            return math.exp(self.log_partition)
+        return math.exp(self.log_partition - Posterior(self.graph, Evidence({}, {})).log_partition)
 
     def marginal(self, attrs: Iterable[str]) -> Array:
         """The probabilities over any attributes, axes in the given order; observed ones are sure.
@@ -73,7 +71,7 @@ class Posterior:
         if cliques is None:
             cliques = [(name,) for name in domain]
         asked = [domain.clique(clique) for clique in cliques]
-        bits = self.graph._bits
+        bits = self.graph.bits
         sets = [sum([bits[name] for name in clique]) for clique in asked]
         wanted = 0
         for members in sets:
@@ -160,7 +158,7 @@ class Posterior:
 
     @cached_property
     def _observed(self) -> int:
-        return sum([self.graph._bits[name] for name in self.evidence.codes])
+        return sum([self.graph.bits[name] for name in self.evidence.codes])
 
     @cached_property
     def _logarithms(self) -> list[tuple[Clique, Array]]:
@@ -184,10 +182,10 @@ class Posterior:
         """The tables of the relevant attributes, sliced by the evidence, and the likelihoods."""
         graph, observed = self.graph, self._observed
         inputs = Inputs()
-        codes = {graph._bits[name].bit_length() - 1: c for name, c in self.evidence.codes.items()}
+        codes = {graph.bits[name].bit_length() - 1: c for name, c in self.evidence.codes.items()}
         children = graph.children
-        for place, (members, table, log_peak) in enumerate(graph._inputs):
-            head = -1 if children is None else graph._bits[children[place]]
+        for place, (members, table, log_peak) in enumerate(graph.inputs):
+            head = -1 if children is None else graph.bits[children[place]]
             if children is not None and not head & relevant:
                 continue
             inputs.log_scale += log_peak
@@ -201,7 +199,7 @@ class Posterior:
             inputs.log_scale += math.log(peak) if peak else -math.inf
             scaled = weights / (peak or 1.0)
             inputs.lost |= bool((scaled[weights > 0] < LEAST_ENTRY).any())
-            bit = graph._bits[name]
+            bit = graph.bits[name]
             if bit & observed:
                 inputs.add(0, scaled[self.evidence.codes[name]], -1)
             else:
@@ -216,18 +214,18 @@ class Posterior:
 
     def _messages(self, wanted: int) -> tuple[Messages, float]:
         """Messages that know the wanted attributes, and log of what their tables leave out."""
-        seen = self._observed | sum([self.graph._bits[name] for name in self.evidence.likelihood])
-        relevant = self.graph._relevant(wanted | seen)
+        seen = self._observed | sum([self.graph.bits[name] for name in self.evidence.likelihood])
+        relevant = self.graph.relevant(wanted | seen)
         for known, found in self._messages_of.items():
             if not relevant & ~known:
                 return found
         inputs = self._inputs(relevant)
-        if inputs.log_scale == -math.inf or inputs.lost or self.graph._lost:
+        if inputs.log_scale == -math.inf or inputs.lost or self.graph.lost:
             raise Underflow
-        tree = self.graph._tree(tuple(inputs.scopes), tuple(inputs.heads))
+        tree = self.graph.tree(tuple(inputs.scopes), tuple(inputs.heads))
         conditional = self.graph.children is not None
         made = Messages(
-            tree, inputs.tables, conditional, self.graph.memory_limit, self.graph._kernels
+            tree, inputs.tables, conditional, self.graph.memory_limit, self.graph.kernels
         )
         self._messages_of[relevant] = made, inputs.log_scale
         return made, inputs.log_scale
@@ -261,7 +259,7 @@ class Posterior:
 
     def _arranged(self, clique: Clique, table: Array) -> Array:
         """From ascending axes without observed attributes to the clique's, with them."""
-        bits, sizes, codes = self.graph._bits, self.graph.domain.sizes, self.evidence.codes
+        bits, sizes, codes = self.graph.bits, self.graph.domain.sizes, self.evidence.codes
         if any(name in codes for name in clique):
             whole = np.zeros([sizes[name] for name in sorted(clique, key=bits.__getitem__)])
             ordered = sorted(clique, key=bits.__getitem__)

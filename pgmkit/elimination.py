@@ -87,8 +87,8 @@ def best_tree(
     """The tree with the fewest multiplications among many orders, ``start`` included.
 
     The search goes on until another order costs more than what the best tree so far takes to run,
-    or most of the orders tried brought nothing: a small graph gets one greedy order. It goes by the size of the graph, not by a clock, so the
-    same graph gets the same tree on every machine.
+    or most of the orders tried brought nothing: a small graph gets one greedy order. It goes by the
+    size of the graph, not by a clock, so the same graph gets the same tree on every machine.
     """
     neighbours = [0] * len(sizes)
     for scope in scopes:

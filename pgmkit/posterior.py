@@ -71,6 +71,13 @@ class Posterior:
         if cliques is None:
             cliques = [(name,) for name in domain]
         asked = [domain.clique(clique) for clique in cliques]
+        for clique in asked:  # before any work
+            if 8 * (cells := domain.size(clique)) > self.graph.memory_limit:
+                raise ModelTooLarge(
+                    f"the marginal over {clique!r:.200} has {cells:,} cells; the limit is "
+                    f"{self.graph.memory_limit:,} bytes. Ask for fewer attributes at once, or "
+                    "raise memory_limit"
+                )
         bits = self.graph.bits
         sets = [sum([bits[name] for name in clique]) for clique in asked]
         wanted = 0

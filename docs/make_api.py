@@ -18,6 +18,8 @@ PUBLIC = (
     "mechanisms",
     "pgmkit.queries",
     "pgmkit.losses",
+    "pgmkit.uai",
+    "pgmkit.bif",
     "mechanisms.settings",
     "mechanisms.datasets.census",
 )
@@ -38,6 +40,8 @@ HEADINGS = {
     "mechanisms": "Mechanisms",
     "mechanisms.privacy": "Budget, ledger and Curator",
     "mechanisms.rounds": "The loop of the adaptive mechanisms",
+    "pgmkit.uai": "Factor graphs in files: `pgmkit.uai`, `pgmkit.bif`",
+    "pgmkit.bif": "Factor graphs in files: `pgmkit.uai`, `pgmkit.bif`",
     "mechanisms.settings": "Settings of one's own mechanism: `mechanisms.settings`",
     "mechanisms.datasets.census": "Built-in data: `mechanisms.datasets.census`",
 }

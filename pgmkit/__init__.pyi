@@ -1,4 +1,4 @@
-from . import losses, queries
+from . import bif, losses, queries, uai
 from .dataset import Dataset
 from .domain import Domain
 from .errors import (
@@ -11,10 +11,12 @@ from .errors import (
 )
 from .estimation import estimate
 from .factor import Factor
+from .factor_graph import FactorGraph
 from .junction_tree import JunctionTree
 from .kronecker import Kronecker
 from .measurement import Measurement
 from .model import GraphicalModel
+from .posterior import Posterior
 from .queries import FactoredQuery
 from .structural_zeros import Zeros
 from .tables.bins import Integer, Numeric
@@ -41,6 +43,7 @@ __all__ = [
     "Determines",
     "Domain",
     "Factor",
+    "FactorGraph",
     "FactoredQuery",
     "FileFormat",
     "Forbid",
@@ -57,6 +60,7 @@ __all__ = [
     "NumericalFailure",
     "OpenCategorical",
     "PgmkitError",
+    "Posterior",
     "Replication",
     "Reply",
     "Require",
@@ -66,6 +70,7 @@ __all__ = [
     "Uncertainty",
     "Zeros",
     "ask",
+    "bif",
     "draft",
     "encode_file",
     "error_bars",
@@ -73,5 +78,6 @@ __all__ = [
     "estimate_total",
     "losses",
     "queries",
+    "uai",
     "write_file",
 ]

@@ -119,7 +119,7 @@ def junction_tree(
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise InvalidInput(f"seed must be an integer, got {seed!r}")
     neighbours, sizes = _graph(domain, cliques)
-    search = _Search(neighbours, sizes)
+    search = Search(neighbours, sizes)
     search.deterministic()
     search.restarts(float(seconds), random.Random(seed))
     return _build(domain, search.best)
@@ -177,7 +177,7 @@ def _graph(domain: Domain, cliques: Iterable[Sequence[str]]) -> tuple[list[int],
 
 @lru_cache(maxsize=4096)
 def _cells_of_graph(neighbours: tuple[int, ...], sizes: tuple[int, ...]) -> int:
-    search = _Search(list(neighbours), sizes)
+    search = Search(list(neighbours), sizes)
     search.deterministic()
     return search.cells
 
@@ -220,7 +220,7 @@ _MEASURES_AT_LEAST = 600
 """A millisecond of restarts, which the smallest graph may have."""
 
 
-class _Search:
+class Search:
     """The best elimination order seen so far."""
 
     def __init__(self, neighbours: list[int], sizes: tuple[int, ...]) -> None:
@@ -259,23 +259,26 @@ class _Search:
             if not self.left:
                 return
 
+    def orders(self, rng: random.Random) -> Iterator[list[Step]]:
+        """Orders one after another, without end where there is a choice, the likeliest first."""
+        for rank in _RANKS:
+            yield self.prefix + self._greedy(rank)
+            if not self.left:
+                return
+        for rank in _random_ranks(rng):
+            yield self.prefix + self._greedy(rank)
+
     def restarts(self, seconds: float, rng: random.Random) -> None:
         """Random mixtures of min-fill and min-weight with noise, as many as the size allows."""
         if not self.left:
             return
         each = self.measured // len(_RANKS) + len(self.measures)
-        draw = rng.random
+        ranks = _random_ranks(rng)
         for done in range(min(_MOST_RESTARTS, int(seconds * _MEASURES_PER_SECOND / each))):
             # No longer than what the tree that was found so far can take.
             if done * each >= _MEASURES_AT_LEAST + _MEASURES_OF_A_CELL * self.cells:
                 return
-            fill, noise = 0.5 + 0.5 * draw(), 4 * draw()
-
-            def rank(measure: Measure, fill: float = fill, noise: float = noise) -> float:
-                missing, _, log_cells = measure
-                return fill * math.log1p(missing) + (1 - fill) * log_cells + noise * draw()
-
-            self._try(rank)
+            self._try(next(ranks))
 
     def _try(self, rank: Rank) -> None:
         steps = self.prefix + self._greedy(rank)
@@ -326,6 +329,19 @@ class _Search:
         if found is None:
             found = self.weights[clique] = math.prod(self.sizes[v] for v in _each(clique))
         return found
+
+
+def _random_ranks(rng: random.Random) -> Iterator[Rank]:
+    """Mixtures of min-fill and min-weight with noise, without end."""
+    draw = rng.random
+    while True:
+        fill, noise = 0.5 + 0.5 * draw(), 4 * draw()
+
+        def rank(measure: Measure, fill: float = fill, noise: float = noise) -> float:
+            missing, _, log_cells = measure
+            return fill * math.log1p(missing) + (1 - fill) * log_cells + noise * draw()
+
+        yield rank
 
 
 def _affected(neighbours: list[int], v: int) -> Iterator[int]:

@@ -15,7 +15,9 @@ from benchmarks import adaptive, adaptive_report, adaptive_run, drawn, problems
 from benchmarks.adaptive_report import Summary
 
 REPOSITORY = Path(__file__).parent.parent
-MODULES = ("adaptive", "counting", "coverage", "estimation", "gpu", "marginals", "mwem_pgm")
+MODULES = (
+    *("adaptive", "counting", "coverage", "estimation", "gpu", "marginals", "mwem_pgm", "networks"),
+)
 MARKED = "# Benchmarks\n<!-- adaptive: begin -->\nold\n<!-- adaptive: end -->\nafter\n"
 
 

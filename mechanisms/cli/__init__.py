@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from mechanisms.cli.answers import query, report, sample
+from mechanisms.cli.inference import infer
 from mechanisms.cli.ledgers import ledger
 from mechanisms.cli.models import estimate
 from mechanisms.cli.options import printable
@@ -78,5 +79,7 @@ def main() -> None:
     """
 
 
-for command in (demo, schema, plan, synth, estimate, query, sample, ledger, report, mechanisms):
+for command in (
+    *(demo, schema, plan, synth, estimate, infer, query, sample, ledger, report, mechanisms),
+):
     main.add_command(command)

@@ -14,8 +14,8 @@ from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.junction_tree import (
     JunctionTree,
     Rank,
+    Search,
     Step,
-    _Search,
     check_fits,
     junction_tree,
     model_cells,
@@ -255,13 +255,13 @@ def test_bad_input() -> None:
 
 def test_the_search_costs_no_more_than_it_can_save(monkeypatch: pytest.MonkeyPatch) -> None:
     orders = []
-    greedy = _Search._greedy
+    greedy = Search._greedy
 
-    def counted(search: _Search, rank: Rank) -> list[Step]:
+    def counted(search: Search, rank: Rank) -> list[Step]:
         orders.append(rank)
         return greedy(search, rank)
 
-    monkeypatch.setattr(_Search, "_greedy", counted)
+    monkeypatch.setattr(Search, "_greedy", counted)
     for size, fewest, most in [(2, 4, 40), (10, 100, 1003)]:
         sides = {(i, j): f"x{i}{j}" for i in range(3) for j in range(3)}
         grid = [

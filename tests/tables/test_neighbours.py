@@ -192,11 +192,14 @@ def test_files_of_neighbours_run_the_same(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("extra", [{}, {"pay": Numeric(0, 100, bins=4, quantiles=True)}])
 def test_open_columns_of_neighbours(extra: dict[str, Any]) -> None:
     schema = Schema({**SCHEMA.columns, "job": OpenCategorical(), **extra})
-    shapes = []
+    shapes: dict[str, list[list[str]]] = {}
     for change in CHANGES.values():
         release = synthesize(pd.DataFrame(rows(change)), schema, **RUN)
-        shapes.append([e.step for e in release.ledger.entries])
-    assert all(shape == shapes[0] for shape in shapes)
+        # What follows may depend on the labels found, which are a noisy answer.
+        found = repr(release.schema.to_dict())
+        shapes.setdefault(found, []).append([e.step for e in release.ledger.entries])
+    assert all(shape == each[0] for each in shapes.values() for shape in each)
+    assert max(map(len, shapes.values())) > len(CHANGES) / 2
 
 
 def test_an_open_schema_runs_and_quantiles_clip() -> None:
@@ -228,7 +231,7 @@ def test_open_columns_are_refused_before_the_first_charge(
     def charged(*_arguments: object) -> None:
         raise AssertionError("something was spent")
 
-    monkeypatch.setattr("mechanisms.privacy.budget.Ledger.charge", charged)
+    monkeypatch.setattr("mechanisms.privacy.ledger.Ledger.charge", charged)
     change = dict(change)
     frame = pd.DataFrame(rows({"job": None}))
     columns = {**SCHEMA.columns, "job": OpenCategorical(missing=()), **change.pop("schema", {})}

@@ -1,0 +1,84 @@
+"""Conditional tables: what makes a set of them a Bayesian network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import networkx as nx
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from pgmkit.domain import Clique, Domain
+from pgmkit.errors import InvalidInput
+
+__all__ = ["checked_conditionals"]
+
+Array = NDArray[np.float64]
+TOLERANCE = 1e-5
+"""How far from one a distribution may sum, as those of files with seven digits do."""
+
+
+def checked_conditionals(
+    tables: Mapping[str, tuple[Sequence[str], ArrayLike]],
+) -> tuple[Domain, list[tuple[Clique, Array]]]:
+    """The domain and the tables, each scaled to sum to one exactly; InvalidInput if they cannot."""
+    if not isinstance(tables, Mapping) or not tables:
+        raise InvalidInput(
+            "conditional tables must be a mapping such as "
+            '{"rain": (("rain",), [0.8, 0.2]), "wet": (("wet", "rain"), table)}, got '
+            f"{type(tables).__name__} {tables!r:.60}"
+        )
+    arrays = {name: _array(name, axes, table) for name, (axes, table) in tables.items()}
+    domain = Domain({name: len(array) for name, array in arrays.items()})
+    cliques = []
+    for name, (axes, _) in tables.items():
+        clique = domain.clique(axes, f"the axes of {name!r}")
+        if arrays[name].shape != domain.shape(clique):
+            raise InvalidInput(
+                f"the table of {name!r} over {clique!r} has shape {arrays[name].shape}; its "
+                f"parents' own tables make it {domain.shape(clique)}"
+            )
+        cliques.append((clique, _normalised(name, clique, arrays[name])))
+    _check_acyclic(tables)
+    return domain, cliques
+
+
+def _array(name: str, axes: Sequence[str], table: ArrayLike) -> Array:
+    try:
+        array = np.array(table, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"the table of {name!r} is not an array of numbers: {error}") from None
+    if isinstance(axes, str) or not len(axes) or axes[0] != name:
+        raise InvalidInput(
+            f"the axes of {name!r} are {axes!r}; write the variable first, then its parents: "
+            f"({name!r}, ...)"
+        )
+    if array.ndim != len(axes):
+        raise InvalidInput(f"the table of {name!r} has {array.ndim} axes for {tuple(axes)!r}")
+    return array
+
+
+def _normalised(name: str, clique: Clique, array: Array) -> Array:
+    if not (np.isfinite(array).all() and array.min() >= 0):
+        raise InvalidInput(f"the table of {name!r} holds a negative number, NaN or infinity")
+    totals = array.sum(0)
+    if not np.abs(totals - 1).max() <= TOLERANCE:
+        cell = np.unravel_index(int(np.abs(totals - 1).argmax()), totals.shape)
+        given = ", ".join(f"{p} = {int(c)}" for p, c in zip(clique[1:], cell, strict=True))
+        raise InvalidInput(
+            f"the distribution of {name!r}{' given ' + given if given else ''} sums to "
+            f"{totals[cell]:.6g}, not to one; correct the table (its first axis is the variable), "
+            "or build the graph with FactorGraph(domain, tables) if these are potentials"
+        )
+    return array / totals
+
+
+def _check_acyclic(tables: Mapping[str, tuple[Sequence[str], ArrayLike]]) -> None:
+    graph = nx.DiGraph((parent, name) for name, (axes, _) in tables.items() for parent in axes[1:])
+    if nx.is_directed_acyclic_graph(graph):
+        return
+    circle = [edge[0] for edge in nx.find_cycle(graph)]
+    raise InvalidInput(
+        f"the parents form a cycle: {' -> '.join([*circle, circle[0]])}; a Bayesian network has "
+        "none. Use FactorGraph(domain, tables) for potentials"
+    )

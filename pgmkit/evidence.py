@@ -1,0 +1,75 @@
+"""Evidence: values that were observed, and likelihoods of values that were not."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from pgmkit.domain import Domain
+from pgmkit.errors import InvalidInput
+
+__all__ = ["Evidence"]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Codes of observed attributes, and a number for each value of softly observed ones."""
+
+    codes: Mapping[str, int]
+    likelihood: Mapping[str, NDArray[np.float64]]
+
+    @classmethod
+    def of(
+        cls,
+        domain: Domain,
+        states: Mapping[str, tuple[Hashable, ...]],
+        evidence: Mapping[str, Hashable] | None,
+        likelihood: Mapping[str, ArrayLike] | None,
+    ) -> Evidence:
+        """Checked: attributes, states or codes, and likelihoods; InvalidInput names what is not."""
+        for given in (evidence, likelihood):
+            if given is not None and not isinstance(given, Mapping):
+                raise InvalidInput(
+                    f'evidence must be a mapping such as {{"a": 1}}, got {type(given).__name__}'
+                )
+        codes = {
+            name: _code(domain, states, name, value) for name, value in (evidence or {}).items()
+        }
+        soft = {name: _weights(domain, name, value) for name, value in (likelihood or {}).items()}
+        return cls(codes, soft)
+
+    def __str__(self) -> str:
+        parts = [f"{name} = {code}" for name, code in self.codes.items()]
+        parts += [f"likelihood of {name} {w.tolist()}" for name, w in self.likelihood.items()]
+        return ", ".join(parts) or "no evidence"
+
+
+def _code(
+    domain: Domain, states: Mapping[str, tuple[Hashable, ...]], name: str, value: Hashable
+) -> int:
+    size = domain.project([name]).size()
+    named = states.get(name)
+    if named is not None and value in named:
+        return named.index(value)
+    if isinstance(value, int | np.integer) and not isinstance(value, bool) and 0 <= value < size:
+        return int(value)
+    allowed = f"one of {list(named)!r:.200} or " if named is not None else ""
+    raise InvalidInput(
+        f"evidence {name!r} = {value!r} is no state of it; give {allowed}a code 0..{size - 1}"
+    )
+
+
+def _weights(domain: Domain, name: str, value: ArrayLike) -> NDArray[np.float64]:
+    size = domain.project([name]).size()
+    try:
+        weights = np.array(value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"the likelihood of {name!r} is not an array: {error}") from None
+    if weights.shape != (size,) or not (np.isfinite(weights).all() and weights.min() >= 0):
+        raise InvalidInput(
+            f"the likelihood of {name!r} must be {size} non-negative numbers, got {value!r:.80}"
+        )
+    return weights

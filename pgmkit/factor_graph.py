@@ -1,0 +1,244 @@
+"""A factor graph: a distribution proportional to a product of tables, given by its user."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import networkx as nx
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from pgmkit.conditional_tables import checked_conditionals
+from pgmkit.dataset import Dataset
+from pgmkit.domain import Clique, Domain
+from pgmkit.errors import InvalidInput
+from pgmkit.evidence import Evidence
+from pgmkit.factor import Factor
+from pgmkit.graph_tables import GraphTables
+from pgmkit.model import MEMORY_LIMIT, GraphicalModel
+from pgmkit.posterior import Posterior
+
+__all__ = ["FactorGraph"]
+
+Array = NDArray[np.float64]
+Table = tuple[Clique, Array]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class FactorGraph:
+    """p(x) proportional to the product of ``tables``, each over a few attributes of ``domain``.
+
+    Tables hold non-negative numbers (no logarithms), axes in the order of their attributes; pairs
+    ``(attributes, array)`` or ``Factor`` objects. ``states`` names the values of attributes, for
+    evidence and for files. A Bayesian network is built by ``from_conditionals``: then ``children``
+    names the variable of each table, ``log_partition`` is 0 and the probability of evidence is
+    meaningful; tables that cannot matter to a question are left out.
+
+    Raises InvalidInput for tables that do not fit the domain or hold negative numbers, NaN or
+    infinity.
+
+    >>> graph = FactorGraph(Domain({"a": 2, "b": 2}), [(("a", "b"), [[4, 1], [1, 4]])])
+    >>> posterior = graph.posterior({"a": 0})
+    >>> posterior.marginal(["b"]), round(posterior.log_partition, 6)
+    (array([0.8, 0.2]), 1.609438)
+    """
+
+    domain: Domain
+    tables: tuple[Table, ...]
+    children: tuple[str, ...] | None = None
+    states: Mapping[str, tuple[Hashable, ...]] = field(default_factory=dict)
+    memory_limit: int = MEMORY_LIMIT
+    """Bytes that a table on the way may take."""
+    _shared: GraphTables = field(init=False, repr=False)
+
+    def __init__(
+        self,
+        domain: Domain,
+        tables: Iterable[Factor | tuple[Sequence[str], ArrayLike]],
+        *,
+        states: Mapping[str, Sequence[Hashable]] | None = None,
+        memory_limit: int = MEMORY_LIMIT,
+    ) -> None:
+        if not isinstance(domain, Domain):
+            raise InvalidInput(f"domain must be a pgmkit Domain, got {type(domain).__name__}")
+        held = tuple(_checked(domain, place, each) for place, each in enumerate(tables))
+        self._fill(domain, held, None, states, memory_limit)
+
+    def _fill(
+        self,
+        domain: Domain,
+        tables: tuple[Table, ...],
+        children: tuple[str, ...] | None,
+        states: Mapping[str, Sequence[Hashable]] | None,
+        memory_limit: int,
+    ) -> None:
+        for name, value in {
+            "domain": domain,
+            "tables": tables,
+            "children": children,
+            "states": _checked_states(domain, states or {}),
+            "memory_limit": memory_limit,
+        }.items():
+            object.__setattr__(self, name, value)
+        shared = GraphTables(domain, tables, children, self.states, memory_limit)
+        object.__setattr__(self, "_shared", shared)
+
+    @classmethod
+    def from_conditionals(
+        cls,
+        tables: Mapping[str, tuple[Sequence[str], ArrayLike]],
+        *,
+        states: Mapping[str, Sequence[Hashable]] | None = None,
+        memory_limit: int = MEMORY_LIMIT,
+    ) -> FactorGraph:
+        """A Bayesian network: for each variable ``((variable, *parents), table)``.
+
+        The first axis of a table is the variable; along it each distribution sums to one (within
+        1e-5, for rounded files; then it is scaled). Raises InvalidInput for cycles, parents without
+        tables, shapes that disagree, and distributions that do not sum to one.
+
+        >>> net = FactorGraph.from_conditionals(
+        ...     {"rain": (["rain"], [0.8, 0.2]), "wet": (["wet", "rain"], [[0.9, 0.2], [0.1, 0.8]])}
+        ... )
+        >>> net.posterior({"wet": 1}).marginal(["rain"]).round(3)
+        array([0.333, 0.667])
+        """
+        domain, checked = checked_conditionals(tables)
+        graph = cls.__new__(cls)
+        graph._fill(domain, tuple(checked), tuple(tables), states, memory_limit)
+        return graph
+
+    @classmethod
+    def from_model(cls, model: GraphicalModel) -> FactorGraph:
+        """The distribution of a model (of one record; its total is left out)."""
+        tables = []
+        for potential in model.potentials:
+            values = potential.numpy()
+            peak = values.max()
+            tables.append(
+                (potential.domain.attributes, np.exp(values - (peak if peak > -np.inf else 0.0)))
+            )
+        return cls(model.domain, tables, memory_limit=model.memory_limit)
+
+    def model(self, total: float = 1.0) -> GraphicalModel:
+        """The same distribution as a model of ``total`` records: factored queries, files."""
+        with np.errstate(divide="ignore"):
+            potentials = tuple(
+                Factor(self.domain.project(clique), np.log(table)) for clique, table in self.tables
+            )
+        return GraphicalModel(self.domain, potentials, total)
+
+    def posterior(
+        self,
+        evidence: Mapping[str, Hashable] | None = None,
+        likelihood: Mapping[str, ArrayLike] | None = None,
+    ) -> Posterior:
+        """The distribution given what was observed; what it answers is computed when asked.
+
+        Args:
+            evidence: the value of each observed attribute: a state's name, or a code 0 .. size - 1.
+            likelihood: soft evidence: for an attribute a non-negative number for each of its
+                values, the probability of what was seen given the value (up to a factor).
+
+        Raises InvalidInput for unknown attributes, states or codes; and, when something is asked,
+        where the evidence has probability zero.
+        """
+        return Posterior(self._shared, Evidence.of(self.domain, self.states, evidence, likelihood))
+
+    @property
+    def log_partition(self) -> float:
+        """log of the sum over the domain of the product of the tables."""
+        return self.posterior().log_partition
+
+    def divergence(self, other: FactorGraph) -> float:
+        """The Kullback-Leibler divergence KL(self || other) in nats; infinite where other has 0."""
+        if dict(self.domain.sizes) != dict(other.domain.sizes):
+            raise InvalidInput("the divergence needs two graphs over the same attributes and sizes")
+        own = self.posterior()
+        expected = other.expected_log_product(own)
+        return max(0.0, -own.entropy() - expected + other.log_partition)
+
+    def expected_log_product(self, law: Posterior) -> float:
+        """The expectation under ``law`` of the logarithm of the product of the tables."""
+        marginals = law.marginals([clique for clique, _ in self.tables])
+        return float(sum(_expected_log(marginals[clique], table) for clique, table in self.tables))
+
+    def expected_log_likelihood(self, data: Dataset) -> float:
+        """The mean over the records of log p(record), in nats; minus infinity if one is impossible.
+
+        Raises InvalidInput for data without records or that lack an attribute.
+        """
+        if not len(data):
+            raise InvalidInput("the data hold no records; the mean needs one at least")
+        found = -self.log_partition
+        for clique, table in self.tables:
+            counts = np.asarray(data.marginal(clique), dtype=np.float64)
+            found += _expected_log(counts / len(data), table)
+        return found
+
+    def to_networkx(self) -> nx.Graph:
+        """For drawing: arrows from parents, or an edge between attributes that share a table."""
+        graph = nx.Graph() if self.children is None else nx.DiGraph()
+        graph.add_nodes_from((name, {"size": size}) for name, size in self.domain.sizes.items())
+        for clique, _ in self.tables:
+            if self.children is None:
+                graph.add_edges_from((a, b) for i, a in enumerate(clique) for b in clique[:i])
+            else:
+                graph.add_edges_from((parent, clique[0]) for parent in clique[1:])
+        return graph
+
+    def __repr__(self) -> str:
+        kind = "factor graph" if self.children is None else "Bayesian network"
+        cells = sum(table.size for _, table in self.tables)
+        return f"<{kind}: {len(self.domain)} attributes, {len(self.tables)} tables, {cells} cells>"
+
+
+def _expected_log(weights: Array, table: Array) -> float:
+    """The sum of weights * log(table), where a weight of zero counts for nothing."""
+    present = weights > 0
+    with np.errstate(divide="ignore"):
+        return float(weights[present] @ np.log(table[present]))
+
+
+def _checked(domain: Domain, place: int, given: Factor | tuple[Sequence[str], ArrayLike]) -> Table:
+    if isinstance(given, Factor):
+        attrs: Sequence[str] = given.domain.attributes
+        values: ArrayLike = given.numpy()
+    else:
+        try:
+            attrs, values = given
+        except (TypeError, ValueError):
+            raise InvalidInput(
+                f"tables[{place}] must be a Factor or a pair (attributes, array), got {given!r:.80}"
+            ) from None
+    clique = domain.clique(attrs, f"tables[{place}]")
+    try:
+        table = np.array(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"tables[{place}] is not an array of numbers: {error}") from None
+    if table.shape != domain.shape(clique):
+        raise InvalidInput(
+            f"tables[{place}] over {clique!r} must have shape {domain.shape(clique)}, got "
+            f"{table.shape}"
+        )
+    if not (np.isfinite(table).all() and table.min() >= 0):
+        raise InvalidInput(
+            f"tables[{place}] over {clique!r} holds a negative number, NaN or infinity; potentials "
+            "here are the factors themselves, not their logarithms: write np.exp(...)"
+        )
+    return clique, table
+
+
+def _checked_states(
+    domain: Domain, states: Mapping[str, Sequence[Hashable]]
+) -> dict[str, tuple[Hashable, ...]]:
+    found = {}
+    for name, values in states.items():
+        size = domain.project([name]).size()
+        found[name] = tuple(values)
+        if len(found[name]) != size or len(set(found[name])) != size:
+            raise InvalidInput(
+                f"states of {name!r} must be {size} different names, got {found[name]!r}"
+            )
+    return found

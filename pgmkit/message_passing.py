@@ -1,0 +1,335 @@
+"""Messages on an elimination tree: every table's sum from below, and its adjoint from above.
+
+The *value* of a node is the product of the inputs below it, with attributes summed out; its
+*adjoint* is the product of all the others with all other attributes summed out, divided by the
+whole sum. Their product is the marginal over the node's attributes (Darwiche 2003; Shafer and
+Shenoy 1990 on a binary tree). Values are computed once; adjoints where an answer asks for them,
+from the root down, and kept; a marginal of attributes that lie apart is found on the part of the
+tree between them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pgmkit.elimination import EliminationTree, each_bit
+from pgmkit.errors import ModelTooLarge
+
+__all__ = ["LEAST_ENTRY", "Messages", "Underflow"]
+
+Array = NDArray[np.float64]
+Table = tuple[int, Array]
+"""Attributes as a set, and the table with its axes ascending."""
+
+LEAST_ENTRY = 1e-290
+"""Entries of tables with peak 1 below this are not for plain numbers."""
+
+_LOST = 1e-100
+"""Peaks of products of tables with peak 1 below which terms may have been lost to underflow."""
+_LEAST_SUM = 1e-280
+"""A sum of numbers in [0, 1] this large has lost nothing that counts."""
+
+
+class Underflow(ArithmeticError):
+    """The sum is zero, or too small for floating-point numbers."""
+
+
+class Kernel:
+    """How two tables are multiplied and summed to the attributes wanted: a matrix product."""
+
+    __slots__ = ("cells", "first", "left", "mode", "out", "right", "second", "shape")
+
+    def __init__(self, one: int, other: int, wanted: int, sizes: Sequence[int]) -> None:
+        self.first = _axes_alone(one, other | wanted)
+        self.second = _axes_alone(other, one | wanted)
+        one &= other | wanted
+        other &= one | wanted
+        both = one & other
+        batch, summed = each_bit(both & wanted), each_bit(both & ~wanted)
+        rows, columns = each_bit(one & ~other), each_bit(other & ~one)
+        b, r, s, c = (_cells(group, sizes) for group in (batch, rows, summed, columns))
+        self.left = _permuted(one, batch + rows + summed), (b, r, s)
+        self.right = _permuted(other, batch + summed + columns), (b, s, c)
+        made = batch + rows + columns
+        self.shape = [sizes[v] for v in made]
+        self.out = None
+        if (rows or columns) and (order := sorted(made)) != list(made):
+            self.out = [made.index(v) for v in order]
+        self.cells = b * r * c
+        # Without rows and columns a matrix product would be called for every cell of the batch.
+        self.mode = "multiply" if s == 1 else "inner" if r == c == 1 else "matrix"
+
+    def __call__(self, one: Array, other: Array) -> Array:
+        if self.first:
+            one = one.sum(self.first)
+        if self.second:
+            other = other.sum(self.second)
+        order, shape = self.left
+        a = (one if order is None else one.transpose(order)).reshape(shape)
+        order, shape = self.right
+        b = (other if order is None else other.transpose(order)).reshape(shape)
+        if self.mode == "multiply":
+            made = a * b
+        elif self.mode == "inner":
+            made = np.einsum("brs,bsc->b", a, b)
+        else:
+            made = np.matmul(a, b)
+        made = made.reshape(self.shape)
+        return made if self.out is None else made.transpose(self.out)
+
+
+def _cells(members: tuple[int, ...], sizes: Sequence[int]) -> int:
+    cells = 1
+    for v in members:
+        cells *= sizes[v]
+    return cells
+
+
+def _axes_alone(members: int, others: int) -> tuple[int, ...]:
+    if not members & ~others:
+        return ()
+    return tuple(axis for axis, v in enumerate(each_bit(members)) if not others >> v & 1)
+
+
+def _permuted(members: int, order: tuple[int, ...]) -> list[int] | None:
+    held = each_bit(members)
+    if held == order:
+        return None
+    return [held.index(v) for v in order]
+
+
+class Messages:
+    """One calibration: of inputs' tables on a tree.
+
+    Args:
+        tree: the elimination tree.
+        tables: of its inputs, axes ascending; in [0, 1].
+        conditional: whether all values and adjoints stay in [0, 1], as products of conditional
+            distributions and likelihoods do; then they need no scaling.
+        limit: bytes that a table may take.
+
+    Raises Underflow where the sum is zero or was lost.
+    """
+
+    def __init__(
+        self,
+        tree: EliminationTree,
+        tables: Sequence[Array],
+        conditional: bool,
+        limit: int,
+        kernels: dict[tuple[int, int, int], Kernel],
+    ) -> None:
+        self.tree, self.limit, self.kernels = tree, limit, kernels
+        self.scaled = not conditional
+        self.adjoints: dict[int, Table] = {}
+        self._upward(tables)
+
+    def _upward(self, tables: Sequence[Array]) -> None:
+        self.values: list[Array | None] = list(tables)
+        scales = 0.0
+        for node in range(self.tree.inputs, len(self.tree.scopes)):
+            value = None if self.tree.barren[node] else self._made(node)
+            if value is not None and self.scaled:
+                value, peak = _scaled(value)
+                scales += math.log(peak)
+            self.values.append(value)
+        roots = [value for v in self.tree.roots if (value := self.values[v]) is not None]
+        if any(not _LEAST_SUM < float(value) < math.inf for value in roots):
+            raise Underflow
+        self.log_sum = scales + sum(math.log(float(value)) for value in roots)
+
+    def _made(self, node: int) -> Array:
+        tree = self.tree
+        present = [v for v in tree.operands[node] if not tree.barren[v]]
+        wanted = tree.tables[node]
+        if len(present) == 1:
+            return self.reduced((tree.tables[present[0]], self._value(present[0])), wanted)[1]
+        left, right = present
+        one, other = tree.tables[left], tree.tables[right]
+        return self.kernel(one, other, wanted)(self._value(left), self._value(right))
+
+    def _value(self, node: int) -> Array:
+        value = self.values[node]
+        assert value is not None
+        return value
+
+    def kernel(self, one: int, other: int, wanted: int) -> Kernel:
+        key = (one, other, wanted)
+        found = self.kernels.get(key)
+        if found is None:
+            found = Kernel(one, other, wanted, self.tree.sizes)
+            if 8 * found.cells > self.limit:
+                raise ModelTooLarge(
+                    f"a table of {found.cells:,} cells ({8 * found.cells:,} bytes) is needed; the "
+                    f"limit is {self.limit:,} bytes. Ask for fewer attributes at once, observe "
+                    "more, or raise memory_limit"
+                )
+            self.kernels[key] = found
+        return found
+
+    def reduced(self, table: Table, wanted: int) -> Table:
+        """The table summed to the wanted ones of its attributes."""
+        members, values = table
+        axes = _axes_alone(members, wanted)
+        return members & wanted, values.sum(axes) if axes else values
+
+    def product(self, one: Table, other: Table, wanted: int) -> Table:
+        """The product, summed to the wanted ones of its attributes."""
+        made = self.kernel(one[0], other[0], wanted)(one[1], other[1])
+        return (one[0] | other[0]) & wanted, made
+
+    def adjoint(self, node: int) -> Table:
+        """What multiplies the node's value, over its scope; constant along attributes it lacks."""
+        path = []
+        while node not in self.adjoints:
+            path.append(node)
+            above = self.tree.parents[node]
+            if above < 0:
+                value = self.values[node]
+                scale = 1.0 if value is None or self.scaled else 1.0 / float(value)
+                self.adjoints[node] = 0, np.array(scale)
+                path.pop()
+                break
+            node = above
+        for below in reversed(path):
+            self.adjoints[below] = self._downward(below)
+        return self.adjoints[path[0] if path else node]
+
+    def _downward(self, node: int) -> Table:
+        tree = self.tree
+        above = tree.parents[node]
+        upper, wanted = self.adjoints[above], tree.scopes[node]
+        beside = [v for v in tree.operands[above] if v != node and not tree.barren[v]]
+        if beside:
+            sibling = tree.tables[beside[0]], self._value(beside[0])
+            found = self.product(upper, sibling, wanted)
+        else:
+            found = self.reduced(upper, wanted)
+        if self.scaled:
+            found = found[0], _scaled(found[1])[0]
+        return found
+
+    def belief(self, node: int, wanted: int) -> Table:
+        """The marginal over attributes of a node's scope that its table and adjoint know."""
+        upper = self.adjoint(node)
+        value = self.values[node]
+        if value is None:
+            found = self.reduced(upper, wanted)
+        else:
+            found = self.product((self.tree.tables[node], value), upper, wanted)
+        return self._settled(found)
+
+    def _settled(self, found: Table) -> Table:
+        """The table as probabilities."""
+        total = float(found[1].sum())
+        least = _LOST if self.scaled else 1.0 - 1e-6
+        if not least < total < math.inf or (not self.scaled and total > 1 + 1e-6):
+            raise Underflow
+        return found[0], found[1] / total
+
+    def marginal(self, members: int) -> Array:
+        """The marginal of any attributes, axes ascending."""
+        if members & (members - 1):
+            home = self._home(members)
+        else:
+            home = self.homes[members.bit_length() - 1] if members else None
+        found = self.joint(members) if home is None else self.belief(home, members)
+        return found[1]
+
+    @property
+    def homes(self) -> list[int]:
+        """For each attribute the node with the smallest table that depends on it."""
+        if not hasattr(self, "_homes"):
+            tree = self.tree
+            cells = [math.inf] * len(tree.sizes)
+            self._homes = [-1] * len(tree.sizes)
+            for node, members in enumerate(tree.tables):
+                value = self.values[node]
+                if value is None:
+                    continue
+                size = value.size
+                for v in each_bit(members):
+                    if size <= cells[v]:
+                        cells[v], self._homes[v] = size, node
+        return self._homes
+
+    def _home(self, members: int) -> int | None:
+        """The node with the smallest table that depends on all of these attributes."""
+        held = [
+            (value.size, -node)
+            for node, table in enumerate(self.tree.tables)
+            if not members & ~table and (value := self.values[node]) is not None
+        ]
+        return -min(held)[1] if held else None
+
+    def across(self, node: int, kept: int) -> Table:
+        """A node's value with the attributes ``kept`` that are summed out below it still there."""
+        memory: dict[int, Table | None] = {}
+        order = [node]
+        for each in order:
+            if each < self.tree.inputs or not self.below[each] & kept:
+                value = self.values[each]
+                memory[each] = None if value is None else (self.tree.tables[each], value)
+            else:
+                order += self.tree.operands[each]
+        for each in reversed(order):
+            if each in memory:
+                continue
+            held = [found for v in self.tree.operands[each] if (found := memory[v]) is not None]
+            wanted = self.tree.scopes[each] | kept
+            memory[each] = (
+                self.product(held[0], held[1], wanted)
+                if len(held) == 2
+                else self.reduced(held[0], wanted)
+            )
+        found = memory[node]
+        assert found is not None
+        return found
+
+    @property
+    def below(self) -> list[int]:
+        """For each node the attributes that are summed out at it or below it."""
+        if not hasattr(self, "_below"):
+            self._below = [0] * self.tree.inputs
+            for node in range(self.tree.inputs, len(self.tree.scopes)):
+                gone = self.tree.summed(node)
+                for operand in self.tree.operands[node]:
+                    gone |= self._below[operand]
+                self._below.append(gone)
+        return self._below
+
+    def joint(self, members: int) -> Table:
+        """The joint marginal of attributes anywhere in the tree."""
+        found: Table = (0, np.array(1.0))
+        for root in self.tree.roots:
+            inside = members & (self.below[root] | self.tree.scopes[root])
+            if inside:
+                part = self._connected(root, inside)
+                found = self.product(found, part, found[0] | part[0])
+        return found
+
+    def _connected(self, node: int, members: int) -> Table:
+        """Of attributes of one component: at the lowest node that has all of them at or below."""
+        tree, below = self.tree, self.below
+        while True:
+            held = [v for v in tree.operands[node] if not members & ~(below[v] | tree.scopes[v])]
+            if not held:
+                break
+            node = held[0]
+        kept = members & below[node]
+        upper = self.adjoint(node)
+        if not kept and self.values[node] is None:
+            return self._settled(self.reduced(upper, members))
+        value = self.across(node, kept)
+        return self._settled(self.product(value, upper, members))
+
+
+def _scaled(values: Array) -> tuple[Array, float]:
+    peak = float(values.max())
+    if not _LOST < peak < math.inf:
+        raise Underflow
+    return values / peak, peak

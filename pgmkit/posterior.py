@@ -1,0 +1,338 @@
+"""A factor graph's distribution given evidence: its sums, marginals, modes and draws."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pgmkit.contraction import MAX, Plan, adjoints, forward, maximiser, plan
+from pgmkit.dataset import Dataset
+from pgmkit.domain import Clique
+from pgmkit.elimination import each_bit
+from pgmkit.errors import InvalidInput, ModelTooLarge, NumericalFailure
+from pgmkit.evidence import Evidence
+from pgmkit.factor import Factor
+from pgmkit.graph_tables import GraphTables
+from pgmkit.message_passing import LEAST_ENTRY, Messages, Underflow
+from pgmkit.model import GraphicalModel
+from pgmkit.randomness import Rng
+
+__all__ = ["Posterior"]
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Posterior:
+    """What ``FactorGraph.posterior`` gives. Marginals are probabilities (each sums to 1).
+
+    Messages are computed once and shared by all questions to one posterior; posteriors of one
+    graph share elimination orders and plans. Every answer raises InvalidInput where the evidence
+    has probability zero, and ModelTooLarge where a table would not fit.
+    """
+
+    graph: GraphTables
+    evidence: Evidence
+    _messages_of: dict[int, tuple[Messages, float]] = field(default_factory=dict, repr=False)
+
+    @property
+    def log_partition(self) -> float:
+        """log of the sum of the product of the tables, and likelihoods, over what agrees with the
+        evidence. Of a Bayesian network the log-probability of the evidence.
+        """
+        found = self._log_sum()
+        if found == -math.inf:
+            raise InvalidInput(self._impossible())
+        return found
+
+    @property
+    def probability(self) -> float:
+        """The probability of the evidence: exp(log_partition) over that without evidence."""
+        if self.graph.children is not None:
+            return math.exp(self.log_partition)
+        return math.exp(self.log_partition - Posterior(self.graph, Evidence({}, {})).log_partition)
+
+    def marginal(self, attrs: Iterable[str]) -> Array:
+        """The probabilities over any attributes, axes in the given order; observed ones are sure.
+
+        Raises InvalidInput for unknown or duplicate attributes.
+        """
+        clique = self.graph.domain.clique(attrs)
+        return self.marginals([clique])[clique]
+
+    def marginals(self, cliques: Iterable[Iterable[str]] | None = None) -> dict[Clique, Array]:
+        """Many marginals with shared work; of every attribute by itself when none are named."""
+        domain = self.graph.domain
+        if cliques is None:
+            cliques = [(name,) for name in domain]
+        asked = [domain.clique(clique) for clique in cliques]
+        for clique in asked:  # before any work
+            if 8 * (cells := domain.size(clique)) > self.graph.memory_limit:
+                raise ModelTooLarge(
+                    f"the marginal over {clique!r:.200} has {cells:,} cells; the limit is "
+                    f"{self.graph.memory_limit:,} bytes. Ask for fewer attributes at once, or "
+                    "raise memory_limit"
+                )
+        bits = self.graph.bits
+        sets = [sum([bits[name] for name in clique]) for clique in asked]
+        wanted = 0
+        for members in sets:
+            wanted |= members
+        try:
+            messages, _ = self._messages(wanted)
+            free = ~self._observed
+            found = {m: messages.marginal(m & free) for m in sets}
+        except Underflow:
+            found = self._found_in_logarithms(sets)
+        return {
+            clique: self._arranged(clique, found[members])
+            for clique, members in zip(asked, sets, strict=True)
+        }
+
+    def map(self) -> tuple[dict[str, int], float]:
+        """A most probable record that agrees with the evidence, and log of its weight: of the
+        product of the tables (of a Bayesian network, its log-probability with the evidence).
+        """
+        prepared, tensors = self._for_modes
+        values = forward(prepared, tensors, MAX)
+        score = float(values[-1])
+        if score == -math.inf:
+            raise InvalidInput(self._impossible())
+        best = maximiser(prepared, values) | dict(self.evidence.codes)
+        return {name: best.get(name, 0) for name in self.graph.domain}, score
+
+    def max_marginals(self) -> dict[str, Array]:
+        """For each attribute and value the log weight of the best record that has the value."""
+        prepared, tensors = self._for_modes
+        values = forward(prepared, tensors, MAX)
+        best = float(values[-1])
+        if best == -math.inf:
+            raise InvalidInput(self._impossible())
+        sizes = self.graph.domain.sizes
+        found = {name: np.full(size, best) for name, size in sizes.items()}
+        others = adjoints(prepared, values, MAX)
+        for axes, own, rest in zip(prepared.inputs, tensors, others, strict=True):
+            for axis, name in enumerate(axes):
+                away = [i for i in range(len(axes)) if i != axis]
+                table = own + rest
+                peaks = table.amax(away) if away else table
+                found[name] = peaks.numpy()
+        for name, code in self.evidence.codes.items():
+            found[name] = np.where(np.arange(sizes[name]) == code, best, -math.inf)
+        return found
+
+    def entropy(self) -> float:
+        """The entropy in nats of the attributes that were not observed."""
+        marginals = self.marginals([clique for clique, _ in self._logarithms])
+        expected = 0.0
+        for clique, table in self._logarithms:
+            weights = marginals[clique]
+            present = weights > 0
+            expected += float(weights[present] @ table[present])
+        return self.log_partition - expected
+
+    def sample(self, n: int, *, rng: Rng = None) -> Dataset:
+        """``n`` independent records; observed attributes have their values.
+
+        ``rng``: a seed, a numpy Generator, or None for a fresh one.
+        """
+        drawn = self.model().sample(n, rng=rng, method="sample")
+        columns = {
+            name: np.full(n, self.evidence.codes[name])
+            if name in self.evidence.codes
+            else drawn.columns[name]
+            for name in self.graph.domain
+        }
+        return Dataset(self.graph.domain, columns)
+
+    def model(self, total: float = 1.0) -> GraphicalModel:
+        """The attributes that were not observed as a model of ``total`` records."""
+        domain = self.graph.domain
+        free = [name for name in domain if name not in self.evidence.codes]
+        if not free:
+            raise InvalidInput("all attributes are observed: no distribution is left to model")
+        potentials = tuple(
+            Factor(domain.project(clique), table) for clique, table in self._logarithms
+        )
+        return GraphicalModel(
+            self.graph.domain.project(free),
+            potentials,
+            total,
+            memory_limit=self.graph.memory_limit,
+        )
+
+    @cached_property
+    def _observed(self) -> int:
+        return sum([self.graph.bits[name] for name in self.evidence.codes])
+
+    @cached_property
+    def _logarithms(self) -> list[tuple[Clique, Array]]:
+        """Logarithms of the tables, sliced by the evidence, and of the likelihoods; every attribute
+        that was not observed is in one, and a number is a table over nothing.
+        """
+        codes = self.evidence.codes
+        domain = self.graph.domain
+        given = [*self.graph.tables]
+        given += [((name,), weights) for name, weights in self.evidence.likelihood.items()]
+        held = {name for clique, _ in given for name in clique}
+        given += [((name,), np.ones(domain.sizes[name])) for name in domain if name not in held]
+        found = []
+        with np.errstate(divide="ignore"):
+            for clique, table in given:
+                left = tuple(name for name in clique if name not in codes)
+                found.append((left, np.log(table[tuple(codes.get(n, _ALL) for n in clique)])))
+        return found
+
+    def _inputs(self, relevant: int) -> Inputs:
+        """The tables of the relevant attributes, sliced by the evidence, and the likelihoods."""
+        graph, observed = self.graph, self._observed
+        inputs = Inputs()
+        codes = {graph.bits[name].bit_length() - 1: c for name, c in self.evidence.codes.items()}
+        children = graph.children
+        for place, (members, table, log_peak) in enumerate(graph.inputs):
+            head = -1 if children is None else graph.bits[children[place]]
+            if children is not None and not head & relevant:
+                continue
+            inputs.log_scale += log_peak
+            if members & observed:
+                at = tuple([codes.get(v, _ALL) for v in each_bit(members)])
+                inputs.add(members & ~observed, table[at], -1 if head & observed else head)
+            else:
+                inputs.add(members, table, head)
+        for name, weights in self.evidence.likelihood.items():
+            peak = float(weights.max())
+            inputs.log_scale += math.log(peak) if peak else -math.inf
+            scaled = weights / (peak or 1.0)
+            inputs.lost |= bool((scaled[weights > 0] < LEAST_ENTRY).any())
+            bit = graph.bits[name]
+            if bit & observed:
+                inputs.add(0, scaled[self.evidence.codes[name]], -1)
+            else:
+                inputs.add(bit, scaled, -1)
+        if children is None:
+            held = 0
+            for members in inputs.scopes:
+                held |= members
+            for v in each_bit(relevant & ~held & ~observed):
+                inputs.add(1 << v, np.ones(graph.domain.shape()[v]), -1)
+        return inputs
+
+    def _messages(self, wanted: int) -> tuple[Messages, float]:
+        """Messages that know the wanted attributes, and log of what their tables leave out."""
+        seen = self._observed | sum([self.graph.bits[name] for name in self.evidence.likelihood])
+        relevant = self.graph.relevant(wanted | seen)
+        for known, found in self._messages_of.items():
+            if not relevant & ~known:
+                return found
+        inputs = self._inputs(relevant)
+        if inputs.log_scale == -math.inf or inputs.lost or self.graph.lost:
+            raise Underflow
+        tree = self.graph.tree(tuple(inputs.scopes), tuple(inputs.heads))
+        conditional = self.graph.children is not None
+        made = Messages(
+            tree, inputs.tables, conditional, self.graph.memory_limit, self.graph.kernels
+        )
+        self._messages_of[relevant] = made, inputs.log_scale
+        return made, inputs.log_scale
+
+    def _log_sum(self) -> float:
+        """log of the sum; minus infinity where it is zero."""
+        try:
+            messages, log_scale = self._messages(0)
+            return messages.log_sum + log_scale
+        except Underflow:
+            pass
+        if not set(self.graph.domain) - set(self.evidence.codes):
+            return float(sum(table for _, table in self._logarithms))
+        try:
+            return self._in_logarithms.log_partition
+        except NumericalFailure:
+            return -math.inf
+
+    @cached_property
+    def _in_logarithms(self) -> GraphicalModel:
+        """Where plain numbers underflow, the marginals of a model, which has logarithms."""
+        return self.model()
+
+    def _found_in_logarithms(self, sets: Sequence[int]) -> dict[int, Array]:
+        if self._log_sum() == -math.inf:
+            raise InvalidInput(self._impossible())
+        names = self.graph.domain.attributes
+        cliques = {m: tuple(names[v] for v in each_bit(m & ~self._observed)) for m in sets}
+        tables = self._in_logarithms.marginals(cliques.values())
+        return {m: tables[clique] for m, clique in cliques.items()}
+
+    def _arranged(self, clique: Clique, table: Array) -> Array:
+        """From ascending axes without observed attributes to the clique's, with them."""
+        bits, sizes, codes = self.graph.bits, self.graph.domain.sizes, self.evidence.codes
+        if any(name in codes for name in clique):
+            whole = np.zeros([sizes[name] for name in sorted(clique, key=bits.__getitem__)])
+            ordered = sorted(clique, key=bits.__getitem__)
+            whole[tuple(codes.get(name, _ALL) for name in ordered)] = table
+            table = whole
+        if len(clique) < 2:
+            return table
+        ordered = sorted(clique, key=bits.__getitem__)
+        return table.transpose([ordered.index(name) for name in clique])
+
+    def _impossible(self) -> str:
+        """Which of the observations cannot be, given those before it."""
+        for count in range(len(self.evidence.codes)):
+            names = list(self.evidence.codes)[: count + 1]
+            some = Evidence({name: self.evidence.codes[name] for name in names}, {})
+            if Posterior(self.graph, some)._log_sum() == -math.inf:
+                last = f"{names[-1]} = {self._named(names[-1])}"
+                others = ", ".join(f"{name} = {self._named(name)}" for name in names[:-1])
+                given = f" given {others}" if others else ""
+                return f"the evidence has probability zero: {last} is impossible{given}"
+        if not self.evidence.codes and not self.evidence.likelihood:
+            return "the tables of the graph leave no record possible: their product is 0 everywhere"
+        return f"the evidence has probability zero: {self.evidence}"
+
+    def _named(self, name: str) -> object:
+        code = self.evidence.codes[name]
+        states = self.graph.states.get(name)
+        return code if states is None else states[code]
+
+    @cached_property
+    def _for_modes(self) -> tuple[Plan, list[torch.Tensor]]:
+        axes = [clique for clique, _ in self._logarithms]
+        prepared = plan(axes, (), self.graph.domain.sizes)
+        if 8 * prepared.largest > self.graph.memory_limit:
+            raise ModelTooLarge(
+                f"the search for a mode needs a table of {prepared.largest:,} cells; the limit is "
+                f"{self.graph.memory_limit:,} bytes. Observe more, or raise memory_limit"
+            )
+        return prepared, [torch.as_tensor(table) for _, table in self._logarithms]
+
+
+_ALL = slice(None)
+
+
+@dataclass
+class Inputs:
+    """Tables with their attributes as sets, axes ascending."""
+
+    scopes: list[int] = field(default_factory=list)
+    heads: list[int] = field(default_factory=list)
+    """The attribute that each is a conditional distribution of, as a set; -1 for any other."""
+    tables: list[Array] = field(default_factory=list)
+    lost: bool = False
+    """Whether entries are too far below their table's peak for plain numbers."""
+    log_scale: float = 0.0
+    """log of what was taken out of the tables."""
+
+    def add(self, members: int, table: Array, head: int) -> None:
+        """One more table; a number goes to the scale."""
+        if members:
+            self.scopes.append(members)
+            self.heads.append(head)
+            self.tables.append(table)
+        else:
+            self.log_scale += math.log(table) if table > 0 else -math.inf

@@ -1,0 +1,250 @@
+"""Files of the UAI inference competitions: models, evidence, and results (MAR, MAP, PR).
+
+Plain numbers between white space. The first word of a model is BAYES or MARKOV; then the number of
+variables and their sizes, the number of tables and for each the number of its variables and these
+(the child last in a BAYES file), and for each the number of its cells and the values, the last
+variable changing fastest. Variables have numbers there; here variable 3 is the attribute ``"x3"``.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pgmkit.atomic_write import atomic_writer
+from pgmkit.domain import Clique, Domain
+from pgmkit.errors import InvalidInput
+from pgmkit.factor_graph import FactorGraph
+
+__all__ = [
+    "read_evidence",
+    "read_map",
+    "read_marginals",
+    "read_model",
+    "read_probability",
+    "write_evidence",
+    "write_map",
+    "write_marginals",
+    "write_model",
+    "write_probability",
+]
+
+PathLike = str | os.PathLike[str]
+Array = NDArray[np.float64]
+
+
+class _Words:
+    """The words of a file, one after another; InvalidInput says where the file ends or errs."""
+
+    def __init__(self, path: PathLike) -> None:
+        self.path = os.fspath(path)
+        try:
+            self.words = Path(path).read_text(encoding="ascii").split()
+        except UnicodeDecodeError:
+            raise InvalidInput(f"{self.path!r} is not a UAI file: it is not plain text") from None
+        self.next = 0
+
+    def word(self, what: str) -> str:
+        if self.next >= len(self.words):
+            raise InvalidInput(f"{self.path!r} is cut short: it ends where {what} should be")
+        self.next += 1
+        return self.words[self.next - 1]
+
+    def integer(self, what: str, least: int = 0, below: float = math.inf) -> int:
+        text = self.word(what)
+        if not text.isascii() or not text.isdigit() or not least <= int(text) < below:
+            limit = f" below {below}" if below < math.inf else ""
+            raise InvalidInput(
+                f"{self.path!r}, word {self.next}: {what} is {text!r}; it must be an integer of "
+                f"at least {least}{limit}"
+            )
+        return int(text)
+
+    def numbers(self, count: int, what: str) -> Array:
+        texts = self.words[self.next : self.next + count]
+        if len(texts) < count:
+            raise InvalidInput(
+                f"{self.path!r} is cut short: {what} has {len(texts)} of {count} numbers"
+            )
+        self.next += count
+        try:
+            return np.array(texts, dtype=np.float64)
+        except ValueError as error:
+            raise InvalidInput(f"{self.path!r}: {what} holds a word: {error}") from None
+
+    def heading(self, *allowed: str) -> str:
+        word = self.word(f"the heading {' or '.join(allowed)}").upper()
+        if word not in allowed:
+            raise InvalidInput(
+                f"{self.path!r} begins with {word[:20]!r}; such a UAI file begins with "
+                f"{' or '.join(allowed)}"
+            )
+        return word
+
+    def finish(self) -> None:
+        if self.next < len(self.words):
+            raise InvalidInput(
+                f"{self.path!r} goes on after its end: {len(self.words) - self.next} words are "
+                "left over; the numbers at its beginning do not fit what follows"
+            )
+
+
+def read_model(path: PathLike) -> FactorGraph:
+    """A model file: a Bayesian network where it begins with BAYES, else a factor graph.
+
+    Raises InvalidInput for files that are cut short, go on after their end or hold other words,
+    and what ``FactorGraph`` refuses: cycles, distributions that do not sum to one.
+    """
+    words = _Words(path)
+    kind = words.heading("BAYES", "MARKOV")
+    count = words.integer("the number of variables", 1)
+    sizes = {f"x{v}": words.integer(f"the size of variable {v}", 1) for v in range(count)}
+    cliques = [
+        _clique(words, f"table {place}", count)
+        for place in range(words.integer("the number of tables"))
+    ]
+    domain = Domain(sizes)
+    tables = []
+    for place, clique in enumerate(cliques):
+        what = f"table {place}"
+        cells = words.integer(f"the number of cells of {what}")
+        domain.clique(clique, what)
+        if cells != domain.size(clique):
+            raise InvalidInput(
+                f"{words.path!r}: {what} has {cells} cells; its variables' sizes make it "
+                f"{domain.size(clique)}"
+            )
+        tables.append((clique, words.numbers(cells, what).reshape(domain.shape(clique))))
+    words.finish()
+    if kind == "MARKOV":
+        return FactorGraph(domain, tables)
+    return _bayesian(words.path, domain, tables)
+
+
+def _clique(words: _Words, what: str, count: int) -> Clique:
+    length = words.integer(f"the number of variables of {what}")
+    return tuple(f"x{words.integer(f'a variable of {what}', 0, count)}" for _ in range(length))
+
+
+def _bayesian(path: str, domain: Domain, tables: Sequence[tuple[Clique, Array]]) -> FactorGraph:
+    found = {
+        clique[-1]: ((clique[-1], *clique[:-1]), np.moveaxis(table, -1, 0))
+        for clique, table in tables
+        if clique
+    }
+    if len(found) != len(tables) or set(found) != set(domain):
+        raise InvalidInput(
+            f"{path!r} says BAYES, but has not one table for each variable (the variable last); "
+            "write MARKOV for tables of other kinds"
+        )
+    return FactorGraph.from_conditionals({name: found[name] for name in domain})
+
+
+def write_model(graph: FactorGraph, path: PathLike) -> None:
+    """A model file that ``read_model`` reads back: BAYES of a Bayesian network, else MARKOV.
+
+    Variables are numbered in the domain's order; their names, and names of states, are lost.
+    """
+    number = {name: v for v, name in enumerate(graph.domain)}
+    lines = ["MARKOV" if graph.children is None else "BAYES", str(len(number))]
+    lines += [" ".join(map(str, graph.domain.shape())), str(len(graph.tables))]
+    arrays = []
+    for clique, table in graph.tables:
+        if graph.children is not None:
+            clique, table = (*clique[1:], clique[0]), np.moveaxis(table, 0, -1)
+        lines.append(" ".join(str(n) for n in (len(clique), *(number[name] for name in clique))))
+        arrays.append(table)
+    for table in arrays:
+        lines += ["", str(table.size), _numbers(table)]
+    _write(path, lines)
+
+
+def read_evidence(path: PathLike, graph: FactorGraph) -> dict[str, int]:
+    """An evidence file: the number of observed variables, then pairs of variable and value.
+
+    The form with the number of sets of evidence before it is read too, where it is one set.
+    """
+    words = _Words(path)
+    names = graph.domain.attributes
+    count = words.integer("the number of observed variables")
+    if count == 1 and len(words.words) > 1 and len(words.words) % 2 == 0:
+        count = words.integer("the number of observed variables")
+    found: dict[str, int] = {}
+    for _ in range(count):
+        name = names[words.integer("an observed variable", 0, len(names))]
+        if name in found:
+            raise InvalidInput(f"{words.path!r} observes variable {name!r} twice")
+        found[name] = words.integer(f"the value of {name!r}", 0, graph.domain.sizes[name])
+    words.finish()
+    return found
+
+
+def write_evidence(graph: FactorGraph, evidence: Mapping[str, int], path: PathLike) -> None:
+    """An evidence file of codes."""
+    number = {name: v for v, name in enumerate(graph.domain)}
+    pairs = [f"{number[name]} {code}" for name, code in evidence.items()]
+    _write(path, [" ".join([str(len(pairs)), *pairs])])
+
+
+def write_marginals(marginals: Iterable[Array], path: PathLike) -> None:
+    """A MAR result: the probabilities of every variable, in the model's order."""
+    tables = list(marginals)
+    _write(
+        path, ["MAR", " ".join([str(len(tables)), *(f"{t.size} {_numbers(t)}" for t in tables)])]
+    )
+
+
+def read_marginals(path: PathLike) -> list[Array]:
+    """The probabilities of a MAR result, one array a variable."""
+    words = _Words(path)
+    words.heading("MAR")
+    found = []
+    for v in range(words.integer("the number of variables")):
+        size = words.integer(f"the size of variable {v}", 1)
+        found.append(words.numbers(size, f"the marginal of variable {v}"))
+    words.finish()
+    return found
+
+
+def write_map(codes: Iterable[int], path: PathLike) -> None:
+    """A MAP result: a code for every variable, in the model's order."""
+    listed = [str(int(code)) for code in codes]
+    _write(path, ["MAP", " ".join([str(len(listed)), *listed])])
+
+
+def read_map(path: PathLike) -> list[int]:
+    """The codes of a MAP (or MPE) result."""
+    words = _Words(path)
+    words.heading("MAP", "MPE")
+    count = words.integer("the number of variables")
+    found = [words.integer(f"the value of variable {v}") for v in range(count)]
+    words.finish()
+    return found
+
+
+def write_probability(log_partition: float, path: PathLike) -> None:
+    """A PR result: the logarithm to base 10 of the partition function, or of P(evidence)."""
+    _write(path, ["PR", repr(log_partition / math.log(10))])
+
+
+def read_probability(path: PathLike) -> float:
+    """The natural logarithm of a PR result."""
+    words = _Words(path)
+    words.heading("PR")
+    found = float(words.numbers(1, "the logarithm")[0]) * math.log(10)
+    words.finish()
+    return found
+
+
+def _numbers(table: Array) -> str:
+    return " ".join(map(repr, np.asarray(table, dtype=np.float64).ravel().tolist()))
+
+
+def _write(path: PathLike, lines: Sequence[str]) -> None:
+    with atomic_writer(path) as file:
+        file.write(("\n".join(lines) + "\n").encode("ascii"))

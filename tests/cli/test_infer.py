@@ -1,0 +1,66 @@
+"""`pgmkit infer` on files."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from mechanisms.cli import main
+from pgmkit import FactorGraph, uai
+
+RAIN = FactorGraph.from_conditionals(
+    {"rain": (("rain",), [0.8, 0.2]), "wet": (("wet", "rain"), [[1.0, 0.2], [0.0, 0.8]])}
+)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    path = tmp_path / "rain.uai"
+    uai.write_model(RAIN, path)
+    return str(path)
+
+
+def run(*arguments: str) -> dict[str, object]:
+    done = CliRunner().invoke(main, ["infer", *arguments, "--json"])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.output)
+
+
+def test_marginals_given_evidence(model: str, tmp_path: Path) -> None:
+    found = run(model, "--evidence", "x1=0", "--marginal", "x0")
+    expected = RAIN.posterior({"wet": 0})
+    assert found["marginals"] == {"x0": pytest.approx(expected.marginal(["rain"]).tolist())}
+    assert found["log_partition"] == pytest.approx(expected.log_partition)
+    (tmp_path / "evid").write_text("1 1 0")
+    run(model, "--evidence", str(tmp_path / "evid"), "--out", str(tmp_path / "MAR"))
+    tables = uai.read_marginals(tmp_path / "MAR")
+    np.testing.assert_allclose(tables[0], expected.marginal(["rain"]))
+    assert tables[1].tolist() == [1.0, 0.0]
+
+
+def test_the_other_tasks(model: str, tmp_path: Path) -> None:
+    out = str(tmp_path / "out")
+    assert run(model, "--task", "MAP", "--out", out)["record"] == {"x0": 0, "x1": 0}
+    assert uai.read_map(out) == [0, 0]
+    found = run(model, "--task", "PR", "--evidence", "x1=1", "--out", out)
+    assert found["log_partition"] == pytest.approx(np.log(0.16))
+    assert uai.read_probability(out) == pytest.approx(np.log(0.16))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--evidence", "x0=0", "--evidence", "x1=1"], "x1 = 1 is impossible given x0 = 0"),
+        (["--evidence", "x0=9"], "a code 0..1"),
+        (["--evidence", "snow"], "neither NAME=STATE nor a file"),
+        (["--evidence", "x0=0", "--evidence", "x0=1"], "twice"),
+        (["--marginal", "x7"], "unknown attribute 'x7'"),
+    ],
+)
+def test_bad_input_is_one_line(model: str, arguments: list[str], said: str) -> None:
+    done = CliRunner().invoke(main, ["infer", model, *arguments])
+    assert done.exit_code == 2
+    assert said in done.output
+    assert len(done.output.strip().splitlines()) == 1

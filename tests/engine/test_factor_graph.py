@@ -1,0 +1,301 @@
+"""Factor graphs against the joint written out, and against pgmpy."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pytest
+from chance import FALSE_ALARM, p_value
+from numpy.typing import NDArray
+
+from pgmkit import Dataset, Domain, FactorGraph, InvalidInput, ModelTooLarge
+
+Array = NDArray[np.float64]
+Tables = list[tuple[tuple[str, ...], Array]]
+
+
+def random_graph(seed: int) -> tuple[FactorGraph, Tables]:
+    """A Bayesian network or tables with zeros, over up to seven attributes."""
+    rng = np.random.default_rng(seed)
+    names = [f"v{i}" for i in rng.permutation(int(rng.integers(1, 8)))]
+    sizes = {name: int(rng.integers(1, 4)) for name in names}
+    if seed % 2:
+        return random_potentials(rng, sizes)
+    tables = {}
+    for place, name in enumerate(names):
+        count = min(place, int(rng.integers(0, 4)))
+        parents = [str(p) for p in rng.choice(names[:place], count, replace=False)] if count else []
+        law = rng.dirichlet(np.full(sizes[name], 0.5), size=[sizes[p] for p in parents])
+        tables[name] = ((name, *parents), np.moveaxis(law, -1, 0))
+    listed = {str(name): tables[name] for name in rng.permutation(names)}
+    return FactorGraph.from_conditionals(listed), list(tables.values())
+
+
+def random_potentials(
+    rng: np.random.Generator, sizes: Mapping[str, int]
+) -> tuple[FactorGraph, Tables]:
+    tables: Tables = []
+    for _ in range(int(rng.integers(0, 8))):
+        count = int(rng.integers(0, min(len(sizes), 3) + 1))
+        clique = tuple(str(name) for name in rng.choice(list(sizes), count, replace=False))
+        shape = [sizes[name] for name in clique]
+        scale = 10.0 ** rng.integers(-5, 5)
+        values = scale * rng.exponential(size=shape) * (rng.random(shape) > 0.1)
+        tables.append((clique, np.asarray(values)))
+    return FactorGraph(Domain(dict(sizes)), tables), tables
+
+
+def written_out(domain: Domain, tables: Tables) -> Array:
+    joint = np.ones(domain.shape())
+    for clique, table in tables:
+        joint = joint * spread(domain, clique, table)
+    return joint
+
+
+def spread(domain: Domain, clique: Sequence[str], table: Array) -> Array:
+    held = [name for name in domain if name in clique]
+    ordered = np.asarray(table).transpose([list(clique).index(name) for name in held])
+    return ordered.reshape([size if n in clique else 1 for n, size in domain.sizes.items()])
+
+
+def random_evidence(
+    rng: np.random.Generator, domain: Domain
+) -> tuple[dict[str, int], dict[str, Array]]:
+    codes = {n: int(rng.integers(size)) for n, size in domain.sizes.items() if rng.random() < 0.3}
+    soft = {n: rng.random(size) for n, size in domain.sizes.items() if rng.random() < 0.15}
+    return codes, soft
+
+
+def weighed(
+    joint: Array, domain: Domain, codes: Mapping[str, int], soft: Mapping[str, Array]
+) -> Array:
+    for name, code in codes.items():
+        joint = joint * spread(domain, [name], np.eye(domain.sizes[name])[code])
+    for name, weights in soft.items():
+        joint = joint * spread(domain, [name], weights)
+    return joint
+
+
+def summed(joint: Array, domain: Domain, clique: Sequence[str]) -> Array:
+    away = tuple(axis for axis, name in enumerate(domain) if name not in clique)
+    held = [name for name in domain if name in clique]
+    return joint.sum(away).transpose([held.index(name) for name in clique])
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_every_answer_is_that_of_the_joint_written_out(block: int) -> None:
+    for seed in range(20 * block, 20 * block + 20):
+        graph, tables = random_graph(seed)
+        joint = written_out(graph.domain, tables)
+        rng = np.random.default_rng(seed + 1000)
+        for _ in range(3):  # one graph: orders and plans of the first evidence serve the others
+            check_posterior(graph, joint, rng)
+
+
+def check_posterior(graph: FactorGraph, joint: Array, rng: np.random.Generator) -> None:
+    domain = graph.domain
+    codes, soft = random_evidence(rng, domain)
+    weights = weighed(joint, domain, codes, soft)
+    posterior = graph.posterior(codes, soft)
+    if weights.sum() == 0:
+        with pytest.raises(InvalidInput, match="zero|no record possible"):
+            posterior.marginals()
+        with pytest.raises(InvalidInput, match="zero|no record possible"):
+            _ = posterior.log_partition
+        return
+    names = list(domain)
+    sets = [
+        tuple(
+            str(n) for n in rng.choice(names, int(rng.integers(0, len(names) + 1)), replace=False)
+        )
+        for _ in range(5)
+    ]
+    law = weights / weights.sum()
+    for clique, found in posterior.marginals([*sets, *((n,) for n in names)]).items():
+        np.testing.assert_allclose(found, summed(law, domain, clique), atol=1e-11)
+    assert posterior.log_partition == pytest.approx(np.log(weights.sum()), abs=1e-9)
+    assert posterior.probability == pytest.approx(weights.sum() / joint.sum(), rel=1e-9)
+    present = law[law > 0]
+    assert posterior.entropy() == pytest.approx(-(present * np.log(present)).sum(), abs=1e-9)
+    record, score = posterior.map()
+    assert score == pytest.approx(np.log(weights.max()), abs=1e-9)
+    cell = tuple(record[name] for name in domain)
+    assert weights[cell] == pytest.approx(weights.max(), rel=1e-9)
+    for axis, found in enumerate(posterior.max_marginals().values()):
+        away = tuple(other for other in range(len(names)) if other != axis)
+        np.testing.assert_allclose(np.exp(found), weights.max(away), rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_divergence_and_likelihood(seed: int) -> None:
+    graph, tables = random_graph(2 * seed)
+    rng = np.random.default_rng(seed)
+    other = FactorGraph(graph.domain, [(c, rng.exponential(size=t.shape)) for c, t in tables[::2]])
+    p = written_out(graph.domain, tables)
+    q = written_out(graph.domain, list(other.tables))
+    q = q / q.sum()
+    inside = p > 0
+    expected = (p[inside] * np.log(p[inside] / q[inside])).sum()
+    assert graph.divergence(other) == pytest.approx(expected, abs=1e-9)
+    columns = {name: rng.integers(size, size=50) for name, size in graph.domain.sizes.items()}
+    data = Dataset(graph.domain, columns)
+    with np.errstate(divide="ignore"):
+        mean = np.log(q[tuple(columns.values())]).mean()
+    assert other.expected_log_likelihood(data) == pytest.approx(mean, abs=1e-9)
+
+
+def test_draws_follow_the_posterior() -> None:
+    graph, tables = random_graph(4)
+    name = next(n for n, size in graph.domain.sizes.items() if size > 1)
+    code = int(np.argmax(graph.posterior().marginal([name])))
+    law = weighed(written_out(graph.domain, tables), graph.domain, {name: code}, {})
+    drawn = graph.posterior({name: code}).sample(20_000, rng=0)
+    assert (drawn.columns[name] == code).all()
+    counts = np.asarray(drawn.marginal(tuple(graph.domain)))
+    assert p_value(counts, law) > FALSE_ALARM
+
+
+def test_what_underflows_in_plain_numbers() -> None:
+    """A chain of 600 observations of probability 1e-4, and potentials of 1e-200 and 1e200."""
+    length = 600
+    tables = {"h0": (("h0",), [0.5, 0.5])}
+    for i in range(1, length):
+        tables[f"h{i}"] = ((f"h{i}", f"h{i - 1}"), [[0.9, 0.2], [0.1, 0.8]])
+    for i in range(length):
+        tables[f"y{i}"] = ((f"y{i}", f"h{i}"), [[1e-4, 2e-4], [0.9999, 0.9998]])
+    graph = FactorGraph.from_conditionals(tables)
+    posterior = graph.posterior({f"y{i}": 0 for i in range(length)})
+    law = np.array([0.5, 0.5])
+    log_sum = 0.0
+    for i in range(length):
+        law = law if i == 0 else np.array([[0.9, 0.2], [0.1, 0.8]]) @ law
+        law = law * [1e-4, 2e-4]
+        log_sum += np.log(law.sum())
+        law /= law.sum()
+    assert posterior.log_partition == pytest.approx(log_sum, rel=1e-12)
+    np.testing.assert_allclose(posterior.marginal([f"h{length - 1}"]), law, rtol=1e-9)
+    domain = Domain({"a": 2, "b": 2})
+    wide = FactorGraph(
+        domain,
+        [(("a", "b"), [[1e-200, 0], [0, 1e200]]), (("a",), [1e200, 1e-200]), (("b",), [1, 1])],
+    )
+    np.testing.assert_allclose(wide.posterior().marginal(["b"]), [0.5, 0.5])
+
+
+def test_a_distant_pair_of_a_long_chain() -> None:
+    rng = np.random.default_rng(0)
+    step = rng.dirichlet(np.ones(3), size=3).T
+    tables = {"x0": (("x0",), np.full(3, 1 / 3))}
+    tables |= {f"x{i}": ((f"x{i}", f"x{i - 1}"), step) for i in range(1, 2000)}
+    found = FactorGraph.from_conditionals(tables).posterior().marginal(["x1999", "x5"])
+    first = np.linalg.matrix_power(step, 5) @ np.full(3, 1 / 3)
+    np.testing.assert_allclose(found, np.linalg.matrix_power(step, 1994) * first, atol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_networks_of_another_library(seed: int) -> None:
+    pytest.importorskip("pgmpy", reason="the comparison needs pgmpy; install the extra 'test'")
+    from pgmpy.inference import VariableElimination
+
+    from pgmkit.bif import to_pgmpy
+
+    graph, _ = random_graph(2 * seed + 100)
+    rng = np.random.default_rng(seed)
+    record = graph.posterior().sample(1, rng=rng)
+    names = list(graph.domain)
+    evidence = {n: int(record.columns[n][0]) for n in names[: len(names) // 3]}
+    engine = VariableElimination(to_pgmpy(graph))
+    for name in names:
+        if name in evidence:
+            continue
+        theirs = engine.query(
+            [name], evidence={n: str(c) for n, c in evidence.items()}, show_progress=False
+        )
+        ours = graph.posterior(evidence).marginal([name])
+        np.testing.assert_allclose(ours, theirs.values, atol=1e-10)
+
+
+def sprinkler() -> FactorGraph:
+    return FactorGraph.from_conditionals(
+        {
+            "rain": (("rain",), [0.8, 0.2]),
+            "wet": (("wet", "rain"), [[1.0, 0.2], [0.0, 0.8]]),
+        },
+        states={"rain": ("no", "yes"), "wet": ("dry", "wet")},
+    )
+
+
+def test_evidence_of_probability_zero_is_named() -> None:
+    with pytest.raises(InvalidInput, match="wet = wet is impossible given rain = no"):
+        sprinkler().posterior({"rain": "no", "wet": "wet"}).marginals()
+
+
+@pytest.mark.parametrize(
+    ("evidence", "likelihood", "said"),
+    [
+        ({"snow": 1}, {}, "unknown attribute 'snow'"),
+        ({"rain": "maybe"}, {}, "'rain' = 'maybe' is no state"),
+        ({"rain": 2}, {}, "a code 0..1"),
+        ({"rain": True}, {}, "no state"),
+        ({}, {"rain": [1.0]}, "2 non-negative numbers"),
+        ({}, {"rain": [1.0, -1.0]}, "2 non-negative numbers"),
+        ([("rain", 1)], {}, "must be a mapping"),
+    ],
+)
+def test_bad_evidence(evidence: object, likelihood: object, said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        sprinkler().posterior(evidence, likelihood)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("tables", "said"),
+    [
+        (
+            {"a": (("a", "b"), np.full((2, 2), 0.5)), "b": (("b", "a"), np.full((2, 2), 0.5))},
+            "cycle",
+        ),
+        ({"a": (("a",), [0.5, 0.6])}, "'a' sums to 1.1"),
+        (
+            {"b": (("b",), [0.5, 0.5]), "a": (("a", "b"), [[0.5, 0.5], [0.5, 0.4]])},
+            "'a' given b = 1 sums to 0.9",
+        ),
+        ({"a": (("a", "b"), [[0.5], [0.5]])}, "unknown attribute 'b'"),
+        ({"a": (("b", "a"), [[0.5], [0.5]])}, "the variable first"),
+        ({"a": (("a",), [1.5, -0.5])}, "negative"),
+        ({"a": (("a",), [np.nan, 1.0])}, "NaN"),
+        ({}, "must be a mapping"),
+    ],
+)
+def test_what_is_no_bayesian_network(tables: object, said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        FactorGraph.from_conditionals(tables)  # type: ignore[arg-type]
+
+
+def test_tables_that_are_no_potentials() -> None:
+    domain = Domain({"a": 2})
+    for table, said in (([1.0, -1.0], "negative"), ([1.0], "shape"), ([1.0, np.inf], "infinity")):
+        with pytest.raises(InvalidInput, match=said):
+            FactorGraph(domain, [(("a",), table)])
+
+
+def test_a_marginal_that_does_not_fit_is_refused() -> None:
+    names = [f"x{i}" for i in range(40)]
+    graph = FactorGraph.from_conditionals({n: ((n,), [0.5, 0.5]) for n in names})
+    with pytest.raises(ModelTooLarge, match="cells"):
+        graph.posterior().marginal(names)
+
+
+def test_a_model_and_back() -> None:
+    graph, tables = random_graph(8)
+    joint = written_out(graph.domain, tables)
+    model = graph.model(total=10.0)
+    name = next(iter(graph.domain))
+    np.testing.assert_allclose(model.marginal([name]), 10 * summed(joint, graph.domain, [name]))
+    again = FactorGraph.from_model(model).posterior().marginal([name])
+    np.testing.assert_allclose(again, summed(joint, graph.domain, [name]), atol=1e-12)
+
+
+def test_arrows_and_edges_for_drawing() -> None:
+    assert list(sprinkler().to_networkx().edges) == [("rain", "wet")]
+    graph = FactorGraph(Domain({"a": 2, "b": 2}), [(("a", "b"), np.ones((2, 2)))])
+    assert not graph.to_networkx().is_directed()
+    assert graph.to_networkx().has_edge("b", "a")

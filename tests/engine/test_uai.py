@@ -1,0 +1,133 @@
+"""UAI, BIF and XMLBIF files: what is written is read back; what is wrong is refused."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_factor_graph import random_graph, sprinkler
+
+from pgmkit import InvalidInput, uai
+
+# The example of the competition's description of the format.
+EXAMPLE = """MARKOV
+3
+2 2 3
+3
+1 0
+2 0 1
+2 1 2
+
+2
+ 0.436 0.564
+
+4
+ 0.128 0.872
+ 0.920 0.080
+
+6
+ 0.210 0.333 0.457
+ 0.811 0.000 0.189
+"""
+
+
+def test_the_published_example(tmp_path: Path) -> None:
+    (tmp_path / "m.uai").write_text(EXAMPLE)
+    graph = uai.read_model(tmp_path / "m.uai")
+    joint = np.einsum("a,ab,bc->abc", *(table for _, table in graph.tables))
+    found = graph.posterior().marginal(["x0", "x1", "x2"])
+    np.testing.assert_allclose(found, joint / joint.sum())
+    (tmp_path / "m.evid").write_text("1 1 0")
+    assert uai.read_evidence(tmp_path / "m.evid", graph) == {"x1": 0}
+    (tmp_path / "m.evid").write_text("1\n2 0 1 2 2\n")
+    assert uai.read_evidence(tmp_path / "m.evid", graph) == {"x0": 1, "x2": 2}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_written_is_read_back(seed: int, tmp_path: Path) -> None:
+    graph, _ = random_graph(seed)
+    uai.write_model(graph, tmp_path / "m.uai")
+    again = uai.read_model(tmp_path / "m.uai")
+    assert (again.children is None) == (graph.children is None)
+    assert again.domain.shape() == graph.domain.shape()
+    if graph.children is None and not all(t.any() for _, t in graph.tables):
+        return
+    assert again.log_partition == pytest.approx(graph.log_partition, abs=1e-12)
+    ours, theirs = graph.posterior().marginals(), again.posterior().marginals()
+    for one, other in zip(ours.values(), theirs.values(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-15)
+
+
+def test_results(tmp_path: Path) -> None:
+    marginals = [np.array([0.25, 0.75]), np.array([1.0])]
+    uai.write_marginals(marginals, tmp_path / "MAR")
+    for one, other in zip(uai.read_marginals(tmp_path / "MAR"), marginals, strict=True):
+        assert np.array_equal(one, other)
+    uai.write_map([1, 0, 2], tmp_path / "MAP")
+    assert uai.read_map(tmp_path / "MAP") == [1, 0, 2]
+    uai.write_probability(-12.5, tmp_path / "PR")
+    assert uai.read_probability(tmp_path / "PR") == pytest.approx(-12.5)
+    graph = sprinkler()
+    uai.write_evidence(graph, {"wet": 1}, tmp_path / "evid")
+    assert uai.read_evidence(tmp_path / "evid", graph) == {"wet": 1}
+
+
+def test_every_file_cut_short_is_refused(tmp_path: Path) -> None:
+    words = EXAMPLE.split()
+    for length in range(len(words)):
+        (tmp_path / "m.uai").write_text(" ".join(words[:length]))
+        with pytest.raises(InvalidInput, match="cut short"):
+            uai.read_model(tmp_path / "m.uai")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("MARKOV", "GRAPH", "begins with"),
+        ("2 2 3", "2 two 3", "must be an integer"),
+        ("2 1 2", "2 1 3", "below 3"),
+        ("2 1 2", "2 1 1", "twice"),
+        ("\n4\n", "\n5\n", "cells"),
+        ("0.872", "much", "holds a word"),
+        ("0.872", "-0.872", "negative"),
+        ("0.189\n", "0.189 0.5", "left over"),
+    ],
+)
+def test_bad_models(old: str, new: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "m.uai").write_text(EXAMPLE.replace(old, new, 1))
+    with pytest.raises(InvalidInput, match=said):
+        uai.read_model(tmp_path / "m.uai")
+
+
+def test_a_bayesian_network_has_a_table_for_each_variable(tmp_path: Path) -> None:
+    (tmp_path / "m.uai").write_text(EXAMPLE.replace("MARKOV", "BAYES"))
+    assert uai.read_model(tmp_path / "m.uai").children == ("x0", "x1", "x2")
+    (tmp_path / "m.uai").write_text("BAYES 2 2 2 1 1 0 2 0.5 0.5")
+    with pytest.raises(InvalidInput, match="one table for each variable"):
+        uai.read_model(tmp_path / "m.uai")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("", "cut short"), ("2 0 1", "cut short"), ("1 0 7", "below 2"), ("2 0 1 0 1", "twice")],
+)
+def test_bad_evidence(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "evid").write_text(text)
+    with pytest.raises(InvalidInput, match=said):
+        uai.read_evidence(tmp_path / "evid", sprinkler())
+
+
+@pytest.mark.parametrize("name", ["net.bif", "net.xml"])
+def test_bif_and_xmlbif(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("pgmpy", reason="these files are read by pgmpy")
+    from pgmkit.bif import read_bif, write_bif
+
+    graph = sprinkler()
+    write_bif(graph, tmp_path / name)
+    again = read_bif(tmp_path / name)
+    assert again.states["rain"] == ("no", "yes")
+    found = again.posterior({"wet": "wet"}).marginal(["rain"])
+    np.testing.assert_allclose(found, graph.posterior({"wet": 1}).marginal(["rain"]), atol=1e-9)
+    text = (tmp_path / name).read_text()
+    (tmp_path / name).write_text(text[: len(text) // 2])
+    with pytest.raises(InvalidInput, match="cut short"):
+        read_bif(tmp_path / name)

@@ -82,7 +82,8 @@ def _independent(columns: Columns, measurements: Sequence[Measurement]) -> torch
     single = {m.clique: m.values for m in measurements if len(m.clique) == 1}
     parts = []
     for name in columns.domain:
-        shares = np.maximum(single[(name,)], 0.0)
+        # Attributes of one value are not measured.
+        shares = np.maximum(single.get((name,), np.ones(columns.domain.sizes[name])), 0.0)
         whole = shares.sum()
         shares = shares / whole if whole > 0 else np.full(len(shares), 1 / len(shares))
         shares = np.maximum(shares, _FLOOR)

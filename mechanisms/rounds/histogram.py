@@ -201,9 +201,9 @@ def check_public(domain: Domain, public: Dataset) -> None:
 def _product(domain: Domain, first: Sequence[Measurement]) -> np.ndarray[Any, Any]:
     """The product of the noisy one-way marginals, each held above zero."""
     weights = np.ones(())
-    for name, m in zip(domain, first, strict=True):
+    for m in first:
         shares = np.maximum(m.values, 0.5)
         shape = [1] * len(domain)
-        shape[domain.attributes.index(name)] = len(shares)
+        shape[domain.attributes.index(m.clique[0])] = len(shares)
         weights = weights * (shares / shares.sum()).reshape(shape)
     return np.broadcast_to(weights, domain.shape())

@@ -289,7 +289,9 @@ try:
     Release.load(sys.argv[1])
 except InvalidInput as error:
     print(error)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+# Not ru_maxrss, which begins at the parent's peak.
+lines = open("/proc/self/status").read().splitlines()
+print(next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) // 1024)
 """
 
 

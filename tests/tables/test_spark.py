@@ -70,7 +70,11 @@ def test_spark_counts_and_gets_a_frame_back(spark: Any) -> None:
     for clique in cliques:
         np.testing.assert_array_equal(found[clique], wanted[clique])
     back = decode(here, SCHEMA, np.random.default_rng(0), FrameForm.of(there))
-    assert back.columns == there.columns and back.schema == there.schema
+    # Types are the schema's: a date is a date, whatever the frame had.
+    types = {field.name: field.dataType.typeName() for field in back.schema}
+    assert types == {
+        "age": "long", "pay": "double", "sex": "string", "ill": "boolean", "born": "date"
+    }  # fmt: skip
     again = encode(back, SCHEMA)
     for name in SCHEMA.columns:
         np.testing.assert_array_equal(

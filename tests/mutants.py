@@ -410,7 +410,7 @@ MUTANTS = (
     ),
     Mutant(
         "quantile edges from exact counts",
-        "mechanisms/synthesis/pipeline.py",
+        "mechanisms/synthesis/open_columns.py",
         "cells = np.linalg.lstsq(np.asarray(noisy.matrix), noisy.values)[0]",
         "cells = counts.marginals([(name,)])[(name,)].astype(float)",
     ),
@@ -497,7 +497,7 @@ MUTANTS = (
 def copy() -> Iterator[Path]:
     """A folder with the packages and the tests."""
     with tempfile.TemporaryDirectory() as folder:
-        for part in ("pgmkit", "mechanisms", "tests"):
+        for part in ("pgmkit", "mechanisms", "tests", "examples"):
             shutil.copytree(
                 ROOT / part, Path(folder, part), ignore=shutil.ignore_patterns("__pycache__")
             )

@@ -4,14 +4,19 @@
     python tests/mutants.py                 # all of them
     python tests/mutants.py --list          # their names, as docs/privacy.md has them
     python tests/mutants.py discovery noise # those whose names hold one of these words
+    python tests/mutants.py --record        # and write benchmarks/results/mutants.json
 
-A mutant that no test notices is a hole in the tests; one whose text is not found any more is stale
-and counts as a failure too.
+Each mutant names the file that should notice it, which is tried first and ends at its first
+failure; the other fast privacy tests run only where that file passes. A mutant that no test
+notices is a hole in the tests; one whose text is not found any more is stale and counts as a
+failure too. So does one that stops the tests from running.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -23,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+TABLE = ROOT / "benchmarks" / "results" / "mutants.json"
 TESTS = (
     "exact_noise",
     "scores",
@@ -404,7 +410,7 @@ MUTANTS = (
     ),
     Mutant(
         "quantile edges from exact counts",
-        "mechanisms/synthesis/pipeline.py",
+        "mechanisms/synthesis/open_columns.py",
         "cells = np.linalg.lstsq(np.asarray(noisy.matrix), noisy.values)[0]",
         "cells = counts.marginals([(name,)])[(name,)].astype(float)",
     ),
@@ -491,7 +497,7 @@ MUTANTS = (
 def copy() -> Iterator[Path]:
     """A folder with the packages and the tests."""
     with tempfile.TemporaryDirectory() as folder:
-        for part in ("pgmkit", "mechanisms", "tests"):
+        for part in ("pgmkit", "mechanisms", "tests", "examples"):
             shutil.copytree(
                 ROOT / part, Path(folder, part), ignore=shutil.ignore_patterns("__pycache__")
             )
@@ -499,8 +505,8 @@ def copy() -> Iterator[Path]:
         yield Path(folder)
 
 
-def passes(folder: Path, names: tuple[str, ...]) -> bool:
-    """Whether these tests pass on the copy."""
+def failure(folder: Path, names: tuple[str, ...]) -> str:
+    """The first of these tests that fails on the copy; empty where all pass."""
     files = [f"tests/mechanisms/test_{name}.py" for name in names]
     environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     found = subprocess.run(
@@ -511,44 +517,65 @@ def passes(folder: Path, names: tuple[str, ...]) -> bool:
         text=True,
         check=False,
     )
-    if found.returncode not in (0, 1):
+    if found.returncode == 0:
+        return ""
+    failed = re.search(r"^FAILED tests/mechanisms/(\S+)", found.stdout, re.MULTILINE)
+    if found.returncode != 1 or failed is None:
         raise RuntimeError(f"the tests do not run: {found.stdout[-2000:]}{found.stderr[-2000:]}")
-    return found.returncode == 0
+    return failed[1]
 
 
-def fate(mutant: Mutant, folder: Path) -> str:
-    """Plant the mistake, test, and take it out again: "caught", "SURVIVED" or "STALE"."""
+@dataclass(frozen=True)
+class Fate:
+    """What became of a mutant: "caught" (by which test), "SURVIVED" or "STALE", in how long."""
+
+    end: str
+    test: str
+    seconds: float
+
+
+def fate(mutant: Mutant, folder: Path) -> Fate:
+    """Plant the mistake, test, and take it out again."""
     path = folder / mutant.file
     sound = path.read_text(encoding="utf-8")
     if mutant.old not in sound:
-        return "STALE"
+        return Fate("STALE", "", 0.0)
+    started = time.monotonic()
     path.write_text(sound.replace(mutant.old, mutant.new), encoding="utf-8")
     try:
         others = tuple(name for name in TESTS if name != mutant.first)
-        survived = passes(folder, (mutant.first,)) and passes(folder, others)
-        return "SURVIVED" if survived else "caught"
+        test = failure(folder, (mutant.first,)) or failure(folder, others)
+        end = "caught" if test else "SURVIVED"
+        return Fate(end, test, round(time.monotonic() - started, 1))
     finally:
         path.write_text(sound, encoding="utf-8")
 
 
-def run(words: tuple[str, ...] = ()) -> dict[str, str]:
+def run(words: tuple[str, ...] = ()) -> dict[str, Fate]:
     """What became of each mutant whose name holds one of the words; all without words."""
     chosen = [m for m in MUTANTS if not words or any(word in m.name for word in words)]
     with copy() as folder:
         fates = {}
         for number, mutant in enumerate(chosen, 1):
-            started = time.monotonic()
-            fates[mutant.name] = fate(mutant, folder)
-            seconds = time.monotonic() - started
-            print(
-                f"{number}/{len(chosen)} {fates[mutant.name]} ({seconds:.0f} s): {mutant.name}",
-                flush=True,
-            )
+            fates[mutant.name] = found = fate(mutant, folder)
+            told = f"{number}/{len(chosen)} {found.end} ({found.seconds:.0f} s): {mutant.name}"
+            print(f"{told}: {found.test}", flush=True)
     return fates
+
+
+def record(fates: dict[str, Fate]) -> None:
+    """Write the table, with earlier fates of other mutants that are still there."""
+    earlier = json.loads(TABLE.read_text(encoding="utf-8")) if TABLE.exists() else {}
+    known = {**earlier, **{name: vars(found) for name, found in fates.items()}}
+    table = {mutant.name: known[mutant.name] for mutant in MUTANTS if mutant.name in known}
+    TABLE.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
     if "--list" in sys.argv:
         print("\n".join(mutant.name for mutant in MUTANTS))
     else:
-        sys.exit(any(end != "caught" for end in run(tuple(sys.argv[1:])).values()))
+        ends = run(tuple(word for word in sys.argv[1:] if word != "--record"))
+        if "--record" in sys.argv:
+            record(ends)
+        sys.exit(any(found.end != "caught" for found in ends.values()))

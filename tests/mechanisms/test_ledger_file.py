@@ -104,6 +104,7 @@ def test_reserved_delta_adds_up_across_runs(tmp_path: Path) -> None:
 
 SPENDER = """
 import sys
+import time
 from mechanisms import BudgetExceeded, Ledger
 ledger = Ledger.open(sys.argv[1])
 print("ready", flush=True)
@@ -114,16 +115,19 @@ try:
         ledger.charge("step", "by hand", float(sys.argv[2]))
         charges += 1
         print("answer", flush=True)
+        time.sleep(float(sys.argv[3]))
 except BudgetExceeded:
     pass
 """
 
 
-def spenders(path: Path, count: int, cost: float) -> list[subprocess.Popen[str]]:
-    """Processes that charge until they are refused; they begin together."""
+def spenders(
+    path: Path, count: int, cost: float, *, pause: float = 0.0
+) -> list[subprocess.Popen[str]]:
+    """Processes that charge until they are refused, with pauses; they begin together."""
     found = [
         subprocess.Popen(
-            [sys.executable, "-c", SPENDER, str(path), str(cost)],
+            [sys.executable, "-c", SPENDER, str(path), str(cost), str(pause)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -142,7 +146,9 @@ def spenders(path: Path, count: int, cost: float) -> list[subprocess.Popen[str]]
 
 def test_processes_at_once_cannot_overspend(tmp_path: Path) -> None:
     path = begun(tmp_path, Budget(1.0))
-    answers = [each.communicate()[0].count("answer") for each in spenders(path, 3, 1 / 64)]
+    # With a pause after each charge no process can spend it all before another begins.
+    started = spenders(path, 3, 1 / 64, pause=0.02)
+    answers = [each.communicate()[0].count("answer") for each in started]
     assert sum(answers) == 64 == len(Ledger.open(path).entries)
     assert Ledger.open(path).spent == 1.0
     assert sum(answer > 0 for answer in answers) > 1, "one process had it all to itself"

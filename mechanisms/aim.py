@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mechanisms.families.graphical import affordable, check_fits_workload, estimator
+from mechanisms.families.graphical import Affordable, check_fits_workload, estimator
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
 from mechanisms.rounds.loop import Round, adapt
@@ -72,6 +72,7 @@ def aim(
     check_fits_workload(domain, workload, settings.model_mb)
     candidates = downward_closure(workload)
     weights = relevance(workload, candidates)
+    affordable = Affordable(domain, candidates)
     whole = curator.remaining
     budget = _RoundBudget(whole / (_ROUNDS_PER_ATTRIBUTE * len(domain)), settings.select_share)
     measured: list[Clique] = []
@@ -94,7 +95,7 @@ def aim(
         if curator.remaining < 2 * budget.total:
             budget.total = curator.remaining
         limit = settings.model_mb * (1 - curator.remaining / whole + budget.total / whole)
-        fitting = affordable(domain, candidates, measured, limit, settings.model_mb)
+        fitting = affordable.within(measured, limit, settings.model_mb)
         noise = curator.expected_error(budget.measure)
         picked = curator.choose(
             fitting,
@@ -142,11 +143,12 @@ def relevance(workload: Workload, candidates: tuple[Clique, ...]) -> dict[Clique
     >>> relevance(pairs, (("a",), ("b",), ("a", "b")))
     {('a',): 1.0, ('b',): 2.0, ('a', 'b'): 3.0}
     """
-    pairs = list(zip(map(frozenset, workload.cliques), workload.weights, strict=True))
-    return {
-        candidate: sum(weight * len(wanted & set(candidate)) for wanted, weight in pairs)
-        for candidate in candidates
-    }
+    # w_r = sum over a in r of sum over s that hold a of c_s.
+    caring = dict.fromkeys(workload.domain, 0.0)
+    for clique, weight in zip(workload.cliques, workload.weights, strict=True):
+        for name in clique:
+            caring[name] += weight
+    return {candidate: sum(caring[name] for name in candidate) for candidate in candidates}
 
 
 def moved_within_noise(last: Round[GraphicalModel, Clique], noise: float) -> bool:

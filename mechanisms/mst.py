@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from mechanisms.families.graphical import estimator
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
@@ -74,19 +76,34 @@ def mst(curator: Curator, workload: WorkloadLike, settings: Mst | None = None) -
 
 def _pairs(workload: Workload) -> list[Clique]:
     """The pairs of attributes within workload cliques, in the domain's order."""
-    held = [frozenset(clique) for clique in workload.cliques]
-    return [p for p in combinations(workload.domain, 2) if any(set(p) <= c for c in held)]
+    place = {name: i for i, name in enumerate(workload.domain)}
+    held = {
+        pair
+        for clique in workload.cliques
+        for pair in combinations(sorted(place[name] for name in clique), 2)
+    }
+    names = workload.domain.attributes
+    return [(names[i], names[j]) for i, j in sorted(held)]
 
 
 def _draw_tree(
     curator: Curator, model: GraphicalModel, pairs: Sequence[Clique], cost: float, edges: int
 ) -> list[Clique]:
     """Kruskal's algorithm, each edge drawn by the exponential mechanism on L1 errors."""
-    estimates = model.marginals(pairs)
+    if not pairs:
+        return []
+    scored = curator.scored(pairs, model.marginals(pairs))
+    place = {name: i for i, name in enumerate(curator.domain)}
+    ends = np.array([[place[name] for name in pair] for pair in pairs])
+    component = np.arange(len(place))
+    joining = np.arange(len(pairs))
     tree: list[Clique] = []
     for i in range(edges):
-        joining = [pair for pair in pairs if _spanning_edges([*tree, pair]) == len(tree) + 1]
-        tree.append(curator.choose(joining, estimates, cost / edges, step=f"edge {i + 1}: select"))
+        chosen = scored.choose(joining, cost / edges, step=f"edge {i + 1}: select")
+        tree.append(pairs[chosen])
+        joined, other = component[ends[chosen]]
+        component[component == other] = joined
+        joining = joining[np.not_equal(*component[ends[joining]].T)]
     return tree
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mechanisms.families.graphical import affordable, check_fits_workload, estimator
+from mechanisms.families.graphical import Affordable, check_fits_workload, estimator
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
 from mechanisms.rounds.loop import Round, adapt
@@ -71,6 +71,7 @@ def mwem_pgm(
     measure_cost = per_round - select_cost
     noise = curator.expected_error(measure_cost)
     weights = dict(zip(workload.cliques, workload.weights, strict=True))
+    affordable = Affordable(domain, workload.cliques)
     picked: list[Clique] = []
 
     def select(
@@ -79,7 +80,7 @@ def mwem_pgm(
         if len(picked) == rounds:
             return None
         limit = settings.model_mb * (len(picked) + 1) / rounds
-        candidates = affordable(domain, workload.cliques, picked, limit, settings.model_mb)
+        candidates = affordable.within(picked, limit, settings.model_mb)
         chosen = curator.choose(
             candidates,
             model.marginals(candidates),

@@ -119,10 +119,7 @@ def junction_tree(
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise InvalidInput(f"seed must be an integer, got {seed!r}")
     neighbours, sizes = _graph(domain, cliques)
-    search = Search(neighbours, sizes)
-    search.deterministic()
-    search.restarts(float(seconds), random.Random(seed))
-    return _build(domain, search.best)
+    return _build(domain, _searched(tuple(neighbours), sizes, float(seconds), seed))
 
 
 def model_cells(domain: Domain, cliques: Iterable[Sequence[str]]) -> int:
@@ -173,6 +170,17 @@ def _graph(domain: Domain, cliques: Iterable[Sequence[str]]) -> tuple[list[int],
         for name in names:
             joined[name] |= members
     return [joined[name] & ~bit[name] for name in bit], domain.shape()
+
+
+@lru_cache(maxsize=256)
+def _searched(
+    neighbours: tuple[int, ...], sizes: tuple[int, ...], seconds: float, seed: int
+) -> tuple[Step, ...]:
+    """The best elimination found; remembered, as a model's tree is asked for in several places."""
+    search = Search(list(neighbours), sizes)
+    search.deterministic()
+    search.restarts(seconds, random.Random(seed))
+    return tuple(search.best)
 
 
 @lru_cache(maxsize=4096)

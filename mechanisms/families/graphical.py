@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from mechanisms.families.tree_growth import TreeGrowth
 from mechanisms.workload import Workload
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, NotCertified
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from pgmkit.junction_tree import JunctionTree
     from pgmkit.model import GraphicalModel
 
-__all__ = ["affordable", "check_fits_workload", "estimator", "model_megabytes", "tree_megabytes"]
+__all__ = ["Affordable", "check_fits_workload", "estimator", "model_megabytes", "tree_megabytes"]
 
 _WORTH_A_SEARCH = 4.0
 """Factor by which a better elimination order may shrink a model; beyond it none is looked for."""
@@ -45,40 +46,69 @@ def estimator(
     return update
 
 
-def affordable(
-    domain: Domain,
-    candidates: Sequence[Clique],
-    measured: Sequence[Clique],
-    limit_mb: float,
-    fallback_mb: float,
-) -> list[Clique]:
-    """The candidates that keep the junction tree of all measured cliques within the limit.
+class Affordable:
+    """Which candidates keep the junction tree of all measured cliques small, round after round.
 
-    Where none does, those that keep it within `fallback_mb`. One of them always fits once a
-    candidate has been measured: that candidate again.
+    Measured cliques only become more. So a size that was found in an earlier round is a lower bound
+    of what a candidate needs now, and a candidate above the limit is not tested again until the
+    limit has grown past it.
     """
-    for limit in (limit_mb, fallback_mb):
-        fitting = [c for c in candidates if _fits(domain, [*measured, c], limit)]
-        if fitting:
-            return fitting
-    return []
+
+    def __init__(self, domain: Domain, candidates: Sequence[Clique]) -> None:
+        self.domain, self.candidates = domain, candidates
+        self._least: dict[Clique, float] = {}
+
+    def within(
+        self, measured: Sequence[Clique], limit_mb: float, fallback_mb: float
+    ) -> list[Clique]:
+        """The candidates that keep the junction tree within the limit.
+
+        Where none does, those that keep it within `fallback_mb`. One of them always fits once a
+        candidate has been measured: that candidate again.
+        """
+        from pgmkit.junction_tree import junction_tree
+
+        growth = TreeGrowth(junction_tree(self.domain, measured))
+        for limit in (limit_mb, fallback_mb):
+            fitting = [c for c in self.candidates if self._fits(growth, measured, c, limit)]
+            if fitting:
+                return fitting
+        return []
+
+    def _fits(
+        self, growth: TreeGrowth, measured: Sequence[Clique], clique: Clique, limit_mb: float
+    ) -> bool:
+        """Whether a candidate fits; by a bound first, then by a quick size, then by a search."""
+        if self._least.get(clique, 0.0) > limit_mb:
+            return False
+        bound = growth.cells_with(clique)
+        if bound == growth.tree.cells or _megabytes(bound) * _WORTH_A_SEARCH <= limit_mb:
+            return _megabytes(growth.tree.cells) <= limit_mb
+        self._least[clique] = _size(self.domain, [*measured, clique], limit_mb)
+        return self._least[clique] <= limit_mb
 
 
-def _fits(domain: Domain, cliques: Sequence[Clique], limit_mb: float) -> bool:
-    """Whether the junction tree fits; a quick size first, a search for a better tree if close."""
+def _size(domain: Domain, cliques: Sequence[Clique], limit_mb: float) -> float:
+    """MB of a junction tree: a quick size, or that of a search for a better tree if close."""
     from pgmkit.junction_tree import junction_tree
 
     size = model_megabytes(domain, cliques)
     if limit_mb < size <= _WORTH_A_SEARCH * limit_mb:
         size = tree_megabytes(junction_tree(domain, cliques, seconds=_SEARCH_SECONDS))
-    return size <= limit_mb
+    return size
 
 
 def model_megabytes(domain: Domain, cliques: Sequence[Clique]) -> float:
     """MB (2^20 bytes) of a junction tree's float64 cells, by a quick elimination order."""
-    from pgmkit.junction_tree import CELL_BYTES, model_cells
+    from pgmkit.junction_tree import model_cells
 
-    return model_cells(domain, cliques) * CELL_BYTES / 2**20
+    return _megabytes(model_cells(domain, cliques))
+
+
+def _megabytes(cells: int) -> float:
+    from pgmkit.junction_tree import CELL_BYTES
+
+    return cells * CELL_BYTES / 2**20
 
 
 def tree_megabytes(tree: JunctionTree) -> float:
@@ -99,7 +129,7 @@ def check_fits_workload(domain: Domain, workload: Workload, limit: float) -> Non
             f"model_mb = {limit:g} is more than a model that can be sampled may take "
             f"({most:g} MB): lower model_mb"
         )
-    if not affordable(domain, workload.cliques, [], limit, limit):
+    if all(model_megabytes(domain, [clique]) > limit for clique in workload.cliques):
         smallest = min(model_megabytes(domain, [clique]) for clique in workload.cliques)
         raise InvalidInput(
             f"no workload clique fits in model_mb = {limit:g}; the smallest needs "

@@ -237,6 +237,21 @@ class Curator:
         flip = mechanism == "permute-and-flip"
         return cliques[self._selected(step, found, self.neighbours.l1, cost, flip=flip)]
 
+    def scored(self, candidates: Sequence[Clique], estimates: Mapping[Clique, ArrayLike]) -> Scored:
+        """Candidates to choose from several times by the same estimates, compared only once.
+
+        A choice is that of `choose` without penalties and weights, and charged alike. Raises
+        InvalidInput as `choose`.
+        """
+        cliques = [self.domain.clique(clique, "candidate") for clique in candidates]
+        tables = [scores.on_grid("estimates", self._estimate(c, estimates)) for c in cliques]
+        counts = self._marginals(cliques)
+        distances = [
+            scores.table_distance(counts[c], table)
+            for c, table in zip(cliques, tables, strict=True)
+        ]
+        return Scored(self, scores.in_counts(np.array(distances, dtype=np.int64)))
+
     def choose_cells(
         self,
         cliques: Sequence[Clique],
@@ -505,6 +520,27 @@ class Curator:
             f"<Curator: {len(self.domain)} attributes, {self.neighbours.name}, "
             f"{budget.unit} {self.remaining:.4g} of {budget.total:.4g} remaining>"
         )
+
+
+class Scored:
+    """Candidates whose scores the Curator knows and nobody else; made by `Curator.scored`."""
+
+    def __init__(self, curator: Curator, found: NDArray[np.float64]) -> None:
+        self._curator, self._found = curator, found
+
+    def choose(self, places: Sequence[int] | NDArray[np.int64], cost: float, *, step: str) -> int:
+        """One of the candidates at these places, by the exponential mechanism; gives its place.
+
+        Raises InvalidInput for no places or places of no candidate, BudgetExceeded if cost is not
+        available.
+        """
+        among = np.asarray(places)
+        if not len(among) or among.min() < 0 or among.max() >= len(self._found):
+            raise InvalidInput(
+                f"places must be at least one number in 0..{len(self._found) - 1}, got {places!r}"
+            )
+        sensitivity = self._curator.neighbours.l1
+        return int(among[self._curator._selected(step, self._found[among], sensitivity, cost)])
 
 
 def _named(clique: Clique) -> str:

@@ -68,9 +68,15 @@ def _growth(
     if not cliques:
         return []
     held = {frozenset(clique): clique for clique in cliques}
-    tree = junction_tree(domain.project(sorted(set().union(*cliques))), cliques)
-    if all(frozenset(clique) in held for clique in tree.cliques):
-        names = zip(tree.cliques, tree.separators, strict=True)
+    covered = set().union(*cliques)
+    # Over the whole domain, as the model will ask for it: one search serves both.
+    tree = junction_tree(domain, cliques)
+    names = [
+        (clique, separator)
+        for clique, separator in zip(tree.cliques, tree.separators, strict=True)
+        if covered.intersection(clique)
+    ]
+    if all(frozenset(clique) in held for clique, _ in names):
         return [(held[frozenset(clique)], separator) for clique, separator in names]
     return _greedy_growth(cliques, fractions, deadline)
 

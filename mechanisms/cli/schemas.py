@@ -29,17 +29,21 @@ def schema() -> None:
     show_default=True,
     help="Number of distinct texts above which a column is left open, to be found with a budget.",
 )
+@click.option(
+    "--names", help="Columns of a CSV file without a header line, as age,sex,... in their order."
+)
 @file_options
 def draft(
     data: str,
     assume_public: bool,
     out: str | None,
     values: int,
+    names: str | None,
     encoding: str | None,
     separator: str | None,
     decimal: str | None,
 ) -> None:
-    """Propose a schema from the first rows of public data, or of the names alone.
+    """Propose a schema from the values of public data, or from the names alone.
 
     Looking at private values without a budget would leak them. Without --assume-public only the
     column names are read, and every column is left open: its values are found with a budget.
@@ -52,7 +56,8 @@ def draft(
     from pgmkit.tables.draft import draft as drafted
     from pgmkit.tables.schema_file import FileFormat
 
-    form = file_format(FileFormat(), encoding, separator, decimal)
+    named = None if names is None else tuple(name.strip() for name in names.split(","))
+    form = file_format(FileFormat(names=named), encoding, separator, decimal)
     text = drafted(data, look=assume_public, most_values=values, file=form)
     if target is None:
         click.echo(text)

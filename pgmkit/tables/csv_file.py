@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import csv
+import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,15 @@ from pgmkit.errors import InvalidInput
 if TYPE_CHECKING:
     from pgmkit.tables.schema_file import FileFormat
 
-__all__ = ["csv_batches", "csv_names", "is_csv", "is_index", "separator_of"]
+__all__ = [
+    "csv_batches",
+    "csv_names",
+    "first_lines",
+    "is_csv",
+    "is_index",
+    "likely_separator",
+    "separator_of",
+]
 
 _SUFFIXES = (".csv", ".data", ".txt", ".tsv")
 _COMPRESSED = (".gz", ".bz2", ".zst")
@@ -42,7 +51,7 @@ def csv_names(path: str, form: FileFormat) -> list[str]:
     """The column names: given, or the file's first line."""
     if form.names is not None:
         return list(form.names)
-    line = _first_line(path, form)
+    _, line = _header(path, form)
     header = next(csv.reader([line], delimiter=separator_of(path, form)), [])
     names = [name.strip() for name in header]
     if not any(names):
@@ -58,13 +67,34 @@ def separator_of(path: str, form: FileFormat) -> str:
         return "\t"
     if form.names is not None:
         return ";" if form.decimal == "," else ","
-    line = _first_line(path, form)
+    return likely_separator(_header(path, form)[1])
+
+
+def likely_separator(line: str) -> str:
+    """The separator that occurs most in a line, quoted texts aside.
+
+    >>> likely_separator('"a,b,c";d')
+    ';'
+    """
     unquoted = "".join(line.split('"')[::2])
     return max(_SEPARATORS, key=unquoted.count)
 
 
-def _first_line(path: str, form: FileFormat) -> str:
-    """The first line alone is decoded: what follows must not decide whether it can be."""
+def first_lines(path: str, form: FileFormat, most: int) -> list[str]:
+    """The first lines of a file, comments among them, without their ends."""
+    return list(itertools.islice(_lines(path, form), most))
+
+
+def _header(path: str, form: FileFormat) -> tuple[int, str]:
+    """The first line that is no comment, and how many are before it."""
+    for before, line in enumerate(_lines(path, form)):
+        if form.comment is None or not line.startswith(form.comment):
+            return before, line
+    return 0, ""
+
+
+def _lines(path: str, form: FileFormat) -> Iterator[str]:
+    """The first line alone must be text: what follows must not decide whether it can be read."""
     import io
 
     import pyarrow as pa
@@ -73,10 +103,9 @@ def _first_line(path: str, form: FileFormat) -> str:
         with pa.input_stream(path, compression="detect") as raw:
             buffered = io.BufferedReader(raw)
             if _is_utf8(form):
-                line = buffered.readline().decode("utf-8-sig")
-            else:
-                line = io.TextIOWrapper(buffered, form.encoding, errors="replace").readline()
-            return line.rstrip("\r\n")
+                yield buffered.readline().decode("utf-8-sig").rstrip("\r\n")
+            for line in io.TextIOWrapper(buffered, form.encoding, errors="replace"):
+                yield line.rstrip("\r\n")
     except UnicodeError:
         raise InvalidInput(_not_text(path, form)) from None
 
@@ -116,7 +145,7 @@ def csv_batches(
                 raw,
                 read_options=arrow_csv.ReadOptions(
                     column_names=header,
-                    skip_rows=0 if form.names else 1,
+                    skip_rows=0 if form.names else 1 + _header(path, form)[0],
                     use_threads=False,
                     block_size=_BLOCK,
                     encoding="utf8" if utf8 else form.encoding,

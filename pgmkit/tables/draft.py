@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.columns import Boolean, Categorical, Column, OpenCategorical
-from pgmkit.tables.csv_file import is_csv, is_index, separator_of
+from pgmkit.tables.csv_file import is_index
+from pgmkit.tables.draft_format import MISSING, decimals_of, named_format, seen_format
 from pgmkit.tables.draft_numbers import number_column
 from pgmkit.tables.draft_times import time_column
 from pgmkit.tables.files import all_names, batches, names_of
@@ -21,8 +23,6 @@ from pgmkit.tables.values import distinct, is_null, text_of
 
 __all__ = ["Drafted", "draft", "draft_column"]
 
-_ROWS = 100_000
-_MISSING = ("?", "NA", "N/A", "NaN", "nan", "null", "NULL", "None")
 _ROWS_OF_AN_IDENTIFIER = 20
 """Fewer rows may be all distinct by chance."""
 
@@ -44,24 +44,31 @@ def draft(
 ) -> str:
     """The text of a YAML schema for a file, to be read and corrected by hand.
 
-    With `look` the values of the first 100,000 rows are looked at: they must be public. Without,
-    only names are read and every column is left open. A comment before each column says what was
-    decided and why.
+    With `look` all values are looked at: they must be public. Without, only names are read and
+    every column is left open. A comment before each column says what was decided and why.
+
+    Raises InvalidInput for a file that cannot be read or holds no records, and, without `look`, for
+    a first line that may be a record.
     """
-    form = _form(path, file or FileFormat())
+    form = (seen_format if look else named_format)(path, file or FileFormat())
     notes = {name: "an index of rows: left out" for name in all_names(path, form) if is_index(name)}
     if not look:
         note = "open: values are found with a budget; better give its type, low and high, or values"
         drafts = {name: Drafted(OpenCategorical(), note) for name in names_of(path, form)}
         head = "# Only the names were read: every column's values are found with a budget.\n"
     else:
-        table = _first_rows(path, form)
-        form = _decimals_of(table, form)
-        drafts = {name: draft_column(v, most_values, form.decimal) for name, v in table.items()}
+        tallies = _tallies(path, form)
+        form = decimals_of(tallies.values(), form)
+        drafts = {name: _drafted(t, most_values, form.decimal) for name, t in tallies.items()}
         head = (
             "# Drafted from the values of public data. Correct ranges to what is possible, not to\n"
             "# what occurs, and list every value that may occur.\n"
         )
+        if form.names is not None and (file is None or file.names is None):
+            head += (
+                "# The first line is a record and no header: the columns are numbered. Name them\n"
+                "# under `names` and in `columns`, or draft again with --names age,sex,...\n"
+            )
     columns = {name: each.column for name, each in drafts.items() if each.column is not None}
     if not columns:
         raise InvalidInput(f"{os.fspath(path)} has no column that a schema could hold")
@@ -97,28 +104,32 @@ def draft_column(values: Any, most_values: int = 50, decimal: str = ".") -> Draf
     >>> print(draft_column(np.array(["2020-01-31", "2020-02-01"] * 9)).note)
     dates 2020-01-31 to 2020-02-01, by day; decoded uniformly within
     """
+    return _drafted(_tally(values), most_values, decimal)
+
+
+def _tally(values: Any) -> Counter[str]:
+    """How often each text occurs, in the order of the rows; missing values are empty texts."""
     found, places = distinct(values)
-    times = Counter(places.tolist())
+    times = np.bincount(places, minlength=len(found))
+    occurring, first = np.unique(places, return_index=True)
     counts: Counter[str] = Counter()
-    listed: Counter[str] = Counter()
-    null = 0
-    for place, value in enumerate(found):
-        if is_null(value):
-            null += times[place]
-        elif text_of(value) in _MISSING:
-            listed[text_of(value)] += times[place]
-        else:
-            counts[text_of(value)] += times[place]
-    missing = tuple(sorted(listed)) if listed else () if null else None
-    gaps = f"; {null + sum(listed.values())} missing" if missing is not None else ""
-    order = [text_of(found[place]) for place in dict.fromkeys(places.tolist())]
-    drafted = _present(counts, order, missing, most_values, decimal)
+    for place in occurring[np.argsort(first)].tolist():
+        counts["" if is_null(found[place]) else text_of(found[place])] += int(times[place])
+    return counts
+
+
+def _drafted(tally: Mapping[str, int], most_values: int, decimal: str) -> Drafted:
+    """The column of texts that occur so often."""
+    counts = Counter({t: times for t, times in tally.items() if t and t not in MISSING})
+    listed = sorted(text for text in tally if text in MISSING)
+    missing = tuple(listed) if listed else () if "" in tally else None
+    gaps = f"; {sum(tally.values()) - sum(counts.values())} missing" if missing is not None else ""
+    drafted = _present(counts, missing, most_values, decimal)
     return replace(drafted, note=drafted.note + gaps)
 
 
 def _present(
     counts: Counter[str],
-    order: list[str],
     missing: tuple[str, ...] | None,
     most_values: int,
     decimal: str,
@@ -137,7 +148,7 @@ def _present(
     timed = time_column(list(counts), missing)
     if timed is not None:
         return Drafted(*timed)
-    numbered = number_column(counts, order, missing, most_values, decimal)
+    numbered = number_column(counts, missing, most_values, decimal)
     if numbered is not None:
         return Drafted(*numbered)
     rows = sum(counts.values())
@@ -160,42 +171,12 @@ def _constant(text: str, missing: tuple[str, ...] | None) -> Drafted:
     return Drafted(Categorical((value,), missing=missing), note)
 
 
-def _form(path: str | os.PathLike[str], form: FileFormat) -> FileFormat:
-    """The format with the separator that was found, where it is not the comma."""
-    if not is_csv(path) or form.separator is not None:
-        return form
-    separator = separator_of(os.fspath(path), form)
-    return form if separator == "," else replace(form, separator=separator)
-
-
-def _decimals_of(table: Mapping[str, Any], form: FileFormat) -> FileFormat:
-    """The format with a decimal comma, where numbers are written so and none with a point."""
-    import re
-
-    if form.decimal != "." or form.separator in (None, ","):
-        return form
-    comma = re.compile(r"[+-]?\d{1,3}(\.\d{3})*,\d+|[+-]?\d+,\d+")
-    for values in table.values():
-        texts = [text_of(each) for each in distinct(values)[0] if not is_null(each)]
-        texts = [text for text in texts if text not in _MISSING]
-        if any(comma.fullmatch(t) for t in texts) and all(
-            comma.fullmatch(t) or t.lstrip("+-").isdigit() for t in texts
-        ):
-            return replace(form, decimal=",")
-    return form
-
-
-def _first_rows(path: str | os.PathLike[str], form: FileFormat) -> Mapping[str, Any]:
-    import pyarrow as pa
-
-    parts = []
-    rows = 0
-    for batch in itertools.islice(batches(path, form), 1000):
-        parts.append(pa.table(batch))
-        rows += parts[-1].num_rows
-        if rows >= _ROWS:
-            break
-    if not rows:
+def _tallies(path: str | os.PathLike[str], form: FileFormat) -> dict[str, Counter[str]]:
+    """How often each text of each column occurs in the whole file."""
+    tallies: dict[str, Counter[str]] = {}
+    for batch in batches(path, form):
+        for name, values in batch.items():
+            tallies.setdefault(name, Counter()).update(_tally(values))
+    if not any(tallies.values()):
         raise InvalidInput(f"{os.fspath(path)} holds no records to draft a schema from")
-    table = pa.concat_tables(parts, promote_options="permissive").slice(0, _ROWS)
-    return {name: table.column(name).combine_chunks() for name in table.column_names}
+    return tallies

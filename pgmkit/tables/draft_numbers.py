@@ -28,24 +28,23 @@ Drafted = tuple[Column | None, str]
 
 def number_column(
     counts: Counter[str],
-    order: list[str],
     missing: tuple[str, ...] | None,
     most_values: int,
     decimal: str = ".",
 ) -> Drafted | None:
     """A column of numbers for these texts and what was decided; None where some is no number.
 
-    `order`: the texts in the order of the rows, each once.
+    `counts`: how often each text occurs, in the order of the rows.
 
     >>> likert = Counter({str(i): 10 for i in range(1, 6)})
-    >>> number_column(likert, list(likert), None, 50)[1]
+    >>> number_column(likert, None, 50)[1]
     'whole numbers 1..5, a code each'
     """
     numbers = _numbers(counts, decimal)
     if numbers is None:
         return None
     if all(isinstance(number, int) for number in numbers):
-        return _whole(numbers, [n for n in order if n in counts], missing, most_values)  # type: ignore[arg-type]
+        return _whole(numbers, missing, most_values)  # type: ignore[arg-type]
     places = max(_places(text, decimal) for text in counts)
     return _real(numbers, places, missing)
 
@@ -73,12 +72,11 @@ def _numbers(counts: Counter[str], decimal: str) -> Counter[int | float] | None:
 
 def _whole(
     numbers: Counter[int],
-    order: list[str],
     missing: tuple[str, ...] | None,
     most_values: int,
 ) -> Drafted:
     rows = sum(numbers.values())
-    if len(numbers) == rows >= _ROWS_OF_AN_IDENTIFIER and _is_identifier(numbers, order):
+    if len(numbers) == rows >= _ROWS_OF_AN_IDENTIFIER and _is_identifier(numbers):
         return None, (
             f"an identifier: all {rows} numbers differ; left out. If one stands for a person with "
             "several rows, it is the unit to protect; to keep it, describe it as integer"
@@ -104,9 +102,9 @@ def _whole(
     return column, f"whole numbers {low}..{high} in {_BINS} bins{alone}{beside}"
 
 
-def _is_identifier(numbers: Counter[int], order: list[str]) -> bool:
+def _is_identifier(numbers: Counter[int]) -> bool:
     """Distinct numbers that count the rows, or that have many digits."""
-    given = [number_of(text) for text in order]
+    given = list(numbers)
     counted = max(numbers) - min(numbers) < 2 * len(numbers) and given in (
         sorted(given),
         sorted(given, reverse=True),

@@ -12,10 +12,11 @@ import yaml
 from click.testing import CliRunner
 
 from mechanisms.cli import main
+from pgmkit.errors import InvalidInput
 from pgmkit.tables.columns import Categorical, OpenCategorical
 from pgmkit.tables.draft import draft, draft_column
 from pgmkit.tables.files import encode_file, write_records
-from pgmkit.tables.schema import Schema
+from pgmkit.tables.schema import FileFormat, Schema
 
 RNG = np.random.default_rng(0)
 ROWS = 400
@@ -136,3 +137,84 @@ def test_many_texts_are_open_and_numbers_of_a_range_are_not_codes() -> None:
     texts = [f"word {i % 70}" for i in range(300)]
     assert isinstance(draft_column(np.array(texts)).column, OpenCategorical)
     assert draft_column(np.array([5] * 9)).note.startswith("always '5'")
+
+
+RECORDS = {
+    "codes and words": [["39", " male", "1.5"], ["17", " female", "2.5"], ["39", " male", "0.5"]],
+    "numbers": [["5", "0.2"], ["1", "0.7"], ["3", "0.1"]],
+    "words": [["yes", "b"], ["no", "a"], ["yes", "b"], ["no", "a"]],
+    "gaps": [["", "x", "7"], ["4", "?", "8"], ["5", "x", "?"]],
+}
+HEADERS = {
+    "words": ["age", "sex", "score"],
+    "years": ["2019", "2020", "2021"],
+    "pandas without names": ["0", "1", "2"],
+    "a year among words": ["place", "2019", "2020"],
+}
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+@pytest.mark.parametrize("name", RECORDS)
+def test_a_file_without_a_header_loses_no_record(name: str, separator: str, tmp_path: Path) -> None:
+    rows = RECORDS[name] * 9
+    lines = "\n".join(separator.join(row) for row in rows)
+    path = tmp_path / "t.data"
+    path.write_text(lines + "\n\n", encoding="utf-8")
+    text = draft(path, look=True)
+    assert "--names" in text
+    (tmp_path / "s.yaml").write_text(text)
+    schema = Schema.load(tmp_path / "s.yaml")
+    assert len(encode_file(path, schema)) == len(rows)
+    named = draft(path, look=True, file=FileFormat(names=tuple("abc"[: len(rows[0])])))
+    assert "--names" not in named and "a" in yaml.safe_load(named)["columns"]
+
+
+@pytest.mark.parametrize("name", HEADERS)
+def test_a_header_is_no_record(name: str, tmp_path: Path) -> None:
+    first = "place" in HEADERS[name]
+    rows = [[f"p{i}" if first else str(i % 7 + 20), "30", str(i)] for i in range(12)]
+    path = tmp_path / "t.csv"
+    path.write_text("\n".join(",".join(row) for row in [HEADERS[name], *rows]) + "\n")
+    stored = yaml.safe_load(draft(path, look=True))
+    assert "names" not in stored.get("file", {})
+    assert set(stored["columns"]) <= set(HEADERS[name])
+
+
+@pytest.mark.parametrize("header", [["age", "sex"], None])
+def test_comments_before_the_records_are_no_header(
+    header: list[str] | None, tmp_path: Path
+) -> None:
+    rows = [["39", "male"], ["17", "female"], ["21", "male"]] * 5
+    lines = [
+        "# made by hand",
+        "#",
+        *(",".join(row) for row in [*([header] if header else []), *rows]),
+    ]
+    path = tmp_path / "t.csv"
+    path.write_text("\n".join(lines) + "\n")
+    text = draft(path, look=True)
+    stored = yaml.safe_load(text)
+    assert stored["file"]["comment"] == "#"
+    assert list(stored["columns"]) == (header or ["column_1", "column_2"])
+    (tmp_path / "s.yaml").write_text(text)
+    assert len(encode_file(path, Schema.load(tmp_path / "s.yaml"))) == len(rows)
+
+
+def test_a_first_record_does_not_become_names_where_values_are_private(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("77516,male\n226802,female\n")
+    with pytest.raises(InvalidInput, match="--names") as refused:
+        draft(path, look=False)
+    assert "77516" not in str(refused.value)
+    assert "weight" in draft(path, look=False, file=FileFormat(names=("weight", "sex")))
+    result = CliRunner().invoke(main, ["schema", "draft", str(path), "--names", "weight, sex"])
+    assert result.exit_code == 0 and "weight:" in result.output
+
+
+def test_the_whole_file_is_looked_at(tmp_path: Path) -> None:
+    rows = 150_000
+    path = tmp_path / "t.csv"
+    path.write_text("g,x\n" + "".join(f"{'ab'[i // 149_990]},{i // 100}\n" for i in range(rows)))
+    columns = yaml.safe_load(draft(path, look=True))["columns"]
+    assert columns["g"]["values"] == ["a", "b"]
+    assert columns["x"]["high"] == rows // 100 - 1

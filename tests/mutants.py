@@ -80,14 +80,14 @@ MUTANTS = (
     Mutant(
         "cells measured at the price of one",
         CURATOR,
-        "exact, len(cells), len(cells) ** 0.5",
+        "exact, most * len(cells), most * len(cells) ** 0.5",
         "exact, 1, 1",
         "cells",
     ),
     Mutant(
         "predicates measured at the price of one",
         CURATOR,
-        "exact, count, count**0.5",
+        "exact, most * count, most * count**0.5",
         "exact, 1, 1",
         "scores",
     ),
@@ -101,14 +101,14 @@ MUTANTS = (
     Mutant(
         "public data chosen at half the sensitivity",
         CURATOR,
-        "np.array(found), 1, cost",
-        "np.array(found), 0.5, cost",
+        "np.array(found), self.neighbours.max_rows, cost",
+        "np.array(found), self.neighbours.max_rows / 2, cost",
         "scores",
     ),
     Mutant(
         "mixture error without its thousandths",
         CURATOR,
-        "fine, 1002, 1002, cost",
+        "fine, most, most, cost",
         "fine, 1, 1, cost",
         "histogram_mechanisms",
     ),
@@ -120,9 +120,9 @@ MUTANTS = (
     ),
     Mutant(
         "difference of columns ignored under replace-one",
-        CURATOR,
-        "differ = self.neighbours.rows_public",
-        "differ = False",
+        NEIGHBOURS,
+        "max(norm(differ) for differ in kinds)",
+        "norm(False)",
         "strategies",
     ),
     Mutant(
@@ -202,15 +202,15 @@ MUTANTS = (
     Mutant(
         "top-k charged once",
         SCALES,
-        "exponential(pure, 1.0, cost / count)",
-        "exponential(pure, 1.0, cost)",
+        "exponential(pure, sensitivity, cost / count)",
+        "exponential(pure, sensitivity, cost)",
         "scores",
     ),
     Mutant(
         "repeated draws at the price of one",
         CURATOR,
-        "noise_scales.several(self.ledger.budget.pure, count, cost)\n        found = self._noise.draws",
-        "noise_scales.several(self.ledger.budget.pure, 1, cost)\n        found = self._noise.draws",
+        "self._several(count, cost)\n        found = self._noise.draws",
+        "self._several(1, cost)\n        found = self._noise.draws",
         "scores",
     ),
     Mutant(
@@ -390,8 +390,8 @@ MUTANTS = (
     Mutant(
         "discovery's threshold a step too low",
         DISCOVERY,
-        "return 2 + scale",
-        "return 0 + scale",
+        "return 1 + neighbours.max_rows + scale",
+        "return neighbours.max_rows - 1 + scale",
         "discovery",
     ),
     Mutant("discovery without noise", DISCOVERY, "if noisy[i] > above", "if True", "discovery"),

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from mechanisms.privacy.ledger import FileLedger
+    from mechanisms.privacy.neighbours import Neighbours
     from mechanisms.release.record import Release
     from mechanisms.rounds.loop import Round
     from mechanisms.workload import WorkloadLike
@@ -30,7 +31,7 @@ def run(
     epsilon: float,
     delta: float = 0.0,
     *,
-    neighbours: str,
+    neighbours: str | Neighbours,
     public: Dataset | Sequence[Dataset] | None = None,
     seed: int | np.random.Generator | None = None,
     ledger: FileLedger | None = None,

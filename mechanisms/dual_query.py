@@ -155,7 +155,8 @@ def _responder(
 def round_weights(curator: Curator, settings: DualQuery, total: float) -> list[float]:
     """The share of the budget of each paid round; their number from eta.
 
-    In zCDP a round costs s (eta t / n)^2 / 2, in pure epsilon 2 s eta t / n.
+    In zCDP a round costs s (m eta t / n)^2 / 2, in pure epsilon 2 s m eta t / n, where a count
+    changes by at most m between neighbours.
     """
     power = 1 if curator.ledger.budget.pure else 2
     unit = _unit(curator, settings, total)
@@ -170,7 +171,7 @@ def round_weights(curator: Curator, settings: DualQuery, total: float) -> list[f
 
 
 def _unit(curator: Curator, settings: DualQuery, total: float) -> float:
-    rate = settings.eta / total
+    rate = curator.neighbours.max_rows * settings.eta / total
     if curator.ledger.budget.pure:
         return 2 * settings.samples * rate
     return settings.samples * rate**2 / 2

@@ -43,6 +43,7 @@ TESTS = (
     "strategies",
     "histogram_mechanisms",
     "untrusted",
+    "units",
 )
 """The fast privacy tests, in `tests/mechanisms`."""
 
@@ -60,15 +61,14 @@ class Mutant:
 
 P = "mechanisms/privacy/"
 CURATOR, NOISE, SCALES = P + "curator.py", P + "noise.py", P + "noise_scales.py"
+UNITS = P + "units.py"
 SCORES, LEDGER, DISCOVERY = P + "scores.py", P + "ledger.py", P + "discovery.py"
 NEIGHBOURS, CONVERSIONS, GRID = P + "neighbours.py", P + "conversions.py", P + "integer_matrix.py"
 TOTAL, EXACT = "curator.public_total", "len(curator._data)"
 
 MUTANTS = (
     # Sensitivities.
-    Mutant(
-        "L1 sensitivity of replace-one halved", NEIGHBOURS, 'one", l1=2', 'one", l1=1', "scores"
-    ),
+    Mutant("L1 sensitivity of replace-one halved", NEIGHBOURS, "l1=2,", "l1=1,", "scores"),
     Mutant("L2 sensitivity of replace-one is 1", NEIGHBOURS, "l2=math.sqrt(2)", "l2=1.0"),
     Mutant(
         "add/remove takes the number of rows as public",
@@ -86,14 +86,14 @@ MUTANTS = (
     Mutant(
         "cells measured at the price of one",
         CURATOR,
-        "exact, len(cells), len(cells) ** 0.5",
+        "exact, most * len(cells), most * len(cells) ** 0.5",
         "exact, 1, 1",
         "cells",
     ),
     Mutant(
         "predicates measured at the price of one",
         CURATOR,
-        "exact, count, count**0.5",
+        "exact, most * count, most * count**0.5",
         "exact, 1, 1",
         "scores",
     ),
@@ -107,14 +107,14 @@ MUTANTS = (
     Mutant(
         "public data chosen at half the sensitivity",
         CURATOR,
-        "np.array(found), 1, cost",
-        "np.array(found), 0.5, cost",
+        "np.array(found), self.neighbours.max_rows, cost",
+        "np.array(found), self.neighbours.max_rows / 2, cost",
         "scores",
     ),
     Mutant(
         "mixture error without its thousandths",
         CURATOR,
-        "fine, 1002, 1002, cost",
+        "fine, most, most, cost",
         "fine, 1, 1, cost",
         "histogram_mechanisms",
     ),
@@ -126,9 +126,9 @@ MUTANTS = (
     ),
     Mutant(
         "difference of columns ignored under replace-one",
-        CURATOR,
-        "differ = self.neighbours.rows_public",
-        "differ = False",
+        NEIGHBOURS,
+        "max(norm(differ) for differ in kinds)",
+        "norm(False)",
         "strategies",
     ),
     Mutant(
@@ -208,15 +208,15 @@ MUTANTS = (
     Mutant(
         "top-k charged once",
         SCALES,
-        "exponential(pure, 1.0, cost / count)",
-        "exponential(pure, 1.0, cost)",
+        "exponential(pure, sensitivity, cost / count)",
+        "exponential(pure, sensitivity, cost)",
         "scores",
     ),
     Mutant(
         "repeated draws at the price of one",
         CURATOR,
-        "noise_scales.several(self.ledger.budget.pure, count, cost)\n        found = self._noise.draws",
-        "noise_scales.several(self.ledger.budget.pure, 1, cost)\n        found = self._noise.draws",
+        "self._several(count, cost)\n        found = self._noise.draws",
+        "self._several(1, cost)\n        found = self._noise.draws",
         "scores",
     ),
     Mutant(
@@ -385,6 +385,73 @@ MUTANTS = (
         "return rho_from_epsilon(self.epsilon, self.delta)",
         "discovery",
     ),
+    # Units of several rows.
+    Mutant("a unit's rows cost as one", NEIGHBOURS, "l1=self.l1 * max_rows", "l1=self.l1", "units"),
+    Mutant(
+        "L2 of a unit grows with the root of its rows",
+        NEIGHBOURS,
+        "l2=self.l2 * max_rows",
+        "l2=self.l2 * max_rows**0.5",
+        "units",
+    ),
+    Mutant(
+        "a unit moves a cell by one row",
+        NEIGHBOURS,
+        "max_rows=self.max_rows * max_rows",
+        "max_rows=1",
+        "units",
+    ),
+    Mutant(
+        "replaced units leave the number of rows public",
+        NEIGHBOURS,
+        "self.rows_public and max_rows == 1",
+        "self.rows_public",
+        "units",
+    ),
+    Mutant(
+        "replaced units have equally many rows",
+        NEIGHBOURS,
+        "[False] * (not self.rows_public)",
+        "[False] * (not self.exchanged)",
+        "units",
+    ),
+    Mutant(
+        "a unit brings one new value only",
+        NEIGHBOURS,
+        "self.one_sided_values * max_rows",
+        "self.one_sided_values",
+        "units",
+    ),
+    Mutant(
+        "a unit has a new value in one row only",
+        DISCOVERY,
+        "return 1 + neighbours.max_rows + scale",
+        "return 2 + scale",
+        "units",
+    ),
+    Mutant("a unit keeps a row too many", UNITS, "ranks < max_rows", "ranks <= max_rows", "units"),
+    Mutant("rows of nobody are kept", UNITS, "units >= 0", "units >= -1", "units"),
+    Mutant(
+        "rows left out counted without bound",
+        UNITS,
+        "np.clip(sizes - max_rows, 0, most)",
+        "np.maximum(sizes - max_rows, 0)",
+        "units",
+    ),
+    Mutant(
+        "rows left out said exactly",
+        CURATOR,
+        "return float(noisy[0]), stddev",
+        "return float(exact[0]), stddev",
+        "units",
+    ),
+    Mutant(
+        "frames counted as they came, not bounded",
+        "mechanisms/synthesis/units.py",
+        "held[places].select",
+        "held.select",
+        "units",
+    ),
     # Discovery and open columns.
     Mutant(
         "discovery's delta not halved",
@@ -396,8 +463,8 @@ MUTANTS = (
     Mutant(
         "discovery's threshold a step too low",
         DISCOVERY,
-        "return 2 + scale",
-        "return 0 + scale",
+        "return 1 + neighbours.max_rows + scale",
+        "return neighbours.max_rows - 1 + scale",
         "discovery",
     ),
     Mutant("discovery without noise", DISCOVERY, "if noisy[i] > above", "if True", "discovery"),

@@ -19,6 +19,7 @@ __all__ = ["ledger"]
 @click.argument("file", type=click.Path(dir_okay=False))
 @click.option("--create", is_flag=True, help="Begin a ledger across runs with this total budget.")
 @budget_options
+@click.option("--unit", help="Column of the units that all runs protect, with --create.")
 @click.option(
     "--reserved",
     type=float,
@@ -33,6 +34,7 @@ def ledger(
     epsilon: float,
     delta: float,
     neighbours: str,
+    unit: str | None,
     reserved: float,
     allow_modified: bool,
     json_out: bool,
@@ -53,7 +55,7 @@ def ledger(
     caution = ""
     if create:
         total = Budget(epsilon, delta, reserved)
-        found = Ledger.create(writable(file), total, neighbours=neighbours)
+        found = Ledger.create(writable(file), total, neighbours=neighbours, unit=unit)
     elif _is_archive(file):
         release = Release.load(file, allow_modified=allow_modified)
         found, caution = release.ledger, release.caution

@@ -28,6 +28,7 @@ __all__ = [
     "printable",
     "read_schema",
     "settings_of",
+    "unit_options",
     "writable",
 ]
 
@@ -88,6 +89,18 @@ _MECHANISM = [
     ),
     click.option("--target", help="Column to be predicted later: its marginals matter more."),
 ]
+_UNIT = [
+    click.option(
+        "--unit",
+        help="Column that says whose a row is (a person, a household): all rows of a unit are "
+        "protected together. It is not released.",
+    ),
+    click.option(
+        "--max-rows",
+        type=click.IntRange(1),
+        help="Number of rows of each unit that are looked at; noise grows with it.",
+    ),
+]
 _FILE = [
     click.option("--encoding", help="Encoding of a CSV file, such as latin-1 [default: utf-8]."),
     click.option(
@@ -110,6 +123,11 @@ def mechanism_options(command: Command) -> Command:
 def as_json(command: Command) -> Command:
     """--json."""
     return click.option("--json", "json_out", is_flag=True, help="JSON instead of text.")(command)
+
+
+def unit_options(command: Command) -> Command:
+    """--unit, --max-rows."""
+    return _with(_UNIT, command)
 
 
 def file_options(command: Command) -> Command:

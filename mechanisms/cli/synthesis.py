@@ -17,6 +17,7 @@ from mechanisms.cli.options import (
     mechanism_options,
     read_schema,
     settings_of,
+    unit_options,
     writable,
 )
 from mechanisms.cli.spreadsheets import safe_csv_option, spreadsheet_safe
@@ -122,6 +123,7 @@ def mechanisms(json_out: bool) -> None:
 )
 @mechanism_options
 @budget_options
+@unit_options
 @as_json
 def plan(
     schema: str,
@@ -133,6 +135,8 @@ def plan(
     epsilon: float,
     delta: float,
     neighbours: str,
+    unit: str | None,
+    max_rows: int | None,
     json_out: bool,
 ) -> None:
     """Plan a run: the split of the budget, the noise, the model's size, the time.
@@ -152,7 +156,9 @@ def plan(
     described = assumed(asked)
     workload = table_workload(described.domain, k, target)
     choice = (
-        choose_mechanism(described, workload, Budget(epsilon, delta), rows=rows)
+        choose_mechanism(
+            described, workload, Budget(epsilon, delta), rows=rows, max_rows=max_rows or 1
+        )
         if mechanism == "auto"
         else Choice(mechanism, "as asked")
     )
@@ -163,6 +169,8 @@ def plan(
         delta,
         neighbours=neighbours,
         rows=rows,
+        unit=unit,
+        max_rows=max_rows,
         settings=settings_of(mechanism, settings),
     )
     places = {name: column.place for name, column in asked.placed().columns.items()}
@@ -191,6 +199,12 @@ def plan(
 )
 @mechanism_options
 @budget_options
+@unit_options
+@click.option(
+    "--report-dropped",
+    is_flag=True,
+    help="Noisy number of rows that --max-rows left out, for a hundredth of the budget.",
+)
 @_SEED
 @click.option(
     "--public",
@@ -238,6 +252,9 @@ def synth(
     epsilon: float,
     delta: float,
     neighbours: str,
+    unit: str | None,
+    max_rows: int | None,
+    report_dropped: bool,
     seed: int | None,
     public: str | None,
     out: str | None,
@@ -280,9 +297,13 @@ def synth(
             "or choose another mechanism"
         )
     rng = generator(seed)
-    read = read_frame if described.unresolved else encode_file
     taken = described if strict else described.placed()
-    records: Any = read(data, taken, ignore_extra=ignore_extra_columns)
+    records: Any
+    if unit is None and not described.unresolved:
+        records = encode_file(data, taken, ignore_extra=ignore_extra_columns)
+    else:
+        also = () if unit is None or unit in taken.columns else (unit,)
+        records = read_frame(data, taken, ignore_extra=ignore_extra_columns, also=also)
     others: Any = None if public is None else _public_frame(public, described)
     if rng is not None:
         click.echo(_INSECURE, err=True)
@@ -292,6 +313,9 @@ def synth(
         epsilon=epsilon,
         delta=delta,
         neighbours=neighbours,
+        unit=unit,
+        max_rows=max_rows,
+        report_dropped=report_dropped,
         mechanism=mechanism,
         settings=chosen,
         workload=k,

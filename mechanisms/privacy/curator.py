@@ -19,7 +19,7 @@ from mechanisms.privacy.discovery import distinct, frequent, threshold
 from mechanisms.privacy.integer_matrix import GridMatrix
 from mechanisms.privacy.ledger import FileLedger, Ledger
 from mechanisms.privacy.mixture_error import best_mixture_error
-from mechanisms.privacy.neighbours import NEIGHBOURS
+from mechanisms.privacy.neighbours import Neighbours, relation
 from mechanisms.privacy.noise import ExactNoise, Noise, SeededNoise
 from mechanisms.queries.cells import Cell
 from pgmkit.dataset import Counts, Dataset
@@ -30,6 +30,7 @@ from pgmkit.measurement import Measurement
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
+    from mechanisms.privacy.units import Excess
     from mechanisms.queries.predicates import Predicates
     from pgmkit.matrix import MatrixLike
 
@@ -41,8 +42,11 @@ class Curator:
 
     `data`: a Dataset, or other records that can be counted.
 
-    `neighbours` is "replace-one" or "add/remove". Costs are in the budget's unit: rho of zCDP when
-    delta > 0 (noise is then discrete Gaussian), epsilon when delta = 0 (discrete Laplace).
+    `neighbours` is "replace-one", "add/remove", or a relation of units (`relation`), whose rows the
+    caller has bounded: this cannot be checked here.
+
+    Costs are in the budget's unit: rho of zCDP when delta > 0 (noise is then discrete Gaussian),
+    epsilon when delta = 0 (discrete Laplace).
     With a `seed`, noise is reproducible and the ledger is marked insecure: for tests and
     simulations only.
 
@@ -65,22 +69,21 @@ class Curator:
         data: Counts,
         budget: Budget,
         *,
-        neighbours: str,
+        neighbours: str | Neighbours,
         seed: int | np.random.Generator | None = None,
         ledger: FileLedger | None = None,
     ) -> None:
-        if neighbours not in NEIGHBOURS:
-            raise InvalidInput(
-                f"neighbours must be one of {', '.join(map(repr, NEIGHBOURS))}; got {neighbours!r}"
-            )
+        self.neighbours = relation(neighbours)
         self._data = data
         self._noise: Noise = (
             ExactNoise() if seed is None else SeededNoise(np.random.default_rng(seed))
         )
         self._counts: dict[Clique, NDArray[np.int64]] = {}
-        self.neighbours = NEIGHBOURS[neighbours]
         self.ledger = Ledger(
-            budget, secure=self._noise.secure, neighbours=neighbours, across_runs=ledger
+            budget,
+            secure=self._noise.secure,
+            neighbours=self.neighbours.name,
+            across_runs=ledger,
         )
 
     def recoded(self, data: Counts) -> Curator:
@@ -147,7 +150,8 @@ class Curator:
         Kronecker product). Its entries are rounded to a grid of about six digits (three for three
         attributes) so that answers are whole numbers of a unit; the measurement's own matrix is the
         rounded one. The sensitivity is that of the rounded matrix: the largest norm (L2, or L1 for
-        a pure budget) of a column for add/remove, of the difference of two for replace-one.
+        a pure budget) of a column for add/remove, of the difference of two for replace-one, times
+        the relation's `max_rows`; the larger of both for replaced units of several rows.
 
         Raises InvalidInput for a wrong clique, matrix or cost, BudgetExceeded if cost is not
         available.
@@ -155,9 +159,10 @@ class Curator:
         checked = self.domain.clique(clique)
         grid = GridMatrix.over(self.domain, checked, matrix)
         # Under replace-one a row leaves one cell and another comes into another.
-        differ = self.neighbours.rows_public
         pure = self.ledger.budget.pure
-        sensitivity = grid.l1(differ) if pure else grid.l2_squared(differ) ** 0.5
+        sensitivity = self.neighbours.largest_move(
+            lambda differ: grid.l1(differ) if pure else grid.l2_squared(differ) ** 0.5
+        )
         answers = grid.answers(self._marginals([checked])[checked].reshape(-1))
         named = f"{step} queries of {_named(checked)}"
         noisy, stddev = self._noisy(named, answers, sensitivity, sensitivity, cost)
@@ -264,9 +269,9 @@ class Curator:
     ) -> list[Cell]:
         """`count` single queries that the estimates answer badly: noisy top-k with Gumbel noise.
 
-        The score of a cell is |count in the data - estimate|, which changes by at most 1 under
-        either relation. It equals `count` exponential mechanisms without replacement, and so does
-        the price: rho = count / (2 scale^2) in zCDP, epsilon = 2 count / scale.
+        The score of a cell is |count in the data - estimate|, which changes by at most the
+        relation's `max_rows` m. It equals `count` exponential mechanisms without replacement, and
+        so does the price: rho = count m^2 / (2 scale^2) in zCDP, epsilon = 2 count m / scale.
 
         Raises InvalidInput for wrong arguments or fewer cells than `count`, BudgetExceeded if
         cost is not available.
@@ -288,7 +293,7 @@ class Curator:
     ) -> list[Measurement]:
         """Each cell's count with its own exact discrete noise, the cost split evenly.
 
-        A cell's count changes by at most 1 under either relation. Raises InvalidInput for a wrong
+        A cell's count changes by at most the relation's `max_rows`. Raises InvalidInput for a wrong
         cell or cost, BudgetExceeded if cost is not available.
         """
         if not cells:
@@ -299,7 +304,8 @@ class Curator:
                 raise InvalidInput(f"cell {cell.index} of {cell.clique!r} must be in 0..{size - 1}")
         counts = self._marginals([cell.clique for cell in cells])  # may refuse: before the charge
         exact = np.array([counts[cell.clique].flat[cell.index] for cell in cells], dtype=np.int64)
-        noisy, stddev = self._noisy(step, exact, len(cells), len(cells) ** 0.5, cost)
+        most = self.neighbours.max_rows
+        noisy, stddev = self._noisy(step, exact, most * len(cells), most * len(cells) ** 0.5, cost)
         return [
             Measurement(cell.clique, [value], stddev, selector(self.domain, cell))
             for cell, value in zip(cells, noisy, strict=True)
@@ -340,7 +346,8 @@ class Curator:
         """
         count = len(predicates)
         exact = self._predicate_counts(predicates)  # may refuse: before the charge
-        noisy, stddev = self._noisy(step, exact, count, count**0.5, cost)
+        most = self.neighbours.max_rows
+        noisy, stddev = self._noisy(step, exact, most * count, most * count**0.5, cost)
         return noisy.astype(np.float64), stddev
 
     def _predicate_counts(self, predicates: Predicates) -> NDArray[np.int64]:
@@ -362,8 +369,8 @@ class Curator:
         """`count` signed single queries, drawn with replacement by the exponential mechanism.
 
         The score of (cell, sign) is sign * (count in the data - estimate), which changes by at most
-        1 under either relation. At scale b a draw has probability proportional to exp(score / b),
-        and all cost rho = count / (2 b^2) in zCDP, epsilon = 2 count / b.
+        the relation's `max_rows` m. At scale b a draw has probability proportional to
+        exp(score / b), and all cost rho = count m^2 / (2 b^2) in zCDP, epsilon = 2 count m / b.
 
         Raises InvalidInput for wrong arguments, BudgetExceeded if cost is not available.
         """
@@ -373,7 +380,7 @@ class Curator:
         counts = line.joined(self._marginals(line.cliques))  # may refuse: before the charge
         positive = scores.in_counts(scores.cell_differences(counts, table))
         self.ledger.charge(step, f"{count} x exponential mechanism", cost)
-        scale = noise_scales.several(self.ledger.budget.pure, count, cost)
+        scale = self._several(count, cost)
         found = self._noise.draws(np.concatenate([positive, -positive]), count, scale)
         return [(line.cell(place % line.size), -1 if place >= line.size else 1) for place in found]
 
@@ -387,7 +394,8 @@ class Curator:
         """Which of several public distributions is nearest, by the exponential mechanism.
 
         Each is given by its marginals as shares. The score is minus the largest error of a single
-        cell, |count - rows * share|, which changes by at most 1 under either relation.
+        cell, |count - rows * share|, which changes by at most the relation's `max_rows`: a row
+        moves the difference by between -share and 1 - share.
 
         Raises InvalidInput for wrong arguments, BudgetExceeded if cost is not available.
         """
@@ -405,7 +413,7 @@ class Curator:
             scores.share_score([counts[c] for c in known], list(known.values()), len(self._data))
             for known in tables
         ]
-        return self._selected(step, np.array(found), 1, cost)
+        return self._selected(step, np.array(found), self.neighbours.max_rows, cost)
 
     def mixture_error(
         self,
@@ -418,8 +426,9 @@ class Curator:
         """How well any weights of the public records could answer the cliques, noisily, in counts.
 
         min over weights of max over cells |count - rows * share|, a linear program; it changes by
-        at most 1 between neighbours (Liu et al. 2021, Lemma A.8), as rows * share does. The noise
-        is on thousandths of a count, with two of them added to the sensitivity for the solver.
+        at most the relation's `max_rows` between neighbours (Liu et al. 2021, Lemma A.8, for one
+        row), as |count - rows * share| does. The noise is on thousandths of a count, with two of
+        them added to the sensitivity for the solver.
 
         Raises InvalidInput for wrong arguments, BudgetExceeded if cost is not available.
         """
@@ -429,7 +438,8 @@ class Curator:
         counts = self._marginals(names)  # may refuse: before the charge
         least = best_mixture_error(public, counts, len(self._data))
         fine = np.array([round(1000 * least)], dtype=np.int64)
-        noisy, _ = self._noisy(step, fine, 1002, 1002, cost)
+        most = 1000 * self.neighbours.max_rows + 2
+        noisy, _ = self._noisy(step, fine, most, most, cost)
         return float(noisy[0]) / 1000
 
     def discover(
@@ -439,8 +449,9 @@ class Curator:
 
         `values` has one text a row of the same records. Each distinct one's count gets discrete
         Gaussian noise at this cost, and those above a threshold are given, the most frequent
-        first. A value of a single row passes with probability at most `delta` (half of it where a
-        neighbour can hold another new value): (rho, delta)-approximate zCDP.
+        first. A value of a single row (or a single unit) passes with probability at most `delta`
+        (a part of it where neighbours can differ by several such values): (rho, delta)-approximate
+        zCDP.
 
         Raises InvalidInput for a pure budget, or a delta above what the budget reserves;
         BudgetExceeded if cost is not available.
@@ -456,6 +467,18 @@ class Curator:
         scale = noise_scales.additive(False, self.neighbours.l1, self.neighbours.l2, cost)
         noisy = self._noise.gaussian(counts, scale)
         return frequent(texts, noisy, threshold(scale, delta, self.neighbours))
+
+    def measure_excess(
+        self, excess: Excess, cost: float, *, step: str = "rows left out"
+    ) -> tuple[float, float]:
+        """How many rows the bound on a unit's rows left out, noisily, and the noise's stddev.
+
+        A unit counts at most `Excess.most` of them, by which the number changes between neighbours.
+        Raises InvalidInput for a wrong cost, BudgetExceeded if it is not available.
+        """
+        exact = np.array([excess.rows], dtype=np.int64)
+        noisy, stddev = self._noisy(step, exact, excess.most, excess.most, cost)
+        return float(noisy[0]), stddev
 
     def _noisy(
         self, step: str, exact: NDArray[np.int64], l1: float, l2: float, cost: float
@@ -488,10 +511,14 @@ class Curator:
     def _top(
         self, step: str, what: str, errors: NDArray[np.int64], count: int, cost: float
     ) -> list[int]:
-        """Charge, then the places of `count` large errors, which move by at most 1 count each."""
+        """Charge, then the places of `count` large errors; each moves by at most `max_rows`."""
         self.ledger.charge(step, f"top {count} of {what}, Gumbel noise", cost)
-        scale = noise_scales.several(self.ledger.budget.pure, count, cost)
-        return self._noise.top(scores.in_counts(errors), count, scale)
+        return self._noise.top(scores.in_counts(errors), count, self._several(count, cost))
+
+    def _several(self, count: int, cost: float) -> float:
+        """The scale of `count` selections by scores that move as one cell's count does."""
+        pure = self.ledger.budget.pure
+        return noise_scales.several(pure, self.neighbours.max_rows, count, cost)
 
     def _line(
         self, cliques: Sequence[Clique], estimates: Mapping[Clique, ArrayLike]

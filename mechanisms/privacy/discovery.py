@@ -23,12 +23,17 @@ def distinct(values: Sequence[str]) -> tuple[NDArray[np.str_], NDArray[np.int64]
 
 
 def threshold(scale: float, delta: float, neighbours: Neighbours) -> float:
-    """What a value of a single row passes with probability at most `delta`, over all such values.
+    """What a value of a single unit passes with probability at most `delta`, over all such values.
 
-    Neighbours may hold up to `one_sided_values` values that the other has not; each gets an equal
-    part of delta. The discrete Gaussian's tail is below the continuous one a step earlier.
+    Neighbours may hold up to `one_sided_values` values that the other has not, each in up to
+    `max_rows` rows; each gets an equal part of delta. The discrete Gaussian's tail is below the
+    continuous one a step earlier.
     """
-    return 2 + scale * NormalDist().inv_cdf(1 - delta / neighbours.one_sided_values)
+    return (
+        1
+        + neighbours.max_rows
+        + scale * NormalDist().inv_cdf(1 - delta / neighbours.one_sided_values)
+    )
 
 
 def frequent(texts: NDArray[np.str_], noisy: NDArray[np.int64], above: float) -> list[str]:

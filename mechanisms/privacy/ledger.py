@@ -11,7 +11,7 @@ from typing import Any
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.chained_lines import ChainedLines
 from mechanisms.privacy.conversions import not_negative, positive
-from mechanisms.privacy.neighbours import NEIGHBOURS
+from mechanisms.privacy.neighbours import is_promise, promise, relation
 from pgmkit.errors import InvalidInput, PgmkitError
 from pgmkit.html import table
 from pgmkit.untrusted import refusing
@@ -87,21 +87,25 @@ class Ledger:
             across_runs.check_run(budget, neighbours)
 
     @staticmethod
-    def create(path: str | os.PathLike[str], budget: Budget, *, neighbours: str) -> FileLedger:
+    def create(
+        path: str | os.PathLike[str], budget: Budget, *, neighbours: str, unit: str | None = None
+    ) -> FileLedger:
         """Start a ledger across runs in a new file, with the total budget of one data set.
+
+        `unit`: the column of the units that all runs protect, where they do not protect rows; each
+        run may look at another number of their rows.
 
         Raises InvalidInput where there is a file already, or for an unknown relation.
         """
+        named = relation(neighbours, unit, None if unit is None else 1).name
         first = {
             "format": _FORMAT,
             "version": _VERSION,
             "epsilon": budget.epsilon,
             "delta": budget.delta,
             "reserved": budget.reserved,
-            "neighbours": neighbours,
+            "neighbours": promise(named),
         }
-        if neighbours not in NEIGHBOURS:
-            raise InvalidInput(f"neighbours must be one of {', '.join(NEIGHBOURS)}")
         return FileLedger(ChainedLines.create(path, first))
 
     @staticmethod
@@ -182,7 +186,7 @@ class Ledger:
     def from_dict(cls, stored: Mapping[str, Any]) -> Ledger:
         """The ledger that `to_dict` stored. Raises InvalidInput for charges beyond the budget."""
         secure, neighbours = stored["secure"], stored["neighbours"]
-        if not isinstance(secure, bool) or neighbours not in ("", *NEIGHBOURS):
+        if not isinstance(secure, bool) or not (neighbours == "" or is_promise(neighbours)):
             raise InvalidInput("a ledger says whether it is secure, and of which neighbours")
         ledger = cls(
             Budget(stored["epsilon"], stored["delta"], stored["reserved"]),
@@ -281,12 +285,12 @@ class FileLedger(Ledger):
 
     def check_run(self, budget: Budget, neighbours: str) -> None:
         """Raises InvalidInput or BudgetExceeded for a run that this ledger cannot pay for."""
-        name = self._lines.path.name
-        if (neighbours, budget.unit) != (self.neighbours, self.budget.unit):
+        name, wanted = self._lines.path.name, promise(neighbours)
+        if (wanted, budget.unit) != (self.neighbours, self.budget.unit):
             raise InvalidInput(
                 f"the ledger {name} counts {self.budget.unit} for {self.neighbours}, the run "
-                f"{budget.unit} for {neighbours}, which do not add up; run with "
-                f"neighbours={self.neighbours!r} and delta {'= 0' if self.budget.pure else '> 0'}"
+                f"{budget.unit} for {wanted}, which do not add up; run with the neighbours and "
+                f"unit of {self.neighbours} and delta {'= 0' if self.budget.pure else '> 0'}"
             )
         left = self.remaining
         if not _within([self.spent, budget.total], self.budget.total):

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
-__all__ = ["NEIGHBOURS", "Neighbours"]
+from pgmkit.errors import InvalidInput
+
+__all__ = ["NEIGHBOURS", "Neighbours", "is_promise", "promise", "relation"]
 
 
 @dataclass(frozen=True)
@@ -17,6 +21,8 @@ class Neighbours:
     `rows_public`: whether all neighbours have the same number of rows, which is then public.
     `one_sided_values`: in how many ways neighbours can differ by a value that one of them alone
     has: each of two replaced rows may hold one, an added row holds one.
+    `exchanged`: whether a row can take the place of another.
+    `max_rows`: how many rows neighbours differ by on each side: no count changes by more.
     """
 
     name: str
@@ -24,13 +30,108 @@ class Neighbours:
     l2: float
     rows_public: bool
     one_sided_values: int
+    exchanged: bool
+    max_rows: int = 1
+
+    def of_units(self, unit: str, max_rows: int) -> Neighbours:
+        """The same for units, each of 1 to `max_rows` rows, instead of rows.
+
+        The worst unit has all its rows in one cell, so that L2 grows with their number and not with
+        its root, and a replaced one moves them all to one other cell. Each of its rows may hold a
+        value that nobody else has. A unit of fewer rows may replace one of more: the number of rows
+        is public only where every unit has exactly one.
+
+        >>> units = NEIGHBOURS["add/remove"].of_units("household", 4)
+        >>> units.name, units.l1, units.l2
+        ('add/remove of household (max_rows 4)', 4, 4.0)
+        """
+        return replace(
+            self,
+            name=f"{self.name} of {unit} (max_rows {max_rows})",
+            l1=self.l1 * max_rows,
+            l2=self.l2 * max_rows,
+            rows_public=self.rows_public and max_rows == 1,
+            one_sided_values=self.one_sided_values * max_rows,
+            max_rows=self.max_rows * max_rows,
+        )
+
+    def largest_move(self, norm: Callable[[bool], float]) -> float:
+        """How far neighbours move the answers to linear queries, in a norm.
+
+        `norm(False)`: the largest norm of one row's answers; `norm(True)`: that of the difference
+        of two rows'. The change is a sum of at most `max_rows` rows' answers minus such a sum; a
+        norm is convex, so it is largest where each side has none or all of its rows in one cell.
+        """
+        kinds = [True] * self.exchanged + [False] * (not self.rows_public)
+        return self.max_rows * max(norm(differ) for differ in kinds)
 
 
 NEIGHBOURS = {
     relation.name: relation
     for relation in [
-        Neighbours("replace-one", l1=2, l2=math.sqrt(2), rows_public=True, one_sided_values=2),
-        Neighbours("add/remove", l1=1, l2=1.0, rows_public=False, one_sided_values=1),
+        Neighbours(
+            "replace-one",
+            l1=2,
+            l2=math.sqrt(2),
+            rows_public=True,
+            one_sided_values=2,
+            exchanged=True,
+        ),
+        Neighbours(
+            "add/remove", l1=1, l2=1.0, rows_public=False, one_sided_values=1, exchanged=False
+        ),
     ]
 }
 """The relations by name: one row replaced by another, or one row more or less."""
+
+_OF_UNITS = re.compile(r"(?P<promise>(?P<rows>[^ ]+)( of .+?)??)( \(max_rows \d+\))?", re.DOTALL)
+
+
+def relation(
+    neighbours: str | Neighbours, unit: str | None = None, max_rows: int | None = None
+) -> Neighbours:
+    """The relation of this name: of rows, or of units of at most `max_rows` rows.
+
+    `unit`: what says whose a row is, by its column's name. Raises InvalidInput for an unknown name,
+    and for a unit without a whole number of rows above 0, or rows without a unit.
+
+    >>> relation("replace-one", "person", 2).l1
+    4
+    """
+    if isinstance(neighbours, Neighbours):
+        found = neighbours
+    elif neighbours in NEIGHBOURS:
+        found = NEIGHBOURS[neighbours]
+    else:
+        raise InvalidInput(
+            f"neighbours must be one of {', '.join(map(repr, NEIGHBOURS))}; got {neighbours!r}"
+        )
+    if unit is None and max_rows is None:
+        return found
+    if not isinstance(unit, str) or not unit:
+        raise InvalidInput(
+            f"unit must be the name of the column that says whose a row is, got {unit!r}; without "
+            "a unit leave max_rows away"
+        )
+    if not isinstance(max_rows, int) or isinstance(max_rows, bool) or max_rows < 1:
+        raise InvalidInput(
+            f"max_rows must be a whole number of rows above 0, which each {unit!r} keeps at most; "
+            f"got {max_rows!r}"
+        )
+    return found.of_units(unit, max_rows)
+
+
+def promise(name: str) -> str:
+    """What a relation's name promises: how many rows of a unit are looked at is no part of it.
+
+    >>> promise("add/remove of household (max_rows 4)"), promise("add/remove")
+    ('add/remove of household', 'add/remove')
+    """
+    parsed = _OF_UNITS.fullmatch(name)
+    return parsed["promise"] if parsed else name
+
+
+def is_promise(name: object) -> bool:
+    """Whether this names a relation, of rows or of units."""
+    parsed = _OF_UNITS.fullmatch(name) if isinstance(name, str) else None
+    return parsed is not None and parsed["rows"] in NEIGHBOURS

@@ -40,12 +40,12 @@ def permute_and_flip(pure: bool, sensitivity: float, cost: float) -> float:
     return 2 * sensitivity / (cost if pure else math.sqrt(2 * cost))
 
 
-def several(pure: bool, count: int, cost: float) -> float:
-    """Of `count` exponential mechanisms on scores of sensitivity 1, which share the cost evenly.
+def several(pure: bool, sensitivity: float, count: int, cost: float) -> float:
+    """Of `count` exponential mechanisms, which share the cost evenly.
 
-    >>> several(True, 4, 2.0) == exponential(True, 1.0, 0.5)
+    >>> several(True, 1.0, 4, 2.0) == exponential(True, 1.0, 0.5)
     True
-    >>> several(False, 4, 2.0) == exponential(False, 1.0, 0.5)
+    >>> several(False, 1.0, 4, 2.0) == exponential(False, 1.0, 0.5)
     True
     """
-    return exponential(pure, 1.0, cost / count)
+    return exponential(pure, sensitivity, cost / count)

@@ -43,13 +43,15 @@ def choose_mechanism(
     budget: Budget,
     *,
     rows: int | None = None,
+    max_rows: int = 1,
     public: bool = False,
     seconds: float | None = None,
     memory_mb: float | None = None,
 ) -> Choice:
     """The mechanism for a table, and why.
 
-    `rows`: their number, where it is public or was paid for. `public`: whether there are public
+    `rows`: their number, where it is public or was paid for. `max_rows`: of a unit, where units are
+    protected: noise is so many times larger. `public`: whether there are public
     records. `seconds` and `memory_mb`: limits, by estimates measured on four cores of a server and
     no promise.
 
@@ -72,7 +74,7 @@ def choose_mechanism(
     if public:
         return Choice("gem-pub", "public records: a network fitted to them has the smallest error")
     columns = len(schema.domain)
-    if rows is not None and rows < _ROWS_PER_ATTRIBUTE * columns * _noise(budget):
+    if rows is not None and rows < _ROWS_PER_ATTRIBUTE * columns * max_rows * _noise(budget):
         return Choice(
             "independent",
             f"about {rows} rows and epsilon {budget.epsilon:g}: the noise would exceed the "

@@ -9,6 +9,7 @@ import numpy as np
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.ledger import FileLedger
+from mechanisms.privacy.neighbours import Neighbours
 from pgmkit.dataset import Counts, Dataset
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
@@ -34,7 +35,7 @@ def resolved(
     data: Any,
     schema: Schema,
     budget: Budget,
-    neighbours: str,
+    neighbours: Neighbours,
     seed: int | np.random.Generator | None,
     ledger: FileLedger | None,
 ) -> tuple[Schema, Curator]:

@@ -14,12 +14,15 @@ from mechanisms.dispatch import check_public, run_on
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.ledger import FileLedger
+from mechanisms.privacy.neighbours import relation
+from mechanisms.privacy.units import Excess
 from mechanisms.registry import configure
 from mechanisms.release.record import Release
 from mechanisms.release.tabular import TableRelease
 from mechanisms.rounds.loop import Round, round_reports
 from mechanisms.synthesis.auto import Choice, check_limits, choose_mechanism
 from mechanisms.synthesis.open_columns import assumed, counted, open_columns, resolved
+from mechanisms.synthesis.units import bounded_frame, check_unit
 from mechanisms.workload import Workload, WorkloadLike, k_way, varied
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Domain
@@ -38,7 +41,9 @@ _RESERVED_SHARE = 0.1
 """Of delta, for values that are found (see `Curator.discover`)."""
 _TARGET_WEIGHT = 4.0
 _TOTAL_SHARE = 0.01
-"""Of the budget, for the number of rows that "auto" goes by where it is private."""
+"""Of the budget, for the number of rows that "auto" goes by where it is private, and for the number
+of those that were left out.
+"""
 
 
 def synthesize(
@@ -48,6 +53,9 @@ def synthesize(
     epsilon: float,
     delta: float,
     neighbours: str = "add/remove",
+    unit: str | None = None,
+    max_rows: int | None = None,
+    report_dropped: bool = False,
     mechanism: str = "auto",
     settings: Mapping[str, Any] | None = None,
     workload: int | WorkloadLike | None = None,
@@ -68,6 +76,13 @@ def synthesize(
         schema: what each column may hold. Columns left open (`OpenCategorical`, `Numeric` with
             quantiles) are found first with a tenth of the budget, and a tenth of delta.
         epsilon, delta, neighbours: the promise, for rows (see the privacy page).
+        unit: the column that says whose a row is, to protect all rows of a unit (a person, a
+            household) together. It is not released and must not be in the schema; rows that lack it
+            are left out.
+        max_rows: how many rows of each unit are looked at; more of them are left out at random (by
+            the operating system's randomness, or the seed). Noise grows with their number.
+        report_dropped: spend a hundredth of the budget to say in `reason`, with noise, how many
+            rows `max_rows` left out.
         mechanism: a name, or "auto" (see `choose_mechanism`; where the number of rows is private
             it takes a hundredth of the budget to know it); `settings`: its options.
         workload: what should be answered well: all marginals of so many columns (two by default),
@@ -107,6 +122,11 @@ def synthesize(
             f"column {schema.unresolved[0]!r} is to be found in the data, which needs delta above "
             f"0; got {delta!r}. Give its values or edges to use pure differential privacy"
         )
+    protected = relation(neighbours, unit, max_rows)
+    if unit is not None:
+        check_unit(unit, schema)
+    elif report_dropped:
+        raise InvalidInput("report_dropped is about the rows of units; give unit and max_rows")
     _check(schema, mechanism, settings or {}, public is not None)
     check_limits(schema, public is not None, seconds, memory_mb)
     form = None if isinstance(data, Dataset | NoRows) else FrameForm.of(data)
@@ -116,15 +136,21 @@ def synthesize(
         _check_public_records(public, schema, mechanism)
     reserved = _RESERVED_SHARE * delta if open_columns(schema) else 0.0
     budget = Budget(epsilon, delta, reserved)
+    excess = None
+    if unit is not None:
+        # One generator for the rows that are kept and for the noise: they stay independent.
+        seed = None if seed is None else np.random.default_rng(seed)
+        data, excess = bounded_frame(data, schema, unit, protected.max_rows, seed)
     if schema.unresolved:
-        schema, curator = resolved(data, schema, budget, neighbours, seed, ledger)
+        schema, curator = resolved(data, schema, budget, protected, seed, ledger)
     else:
         curator = Curator(
-            counted(data, schema), budget, neighbours=neighbours, seed=seed, ledger=ledger
+            counted(data, schema), budget, neighbours=protected, seed=seed, ledger=ledger
         )
     if curator.public_total == 0:
         raise InvalidInput("the data have no rows, which replace-one takes as public; give some")
     wanted = table_workload(schema.domain, workload, target)
+    said = _rows_left_out(curator, excess) if report_dropped and excess is not None else ""
     if mechanism == "auto":
         # Public records know some dependence, which is worth it whatever the number of rows.
         rows = None if public is not None else _rows(curator)
@@ -133,6 +159,7 @@ def synthesize(
             wanted,
             budget,
             rows=rows,
+            max_rows=protected.max_rows,
             public=public is not None,
             seconds=seconds,
             memory_mb=memory_mb,
@@ -144,7 +171,17 @@ def synthesize(
     others = None if public is None else _public_records(public, schema)
     with round_reports(progress) as report:
         release = run_on(curator, entry, chosen, wanted, public=others, progress=report)
-    return TableRelease(_constrained(release, schema), schema, form, choice.reason)
+    return TableRelease(_constrained(release, schema), schema, form, choice.reason + said)
+
+
+def _rows_left_out(curator: Curator, excess: Excess) -> str:
+    """A clause on the rows that were left out, at a small price."""
+    rows, stddev = curator.measure_excess(excess, _TOTAL_SHARE * curator.remaining)
+    of_each = curator.neighbours.max_rows
+    return (
+        f"; about {max(0.0, rows):.0f} rows beyond {of_each} of each unit were left out (noise "
+        f"{stddev:.0f}; at most {excess.most} of a unit are counted)"
+    )
 
 
 def _check(schema: Schema, mechanism: str, settings: Mapping[str, Any], public: bool) -> None:

@@ -20,6 +20,7 @@ from mechanisms.dispatch import run_on
 from mechanisms.families.graphical import tree_megabytes
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
+from mechanisms.privacy.neighbours import relation
 from mechanisms.registry import configure
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.dataset import Dataset
@@ -49,7 +50,8 @@ class Plan:
     """The split of the budget, the noise, the model's size and the time of a dry run.
 
     `noise`: standard deviation, in counts, of the least noisy measured cells. `model_mb`: of the
-    junction tree of the dry run's model, None where the model is not graphical.
+    junction tree of the dry run's model, None where the model is not graphical. `neighbours`: what
+    is protected; `max_rows`: how many rows of it are looked at.
     """
 
     mechanism: str
@@ -60,6 +62,8 @@ class Plan:
     noise: float
     model_mb: float | None
     seconds: float
+    neighbours: str
+    max_rows: int = 1
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -71,6 +75,8 @@ class Plan:
             "noise": self.noise,
             "model_mb": self.model_mb,
             "seconds": self.seconds,
+            "neighbours": self.neighbours,
+            "max_rows": self.max_rows,
         }
 
     def __str__(self) -> str:
@@ -85,6 +91,11 @@ class Plan:
             f"{self.measurements} noisy tables, noise {self.noise:.3g} counts a cell at best"
             f"{size}, about {self.seconds:.1f} s (a dry run on made-up records)"
         )
+        if self.max_rows > 1:
+            lines.append(
+                f"{self.neighbours}: a marginal's noise is {self.max_rows} times that of units of "
+                "one row; fewer rows of each leave out more data"
+            )
         return "\n".join(lines)
 
 
@@ -96,11 +107,14 @@ def plan(
     *,
     neighbours: str,
     rows: int,
+    unit: str | None = None,
+    max_rows: int | None = None,
     settings: Mapping[str, Any] | None = None,
     domain: Domain | None = None,
 ) -> Plan:
     """Run the mechanism dry: on `rows` `made_up` records (at most 100,000), never on data.
 
+    `unit`, `max_rows`: as `synthesize` has them; noise grows with the rows of a unit.
     `domain`: of the records; needed where `workload` is cliques, as a Workload has its own.
 
     Raises InvalidInput as a real run would before it spends anything; also for mechanisms that need
@@ -124,7 +138,7 @@ def plan(
     curator = Curator(
         made_up(domain, count, rng),
         Budget(epsilon, delta),
-        neighbours=neighbours,
+        neighbours=relation(neighbours, unit, max_rows),
         seed=rng,
     )
     started = time.perf_counter()
@@ -140,6 +154,8 @@ def plan(
         min((m.stddev for m in release.measurements), default=0.0),
         tree_megabytes(release.model.tree) if isinstance(release.model, GraphicalModel) else None,
         seconds,
+        curator.neighbours.name,
+        curator.neighbours.max_rows,
     )
 
 

@@ -78,26 +78,33 @@ def encode_file(
     return schema.coded({name: np.concatenate(codes) for name, codes in parts.items()})
 
 
-def read_frame(path: str | os.PathLike[str], schema: Schema, *, ignore_extra: bool = True) -> Any:
-    """The schema's columns of a file as a pyarrow table, values as they stand.
+def read_frame(
+    path: str | os.PathLike[str],
+    schema: Schema,
+    *,
+    ignore_extra: bool = True,
+    also: Sequence[str] = (),
+) -> Any:
+    """The schema's columns of a file, and those of `also`, as a pyarrow table, as they stand.
 
     As `encode_file`; an ill-formed line of a placed schema is a record of nulls.
     """
     import pyarrow as pa
 
     if not ignore_extra:
-        _check_no_others(path, schema)
+        _check_no_others(path, schema, also)
+    names = (*schema.columns, *also)
     broken: list[object] | None = None if schema.checked else []
     parts = []
-    for batch in batches(path, schema.file, tuple(schema.columns), broken):
-        plain = {n: _plain_decimals(v, schema.columns[n], schema.file) for n, v in batch.items()}
-        parts.append(pa.table(plain))
+    for batch in batches(path, schema.file, names, broken):
+        plain = {n: _plain_decimals(batch[n], c, schema.file) for n, c in schema.columns.items()}
+        parts.append(pa.table({**plain, **{name: batch[name] for name in also}}))
     if broken:
-        parts.append(pa.table({name: pa.nulls(len(broken)) for name in schema.columns}))
+        parts.append(pa.table({name: pa.nulls(len(broken)) for name in names}))
     if not parts and schema.checked:
         raise InvalidInput(f"{os.fspath(path)} holds no records; give at least one")
     if not parts:
-        return pa.table({name: pa.array([], pa.string()) for name in schema.columns})
+        return pa.table({name: pa.array([], pa.string()) for name in names})
     return pa.concat_tables(parts, promote_options="permissive")
 
 
@@ -114,8 +121,11 @@ def _plain_decimals(values: Any, column: Column, form: FileFormat) -> Any:
     return compute.replace_substring(compute.replace_substring(values, ".", ""), ",", ".")
 
 
-def _check_no_others(path: str | os.PathLike[str], schema: Schema) -> None:
-    others = [name for name in names_of(path, schema.file) if name not in schema.columns]
+def _check_no_others(
+    path: str | os.PathLike[str], schema: Schema, also: Sequence[str] = ()
+) -> None:
+    known = {*schema.columns, *also}
+    others = [name for name in names_of(path, schema.file) if name not in known]
     if others:
         raise InvalidInput(
             f"{os.fspath(path)} has columns that the schema does not: "

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pgmkit.dataset import Dataset
 
-__all__ = ["FrameForm", "columns_of", "counts_of", "decode", "encode", "names_of"]
+__all__ = ["FrameForm", "columns_of", "counts_of", "decode", "encode", "in_memory", "names_of"]
 
 Frame = nw.DataFrame[Any] | nw.LazyFrame[Any]
 
@@ -45,9 +45,14 @@ def encode(frame: Any, schema: Schema) -> Dataset | NoRows:
 
 def columns_of(frame: Any, names: list[str]) -> dict[str, Any]:
     """Columns of a frame as Arrow arrays, or as numpy arrays of objects where types are mixed."""
-    needed = _wrapped(frame).select(*names)
-    table = needed.collect() if isinstance(needed, nw.LazyFrame) else needed
+    table = in_memory(frame, names)
     return {name: series_values(table[name]) for name in names}
+
+
+def in_memory(frame: Any, names: list[str]) -> nw.DataFrame[Any]:
+    """Columns of a frame, of its own library, or as an engine gives them when it is fetched."""
+    needed = _wrapped(frame).select(*names)
+    return needed.collect() if isinstance(needed, nw.LazyFrame) else needed
 
 
 def _collected(frame: Any, schema: Schema) -> dict[str, Any]:

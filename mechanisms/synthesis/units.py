@@ -1,0 +1,66 @@
+"""Frames of which each unit keeps a bounded number of rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mechanisms.privacy.units import Excess, bounded, random_keys
+from pgmkit.dataset import Dataset
+from pgmkit.errors import InvalidInput
+from pgmkit.tables.frames import in_memory, names_of
+from pgmkit.tables.schema import NoRows, Schema
+from pgmkit.tables.values import distinct, is_null, series_values, text_of
+
+__all__ = ["bounded_frame", "check_unit"]
+
+
+def check_unit(unit: str, schema: Schema) -> None:
+    """Raises InvalidInput for a unit that the schema would release."""
+    if unit in schema.columns:
+        raise InvalidInput(
+            f"the unit's column {unit!r} is not released; take it out of the schema, which "
+            "describes what is"
+        )
+
+
+def bounded_frame(
+    frame: Any, schema: Schema, unit: str, max_rows: int, rng: np.random.Generator | None
+) -> tuple[Any, Excess]:
+    """The schema's columns of at most `max_rows` rows of each unit, and what was left out.
+
+    Which rows is drawn uniformly (`mechanisms.privacy.units`). Rows without a unit (missing: null,
+    NaN, empty) are of nobody and are left out. A frame in an engine is fetched, these columns
+    alone: which rows are kept must be the same in every count. Raises InvalidInput for codes and
+    for a frame without the columns.
+
+    >>> import pyarrow
+    >>> from pgmkit.tables.schema import Boolean
+    >>> visits = pyarrow.table({"ill": [True, False, True], "id": ["a", "a", "b"]})
+    >>> bounded_frame(visits, Schema({"ill": Boolean()}), "id", 1, None)[0].num_rows
+    2
+    """
+    if isinstance(frame, Dataset | NoRows):
+        raise InvalidInput("coded records do not say whose they are; give a data frame with a unit")
+    names = names_of(frame)
+    schema.check_names(names)
+    if unit not in names:
+        raise InvalidInput(f"the data have no column {unit!r}, which is to say whose a row is")
+    held = in_memory(frame, [*schema.columns, unit])
+    units = _units(series_values(held[unit]))
+    places, excess = bounded(units, max_rows, random_keys(len(units), rng))
+    return held[places].select(*schema.columns).to_native(), excess
+
+
+def _units(values: Any) -> np.ndarray:
+    """A whole number for each value, -1 for a missing one; 3, 3.0 and "3" are one unit."""
+    if len(values) == 0:
+        return np.zeros(0, dtype=np.intp)
+    found, places = distinct(values)
+    numbers: dict[str, int] = {}
+    of_value = [
+        -1 if is_null(value) else numbers.setdefault(text_of(value), len(numbers))
+        for value in found
+    ]
+    return np.asarray(of_value, dtype=np.intp)[places]

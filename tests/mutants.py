@@ -425,8 +425,8 @@ MUTANTS = (
     Mutant(
         "a unit has a new value in one row only",
         DISCOVERY,
-        "return 1 + neighbours.max_rows + scale",
-        "return 2 + scale",
+        "        + neighbours.max_rows\n",
+        "        + 1\n",
         "units",
     ),
     Mutant("a unit keeps a row too many", UNITS, "ranks < max_rows", "ranks <= max_rows", "units"),
@@ -463,7 +463,7 @@ MUTANTS = (
     Mutant(
         "discovery's threshold a step too low",
         DISCOVERY,
-        "return 1 + neighbours.max_rows + scale",
+        "        + neighbours.max_rows\n",
         "return neighbours.max_rows - 1 + scale",
         "discovery",
     ),

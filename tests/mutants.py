@@ -464,7 +464,7 @@ MUTANTS = (
         "discovery's threshold a step too low",
         DISCOVERY,
         "        + neighbours.max_rows\n",
-        "return neighbours.max_rows - 1 + scale",
+        "        + neighbours.max_rows - 2\n",
         "discovery",
     ),
     Mutant("discovery without noise", DISCOVERY, "if noisy[i] > above", "if True", "discovery"),

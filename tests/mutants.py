@@ -562,7 +562,7 @@ MUTANTS = (
 
 @contextmanager
 def copy() -> Iterator[Path]:
-    """A folder with the packages and the tests."""
+    """A folder with the packages, the tests, and the examples that these register."""
     with tempfile.TemporaryDirectory() as folder:
         for part in ("pgmkit", "mechanisms", "tests", "examples"):
             shutil.copytree(

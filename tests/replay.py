@@ -173,7 +173,9 @@ def transcript_of(
         release = job()
         release.save(folder / "release")
     transcript.files = _parts((folder / "release").read_bytes())
-    transcript.shown = f"{release!r}\n{release.ledger}\n{json.dumps(release.ledger.to_dict())}"
+    said = getattr(release, "reason", "")  # of releases with a schema
+    ledger = f"{release.ledger}\n{json.dumps(release.ledger.to_dict())}"
+    transcript.shown = f"{release!r}\n{said}\n{ledger}"
     return transcript
 
 

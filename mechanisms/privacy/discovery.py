@@ -29,11 +29,9 @@ def threshold(scale: float, delta: float, neighbours: Neighbours) -> float:
     `max_rows` rows; each gets an equal part of delta. The discrete Gaussian's tail is below the
     continuous one a step earlier.
     """
-    return (
-        1
-        + neighbours.max_rows
-        + scale * NormalDist().inv_cdf(1 - delta / neighbours.one_sided_values)
-    )
+    # The lower tail: 1 - delta would lose the digits of a small delta.
+    deviations = -NormalDist().inv_cdf(delta / neighbours.one_sided_values)
+    return 1 + neighbours.max_rows + scale * deviations
 
 
 def frequent(texts: NDArray[np.str_], noisy: NDArray[np.int64], above: float) -> list[str]:

@@ -431,6 +431,18 @@ def test_numbers_and_their_texts_are_one_unit(ids: list[Any]) -> None:
         assert len(bounded_frame(each, schema, "id", 1, None)[0]) == 2
 
 
+def test_lists_are_no_names_of_units() -> None:
+    import pandas as pd
+    import pyarrow
+
+    columns = {"id": [[1], [2]], "sex": ["F", "M"]}
+    schema = Schema({"sex": Categorical(("F", "M"))})
+    mixed = pd.DataFrame({"id": [[1], "x"], "sex": ["F", "M"]})
+    for frame in (pd.DataFrame(columns), pyarrow.table(columns), mixed):
+        with pytest.raises(InvalidInput, match="must hold names or numbers"):
+            bounded_frame(frame, schema, "id", 1, None)
+
+
 def test_no_rows_and_rows_of_nobody() -> None:
     frame = visits()
     for empty in (frame.iloc[:0], frame.assign(id=None)):

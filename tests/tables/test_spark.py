@@ -87,3 +87,20 @@ def test_spark_finds_values_outside_the_schema(spark: Any) -> None:
     frame.loc[3, "age"] = 1234
     with pytest.raises(InvalidInput, match="column 'age': 1 rows"):
         counts_of(spark.createDataFrame(frame), SCHEMA)
+
+
+def test_units_are_bounded_in_a_fetched_frame(spark: Any) -> None:
+    from mechanisms.synthesis.pipeline import synthesize
+
+    frame = table(300)
+    frame["id"] = [f"u{i % 40}" for i in range(300)]
+    frame["born"] = frame["born"].dt.date  # Spark's timestamps have a time zone, dates have none
+    options: dict[str, Any] = {
+        **{"epsilon": 1.0, "delta": 1e-6, "mechanism": "independent", "seed": 0},
+        **{"unit": "id", "max_rows": 3},
+    }
+    here = synthesize(frame, SCHEMA, **options)
+    there = synthesize(spark.createDataFrame(frame), SCHEMA, **options)
+    for one, other in zip(here.measurements, there.measurements, strict=True):
+        assert np.array_equal(one.values, other.values)
+    assert "id" not in there.sample(5, rng=0).columns

@@ -26,7 +26,8 @@ _FINE_STEPS = {"second": "s", "minute": "m", "hour": "h", **_STEPS}
 class _Temporal(Binned):
     """Points in time on numpy's calendar; a code for each `unit`, or `bins`, or between `edges`.
 
-    Values are read from datetimes and ISO 8601 texts; time zones are refused.
+    Values are read from datetimes and ISO 8601 texts. A column of times with a zone is read as a
+    clock in that zone shows them; texts with a zone are no values.
 
     `format`: of the texts, as strftime writes it, such as "%d/%m/%Y" or "%Y%m%d" (also of whole
     numbers then). Values are then decoded as texts in this format.

@@ -103,20 +103,10 @@ class FrameCounts:
         codes = [
             column.to_numpy().astype(np.int64)
             if self._keys[name] is not None
-            else self._columns[name].encode(self._values(column))
+            else self._columns[name].encode(series_values(column))
             for name, column in zip(clique, (found[key] for key in keys), strict=True)
         ]
         return codes, found["rows"].to_numpy().astype(np.int64)
-
-    def _values(self, series: nw.Series[Any]) -> Any:
-        """The groups' values. Spark's timestamps are instants: here as its session shows them."""
-        values = series_values(series)
-        zone = getattr(getattr(values, "type", None), "tz", None)
-        if zone is None or not self._frame.implementation.is_pyspark():
-            return values
-        from pyarrow import compute
-
-        return compute.local_timestamp(values)
 
     def _expression(self, name: str) -> nw.Expr:
         key = self._keys[name]

@@ -114,7 +114,20 @@ def absent_numbers(array: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def series_values(series: Any) -> Any:
-    """A narwhals series as an Arrow array, or as a numpy array of objects of mixed types."""
+    """A narwhals series as an Arrow array, or as a numpy array of objects of mixed types.
+
+    Times with a zone become the times that a clock in that zone shows.
+    """
+    import pyarrow as pa
+    from pyarrow import compute
+
+    array = _arrow_values(series)
+    if isinstance(array, pa.Array) and getattr(array.type, "tz", None) is not None:
+        return compute.local_timestamp(array)
+    return array
+
+
+def _arrow_values(series: Any) -> Any:
     import pyarrow as pa
 
     native = series.to_native()

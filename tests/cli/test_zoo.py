@@ -45,8 +45,26 @@ def test_what_takes_too_long_is_stopped() -> None:
     assert not found["ok"] and found["error"] == "over 0 s" and found["seconds"] < 10
 
 
+def test_the_limit_is_of_processor_time() -> None:
+    import time
+
+    def busy() -> None:
+        while True:
+            pass
+
+    found = zoo.in_process(busy, 0.3)
+    assert not found["ok"] and found["error"] == "over 0 s" and found["seconds"] < 60
+    waits = zoo.in_process(lambda: time.sleep(0.6), 0.3)
+    assert waits["ok"] and waits["cpu"] < 0.3 < waits["seconds"]
+
+
 def test_there_are_as_many_tables_as_promised() -> None:
     names = [table.name for table in TABLES]
     assert len(set(names)) == len(names) >= 30
     from_r = [n for n in names if "/" in n and not n.startswith("office/")]
     assert len(from_r) >= 24
+
+
+def test_the_documented_table_is_that_of_the_results() -> None:
+    page = Path(__file__).parents[2] / "docs" / "zoo.md"
+    assert zoo.markdown([*zoo.known().values()]) in page.read_text(encoding="utf-8")

@@ -19,7 +19,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import (
-    fresh_process, machine, peak_rss_mb, read_results, serve, table, write_results,
+    fresh_process,
+    machine,
+    peak_rss_mb,
+    read_results,
+    serve,
+    table,
+    write_results,
 )  # fmt: skip
 
 RECORDS, EPSILON = 100_000, 1.0

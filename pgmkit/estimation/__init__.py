@@ -107,9 +107,10 @@ def estimate(
             ``"mirror_descent"``, ``"dual_averaging"`` and ``"lbfgs"`` are the published methods,
             for comparison. Figures: docs/mathematics.md.
         warm_start: an earlier model on the same domain whose cliques lie within the measured
-            ones; its potentials are kept as the start (``"accelerated"`` uses them if they fit
-            better than its own start). Where it has no probability, this one may have some: the
-            zeros that hold are those given.
+            ones; its potentials, scaled to the tables that changed most, are the start
+            (``"accelerated"`` uses them if they are near the optimum already, or fit better than
+            its own start). Where it has no probability, this one may have some: the zeros that hold
+            are those given.
         tolerance: the certified gap to reach, in units of the loss's own standard deviation at
             the truth, sqrt(cells / 2) with Gaussian noise. The search also ends when the loss
             falls by less than a quarter of that over max(30, a fifth of all) iterations.

@@ -66,9 +66,10 @@ class TreeGrowth:
         return self.tree.cells + min(self._added(members, home) for home in self._holders[at])
 
     def _added(self, members: frozenset[int], home: int) -> int:
-        whole = math.prod(self._lengths[i] for i in members)
+        carried = members - self._sets[home]
+        whole = math.prod(self._lengths[i] for i in carried)
         added, joined = 0, set(members)
-        for i in members - self._sets[home]:
+        for i in carried:
             cells, separator = self._carry(i)[home]
             # All that is carried may share the way: then each clique on it has all of them.
             added += cells * (whole // self._lengths[i])

@@ -23,7 +23,7 @@ from pgmkit.estimation.mirror_descent import NO_DESCENT, mirror_descent
 from pgmkit.estimation.newton import is_small, is_tiny, newton
 from pgmkit.estimation.problem import OUT_OF_TIME, Monitor, Point, Problem, Progress
 from pgmkit.estimation.proximal import can_polish, polish, proximal
-from pgmkit.estimation.start import Table, scale, tree_potentials
+from pgmkit.estimation.start import Table, refit, scale, tree_potentials
 from pgmkit.factor import Factor
 from pgmkit.junction_tree import CELL_BYTES, junction_tree, model_cells
 from pgmkit.losses import CallableLoss, Loss, MeasuredLoss, Penalty, Squared, make_loss
@@ -58,6 +58,8 @@ _BASE_BYTES = 48 << 20
 """What the libraries take for themselves when they are first used."""
 _PRECISION = 0.01
 """Precision of the consistency relaxation, as a share of the certified gap to reach."""
+_NEAR = 25.0
+"""Certified gap, in units of the one to reach, of an earlier model that needs no other start."""
 ProgressReport = bool | Callable[[Progress], None] | None
 
 
@@ -105,9 +107,10 @@ def estimate(
             ``"mirror_descent"``, ``"dual_averaging"`` and ``"lbfgs"`` are the published methods,
             for comparison. Figures: docs/mathematics.md.
         warm_start: an earlier model on the same domain whose cliques lie within the measured
-            ones; its potentials are kept as the start (``"accelerated"`` uses them if they fit
-            better than its own start). Where it has no probability, this one may have some: the
-            zeros that hold are those given.
+            ones; its potentials, scaled to the tables that changed most, are the start
+            (``"accelerated"`` uses them if they are near the optimum already, or fit better than
+            its own start). Where it has no probability, this one may have some: the zeros that hold
+            are those given.
         tolerance: the certified gap to reach, in units of the loss's own standard deviation at
             the truth, sqrt(cells / 2) with Gaussian noise. The search also ends when the loss
             falls by less than a quarter of that over max(30, a fifth of all) iterations.
@@ -344,11 +347,25 @@ def _start(
         )
         if len(tabular) == len(used) and request.loss in ("squared", Squared()):
             monitor.raise_bound(consistent.bound)
-        if request.method in ("auto", "accelerated", "proximal"):
+        if starts:
+            starts[0] = _refitted(problem, monitor, starts[0], consistent.tables)
+        enough = monitor.bound + _NEAR * monitor.goal
+        near = bool(starts) and problem.loss.value(starts[0].marginals) <= enough
+        if request.method in ("auto", "accelerated", "proximal") and not near:
             starts.append(_consistent_start(problem, monitor, request.domain, consistent.tables))
     if not starts:
         starts.append(problem.point(_flat(problem, [])))
     return min(starts, key=lambda point: problem.loss.value(point.marginals))
+
+
+def _refitted(
+    problem: Problem, monitor: Monitor, start: Point, tables: Mapping[Clique, Table]
+) -> Point:
+    cliques = problem.inference.layout.cliques
+    if not all(clique in tables for clique in cliques):
+        return start
+    wanted = [tables[clique] for clique in cliques]
+    return refit(problem, start, wanted, monitor.bound + monitor.goal)
 
 
 def _consistent_start(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Callable
@@ -319,3 +320,29 @@ def test_nothing_exact_is_shown() -> None:
         owner.measure(("a",), 1.0)
     shown += str(refused.value)
     assert not re.search("987654|9876", shown)
+
+
+@pytest.mark.parametrize("relation", NEIGHBOURS)
+@pytest.mark.parametrize("delta", [0.0, 1e-8])
+def test_candidates_scored_once_are_chosen_as_by_choose(relation: str, delta: float) -> None:
+    rng = np.random.default_rng(5)
+    budget = Budget(1.0, delta)
+    one, other = curator(budget, relation), curator(budget, relation)
+    first, second = recording(one), recording(other)
+    pairs = list(itertools.combinations(DOMAIN, 2))
+    estimates = {c: rng.normal(20, 9, DOMAIN.shape(c)) for c in pairs}
+    scored = other.scored(pairs, estimates)
+    assert other.ledger.spent == 0
+    for _ in range(4):
+        places = rng.permutation(len(pairs))[: int(rng.integers(1, len(pairs) + 1))]
+        cost = float(rng.uniform(0.01, 0.03)) * one.remaining
+        wanted = one.choose([pairs[i] for i in places], estimates, cost)
+        assert pairs[scored.choose(places, cost, step="select")] == wanted
+        np.testing.assert_array_equal(first.scores[-1], second.scores[-1])
+    assert first.draws == second.draws
+    assert [e.cost for e in one.ledger.entries] == [e.cost for e in other.ledger.entries]
+    for wrong in ([], [-1], [len(pairs)]):
+        with pytest.raises(InvalidInput, match="places"):
+            scored.choose(wrong, 0.001, step="select")
+    with pytest.raises(BudgetExceeded):
+        scored.choose([0], 2 * other.remaining, step="select")

@@ -88,6 +88,12 @@ _MECHANISM = [
     ),
     click.option("--target", help="Column to be predicted later: its marginals matter more."),
 ]
+_ACCOUNTING = click.option(
+    "--accounting",
+    type=click.Choice(["zcdp", "gaussian"]),
+    help="How costs add up: zcdp for all mechanisms; gaussian, with less noise, for those that "
+    "only measure [default: gaussian where the mechanism is named and only measures].",
+)
 _FILE = [
     click.option("--encoding", help="Encoding of a CSV file, such as latin-1 [default: utf-8]."),
     click.option(
@@ -103,8 +109,8 @@ def budget_options(command: Command) -> Command:
 
 
 def mechanism_options(command: Command) -> Command:
-    """--mechanism, --set, --workload, --target."""
-    return _with(_MECHANISM, command)
+    """--mechanism, --set, --workload, --target, --accounting."""
+    return _with([*_MECHANISM, _ACCOUNTING], command)
 
 
 def as_json(command: Command) -> Command:

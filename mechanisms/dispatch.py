@@ -103,12 +103,12 @@ def only_measures(entry: Entry, settings: Any, workload: Workload) -> bool:
 def accounting_of(
     asked: Accounting | None, measures: bool, budget: Budget, ledger: FileLedger | None
 ) -> Accounting:
-    """What was asked for; else that of the ledger across runs; else what needs the least noise:
-    Gaussian for a run that only measures.
+    """What was asked for; else that of the ledger across runs; else what surely needs the least
+    noise: Gaussian for a run that only measures, but for large epsilon (see `Budget.least_noise`).
 
     Raises InvalidInput for Gaussian accounting of other runs.
     """
-    least: Accounting = "gaussian" if measures and not budget.pure else "zcdp"
+    least: Accounting = budget.least_noise if measures else "zcdp"
     wanted = asked or (least if ledger is None else ledger.budget.accounting)
     if wanted == "gaussian" and not measures:
         raise InvalidInput(

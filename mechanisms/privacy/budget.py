@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, TypeAlias, get_args
 
@@ -88,6 +88,23 @@ class Budget:
             return self.epsilon
         convert = gaussian_dp.largest_cost if self.gaussian else rho_from_epsilon
         return convert(self.epsilon, self.delta - self.reserved)
+
+    @property
+    def least_noise(self) -> Accounting:
+        """The accounting with less noise for measurements, however the budget is shared out.
+
+        The exact conversion gains five to seven percent, which the discreteness of noise takes away
+        where its scale is near 1: "gaussian" is meant to win with all the budget in one draw. The
+        correction falls with the share, so then it wins with any.
+
+        >>> Budget(1.0, 1e-9).least_noise, Budget(20.0, 1e-9).least_noise
+        ('gaussian', 'zcdp')
+        """
+        if self.pure:
+            return "zcdp"
+        exact = gaussian_dp.scale(1.0, replace(self, accounting="gaussian").total)
+        plain = replace(self, accounting="zcdp").total
+        return "gaussian" if exact < (2 * plain) ** -0.5 else "zcdp"
 
     def epsilon_spent(self, cost: float) -> float:
         """The epsilon (at this budget's delta) that a total cost in `unit` stands for."""

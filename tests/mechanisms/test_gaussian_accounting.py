@@ -25,6 +25,7 @@ from mechanisms.privacy.conversions import epsilon_from_rho, rho_from_epsilon
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.ledger import Ledger
 from mechanisms.privacy.neighbours import NEIGHBOURS
+from mechanisms.privacy.noise_scales import additive
 from mechanisms.registry import MECHANISMS, configure
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.schema import Categorical, OpenCategorical, Schema
@@ -187,6 +188,16 @@ def test_ledgers_across_runs(tmp_path: Path) -> None:
     assert not exact.entries
     run("gaussian", DATA, PAIRS, 0.5, 1e-6, ledger=exact, **arguments)
     assert exact.spent == pytest.approx(gaussian_dp.largest_cost(0.5, 1e-6))
+
+
+@given(st.floats(0.01, 30), st.floats(1e-12, 0.1), st.floats(1e-4, 1), st.floats(1, 100))
+def test_the_default_never_needs_more_noise(
+    epsilon: float, delta: float, share: float, l2: float
+) -> None:
+    plain, exact = (Budget(epsilon, delta, accounting=kind) for kind in ("zcdp", "gaussian"))
+    if plain.least_noise == "gaussian":
+        scales = [additive(each, l2, l2, share * each.total) for each in (exact, plain)]
+        assert scales[0] <= scales[1]
 
 
 def test_wrong_accountings_are_refused() -> None:

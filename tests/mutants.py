@@ -322,12 +322,14 @@ MUTANTS = (
         CURATOR,
         'self.ledger.charge(step, "permute-and-flip" if flip else "exponential mechanism", cost)',
         "pass",
+        "scores",
     ),
     Mutant(
         "no charge for top-k",
         CURATOR,
         'self.ledger.charge(step, f"top {count} of {what}, Gumbel noise", cost)',
         "pass",
+        "cells",
     ),
     Mutant(
         "overspending allowed by a tenth",

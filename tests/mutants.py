@@ -195,6 +195,7 @@ MUTANTS = (
         SCALES,
         "return l1 / cost if budget",
         "return l1 / (2 * cost) if budget",
+        "curator",
     ),
     Mutant(
         "exponential mechanism without its factor 2",

@@ -46,5 +46,6 @@ CHAIN = Entry(
     summary="the pairs along the schema's order, measured at once; an example",
     rounds=False,
     graphical=True,
+    measures=True,
 )
 register(CHAIN)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from mechanisms.privacy.budget import Budget
+from mechanisms.privacy.budget import Accounting, Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.registry import MECHANISMS, Entry, configure, entry_of
+from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.errors import InvalidInput, NotCertified
 
 if TYPE_CHECKING:
@@ -18,10 +20,9 @@ if TYPE_CHECKING:
     from mechanisms.privacy.neighbours import Neighbours
     from mechanisms.release.record import Release
     from mechanisms.rounds.loop import Round
-    from mechanisms.workload import WorkloadLike
     from pgmkit.dataset import Dataset
 
-__all__ = ["check_public", "run", "run_on"]
+__all__ = ["accounting_of", "check_public", "only_measures", "run", "run_on"]
 
 
 def run(
@@ -35,12 +36,14 @@ def run(
     public: Dataset | Sequence[Dataset] | None = None,
     seed: int | np.random.Generator | None = None,
     ledger: FileLedger | None = None,
+    accounting: Accounting | None = None,
     progress: Callable[[Round[Any, Any]], None] | None = None,
 ) -> Release:
     """Spend an (epsilon, delta) budget on private data by the named mechanism, or by its settings.
 
     `workload`: a Workload, or cliques of equal weight. `public`: records of the same domain that
-    need no protection. `ledger`: one across runs (`Ledger.open`).
+    need no protection. `ledger`: one across runs (`Ledger.open`). `accounting`: see `Budget`; by
+    default that of the ledger across runs, else what needs the least noise (`accounting_of`).
 
     Raises InvalidInput, before anything is spent, for an unknown mechanism, a wrong budget or
     relation, a workload over another domain, and public records where none are used or none are
@@ -56,7 +59,11 @@ def run(
         entry, settings = configure(mechanism)
     else:
         entry, settings = entry_of(mechanism), mechanism
-    curator = Curator(data, Budget(epsilon, delta), neighbours=neighbours, seed=seed, ledger=ledger)
+    budget = Budget(epsilon, delta)
+    workload = Workload.over(data.domain, workload)
+    measures = only_measures(entry, settings, workload)
+    budget = replace(budget, accounting=accounting_of(accounting, measures, budget, ledger))
+    curator = Curator(data, budget, neighbours=neighbours, seed=seed, ledger=ledger)
     return run_on(curator, entry, settings, workload, public=public, progress=progress)
 
 
@@ -71,6 +78,9 @@ def run_on(
 ) -> Release:
     """Spend all that remains of a Curator's budget by a mechanism; see `run`."""
     check_public(entry, public is not None)
+    workload = Workload.over(curator.domain, workload)
+    own = curator.ledger.budget
+    accounting_of(own.accounting, only_measures(entry, settings, workload), own, None)
     options: dict[str, Any] = {"progress": progress} if entry.rounds else {}
     if public is not None:
         options["public"] = public
@@ -83,6 +93,31 @@ def run_on(
             stacklevel=2,
         )
     return release
+
+
+def only_measures(entry: Entry, settings: Any, workload: Workload) -> bool:
+    """Whether this run draws nothing but additive noise; by public figures alone."""
+    check = getattr(settings, "measures", None)
+    return bool(check(workload)) if callable(check) else entry.measures
+
+
+def accounting_of(
+    asked: Accounting | None, measures: bool, budget: Budget, ledger: FileLedger | None
+) -> Accounting:
+    """What was asked for; else that of the ledger across runs; else what surely needs the least
+    noise: Gaussian for a run that only measures, but for large epsilon (see `Budget.least_noise`).
+
+    Raises InvalidInput for Gaussian accounting of other runs.
+    """
+    least: Accounting = budget.least_noise if measures else "zcdp"
+    wanted = asked or (least if ledger is None else ledger.budget.accounting)
+    if wanted == "gaussian" and not measures:
+        raise InvalidInput(
+            "accounting='gaussian' is for mechanisms that only measure, such as independent or "
+            "clique-tree; selections have no price in Gaussian differential privacy: use "
+            "accounting='zcdp', or name such a mechanism"
+        )
+    return wanted
 
 
 def check_public(entry: Entry, given: bool) -> None:

@@ -12,6 +12,7 @@ once relates to selecting queries in rounds; weights by inverse variance and the
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,7 +25,7 @@ from mechanisms.release.record import Release
 from mechanisms.rounds.select_and_measure import measure_one_way
 from mechanisms.settings import Settings, fraction, positive, random_seed, setting, whole_number
 from mechanisms.workload import Workload, WorkloadLike, downward_closure
-from pgmkit.domain import Clique
+from pgmkit.domain import Clique, Domain
 from pgmkit.measurement import Measurement
 
 __all__ = ["Mixture", "mixture"]
@@ -68,6 +69,17 @@ class Mixture(Settings):
     penalty: float = setting(8.0, positive())
     seed: int = setting(0, random_seed())
 
+    def measures(self, workload: Workload) -> bool:
+        """Whether pairs are few enough to be measured all, so that none are selected."""
+        orders = _orders(workload)
+        return not orders or bool(self.whole(workload.domain, orders))
+
+    def whole(self, domain: Domain, orders: Sequence[list[Clique]]) -> list[list[Clique]]:
+        """The orders of cliques, from the smallest on, that are measured whole."""
+        return list(
+            itertools.takewhile(lambda order: sum(map(domain.size, order)) <= self.cells, orders)
+        )
+
 
 def mixture(curator: Curator, workload: WorkloadLike, settings: Mixture | None = None) -> Release:
     """Spend all that remains of the Curator's budget on one mixture for the workload.
@@ -98,9 +110,7 @@ def mixture(curator: Curator, workload: WorkloadLike, settings: Mixture | None =
                 random=random,
             )
 
-    kept = list(
-        itertools.takewhile(lambda order: sum(map(domain.size, order)) <= settings.cells, orders)
-    )
+    kept = settings.whole(domain, orders)
     if orders and not kept:
         independent = fit(measurements, _FIRST_STEPS)
         kept = [_thinned(curator, columns, independent, total, orders[0], settings, whole)]

@@ -37,6 +37,9 @@ class Entry:
             constraints.
         records: Whether synthetic records can be drawn from its model.
         consistent: Whether its tables are at least 0 and agree with each other.
+        measures: Whether it draws nothing but additive noise, and selects nothing by another
+            mechanism: Gaussian accounting then needs less noise (see `mechanisms.privacy.budget`).
+            Where that depends on the workload, its settings have `measures(workload)` as well.
     """
 
     name: str
@@ -49,6 +52,7 @@ class Entry:
     graphical: bool = False
     records: bool = True
     consistent: bool = True
+    measures: bool = False
 
     def load(self) -> tuple[Callable[..., Any], type[Any]]:
         """The function and its settings class.
@@ -168,6 +172,7 @@ _BUILT_IN = [
         "one shot: the pairs that a small tree can hold, measured together; accurate in seconds",
         rounds=False,
         graphical=True,
+        measures=True,
     ),
     Entry(
         "rap-softmax",
@@ -243,6 +248,7 @@ _BUILT_IN = [
         "the strategy of least expected error for marginals, prefixes or ranges; tables only",
         rounds=False,
         records=False,
+        measures=True,
     ),
     Entry(
         "hdmm+pgm",
@@ -251,6 +257,7 @@ _BUILT_IN = [
         "HdmmPgm",
         "a model, or consistent tables, of the answers to the same strategy",
         rounds=False,
+        measures=True,
     ),
     Entry(
         "gaussian",
@@ -260,6 +267,7 @@ _BUILT_IN = [
         "noise on every workload marginal, as it comes; a baseline, tables only",
         rounds=False,
         records=False,
+        measures=True,
     ),
     Entry(
         "gaussian+projection",
@@ -268,6 +276,7 @@ _BUILT_IN = [
         "Projection",
         "noise on every workload marginal, then the nearest model or consistent tables",
         rounds=False,
+        measures=True,
     ),
     Entry(
         "independent",
@@ -277,6 +286,7 @@ _BUILT_IN = [
         "one-way marginals only; a baseline",
         rounds=False,
         graphical=True,
+        measures=True,
     ),
 ]
 MECHANISMS = Registry(_BUILT_IN)

@@ -39,6 +39,7 @@ TESTS = (
     "ledger_file",
     "permute_and_flip",
     "budget",
+    "gaussian_accounting",
     "dual_query",
     "strategies",
     "histogram_mechanisms",
@@ -64,6 +65,7 @@ CURATOR, NOISE, SCALES = P + "curator.py", P + "noise.py", P + "noise_scales.py"
 UNITS = P + "units.py"
 SCORES, LEDGER, DISCOVERY = P + "scores.py", P + "ledger.py", P + "discovery.py"
 NEIGHBOURS, CONVERSIONS, GRID = P + "neighbours.py", P + "conversions.py", P + "integer_matrix.py"
+GAUSSIAN = P + "gaussian_dp.py"
 TOTAL, EXACT = "curator.public_total", "len(curator._data)"
 
 MUTANTS = (
@@ -189,7 +191,11 @@ MUTANTS = (
         "l2 / math.sqrt(4 * cost)",
     ),
     Mutant(
-        "Laplace scale halved", SCALES, "return l1 / cost if pure", "return l1 / (2 * cost) if pure"
+        "Laplace scale halved",
+        SCALES,
+        "return l1 / cost if budget",
+        "return l1 / (2 * cost) if budget",
+        "curator",
     ),
     Mutant(
         "exponential mechanism without its factor 2",
@@ -221,9 +227,9 @@ MUTANTS = (
     ),
     Mutant(
         "scale of the pure price under zCDP",
-        CURATOR,
-        "scale = noise_scales.additive(pure, l1, l2, cost)",
-        "scale = noise_scales.additive(True, l1, l2, cost)",
+        SCALES,
+        "return l1 / cost if budget.pure else l2 / math.sqrt(2 * cost)",
+        "return l1 / cost",
         "curator",
     ),
     # Noise.
@@ -304,9 +310,9 @@ MUTANTS = (
         "a charge after the answer",
         CURATOR,
         """        self.ledger.charge(step, "discrete Laplace" if pure else "discrete Gaussian", cost)
-        scale = noise_scales.additive(pure, l1, l2, cost)
+        scale = noise_scales.additive(self.ledger.budget, l1, l2, cost)
 """,
-        """        scale = noise_scales.additive(pure, l1, l2, cost)
+        """        scale = noise_scales.additive(self.ledger.budget, l1, l2, cost)
         early = self._noise.gaussian(exact, scale)
         self.ledger.charge(step, "discrete Laplace" if pure else "discrete Gaussian", cost)
         return early, scale
@@ -317,12 +323,14 @@ MUTANTS = (
         CURATOR,
         'self.ledger.charge(step, "permute-and-flip" if flip else "exponential mechanism", cost)',
         "pass",
+        "scores",
     ),
     Mutant(
         "no charge for top-k",
         CURATOR,
         'self.ledger.charge(step, f"top {count} of {what}, Gumbel noise", cost)',
         "pass",
+        "cells",
     ),
     Mutant(
         "overspending allowed by a tenth",
@@ -374,15 +382,15 @@ MUTANTS = (
     Mutant(
         "rho is epsilon squared",
         CONVERSIONS,
-        "return _crossing(lambda rho: _log_delta(rho, epsilon) > target, 0.0, upper)[0]",
+        "return crossing(lambda rho: _log_delta(rho, epsilon) > target, 0.0, upper)[0]",
         "return epsilon**2",
         "budget",
     ),
     Mutant(
         "reserved delta spent on rho too",
         P + "budget.py",
-        "return rho_from_epsilon(self.epsilon, self.delta - self.reserved)",
-        "return rho_from_epsilon(self.epsilon, self.delta)",
+        "return convert(self.epsilon, self.delta - self.reserved)",
+        "return convert(self.epsilon, self.delta)",
         "discovery",
     ),
     # Units of several rows.
@@ -451,6 +459,49 @@ MUTANTS = (
         "held[places].select",
         "held.select",
         "units",
+    ),
+    # Gaussian accounting.
+    Mutant(
+        "selections at no price under Gaussian accounting",
+        LEDGER,
+        "if self.budget.gaussian and not entry.mechanism.startswith(_GAUSSIAN):",
+        "if False:",
+        "gaussian_accounting",
+    ),
+    Mutant(
+        "discrete noise taken for continuous",
+        GAUSSIAN,
+        "(shift * math.sqrt(1 - (shift / math.pi) ** 2))",
+        "shift",
+        "gaussian_accounting",
+    ),
+    Mutant(
+        "Gaussian delta less the far tail twice",
+        GAUSSIAN,
+        "mills = erfcx(near / math.sqrt(2)) - erfcx(far / math.sqrt(2))",
+        "mills = erfcx(near / math.sqrt(2)) - 2 * erfcx(far / math.sqrt(2))",
+        "gaussian_accounting",
+    ),
+    Mutant(
+        "Gaussian accounting for runs that select",
+        "mechanisms/dispatch.py",
+        'if wanted == "gaussian" and not measures:',
+        "if False:",
+        "gaussian_accounting",
+    ),
+    Mutant(
+        "zCDP runs in a ledger of Gaussian ones",
+        LEDGER,
+        "if self.budget.gaussian and not budget.gaussian:",
+        "if False:",
+        "gaussian_accounting",
+    ),
+    Mutant(
+        "a mixture that selects taken for one that measures",
+        "mechanisms/mixture.py",
+        "return not orders or bool(self.whole(workload.domain, orders))",
+        "return True",
+        "gaussian_accounting",
     ),
     # Discovery and open columns.
     Mutant(
@@ -540,8 +591,8 @@ MUTANTS = (
     Mutant(
         "exact counts in the log",
         "mechanisms/dispatch.py",
-        "    check_public(entry, public is not None)\n    options",
-        "    __import__('logging').getLogger('pgmkit').info('%d rows', len(curator._data))\n    check_public(entry, public is not None)\n    options",
+        "    own = curator.ledger.budget",
+        "    __import__('logging').getLogger('pgmkit').info('%d rows', len(curator._data))\n    own = curator.ledger.budget",
     ),
     Mutant(
         "a changed release is read as if it were whole",

@@ -101,6 +101,12 @@ _UNIT = [
         help="Number of rows of each unit that are looked at; noise grows with it.",
     ),
 ]
+_ACCOUNTING = click.option(
+    "--accounting",
+    type=click.Choice(["zcdp", "gaussian"]),
+    help="How costs add up: zcdp for all mechanisms; gaussian, with less noise, for those that "
+    "only measure [default: gaussian where the mechanism is named and only measures].",
+)
 _FILE = [
     click.option("--encoding", help="Encoding of a CSV file, such as latin-1 [default: utf-8]."),
     click.option(
@@ -116,8 +122,8 @@ def budget_options(command: Command) -> Command:
 
 
 def mechanism_options(command: Command) -> Command:
-    """--mechanism, --set, --workload, --target."""
-    return _with(_MECHANISM, command)
+    """--mechanism, --set, --workload, --target, --accounting."""
+    return _with([*_MECHANISM, _ACCOUNTING], command)
 
 
 def as_json(command: Command) -> Command:

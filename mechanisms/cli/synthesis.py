@@ -25,6 +25,7 @@ from mechanisms.cli.spreadsheets import safe_csv_option, spreadsheet_safe
 if TYPE_CHECKING:
     import numpy as np
 
+    from mechanisms.privacy.budget import Accounting
     from mechanisms.privacy.ledger import Ledger
     from mechanisms.release.tabular import TableRelease
     from pgmkit.tables.schema import Schema
@@ -132,6 +133,7 @@ def plan(
     settings: tuple[str, ...],
     k: int,
     target: str | None,
+    accounting: Accounting | None,
     epsilon: float,
     delta: float,
     neighbours: str,
@@ -172,6 +174,7 @@ def plan(
         unit=unit,
         max_rows=max_rows,
         settings=settings_of(mechanism, settings),
+        accounting=accounting,
     )
     places = {name: column.place for name, column in asked.placed().columns.items()}
     open_names = asked.unresolved
@@ -249,6 +252,7 @@ def synth(
     settings: tuple[str, ...],
     k: int,
     target: str | None,
+    accounting: Accounting | None,
     epsilon: float,
     delta: float,
     neighbours: str,
@@ -326,6 +330,7 @@ def synth(
         strict=strict,
         seed=rng,
         ledger=None if account is None else Ledger.open(account),
+        accounting=accounting,
         progress=True,
     )
     written = _write(release, rows, rng, safe_csv, *targets)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Literal, TypeAlias, get_args
 
+from mechanisms.privacy import gaussian_dp
 from mechanisms.privacy.conversions import (
     epsilon_from_rho,
     not_negative,
@@ -13,7 +15,10 @@ from mechanisms.privacy.conversions import (
 )
 from pgmkit.errors import InvalidInput
 
-__all__ = ["Budget"]
+__all__ = ["Accounting", "Budget"]
+
+Accounting: TypeAlias = Literal["zcdp", "gaussian"]
+"""By which definition costs add up where delta > 0."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +32,12 @@ class Budget:
     `reserved`: the part of delta that is kept for steps with a failure probability of their own
     (the discovery of labels); rho is what epsilon and the rest of delta allow.
 
-    Raises InvalidInput unless epsilon > 0 is finite, 0 <= delta < 1 and 0 <= reserved < delta.
+    `accounting`: "zcdp" holds for every draw. "gaussian" is for measurements alone: costs are
+    mu^2 / 2 of Gaussian differential privacy, which is rho but for the discreteness of the noise,
+    and the total is converted exactly; selections have no price. See `gaussian_dp`.
+
+    Raises InvalidInput unless epsilon > 0 is finite, 0 <= delta < 1 and 0 <= reserved < delta; and
+    for the accounting "gaussian" of a pure budget.
 
     >>> Budget(1.0, 1e-9).unit, Budget(1.0).unit, Budget(1.0).total
     ('rho', 'epsilon', 1.0)
@@ -36,6 +46,7 @@ class Budget:
     epsilon: float
     delta: float = 0.0
     reserved: float = 0.0
+    accounting: Accounting = "zcdp"
 
     def __post_init__(self) -> None:
         positive("epsilon", self.epsilon)
@@ -47,6 +58,12 @@ class Budget:
             raise InvalidInput(
                 f"reserved must be below delta = {self.delta!r}, got {self.reserved!r}"
             )
+        if self.accounting not in get_args(Accounting):
+            raise InvalidInput(f"accounting must be 'zcdp' or 'gaussian', got {self.accounting!r}")
+        if self.pure and self.gaussian:
+            raise InvalidInput(
+                "accounting='gaussian' needs delta above 0: no Gaussian noise is purely private"
+            )
         _ = self.total  # an unusable budget must fail here, before anything is spent
 
     @property
@@ -55,8 +72,13 @@ class Budget:
         return self.delta == 0
 
     @property
+    def gaussian(self) -> bool:
+        """Whether costs are of Gaussian differential privacy, which selections have no price in."""
+        return self.accounting == "gaussian"
+
+    @property
     def unit(self) -> str:
-        """What the ledger counts: "rho" (zCDP) or "epsilon" (pure)."""
+        """What the ledger counts: "rho" (zCDP, or mu^2 / 2 of Gaussian DP) or "epsilon" (pure)."""
         return "epsilon" if self.pure else "rho"
 
     @cached_property
@@ -64,8 +86,29 @@ class Budget:
         """All there is to spend, in `unit`."""
         if self.pure:
             return self.epsilon
-        return rho_from_epsilon(self.epsilon, self.delta - self.reserved)
+        convert = gaussian_dp.largest_cost if self.gaussian else rho_from_epsilon
+        return convert(self.epsilon, self.delta - self.reserved)
+
+    @property
+    def least_noise(self) -> Accounting:
+        """The accounting with less noise for measurements, however the budget is shared out.
+
+        The exact conversion gains five to seven percent, which the discreteness of noise takes away
+        where its scale is near 1: "gaussian" is meant to win with all the budget in one draw. The
+        correction falls with the share, so then it wins with any.
+
+        >>> Budget(1.0, 1e-9).least_noise, Budget(20.0, 1e-9).least_noise
+        ('gaussian', 'zcdp')
+        """
+        if self.pure:
+            return "zcdp"
+        exact = gaussian_dp.scale(1.0, replace(self, accounting="gaussian").total)
+        plain = replace(self, accounting="zcdp").total
+        return "gaussian" if exact < (2 * plain) ** -0.5 else "zcdp"
 
     def epsilon_spent(self, cost: float) -> float:
         """The epsilon (at this budget's delta) that a total cost in `unit` stands for."""
-        return cost if self.pure else epsilon_from_rho(cost, self.delta - self.reserved)
+        if self.pure:
+            return cost
+        convert = gaussian_dp.epsilon_from_cost if self.gaussian else epsilon_from_rho
+        return convert(cost, self.delta - self.reserved)

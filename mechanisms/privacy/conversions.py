@@ -12,7 +12,15 @@ from numbers import Real
 
 from pgmkit.errors import InvalidInput
 
-__all__ = ["delta_from_rho", "epsilon_from_rho", "not_negative", "positive", "rho_from_epsilon"]
+__all__ = [
+    "crossing",
+    "delta_from_rho",
+    "epsilon_from_rho",
+    "not_negative",
+    "open_delta",
+    "positive",
+    "rho_from_epsilon",
+]
 
 
 def delta_from_rho(rho: float, epsilon: float) -> float:
@@ -40,7 +48,7 @@ def epsilon_from_rho(rho: float, delta: float) -> float:
     5.222
     """
     not_negative("rho", rho)
-    _open_delta(delta)
+    open_delta(delta)
     if rho == 0:
         return 0.0
     target = math.log(delta)
@@ -48,7 +56,7 @@ def epsilon_from_rho(rho: float, delta: float) -> float:
         return 0.0
     # The textbook conversion is never below the tight one.
     upper = rho + 2 * math.sqrt(rho * math.log(1 / delta))
-    return _crossing(lambda epsilon: _log_delta(rho, epsilon) <= target, 0.0, upper)[1]
+    return crossing(lambda epsilon: _log_delta(rho, epsilon) <= target, 0.0, upper)[1]
 
 
 def rho_from_epsilon(epsilon: float, delta: float) -> float:
@@ -61,12 +69,12 @@ def rho_from_epsilon(epsilon: float, delta: float) -> float:
     0.01427
     """
     positive("epsilon", epsilon)
-    _open_delta(delta)
+    open_delta(delta)
     target = math.log(delta)
     upper = 1.0
     while _log_delta(upper, epsilon) <= target:
         upper *= 2
-    return _crossing(lambda rho: _log_delta(rho, epsilon) > target, 0.0, upper)[0]
+    return crossing(lambda rho: _log_delta(rho, epsilon) > target, 0.0, upper)[0]
 
 
 def _log_delta(rho: float, epsilon: float) -> float:
@@ -75,12 +83,12 @@ def _log_delta(rho: float, epsilon: float) -> float:
         return (2 * math.exp(t) + 1) * rho - epsilon - math.log1p(math.exp(-t))
 
     # Any alpha gives a valid delta: the end of the bracket only costs tightness.
-    t = _crossing(lambda t: slope(t) >= 0, -40.0, 60.0)[1]
+    t = crossing(lambda t: slope(t) >= 0, -40.0, 60.0)[1]
     u = math.exp(t)
     return u * ((1 + u) * rho - epsilon) - math.log1p(u) - u * math.log1p(1 / u)
 
 
-def _crossing(above: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:
+def crossing(above: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:
     """Neighbouring arguments between which a monotone predicate turns true, by bisection."""
     for _ in range(200):
         middle = (low + high) / 2
@@ -102,7 +110,8 @@ def not_negative(name: str, value: float) -> None:
         raise InvalidInput(f"{name} must be a finite number, 0 or more, got {value!r}")
 
 
-def _open_delta(delta: float) -> None:
+def open_delta(delta: float) -> None:
+    """Raises InvalidInput unless delta is above 0 and below 1."""
     if not _finite(delta) or not 0 < delta < 1:
         raise InvalidInput(f"delta must be above 0 and below 1, got {delta!r}")
 

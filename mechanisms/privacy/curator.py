@@ -115,8 +115,8 @@ class Curator:
         """The noise scale that `measure` uses at this cost: of the discrete Gaussian
         (l2 / sqrt(2 rho)) or, for a pure budget, of the discrete Laplace (l1 / epsilon).
         """
-        pure = self.ledger.budget.pure
-        return noise_scales.additive(pure, self.neighbours.l1, self.neighbours.l2, cost)
+        budget = self.ledger.budget
+        return noise_scales.additive(budget, self.neighbours.l1, self.neighbours.l2, cost)
 
     def expected_error(self, cost: float) -> float:
         """The expected absolute noise, in counts, on one cell measured at this cost."""
@@ -464,7 +464,7 @@ class Curator:
             )
         self.ledger.charge(step, "discrete Gaussian, threshold", cost, delta)
         texts, counts = distinct(values)
-        scale = noise_scales.additive(False, self.neighbours.l1, self.neighbours.l2, cost)
+        scale = self.scale(cost)
         noisy = self._noise.gaussian(counts, scale)
         return frequent(texts, noisy, threshold(scale, delta, self.neighbours))
 
@@ -486,7 +486,7 @@ class Curator:
         """Charge, then the values with discrete noise for these sensitivities, and its stddev."""
         pure = self.ledger.budget.pure
         self.ledger.charge(step, "discrete Laplace" if pure else "discrete Gaussian", cost)
-        scale = noise_scales.additive(pure, l1, l2, cost)
+        scale = noise_scales.additive(self.ledger.budget, l1, l2, cost)
         if pure:
             return self._noise.laplace(exact, scale), scale * 2**0.5
         return self._noise.gaussian(exact, scale), scale

@@ -21,6 +21,9 @@ __all__ = ["BudgetExceeded", "FileLedger", "Ledger", "LedgerEntry"]
 _FORMAT = "pgmkit ledger"
 _VERSION = 1
 
+_GAUSSIAN = "discrete Gaussian"
+"""What the names of draws begin with that have a price in Gaussian differential privacy."""
+
 # Shares such as total / 13, added thirteen times, may pass the total by rounding alone.
 _ROUNDING = 1e-12
 
@@ -56,7 +59,8 @@ class Ledger:
     """What was promised and what has been spent, step by step.
 
     `neighbours` names the relation that the promise is about. Charges come before answers: `charge`
-    either records the cost or raises BudgetExceeded.
+    either records the cost or raises BudgetExceeded. Where the accounting is Gaussian it refuses
+    all but Gaussian noise.
 
     >>> ledger = Ledger(Budget(1.0))
     >>> ledger.charge("select", "exponential mechanism", 0.25)
@@ -104,6 +108,7 @@ class Ledger:
             "epsilon": budget.epsilon,
             "delta": budget.delta,
             "reserved": budget.reserved,
+            "accounting": budget.accounting,
             "neighbours": promise(named),
         }
         return FileLedger(ChainedLines.create(path, first))
@@ -155,6 +160,11 @@ class Ledger:
 
     def _check(self, entry: LedgerEntry) -> None:
         total, reserved = self.budget.total, self.budget.reserved
+        if self.budget.gaussian and not entry.mechanism.startswith(_GAUSSIAN):
+            raise InvalidInput(
+                f"step {entry.step!r} draws by {entry.mechanism}, which has no price in Gaussian "
+                "differential privacy; use accounting='zcdp'"
+            )
         if not _within([*(each.delta for each in self.entries), entry.delta], reserved):
             raise BudgetExceeded(
                 f"step {entry.step!r} asks for delta = {entry.delta:.6g}, but less remains of the "
@@ -174,6 +184,7 @@ class Ledger:
             "epsilon": budget.epsilon,
             "delta": budget.delta,
             "reserved": budget.reserved,
+            "accounting": budget.accounting,
             "neighbours": self.neighbours,
             "secure": self.secure,
             "unit": budget.unit,
@@ -189,7 +200,13 @@ class Ledger:
         if not isinstance(secure, bool) or not (neighbours == "" or is_promise(neighbours)):
             raise InvalidInput("a ledger says whether it is secure, and of which neighbours")
         ledger = cls(
-            Budget(stored["epsilon"], stored["delta"], stored["reserved"]),
+            # Files of before there was a choice have none.
+            Budget(
+                stored["epsilon"],
+                stored["delta"],
+                stored["reserved"],
+                stored.get("accounting", "zcdp"),
+            ),
             secure=secure,
             neighbours=neighbours,
         )
@@ -286,6 +303,11 @@ class FileLedger(Ledger):
     def check_run(self, budget: Budget, neighbours: str) -> None:
         """Raises InvalidInput or BudgetExceeded for a run that this ledger cannot pay for."""
         name, wanted = self._lines.path.name, promise(neighbours)
+        if self.budget.gaussian and not budget.gaussian:
+            raise InvalidInput(
+                f"the ledger {name} adds up Gaussian measurements alone; run with "
+                "accounting='gaussian', by a mechanism that only measures"
+            )
         if (wanted, budget.unit) != (self.neighbours, self.budget.unit):
             raise InvalidInput(
                 f"the ledger {name} counts {self.budget.unit} for {self.neighbours}, the run "

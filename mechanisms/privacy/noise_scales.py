@@ -9,17 +9,29 @@ Analysis of the Exponential Mechanism" (2021), for selections under zCDP.
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
+
+from mechanisms.privacy import gaussian_dp
+
+if TYPE_CHECKING:
+    from mechanisms.privacy.budget import Budget
 
 __all__ = ["additive", "exponential", "permute_and_flip", "several"]
 
 
-def additive(pure: bool, l1: float, l2: float, cost: float) -> float:
-    """Of discrete Laplace noise (l1 / epsilon), or of discrete Gaussian noise (l2 / sqrt(2 rho)).
+def additive(budget: Budget, l1: float, l2: float, cost: float) -> float:
+    """Of discrete Laplace noise (l1 / epsilon), or of discrete Gaussian noise (l2 / sqrt(2 rho));
+    a little more where the accounting is Gaussian, see `gaussian_dp.scale`.
 
-    >>> additive(True, 2, 1.5, 0.5), additive(False, 2, 1.5, 0.125)
+    >>> from mechanisms.privacy.budget import Budget
+    >>> additive(Budget(1.0), 2, 1.5, 0.5), additive(Budget(1.0, 1e-6), 2, 1.5, 0.125)
     (4.0, 3.0)
+    >>> additive(Budget(1.0, 1e-6, accounting="gaussian"), 2, 1.5, 0.125)
+    3.017...
     """
-    return l1 / cost if pure else l2 / math.sqrt(2 * cost)
+    if budget.gaussian:
+        return gaussian_dp.scale(l2, cost)
+    return l1 / cost if budget.pure else l2 / math.sqrt(2 * cost)
 
 
 def exponential(pure: bool, sensitivity: float, cost: float) -> float:

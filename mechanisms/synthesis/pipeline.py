@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from mechanisms.dispatch import check_public, run_on
-from mechanisms.privacy.budget import Budget
+from mechanisms.dispatch import accounting_of, check_public, only_measures, run_on
+from mechanisms.privacy.budget import Accounting, Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.ledger import FileLedger
 from mechanisms.privacy.neighbours import relation
@@ -66,6 +66,7 @@ def synthesize(
     strict: bool = False,
     seed: int | np.random.Generator | None = None,
     ledger: FileLedger | None = None,
+    accounting: Accounting | None = None,
     progress: bool | Callable[[Round[Any, Any]], None] | None = None,
 ) -> TableRelease:
     """Spend an (epsilon, delta) budget on private records; records, tables and answers come out.
@@ -100,6 +101,9 @@ def synthesize(
         seed: reproducible noise: INSECURE, for tests and simulations only.
         ledger: one across runs on the same data (`Ledger.open`): it has every charge on the disk
             before the answer is drawn, and refuses what all runs together may not spend.
+        accounting: "zcdp", or "gaussian" for mechanisms that only measure, which then need less
+            noise (see `Budget`). By default that of the ledger across runs; without one "gaussian"
+            where the mechanism is named and selects nothing, else "zcdp".
         progress: True for a bar of rounds on a terminal, or a callable that gets each finished
             round of a mechanism that has rounds.
 
@@ -130,12 +134,14 @@ def synthesize(
     _check(schema, mechanism, settings or {}, public is not None)
     check_limits(schema, public is not None, seconds, memory_mb)
     form = None if isinstance(data, Dataset | NoRows) else FrameForm.of(data)
-    table_workload(assumed(schema).domain, workload, target)
+    likely = table_workload(assumed(schema).domain, workload, target)
+    budget = Budget(epsilon, delta, _RESERVED_SHARE * delta if open_columns(schema) else 0.0)
+    # The Gaussian accounting is proven for rows; units of several keep to zCDP.
+    measures = unit is None and _measures(schema, mechanism, settings or {}, likely)
+    budget = replace(budget, accounting=accounting_of(accounting, measures, budget, ledger))
     schema = schema if strict else schema.placed()
     if public is not None:
         _check_public_records(public, schema, mechanism)
-    reserved = _RESERVED_SHARE * delta if open_columns(schema) else 0.0
-    budget = Budget(epsilon, delta, reserved)
     excess = None
     if unit is not None:
         # One generator for the rows that are kept and for the noise: they stay independent.
@@ -206,6 +212,20 @@ def _check(schema: Schema, mechanism: str, settings: Mapping[str, Any], public: 
             f"the schema has constraints, which the model of {mechanism} cannot hold; use aim, "
             "mst or mwem+pgm, or take the constraints out"
         )
+
+
+def _measures(
+    schema: Schema, mechanism: str, settings: Mapping[str, Any], workload: Workload
+) -> bool:
+    """Whether the run is known to measure only, before its first charge.
+
+    "auto" chooses by a noisy number of rows, and an accounting must not depend on answers. A
+    mixture selects where there are many cells, which is not known while columns are open.
+    """
+    if mechanism == "auto":
+        return False
+    entry, chosen = configure(mechanism, **settings)
+    return entry.measures if schema.unresolved else only_measures(entry, chosen, workload)
 
 
 def _check_public_records(public: Any, schema: Schema, mechanism: str) -> None:

@@ -11,14 +11,14 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from mechanisms.dispatch import run_on
+from mechanisms.dispatch import accounting_of, only_measures, run_on
 from mechanisms.families.graphical import tree_megabytes
-from mechanisms.privacy.budget import Budget
+from mechanisms.privacy.budget import Accounting, Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.neighbours import relation
 from mechanisms.registry import configure
@@ -111,11 +111,13 @@ def plan(
     max_rows: int | None = None,
     settings: Mapping[str, Any] | None = None,
     domain: Domain | None = None,
+    accounting: Accounting | None = None,
 ) -> Plan:
     """Run the mechanism dry: on `rows` `made_up` records (at most 100,000), never on data.
 
     `unit`, `max_rows`: as `synthesize` has them; noise grows with the rows of a unit.
     `domain`: of the records; needed where `workload` is cliques, as a Workload has its own.
+    `accounting`: as in `mechanisms.run`.
 
     Raises InvalidInput as a real run would before it spends anything; also for mechanisms that need
     public records, and for cliques without a domain.
@@ -133,18 +135,20 @@ def plan(
     if domain is None:
         domain = _own_domain(workload)
     wanted = Workload.over(domain, workload)
+    budget = Budget(epsilon, delta)
+    measures = unit is None and only_measures(entry, chosen, wanted)
+    budget = replace(budget, accounting=accounting_of(accounting, measures, budget, None))
     rng = np.random.default_rng(0)
     count = min(rows, _MOST_ROWS)
     curator = Curator(
         made_up(domain, count, rng),
-        Budget(epsilon, delta),
+        budget,
         neighbours=relation(neighbours, unit, max_rows),
         seed=rng,
     )
     started = time.perf_counter()
     release = run_on(curator, entry, chosen, wanted)
     seconds = time.perf_counter() - started
-    budget = curator.ledger.budget
     return Plan(
         mechanism,
         budget.unit,

@@ -1,0 +1,118 @@
+"""Gaussian differential privacy of discrete Gaussian noise, and its exact (epsilon, delta).
+
+mu-GDP (Dong, Roth and Su, "Gaussian Differential Privacy", 2022): telling neighbours apart is at
+least as hard as telling N(0, 1) from N(mu, 1). Costs are mu^2 / 2, in the ledger's unit: for
+continuous noise that is rho of zCDP. They add up, also where each step and its cost depend on
+earlier answers (Smith and Thakurta, "Fully Adaptive Composition for Gaussian Differential Privacy",
+2022), and the total implies (epsilon, delta) exactly (Balle and Wang, "Improving the Gaussian
+Mechanism for Differential Privacy", 2018, Theorem 8), with no loss to a Renyi order.
+
+Discrete noise is not quite Gaussian. Let X be discrete Gaussian of scale s, and z_k the normal
+quantile of P(X <= k). The best tests between X and X + 1 are thresholds, so they are mu-GDP for
+mu = sup_k (z_k - z_(k-1)), and a shift by a whole vector v is mu |v|_2 -GDP. At s >= 2/pi
+
+    mu^2 (1 - mu^2 / pi^2) <= 1 / s^2.
+
+Proof. The gaps tend to 1/s for large k; if they never exceed it we are done, else let I_k be the
+longest, of length mu. Its neighbours are no longer, so normal windows of length mu beside it hold
+at least the masses p_(k-1) and p_(k+1), and
+
+    -1/s^2 = log(p_(k-1) p_(k+1) / p_k^2) <= second difference, over mu, of m,
+
+where m(t) is the log of the normal mass of the window of length mu around t. m'' is the variance of
+a normal variable restricted to a window, less 1; a log-concave law on an interval of length mu has
+variance at most mu^2 / pi^2 (Payne and Weinberger 1960). So the second difference is at most
+-mu^2 (1 - mu^2 / pi^2). That allows mu^2 <= pi^2/2 (1 - sqrt(1 - 4/(pi s)^2)), or mu > pi/sqrt(2).
+The second is impossible at s = 1: there the gap I_k, k >= 2, would need a start of at most
+(k + 0.58)/2.22 - 1.11, but P(X >= k) <= exp(-k^2/2) puts it further out, and the gaps at 0 and 1
+are 1.05 and 1.03. Gaps are continuous in s, so they cannot jump over what the inequality rules out,
+and the first holds for all s > 2/pi.
+"""
+
+from __future__ import annotations
+
+import math
+
+from scipy.special import erfcx, log_ndtr
+
+from mechanisms.privacy.conversions import crossing, not_negative, open_delta, positive
+
+__all__ = ["delta_from_mu", "epsilon_from_cost", "largest_cost", "scale"]
+
+_LARGEST_SHIFT = math.pi / math.sqrt(2)
+"""The largest mu of a shift by 1 that the bound speaks of; its scale is 2 / pi."""
+_MARGIN = 1e-9
+"""Of delta, kept for the rounding of `delta_from_mu`."""
+
+
+def scale(l2: float, cost: float) -> float:
+    """Of discrete Gaussian noise on whole numbers that move by at most `l2`, for mu^2/2 = cost.
+
+    Slightly above l2 / sqrt(2 cost), the continuous one, and never below 2 / pi.
+
+    >>> scale(1.0, 0.125), scale(1.0, 0.00125)
+    (2.0258..., 20.0025...)
+    """
+    shift = min(math.sqrt(2 * cost) / l2, _LARGEST_SHIFT)
+    return 1 / (shift * math.sqrt(1 - (shift / math.pi) ** 2))
+
+
+def delta_from_mu(mu: float, epsilon: float) -> float:
+    """The smallest delta for which mu-GDP implies (epsilon, delta)-DP.
+
+    Phi(mu/2 - epsilon/mu) - exp(epsilon) Phi(-mu/2 - epsilon/mu), with the normal density taken
+    out of both terms, so that nothing overflows.
+
+    Raises InvalidInput unless mu > 0 and epsilon >= 0 are finite.
+
+    >>> f"{delta_from_mu(1.0, 1.0):.4f}"
+    '0.1269'
+    """
+    positive("mu", mu)
+    not_negative("epsilon", epsilon)
+    near, far = epsilon / mu - mu / 2, epsilon / mu + mu / 2
+    if near <= 0:
+        rest = math.exp(-(near**2) / 2) * erfcx(far / math.sqrt(2)) / 2
+        return float(math.exp(log_ndtr(-near)) - rest)
+    mills = erfcx(near / math.sqrt(2)) - erfcx(far / math.sqrt(2))
+    return float(math.exp(-(near**2) / 2) * mills / 2)
+
+
+def epsilon_from_cost(cost: float, delta: float) -> float:
+    """The smallest epsilon for which a total of mu^2/2 = cost implies (epsilon, delta)-DP.
+
+    Raises InvalidInput unless cost >= 0 is finite and 0 < delta < 1.
+
+    >>> epsilon_from_cost(0.5, 1e-9), epsilon_from_cost(0.0, 1e-9)
+    (6.1739..., 0.0)
+    """
+    not_negative("cost", cost)
+    open_delta(delta)
+    mu = math.sqrt(2 * cost)
+    if mu == 0 or _keeps(mu, 0.0, delta):
+        return 0.0
+    upper = 1.0
+    while not _keeps(mu, upper, delta):
+        upper *= 2
+    return crossing(lambda epsilon: _keeps(mu, epsilon, delta), 0.0, upper)[1]
+
+
+def largest_cost(epsilon: float, delta: float) -> float:
+    """The largest total of mu^2/2 that implies (epsilon, delta)-DP.
+
+    Raises InvalidInput unless epsilon > 0 is finite and 0 < delta < 1.
+
+    >>> from mechanisms.privacy.conversions import rho_from_epsilon
+    >>> largest_cost(1.0, 1e-9) > rho_from_epsilon(1.0, 1e-9)
+    True
+    """
+    positive("epsilon", epsilon)
+    open_delta(delta)
+    upper = 1.0
+    while _keeps(upper, epsilon, delta):
+        upper *= 2
+    return crossing(lambda mu: not _keeps(mu, epsilon, delta), 0.0, upper)[0] ** 2 / 2
+
+
+def _keeps(mu: float, epsilon: float, delta: float) -> bool:
+    return mu == 0 or delta_from_mu(mu, epsilon) <= delta * (1 - _MARGIN)

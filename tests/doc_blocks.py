@@ -149,7 +149,8 @@ def _cut(text: str) -> str:
 def _beginning(text: str) -> str:
     """How the first line begins, without numbers, which noise changes, and widths that follow."""
     first = text.splitlines()[0] if text else ""
-    return re.sub(r"\s", "", re.sub(r"[-+]?\d[\d.,]*(e[-+]?\d+)?", "#", first))[:24]
+    masked = re.sub(r"[\s,]", "", re.sub(r"[-+]?\d[\d.,]*(e[-+]?\d+)?", "#", first))
+    return re.sub(r"#+", "#", masked)[:24]
 
 
 def main(folder: Path, *, write: bool) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -145,8 +146,11 @@ def _k_marginal(synthetic: Dataset, truth: Dataset) -> Iterator[str]:
 
 
 def _propensity(synthetic: Dataset, truth: Dataset) -> Iterator[str]:
-    found = propensity(truth, synthetic)
     yield "<h3>Propensity</h3>"
+    if find_spec("sklearn") is None:
+        yield "<p>Left out: it needs scikit-learn (pip install 'pgmkit[report]').</p>"
+        return
+    found = propensity(truth, synthetic)
     some = f"{found.columns} of {len(truth.domain)}" if found.columns < len(truth.domain) else "all"
     yield (
         f"<p>pMSE {found.pmse:.5f}, {found.ratio:.2f} times what a perfect model of the data would "

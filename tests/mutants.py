@@ -531,6 +531,7 @@ MUTANTS = (
         "mechanisms/synthesis/open_columns.py",
         "cells = np.linalg.lstsq(np.asarray(noisy.matrix), noisy.values)[0]",
         "cells = counts.marginals([(name,)])[(name,)].astype(float)",
+        "discovery",
     ),
     Mutant(
         "auto counts the rows for nothing",

@@ -1,8 +1,10 @@
 """Values that nobody listed: found above a threshold, and never for the price of privacy."""
 
 import math
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from chance import FALSE_ALARM
 from pricing import Priced
@@ -13,7 +15,8 @@ from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.ledger import BudgetExceeded
 from mechanisms.privacy.neighbours import NEIGHBOURS
-from pgmkit import InvalidInput
+from mechanisms.synthesis.open_columns import resolved
+from pgmkit import InvalidInput, Measurement, Numeric, Schema
 
 DATA = census(500)
 
@@ -112,3 +115,27 @@ def test_discoveries_share_the_reserved_delta() -> None:
     with pytest.raises(BudgetExceeded, match="delta"):
         curator.discover(["b"], 1e-4, 6e-8)
     curator.discover(["b"], 1e-4, 4e-8)
+
+
+def test_edges_of_quantiles_come_from_the_noisy_answers_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With the same noisy answers, records that could not differ more have the same edges."""
+
+    def forced(
+        self: Curator, clique: tuple[str, ...], matrix: list[Any], cost: float, *, step: str
+    ) -> Measurement:
+        self.ledger.charge(step, "discrete Gaussian", cost)
+        dense = np.asarray(matrix[0], dtype=float)
+        return Measurement(clique, dense @ np.linspace(0, 9, dense.shape[1]), 1.0, dense)
+
+    monkeypatch.setattr(Curator, "measure_queries", forced)
+    schema = Schema({"age": Numeric(0, 100, bins=5, quantiles=True)})
+    budget = Budget(1.0, 1e-6)
+    found = [
+        resolved(pa.table({"age": [age] * 90}), schema, budget, NEIGHBOURS[name], 0, None)[0]
+        for age in (3.0, 97.0)
+        for name in NEIGHBOURS
+    ]
+    assert len({repr(each.to_dict()) for each in found}) == 1
+    assert len(found[0].columns["age"].labels) == 5

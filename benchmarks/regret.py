@@ -124,7 +124,7 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
         seed=request["seed"],
     ).release
     seconds = time.perf_counter() - started
-    records = release.model.sample(len(data), np.random.default_rng(request["seed"]))
+    records = release.sample(len(data), rng=request["seed"])
     pairs, triples = variations(data, records, 2), variations(data, records, 3)
     return {
         "rows": len(data),

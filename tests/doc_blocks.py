@@ -147,8 +147,11 @@ def _cut(text: str) -> str:
 
 
 def _beginning(text: str) -> str:
-    """How the first line begins, without numbers, which noise changes, and widths that follow."""
-    first = text.splitlines()[0] if text else ""
+    """How the first line begins, without numbers, which noise changes, and widths that follow.
+
+    Of a table, the first column's name: others come only where error bars take under a second.
+    """
+    first = text.splitlines()[0].partition("  ")[0] if text else ""
     masked = re.sub(r"[\s,]", "", re.sub(r"[-+]?\d[\d.,]*(e[-+]?\d+)?", "#", first))
     return re.sub(r"#+", "#", masked)[:24]
 

@@ -433,8 +433,8 @@ MUTANTS = (
     Mutant(
         "a unit has a new value in one row only",
         DISCOVERY,
-        "        + neighbours.max_rows\n",
-        "        + 1\n",
+        "return 1 + neighbours.max_rows + scale",
+        "return 2 + scale",
         "units",
     ),
     Mutant("a unit keeps a row too many", UNITS, "ranks < max_rows", "ranks <= max_rows", "units"),
@@ -514,8 +514,8 @@ MUTANTS = (
     Mutant(
         "discovery's threshold a step too low",
         DISCOVERY,
-        "        + neighbours.max_rows\n",
-        "        + neighbours.max_rows - 2\n",
+        "return 1 + neighbours.max_rows + scale",
+        "return neighbours.max_rows - 1 + scale",
         "discovery",
     ),
     Mutant("discovery without noise", DISCOVERY, "if noisy[i] > above", "if True", "discovery"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -10,11 +12,13 @@ from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.ledger import FileLedger
 from mechanisms.privacy.neighbours import Neighbours
+from mechanisms.workload import Workload
 from pgmkit.dataset import Counts, Dataset
-from pgmkit.domain import Domain
+from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.columns import Column
 from pgmkit.tables.frames import columns_of, counts_of, names_of
+from pgmkit.tables.pushdown import FrameCounts
 from pgmkit.tables.schema import NoRows, Numeric, OpenCategorical, Schema, outside_error
 
 __all__ = ["ASSUMED_LABELS", "assumed", "counted", "open_columns", "resolved"]
@@ -38,8 +42,12 @@ def resolved(
     neighbours: Neighbours,
     seed: int | np.random.Generator | None,
     ledger: FileLedger | None,
+    workload: Workload,
 ) -> tuple[Schema, Curator]:
-    """The schema with its open columns found, and a Curator over the records coded by it."""
+    """The schema with its open columns found, and a Curator over the records coded by it.
+
+    `workload`: over the same columns, of whatever sizes.
+    """
     unlisted = open_columns(schema)
     fine = {
         name: column.grid(_QUANTILE_BINS)
@@ -47,12 +55,12 @@ def resolved(
         if isinstance(column, Numeric) and column.quantiles
     }
     known = {n: column for n, column in schema.columns.items() if column.resolved}
-    if isinstance(data, Dataset):
+    if isinstance(data, Dataset | FrameCounts):
         raise InvalidInput("open columns are found in data frames, not in coded records")
     schema.check_names(names_of(data))
     texts = {name: _present_texts(data, schema, name) for name in unlisted}
     counts = (
-        counted(data, schema.with_columns({**known, **fine}))
+        counted(data, schema.with_columns({**known, **fine}), None)
         if known or fine
         else _rows_alone(data, schema)
     )
@@ -75,7 +83,7 @@ def resolved(
         labels = curator.discover(texts[name], share, delta, step=f"discover {name}")
         found[name] = declared_open.found([t for t in labels if t != declared_open.other])
     concrete = schema.resolve(found)
-    return concrete, curator.recoded(counted(data, concrete))
+    return concrete, curator.recoded(counted(data, concrete, workload))
 
 
 def _dyadic(size: int) -> np.ndarray:
@@ -121,14 +129,24 @@ def _rows_alone(data: Any, schema: Schema) -> Counts:
     return Dataset(domain, {"(rows)": np.zeros(rows, dtype=np.uint8)}) if rows else NoRows(domain)
 
 
-def counted(data: Any, schema: Schema) -> Counts:
-    """What is counted from: a frame by its schema, or records coded over its domain."""
-    if not isinstance(data, Dataset | NoRows):
-        return counts_of(data, schema)
+def counted(data: Any, schema: Schema, workload: Workload | None) -> Counts:
+    """What is counted from: a frame by its schema, or records coded over its domain.
+
+    An engine counts in its first pass what a mechanism is likely to ask of this workload.
+    """
+    if not isinstance(data, Dataset | NoRows | FrameCounts):
+        return counts_of(data, schema, () if workload is None else _likely(workload))
     if data.domain != schema.domain:
         raise InvalidInput("the records are coded over another domain than the schema's")
     schema.check_constraints(data)
     return data
+
+
+def _likely(workload: Workload) -> Iterator[Clique]:
+    """The pairs of columns in the workload's cliques, then the cliques; small ones first."""
+    pairs = {pair for clique in workload.cliques for pair in combinations(sorted(clique), 2)}
+    yield from sorted(pairs, key=lambda pair: (workload.domain.size(pair), pair))
+    yield from sorted(workload.cliques, key=workload.domain.size)
 
 
 def assumed(schema: Schema) -> Schema:

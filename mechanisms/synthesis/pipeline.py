@@ -73,7 +73,8 @@ def synthesize(
 
     Args:
         data: a data frame (pandas, polars, pyarrow, DuckDB, PySpark, Dask) or records already
-            coded (`Dataset`, over the schema's domain). Frames in an engine are counted there.
+            coded (`Dataset`, or `counts_of` a frame; over the schema's domain). Frames in an engine
+            are counted there, for most mechanisms in one pass.
         schema: what each column may hold. Columns left open (`OpenCategorical`, `Numeric` with
             quantiles) are found first with a tenth of the budget, and a tenth of delta.
         epsilon, delta, neighbours: the promise, for rows (see the privacy page).
@@ -148,11 +149,10 @@ def synthesize(
         seed = None if seed is None else np.random.default_rng(seed)
         data, excess = bounded_frame(data, schema, unit, protected.max_rows, seed)
     if schema.unresolved:
-        schema, curator = resolved(data, schema, budget, protected, seed, ledger)
+        schema, curator = resolved(data, schema, budget, protected, seed, ledger, likely)
     else:
-        curator = Curator(
-            counted(data, schema), budget, neighbours=protected, seed=seed, ledger=ledger
-        )
+        records = counted(data, schema, likely)
+        curator = Curator(records, budget, neighbours=protected, seed=seed, ledger=ledger)
     if curator.public_total == 0:
         raise InvalidInput("the data have no rows, which replace-one takes as public; give some")
     wanted = table_workload(schema.domain, workload, target)

@@ -1,12 +1,13 @@
 """Data frames in, coded data out, and back: pandas, polars, pyarrow, DuckDB, Spark, Dask.
 
 Frames in memory become a `Dataset`. Frames that live in an engine stay there: `counts_of` gives
-their marginals by group-by on that engine (see `pgmkit.tables.pushdown`).
+their marginals, counted in passes over the records on that engine (see `pgmkit.tables.pushdown`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -70,16 +71,30 @@ def names_of(frame: Any) -> list[str]:
     return _names(_wrapped(frame))
 
 
-def counts_of(frame: Any, schema: Schema) -> Dataset | NoRows | FrameCounts:
+def counts_of(
+    frame: Any, schema: Schema, expected: Iterable[Iterable[str]] = (), *, keep: bool = False
+) -> Dataset | NoRows | FrameCounts:
     """What is counted from: codes in memory, or the engine that holds the frame.
 
     Frames in memory (pandas, polars, pyarrow) are encoded; those of DuckDB, Spark, Dask and other
-    engines are counted where they are.
+    engines are counted where they are, `expected` cliques in the first pass, as far as memory
+    allows. With `keep` the engine keeps the codes for later passes: Spark and Dask persist them,
+    those of DuckDB are held in this process. `mechanisms.synthesize` takes the result in place of
+    the frame, so that many releases can share one pass.
+
+    >>> import duckdb
+    >>> from pgmkit.tables.schema import Boolean
+    >>> schema = Schema({"ill": Boolean(), "old": Boolean()})
+    >>> people = duckdb.sql("select true as ill, false as old union all select true, true")
+    >>> counts = counts_of(people, schema, [("ill", "old")])
+    >>> counts.marginal(("old", "ill")), counts.scans
+    (array([[0, 1],
+           [0, 1]]), 1)
     """
     wrapped = _wrapped(frame)
     if isinstance(wrapped, nw.LazyFrame) and not wrapped.implementation.is_polars():
         schema.check_names(_names(wrapped))
-        return FrameCounts(wrapped, schema)
+        return FrameCounts(wrapped, schema, expected, keep=keep)
     return encode(frame, schema)
 
 
@@ -97,7 +112,9 @@ class FrameForm:
 
     @classmethod
     def of(cls, frame: Any) -> FrameForm:
-        """The form of a frame; InvalidInput for what is none."""
+        """The form of a frame, or of one that is counted; InvalidInput for what is none."""
+        if isinstance(frame, FrameCounts):
+            return cls(frame.library, lazy=True)
         wrapped = _wrapped(frame)
         return cls(wrapped.implementation, isinstance(wrapped, nw.LazyFrame))
 

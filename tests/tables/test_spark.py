@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,6 +32,7 @@ def spark() -> Iterator[Any]:
     if shutil.which("java") is None:
         pytest.skip("Spark needs Java, which is not on this machine")
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = pyspark_sql.SparkSession.builder.master("local[1]").appName("tests")
     settings = {
         "spark.ui.enabled": "false",

@@ -27,6 +27,7 @@ from pgmkit.marginal_oracle import MarginalOracle
 from pgmkit.queries import FactoredQuery
 from pgmkit.randomness import Rng, generator
 from pgmkit.sampling import sample
+from pgmkit.sampling_parts import PartedSample, parted_sample
 from pgmkit.self_check import checked_marginals
 from pgmkit.tree_marginals import marginals as eliminate
 from pgmkit.untrusted import LARGEST, refusing, whole_file, zipped_arrays
@@ -233,6 +234,20 @@ class GraphicalModel:
         drawn_from = generator(rng)
         columns = sample(self.tree, lambda i: _array(self._beliefs[i]), n, drawn_from, method)
         return Dataset(self.domain, columns)
+
+    def sample_in_parts(self, n: int, rows: int, *, rng: Rng = None) -> PartedSample:
+        """The ``n`` records of one rounded draw in parts of ``rows``, each made by itself.
+
+        Parts can be made in any order and on any machine; together their counts are as close to
+        the model as those of ``sample(n)``.
+
+        >>> d = Domain({"a": 2})
+        >>> made = GraphicalModel(d, (), total=1.0).sample_in_parts(10, 4, rng=0)
+        >>> [len(made.part(i)["a"]) for i in range(made.count)]
+        [4, 4, 2]
+        """
+        check_fits(self.tree, self.memory_limit)
+        return parted_sample(self.tree, lambda i: _array(self._beliefs[i]), n, rows, generator(rng))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to one file (numpy's zip of arrays, no pickle), whole or not at all."""

@@ -38,8 +38,8 @@ class FrameCounts:
     first pass stores the codes, where the engine keeps what it persists, and later ones need not
     code the columns again.
 
-    `scans` is the number of passes so far, `library` the frame's. Tables are kept for the life of this
-    object.
+    `scans` is the number of passes so far, `library` the frame's. Tables are kept for the life of
+    this object.
 
     Raises InvalidInput for values outside the schema, for a frame without rows, and in a later pass
     for one whose records are not what they were.

@@ -13,7 +13,7 @@ number: a part needs only the cuts on its way, and two that are made apart agree
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -56,20 +56,33 @@ class PartedSample:
 
     def part(self, number: int) -> dict[str, np.ndarray]:
         """The codes of a part's records, in random order; always the same for the same number."""
-        counts, low, high = self.counts, 0, self.count
-        if not 0 <= number < high:
-            raise InvalidInput(f"number must be in 0..{high - 1}, got {number!r}")
-        while high - low > 1:
-            middle = (low + high) // 2
-            # A seed of three numbers for a cut, of one or two for a part.
-            rng = part_rng(self.seed, low, middle, high)
-            taken = _cut(self.tree, counts, self._size(low, middle), rng)
-            if number < middle:
-                counts, high = taken, middle
-            else:
-                counts = [each - some for each, some in zip(counts, taken, strict=True)]
-                low = middle
-        return _records(self.tree, counts, self._size(low, high), part_rng(self.seed, number))
+        (made,) = self.parts(number, number + 1)
+        return made
+
+    def parts(self, start: int, stop: int) -> Iterator[dict[str, np.ndarray]]:
+        """The parts from `start` to before `stop`, one after the other, with shared cuts."""
+        if not 0 <= start <= stop <= self.count:
+            raise InvalidInput(f"parts are numbered 0 to {self.count - 1}; got {start} to {stop}")
+        return self._within(self.counts, 0, self.count, start, stop)
+
+    def _within(
+        self, counts: Counts, low: int, high: int, start: int, stop: int
+    ) -> Iterator[dict[str, np.ndarray]]:
+        """The wanted parts among those from `low` to before `high`, which have these counts."""
+        if high <= start or stop <= low:
+            return
+        if high - low == 1:
+            yield _records(self.tree, counts, self._size(low, high), part_rng(self.seed, low))
+            return
+        middle = (low + high) // 2
+        # A seed of three numbers for a cut, of one or two for a part.
+        rng = part_rng(self.seed, low, middle, high)
+        taken = _cut(self.tree, counts, self._size(low, middle), rng)
+        yield from self._within(taken, low, middle, start, stop)
+        if middle < stop:
+            left = [each - some for each, some in zip(counts, taken, strict=True)]
+            del taken
+            yield from self._within(left, middle, high, start, stop)
 
     def _size(self, low: int, high: int) -> int:
         return min(self.n, high * self.rows) - min(self.n, low * self.rows)

@@ -24,7 +24,16 @@ if TYPE_CHECKING:
 
     from pgmkit.dataset import Dataset
 
-__all__ = ["FrameForm", "columns_of", "counts_of", "decode", "encode", "in_memory", "names_of"]
+__all__ = [
+    "FrameForm",
+    "columns_of",
+    "counts_of",
+    "decode",
+    "encode",
+    "in_memory",
+    "names_of",
+    "pandas_frame",
+]
 
 Frame = nw.DataFrame[Any] | nw.LazyFrame[Any]
 
@@ -110,6 +119,13 @@ class FrameForm:
     implementation: Any
     lazy: bool
 
+    @property
+    def distributed(self) -> bool:
+        """Whether such frames are made by workers: of Spark and Dask."""
+        library = self.implementation
+        spark = library.is_pyspark() or library.is_pyspark_connect()
+        return bool(spark or library.is_dask())
+
     @classmethod
     def of(cls, frame: Any) -> FrameForm:
         """The form of a frame, or of one that is counted; InvalidInput for what is none."""
@@ -120,33 +136,23 @@ class FrameForm:
 
 
 def decode(data: Dataset, schema: Schema, rng: np.random.Generator, form: FrameForm) -> Any:
-    """The codes as a frame of this form.
+    """The codes as a frame of this form, from memory (`made_frames` has engines make theirs).
 
     The order of its columns and their types are the schema's: nothing of the frame that was encoded
-    is known here. Engines get a frame of theirs back: a LazyFrame, a DuckDB relation, a Dask or (in
-    the active session) a Spark data frame.
+    is known here. A lazy form gets a frame over the records in memory: a LazyFrame, a relation.
     """
     table = arrow_table(data, schema, rng)
     library = form.implementation
     if library.is_pandas():
-        return _pandas(table, schema)
-    if library.is_dask():
-        import dask.dataframe
-
-        return dask.dataframe.from_pandas(_pandas(table, schema), npartitions=1)
+        return pandas_frame(table, schema)
     if not form.lazy:
         return nw.DataFrame.from_arrow(table, backend=library).to_native()
     if library.is_polars():
         return nw.DataFrame.from_arrow(table, backend=library).lazy().to_native()
-    session = None
-    if library.is_pyspark():
-        from pyspark.sql import SparkSession
-
-        session = SparkSession.getActiveSession()
-    return nw.from_native(table).lazy(library, session=session).to_native()
+    return nw.from_native(table).lazy(library).to_native()
 
 
-def _pandas(table: Any, schema: Schema) -> Any:
+def pandas_frame(table: Any, schema: Schema) -> Any:
     """A pandas frame: whole numbers and truth values that can be missing keep their types."""
     import pandas as pd
     import pyarrow as pa

@@ -60,6 +60,8 @@ def test_parts_add_up_to_one_rounded_draw(
     made = parted_sample(tree, tables.__getitem__, n, rows, np.random.default_rng(seed))
     there = pickle.loads(pickle.dumps(made))
     parts = [made.part(i) for i in range(made.count)]
+    for part, other in zip(parts, made.parts(0, made.count), strict=True):
+        assert all(np.array_equal(part[name], other[name]) for name in tree.domain)
     sizes = [len(part["a"]) for part in parts]
     assert sum(sizes) == n and set(sizes[:-1]) <= {rows} and sizes[-1] <= rows
     for number in reversed(range(made.count)):
@@ -120,5 +122,5 @@ def test_what_cannot_be_drawn_is_refused() -> None:
     for n in (-1, 2.5, True, MOST_RECORDS + 1):
         with pytest.raises(InvalidInput, match="n must be"):
             parted_sample(tree, tables.__getitem__, n, 10, np.random.default_rng(0))  # type: ignore[arg-type]
-    with pytest.raises(InvalidInput, match="number must be in 0..1"):
+    with pytest.raises(InvalidInput, match="numbered 0 to 1"):
         parted_sample(tree, tables.__getitem__, 20, 10, np.random.default_rng(0)).part(2)

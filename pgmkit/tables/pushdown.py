@@ -7,12 +7,12 @@ as far as memory allows; subsets of counted columns are summed out of their tabl
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import narwhals as nw
 import numpy as np
 
+from pgmkit.clique_index import maximal
 from pgmkit.counting import check_memory
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
@@ -99,7 +99,8 @@ class FrameCounts:
         """Pass over the records until all these tables are known."""
         missing = [clique for clique in dict.fromkeys(cliques) if clique not in self._tables]
         for needed in _batches(self.domain, missing):
-            chosen = _maximal(self._filled(needed))
+            filled = self._filled(needed)
+            chosen = [filled[place] for place in maximal(filled)]
             first = self.scans == 0
             # Later passes read only the columns that they count.
             read = [n for n in self.domain if first or any(n in clique for clique in chosen)]
@@ -187,19 +188,6 @@ def _ordered(domain: Domain, names: Iterable[str]) -> Clique:
 
 def _holding_all(holding: dict[str, set[Clique]], clique: Clique) -> set[Clique]:
     return set.intersection(*sorted((holding[name] for name in clique), key=len))
-
-
-def _maximal(cliques: Sequence[Clique]) -> list[Clique]:
-    """The cliques that no other one holds."""
-    holding: dict[str, set[Clique]] = {name: set() for name in chain.from_iterable(cliques)}
-    found: list[Clique] = []
-    for clique in sorted(dict.fromkeys(cliques), key=len, reverse=True):
-        if _holding_all(holding, clique) if clique else found:
-            continue
-        found.append(clique)
-        for name in clique:
-            holding[name].add(clique)
-    return found
 
 
 def _batches(domain: Domain, cliques: Sequence[Clique]) -> Iterator[list[Clique]]:

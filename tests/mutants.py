@@ -297,7 +297,7 @@ MUTANTS = (
         P + "exact_selection.py",
         "Fraction(float(scores[place]))) / Fraction(scale)",
         "Fraction(float(scores[place]))) * 2 / Fraction(scale)",
-        "dual_query",
+        "permute_and_flip",
     ),
     Mutant(
         "the best candidate chosen without noise",
@@ -369,6 +369,27 @@ MUTANTS = (
         LEDGER,
         "if held is None or not held.allows(entry.cost, entry.delta):",
         "if False:",
+        "ledger_file",
+    ),
+    Mutant(
+        "a run holds nothing from its beginning",
+        P + "held_budgets.py",
+        'return {"run": run, "holds": cost, "delta": delta}',
+        'return {"run": run, "holds": 1e-300, "delta": delta}',
+        "ledger_file",
+    ),
+    Mutant(
+        "a run begins whatever others hold",
+        LEDGER,
+        "            ledger._check_run(budget, self._lines.path.name, sorted(held))\n",
+        "",
+        "ledger_file",
+    ),
+    Mutant(
+        "what killed runs hold counts as free",
+        LEDGER,
+        "            if each.cost_left\n",
+        "            if False\n",
         "ledger_file",
     ),
     # Conversions.
@@ -538,6 +559,7 @@ MUTANTS = (
         "mechanisms/synthesis/pipeline.py",
         'return max(0, round(float(curator.measure((), cost, step="auto: measure").values[0])))',
         "return len(curator._data)",
+        "units",
     ),
     # The exact number of rows.
     Mutant(
@@ -587,6 +609,35 @@ MUTANTS = (
         "mechanisms/baselines.py",
         f"estimator(curator.domain, {TOTAL})",
         f"estimator(curator.domain, {EXACT})",
+    ),
+    # One row decides how others are read, or whether the run succeeds.
+    Mutant(
+        "numbers of all kinds read together",
+        "pgmkit/tables/bins.py",
+        "whole = np.array([isinstance(e, int) and abs(e) <= _LARGEST for e in positions], dtype=bool)",
+        "whole = np.zeros(len(positions), dtype=bool)",
+        "company",
+    ),
+    Mutant(
+        "one type for all objects of a column",
+        "pgmkit/tables/values.py",
+        "if native.dtype == object and not _is_text(array.type):",
+        "if False:",
+        "company",
+    ),
+    Mutant(
+        "values outside the schema are refused by default",
+        "mechanisms/synthesis/pipeline.py",
+        "schema = schema if strict else schema.placed()",
+        "pass",
+        "neighbours",
+    ),
+    Mutant(
+        "open columns are paid for before the mechanism refuses",
+        "mechanisms/synthesis/pipeline.py",
+        "dry_run(choice, options, schema, likely, budget, protected, public)",
+        "pass",
+        "refusals",
     ),
     # What is said.
     Mutant(

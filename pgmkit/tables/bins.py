@@ -254,8 +254,19 @@ class Binned(Column):
             else:
                 positions.append(position)
                 present.append(i)
-        if positions:
-            codes[present] = self._codes_at(_as_array(positions))
+        codes[present] = self._codes_of_positions(positions)
+        return codes
+
+    def _codes_of_positions(self, positions: Sequence[int | float]) -> Codes:
+        """Whole numbers by themselves: as float64 they would depend on the company they are in."""
+        whole = np.array([isinstance(e, int) and abs(e) <= _LARGEST for e in positions], dtype=bool)
+        codes = np.empty(len(whole), dtype=np.int64)
+        numbers = [each for each, exact in zip(positions, whole, strict=True) if exact]
+        others = [
+            _as_float(each) for each, exact in zip(positions, whole, strict=True) if not exact
+        ]
+        codes[whole] = self._codes_at(np.array(numbers, dtype=np.int64))
+        codes[~whole] = self._codes_at(np.array(others, dtype=np.float64))
         return codes
 
     @cached_property
@@ -354,11 +365,12 @@ class Binned(Column):
         return [plain(each) for each in value] if isinstance(value, tuple) else plain(value)
 
 
-def _as_array(positions: Sequence[int | float]) -> NDArray[Any]:
-    """Positions as int64 where all are whole numbers of that size, as float64 otherwise."""
-    if all(isinstance(each, int) and abs(each) <= _LARGEST for each in positions):
-        return np.array(positions, dtype=np.int64)
-    return np.array(positions, dtype=np.float64)
+def _as_float(position: int | float) -> float:
+    """Infinite where the number is too large, and so beyond every bin."""
+    try:
+        return float(position)
+    except OverflowError:
+        return math.inf if position > 0 else -math.inf
 
 
 class _Numbers(Binned):
@@ -379,7 +391,8 @@ class _Numbers(Binned):
         if array.dtype.kind not in "iuf":
             return np.full(len(array), math.nan)
         if array.dtype.kind == "u" and array.dtype.itemsize == 8:
-            return array.astype(np.float64) if (array > _LARGEST).any() else array.astype(np.int64)
+            # Beyond every bin; one such number must not turn the others into floats.
+            return np.minimum(array, np.uint64(_LARGEST + 1)).astype(np.int64)
         return array.astype(np.int64 if array.dtype.kind in "iu" else np.float64)
 
 

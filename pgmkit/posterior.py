@@ -11,7 +11,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pgmkit.contraction import MAX, Plan, adjoints, forward, maximiser, plan
+from pgmkit.contraction import adjoints, forward, maximiser
+from pgmkit.contraction_order import plan
+from pgmkit.contraction_plan import Plan
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique
 from pgmkit.elimination import each_bit
@@ -22,6 +24,7 @@ from pgmkit.graph_tables import GraphTables
 from pgmkit.message_passing import LEAST_ENTRY, Messages, Underflow
 from pgmkit.model import GraphicalModel
 from pgmkit.randomness import Rng
+from pgmkit.semirings import MAX
 
 __all__ = ["Posterior"]
 

@@ -234,8 +234,9 @@ class _Labelled(Column):
         return code
 
     @property
+    @abstractmethod
     def _known(self) -> Mapping[str, int]:
-        raise NotImplementedError
+        """The code of every known text."""
 
     def _otherwise(self, text: str) -> int:
         """The code of a text that is not known."""

@@ -13,9 +13,9 @@ from click.testing import CliRunner
 
 from mechanisms.cli import main
 from pgmkit.errors import InvalidInput
-from pgmkit.tables.columns import Categorical, OpenCategorical
 from pgmkit.tables.draft import draft, draft_column
 from pgmkit.tables.files import encode_file, write_records
+from pgmkit.tables.labelled import Categorical, OpenCategorical
 from pgmkit.tables.schema import FileFormat, Schema
 
 RNG = np.random.default_rng(0)

@@ -7,6 +7,7 @@ from .errors import (
     NotCertified,
     NumericalFailure,
     PgmkitError,
+    TooSlow,
     TotalUndetermined,
 )
 from .estimation import estimate
@@ -66,6 +67,7 @@ __all__ = [
     "Reply",
     "Require",
     "Schema",
+    "TooSlow",
     "TotalEstimate",
     "TotalUndetermined",
     "Uncertainty",

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import scipy.sparse
 
 from mechanisms.release.classifiers import sklearn
 from pgmkit.errors import InvalidInput
@@ -119,10 +120,11 @@ def _score(train: Dataset, test: Dataset, target: str) -> float:
     return float(metrics.f1_score(test.columns[target], predicted, average="macro"))
 
 
-def _one_hot(data: Dataset, target: str) -> NDArray[np.float64]:
-    parts = [
-        np.eye(size, dtype=np.float64)[data.columns[name]]
-        for name, size in data.domain.sizes.items()
-        if name != target
-    ]
-    return np.concatenate(parts, axis=1)
+def _one_hot(data: Dataset, target: str) -> scipy.sparse.csr_array:
+    """A row a record with a one for each column but the target's: sparse, as most are zeros."""
+    sizes = {name: size for name, size in data.domain.sizes.items() if name != target}
+    starts = np.cumsum([0, *sizes.values()])
+    codes = [data.columns[name].astype(np.int64) for name in sizes]
+    places = np.stack(codes, axis=1) + starts[:-1] if codes else np.empty((len(data), 0), np.int64)
+    entries = (np.ones(places.size), places.reshape(-1), np.arange(len(data) + 1) * len(sizes))
+    return scipy.sparse.csr_array(entries, shape=(len(data), int(starts[-1])))

@@ -222,7 +222,7 @@ class Curator:
         cliques = [self.domain.clique(clique, "candidate") for clique in candidates]
         if not cliques:
             raise InvalidInput("candidates is empty; give at least one clique to choose from")
-        tables = [scores.on_grid("estimates", self._estimate(c, estimates)) for c in cliques]
+        grids = self._grids(cliques, estimates)
         penalty = scores.one_each("penalties", penalties, 0.0, len(cliques))
         weight = scores.one_each("weights", weights, 1.0, len(cliques))
         if weight.min() <= 0:
@@ -234,11 +234,7 @@ class Curator:
             )
         penalty_units = scores.on_grid("penalties", penalty)
         counts = self._marginals(cliques)  # may refuse: before the charge
-        distances = [
-            scores.table_distance(counts[c], table)
-            for c, table in zip(cliques, tables, strict=True)
-        ]
-        found = scores.weighted_scores(distances, penalty_units, weight)
+        found = scores.weighted_scores(grids.distances(counts), penalty_units, weight)
         flip = mechanism == "permute-and-flip"
         return cliques[self._selected(step, found, self.neighbours.l1, cost, flip=flip)]
 
@@ -249,12 +245,10 @@ class Curator:
         InvalidInput as `choose`.
         """
         cliques = [self.domain.clique(clique, "candidate") for clique in candidates]
-        tables = [scores.on_grid("estimates", self._estimate(c, estimates)) for c in cliques]
-        counts = self._marginals(cliques)
-        distances = [
-            scores.table_distance(counts[c], table)
-            for c, table in zip(cliques, tables, strict=True)
-        ]
+        if not cliques:
+            raise InvalidInput("candidates is empty; give at least one clique to choose from")
+        grids = self._grids(cliques, estimates)
+        distances = grids.distances(self._marginals(cliques))
         return Scored(self, scores.in_counts(np.array(distances, dtype=np.int64)))
 
     def choose_cells(
@@ -528,6 +522,11 @@ class Curator:
         tables = {clique: self._estimate(clique, estimates) for clique in names}
         line = CellLine(self.domain, names)
         return line, scores.on_grid("estimates", line.joined(tables))
+
+    def _grids(
+        self, cliques: Sequence[Clique], estimates: Mapping[Clique, ArrayLike]
+    ) -> scores.Grids:
+        return scores.Grids(cliques, estimates, [self.domain.shape(c) for c in cliques])
 
     def _estimate(
         self, clique: Clique, estimates: Mapping[Clique, ArrayLike]

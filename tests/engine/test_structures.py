@@ -31,7 +31,7 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.factor import Factor
 from pgmkit.marginal_oracle import MarginalOracle
 from pgmkit.model import GraphicalModel
-from pgmkit.tree_marginals import _Routes
+from pgmkit.tree_marginals import Routes
 
 ORDINARY = 2000
 MANY = 100_000
@@ -143,7 +143,7 @@ def answers_transposed(patch: Patch) -> None:
 
 
 def arranged_backwards(patch: Patch) -> None:
-    square(patch, _Routes, "arranged")
+    square(patch, Routes, "arranged")
 
 
 def factors_expanded_backwards(patch: Patch) -> None:

@@ -614,7 +614,7 @@ MUTANTS = (
     Mutant(
         "numbers of all kinds read together",
         "pgmkit/tables/bins.py",
-        "whole = np.array([isinstance(e, int) and abs(e) <= _LARGEST for e in positions], dtype=bool)",
+        "whole = np.array([isinstance(e, int) and abs(e) <= LARGEST for e in positions], dtype=bool)",
         "whole = np.zeros(len(positions), dtype=bool)",
         "company",
     ),

@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,8 +45,11 @@ TESTS = (
     "histogram_mechanisms",
     "untrusted",
     "units",
+    "refusals",
+    "tables/test_company",
+    "tables/test_neighbours",
 )
-"""The fast privacy tests, in `tests/mechanisms`."""
+"""The fast privacy tests, in `tests/mechanisms` where no folder is named."""
 
 
 @dataclass(frozen=True)
@@ -616,21 +619,21 @@ MUTANTS = (
         "pgmkit/tables/bins.py",
         "whole = np.array([isinstance(e, int) and abs(e) <= LARGEST for e in positions], dtype=bool)",
         "whole = np.zeros(len(positions), dtype=bool)",
-        "company",
+        "tables/test_company",
     ),
     Mutant(
         "one type for all objects of a column",
         "pgmkit/tables/values.py",
         "if native.dtype == object and not _is_text(array.type):",
         "if False:",
-        "company",
+        "tables/test_company",
     ),
     Mutant(
         "values outside the schema are refused by default",
         "mechanisms/synthesis/pipeline.py",
         "schema = schema if strict else schema.placed()",
         "pass",
-        "neighbours",
+        "tables/test_neighbours",
     ),
     Mutant(
         "open columns are paid for before the mechanism refuses",
@@ -677,7 +680,9 @@ def copy() -> Iterator[Path]:
 
 def failure(folder: Path, names: tuple[str, ...]) -> str:
     """The first of these tests that fails on the copy; empty where all pass."""
-    files = [f"tests/mechanisms/test_{name}.py" for name in names]
+    files = [
+        f"tests/{name}.py" if "/" in name else f"tests/mechanisms/test_{name}.py" for name in names
+    ]
     environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     found = subprocess.run(
         [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *files],
@@ -689,7 +694,7 @@ def failure(folder: Path, names: tuple[str, ...]) -> str:
     )
     if found.returncode == 0:
         return ""
-    failed = re.search(r"^FAILED tests/mechanisms/(\S+)", found.stdout, re.MULTILINE)
+    failed = re.search(r"^FAILED tests/(?:mechanisms/)?(\S+)", found.stdout, re.MULTILINE)
     if found.returncode != 1 or failed is None:
         raise RuntimeError(f"the tests do not run: {found.stdout[-2000:]}{found.stderr[-2000:]}")
     return failed[1]
@@ -721,8 +726,13 @@ def fate(mutant: Mutant, folder: Path) -> Fate:
         path.write_text(sound, encoding="utf-8")
 
 
-def run(words: tuple[str, ...] = ()) -> dict[str, Fate]:
-    """What became of each mutant whose name holds one of the words; all without words."""
+def run(
+    words: tuple[str, ...] = (), each: Callable[[dict[str, Fate]], None] | None = None
+) -> dict[str, Fate]:
+    """What became of each mutant whose name holds one of the words; all without words.
+
+    `each` is called with all of them so far.
+    """
     chosen = [m for m in MUTANTS if not words or any(word in m.name for word in words)]
     with copy() as folder:
         fates = {}
@@ -730,6 +740,8 @@ def run(words: tuple[str, ...] = ()) -> dict[str, Fate]:
             fates[mutant.name] = found = fate(mutant, folder)
             told = f"{number}/{len(chosen)} {found.end} ({found.seconds:.0f} s): {mutant.name}"
             print(f"{told}: {found.test}", flush=True)
+            if each is not None:
+                each(fates)
     return fates
 
 
@@ -745,7 +757,6 @@ if __name__ == "__main__":
     if "--list" in sys.argv:
         print("\n".join(mutant.name for mutant in MUTANTS))
     else:
-        ends = run(tuple(word for word in sys.argv[1:] if word != "--record"))
-        if "--record" in sys.argv:
-            record(ends)
+        chosen = tuple(word for word in sys.argv[1:] if word != "--record")
+        ends = run(chosen, record if "--record" in sys.argv else None)
         sys.exit(any(found.end != "caught" for found in ends.values()))

@@ -140,6 +140,7 @@ def synthesize(
         schema=schema,
         mechanism=mechanism,
         neighbours=neighbours,
+        accounting=accounting,
         seed=seed,
         ledger=ledger,
         progress=progress,

@@ -35,6 +35,7 @@ def check_kinds(
     schema: Any,
     mechanism: Any,
     neighbours: Any,
+    accounting: Any,
     seed: Any,
     ledger: Any,
     progress: Any,
@@ -47,6 +48,8 @@ def check_kinds(
     for name, text in {"mechanism": mechanism, "neighbours": neighbours}.items():
         if not isinstance(text, str):
             raise InvalidInput(f"{name} must be a name, got {text!r}")
+    if accounting is not None and not isinstance(accounting, str):
+        raise InvalidInput(f"accounting must be 'zcdp' or 'gaussian', got {accounting!r}")
     for name, switch in switches.items():
         if not isinstance(switch, bool):
             raise InvalidInput(f"{name} must be True or False, got {switch!r}")

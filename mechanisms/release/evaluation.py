@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import scipy.sparse
 
+from mechanisms.release.classifiers import sklearn
 from pgmkit.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -108,21 +109,15 @@ def train_and_test(synthetic: Dataset, train: Dataset, test: Dataset, target: st
 
 
 def _score(train: Dataset, test: Dataset, target: str) -> float:
-    try:
-        from sklearn.linear_model import LogisticRegression
-        from sklearn.metrics import f1_score
-    except ImportError:
-        raise InvalidInput(
-            "scores of a classifier need scikit-learn: pip install 'pgmkit[report]'"
-        ) from None
+    linear, metrics = sklearn("linear_model"), sklearn("metrics")
     labels = train.columns[target]
     if len(np.unique(labels)) < 2:
         predicted: NDArray[np.integer] = np.full(len(test), labels[0])
     else:
-        model = LogisticRegression(max_iter=1000)
+        model = linear.LogisticRegression(max_iter=1000)
         model.fit(_one_hot(train, target), labels)
         predicted = model.predict(_one_hot(test, target))
-    return float(f1_score(test.columns[target], predicted, average="macro"))
+    return float(metrics.f1_score(test.columns[target], predicted, average="macro"))
 
 
 def _one_hot(data: Dataset, target: str) -> scipy.sparse.csr_array:

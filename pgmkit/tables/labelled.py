@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -40,8 +41,9 @@ class _Labelled(Column):
         return code
 
     @property
+    @abstractmethod
     def _known(self) -> Mapping[str, int]:
-        raise NotImplementedError
+        """The code of every known text."""
 
     def _otherwise(self, text: str) -> int:
         """The code of a text that is not known."""

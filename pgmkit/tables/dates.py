@@ -56,7 +56,7 @@ class _Temporal(Binned):
 
     @property
     def parses_as(self) -> tuple[str, ...]:
-        return ("timestamp[us]",) if self.format is None else ()
+        return ("date32", "timestamp[us]") if self.format is None else ()
 
     @property
     def step(self) -> str:

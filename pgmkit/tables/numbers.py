@@ -42,7 +42,7 @@ class _Numbers(Binned):
         if array.dtype.kind == "u" and array.dtype.itemsize == 8:
             # Beyond every bin; one such number must not turn the others into floats.
             return np.minimum(array, np.uint64(LARGEST + 1)).astype(np.int64)
-        return array.astype(np.int64 if array.dtype.kind in "iu" else np.float64)
+        return array.astype(np.int64 if array.dtype.kind in "iu" else np.float64, copy=False)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -85,7 +85,9 @@ def numeric(values: Any) -> tuple[NDArray[Any], NDArray[np.bool_]] | None:
             return None
         if getattr(kind, "tz", None) is not None:
             return None
-        null = values.is_null().to_numpy(zero_copy_only=False)
+        null = np.zeros(len(values), dtype=bool)
+        if values.null_count:
+            null = values.is_null().to_numpy(zero_copy_only=False)
         filled = values.fill_null(0) if pa.types.is_integer(kind) and values.null_count else values
         array = np.asarray(filled.to_numpy(zero_copy_only=False))
         return array, null | absent_numbers(array)
@@ -108,16 +110,13 @@ def parsed(values: Any, kinds: Sequence[str], absent: Sequence[str]) -> Any:
 
     if not _is_text(values.type):
         return None
-    null = compute.is_in(values, pa.array(["", *absent], values.type))
-    some = compute.if_else(null, pa.scalar(None, values.type), values)
-    # Arrow reads 0x1F as a number where all texts are whole, and nothing else here does.
-    if compute.any(compute.match_substring(some, "x", ignore_case=True)).as_py():
-        return None
-    for texts in (some, None):
-        trimmed = compute.utf8_trim_whitespace(some) if texts is None else texts
+    for texts in _ever_plainer(values, absent):
+        # Arrow reads 0x1F as a number where all texts are whole, and nothing else here does.
+        if compute.any(compute.match_substring(texts, "x", ignore_case=True)).as_py():
+            return None
         for kind in kinds:
             try:
-                found = compute.cast(trimmed, pa.type_for_alias(kind))
+                found = compute.cast(texts, pa.type_for_alias(kind))
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
                 continue
             # Whole numbers that float64 would round are read exactly, whatever is beside them.
@@ -130,6 +129,19 @@ def _rounds(numbers: Any) -> bool:
     from pyarrow import compute
 
     return bool(compute.any(compute.greater_equal(compute.abs(numbers), _EXACT)).as_py())
+
+
+def _ever_plainer(values: Any, absent: Sequence[str]) -> Iterator[Any]:
+    """Texts as they are, those of `absent` as nulls, and trimmed: each is tried in turn."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    if not absent:
+        yield values
+    null = compute.is_in(values, pa.array(["", *absent], values.type))
+    some = compute.if_else(null, pa.scalar(None, values.type), values)
+    yield some
+    yield compute.utf8_trim_whitespace(some)
 
 
 def absent_numbers(array: NDArray[Any]) -> NDArray[np.bool_]:

@@ -13,9 +13,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
-from pgmkit.contraction import LINEAR, Kernel
+from pgmkit.contraction_plan import Kernel
 from pgmkit.domain import Clique
 from pgmkit.junction_tree import JunctionTree
+from pgmkit.semirings import LINEAR
 from pgmkit.tree_marginals import Routes, Tables, check_beliefs, routes_of
 
 __all__ = ["each_marginal"]

@@ -26,12 +26,14 @@ from pgmkit.errors import InvalidInput, NumericalFailure
 from pgmkit.factor import Factor
 from pgmkit.junction_tree import JunctionTree, check_fits, junction_tree
 from pgmkit.marginal_oracle import MarginalOracle
+from pgmkit.pair_marginals import PairMarginals
 from pgmkit.queries import FactoredQuery
 from pgmkit.randomness import Rng, generator
 from pgmkit.sampling import sample
 from pgmkit.sampling_parts import PartedSample, parted_sample
 from pgmkit.self_check import checked_marginals
 from pgmkit.tree_marginals import marginals as eliminate
+from pgmkit.tree_marginals import routes_of
 from pgmkit.untrusted import LARGEST, refusing, whole_file, zipped_arrays
 from pgmkit.variable_elimination import answers
 
@@ -39,6 +41,8 @@ FORMAT = "pgmkit model"
 FORMAT_VERSION = 1
 MEMORY_LIMIT = 4 << 30
 """Bytes that one table of a model's junction tree, or of an answer, may take."""
+_MANY_PAIRS = 16
+"""Fewer pairs are not worth finding all of them."""
 
 Array = NDArray[np.float64]
 
@@ -154,14 +158,16 @@ class GraphicalModel:
     def marginals(self, cliques: Iterable[Iterable[str]]) -> dict[Clique, Array]:
         """Many marginals at once, with shared messages: ask for all of them in one call."""
         asked = [self.domain.clique(clique) for clique in cliques]
-        inside = {clique: place for clique in asked if (place := self._host(clique)) is not None}
-        outside = [clique for clique in asked if clique not in inside]
-        found = {clique: self._summed(place, clique) for clique, place in inside.items()}
-        if outside:
+        found = self._pairs([clique for clique in asked if len(clique) == 2])
+        left = [clique for clique in asked if clique not in found]
+        hosts = {clique: self._host(clique) for clique in left}
+        inside = {clique: place for clique, place in hosts.items() if place is not None}
+        if len(inside) == len(hosts) and "_beliefs" not in self.__dict__:
+            found.update((clique, self._summed(place, clique)) for clique, place in inside.items())
+        else:
+            # One calibration serves those inside the potentials' cliques, too.
             with self._inference.session():
-                tables = eliminate(
-                    self.tree, self._beliefs, outside, memory_limit=self.memory_limit
-                )
+                tables = eliminate(self.tree, self._beliefs, left, memory_limit=self.memory_limit)
             found.update((clique, _array(table)) for clique, table in tables.items())
         return {clique: found[clique] for clique in asked}
 
@@ -193,6 +199,24 @@ class GraphicalModel:
             found = each_marginal(self.tree, self._beliefs, outside, memory_limit=self.memory_limit)
             for clique, table in found:
                 yield clique, _array(table)
+
+    def _pairs(self, asked: Sequence[Clique]) -> dict[Clique, Array]:
+        """The tables of many pairs, or none where they are found sooner one by one."""
+        if len(asked) < _MANY_PAIRS:
+            return {}
+        names = dict.fromkeys(name for clique in asked for name in clique)
+        pairs = PairMarginals(routes_of(self.tree), self._beliefs, names)
+        if not pairs.pays(len(asked), self.memory_limit):
+            return {}
+        wanted = set(asked)
+        found: dict[Clique, Array] = {}
+        with self._inference.session():
+            for pair, table in pairs.tables():
+                if pair in wanted:
+                    found[pair] = table.astype(np.float64)
+                if pair[::-1] in wanted:
+                    found[pair[::-1]] = table.T.astype(np.float64)
+        return found
 
     @overload
     def answer(self, query: FactoredQuery) -> Array: ...

@@ -20,10 +20,11 @@ from functools import lru_cache
 
 import torch
 
-from pgmkit.contraction import LINEAR, Kernel
+from pgmkit.contraction_plan import Kernel
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.junction_tree import JunctionTree
+from pgmkit.semirings import LINEAR
 
 __all__ = ["Routes", "Tables", "check_beliefs", "each_bit", "marginals", "routes_of"]
 
@@ -113,7 +114,7 @@ def check_beliefs(
 
 @lru_cache(maxsize=64)
 def routes_of(tree: JunctionTree) -> Routes:
-    """The routes of a tree, made once."""
+    """The tree's routes, remembered: they are the same for all beliefs."""
     return Routes(tree)
 
 
@@ -391,7 +392,7 @@ class Tables:
 
 
 def each_bit(members: int) -> Iterator[int]:
-    """The places of a set's attributes, ascending."""
+    """The places of a set's members, ascending."""
     while members:
         low = members & -members
         yield low.bit_length() - 1

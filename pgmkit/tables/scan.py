@@ -116,7 +116,7 @@ class Scan:
     in turn. In the tables, values outside count as code 0.
 
     >>> import pyarrow
-    >>> from pgmkit.tables.columns import Boolean
+    >>> from pgmkit import Boolean
     >>> scan = Scan(Codec({"ill": Boolean()}), (("ill",), ()))
     >>> scan.line([pyarrow.table({"ill": [True, None]}), pyarrow.table({"ill": [True]})])
     array([1, 1, 2, 3])

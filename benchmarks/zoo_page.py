@@ -45,7 +45,8 @@ def markdown(lines: Sequence[dict[str, Any]]) -> str:
         f1 = "{:.2f} ({:.2f})".format(*one["f1"]) if "f1" in one else "-"
         outcome = "ok" if line["ok"] else "failed: " + ", ".join(line["failed"])
         size = [str(found.get("rows", "-")), str(found.get("columns", "-"))]
-        price = [f"{line['cpu']:.0f}", str(line["mb"])]
+        spent = sum(step.get("cpu") or 0 for step in line["steps"])
+        price = [f"{spent:.0f}", str(line["mb"])]
         exact = _figure(one.get("exact_one_way"))
         seeds = ", ".join(f"{each.distance:+.1f}" for each in seeded(line).values()) or "-"
         rows.append([line["table"], *size, outcome, *price, *pairs, exact, worst, f1, seeds])

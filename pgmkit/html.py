@@ -24,7 +24,7 @@ __all__ = ["bars", "columns", "graph", "interval", "model", "table"]
 
 _BLUE, _INK, _EDGE = "#4f81bd", "#1c2733", "#9fb3c8"
 _FONT = "font-family='system-ui, sans-serif' font-size='12'"
-_NUMBER = " style='text-align: right; font-variant-numeric: tabular-nums'"
+_NUMBER = " style='text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap'"
 MOST_BARS = 24
 """Values that a chart draws."""
 _MOST_ROWS = 40

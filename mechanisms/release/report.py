@@ -32,7 +32,7 @@ _STYLE = """
 @media (prefers-color-scheme: dark) { :root { --ink: #dde5ee; --paper: #14191f; --soft: #9aa8b6;
   --line: #2c3640; --bar: #6fa0dc; --edge: #55687c; --warn: #45201c; } }
 @media print { :root { --ink: #000; --paper: #fff; --line: #ccc; }
-  figure, tr { break-inside: avoid; } body { margin: 0; } }
+  figure, tr { break-inside: avoid; } h2, h3 { break-after: avoid; } body { margin: 0; } }
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
   max-width: 66rem; margin: 2rem auto; padding: 0 1rem; overflow-wrap: anywhere; }
 h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
@@ -40,7 +40,6 @@ h3 { font-size: 1rem; margin-top: 1.6rem; }
 table { border-collapse: collapse; margin: .6rem 0; } caption { text-align: left;
   color: var(--soft); }
 th, td { padding: .15rem .8rem .15rem 0; text-align: left; border-bottom: 1px solid var(--line); }
-td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 figure { display: inline-block; margin: .4rem 1.2rem .4rem 0; vertical-align: top; }
 figcaption { font-weight: 600; } svg { max-width: 100%; height: auto; } .bar { fill: var(--bar); }
 .whisker { stroke: var(--ink); } .edge { stroke: var(--edge); } .node { fill: var(--bar); }

@@ -220,23 +220,26 @@ class Binned(Column):
         return f"{self._shown(before if behind_spike else start)}..{self._shown(stop)}"
 
     def neighbours(self, most: int) -> list[tuple[str, int, int]]:
-        """The codes in about so many groups of neighbouring bins: a label, start and stop of each.
+        """The codes in some `most` groups of neighbouring bins: a label, start and stop of each.
 
         Spikes, special values and missing ones are groups of their own.
 
         >>> from pgmkit.tables.numbers import Integer
-        >>> Integer(0, 99, spikes=(0,), missing=()).neighbours(4)
-        [('0', 0, 1), ('1..25', 1, 26), ('26..50', 26, 51), ...('(missing)', 100, 101)]
+        >>> Integer(0, 99, special=(999,)).neighbours(5)
+        [('0..24', 0, 25), ('25..49', 25, 50), ('50..74', 50, 75), ('75..99', 75, 100), ('999', ...
         """
         bins = len(self.bin_labels)
         alone = {int(np.searchsorted(self.positions, self._position(v))) for v in self.spikes}
-        width = max(1, math.ceil(bins / most))
+        rest = self.size - bins + 2 * len(alone)
+        width = max(1, math.ceil(bins / max(1, most - rest)))
         found, start = [], 0
         while start < bins:
             if start in alone:
                 stop = start + 1
             else:
-                stop = min([start + width, bins, *(place for place in alone if place > start)])
+                end = min([bins, *(place for place in alone if place > start)])
+                # What is left over joins the last group, where it is less than half of one.
+                stop = end if end - start < 1.5 * width else start + width
             label = self.bin_labels[start]
             if stop - start > 1:
                 label = self._range_shown(self.positions[start], self.positions[stop])

@@ -157,14 +157,14 @@ class GraphicalModel:
         asked = [self.domain.clique(clique) for clique in cliques]
         found = self._pairs([clique for clique in asked if len(clique) == 2])
         left = [clique for clique in asked if clique not in found]
-        inside = {clique: place for clique in left if (place := self._host(clique)) is not None}
-        outside = [clique for clique in left if clique not in inside]
-        found.update((clique, self._summed(place, clique)) for clique, place in inside.items())
-        if outside:
+        hosts = {clique: self._host(clique) for clique in left}
+        inside = {clique: place for clique, place in hosts.items() if place is not None}
+        if len(inside) == len(hosts) and "_beliefs" not in self.__dict__:
+            found.update((clique, self._summed(place, clique)) for clique, place in inside.items())
+        else:
+            # One calibration serves those inside the potentials' cliques, too.
             with self._inference.session():
-                tables = eliminate(
-                    self.tree, self._beliefs, outside, memory_limit=self.memory_limit
-                )
+                tables = eliminate(self.tree, self._beliefs, left, memory_limit=self.memory_limit)
             found.update((clique, _array(table)) for clique, table in tables.items())
         return {clique: found[clique] for clique in asked}
 

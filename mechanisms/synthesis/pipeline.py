@@ -137,6 +137,10 @@ def synthesize(
     """
     options = settings if settings is not None else {}
     check_kinds(
+        schema=schema,
+        mechanism=mechanism,
+        neighbours=neighbours,
+        accounting=accounting,
         seed=seed,
         ledger=ledger,
         progress=progress,
@@ -144,7 +148,9 @@ def synthesize(
         strict=strict,
         report_dropped=report_dropped,
     )
-    budget = Budget(epsilon, delta, _RESERVED_SHARE * delta if open_columns(schema) else 0.0)
+    budget = Budget(epsilon, delta)
+    if open_columns(schema):
+        budget = replace(budget, reserved=_RESERVED_SHARE * delta)
     if schema.unresolved and budget.pure:
         raise InvalidInput(
             f"column {schema.unresolved[0]!r} is to be found in the data, which needs delta above "

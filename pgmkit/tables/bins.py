@@ -286,8 +286,19 @@ class Binned(Column):
             else:
                 positions.append(position)
                 present.append(i)
-        if positions:
-            codes[present] = self._codes_at(_as_array(positions))
+        codes[present] = self._codes_of_positions(positions)
+        return codes
+
+    def _codes_of_positions(self, positions: Sequence[int | float]) -> Codes:
+        """Whole numbers by themselves: as float64 they would depend on the company they are in."""
+        whole = np.array([isinstance(e, int) and abs(e) <= LARGEST for e in positions], dtype=bool)
+        codes = np.empty(len(whole), dtype=np.int64)
+        numbers = [each for each, exact in zip(positions, whole, strict=True) if exact]
+        others = [
+            _as_float(each) for each, exact in zip(positions, whole, strict=True) if not exact
+        ]
+        codes[whole] = self._codes_at(np.array(numbers, dtype=np.int64))
+        codes[~whole] = self._codes_at(np.array(others, dtype=np.float64))
         return codes
 
     @cached_property
@@ -407,8 +418,9 @@ class Binned(Column):
         return [plain(each) for each in value] if isinstance(value, tuple) else plain(value)
 
 
-def _as_array(positions: Sequence[int | float]) -> NDArray[Any]:
-    """Positions as int64 where all are whole numbers of that size, as float64 otherwise."""
-    if all(isinstance(each, int) and abs(each) <= LARGEST for each in positions):
-        return np.array(positions, dtype=np.int64)
-    return np.array(positions, dtype=np.float64)
+def _as_float(position: int | float) -> float:
+    """Infinite where the number is too large, and so beyond every bin."""
+    try:
+        return float(position)
+    except OverflowError:
+        return math.inf if position > 0 else -math.inf

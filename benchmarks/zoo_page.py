@@ -55,7 +55,10 @@ def markdown(lines: Sequence[dict[str, Any]]) -> str:
 
 def seeded(line: dict[str, Any]) -> dict[str, Comparison]:
     """A line's comparisons over seeds, by epsilon."""
-    return {epsilon: Comparison(**found) for epsilon, found in line.get("seeds", {}).items()}
+    return {
+        epsilon: Comparison(**{name: tuple(values) for name, values in found.items()})
+        for epsilon, found in line.get("seeds", {}).items()
+    }
 
 
 def summary(lines: Sequence[dict[str, Any]]) -> str:

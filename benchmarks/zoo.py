@@ -174,14 +174,15 @@ def asked(
 ) -> Iterator[dict[str, Any]]:
     """A conditional sample, a question and a table, of the first columns and a frequent value."""
     from mechanisms.release.tabular import TableRelease
+    from pgmkit.tables.question_grammar import quoted
 
     loaded = TableRelease.load(release)
     names = list(loaded.schema.columns)
     first, last = names[0], names[-1]
     label = loaded.schema.columns[last].labels[int(np.argmax(loaded.model.marginal((last,))))]
-    given = f'"{last}" = "{label}"'
+    given = f"{quoted(last)} = {quoted(label)}"
     yield run("sample given", command("sample", release, "--out", out, "--given", given))
-    yield run("query", command("query", release, f'"{first}" | {given}'))
+    yield run("query", command("query", release, f"{quoted(first)} | {given}"))
     yield run("table", lambda: str(loaded.table(*dict.fromkeys((first, last))))[:200])
 
 

@@ -6,6 +6,7 @@ import math
 import re
 from collections import Counter
 
+from pgmkit.tables.bins import LARGEST
 from pgmkit.tables.columns import Column
 from pgmkit.tables.labelled import Categorical
 from pgmkit.tables.numbers import Integer, Numeric
@@ -53,7 +54,9 @@ def number_column(
 
 
 def _numbers(counts: Counter[str], decimal: str) -> Counter[int | float] | None:
-    """How often each number occurs; None where a text is none, or a code such as 007."""
+    """How often each number occurs; None where a text is none, a code such as 007, or a whole
+    number of more digits than columns of numbers hold.
+    """
     numbers: Counter[int | float] = Counter()
     for text, times in counts.items():
         digits = text.lstrip("+-")
@@ -66,6 +69,8 @@ def _numbers(counts: Counter[str], decimal: str) -> Counter[int | float] | None:
         except ValueError:
             return None
         if not math.isfinite(number) or "_" in text:
+            return None
+        if isinstance(number, int) and abs(number) > LARGEST:
             return None
         numbers[int(number) if float(number).is_integer() and abs(number) < 2**53 else number] += (
             times

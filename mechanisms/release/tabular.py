@@ -20,7 +20,7 @@ from pgmkit.randomness import Rng, generator
 from pgmkit.tables.constraints import Condition, codes_of
 from pgmkit.tables.frames import FrameForm, decode
 from pgmkit.tables.made_frames import made_frame
-from pgmkit.tables.question_grammar import conditions, parse
+from pgmkit.tables.question_grammar import conditions, parse, quoted
 from pgmkit.tables.questions import Reply, ask
 from pgmkit.tables.schema import Schema
 from pgmkit.untrusted import LARGEST, refusing
@@ -226,7 +226,7 @@ class TableRelease:
         Error bars come as in `ask`: those that take about a second at most. With `replicates`
         (100 are usual) they come however long they take, where the model is graphical.
         """
-        text = ", ".join(f'"{name}"' for name in columns) or "count"
+        text = ", ".join(map(quoted, columns)) or "count"
         if replicates is None or not isinstance(self.model, GraphicalModel):
             return self.ask(text, level=level)
         bars = self.bars(replicates, seed=0)

@@ -208,7 +208,9 @@ def _better(
     pulls = 2 * weight * away[:, mine] + np.where(barred[:, mine], _FORBIDDEN, 0.0)
     where = torch.from_numpy(columns.places[looked])
     summed = [
-        torch.nn.functional.embedding_bag(where, torch.from_numpy(table.astype(np.float32)), mode="sum").numpy()
+        torch.nn.functional.embedding_bag(
+            where, torch.from_numpy(table.astype(np.float32)), mode="sum"
+        ).numpy()
         for table in (pulls, weight)
     ]
     leaving, entering = summed[0] - summed[1], summed[0] + summed[1]

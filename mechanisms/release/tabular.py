@@ -109,12 +109,15 @@ class TableRelease:
     ) -> Dataset:
         """Synthetic records as codes; as many as the model's total by default.
 
+        Without conditions their pairs of columns are near the model's, see `Release.sample`.
         `given`: conditions that all of them meet, such as {"sex": "F", "age": "30..44"} or
         "sex = F, age < 45": drawn from the conditional model, nothing is thrown away. `rng`: a
         seed, a numpy Generator, or None for a fresh one. Raises
         InvalidInput for conditions that the model gives no records, or a model that cannot be
         conditioned.
         """
+        if not given:
+            return self.release.sample(n, rng=rng)
         source = self._given(given)
         rows = max(1, round(source.total)) if n is None else n
         drawn: Dataset = source.sample(rows, rng=rng)
@@ -132,7 +135,8 @@ class TableRelease:
         source = self._given(given)
         rows = max(1, round(source.total)) if n is None else n
         for start in range(0, rows, _PART):
-            yield source.sample(min(_PART, rows - start), rng=random)
+            part = min(_PART, rows - start)
+            yield source.sample(part, rng=random) if given else self.codes(part, rng=random)
 
     def _given(self, given: Mapping[str, Condition] | str | None) -> Any:
         """The model, or its conditional model."""

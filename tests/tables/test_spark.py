@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from replay import replay
 
 from pgmkit import InvalidInput
 from pgmkit.tables.frames import counts_of, encode
@@ -240,3 +241,34 @@ def test_units_are_bounded_in_a_fetched_frame(spark: Any) -> None:
     for one, other in zip(here.measurements, there.measurements, strict=True):
         assert np.array_equal(one.values, other.values)
     assert "id" not in there.sample(5, rng=0).columns
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("relation", ["add/remove", "replace-one"])
+@pytest.mark.parametrize("path", ["rows", "units", "auto"])
+def test_a_frame_of_spark_is_replayed(
+    spark: Any, path: str, relation: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same noisy answers forced upon a neighbouring frame: nothing else differs."""
+    from mechanisms.privacy.units import random_keys
+    from mechanisms.synthesis import units
+    from mechanisms.synthesis.pipeline import synthesize
+
+    monkeypatch.setattr(
+        units, "random_keys", lambda count, _: random_keys(count, np.random.default_rng(0))
+    )
+    frame = table(120).assign(id=[f"u{i // 3}" for i in range(120)])
+    gone = 3 if path == "units" else 1  # the last unit, or the last row
+    other = frame.iloc[:-gone]
+    if relation == "replace-one":
+        changed = frame.iloc[:gone].assign(sex="M", age=99, ill=True, id="new")
+        other = pd.concat([other, changed], ignore_index=True)
+    options: dict[str, Any] = {"mechanism": "auto" if path == "auto" else "mst"}
+    if path == "units":
+        options |= {"unit": "id", "max_rows": 2}
+
+    def job(rows: pd.DataFrame) -> Any:
+        there = spark.createDataFrame(rows)
+        return synthesize(there, SCHEMA, epsilon=1.0, delta=1e-6, neighbours=relation, **options)
+
+    replay(job, frame, other, tmp_path, pure=False)

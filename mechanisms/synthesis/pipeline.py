@@ -87,7 +87,8 @@ def synthesize(
 
     Args:
         data: a data frame (pandas, polars, pyarrow, DuckDB, PySpark, Dask) or records already
-            coded (`Dataset`, over the schema's domain). Frames in an engine are counted there.
+            coded (`Dataset`, or `counts_of` a frame; over the schema's domain). Frames in an engine
+            are counted there, for most mechanisms in one pass.
         schema: what each column may hold. Columns left open (`OpenCategorical`, `Numeric` with
             quantiles) are found first with a tenth of the budget, and a tenth of delta.
         epsilon, delta, neighbours: the promise, for rows (see the privacy page).
@@ -194,7 +195,7 @@ def synthesize(
         # One generator for the rows that are kept and for the noise: they stay independent.
         seed = None if seed is None else np.random.default_rng(seed)
         data, excess = bounded_frame(data, schema, unit, protected.max_rows, seed)
-    counts = counted_roughly(data, schema) if schema.unresolved else counted(data, schema)
+    counts = counted_roughly(data, schema) if schema.unresolved else counted(data, schema, likely)
     curator = Curator(counts, budget, neighbours=protected, seed=seed, ledger=ledger)
     with closing(curator.ledger), round_reports(progress) as report:
         if curator.public_total == 0:
@@ -202,7 +203,7 @@ def synthesize(
                 "the data have no rows, which replace-one takes as public; give some"
             )
         if schema.unresolved:
-            schema, curator = resolved(data, schema, curator)
+            schema, curator = resolved(data, schema, curator, likely)
         wanted = _resized(likely, schema.domain, workload, target)
         said = _rows_left_out(curator, excess) if report_dropped and excess is not None else ""
         # Public records know some dependence, which is worth it whatever the number of rows.

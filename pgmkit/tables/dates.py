@@ -100,6 +100,7 @@ class _Temporal(Binned):
 
 def _moment(value: object, form: str | None) -> np.datetime64:
     """A value as a point in time, with a zone what its clock shows; ValueError for what is none."""
+    moment: np.datetime64
     if isinstance(value, datetime.datetime):
         moment = np.datetime64(value.replace(tzinfo=None))
     elif isinstance(value, np.datetime64 | datetime.date):

@@ -82,7 +82,8 @@ def summary(lines: Sequence[dict[str, Any]]) -> str:
         "",
         f"Over seeds: {len(found)} comparisons of auto with independent columns. In {same} of them "
         "auto took independent columns with every seed, so that the two differ by noise "
-        f"and by their accounting only; about {0.16 * same:.0f} of these are expected above +1 by chance. Above +1:",
+        f"and by their accounting only; about {0.16 * same:.0f} of these are expected above +1 by "
+        "chance. Above +1:",
         "",
     ]
     said += [

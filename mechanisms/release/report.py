@@ -11,14 +11,18 @@ import numpy as np
 
 from mechanisms.release.html import promise
 from mechanisms.release.report_against import Evaluation, Section, sections
+from pgmkit.errors import TooSlow
+from pgmkit.html import MOST_BARS, graph, table
 from pgmkit.html import bars as bar_chart
-from pgmkit.html import graph, table
 from pgmkit.model import GraphicalModel
+from pgmkit.queries import FactoredQuery
+from pgmkit.tables.bins import Binned
 
 if TYPE_CHECKING:
     from mechanisms.privacy.ledger import Ledger
     from mechanisms.release.tabular import TableRelease
-    from pgmkit.uncertainty import Uncertainty
+    from pgmkit.tables.columns import Column
+    from pgmkit.uncertainty import Interval, Uncertainty
 
 __all__ = ["Evaluation", "html"]
 
@@ -28,7 +32,7 @@ _STYLE = """
 @media (prefers-color-scheme: dark) { :root { --ink: #dde5ee; --paper: #14191f; --soft: #9aa8b6;
   --line: #2c3640; --bar: #6fa0dc; --edge: #55687c; --warn: #45201c; } }
 @media print { :root { --ink: #000; --paper: #fff; --line: #ccc; }
-  figure, tr { break-inside: avoid; } body { margin: 0; } }
+  figure, tr { break-inside: avoid; } h2, h3 { break-after: avoid; } body { margin: 0; } }
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
   max-width: 66rem; margin: 2rem auto; padding: 0 1rem; overflow-wrap: anywhere; }
 h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
@@ -36,7 +40,6 @@ h3 { font-size: 1rem; margin-top: 1.6rem; }
 table { border-collapse: collapse; margin: .6rem 0; } caption { text-align: left;
   color: var(--soft); }
 th, td { padding: .15rem .8rem .15rem 0; text-align: left; border-bottom: 1px solid var(--line); }
-td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
 figure { display: inline-block; margin: .4rem 1.2rem .4rem 0; vertical-align: top; }
 figcaption { font-weight: 600; } svg { max-width: 100%; height: auto; } .bar { fill: var(--bar); }
 .whisker { stroke: var(--ink); } .edge { stroke: var(--edge); } .node { fill: var(--bar); }
@@ -55,6 +58,8 @@ _VERBS = ("discover", "draw", "measure", "select")
 _MOST_CHARTS = 40
 _WORST = 10
 _REPLICATES = 50
+_BAR_SECONDS = 20.0
+"""Of re-estimation, for the columns whose error bars have no closed form."""
 
 
 def html(
@@ -62,13 +67,18 @@ def html(
 ) -> str:
     """The page's text.
 
-    Error bars take some seconds of re-estimation, where the model is graphical. With private data
-    to compare with, more sections follow, each of bounded time. `progress`: bars on a terminal.
+    Error bars take up to 20 seconds of re-estimation, where the model is graphical; those that
+    would take longer are left out. With private data to compare with, more sections follow, each
+    of bounded time. `progress`: bars on a terminal.
     """
     from tqdm import tqdm
 
     graphical = isinstance(release.model, GraphicalModel)
-    bars = release.bars(_REPLICATES, seed=0, progress=progress) if graphical else None
+    bars = (
+        release.bars(_REPLICATES, seed=0, progress=progress, max_seconds=_BAR_SECONDS)
+        if graphical
+        else None
+    )
     planned: dict[str, Section] = {"release": lambda: _released(release)}
     if release.ledger is not None:
         ledger = release.ledger
@@ -172,19 +182,47 @@ def _law(mechanism: str) -> str:
 def _marginals(release: TableRelease, bars: Uncertainty | None) -> Iterator[str]:
     """Charts of the columns, those first that are least like an even spread: they say most."""
     yield "<h2>Every column</h2>"
-    counts = release.model.marginals([(name,) for name in release.schema.columns])
-    order = sorted(release.schema.columns, key=lambda name: -_unevenness(counts[(name,)]))
+    columns = release.schema.columns
+    counts = release.model.marginals([(name,) for name in columns])
+    order = sorted(columns, key=lambda name: -_unevenness(counts[(name,)]))
     shown = order[:_MOST_CHARTS]
     note = "bars are expected counts" + (", whiskers 95% intervals" if bars is not None else "")
+    grouped = {name: _grouped(columns[name]) for name in shown}
+    intervals = {name: _interval(bars, FactoredQuery({name: grouped[name][1]})) for name in shown}
+    if bars is not None and None in intervals.values():
+        note += f" (where they take less than {_BAR_SECONDS:g} s)"
     left_out = len(order) - len(shown)
     yield (
         f"<p>{note}; columns that are spread least evenly come first"
         f"{f'; {left_out} more columns are not drawn' if left_out else ''}</p>"
     )
     for name in shown:
-        interval = None if bars is None else bars.marginal((name,))
+        interval = intervals[name]
         ends = None if interval is None else (interval.low, interval.high)
-        yield bar_chart(name, release.schema.columns[name].labels, counts[(name,)], ends)
+        labels, sums = grouped[name]
+        yield bar_chart(name, labels, sums @ counts[(name,)], ends)
+
+
+def _grouped(column: Column) -> tuple[list[str], np.ndarray[Any, Any]]:
+    """The labels of a chart and the sums of codes that they stand for, (labels, codes).
+
+    Neighbouring bins of an ordered column are put together where there are more than a chart draws;
+    spikes, special values and missing ones stay alone.
+    """
+    each = np.eye(column.size)
+    if not isinstance(column, Binned) or column.size <= MOST_BARS:
+        return list(column.labels), each
+    groups = column.neighbours(MOST_BARS)
+    sums = np.stack([each[start:stop].sum(axis=0) for _, start, stop in groups])
+    return [label for label, _, _ in groups], sums
+
+
+def _interval(bars: Uncertainty | None, query: FactoredQuery) -> Interval | None:
+    """None without error bars, and where they take too long."""
+    try:
+        return None if bars is None else bars.answer(query)
+    except TooSlow:
+        return None
 
 
 def _unevenness(counts: np.ndarray[Any, Any]) -> float:
@@ -197,7 +235,9 @@ def _uncertain(release: TableRelease, bars: Uncertainty) -> Iterator[str]:
     """The measured tables whose cells are least certain, relative to their counts."""
     found = []
     for clique in dict.fromkeys(m.clique for m in release.measurements if m.clique):
-        interval = bars.marginal(clique)
+        interval = _interval(bars, FactoredQuery.marginal(release.model.domain, clique))
+        if interval is None:
+            continue
         found.append((float(interval.stddev.sum() / max(1.0, interval.estimate.sum())), clique))
     found.sort(reverse=True)
     rows = [[" x ".join(clique), f"{share:.3f}"] for share, clique in found[:_WORST]]

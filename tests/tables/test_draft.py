@@ -13,9 +13,9 @@ from click.testing import CliRunner
 
 from mechanisms.cli import main
 from pgmkit.errors import InvalidInput
-from pgmkit.tables.columns import Categorical, OpenCategorical
 from pgmkit.tables.draft import draft, draft_column
 from pgmkit.tables.files import encode_file, write_records
+from pgmkit.tables.labelled import Categorical, OpenCategorical
 from pgmkit.tables.schema import FileFormat, Schema
 
 RNG = np.random.default_rng(0)
@@ -23,8 +23,9 @@ ROWS = 400
 
 
 def day(form: str) -> list[str]:
-    start = datetime.date(2019, 5, 3)
-    return [(start + datetime.timedelta(int(i))).strftime(form) for i in RNG.integers(0, 700, ROWS)]
+    start = datetime.datetime(2019, 5, 3)
+    days = RNG.integers(0, 700, ROWS).tolist()
+    return [(start + datetime.timedelta(day, hours=day % 7)).strftime(form) for day in days]
 
 
 def mostly(usual: Any, rare: list[Any], share: float) -> list[Any]:
@@ -37,6 +38,15 @@ COLUMNS: dict[str, tuple[list[Any], dict[str, Any]]] = {
     "two sentinels": (
         mostly(98, [99, *range(1, 8)], 0.2),
         {"low": 1, "high": 7, "special": [98, 99]},
+    ),
+    "ages and 99": (
+        mostly(99, list(range(95)), 0.1),
+        {"low": 0, "high": 94, "special": [99]},
+    ),
+    "top-coded": (mostly(99, list(range(18, 99)), 0.1), {"low": 18, "high": 99}),
+    "real sentinels": (
+        mostly("-9.99", ["99.9", *(f"{x / 7:.2f}" for x in range(1, 60))], 0.1),
+        {"type": "numeric", "low": 0.1, "high": 8.5, "special": [-9.99, 99.9]},
     ),
     "adults": (RNG.integers(18, 91, ROWS).tolist(), {"low": 18, "high": 90}),
     "income": (
@@ -52,6 +62,13 @@ COLUMNS: dict[str, tuple[list[Any], dict[str, Any]]] = {
     "british day": (day("%d/%m/%Y"), {"format": "%d/%m/%Y"}),
     "german day": (day("%d.%m.%Y"), {"format": "%d.%m.%Y"}),
     "iso day": (day("%Y-%m-%d"), {"type": "date"}),
+    "american day": (day("%-m/%-d/%Y"), {"type": "date", "format": "%-m/%-d/%Y"}),
+    "greenwich day": (day("%Y-%m-%dT00:00:00Z"), {"type": "date", "format": "%Y-%m-%dT%H:%M:%SZ"}),
+    "greenwich hour": (
+        day("%Y-%m-%dT%H:00:00Z"),
+        {"type": "datetime", "format": "%Y-%m-%dT%H:%M:%SZ"},
+    ),
+    "minute": (day("%d/%m/%Y %H:%M"), {"type": "datetime", "format": "%d/%m/%Y %H:%M"}),
     "zip": ([f"{i:05d}" for i in RNG.integers(0, 30, ROWS)], {"type": "categorical"}),
     "flag": (mostly("TRUE", ["FALSE", "NA"], 0.5), {"words": ["FALSE", "TRUE"], "missing": ["NA"]}),
     "one": (["same"] * ROWS, {"values": ["same"]}),

@@ -26,7 +26,7 @@ from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.junction_tree import JunctionTree
 from pgmkit.semirings import LINEAR
 
-__all__ = ["Routes", "Tables", "each_bit", "marginals", "routes_of"]
+__all__ = ["Routes", "Tables", "check_beliefs", "each_bit", "marginals", "routes_of"]
 
 _DIRECT_CELLS = 1 << 12
 """A table up to this size is summed in one step; larger ones by way of shared smaller tables."""
@@ -70,7 +70,7 @@ def marginals(
     {('b', 'a'): tensor([[0.5000, 1.5000],
             [0.5000, 1.5000]])}
     """
-    _check(tree, beliefs, memory_limit)
+    check_beliefs(tree, beliefs, memory_limit)
     if isinstance(requested, (str, bytes)) or not isinstance(requested, Iterable):
         raise InvalidInput(
             f"requested must be a sequence of cliques such as [('age', 'sex')], got {requested!r}"
@@ -89,7 +89,10 @@ def marginals(
     return {clique: routes.arranged(found[sets[clique]], clique) for clique in wanted}
 
 
-def _check(tree: JunctionTree, beliefs: Sequence[torch.Tensor], memory_limit: int | None) -> None:
+def check_beliefs(
+    tree: JunctionTree, beliefs: Sequence[torch.Tensor], memory_limit: int | None
+) -> None:
+    """Raises InvalidInput for beliefs that do not fit the tree, or a limit that is no number."""
     if memory_limit is not None and (
         isinstance(memory_limit, bool) or not isinstance(memory_limit, int) or memory_limit < 1
     ):
@@ -137,6 +140,7 @@ class Routes:
             shared = self.members(tree.separators[child])
             self.separators[child, above] = self.separators[above, child] = shared
         self._number()
+        self._ranks = [tree.containing[1][name] for name in self.names]
         self._cells: dict[int, int] = {}
         self._kernels: dict[tuple[int, int, int], Kernel] = {}
 
@@ -188,14 +192,22 @@ class Routes:
             self._kernels[key] = found
         return found
 
+    def holder(self, members: int) -> int | None:
+        """The smallest clique that holds the attributes, as `JunctionTree.holds`."""
+        by_size, _ = self.tree.containing
+        ranks = (1 << len(by_size)) - 1
+        for index in each_bit(members):
+            ranks &= self._ranks[index]
+        return by_size[(ranks & -ranks).bit_length() - 1] if ranks else None
+
     def meeting(self, members: int) -> int:
         """The clique where the wanted attributes part ways, or the smallest that has them all."""
-        holder = self.tree.holds(self.axes(members))
+        holder = self.holder(members)
         if holder is not None:
             return holder
         # From the largest attribute: so the smaller ones are carried along the tree.
         largest = max((1 << index for index in each_bit(members)), key=self.cells)
-        here = self.tree.holds(self.axes(largest))
+        here = self.holder(largest)
         assert here is not None  # every attribute is in some clique
         half = members.bit_count() // 2
         while True:

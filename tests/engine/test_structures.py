@@ -158,7 +158,7 @@ def factors_expanded_backwards(patch: Patch) -> None:
 
 
 def codes_of_records_swapped(patch: Patch) -> None:
-    usual = pgmkit.sampling._unravel
+    usual = pgmkit.sampling.unravel
 
     def planted(domain: Domain, attrs: Clique, cells: np.ndarray) -> dict[str, np.ndarray]:
         columns = usual(domain, attrs, cells)
@@ -166,7 +166,7 @@ def codes_of_records_swapped(patch: Patch) -> None:
             columns[attrs[0]], columns[attrs[1]] = columns[attrs[1]], columns[attrs[0]]
         return columns
 
-    patch.setattr(pgmkit.sampling, "_unravel", planted)
+    patch.setattr(pgmkit.sampling, "unravel", planted)
 
 
 def modes_reversed(patch: Patch) -> None:

@@ -2,6 +2,7 @@ from . import bif, losses, queries, uai
 from .dataset import Dataset
 from .domain import Domain
 from .errors import (
+    FromRecords,
     InvalidInput,
     ModelTooLarge,
     NotCertified,
@@ -18,6 +19,7 @@ from .measurement import Measurement
 from .model import GraphicalModel
 from .posterior import Posterior
 from .queries import FactoredQuery
+from .regions.model import RegionModel
 from .structural_zeros import Zeros
 from .tables.bins import Integer, Numeric
 from .tables.columns import Boolean, Categorical, Column, OpenCategorical
@@ -47,6 +49,7 @@ __all__ = [
     "FactoredQuery",
     "FileFormat",
     "Forbid",
+    "FromRecords",
     "GraphicalModel",
     "Integer",
     "Interval",
@@ -61,6 +64,7 @@ __all__ = [
     "OpenCategorical",
     "PgmkitError",
     "Posterior",
+    "RegionModel",
     "Replication",
     "Reply",
     "Require",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 __all__ = [
+    "FromRecords",
     "InvalidInput",
     "ModelTooLarge",
     "NotCertified",
@@ -34,3 +35,7 @@ class NumericalFailure(PgmkitError, ArithmeticError):
 
 class NotCertified(UserWarning):
     """An estimate ended with a gap of more than a noise unit: it may fit worse than it could."""
+
+
+class FromRecords(UserWarning):
+    """A region model answered from records near its tables: nothing measured lies behind it."""

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite
+from typing import Any, Literal, get_args, overload
 
 import numpy as np
 import torch
@@ -31,6 +32,8 @@ from pgmkit.marginal_oracle import MarginalOracle
 from pgmkit.measurement import Measurement
 from pgmkit.memory import available
 from pgmkit.model import MEMORY_LIMIT, GraphicalModel
+from pgmkit.regions.estimation import estimate_regions
+from pgmkit.regions.model import RegionModel
 from pgmkit.self_check import check
 from pgmkit.structural_zeros import Zeros, check_zeros
 from pgmkit.total import estimate_total
@@ -60,9 +63,48 @@ _PRECISION = 0.01
 """Precision of the consistency relaxation, as a share of the certified gap to reach."""
 _NEAR = 25.0
 """Certified gap, in units of the one to reach, of an earlier model that needs no other start."""
+_NO_TREE = (
+    'Or pass inference="region", which needs no tree: it fits tables of the measured cliques that '
+    "agree with each other"
+)
+Inference = Literal["exact", "region", "auto"]
 ProgressReport = bool | Callable[[Progress], None] | None
 
 
+@overload
+def estimate(
+    domain: Domain,
+    measurements: Iterable[Measurement],
+    *,
+    total: float | None = ...,
+    zeros: Iterable[Zeros] = ...,
+    loss: str | Penalty | CallableLoss = ...,
+    method: str = ...,
+    warm_start: GraphicalModel | None = ...,
+    tolerance: float = ...,
+    max_seconds: float | None = ...,
+    device: str | torch.device | None = ...,
+    dtype: torch.dtype = ...,
+    memory_limit: int | None = ...,
+    progress: ProgressReport = ...,
+    inference: Literal["exact"] = ...,
+) -> GraphicalModel: ...
+@overload
+def estimate(
+    domain: Domain,
+    measurements: Iterable[Measurement],
+    *,
+    inference: Literal["region"],
+    **options: Any,
+) -> RegionModel: ...
+@overload
+def estimate(
+    domain: Domain,
+    measurements: Iterable[Measurement],
+    *,
+    inference: Literal["auto"],
+    **options: Any,
+) -> GraphicalModel | RegionModel: ...
 def estimate(
     domain: Domain,
     measurements: Iterable[Measurement],
@@ -78,7 +120,8 @@ def estimate(
     dtype: torch.dtype = torch.float64,
     memory_limit: int | None = None,
     progress: ProgressReport = None,
-) -> GraphicalModel:
+    inference: Inference = "exact",
+) -> GraphicalModel | RegionModel:
     """The maximum-entropy model over the measured cliques that fits the measurements best.
 
     Minimises the loss of the marginals over all distributions with the given total. Of all
@@ -121,6 +164,11 @@ def estimate(
             process's control group has. The tables of the model's junction tree, which sampling
             needs, may take 4 GiB, or this if it is more.
         progress: True for a bar on a terminal, or a callable that gets ``Progress`` records.
+        inference: ``"exact"`` runs on a junction tree and refuses what no tree holds.
+            ``"region"`` fits tables of the measured cliques that agree wherever they overlap, and
+            returns a ``RegionModel``: a relaxation of any size, whose answers beyond the measured
+            cliques come from records near the tables. ``"auto"`` is exact where that fits. A region
+            model is computed on the CPU in float64, without ``method`` and ``warm_start``.
 
     Raises:
         InvalidInput: for a bad argument, naming it and the remedy; ``TotalUndetermined`` if no
@@ -138,7 +186,7 @@ def estimate(
     (array([599., 401.]), 1.0)
     """
     started = time.perf_counter()
-    request = _Request(domain, list(measurements), total, loss, method, tolerance)
+    request = _Request(domain, list(measurements), total, loss, method, tolerance, inference)
     request.check(max_seconds)
     used = [m for m in request.measurements if m.clique]
     total = request.known_total()
@@ -146,22 +194,44 @@ def estimate(
     # Where nothing is measured, one cell of no attribute stands for the uniform model.
     cliques = _maximal(domain, [m.clique for m in used] + [z.clique for z in impossible] + [()])
     limit = memory_limit if memory_limit is not None else available() // 2
-    inference = MarginalOracle(
-        domain,
-        cliques,
-        device=device or "cpu",
-        dtype=dtype,
-        memory_limit=limit,
-        zeros=impossible,
-    )
-    _check_memory(inference, used, limit)
     model_limit = max(MEMORY_LIMIT, memory_limit or 0)
-    _check_tree(domain, cliques, model_limit)
-    _check_possible(inference, impossible)
-    with inference.session(), _reporter(progress, max_seconds) as report:
-        objective = make_loss(loss, inference.layout, used, dtype, inference.device)
-        deadline = inf if max_seconds is None else started + max_seconds
-        problem = Problem(inference, objective, total, deadline)
+    deadline = inf if max_seconds is None else started + max_seconds
+    oracle = None
+    if inference != "region":
+        try:
+            oracle = MarginalOracle(
+                domain,
+                cliques,
+                device=device or "cpu",
+                dtype=dtype,
+                memory_limit=limit,
+                zeros=impossible,
+            )
+            _check_memory(oracle, used, limit)
+            _check_tree(domain, cliques, model_limit)
+        except ModelTooLarge as refused:
+            if inference == "exact":
+                raise ModelTooLarge(f"{refused}. {_NO_TREE}") from None
+            oracle = None
+    if oracle is None:
+        with _reporter(progress, max_seconds) as report:
+            relaxed = estimate_regions(
+                domain,
+                used,
+                total=total,
+                zeros=impossible,
+                loss=loss,
+                tolerance=tolerance,
+                deadline=deadline,
+                memory_limit=limit,
+                report=report,
+            )
+        _warn_of_poor_fit(relaxed)
+        return relaxed
+    _check_possible(oracle, impossible)
+    with oracle.session(), _reporter(progress, max_seconds) as report:
+        objective = make_loss(loss, oracle.layout, used, dtype, oracle.device)
+        problem = Problem(oracle, objective, total, deadline)
         monitor = Monitor(
             problem, tolerance=tolerance, max_seconds=max_seconds, report=report, started=started
         )
@@ -170,7 +240,7 @@ def estimate(
             _minimise(problem, start, monitor, method) if used else _unmeasured(problem, monitor)
         )
         check(
-            inference,
+            oracle,
             point.potentials,
             point.marginals,
             point.log_partition,
@@ -179,15 +249,19 @@ def estimate(
         )
     logger.info("estimated in %d iterations: %s", monitor.iterations, monitor.stopped)
     model = _fitted(problem, monitor, point, model_limit)
+    _warn_of_poor_fit(model)
+    return model
+
+
+def _warn_of_poor_fit(model: GraphicalModel | RegionModel) -> None:
     if model.poor_fit:
         warnings.warn(
             f"the estimate is {model.fit}: its marginals may miss the measurements by more than "
             "their noise. Allow more time (max_seconds), try method='proximal', or look for "
             "measurements whose stddev or total cannot be right",
             NotCertified,
-            stacklevel=2,
+            stacklevel=3,
         )
-    return model
 
 
 def _fitted(problem: Problem, monitor: Monitor, point: Point, memory_limit: int) -> GraphicalModel:
@@ -219,6 +293,7 @@ class _Request:
     loss: str | Penalty | CallableLoss
     method: str
     tolerance: float
+    inference: str
 
     def check(self, max_seconds: float | None) -> None:
         if not isinstance(self.domain, Domain):
@@ -236,6 +311,9 @@ class _Request:
         if self.method not in ("auto", *METHODS):
             known = ", ".join(("auto", *METHODS))
             raise InvalidInput(f"method {self.method!r} is unknown; known methods: {known}")
+        if self.inference not in get_args(Inference):
+            known = ", ".join(map(repr, get_args(Inference)))
+            raise InvalidInput(f"inference must be one of {known}; got {self.inference!r}")
         if not 0 <= self.tolerance < inf:
             raise InvalidInput(f"tolerance ({self.tolerance}) must be a finite number, 0 or above")
         if max_seconds is not None and not max_seconds > 0:

@@ -6,7 +6,6 @@ needs no tree: its size is the sum of the tables' sizes, however their cliques o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 

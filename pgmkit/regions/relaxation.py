@@ -51,7 +51,7 @@ class Relaxed:
 def solve(
     polytope: LocalPolytope,
     loss: MeasuredLoss,
-    measurements: Sequence[Measurement],
+    squares: Array,
     *,
     goal: float,
     deadline: float = inf,
@@ -60,10 +60,9 @@ def solve(
     """Ends at a gap of ``goal``, when the loss falls no more, or at ``deadline``
     (``time.perf_counter``).
 
-    ``loss`` is of all the polytope's cells, ``measurements`` are those behind it.
+    ``loss`` is of all the polytope's cells; ``squares`` is its ``hessian_bound``.
     """
     search = _Search(polytope, loss, goal, deadline, report)
-    squares = _squared_rows(loss.observations.layout, measurements)
     point = polytope.even()
     for stage in loss.smooth_stages():
         assert isinstance(stage, MeasuredLoss)
@@ -146,8 +145,10 @@ def _raise_bound(search: _Search, stage: MeasuredLoss, point: Array, multipliers
     search.bound = max(search.bound, bound)
 
 
-def _squared_rows(layout: Layout, measurements: Sequence[Measurement]) -> Array:
-    """The diagonal |Q|' |Q| 1 / stddev^2 over all cells: it majorises Q'Q / stddev^2."""
+def hessian_bound(layout: Layout, measurements: Sequence[Measurement]) -> Array:
+    """The diagonal |Q|' |Q| 1 / stddev^2 over all cells: it majorises Q'Q / stddev^2, which is the
+    Hessian of the squared loss.
+    """
     result = np.zeros(layout.cells)
     for m in measurements:
         place = host(layout, m.clique)

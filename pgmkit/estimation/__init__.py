@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite
-from typing import Any, Literal, get_args, overload
+from typing import Literal, TypedDict, Unpack, get_args, overload
 
 import numpy as np
 import torch
@@ -71,23 +71,29 @@ Inference = Literal["exact", "region", "auto"]
 ProgressReport = bool | Callable[[Progress], None] | None
 
 
+class _Options(TypedDict, total=False):
+    """What ``estimate`` takes by name, whatever it returns."""
+
+    total: float | None
+    zeros: Iterable[Zeros]
+    loss: str | Penalty | CallableLoss
+    method: str
+    warm_start: GraphicalModel | None
+    tolerance: float
+    max_seconds: float | None
+    device: str | torch.device | None
+    dtype: torch.dtype
+    memory_limit: int | None
+    progress: ProgressReport
+
+
 @overload
 def estimate(
     domain: Domain,
     measurements: Iterable[Measurement],
     *,
-    total: float | None = ...,
-    zeros: Iterable[Zeros] = ...,
-    loss: str | Penalty | CallableLoss = ...,
-    method: str = ...,
-    warm_start: GraphicalModel | None = ...,
-    tolerance: float = ...,
-    max_seconds: float | None = ...,
-    device: str | torch.device | None = ...,
-    dtype: torch.dtype = ...,
-    memory_limit: int | None = ...,
-    progress: ProgressReport = ...,
-    inference: Literal["exact"] = ...,
+    inference: Literal["exact"] = "exact",
+    **options: Unpack[_Options],
 ) -> GraphicalModel: ...
 @overload
 def estimate(
@@ -95,7 +101,7 @@ def estimate(
     measurements: Iterable[Measurement],
     *,
     inference: Literal["region"],
-    **options: Any,
+    **options: Unpack[_Options],
 ) -> RegionModel: ...
 @overload
 def estimate(
@@ -103,7 +109,7 @@ def estimate(
     measurements: Iterable[Measurement],
     *,
     inference: Literal["auto"],
-    **options: Any,
+    **options: Unpack[_Options],
 ) -> GraphicalModel | RegionModel: ...
 def estimate(
     domain: Domain,

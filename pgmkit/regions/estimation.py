@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import inf
 
-import numpy as np
 import torch
 
 from pgmkit.domain import Clique, Domain
@@ -66,9 +65,10 @@ def estimate_regions(
         domain=domain,
         tables={clique: found.tables[part].reshape(shape) for clique, part, shape in places},
         variances={
-            clique: float(1 / np.maximum(squares[part], 1e-300).mean())
+            clique: 1 / mean if (mean := float(squares[part].mean())) > 0 else inf
             for clique, part in zip(regions, layout.slices, strict=True)
         },
+        zeros=tuple(zeros),
         total=total,
         loss=found.loss,
         gap=gap,

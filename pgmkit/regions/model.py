@@ -22,6 +22,7 @@ from pgmkit.model import MEMORY_LIMIT
 from pgmkit.queries import FactoredQuery
 from pgmkit.randomness import Rng, generator
 from pgmkit.regions.joint import Agreement, Joint, agreement, fit_joint
+from pgmkit.structural_zeros import Zeros
 
 Array = NDArray[np.float64]
 
@@ -51,6 +52,8 @@ class RegionModel:
         unit: the noise unit, the loss's own standard deviation at the truth, to judge the gap by.
         certified: whether the gap of the relaxed problem is within the tolerance asked for.
         iterations, stopped: how long the search took and why it ended.
+        zeros: combinations that cannot occur; the tables keep to them. Records would not, so that a
+            model with zeros draws none, and refuses what it would answer from them.
 
     >>> from pgmkit import Measurement, estimate
     >>> y = [Measurement(("a", "b"), [[40.0, 10.0], [12.0, 38.0]], 1.0)]
@@ -69,6 +72,7 @@ class RegionModel:
     certified: bool = False
     iterations: int = 0
     stopped: str = ""
+    zeros: tuple[Zeros, ...] = ()
 
     def __repr__(self) -> str:
         return (
@@ -106,8 +110,14 @@ class RegionModel:
         """A distribution near the tables, always the same one: what answers beyond the regions.
 
         Fitted when it is first needed, in seconds: one attribute after the other, each given those
-        before it (``pgmkit.regions.joint``).
+        before it (``pgmkit.regions.joint``). Raises ``InvalidInput`` for a model with zeros.
         """
+        if self.zeros:
+            raise InvalidInput(
+                f"a region model with structural zeros over {self.zeros[0].clique!r} draws no "
+                "records and answers only within its regions, as its records might break the "
+                'zeros; estimate without zeros, or measure less and use inference="exact"'
+            )
         fractions = {clique: table / self.total for clique, table in self.tables.items()}
         noise = {clique: each / self.total**2 for clique, each in self.variances.items()}
         return fit_joint(self.domain, fractions, noise, RECORDS, generator(0))
@@ -139,9 +149,10 @@ class RegionModel:
         }
         if outside:
             self._warn(f"marginals over {', '.join(map(repr, outside[:3]))}")
+            counted = self.joint.records.marginals(outside)
+            share = self.total / RECORDS
             found.update(
-                (clique, counts * (self.total / RECORDS))
-                for clique, counts in self.joint.records.marginals(outside).items()
+                {clique: counts.astype(float) * share for clique, counts in counted.items()}
             )
         return {clique: found[clique] for clique in asked}
 

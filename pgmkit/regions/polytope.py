@@ -126,6 +126,13 @@ class LocalPolytope:
                 step /= 2
             else:
                 break
+            # Where all cells of a sum are zero Newton knows no scale: far targets need long steps.
+            while step >= 1:
+                further = multipliers + 2 * step * direction
+                beyond, value, rest = at(further)
+                if not value > higher:
+                    break
+                step, moved, higher, left, x = 2 * step, further, value, rest, beyond
             multipliers, dual, missing = moved, higher, left
         x, _, missing = at(multipliers)
         if float(np.abs(missing).max()) <= 1e3 * precision:

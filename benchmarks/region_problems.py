@@ -125,8 +125,8 @@ def _grid(rng: np.random.Generator, side: int = 15, copied: float = 0.4) -> _Par
 def _adult(rng: np.random.Generator) -> _Parts:
     path = Path(os.environ["PGMKIT_DATA"], "adult.csv")
     with path.open() as file:
-        header = file.readline().strip().split(",")
-    table = np.loadtxt(path, delimiter=",", skiprows=1, dtype=np.int64)
+        header = file.readline().strip().split(",")[:13]
+    table = np.loadtxt(path, delimiter=",", skiprows=1, dtype=np.int64, usecols=range(13))
     columns = {name: table[:, i] for i, name in enumerate(header)}
     names = list(columns)
     return (

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 import narwhals as nw
 import numpy as np
 
-from mechanisms.release.quick_bars import TooSlow, quick_bars, without_bars
+from mechanisms.release.parts import record_parts
+from mechanisms.release.quick_bars import quick_bars, without_bars
 from mechanisms.release.record import Release
-from pgmkit.errors import InvalidInput
+from pgmkit.errors import InvalidInput, TooSlow
 from pgmkit.model import GraphicalModel
 from pgmkit.randomness import Rng, generator
 from pgmkit.tables.constraints import Condition, codes_of
 from pgmkit.tables.frames import FrameForm, decode
+from pgmkit.tables.made_frames import made_frame
 from pgmkit.tables.question_grammar import conditions, parse
 from pgmkit.tables.questions import Reply, ask
 from pgmkit.tables.schema import Schema
@@ -49,7 +51,7 @@ class TableRelease:
     schema: Schema
     form: FrameForm | None = None
     reason: str = ""
-    _bars: dict[tuple[int, Any], Uncertainty] = field(default_factory=dict, compare=False)
+    _bars: dict[tuple[Any, ...], Uncertainty] = field(default_factory=dict, compare=False)
 
     @cached_property
     def _quick(self) -> Uncertainty | None:
@@ -116,8 +118,7 @@ class TableRelease:
         conditioned.
         """
         source = self._given(given)
-        rows = max(1, round(source.total)) if n is None else n
-        drawn: Dataset = source.sample(rows, rng=rng)
+        drawn: Dataset = source.sample(_rows(source, n), rng=rng)
         return drawn
 
     def parts(
@@ -127,12 +128,16 @@ class TableRelease:
         given: Mapping[str, Condition] | str | None = None,
         rng: Rng = None,
     ) -> Iterator[Dataset]:
-        """As `codes`, a million records at a time: for more of them than memory holds."""
-        random = generator(rng)
+        """As `codes`, a million records at a time: for more of them than memory holds.
+
+        The parts of a graphical model's records are one draw: their counts together are as close to
+        the model's as those of `codes`.
+        """
         source = self._given(given)
-        rows = max(1, round(source.total)) if n is None else n
-        for start in range(0, rows, _PART):
-            yield source.sample(min(_PART, rows - start), rng=random)
+        rows = _rows(source, n)
+        if rows <= _PART:
+            return iter([source.sample(rows, rng=rng)])
+        return record_parts(source, self.schema, rows, _PART, generator(rng)).codes()
 
     def _given(self, given: Mapping[str, Condition] | str | None) -> Any:
         """The model, or its conditional model."""
@@ -163,21 +168,36 @@ class TableRelease:
         *,
         given: Mapping[str, Condition] | str | None = None,
         rng: Rng = None,
+        like: Any = None,
     ) -> Any:
-        """Synthetic records as a data frame of the same kind as the data; see `codes`."""
+        """Synthetic records as a data frame of the kind of the data, or of `like`; see `codes`.
+
+        Spark and Dask make the records in their workers, a million in a partition, when the frame
+        is read: they get the model, and no record passes through this process. A DuckDB relation of
+        more than a million records makes them as it is read: `relation.write_parquet(...)` needs
+        little memory. The same seed gives the same records, however the work is shared out. A Spark
+        frame is made in the session of `like`, or in the active one.
+        """
         random = generator(rng)
-        form = self.form or _PYARROW
-        return decode(self.codes(n, given=given, rng=random), self.schema, random, form)
+        form = FrameForm.of(like) if like is not None else self.form or _PYARROW
+        source = self._given(given)
+        rows = _rows(source, n)
+        if form.distributed or (form.implementation.is_duckdb() and rows > _PART):
+            parts = record_parts(source, self.schema, rows, _PART, random)
+            return made_frame(parts, self.schema, form, like)
+        return decode(source.sample(rows, rng=random), self.schema, random, form)
 
     def bars(
         self,
         replicates: int = 100,
         seed: int | None = None,
         progress: bool | Callable[[Replication], None] | None = None,
+        max_seconds: float | None = None,
     ) -> Uncertainty:
         """Error bars of the model's answers; see `pgmkit.uncertainty`.
 
-        The first question that needs them takes some seconds of re-estimation, further ones none.
+        The first question that needs them takes some seconds of re-estimation, further ones none;
+        with `max_seconds` it raises TooSlow where they would take longer.
 
         Raises InvalidInput for a model that is not graphical.
         """
@@ -188,10 +208,15 @@ class TableRelease:
                 f"there are no error bars for the model of {self.mechanism}; use a mechanism with "
                 "a graphical model: aim, mst or mwem+pgm"
             )
-        key = (replicates, seed)
+        key = (replicates, seed, max_seconds)
         if key not in self._bars:
             self._bars[key] = error_bars(
-                self.model, self.measurements, replicates=replicates, seed=seed, progress=progress
+                self.model,
+                self.measurements,
+                replicates=replicates,
+                seed=seed,
+                max_seconds=max_seconds,
+                progress=progress,
             )
         return self._bars[key]
 
@@ -271,3 +296,7 @@ class TableRelease:
 
         more = [["why this mechanism", self.reason]] if self.reason else []
         return overview(self.release, [*more, ["columns", ", ".join(self.schema.columns)]])
+
+
+def _rows(source: Any, n: int | None) -> int:
+    return max(1, round(source.total)) if n is None else n

@@ -109,7 +109,7 @@ def check_limits(
 ) -> None:
     """Raises InvalidInput for limits not above 0, and for public records beside constraints."""
     for name, limit in [("seconds", seconds), ("memory_mb", memory_mb)]:
-        if limit is not None and not limit > 0:
+        if limit is not None and not (isinstance(limit, int | float) and limit > 0):
             raise InvalidInput(f"{name} must be above 0, got {limit!r}")
     if public and schema.constraints:
         raise InvalidInput(

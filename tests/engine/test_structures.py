@@ -20,16 +20,18 @@ from structures import Case, draw_case, shrunk
 
 import pgmkit.contraction
 import pgmkit.contraction_buffers
+import pgmkit.contraction_order
 import pgmkit.model
 import pgmkit.sampling
 import pgmkit.variable_elimination
-from pgmkit.contraction import Kernel, Plan, plan
 from pgmkit.contraction_buffers import ContractionBuffers
+from pgmkit.contraction_order import plan
+from pgmkit.contraction_plan import Kernel, Plan
 from pgmkit.domain import Clique, Domain
 from pgmkit.factor import Factor
 from pgmkit.marginal_oracle import MarginalOracle
 from pgmkit.model import GraphicalModel
-from pgmkit.tree_marginals import _Routes
+from pgmkit.tree_marginals import Routes
 
 ORDINARY = 2000
 MANY = 100_000
@@ -141,7 +143,7 @@ def answers_transposed(patch: Patch) -> None:
 
 
 def arranged_backwards(patch: Patch) -> None:
-    square(patch, _Routes, "arranged")
+    square(patch, Routes, "arranged")
 
 
 def factors_expanded_backwards(patch: Patch) -> None:
@@ -156,7 +158,7 @@ def factors_expanded_backwards(patch: Patch) -> None:
 
 
 def codes_of_records_swapped(patch: Patch) -> None:
-    usual = pgmkit.sampling._unravel
+    usual = pgmkit.sampling.unravel
 
     def planted(domain: Domain, attrs: Clique, cells: np.ndarray) -> dict[str, np.ndarray]:
         columns = usual(domain, attrs, cells)
@@ -164,7 +166,7 @@ def codes_of_records_swapped(patch: Patch) -> None:
             columns[attrs[0]], columns[attrs[1]] = columns[attrs[1]], columns[attrs[0]]
         return columns
 
-    patch.setattr(pgmkit.sampling, "_unravel", planted)
+    patch.setattr(pgmkit.sampling, "unravel", planted)
 
 
 def modes_reversed(patch: Patch) -> None:
@@ -229,9 +231,9 @@ PLANTED: list[tuple[Callable[[Patch], None], str]] = [
 @pytest.fixture
 def fresh_plans() -> Iterator[None]:
     """No plan of a planted defect outlives it, and none from before hides it."""
-    pgmkit.contraction._plan.cache_clear()
+    pgmkit.contraction_order._plan.cache_clear()
     yield
-    pgmkit.contraction._plan.cache_clear()
+    pgmkit.contraction_order._plan.cache_clear()
 
 
 @pytest.mark.usefixtures("fresh_plans")

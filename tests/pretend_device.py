@@ -44,10 +44,11 @@ class OnCard(torch.Tensor):
 
     @staticmethod
     def __new__(cls, real: torch.Tensor, card: PretendCard) -> OnCard:
-        made = torch.Tensor._make_wrapper_subclass(
-            cls, real.size(), strides=real.stride(), storage_offset=real.storage_offset(),
-            dtype=real.dtype, device="meta", dispatch_device=True,
-        )  # fmt: skip
+        with torch.inference_mode(False):  # a view and what it is a view of are of one kind
+            made = torch.Tensor._make_wrapper_subclass(
+                cls, real.size(), strides=real.stride(), storage_offset=real.storage_offset(),
+                dtype=real.dtype, device="meta", dispatch_device=True,
+            )  # fmt: skip
         made.host, made.card = real, card
         return made
 

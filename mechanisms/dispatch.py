@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +65,8 @@ def run(
     measures = only_measures(entry, settings, workload)
     budget = replace(budget, accounting=accounting_of(accounting, measures, budget, ledger))
     curator = Curator(data, budget, neighbours=neighbours, seed=seed, ledger=ledger)
-    return run_on(curator, entry, settings, workload, public=public, progress=progress)
+    with closing(curator.ledger):
+        return run_on(curator, entry, settings, workload, public=public, progress=progress)
 
 
 def run_on(

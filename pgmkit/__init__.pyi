@@ -7,6 +7,7 @@ from .errors import (
     NotCertified,
     NumericalFailure,
     PgmkitError,
+    TooSlow,
     TotalUndetermined,
 )
 from .estimation import estimate
@@ -19,12 +20,13 @@ from .model import GraphicalModel
 from .posterior import Posterior
 from .queries import FactoredQuery
 from .structural_zeros import Zeros
-from .tables.bins import Integer, Numeric
-from .tables.columns import Boolean, Categorical, Column, OpenCategorical
+from .tables.columns import Column
 from .tables.constraints import Constraint, Determines, Forbid, Require
 from .tables.dates import Date, DateTime
 from .tables.draft import draft
 from .tables.files import encode_file, write_file
+from .tables.labelled import Boolean, Categorical, OpenCategorical
+from .tables.numbers import Integer, Numeric
 from .tables.questions import Reply, ask
 from .tables.schema import Schema
 from .tables.schema_file import FileFormat
@@ -65,6 +67,7 @@ __all__ = [
     "Reply",
     "Require",
     "Schema",
+    "TooSlow",
     "TotalEstimate",
     "TotalUndetermined",
     "Uncertainty",

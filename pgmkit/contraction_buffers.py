@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pgmkit.contraction import Axes, Kernel, Plan, Step, transposes
+from pgmkit.contraction_plan import Axes, Kernel, Plan, Step, transposes
 
 Action = Callable[[], object]
 Room = Callable[[], torch.Tensor]

@@ -8,6 +8,7 @@ __all__ = [
     "NotCertified",
     "NumericalFailure",
     "PgmkitError",
+    "TooSlow",
     "TotalUndetermined",
 ]
 
@@ -30,6 +31,10 @@ class TotalUndetermined(InvalidInput):
 
 class NumericalFailure(PgmkitError, ArithmeticError):
     """A computation produced a value that is not finite or did not reach its tolerance."""
+
+
+class TooSlow(PgmkitError, TimeoutError):
+    """The work would take longer than the time it was given; what was begun is dropped."""
 
 
 class NotCertified(UserWarning):

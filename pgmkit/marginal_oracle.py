@@ -16,20 +16,12 @@ import torch
 from threadpoolctl import ThreadpoolController
 
 from pgmkit.clique_index import CliqueIndex
-from pgmkit.contraction import (
-    LOG,
-    LOG_BELOW,
-    MAX,
-    Semiring,
-    adjoints,
-    contract,
-    forward,
-    maximiser,
-    plan,
-)
+from pgmkit.contraction import adjoints, contract, forward, maximiser
 from pgmkit.contraction_buffers import ContractionBuffers, pass_cells
+from pgmkit.contraction_order import plan
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge, NumericalFailure
+from pgmkit.semirings import LOG, LOG_BELOW, MAX, Semiring
 from pgmkit.structural_zeros import Zeros
 
 Clique = tuple[str, ...]

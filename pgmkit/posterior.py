@@ -11,7 +11,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pgmkit.contraction import MAX, Plan, adjoints, forward, maximiser, plan
+from pgmkit.contraction import adjoints, forward, maximiser
+from pgmkit.contraction_order import plan
+from pgmkit.contraction_plan import Plan
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique
 from pgmkit.elimination import each_bit
@@ -22,6 +24,7 @@ from pgmkit.graph_tables import GraphTables
 from pgmkit.message_passing import LEAST_ENTRY, Messages, Underflow
 from pgmkit.model import GraphicalModel
 from pgmkit.randomness import Rng
+from pgmkit.semirings import MAX
 
 __all__ = ["Posterior"]
 
@@ -271,14 +274,11 @@ class Posterior:
     def _arranged(self, clique: Clique, table: Array) -> Array:
         """From ascending axes without observed attributes to the clique's, with them."""
         bits, sizes, codes = self.graph.bits, self.graph.domain.sizes, self.evidence.codes
+        ordered = sorted(clique, key=bits.__getitem__)
         if any(name in codes for name in clique):
-            whole = np.zeros([sizes[name] for name in sorted(clique, key=bits.__getitem__)])
-            ordered = sorted(clique, key=bits.__getitem__)
+            whole = np.zeros([sizes[name] for name in ordered])
             whole[tuple(codes.get(name, _ALL) for name in ordered)] = table
             table = whole
-        if len(clique) < 2:
-            return table
-        ordered = sorted(clique, key=bits.__getitem__)
         return table.transpose([ordered.index(name) for name in clique])
 
     def _impossible(self) -> str:

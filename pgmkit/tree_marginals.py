@@ -20,10 +20,11 @@ from functools import lru_cache
 
 import torch
 
-from pgmkit.contraction import LINEAR, Kernel
+from pgmkit.contraction_plan import Kernel
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.junction_tree import JunctionTree
+from pgmkit.semirings import LINEAR
 
 __all__ = ["marginals"]
 

@@ -16,11 +16,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pgmkit.contraction import LINEAR, contract, plan
+from pgmkit.contraction import contract
+from pgmkit.contraction_order import plan
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import ModelTooLarge
 from pgmkit.matrix import as_dense
 from pgmkit.queries import FactoredQuery
+from pgmkit.semirings import LINEAR
 
 
 def answers(

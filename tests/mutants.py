@@ -367,8 +367,8 @@ MUTANTS = (
     Mutant(
         "runs are not held to what is left",
         LEDGER,
-        "            ledger._check(entry)\n",
-        "",
+        "if held is None or not held.allows(entry.cost, entry.delta):",
+        "if False:",
         "ledger_file",
     ),
     # Conversions.
@@ -530,7 +530,7 @@ MUTANTS = (
         "quantile edges from exact counts",
         "mechanisms/synthesis/open_columns.py",
         "cells = np.linalg.lstsq(np.asarray(noisy.matrix), noisy.values)[0]",
-        "cells = counts.marginals([(name,)])[(name,)].astype(float)",
+        "cells = curator._data.marginals([(name,)])[(name,)].astype(float)",
         "discovery",
     ),
     Mutant(

@@ -18,11 +18,12 @@ from brute_force import Problem, Table, summed
 from structures import Case, draw_case, shrunk
 
 from pgmkit import Factor, FactoredQuery, GraphicalModel
-from pgmkit.contraction import MAX, adjoints, forward
+from pgmkit.contraction import adjoints, forward
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput, NumericalFailure
 from pgmkit.junction_tree import junction_tree
 from pgmkit.marginal_oracle import MarginalOracle
+from pgmkit.semirings import MAX
 from pgmkit.structural_zeros import Zeros
 from pgmkit.tree_marginals import marginals as eliminate
 

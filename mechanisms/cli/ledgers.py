@@ -26,6 +26,11 @@ __all__ = ["ledger"]
     default=0.0,
     help="Part of delta kept for finding values that the schema leaves open, with --create.",
 )
+@click.option(
+    "--end-run",
+    type=int,
+    help="Number of a run that was killed: what it held besides its charges is free again.",
+)
 @click.option("--allow-modified", is_flag=True, help="Leave to read a file with a wrong checksum.")
 @as_json
 def ledger(
@@ -36,6 +41,7 @@ def ledger(
     neighbours: str,
     unit: str | None,
     reserved: float,
+    end_run: int | None,
     allow_modified: bool,
     json_out: bool,
 ) -> None:
@@ -64,6 +70,8 @@ def ledger(
             return
     else:
         found = Ledger.open(file)
+        if end_run is not None:
+            found.end_run(end_run)
     text = str(found)
     # A ledger says itself that its noise was seeded.
     said = [line for line in caution.splitlines() if line not in text.splitlines()]

@@ -23,6 +23,8 @@ from mechanisms.cli.options import (
 from mechanisms.cli.spreadsheets import safe_csv_option, spreadsheet_safe
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import numpy as np
 
     from mechanisms.privacy.budget import Accounting
@@ -35,8 +37,6 @@ __all__ = ["demo", "mechanisms", "plan", "synth"]
 _SEED = click.option(
     "--seed", type=int, help="Seed of reproducible noise: INSECURE, for tests and simulations only."
 )
-_OPEN_VALUES = 20
-"""That a plan assumes of a column whose values are still to be found."""
 _MOST_CHARGES = 40
 _INSECURE = "warning: --seed makes the noise predictable; do not publish this"
 
@@ -284,30 +284,16 @@ def synth(
     pgmkit synth people.csv --schema people.yaml --mechanism mwem+pgm --set rounds=20 --out s.csv
     """
     from mechanisms.privacy.ledger import Ledger
-    from mechanisms.registry import configure
     from mechanisms.synthesis.pipeline import synthesize
-    from pgmkit.errors import InvalidInput
-    from pgmkit.tables.files import encode_file, read_frame
 
-    if out is None and save is None:
-        raise InvalidInput("nothing to write: give --out for records, --save for the release")
-    targets = [None if path is None else writable(path) for path in (out, save, page)]
+    targets = _targets(out, save, page)
     described = read_schema(schema, encoding, separator, decimal)
     chosen = settings_of(mechanism, settings)
-    entry = None if mechanism == "auto" else configure(mechanism, **chosen)[0]
-    if entry is not None and not entry.records and out is not None:
-        raise InvalidInput(
-            f"{mechanism} releases tables, from which no records can be drawn; leave --out away, "
-            "or choose another mechanism"
-        )
+    _check_mechanism(mechanism, chosen, out)
     rng = generator(seed)
-    taken = described if strict else described.placed()
-    records: Any
-    if unit is None and not described.unresolved:
-        records = encode_file(data, taken, ignore_extra=ignore_extra_columns)
-    else:
-        also = () if unit is None or unit in taken.columns else (unit,)
-        records = read_frame(data, taken, ignore_extra=ignore_extra_columns, also=also)
+    records = _records(
+        data, described if strict else described.placed(), unit, ignore_extra_columns
+    )
     others: Any = None if public is None else _public_frame(public, described)
     if rng is not None:
         click.echo(_INSECURE, err=True)
@@ -353,6 +339,40 @@ def synth(
         json_out,
         release.caution if json_out else "",
     )
+
+
+def _targets(out: str | None, save: str | None, page: str | None) -> list[Path | None]:
+    """Where to write, all of it writable before anything is paid for."""
+    from pgmkit.errors import InvalidInput
+
+    if out is None and save is None:
+        raise InvalidInput("nothing to write: give --out for records, --save for the release")
+    return [None if path is None else writable(path) for path in (out, save, page)]
+
+
+def _check_mechanism(mechanism: str, settings: Mapping[str, Any], out: str | None) -> None:
+    """Refuse an unknown mechanism or setting, and one that has no records to write."""
+    from mechanisms.registry import configure
+    from pgmkit.errors import InvalidInput
+
+    if mechanism == "auto":
+        return
+    entry, _ = configure(mechanism, **settings)
+    if not entry.records and out is not None:
+        raise InvalidInput(
+            f"{mechanism} releases tables, from which no records can be drawn; leave --out away, "
+            "or choose another mechanism"
+        )
+
+
+def _records(data: str, schema: Schema, unit: str | None, ignore_extra: bool) -> Any:
+    """The private records: as codes where the schema says all about them, else as a frame."""
+    from pgmkit.tables.files import encode_file, read_frame
+
+    if unit is None and not schema.unresolved:
+        return encode_file(data, schema, ignore_extra=ignore_extra)
+    also = () if unit is None or unit in schema.columns else (unit,)
+    return read_frame(data, schema, ignore_extra=ignore_extra, also=also)
 
 
 def _spent(ledger: Ledger, save: str | None) -> list[str]:

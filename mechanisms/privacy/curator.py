@@ -21,6 +21,7 @@ from mechanisms.privacy.ledger import FileLedger, Ledger
 from mechanisms.privacy.mixture_error import best_mixture_error
 from mechanisms.privacy.neighbours import Neighbours, relation
 from mechanisms.privacy.noise import ExactNoise, Noise, SeededNoise
+from mechanisms.privacy.scored import Scored
 from mechanisms.queries.cells import Cell
 from pgmkit.dataset import Counts, Dataset
 from pgmkit.domain import Clique, Domain
@@ -222,7 +223,6 @@ class Curator:
         cliques = [self.domain.clique(clique, "candidate") for clique in candidates]
         if not cliques:
             raise InvalidInput("candidates is empty; give at least one clique to choose from")
-        tables = [scores.on_grid("estimates", self._estimate(c, estimates)) for c in cliques]
         penalty = scores.one_each("penalties", penalties, 0.0, len(cliques))
         weight = scores.one_each("weights", weights, 1.0, len(cliques))
         if weight.min() <= 0:
@@ -233,11 +233,7 @@ class Curator:
                 f"got {mechanism!r}"
             )
         penalty_units = scores.on_grid("penalties", penalty)
-        counts = self._marginals(cliques)  # may refuse: before the charge
-        distances = [
-            scores.table_distance(counts[c], table)
-            for c, table in zip(cliques, tables, strict=True)
-        ]
+        distances = self._distances(cliques, estimates)  # may refuse: before the charge
         found = scores.weighted_scores(distances, penalty_units, weight)
         flip = mechanism == "permute-and-flip"
         return cliques[self._selected(step, found, self.neighbours.l1, cost, flip=flip)]
@@ -249,13 +245,8 @@ class Curator:
         InvalidInput as `choose`.
         """
         cliques = [self.domain.clique(clique, "candidate") for clique in candidates]
-        tables = [scores.on_grid("estimates", self._estimate(c, estimates)) for c in cliques]
-        counts = self._marginals(cliques)
-        distances = [
-            scores.table_distance(counts[c], table)
-            for c, table in zip(cliques, tables, strict=True)
-        ]
-        return Scored(self, scores.in_counts(np.array(distances, dtype=np.int64)))
+        distances = np.array(self._distances(cliques, estimates), dtype=np.int64)
+        return Scored(scores.in_counts(distances), self.neighbours.l1, self._selected)
 
     def choose_cells(
         self,
@@ -278,11 +269,7 @@ class Curator:
         """
         line, table = self._line(cliques, estimates)
         candidates = line.without(exclude)
-        if isinstance(count, bool) or not 1 <= count <= len(candidates):
-            raise InvalidInput(
-                f"count must be at least 1 and at most the {len(candidates)} candidate cells, "
-                f"got {count!r}"
-            )
+        _check_count(count, len(candidates), "cells")
         counts = line.joined(self._marginals(line.cliques))  # may refuse: before the charge
         errors = np.abs(scores.cell_differences(counts, table))[candidates]
         found = self._top(step, "cells", errors, count, cost)
@@ -331,8 +318,7 @@ class Curator:
             raise InvalidInput(f"estimates must be {len(predicates)} finite numbers")
         grid = scores.on_grid("estimates", table)
         left = np.setdiff1d(np.arange(len(predicates)), list(exclude))
-        if isinstance(count, bool) or not 1 <= count <= len(left):
-            raise InvalidInput(f"count must be at least 1 and at most {len(left)}, got {count!r}")
+        _check_count(count, len(left), "predicates")
         counts = self._predicate_counts(predicates)  # may refuse: before the charge
         errors = np.abs(scores.cell_differences(counts, grid))[left]
         return [int(left[place]) for place in self._top(step, "predicates", errors, count, cost)]
@@ -529,6 +515,17 @@ class Curator:
         line = CellLine(self.domain, names)
         return line, scores.on_grid("estimates", line.joined(tables))
 
+    def _distances(
+        self, cliques: Sequence[Clique], estimates: Mapping[Clique, ArrayLike]
+    ) -> list[int]:
+        """||marginal - estimate||_1 of each clique, in the scores' units."""
+        tables = [scores.on_grid("estimates", self._estimate(c, estimates)) for c in cliques]
+        counts = self._marginals(cliques)
+        return [
+            scores.table_distance(counts[c], table)
+            for c, table in zip(cliques, tables, strict=True)
+        ]
+
     def _estimate(
         self, clique: Clique, estimates: Mapping[Clique, ArrayLike]
     ) -> NDArray[np.float64]:
@@ -549,25 +546,11 @@ class Curator:
         )
 
 
-class Scored:
-    """Candidates whose scores the Curator knows and nobody else; made by `Curator.scored`."""
-
-    def __init__(self, curator: Curator, found: NDArray[np.float64]) -> None:
-        self._curator, self._found = curator, found
-
-    def choose(self, places: Sequence[int] | NDArray[np.int64], cost: float, *, step: str) -> int:
-        """One of the candidates at these places, by the exponential mechanism; gives its place.
-
-        Raises InvalidInput for no places or places of no candidate, BudgetExceeded if cost is not
-        available.
-        """
-        among = np.asarray(places)
-        if not len(among) or among.min() < 0 or among.max() >= len(self._found):
-            raise InvalidInput(
-                f"places must be at least one number in 0..{len(self._found) - 1}, got {places!r}"
-            )
-        sensitivity = self._curator.neighbours.l1
-        return int(among[self._curator._selected(step, self._found[among], sensitivity, cost)])
+def _check_count(count: int, most: int, what: str) -> None:
+    if isinstance(count, bool) or not 1 <= count <= most:
+        raise InvalidInput(
+            f"count must be at least 1 and at most the {most} candidate {what}, got {count!r}"
+        )
 
 
 def _named(clique: Clique) -> str:

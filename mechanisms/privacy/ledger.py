@@ -5,18 +5,18 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.chained_lines import ChainedLines
-from mechanisms.privacy.conversions import not_negative, positive
+from mechanisms.privacy.held_budgets import begun, ended, held_budgets, is_charge
+from mechanisms.privacy.ledger_entry import LedgerEntry
+from mechanisms.privacy.ledger_view import as_html, as_text
 from mechanisms.privacy.neighbours import is_promise, promise, relation
 from pgmkit.errors import InvalidInput, PgmkitError
-from pgmkit.html import table
 from pgmkit.untrusted import refusing
 
-__all__ = ["BudgetExceeded", "FileLedger", "Ledger", "LedgerEntry"]
+__all__ = ["BudgetExceeded", "FileLedger", "Ledger"]
 
 _FORMAT = "pgmkit ledger"
 _VERSION = 1
@@ -30,29 +30,6 @@ _ROUNDING = 1e-12
 
 class BudgetExceeded(PgmkitError):
     """A step asked for more than what remains of the budget; nothing was answered or charged."""
-
-
-@dataclass(frozen=True)
-class LedgerEntry:
-    """One charge: the step that asked, the mechanism that answered, its cost in the unit.
-
-    `delta`: what it takes of the reserved part of delta.
-    """
-
-    step: str
-    mechanism: str
-    cost: float
-    delta: float = 0.0
-
-    def checked(self) -> LedgerEntry:
-        """The charge itself. Raises InvalidInput for other types, a cost of 0 or less, and figures
-        that are not finite.
-        """
-        if not isinstance(self.step, str) or not isinstance(self.mechanism, str):
-            raise InvalidInput("a charge names its step and its mechanism")
-        positive(f"the cost of step {self.step!r}", self.cost)
-        not_negative(f"the delta of step {self.step!r}", self.delta)
-        return LedgerEntry(self.step, self.mechanism, float(self.cost), float(self.delta))
 
 
 class Ledger:
@@ -87,8 +64,7 @@ class Ledger:
         self.neighbours = neighbours
         self._entries: list[LedgerEntry] = []
         self._across_runs = across_runs
-        if across_runs is not None:
-            across_runs.check_run(budget, neighbours)
+        self._run = 0 if across_runs is None else across_runs.begin_run(budget, neighbours)
 
     @staticmethod
     def create(
@@ -155,16 +131,20 @@ class Ledger:
         entry = LedgerEntry(step, mechanism, cost, delta).checked()
         self._check(entry)
         if self._across_runs is not None:
-            self._across_runs.record(entry, secure=self.secure)
+            self._across_runs.record(entry, self._run, secure=self.secure)
         self._entries.append(entry)
 
+    def close(self) -> None:
+        """The run is over: what it did not spend is free again in the ledger across runs.
+
+        Nothing happens without one, or where it is over already. `contextlib.closing` calls it.
+        """
+        if self._across_runs is not None and self._run in self._across_runs.open_runs:
+            self._across_runs.end_run(self._run)
+
     def _check(self, entry: LedgerEntry) -> None:
+        self._check_law(entry)
         total, reserved = self.budget.total, self.budget.reserved
-        if self.budget.gaussian and not entry.mechanism.startswith(_GAUSSIAN):
-            raise InvalidInput(
-                f"step {entry.step!r} draws by {entry.mechanism}, which has no price in Gaussian "
-                "differential privacy; use accounting='zcdp'"
-            )
         if not _within([*(each.delta for each in self.entries), entry.delta], reserved):
             raise BudgetExceeded(
                 f"step {entry.step!r} asks for delta = {entry.delta:.6g}, but less remains of the "
@@ -175,6 +155,36 @@ class Ledger:
                 f"step {entry.step!r} asks for {self.budget.unit} = {entry.cost:.6g}, but only "
                 f"{self.remaining:.6g} of {total:.6g} remains; ask for less, or for "
                 f"`remaining` to spend the rest"
+            )
+
+    def _check_law(self, entry: LedgerEntry) -> None:
+        if self.budget.gaussian and not entry.mechanism.startswith(_GAUSSIAN):
+            raise InvalidInput(
+                f"step {entry.step!r} draws by {entry.mechanism}, which has no price in Gaussian "
+                "differential privacy; use accounting='zcdp'"
+            )
+
+    def _check_run(self, budget: Budget, name: str, open_runs: list[int]) -> None:
+        unit, left = budget.unit, self.remaining
+        held = (
+            f"; run {', '.join(map(str, open_runs))} holds a part: end it if it was killed"
+            if open_runs
+            else ""
+        )
+        if not _within([self.spent, budget.total], self.budget.total):
+            raise BudgetExceeded(
+                f"the run asks for {unit} = {budget.total:.6g}, but {left:.6g} of "
+                f"{self.budget.total:.6g} is left in the ledger {name}; nothing was spent. "
+                f"At the ledger's delta that is epsilon = {self.budget.epsilon_spent(left):.4g}"
+                f"{held}"
+            )
+        if not _within(
+            [*(each.delta for each in self.entries), budget.reserved], self.budget.reserved
+        ):
+            raise BudgetExceeded(
+                f"the run reserves delta = {budget.reserved:.6g} to find values, but the ledger "
+                f"{name} reserves {self.budget.reserved:.6g} for all runs; list the values in the "
+                f"schema, or begin the ledger of such data with a reserved part{held}"
             )
 
     def to_dict(self) -> dict[str, Any]:
@@ -219,45 +229,10 @@ class Ledger:
         return ledger
 
     def __str__(self) -> str:
-        unit = self.budget.unit
-        header = ("step", "mechanism", unit, "cumulative epsilon")
-        rows = []
-        so_far: list[float] = []
-        for entry in self.entries:
-            so_far.append(entry.cost)
-            epsilon = self.budget.epsilon_spent(math.fsum(so_far))
-            rows.append((entry.step, entry.mechanism, f"{entry.cost:.4g}", f"{epsilon:.4g}"))
-        widths = [max(len(row[i]) for row in [header, *rows]) for i in range(4)]
-        lines = [
-            f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c:>{widths[2]}}  {d:>{widths[3]}}"
-            for a, b, c, d in [header, *rows]
-        ]
-        lines.append(
-            f"spent {self.spent:.4g} of {self.budget.total:.4g} "
-            f"(epsilon = {self.budget.epsilon:g}, delta = {self.budget.delta:g})"
-            + (f", neighbours: {self.neighbours}" if self.neighbours else "")
-        )
-        if not self.secure:
-            lines.append("INSECURE: noise came from a seeded generator; do not release")
-        return "\n".join(lines)
+        return as_text(self.budget, self.entries, self.neighbours, self.secure)
 
     def _repr_html_(self) -> str:
-        """Charges of one step and one mechanism in a line, rounds together."""
-        groups: dict[tuple[str, str], list[float]] = {}
-        for entry in self._entries:
-            step = " ".join(word for word in entry.step.split() if not word.strip(":").isdigit())
-            groups.setdefault((step, entry.mechanism), []).append(entry.cost)
-        rows, so_far = [], 0.0
-        for (step, mechanism), costs in groups.items():
-            so_far += math.fsum(costs)
-            share, epsilon = math.fsum(costs) / self.budget.total, self.budget.epsilon_spent(so_far)
-            rows.append([step, mechanism, str(len(costs)), f"{share:.1%}", f"{epsilon:.4g}"])
-        caption = (
-            f"Ledger: {self.spent:.4g} of {self.budget.total:.4g} {self.budget.unit} spent"
-            + ("" if self.secure else "; INSECURE: noise came from a seeded generator")
-        )
-        header = ["step", "noise", "times", "share of the budget", "cumulative epsilon"]
-        return table(header, rows, numbers={2, 3, 4}, caption=caption)
+        return as_html(self.budget, self.entries, self.secure)
 
     def __repr__(self) -> str:
         spent = f"{self.spent:.4g} of {self.budget.total:.4g} {self.budget.unit}"
@@ -267,9 +242,12 @@ class Ledger:
 class FileLedger(Ledger):
     """A ledger across runs: what all runs on one data set have spent, and may spend together.
 
-    Runs add up in the budget's unit as the steps of a run do: composition is adaptive. `entries`,
-    `spent` and `remaining` are read from the file each time; `secure` is False once a seeded run
-    was charged. See `Ledger.create` and `Ledger.open`.
+    Runs add up in the budget's unit as the steps of a run do: composition is adaptive. A run holds
+    its whole budget from its beginning, which counts as spent until it ends (`Ledger.close`), so
+    that no run at the same time can take what another has begun to use: it is refused before its
+    first charge or never. Whatever becomes of runs, charges are checked once more as they are
+    written, under the file's lock. `entries`, `spent` and `remaining` are read from the file each
+    time; `secure` is False once a seeded run was charged. See `Ledger.create` and `Ledger.open`.
     """
 
     def __init__(self, lines: ChainedLines) -> None:
@@ -280,28 +258,78 @@ class FileLedger(Ledger):
 
     @property
     def entries(self) -> tuple[LedgerEntry, ...]:
-        """All charges of all runs so far, in order."""
+        """All charges of all runs so far, in order, and what runs hold that have not ended."""
         with refusing(self._lines.path, "a ledger file"):
             return self._parsed(self._lines.read()).entries
 
-    def charge(self, step: str, mechanism: str, cost: float, delta: float = 0.0) -> None:
-        """See Ledger.charge."""
-        self.record(LedgerEntry(step, mechanism, cost, delta).checked(), secure=True)
+    @property
+    def open_runs(self) -> dict[int, float]:
+        """The runs that have not ended, by their numbers, and what each holds besides charges."""
+        with refusing(self._lines.path, "a ledger file"):
+            held, _ = held_budgets(self._lines.read()[1:])
+        return {run: each.cost_left for run, each in held.items()}
 
-    def record(self, entry: LedgerEntry, *, secure: bool) -> None:
-        """Write a charge of a run and flush it to the disk; BudgetExceeded leaves all as it was."""
+    def charge(self, step: str, mechanism: str, cost: float, delta: float = 0.0) -> None:
+        """See Ledger.charge; this is of no run, and paid from what no run holds."""
+        self.record(LedgerEntry(step, mechanism, cost, delta).checked(), 0, secure=True)
+
+    def record(self, entry: LedgerEntry, run: int, *, secure: bool) -> None:
+        """Write a charge of a run and flush it to the disk; BudgetExceeded leaves all as it was.
+
+        A run that has ended has no more than what is left to all.
+        """
 
         def decide(lines: list[dict[str, Any]]) -> dict[str, Any]:
             with refusing(self._lines.path, "a ledger file"):
                 ledger = self._parsed(lines)
-            ledger._check(entry)
-            return {**vars(entry), "secure": secure}
+            held = held_budgets(lines[1:])[0].get(run)
+            if held is None or not held.allows(entry.cost, entry.delta):
+                ledger._check(entry)
+            ledger._check_law(entry)
+            return {**vars(entry), "secure": secure, **({"run": run} if run else {})}
 
         self._lines.append(decide)
         self.secure = self.secure and secure
 
-    def check_run(self, budget: Budget, neighbours: str) -> None:
-        """Raises InvalidInput or BudgetExceeded for a run that this ledger cannot pay for."""
+    def begin_run(self, budget: Budget, neighbours: str) -> int:
+        """Set a run's whole budget aside; its number.
+
+        Raises InvalidInput or BudgetExceeded for a run that this ledger cannot pay for.
+        """
+        number = 0
+
+        def decide(lines: list[dict[str, Any]]) -> dict[str, Any]:
+            nonlocal number
+            with refusing(self._lines.path, "a ledger file"):
+                ledger = self._parsed(lines)
+                held, runs = held_budgets(lines[1:])
+            number = runs + 1
+            self._check_promise(budget, neighbours)
+            ledger._check_run(budget, self._lines.path.name, sorted(held))
+            return begun(number, budget.total, budget.reserved)
+
+        self._lines.append(decide)
+        return number
+
+    def end_run(self, number: int) -> None:
+        """Free what a run holds: when it is over, or by hand where it was killed.
+
+        The charges of a killed run are all on the disk, so what it holds besides is unused. A run
+        that is ended while it goes on cannot overspend, but it may be refused half-way. Raises
+        InvalidInput where no such run is open.
+        """
+
+        def decide(lines: list[dict[str, Any]]) -> dict[str, Any]:
+            with refusing(self._lines.path, "a ledger file"):
+                held, _ = held_budgets(lines[1:])
+            if number not in held:
+                known = ", ".join(map(str, held)) or "none"
+                raise InvalidInput(f"run {number!r} is not open; open runs: {known}")
+            return ended(number)
+
+        self._lines.append(decide)
+
+    def _check_promise(self, budget: Budget, neighbours: str) -> None:
         name, wanted = self._lines.path.name, promise(neighbours)
         if self.budget.gaussian and not budget.gaussian:
             raise InvalidInput(
@@ -314,28 +342,23 @@ class FileLedger(Ledger):
                 f"{budget.unit} for {wanted}, which do not add up; run with the neighbours and "
                 f"unit of {self.neighbours} and delta {'= 0' if self.budget.pure else '> 0'}"
             )
-        left = self.remaining
-        if not _within([self.spent, budget.total], self.budget.total):
-            raise BudgetExceeded(
-                f"the run asks for {budget.unit} = {budget.total:.6g}, but {left:.6g} of "
-                f"{self.budget.total:.6g} is left in the ledger {name}; nothing was spent. "
-                f"At the ledger's delta that is epsilon = {self.budget.epsilon_spent(left):.4g}"
-            )
-        if not _within(
-            [*(each.delta for each in self.entries), budget.reserved], self.budget.reserved
-        ):
-            raise BudgetExceeded(
-                f"the run reserves delta = {budget.reserved:.6g} to find values, but the ledger "
-                f"{name} reserves {self.budget.reserved:.6g} for all runs; list the values in the "
-                "schema, or begin the ledger of such data with a reserved part"
-            )
 
     @staticmethod
     def _parsed(lines: list[dict[str, Any]]) -> Ledger:
-        first, entries = dict(lines[0]), [dict(line) for line in lines[1:]]
+        """All charges, and after them what is held, as a ledger in memory."""
+        first = dict(lines[0])
         if (first.pop("format"), first.pop("version")) != (_FORMAT, _VERSION):
             raise InvalidInput("its first line is of another format or version")
+        entries = [dict(line) for line in lines[1:] if is_charge(line)]
         secure = all([entry.pop("secure") is True for entry in entries])
+        for entry in entries:
+            entry.pop("run", None)
+        held, _ = held_budgets(lines[1:])
+        entries += [
+            vars(LedgerEntry(f"run {run}", "held until it ends", each.cost_left, each.delta_left))
+            for run, each in held.items()
+            if each.cost_left
+        ]
         return Ledger.from_dict({**first, "secure": secure, "entries": entries})
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.stats import norm, rankdata
 
+from mechanisms.release.classifiers import sklearn
 from pgmkit.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ def propensity(
     sample of m and a share f of the records left out. Raises InvalidInput where scikit-learn is
     not installed.
     """
-    linear = _sklearn("linear_model")
+    linear = sklearn("linear_model")
     rng = np.random.default_rng(seed)
     parts = [_sample(real, most, rng), _sample(synthetic, most, rng)]
     sizes = np.cumsum([size - 1 for size in real.domain.sizes.values()])
@@ -291,14 +292,3 @@ def strongest_line(real: Dataset, schema: Schema, target: str | None) -> tuple[s
         if strength > best:
             best, found = strength, (y, x)
     return found
-
-
-def _sklearn(module: str) -> Any:
-    from importlib import import_module
-
-    try:
-        return import_module(f"sklearn.{module}")
-    except ImportError:
-        raise InvalidInput(
-            "scores of a classifier need scikit-learn: pip install 'pgmkit[report]'"
-        ) from None

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import scipy.sparse
 
+from mechanisms.release.classifiers import sklearn
 from pgmkit.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -107,27 +109,22 @@ def train_and_test(synthetic: Dataset, train: Dataset, test: Dataset, target: st
 
 
 def _score(train: Dataset, test: Dataset, target: str) -> float:
-    try:
-        from sklearn.linear_model import LogisticRegression
-        from sklearn.metrics import f1_score
-    except ImportError:
-        raise InvalidInput(
-            "scores of a classifier need scikit-learn: pip install 'pgmkit[report]'"
-        ) from None
+    linear, metrics = sklearn("linear_model"), sklearn("metrics")
     labels = train.columns[target]
     if len(np.unique(labels)) < 2:
         predicted: NDArray[np.integer] = np.full(len(test), labels[0])
     else:
-        model = LogisticRegression(max_iter=1000)
+        model = linear.LogisticRegression(max_iter=1000)
         model.fit(_one_hot(train, target), labels)
         predicted = model.predict(_one_hot(test, target))
-    return float(f1_score(test.columns[target], predicted, average="macro"))
+    return float(metrics.f1_score(test.columns[target], predicted, average="macro"))
 
 
-def _one_hot(data: Dataset, target: str) -> NDArray[np.float64]:
-    parts = [
-        np.eye(size, dtype=np.float64)[data.columns[name]]
-        for name, size in data.domain.sizes.items()
-        if name != target
-    ]
-    return np.concatenate(parts, axis=1)
+def _one_hot(data: Dataset, target: str) -> scipy.sparse.csr_array:
+    """A row a record with a one for each column but the target's: sparse, as most are zeros."""
+    sizes = {name: size for name, size in data.domain.sizes.items() if name != target}
+    starts = np.cumsum([0, *sizes.values()])
+    codes = [data.columns[name].astype(np.int64) for name in sizes]
+    places = np.stack(codes, axis=1) + starts[:-1] if codes else np.empty((len(data), 0), np.int64)
+    entries = (np.ones(places.size), places.reshape(-1), np.arange(len(data) + 1) * len(sizes))
+    return scipy.sparse.csr_array(entries, shape=(len(data), int(starts[-1])))

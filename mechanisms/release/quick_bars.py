@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from pgmkit.errors import InvalidInput, PgmkitError
+from pgmkit.errors import InvalidInput, TooSlow
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
 from pgmkit.uncertainty import error_bars
@@ -16,9 +16,9 @@ from pgmkit.uncertainty import error_bars
 if TYPE_CHECKING:
     from mechanisms.release.record import Release
     from pgmkit.tables.questions import Reply
-    from pgmkit.uncertainty import Replication, Uncertainty
+    from pgmkit.uncertainty import Uncertainty
 
-__all__ = ["TooSlow", "quick_bars", "without_bars"]
+__all__ = ["quick_bars", "without_bars"]
 
 _SECONDS = 1.0
 _REPLICATES = 25
@@ -26,10 +26,6 @@ _REPLICATES = 25
 _FEW = 3.0
 _MOST_CELLS = 200_000
 """Of the model's tables together: one re-estimation of more takes too long to be tried."""
-
-
-class TooSlow(PgmkitError):
-    """The error bars would take longer than a reader waits without having asked."""
 
 
 def quick_bars(release: Release) -> Uncertainty | None:
@@ -41,13 +37,10 @@ def quick_bars(release: Release) -> Uncertainty | None:
     if not isinstance(release.model, GraphicalModel):
         return None
     tables = [each for each in release.measurements if isinstance(each, Measurement)]
-
-    def watch(done: Replication) -> None:
-        if done.seconds / done.done * done.of > _SECONDS:
-            _refuse()
-
     try:
-        bars = error_bars(release.model, tables, replicates=_REPLICATES, seed=0, progress=watch)
+        bars = error_bars(
+            release.model, tables, replicates=_REPLICATES, seed=0, max_seconds=_SECONDS
+        )
     except InvalidInput:
         return None
     return replace(bars, _estimated=_refuse) if release.model.tree.cells > _MOST_CELLS else bars

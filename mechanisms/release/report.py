@@ -11,6 +11,7 @@ import numpy as np
 
 from mechanisms.release.html import promise
 from mechanisms.release.report_against import Evaluation, Section, sections
+from pgmkit.errors import TooSlow
 from pgmkit.html import bars as bar_chart
 from pgmkit.html import graph, table
 from pgmkit.model import GraphicalModel
@@ -18,7 +19,8 @@ from pgmkit.model import GraphicalModel
 if TYPE_CHECKING:
     from mechanisms.privacy.ledger import Ledger
     from mechanisms.release.tabular import TableRelease
-    from pgmkit.uncertainty import Uncertainty
+    from pgmkit.domain import Clique
+    from pgmkit.uncertainty import Interval, Uncertainty
 
 __all__ = ["Evaluation", "html"]
 
@@ -55,6 +57,8 @@ _VERBS = ("discover", "draw", "measure", "select")
 _MOST_CHARTS = 40
 _WORST = 10
 _REPLICATES = 50
+_BAR_SECONDS = 20.0
+"""Of re-estimation, for the columns whose error bars have no closed form."""
 
 
 def html(
@@ -62,13 +66,18 @@ def html(
 ) -> str:
     """The page's text.
 
-    Error bars take some seconds of re-estimation, where the model is graphical. With private data
-    to compare with, more sections follow, each of bounded time. `progress`: bars on a terminal.
+    Error bars take up to 20 seconds of re-estimation, where the model is graphical; those that
+    would take longer are left out. With private data to compare with, more sections follow, each
+    of bounded time. `progress`: bars on a terminal.
     """
     from tqdm import tqdm
 
     graphical = isinstance(release.model, GraphicalModel)
-    bars = release.bars(_REPLICATES, seed=0, progress=progress) if graphical else None
+    bars = (
+        release.bars(_REPLICATES, seed=0, progress=progress, max_seconds=_BAR_SECONDS)
+        if graphical
+        else None
+    )
     planned: dict[str, Section] = {"release": lambda: _released(release)}
     if release.ledger is not None:
         ledger = release.ledger
@@ -176,15 +185,26 @@ def _marginals(release: TableRelease, bars: Uncertainty | None) -> Iterator[str]
     order = sorted(release.schema.columns, key=lambda name: -_unevenness(counts[(name,)]))
     shown = order[:_MOST_CHARTS]
     note = "bars are expected counts" + (", whiskers 95% intervals" if bars is not None else "")
+    intervals = {name: _interval(bars, (name,)) for name in shown}
+    if bars is not None and None in intervals.values():
+        note += f" (where they take less than {_BAR_SECONDS:g} s)"
     left_out = len(order) - len(shown)
     yield (
         f"<p>{note}; columns that are spread least evenly come first"
         f"{f'; {left_out} more columns are not drawn' if left_out else ''}</p>"
     )
     for name in shown:
-        interval = None if bars is None else bars.marginal((name,))
+        interval = intervals[name]
         ends = None if interval is None else (interval.low, interval.high)
         yield bar_chart(name, release.schema.columns[name].labels, counts[(name,)], ends)
+
+
+def _interval(bars: Uncertainty | None, clique: Clique) -> Interval | None:
+    """None without error bars, and where they take too long."""
+    try:
+        return None if bars is None else bars.marginal(clique)
+    except TooSlow:
+        return None
 
 
 def _unevenness(counts: np.ndarray[Any, Any]) -> float:
@@ -197,7 +217,9 @@ def _uncertain(release: TableRelease, bars: Uncertainty) -> Iterator[str]:
     """The measured tables whose cells are least certain, relative to their counts."""
     found = []
     for clique in dict.fromkeys(m.clique for m in release.measurements if m.clique):
-        interval = bars.marginal(clique)
+        interval = _interval(bars, clique)
+        if interval is None:
+            continue
         found.append((float(interval.stddev.sum() / max(1.0, interval.estimate.sum())), clique))
     found.sort(reverse=True)
     rows = [[" x ".join(clique), f"{share:.3f}"] for share, clique in found[:_WORST]]

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import narwhals as nw
 import numpy as np
 
-from mechanisms.release.quick_bars import TooSlow, quick_bars, without_bars
+from mechanisms.release.quick_bars import quick_bars, without_bars
 from mechanisms.release.record import Release
-from pgmkit.errors import InvalidInput
+from pgmkit.errors import InvalidInput, TooSlow
 from pgmkit.model import GraphicalModel
 from pgmkit.randomness import Rng, generator
 from pgmkit.tables.constraints import Condition, codes_of
@@ -49,7 +49,7 @@ class TableRelease:
     schema: Schema
     form: FrameForm | None = None
     reason: str = ""
-    _bars: dict[tuple[int, Any], Uncertainty] = field(default_factory=dict, compare=False)
+    _bars: dict[tuple[Any, ...], Uncertainty] = field(default_factory=dict, compare=False)
 
     @cached_property
     def _quick(self) -> Uncertainty | None:
@@ -174,10 +174,12 @@ class TableRelease:
         replicates: int = 100,
         seed: int | None = None,
         progress: bool | Callable[[Replication], None] | None = None,
+        max_seconds: float | None = None,
     ) -> Uncertainty:
         """Error bars of the model's answers; see `pgmkit.uncertainty`.
 
-        The first question that needs them takes some seconds of re-estimation, further ones none.
+        The first question that needs them takes some seconds of re-estimation, further ones none;
+        with `max_seconds` it raises TooSlow where they would take longer.
 
         Raises InvalidInput for a model that is not graphical.
         """
@@ -188,10 +190,15 @@ class TableRelease:
                 f"there are no error bars for the model of {self.mechanism}; use a mechanism with "
                 "a graphical model: aim, mst or mwem+pgm"
             )
-        key = (replicates, seed)
+        key = (replicates, seed, max_seconds)
         if key not in self._bars:
             self._bars[key] = error_bars(
-                self.model, self.measurements, replicates=replicates, seed=seed, progress=progress
+                self.model,
+                self.measurements,
+                replicates=replicates,
+                seed=seed,
+                max_seconds=max_seconds,
+                progress=progress,
             )
         return self._bars[key]
 

@@ -6,10 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
-from mechanisms.privacy.ledger import FileLedger
-from mechanisms.privacy.neighbours import Neighbours
 from pgmkit.dataset import Counts, Dataset
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
@@ -17,7 +14,7 @@ from pgmkit.tables.columns import Column
 from pgmkit.tables.frames import columns_of, counts_of, names_of
 from pgmkit.tables.schema import NoRows, Numeric, OpenCategorical, Schema, outside_error
 
-__all__ = ["ASSUMED_LABELS", "assumed", "counted", "open_columns", "resolved"]
+__all__ = ["ASSUMED_LABELS", "assumed", "counted", "counted_roughly", "open_columns", "resolved"]
 
 _DISCOVERY_SHARE = 0.1
 """Of the budget, for finding the values and edges that the schema leaves open."""
@@ -31,34 +28,25 @@ def open_columns(schema: Schema) -> list[str]:
     return [n for n, column in schema.columns.items() if isinstance(column, OpenCategorical)]
 
 
-def resolved(
-    data: Any,
-    schema: Schema,
-    budget: Budget,
-    neighbours: Neighbours,
-    seed: int | np.random.Generator | None,
-    ledger: FileLedger | None,
-) -> tuple[Schema, Curator]:
-    """The schema with its open columns found, and a Curator over the records coded by it."""
-    unlisted = open_columns(schema)
-    fine = {
-        name: column.grid(_QUANTILE_BINS)
-        for name, column in schema.columns.items()
-        if isinstance(column, Numeric) and column.quantiles
-    }
-    known = {n: column for n, column in schema.columns.items() if column.resolved}
+def counted_roughly(data: Any, schema: Schema) -> Counts:
+    """What is counted from before open columns are found: the others, and fine bins of numbers."""
     if isinstance(data, Dataset):
         raise InvalidInput("open columns are found in data frames, not in coded records")
     schema.check_names(names_of(data))
+    known = {n: column for n, column in schema.columns.items() if column.resolved}
+    fine = _fine(schema)
+    if known or fine:
+        return counted(data, schema.with_columns({**known, **fine}))
+    return _rows_alone(data, schema)
+
+
+def resolved(data: Any, schema: Schema, curator: Curator) -> tuple[Schema, Curator]:
+    """The schema with its open columns found, and a Curator over the records coded by it.
+
+    `curator`: of the same records, as `counted_roughly` has them.
+    """
+    unlisted, fine = open_columns(schema), _fine(schema)
     texts = {name: _present_texts(data, schema, name) for name in unlisted}
-    counts = (
-        counted(data, schema.with_columns({**known, **fine}))
-        if known or fine
-        else _rows_alone(data, schema)
-    )
-    curator = Curator(counts, budget, neighbours=neighbours, seed=seed, ledger=ledger)
-    if curator.public_total == 0:
-        raise InvalidInput("the data have no rows, which replace-one takes as public; give some")
     share = _DISCOVERY_SHARE * curator.remaining / len(schema.unresolved)
     found: dict[str, Any] = {}
     for name in fine:
@@ -71,11 +59,20 @@ def resolved(
     for name in unlisted:
         declared_open = schema.columns[name]
         assert isinstance(declared_open, OpenCategorical)
-        delta = budget.reserved / len(unlisted)
+        delta = curator.ledger.budget.reserved / len(unlisted)
         labels = curator.discover(texts[name], share, delta, step=f"discover {name}")
         found[name] = declared_open.found([t for t in labels if t != declared_open.other])
     concrete = schema.resolve(found)
     return concrete, curator.recoded(counted(data, concrete))
+
+
+def _fine(schema: Schema) -> dict[str, Numeric]:
+    """Columns whose edges are still to be found, in fine bins."""
+    return {
+        name: column.grid(_QUANTILE_BINS)
+        for name, column in schema.columns.items()
+        if isinstance(column, Numeric) and column.quantiles
+    }
 
 
 def _dyadic(size: int) -> np.ndarray:

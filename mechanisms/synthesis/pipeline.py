@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from mechanisms.dispatch import accounting_of, check_public, only_measures, run_on
+from mechanisms.dispatch import accounting_of, only_measures, run_on
 from mechanisms.privacy.budget import Accounting, Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.ledger import FileLedger
@@ -21,7 +22,20 @@ from mechanisms.release.record import Release
 from mechanisms.release.tabular import TableRelease
 from mechanisms.rounds.loop import Round, round_reports
 from mechanisms.synthesis.auto import Choice, check_limits, choose_mechanism
-from mechanisms.synthesis.open_columns import assumed, counted, open_columns, resolved
+from mechanisms.synthesis.open_columns import (
+    assumed,
+    counted,
+    counted_roughly,
+    open_columns,
+    resolved,
+)
+from mechanisms.synthesis.refusals import (
+    check_kinds,
+    check_mechanism,
+    check_public_records,
+    dry_run,
+    public_records,
+)
 from mechanisms.synthesis.units import bounded_frame, check_unit
 from mechanisms.workload import Workload, WorkloadLike, k_way, varied
 from pgmkit.dataset import Dataset
@@ -30,7 +44,7 @@ from pgmkit.errors import InvalidInput
 from pgmkit.estimation import estimate
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
-from pgmkit.tables.frames import FrameForm, encode, names_of
+from pgmkit.tables.frames import FrameForm
 from pgmkit.tables.schema import NoRows, Schema
 
 __all__ = ["synthesize", "table_workload"]
@@ -121,7 +135,17 @@ def synthesize(
     >>> release.sample(2, rng=0).column_names
     ['age', 'ill']
     """
-    if schema.unresolved and not delta > 0:
+    options = settings if settings is not None else {}
+    check_kinds(
+        seed=seed,
+        ledger=ledger,
+        progress=progress,
+        settings=options,
+        strict=strict,
+        report_dropped=report_dropped,
+    )
+    budget = Budget(epsilon, delta, _RESERVED_SHARE * delta if open_columns(schema) else 0.0)
+    if schema.unresolved and budget.pure:
         raise InvalidInput(
             f"column {schema.unresolved[0]!r} is to be found in the data, which needs delta above "
             f"0; got {delta!r}. Give its values or edges to use pure differential privacy"
@@ -131,37 +155,22 @@ def synthesize(
         check_unit(unit, schema)
     elif report_dropped:
         raise InvalidInput("report_dropped is about the rows of units; give unit and max_rows")
-    _check(schema, mechanism, settings or {}, public is not None)
+    check_mechanism(schema, mechanism, options, public is not None)
     check_limits(schema, public is not None, seconds, memory_mb)
     form = None if isinstance(data, Dataset | NoRows) else FrameForm.of(data)
     likely = table_workload(assumed(schema).domain, workload, target)
-    budget = Budget(epsilon, delta, _RESERVED_SHARE * delta if open_columns(schema) else 0.0)
     # The Gaussian accounting is proven for rows; units of several keep to zCDP.
-    measures = unit is None and _measures(schema, mechanism, settings or {}, likely)
+    measures = unit is None and _measures(schema, mechanism, options, likely)
     budget = replace(budget, accounting=accounting_of(accounting, measures, budget, ledger))
     schema = schema if strict else schema.placed()
     if public is not None:
-        _check_public_records(public, schema, mechanism)
-    excess = None
-    if unit is not None:
-        # One generator for the rows that are kept and for the noise: they stay independent.
-        seed = None if seed is None else np.random.default_rng(seed)
-        data, excess = bounded_frame(data, schema, unit, protected.max_rows, seed)
-    if schema.unresolved:
-        schema, curator = resolved(data, schema, budget, protected, seed, ledger)
-    else:
-        curator = Curator(
-            counted(data, schema), budget, neighbours=protected, seed=seed, ledger=ledger
-        )
-    if curator.public_total == 0:
-        raise InvalidInput("the data have no rows, which replace-one takes as public; give some")
-    wanted = table_workload(schema.domain, workload, target)
-    said = _rows_left_out(curator, excess) if report_dropped and excess is not None else ""
-    if mechanism == "auto":
-        # Public records know some dependence, which is worth it whatever the number of rows.
-        rows = None if public is not None else _rows(curator)
-        choice = choose_mechanism(
-            schema,
+        check_public_records(public, schema, mechanism)
+
+    def choose(described: Schema, wanted: Workload, rows: int | None) -> Choice:
+        if mechanism != "auto":
+            return Choice(mechanism, "as asked")
+        return choose_mechanism(
+            described,
             wanted,
             budget,
             rows=rows,
@@ -170,12 +179,32 @@ def synthesize(
             seconds=seconds,
             memory_mb=memory_mb,
         )
-    else:
-        choice = Choice(mechanism, "as asked")
-    logger.info("mechanism %s: %s", choice.name, choice.reason)
-    entry, chosen = configure(choice.name, **{**choice.settings, **(settings or {})})
-    others = None if public is None else _public_records(public, schema)
-    with round_reports(progress) as report:
+
+    if schema.unresolved or report_dropped or mechanism == "auto":
+        choice = choose(assumed(schema), likely, None)
+        dry_run(choice, options, schema, likely, budget, protected, public)
+    excess = None
+    if unit is not None:
+        # One generator for the rows that are kept and for the noise: they stay independent.
+        seed = None if seed is None else np.random.default_rng(seed)
+        data, excess = bounded_frame(data, schema, unit, protected.max_rows, seed)
+    counts = counted_roughly(data, schema) if schema.unresolved else counted(data, schema)
+    curator = Curator(counts, budget, neighbours=protected, seed=seed, ledger=ledger)
+    with closing(curator.ledger), round_reports(progress) as report:
+        if curator.public_total == 0:
+            raise InvalidInput(
+                "the data have no rows, which replace-one takes as public; give some"
+            )
+        if schema.unresolved:
+            schema, curator = resolved(data, schema, curator)
+        wanted = _resized(likely, schema.domain, workload, target)
+        said = _rows_left_out(curator, excess) if report_dropped and excess is not None else ""
+        # Public records know some dependence, which is worth it whatever the number of rows.
+        counts_rows = mechanism == "auto" and public is None
+        choice = choose(schema, wanted, _rows(curator) if counts_rows else None)
+        logger.info("mechanism %s: %s", choice.name, choice.reason)
+        entry, chosen = configure(choice.name, **{**choice.settings, **options})
+        others = None if public is None else public_records(public, schema)
         release = run_on(curator, entry, chosen, wanted, public=others, progress=report)
     return TableRelease(_constrained(release, schema), schema, form, choice.reason + said)
 
@@ -190,30 +219,6 @@ def _rows_left_out(curator: Curator, excess: Excess) -> str:
     )
 
 
-def _check(schema: Schema, mechanism: str, settings: Mapping[str, Any], public: bool) -> None:
-    """Refuse what can be refused before anything is spent on open columns or the number of rows."""
-    for constraint in schema.constraints:
-        for name in constraint.columns:
-            if name in schema.unresolved:
-                raise InvalidInput(
-                    f"a constraint speaks of {name!r}, whose values are still to be found; list "
-                    "them, or take the constraint out"
-                )
-    if mechanism == "auto":
-        if settings:
-            raise InvalidInput(
-                f"settings {sorted(settings)} need a mechanism by name; auto chooses its own"
-            )
-        return
-    entry, _ = configure(mechanism, **settings)
-    check_public(entry, public)
-    if schema.constraints and not entry.graphical:
-        raise InvalidInput(
-            f"the schema has constraints, which the model of {mechanism} cannot hold; use aim, "
-            "mst or mwem+pgm, or take the constraints out"
-        )
-
-
 def _measures(
     schema: Schema, mechanism: str, settings: Mapping[str, Any], workload: Workload
 ) -> bool:
@@ -226,22 +231,6 @@ def _measures(
         return False
     entry, chosen = configure(mechanism, **settings)
     return entry.measures if schema.unresolved else only_measures(entry, chosen, workload)
-
-
-def _check_public_records(public: Any, schema: Schema, mechanism: str) -> None:
-    """Refuse public records that could not be used, before anything is spent on open columns."""
-    if isinstance(public, Dataset):
-        return
-    known = _public_records(public, assumed(schema).placed()).domain
-    absent = [name for name in schema.columns if name not in known]
-    if schema.unresolved and absent and mechanism not in ("auto", "gem-pub"):
-        raise InvalidInput(
-            f"the public data lack {', '.join(map(repr, absent))}; add what is missing, or use "
-            "gem-pub, which can do without"
-        )
-    fixed = [name for name in known if name not in schema.unresolved]
-    if fixed:
-        _public_records(public, schema.restricted(fixed))
 
 
 def _all_of(domain: Domain, k: int) -> Workload:
@@ -259,6 +248,15 @@ def _rows(curator: Curator) -> int:
         return curator.public_total
     cost = _TOTAL_SHARE * curator.remaining
     return max(0, round(float(curator.measure((), cost, step="auto: measure").values[0])))
+
+
+def _resized(
+    likely: Workload, domain: Domain, workload: int | WorkloadLike | None, target: str | None
+) -> Workload:
+    """What is asked for, over the domain with its open columns found."""
+    if workload is None or isinstance(workload, int):
+        return table_workload(domain, workload, target)
+    return Workload(domain, likely.cliques, likely.weights)
 
 
 def table_workload(
@@ -291,19 +289,6 @@ def table_workload(
             weights[(*pair, target)] = 1.0
     biased = {c: w * (_TARGET_WEIGHT if target in c else 1.0) for c, w in weights.items()}
     return Workload(domain, biased, list(biased.values()))
-
-
-def _public_records(public: Any, schema: Schema) -> Dataset:
-    """The columns of the schema that the public records have, as codes."""
-    if isinstance(public, Dataset):
-        return public
-    known = [name for name in names_of(public) if name in schema.columns]
-    if not known:
-        raise InvalidInput("the public records have no column of the schema; rename theirs")
-    found = encode(public, schema.restricted(known))
-    if isinstance(found, NoRows):
-        raise InvalidInput("the public records have no rows; give at least one")
-    return found
 
 
 def _constrained(release: Release, schema: Schema) -> Release:

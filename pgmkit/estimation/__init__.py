@@ -5,49 +5,32 @@ from __future__ import annotations
 import logging
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import inf, isfinite
+from collections.abc import Callable, Iterable, Sequence
+from math import inf
 
-import numpy as np
 import torch
 
 from pgmkit.clique_index import maximal
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge, NotCertified
-from pgmkit.estimation.accelerated_mirror_descent import accelerated
-from pgmkit.estimation.consistency import consistent_tables
-from pgmkit.estimation.dual_averaging import dual_averaging
-from pgmkit.estimation.lbfgs import lbfgs
-from pgmkit.estimation.mirror_descent import NO_DESCENT, mirror_descent
-from pgmkit.estimation.newton import is_small, is_tiny, newton
-from pgmkit.estimation.problem import OUT_OF_TIME, Monitor, Point, Problem, Progress
-from pgmkit.estimation.proximal import can_polish, polish, proximal
-from pgmkit.estimation.start import Table, refit, scale, tree_potentials
+from pgmkit.estimation.methods import METHODS, minimise
+from pgmkit.estimation.problem import Monitor, Point, Problem, Progress
+from pgmkit.estimation.request import Request
+from pgmkit.estimation.start import best_start, uniform
 from pgmkit.factor import Factor
 from pgmkit.junction_tree import CELL_BYTES, junction_tree, model_cells
-from pgmkit.losses import CallableLoss, Loss, MeasuredLoss, Penalty, Squared, make_loss
+from pgmkit.losses import CallableLoss, Penalty, make_loss
 from pgmkit.marginal_oracle import MarginalOracle
 from pgmkit.measurement import Measurement
 from pgmkit.memory import available
 from pgmkit.model import MEMORY_LIMIT, GraphicalModel
 from pgmkit.self_check import check
 from pgmkit.structural_zeros import Zeros, check_zeros
-from pgmkit.total import estimate_total
 
 __all__ = ["METHODS", "Progress", "estimate", "working_bytes"]
 
 logger = logging.getLogger(__name__)
 
-Method = Callable[[Problem, Point, Monitor], Point]
-METHODS: dict[str, Method] = {
-    "mirror_descent": mirror_descent,
-    "dual_averaging": dual_averaging,
-    "accelerated": accelerated,
-    "lbfgs": lbfgs,
-    "newton": newton,
-    "proximal": proximal,
-}
 _SOLVER_VECTORS = 14
 """Vectors over the cliques' cells that a method keeps: points, gradients, cuts, the best so far."""
 _OBSERVED_BYTES = 40
@@ -56,10 +39,6 @@ _START_BYTES = 100
 """Of a measured cell in the search for consistent tables, most of it for the constraints."""
 _BASE_BYTES = 48 << 20
 """What the libraries take for themselves when they are first used."""
-_PRECISION = 0.01
-"""Precision of the consistency relaxation, as a share of the certified gap to reach."""
-_NEAR = 25.0
-"""Certified gap, in units of the one to reach, of an earlier model that needs no other start."""
 ProgressReport = bool | Callable[[Progress], None] | None
 
 
@@ -138,10 +117,9 @@ def estimate(
     (array([599., 401.]), 1.0)
     """
     started = time.perf_counter()
-    request = _Request(domain, list(measurements), total, loss, method, tolerance)
+    request = Request(domain, list(measurements), total, loss, method, tolerance)
     request.check(max_seconds)
-    used = [m for m in request.measurements if m.clique]
-    total = request.known_total()
+    used, total = request.used, request.known_total()
     impossible = check_zeros(domain, zeros)
     # Where nothing is measured, one cell of no attribute stands for the uniform model.
     cliques = _maximal(domain, [m.clique for m in used] + [z.clique for z in impossible] + [()])
@@ -165,10 +143,8 @@ def estimate(
         monitor = Monitor(
             problem, tolerance=tolerance, max_seconds=max_seconds, report=report, started=started
         )
-        start = _start(problem, monitor, used, request, impossible, warm_start)
-        point = (
-            _minimise(problem, start, monitor, method) if used else _unmeasured(problem, monitor)
-        )
+        start = best_start(problem, monitor, request, impossible, warm_start)
+        point = minimise(problem, start, monitor, method) if used else _unmeasured(problem, monitor)
         check(
             inference,
             point.potentials,
@@ -209,57 +185,6 @@ def _fitted(problem: Problem, monitor: Monitor, point: Point, memory_limit: int)
         stopped=monitor.stopped,
         memory_limit=memory_limit,
     )
-
-
-@dataclass(frozen=True)
-class _Request:
-    domain: Domain
-    measurements: list[Measurement]
-    total: float | None
-    loss: str | Penalty | CallableLoss
-    method: str
-    tolerance: float
-
-    def check(self, max_seconds: float | None) -> None:
-        if not isinstance(self.domain, Domain):
-            raise InvalidInput(
-                f"domain must be a Domain, got {type(self.domain).__name__}; build one with "
-                'Domain({"age": 10, "sex": 2})'
-            )
-        for m in self.measurements:
-            if not isinstance(m, Measurement):
-                raise InvalidInput(
-                    f"measurements must be Measurement records, got {type(m).__name__}; wrap each "
-                    "as Measurement(clique, values, stddev)"
-                )
-            m.check(self.domain)
-        if self.method not in ("auto", *METHODS):
-            known = ", ".join(("auto", *METHODS))
-            raise InvalidInput(f"method {self.method!r} is unknown; known methods: {known}")
-        if not 0 <= self.tolerance < inf:
-            raise InvalidInput(f"tolerance ({self.tolerance}) must be a finite number, 0 or above")
-        if max_seconds is not None and not max_seconds > 0:
-            raise InvalidInput(f"max_seconds ({max_seconds}) must be above 0, or None for no limit")
-
-        if callable(self.loss) and not any(m.clique for m in self.measurements):
-            raise InvalidInput(
-                "loss is a callable of the measured marginals, but measurements holds no "
-                "measurement of an attribute; pass one for each clique that the loss uses, for "
-                f"example Measurement({self.domain.attributes[:1]!r}, values, stddev)"
-            )
-
-    def known_total(self) -> float:
-        if self.total is None:
-            estimated = estimate_total(self.measurements).value
-            if estimated <= 0:
-                raise InvalidInput(
-                    f"the measurements imply a total of {estimated:.6g}, which is not above 0: the "
-                    "noise exceeds the data. Pass total= explicitly"
-                )
-            return estimated
-        if isinstance(self.total, bool) or not isfinite(self.total) or self.total <= 0:
-            raise InvalidInput(f"total ({self.total}) must be a finite number above 0")
-        return float(self.total)
 
 
 def _maximal(domain: Domain, cliques: Sequence[Clique]) -> list[Clique]:
@@ -326,157 +251,13 @@ def _needed(inference: MarginalOracle, used: Sequence[Measurement]) -> int:
     return _BASE_BYTES + _OBSERVED_BYTES * cells + max(phases)
 
 
-def _start(
-    problem: Problem,
-    monitor: Monitor,
-    used: Sequence[Measurement],
-    request: _Request,
-    zeros: Sequence[Zeros],
-    warm_start: GraphicalModel | None,
-) -> Point:
-    """The start with the lowest loss: the earlier model, the consistent tables, or uniform."""
-    starts = []
-    if warm_start is not None:
-        starts.append(problem.point(_fold(problem, request.domain, warm_start)))
-    tabular = [m for m in used if m.matrix is None]
-    late = bool(starts) and time.perf_counter() >= monitor.deadline
-    if tabular and not callable(request.loss) and not late:
-        precision = _PRECISION * monitor.goal
-        consistent = consistent_tables(
-            request.domain, tabular, problem.total, precision, zeros, monitor.deadline
-        )
-        if len(tabular) == len(used) and request.loss in ("squared", Squared()):
-            monitor.raise_bound(consistent.bound)
-        if starts:
-            starts[0] = _refitted(problem, monitor, starts[0], consistent.tables)
-        enough = monitor.bound + _NEAR * monitor.goal
-        near = bool(starts) and problem.loss.value(starts[0].marginals) <= enough
-        if request.method in ("auto", "accelerated", "proximal") and not near:
-            starts.append(_consistent_start(problem, monitor, request.domain, consistent.tables))
-    if not starts:
-        starts.append(problem.point(_flat(problem, [])))
-    return min(starts, key=lambda point: problem.loss.value(point.marginals))
-
-
-def _refitted(
-    problem: Problem, monitor: Monitor, start: Point, tables: Mapping[Clique, Table]
-) -> Point:
-    cliques = problem.inference.layout.cliques
-    if not all(clique in tables for clique in cliques):
-        return start
-    wanted = [tables[clique] for clique in cliques]
-    return refit(problem, start, wanted, monitor.bound + monitor.goal)
-
-
-def _consistent_start(
-    problem: Problem, monitor: Monitor, domain: Domain, tables: Mapping[Clique, Table]
-) -> Point:
-    cliques = problem.inference.layout.cliques
-    potentials = tree_potentials(domain, cliques, tables, monitor.deadline)
-    start = problem.point(_flat(problem, potentials))
-    enough = monitor.bound + monitor.goal
-    certified = problem.loss.value(start.marginals) <= enough
-    if certified or not all(clique in tables for clique in cliques):
-        return start
-    return scale(problem, start, [tables[clique] for clique in cliques], enough)
-
-
-def _flat(problem: Problem, tables: Sequence[np.ndarray]) -> torch.Tensor:
-    inference = problem.inference
-    if not tables:
-        return torch.zeros(inference.layout.cells, dtype=inference.dtype, device=inference.device)
-    flat = np.concatenate([table.reshape(-1) for table in tables])
-    return torch.as_tensor(flat, dtype=inference.dtype, device=inference.device)
-
-
-def _fold(problem: Problem, domain: Domain, model: GraphicalModel) -> torch.Tensor:
-    """The earlier model's potentials, each added to a clique that contains it."""
-    if model.domain != domain:
-        raise InvalidInput("warm_start is a model of another domain; pass one of the same domain")
-    flat = _flat(problem, [])
-    layout = problem.inference.layout
-    tables = layout.split(flat)
-    for factor in model.potentials:
-        clique = factor.domain.attributes
-        places = layout.index.containing(clique)
-        if not places:
-            raise InvalidInput(
-                f"warm_start has the clique {clique}, which no measured clique contains; pass its "
-                "measurements too, or start afresh"
-            )
-        held = domain.project(layout.cliques[places[0]])
-        values = factor.values.to(device=flat.device, dtype=flat.dtype)
-        values = values.masked_fill(values.isneginf(), 0.0)
-        tables[places[0]].add_(Factor(factor.domain, values).expand(held).values)
-    return flat
-
-
 def _unmeasured(problem: Problem, monitor: Monitor) -> Point:
     """Nothing to fit: the flat potentials, whatever the start."""
-    point = problem.point(_flat(problem, []))
+    point = problem.point(uniform(problem))
     loss = problem.loss.value(point.marginals)
     monitor.raise_bound(loss)
     monitor.record(point, loss)
     return point
-
-
-def _minimise(problem: Problem, start: Point, monitor: Monitor, name: str) -> Point:
-    """The best point that the method of this name finds."""
-    _check_method(problem, name)
-    first = name if name != "auto" else "newton" if is_tiny(problem) else "accelerated"
-    method, stages = METHODS[first], problem.loss.smooth_stages()
-    if first == "newton" or stages == [problem.loss]:
-        method(problem, start, monitor)
-    else:
-        _minimise_in_stages(problem, start, monitor, method, stages)
-    if name == "auto" and first != "newton" and not monitor.certified and not problem.late():
-        assert monitor.best is not None
-        if is_small(problem):
-            monitor.begin_stage()
-            newton(problem, monitor.best, monitor)
-        elif can_polish(problem):
-            polish(problem, monitor.best, monitor)
-    if monitor.stopped == NO_DESCENT and problem.late():
-        monitor.stopped = OUT_OF_TIME
-    assert monitor.best is not None
-    return monitor.best
-
-
-def _check_method(problem: Problem, name: str) -> None:
-    """Methods that solve a dual problem need a measured loss; Newton's also a small problem."""
-    if name in ("newton", "proximal") and not isinstance(problem.loss, MeasuredLoss):
-        raise InvalidInput(
-            f"method {name!r} needs a loss by name or a penalty of pgmkit.losses, got a callable; "
-            'use "auto"'
-        )
-    if name == "newton" and not is_small(problem):
-        raise InvalidInput(
-            'method "newton" writes out the joint distribution of the measured attributes, which '
-            'is too large here; use "auto" or "proximal"'
-        )
-
-
-def _minimise_in_stages(
-    problem: Problem, point: Point, monitor: Monitor, method: Method, stages: Sequence[Loss]
-) -> None:
-    """Run the method on ever closer smooth stand-ins of the loss."""
-    for stage in stages:
-        inner = Monitor(
-            replace(problem, loss=stage),
-            tolerance=monitor.goal / stage.unit,
-            max_seconds=monitor.deadline - time.perf_counter(),
-            report=monitor.report,
-            started=time.perf_counter(),
-        )
-        method(inner.problem, point, inner)
-        assert inner.best is not None
-        point = inner.best
-        monitor.iterations += inner.iterations
-        monitor.raise_bound(inner.bound)
-        monitor.stopped = inner.stopped
-        loss = problem.loss.value(point.marginals)
-        if loss < monitor.best_loss:
-            monitor.best, monitor.best_loss = point, loss
 
 
 class _reporter:

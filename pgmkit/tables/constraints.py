@@ -29,7 +29,7 @@ def codes_of(name: str, column: Column, condition: Condition) -> Mask:
 
     Raises InvalidInput, naming the column, for values it does not have and ranges that cut bins.
 
-    >>> from pgmkit.tables.bins import Integer
+    >>> from pgmkit.tables.numbers import Integer
     >>> codes_of("age", Integer(0, 4), "2..")
     array([False, False,  True,  True,  True])
     """
@@ -74,8 +74,8 @@ class Constraint(ABC):
 class Forbid(Constraint):
     """A combination that cannot occur: no record meets all these conditions.
 
-    >>> from pgmkit.tables.bins import Integer
-    >>> from pgmkit.tables.columns import Categorical
+    >>> from pgmkit.tables.numbers import Integer
+    >>> from pgmkit.tables.labelled import Categorical
     >>> columns = {"age": Integer(0, 1), "married": Categorical(("no", "yes"))}
     >>> Forbid({"age": 0, "married": "yes"}).allowed(columns)
     array([[ True, False],

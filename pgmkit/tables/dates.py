@@ -16,7 +16,7 @@ from pgmkit.tables.bins import Binned
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Date", "DateTime"]
+__all__ = ["Date", "DateTime", "strptime"]
 
 _STEPS = {"day": "D", "month": "M", "year": "Y"}
 _FINE_STEPS = {"second": "s", "minute": "m", "hour": "h", **_STEPS}
@@ -30,7 +30,8 @@ class _Temporal(Binned):
     clock in that zone shows them; texts with a zone are no values.
 
     `format`: of the texts, as strftime writes it, such as "%d/%m/%Y" or "%Y%m%d" (also of whole
-    numbers then). Values are then decoded as texts in this format.
+    numbers then), "%-d/%-m/%Y" without leading zeros. Values are then decoded as texts in this
+    format.
     """
 
     units: ClassVar[Mapping[str, str]]
@@ -109,7 +110,7 @@ def _moment(value: object, form: str | None) -> np.datetime64:
         whole = int(value) if isinstance(value, float) and value.is_integer() else value
         text = str(whole).strip()
         try:
-            moment = np.datetime64(datetime.datetime.strptime(text, form))
+            moment = np.datetime64(strptime(text, form))
         except ValueError:
             moment = _iso(text)  # the schema's own low, high and edges may be ISO
     else:
@@ -117,6 +118,11 @@ def _moment(value: object, form: str | None) -> np.datetime64:
     if np.isnat(moment):
         raise ValueError(value)
     return moment
+
+
+def strptime(text: str, form: str) -> datetime.datetime:
+    """Python's, which reads numbers without leading zeros anyway, but knows no "%-d"."""
+    return datetime.datetime.strptime(text, form.replace("%-", "%"))
 
 
 def _iso(text: str) -> np.datetime64:

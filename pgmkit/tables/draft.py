@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from pgmkit.errors import InvalidInput
-from pgmkit.tables.columns import Boolean, Categorical, Column, OpenCategorical
+from pgmkit.tables.columns import Column
 from pgmkit.tables.csv_file import is_index
 from pgmkit.tables.draft_format import MISSING, decimals_of, named_format, seen_format
 from pgmkit.tables.draft_numbers import number_column
 from pgmkit.tables.draft_times import time_column
 from pgmkit.tables.files import all_names, batches, names_of
+from pgmkit.tables.labelled import Boolean, Categorical, OpenCategorical
 from pgmkit.tables.schema import Schema
 from pgmkit.tables.schema_file import FileFormat, dump_yaml
 from pgmkit.tables.values import distinct, is_null, text_of

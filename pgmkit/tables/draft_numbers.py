@@ -6,8 +6,9 @@ import math
 import re
 from collections import Counter
 
-from pgmkit.tables.bins import Integer, Numeric
-from pgmkit.tables.columns import Categorical, Column
+from pgmkit.tables.columns import Column
+from pgmkit.tables.labelled import Categorical
+from pgmkit.tables.numbers import Integer, Numeric
 from pgmkit.tables.values import number_of
 
 __all__ = ["number_column"]

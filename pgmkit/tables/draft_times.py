@@ -6,11 +6,22 @@ import datetime
 from collections.abc import Sequence
 
 from pgmkit.tables.columns import Column
-from pgmkit.tables.dates import Date, DateTime
+from pgmkit.tables.dates import Date, DateTime, strptime
 
 __all__ = ["time_column"]
 
-_FORMATS = ("%Y%m%d", "%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d")
+_PADDED = ("%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d")
+_FORMATS = (
+    "%Y%m%d",
+    *_PADDED,
+    *(form.replace("%d", "%-d").replace("%m", "%-m") for form in _PADDED),
+)
+_TIMES = (" %H:%M", " %H:%M:%S", "T%H:%M:%S")
+_MOMENTS = (
+    *(f"%Y-%m-%dT%H:%M{seconds}Z" for seconds in ("", ":%S", ":%S.000")),
+    *(day + time for day in _FORMATS for time in _TIMES),
+)
+"""Points in time; those with the Z of Greenwich keep it as a letter of theirs."""
 _YEARS = range(1800, 2201)
 
 
@@ -21,23 +32,21 @@ def time_column(texts: Sequence[str], missing: tuple[str, ...] | None) -> tuple[
     >>> column.format
     '%d/%m/%Y'
     """
-    moments = _iso(texts)
-    if moments is not None and any(moment.time() != datetime.time() for moment in moments):
-        low, high = min(moments), max(moments)
-        unit = _unit((high - low).days)
-        unit = "hour" if (high - low).days <= 10 else unit
-        timed = DateTime(low.isoformat(), high.isoformat(), unit=unit, missing=missing)
-        return timed, f"points in time, by {unit}; decoded uniformly within, to the second"
-    form = None
+    moments, form = _iso(texts), None
     if moments is None:
-        form = next((form for form in _FORMATS if _parse(texts, form) is not None), None)
+        form = next((f for f in (*_FORMATS, *_MOMENTS) if _parse(texts, f) is not None), None)
         moments = None if form is None else _parse(texts, form)
     if moments is None:
         return None
-    first, last = min(moments).date(), max(moments).date()
-    unit = _unit((last - first).days)
-    column = Date(str(first), str(last), unit=unit, format=form, missing=missing)
     written = "" if form is None else f" written {form}{_doubt(texts, form)}"
+    low, high = min(moments), max(moments)
+    unit = _unit((high - low).days)
+    if any(moment.time() != datetime.time() for moment in moments):
+        unit = "hour" if (high - low).days <= 10 else unit
+        timed = DateTime(low.isoformat(), high.isoformat(), unit=unit, format=form, missing=missing)
+        return timed, f"points in time{written}, by {unit}; decoded uniformly within, to the second"
+    first, last = low.date(), high.date()
+    column = Date(str(first), str(last), unit=unit, format=form, missing=missing)
     return column, f"dates {first} to {last}{written}, by {unit}; decoded uniformly within"
 
 
@@ -56,7 +65,7 @@ def _parse(texts: Sequence[str], form: str) -> list[datetime.datetime] | None:
     moments = []
     for text in texts:
         try:
-            moment = datetime.datetime.strptime(text, form)
+            moment = strptime(text, form)
         except ValueError:
             return None
         if moment.year not in _YEARS or moment.strftime(form) != text:
@@ -66,8 +75,13 @@ def _parse(texts: Sequence[str], form: str) -> list[datetime.datetime] | None:
 
 
 def _doubt(texts: Sequence[str], form: str) -> str:
-    other = {"%d/%m/%Y": "%m/%d/%Y", "%d-%m-%Y": "%m-%d-%Y"}.get(form)
-    return f" (or {other}: correct it)" if other and _parse(texts, other) is not None else ""
+    other = form
+    for first, second in (("%d", "%m"), ("%-d", "%-m")):
+        for between in "/-":
+            other = other.replace(f"{first}{between}{second}", f"{second}{between}{first}")
+    return (
+        f" (or {other}: correct it)" if other != form and _parse(texts, other) is not None else ""
+    )
 
 
 def _unit(days: int) -> str:

@@ -15,10 +15,10 @@ import numpy as np
 
 from pgmkit.atomic_write import atomic_writer
 from pgmkit.errors import InvalidInput
-from pgmkit.tables.bins import Integer, Numeric
-from pgmkit.tables.columns import Categorical
 from pgmkit.tables.csv_file import csv_batches, csv_names, is_csv, is_index
 from pgmkit.tables.foreign import foreign_table, is_foreign
+from pgmkit.tables.labelled import Categorical
+from pgmkit.tables.numbers import Integer, Numeric
 from pgmkit.tables.records import arrow_table, csv_lines, respelled
 
 if TYPE_CHECKING:

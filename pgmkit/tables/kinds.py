@@ -7,9 +7,10 @@ from dataclasses import fields
 from typing import Any
 
 from pgmkit.errors import InvalidInput
-from pgmkit.tables.bins import Integer, Numeric
-from pgmkit.tables.columns import Boolean, Categorical, Column, OpenCategorical
+from pgmkit.tables.columns import Column
 from pgmkit.tables.dates import Date, DateTime
+from pgmkit.tables.labelled import Boolean, Categorical, OpenCategorical
+from pgmkit.tables.numbers import Integer, Numeric
 
 __all__ = ["column_from_dict", "column_types"]
 

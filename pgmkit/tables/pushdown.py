@@ -15,9 +15,10 @@ import narwhals as nw
 import numpy as np
 
 from pgmkit.domain import Clique, Domain
-from pgmkit.tables.bins import Binned, Integer, Numeric
+from pgmkit.tables.bins import Binned
 from pgmkit.tables.columns import Column
 from pgmkit.tables.dates import Date, DateTime
+from pgmkit.tables.numbers import Integer, Numeric
 from pgmkit.tables.schema import Schema, outside_error
 from pgmkit.tables.values import numbers_among, series_values
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pgmkit.errors import InvalidInput
-from pgmkit.tables.columns import Boolean, Categorical, Column
+from pgmkit.tables.columns import Column
+from pgmkit.tables.labelled import Boolean, Categorical
 
 if TYPE_CHECKING:
     from pgmkit.dataset import Dataset

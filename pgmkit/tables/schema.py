@@ -14,8 +14,7 @@ import numpy as np
 from pgmkit.dataset import Counts, Dataset
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
-from pgmkit.tables.bins import Integer, Numeric
-from pgmkit.tables.columns import Boolean, Categorical, Column, OpenCategorical
+from pgmkit.tables.columns import Column
 from pgmkit.tables.constraints import (
     Constraint,
     Determines,
@@ -25,6 +24,8 @@ from pgmkit.tables.constraints import (
 )
 from pgmkit.tables.dates import Date, DateTime
 from pgmkit.tables.kinds import column_from_dict
+from pgmkit.tables.labelled import Boolean, Categorical, OpenCategorical
+from pgmkit.tables.numbers import Integer, Numeric
 from pgmkit.tables.schema_file import FileFormat
 
 if TYPE_CHECKING:

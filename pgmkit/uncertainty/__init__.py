@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 import torch
@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 from scipy.stats import t as student
 
-from pgmkit.errors import InvalidInput, NotCertified, TotalUndetermined
+from pgmkit.errors import InvalidInput, NotCertified, TooSlow, TotalUndetermined
 from pgmkit.estimation import estimate
 from pgmkit.kronecker import Kronecker
 from pgmkit.measurement import Measurement
@@ -164,6 +164,7 @@ def error_bars(
     *,
     replicates: int = 100,
     seed: int | np.random.Generator | None = None,
+    max_seconds: float | None = None,
     progress: bool | Callable[[Replication], None] | None = None,
 ) -> Uncertainty:
     """Error bars of ``model``'s answers, given the ``measurements`` it was estimated from.
@@ -181,6 +182,8 @@ def error_bars(
         measurements: all that it was estimated from.
         replicates: at least 20; the standard errors are off by about 1 / sqrt(2 replicates).
         seed: for the replicates' noise.
+        max_seconds: that all replicates together may take. A query that needs them raises
+            ``TooSlow`` once the first ones show that they would take longer, later queries at once.
         progress: True for a bar on a terminal, or a callable that gets ``Replication`` records,
             while the replicates are estimated.
 
@@ -203,8 +206,10 @@ def error_bars(
         )
     zeros, fixed = _zeros(model), _fixed_total(model, known)
     linear = LinearEstimate(model.domain, known, fixed, zeros)
+    limit = _Limit(max_seconds, replicates)
 
     def estimated() -> tuple[GraphicalModel, ...]:
+        limit.start()
         rng = np.random.default_rng(seed)
         logger.info("error bars: %d re-estimations", replicates)
         made: list[GraphicalModel] = []
@@ -219,12 +224,42 @@ def error_bars(
                     zeros=zeros,
                     warm_start=model,
                     tolerance=_TOLERANCE,
+                    max_seconds=max_seconds,
                 )
                 made.append(again)
+                limit.check(len(made))
                 report(len(made))
         return tuple(made)
 
     return Uncertainty(model, linear, replicates, estimated)
+
+
+@dataclass
+class _Limit:
+    """The time that all re-estimations may take; refused once, it stays refused."""
+
+    seconds: float | None
+    of: int
+    _started: float = 0.0
+    _refused: bool = False
+
+    def start(self) -> None:
+        if self._refused:
+            self._refuse()
+        self._started = time.perf_counter()
+
+    def check(self, done: int) -> None:
+        """Raises TooSlow where the rest is foreseen to end late."""
+        passed = time.perf_counter() - self._started
+        if self.seconds is not None and passed * self.of / done > self.seconds:
+            self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        self._refused = True
+        raise TooSlow(
+            f"the error bars take longer than the {self.seconds:g} s they were given; raise "
+            "max_seconds, or ask within a measured table"
+        )
 
 
 def _closed_form(estimate: Array, answer: Answer, level: float) -> Interval:

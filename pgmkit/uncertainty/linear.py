@@ -3,7 +3,7 @@
 Measured tables y with noise covariance S that must satisfy B x = b (they agree on what they share,
 and on a known total) have the best linear unbiased estimate
 
-    x = y + S B' M (b - B y),    Cov(x) = S - S B' M B S,    M the pseudo-inverse of B S B'.
+    x = y + S B' M (b - B y),    Cov(x) = S - S B' M B S,    M a generalised inverse of B S B'.
 
 Estimation adds x >= 0, which biases large counts down a little wherever many small ones are held
 at zero; this estimate has no bias, so that its noise is all there is between it and the truth.
@@ -18,6 +18,7 @@ from math import inf
 import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
+from scipy.linalg import lapack
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.estimation.consistency import agreement
@@ -73,19 +74,22 @@ class LinearEstimate:
         constraints, target = constraints[-_MOST_CONSTRAINTS:], target[-_MOST_CONSTRAINTS:]
         y = np.concatenate([t.values for t in self._tables])
         self._spread = (constraints @ covariance).tocsc()
-        self._inverse = _pseudo_inverse((self._spread @ constraints.T).toarray())
+        self._inverse = _generalised_inverse((self._spread @ constraints.T).toarray())
         self._values = y + self._spread.T @ (self._inverse @ (target - constraints @ y))
 
     def answer(self, query: FactoredQuery) -> Answer | None:
         """None unless one estimated table holds the query, and nothing left out informs on it."""
-        wanted = frozenset(query.attributes)
+        single = tuple(name for name in query.attributes if self.domain.sizes[name] == 1)
+        wanted = frozenset(query.attributes) - frozenset(single)
         if any(not wanted.isdisjoint(attributes) for attributes in self._left_out):
             return None
         place = self.domain.smallest_holding([table.clique for table in self._tables], wanted)
         if place is None:
             return None
         table = self._tables[place]
-        matrix = _rows(self.domain, table.clique, query)
+        # A column of one value is in every table.
+        held = (*table.clique, *(name for name in single if name not in table.clique))
+        matrix = _rows(self.domain, held, query)
         own = slice(self._start[place], self._start[place + 1])
         raw = np.asarray((matrix @ table.covariance).multiply(matrix).sum(axis=1)).ravel()
         shared = (self._spread[:, own] @ matrix.T).tocsr()
@@ -161,15 +165,20 @@ def _dense(m: Measurement, cells: int) -> Array:
     return m.matrix.to_dense() if isinstance(m.matrix, Kronecker) else as_dense(m.matrix)
 
 
-def _pseudo_inverse(matrix: Array) -> Array:
-    if not matrix.size:
+def _generalised_inverse(matrix: Array) -> Array:
+    if not matrix.any():
         return matrix
     scale = np.sqrt(np.maximum(np.diag(matrix), 0.0))
     scale = np.where(scale > 0, scale, inf)
-    eigenvalues, vectors = np.linalg.eigh(matrix / np.outer(scale, scale))
-    kept = eigenvalues > _RANK * max(float(eigenvalues[-1]), 0.0)
-    vectors = vectors[:, kept] / scale[:, None]
-    return (vectors / eigenvalues[kept]) @ vectors.T
+    # Any M with A M A = A does where M meets A's range only; pivoted Cholesky is ten times faster
+    # than eigenvalues.
+    factor, order, rank, _ = lapack.dpstrf(matrix / np.outer(scale, scale), tol=_RANK, lower=1)
+    kept = order[:rank] - 1
+    inverse, _ = lapack.dpotri(factor[:rank, :rank], lower=1)
+    whole = np.tril(inverse) + np.tril(inverse, -1).T
+    found = np.zeros_like(matrix)
+    found[np.ix_(kept, kept)] = whole / np.outer(scale[kept], scale[kept])
+    return found
 
 
 def _rows(domain: Domain, clique: Clique, query: FactoredQuery) -> scipy.sparse.csr_array:

@@ -12,21 +12,13 @@ from brute_force import CLIQUE_SETS, FIVE, structures
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgmkit import contraction, contraction_buffers
-from pgmkit.contraction import (
-    LINEAR,
-    LOG,
-    MAX,
-    Kernel,
-    Plan,
-    adjoints,
-    contract,
-    forward,
-    maximiser,
-    plan,
-)
+from pgmkit import contraction_buffers, contraction_order
+from pgmkit.contraction import adjoints, contract, forward, maximiser
 from pgmkit.contraction_buffers import ContractionBuffers
+from pgmkit.contraction_order import plan
+from pgmkit.contraction_plan import Kernel, Plan, Step
 from pgmkit.domain import Clique, Domain
+from pgmkit.semirings import LINEAR, LOG, MAX
 
 
 def einsum(tables: list[np.ndarray], cliques: list[Clique], output: Clique) -> np.ndarray:
@@ -355,7 +347,7 @@ def test_the_draws_run_steps_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     bound, kinds = [], set()
     usual = ContractionBuffers._bind_group
 
-    def spied(self: ContractionBuffers, group: list[contraction.Step]) -> None:
+    def spied(self: ContractionBuffers, group: list[Step]) -> None:
         bound.append(len(group))
         for step in group:
             assert step.kernel is not None
@@ -390,14 +382,14 @@ def _product_in_another_order(
 @pytest.fixture
 def reordered(monkeypatch: pytest.MonkeyPatch) -> object:
     """Plants axes in another order than grouped products write, past the plan's own check."""
-    contraction._plan.cache_clear()
+    contraction_order._plan.cache_clear()
     monkeypatch.setattr(Kernel, "product", _product_in_another_order)
     with pytest.raises(AssertionError, match="has axes"):
         plan([("a", "b"), ("b", "c")], ("a", "b", "c"), {"a": 2, "b": 2, "c": 2})
     monkeypatch.setattr(Plan, "__post_init__", lambda self: None)
     yield
     monkeypatch.undo()
-    contraction._plan.cache_clear()
+    contraction_order._plan.cache_clear()
 
 
 @pytest.mark.usefixtures("reordered")

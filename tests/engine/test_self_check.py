@@ -17,7 +17,7 @@ from test_structures import (
     product_in_another_order,
 )
 
-import pgmkit.contraction
+import pgmkit.contraction_order
 import pgmkit.self_check
 from pgmkit import Domain, Factor, GraphicalModel, Measurement, estimate
 from pgmkit.errors import NumericalFailure
@@ -29,9 +29,9 @@ STRUCTURES = 400
 
 @pytest.fixture(autouse=True)
 def fresh_plans() -> Iterator[None]:
-    pgmkit.contraction._plan.cache_clear()
+    pgmkit.contraction_order._plan.cache_clear()
     yield
-    pgmkit.contraction._plan.cache_clear()
+    pgmkit.contraction_order._plan.cache_clear()
 
 
 def wrong_and_unnoticed(beliefs: bool) -> tuple[int, list[int]]:
@@ -118,7 +118,7 @@ def test_loaded_models_are_checked(monkeypatch: Patch, tmp_path: Path) -> None:
     factors = tuple(Factor(domain.project(c), rng.normal(size=(2, 2))) for c in pairs)
     GraphicalModel(domain, factors, total=1.0).save(tmp_path / "model")
     product_in_another_order(monkeypatch)
-    pgmkit.contraction._plan.cache_clear()
+    pgmkit.contraction_order._plan.cache_clear()
     with pytest.raises(NumericalFailure, match="contradicts"):
         GraphicalModel.load(tmp_path / "model").marginal(("a",))
 

@@ -20,11 +20,13 @@ from structures import Case, draw_case, shrunk
 
 import pgmkit.contraction
 import pgmkit.contraction_buffers
+import pgmkit.contraction_order
 import pgmkit.model
 import pgmkit.sampling
 import pgmkit.variable_elimination
-from pgmkit.contraction import Kernel, Plan, plan
 from pgmkit.contraction_buffers import ContractionBuffers
+from pgmkit.contraction_order import plan
+from pgmkit.contraction_plan import Kernel, Plan
 from pgmkit.domain import Clique, Domain
 from pgmkit.factor import Factor
 from pgmkit.marginal_oracle import MarginalOracle
@@ -229,9 +231,9 @@ PLANTED: list[tuple[Callable[[Patch], None], str]] = [
 @pytest.fixture
 def fresh_plans() -> Iterator[None]:
     """No plan of a planted defect outlives it, and none from before hides it."""
-    pgmkit.contraction._plan.cache_clear()
+    pgmkit.contraction_order._plan.cache_clear()
     yield
-    pgmkit.contraction._plan.cache_clear()
+    pgmkit.contraction_order._plan.cache_clear()
 
 
 @pytest.mark.usefixtures("fresh_plans")

@@ -7,7 +7,7 @@ from chance import assert_mean_between, assert_stddev
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from pgmkit import Domain, FactoredQuery, InvalidInput, Measurement, Zeros, estimate
+from pgmkit import Domain, FactoredQuery, InvalidInput, Measurement, TooSlow, Zeros, estimate
 from pgmkit.model import GraphicalModel
 from pgmkit.queries import prefix, total
 from pgmkit.uncertainty import Replication, error_bars
@@ -72,6 +72,17 @@ class TestClosedForm:
         found = bars.answer(FactoredQuery({"a": [1.0, -1.0]}), level=0.5)
         np.testing.assert_allclose(found.stddev, 2 * np.sqrt(2))
         np.testing.assert_allclose(found.high - found.low, 4 * np.sqrt(2) * norm.ppf(0.75))
+
+    def test_a_column_of_one_value_is_in_every_table(self) -> None:
+        domain = Domain({"a": 2, "one": 1, "b": 3})
+        y = [Measurement(("a", "b"), np.arange(500.0, 506.0), 7.0)]
+        bars = error_bars(estimate(domain, y), y, replicates=20, seed=0)
+        alone = bars.marginal(["one"])
+        assert alone.method == "closed form"
+        np.testing.assert_allclose(alone.stddev, [7 * np.sqrt(6)])
+        beside = bars.marginal(["b", "one", "a"])
+        assert beside.method == "closed form" and beside.stddev.shape == (3, 1, 2)
+        np.testing.assert_allclose(beside.estimate[:, 0], bars.marginal(["b", "a"]).estimate)
 
     def test_structural_zeros_have_no_error(self) -> None:
         allowed = np.ones((2, 3), dtype=bool)
@@ -252,6 +263,22 @@ class TestRunning:
         bars.marginal(["b", "d"])
         assert [(r.done, r.of) for r in seen] == [(i + 1, 21) for i in range(21)]
         assert len(error_bars(*problem, replicates=20, seed=0, progress=True).replicates) == 20
+
+    def test_too_little_time_is_refused_at_once_and_stays_refused(
+        self, problem: tuple[GraphicalModel, list[Measurement]]
+    ) -> None:
+        model, y = problem
+        bars = error_bars(model, y, replicates=20, seed=0, max_seconds=1e-6)
+        unmeasured = ("a", "d")
+        for _ in range(2):
+            with pytest.raises(TooSlow, match="max_seconds"):
+                bars.marginal(unmeasured)
+        assert bars.marginal(("a", "b")).method == "closed form"
+        enough = error_bars(model, y, replicates=20, seed=0, max_seconds=300.0)
+        free = error_bars(model, y, replicates=20, seed=0)
+        np.testing.assert_array_equal(
+            enough.marginal(unmeasured).stddev, free.marginal(unmeasured).stddev
+        )
 
     def test_an_interrupt_comes_through(
         self, problem: tuple[GraphicalModel, list[Measurement]]

@@ -48,7 +48,7 @@ def test_a_charge_is_on_the_disk_before_the_answer_is_drawn(tmp_path: Path) -> N
     curator.measure(("sex",), curator.remaining / 4)
     curator.choose([("sex",)], {("sex",): [1.0, 2.0]}, curator.remaining / 2)
     curator.measure(("income",), curator.remaining)
-    assert lines == [2, 3, 4]
+    assert lines == [3, 4, 5]  # after the ledger's own line, and that by which the run began
     across = Ledger.open(path)
     assert [e.cost for e in across.entries] == [e.cost for e in curator.ledger.entries]
 
@@ -83,9 +83,11 @@ def test_failed_and_seeded_runs_count(tmp_path: Path) -> None:
     curator._noise = Broken(np.random.default_rng(0))
     with pytest.raises(OSError, match="entropy"):
         curator.measure(("sex",), cost)
+    curator.ledger.close()
     assert Ledger.open(path).spent == cost and Ledger.open(path).secure
     seeded = Curator(DATA, Budget(0.5, 1e-7), neighbours="add/remove", seed=0, ledger=ledger)
     seeded.measure(("sex",), cost)
+    seeded.ledger.close()
     assert Ledger.open(path).spent == 2 * cost and not Ledger.open(path).secure
     assert "INSECURE" in str(Ledger.open(path))
 
@@ -122,12 +124,12 @@ except BudgetExceeded:
 
 
 def spenders(
-    path: Path, count: int, cost: float, *, pause: float = 0.0
+    path: Path, count: int, cost: float, *, pause: float = 0.0, script: str = SPENDER
 ) -> list[subprocess.Popen[str]]:
-    """Processes that charge until they are refused, with pauses; they begin together."""
+    """Processes that charge until they are refused or done, with pauses; they begin together."""
     found = [
         subprocess.Popen(
-            [sys.executable, "-c", SPENDER, str(path), str(cost), str(pause)],
+            [sys.executable, "-c", script, str(path), str(cost), str(pause)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -168,6 +170,111 @@ def test_killed_processes_lose_no_charge_and_block_nobody(tmp_path: Path) -> Non
     assert answered <= charged <= answered + 6, "every answer is charged, in each process one more"
     ledger.charge("after", "by hand", 1 / 4096)
     assert len(Ledger.open(path).entries) == charged + 1
+
+
+def test_a_run_holds_its_budget_until_it_ends(tmp_path: Path) -> None:
+    path = begun(tmp_path, Budget(1.0))
+    ledger = Ledger.open(path)
+    curator = Curator(DATA, Budget(0.75), neighbours="add/remove", ledger=ledger)
+    assert ledger.remaining == 0.25 and ledger.open_runs == {1: 0.75}
+    with pytest.raises(BudgetExceeded, match=r"0\.25 of 1 is left .* run 1 holds a part"):
+        Curator(DATA, Budget(0.5), neighbours="add/remove", ledger=ledger)
+    with pytest.raises(BudgetExceeded, match=r"only 0\.25 of 1 remains"):
+        ledger.charge("by hand", "discrete Laplace", 0.5)
+    ledger.charge("by hand", "discrete Laplace", 0.25)
+    curator.measure(("sex",), 0.5)  # it has what it was promised, whatever others do
+    assert ledger.remaining == 0 and ledger.open_runs == {1: 0.25}
+    for _ in range(2):
+        curator.ledger.close()
+        assert ledger.remaining == 0.25 and ledger.open_runs == {}
+    curator.measure(("sex",), 0.25)  # over, so paid from what is left to all
+    assert ledger.remaining == 0 == Ledger.open(path).remaining
+    with pytest.raises(BudgetExceeded):
+        curator.ledger.charge("more", "discrete Laplace", 1e-6)
+
+
+def test_a_run_that_fails_gives_back_what_it_did_not_spend(tmp_path: Path) -> None:
+    path = begun(tmp_path, Budget(1.0))
+
+    def stopped(_: object) -> None:
+        raise KeyboardInterrupt
+
+    ledger = Ledger.open(path)
+    pairs = k_way(DATA.domain, 2)
+    options = {"neighbours": "add/remove", "ledger": ledger}
+    with pytest.raises(KeyboardInterrupt):
+        run("mwem+pgm", DATA, pairs, 1.0, progress=stopped, **options)
+    assert 0 < ledger.spent < 1 and not ledger.open_runs
+    # Refused before anything is counted: no run begins.
+    content = path.read_bytes()
+    with pytest.raises(InvalidInput):
+        run("mst", DATA, [("sex", "age")], 0.1, **options)
+    assert path.read_bytes() == content
+
+
+RUNNER = """
+import sys
+import time
+from contextlib import closing
+from mechanisms import Budget, BudgetExceeded, Curator, Ledger
+from mechanisms.datasets.census import census
+data = census(50).project(["sex", "income"])
+ledger = Ledger.open(sys.argv[1])
+print("ready", flush=True)
+sys.stdin.readline()
+try:
+    curator = Curator(data, Budget(float(sys.argv[2])), neighbours="add/remove", ledger=ledger)
+except BudgetExceeded:
+    print("refused at the start")
+    sys.exit()
+print("begun", flush=True)
+with closing(curator.ledger):
+    for _ in range(8):
+        curator.measure(("sex",), float(sys.argv[2]) / 8)
+        print("answer", flush=True)
+        time.sleep(float(sys.argv[3]))
+"""
+
+
+def test_runs_that_start_together_are_paid_for_whole_or_not_begun(tmp_path: Path) -> None:
+    """Each of the first two checks of a run and its charges meet those of others, in any order."""
+    path = begun(tmp_path, Budget(1.0))
+    started = spenders(path, 6, 0.375, pause=0.01, script=RUNNER)
+    said = [each.communicate()[0] for each in started]
+    assert [each.returncode for each in started] == [0] * 6, said
+    whole = [each.count("answer") for each in said]
+    assert sorted(whole) == [0, 0, 0, 0, 8, 8], "a run was refused half-way, its work lost"
+    assert sum("refused at the start" in each for each in said) == 4
+    ledger = Ledger.open(path)
+    assert ledger.spent == 0.75 and len(ledger.entries) == 16 and not ledger.open_runs
+
+
+def test_what_a_killed_run_holds_stays_spent_until_it_is_ended_by_hand(tmp_path: Path) -> None:
+    path = begun(tmp_path, Budget(1.0))
+    answered = 0
+    for lines in (1, 2, 5):
+        (running,) = spenders(path, 1, 0.25, pause=0.03, script=RUNNER)
+        assert running.stdout is not None
+        seen = [running.stdout.readline() for _ in range(lines)]
+        os.kill(running.pid, signal.SIGKILL)
+        answered += [*seen, *running.communicate()[0].splitlines(True)].count("answer\n")
+    ledger = Ledger.open(path)
+    held = ledger.open_runs
+    assert list(held) == [1, 2, 3]
+    charged = sum(entry.cost for entry in ledger.entries if "held" not in entry.mechanism)
+    assert answered / 32 <= charged <= (answered + 3) / 32
+    assert ledger.spent == charged + sum(held.values()) == 0.25 * len(held)
+    assert "held until it ends" in str(ledger)
+    rest = ledger.remaining
+    with pytest.raises(BudgetExceeded, match="end it if it was killed"):
+        Curator(DATA, Budget(rest + 0.01), neighbours="add/remove", ledger=ledger)
+    for number in held:
+        done = CliRunner().invoke(main, ["ledger", str(path), "--end-run", str(number)])
+        assert done.exit_code == 0, done.output
+    assert ledger.spent == charged and not ledger.open_runs
+    for wrong in (number, 99):
+        done = CliRunner().invoke(main, ["ledger", str(path), "--end-run", str(wrong)])
+        assert done.exit_code == 2 and "open runs: none" in done.stderr
 
 
 def test_a_line_cut_short_is_overwritten_and_a_changed_one_refused(tmp_path: Path) -> None:

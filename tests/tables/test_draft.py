@@ -13,9 +13,9 @@ from click.testing import CliRunner
 
 from mechanisms.cli import main
 from pgmkit.errors import InvalidInput
-from pgmkit.tables.columns import Categorical, OpenCategorical
 from pgmkit.tables.draft import draft, draft_column
 from pgmkit.tables.files import encode_file, write_records
+from pgmkit.tables.labelled import Categorical, OpenCategorical
 from pgmkit.tables.schema import FileFormat, Schema
 
 RNG = np.random.default_rng(0)
@@ -23,8 +23,9 @@ ROWS = 400
 
 
 def day(form: str) -> list[str]:
-    start = datetime.date(2019, 5, 3)
-    return [(start + datetime.timedelta(int(i))).strftime(form) for i in RNG.integers(0, 700, ROWS)]
+    start = datetime.datetime(2019, 5, 3)
+    days = RNG.integers(0, 700, ROWS).tolist()
+    return [(start + datetime.timedelta(day, hours=day % 7)).strftime(form) for day in days]
 
 
 def mostly(usual: Any, rare: list[Any], share: float) -> list[Any]:
@@ -52,6 +53,13 @@ COLUMNS: dict[str, tuple[list[Any], dict[str, Any]]] = {
     "british day": (day("%d/%m/%Y"), {"format": "%d/%m/%Y"}),
     "german day": (day("%d.%m.%Y"), {"format": "%d.%m.%Y"}),
     "iso day": (day("%Y-%m-%d"), {"type": "date"}),
+    "american day": (day("%-m/%-d/%Y"), {"type": "date", "format": "%-m/%-d/%Y"}),
+    "greenwich day": (day("%Y-%m-%dT00:00:00Z"), {"type": "date", "format": "%Y-%m-%dT%H:%M:%SZ"}),
+    "greenwich hour": (
+        day("%Y-%m-%dT%H:00:00Z"),
+        {"type": "datetime", "format": "%Y-%m-%dT%H:%M:%SZ"},
+    ),
+    "minute": (day("%d/%m/%Y %H:%M"), {"type": "datetime", "format": "%d/%m/%Y %H:%M"}),
     "zip": ([f"{i:05d}" for i in RNG.integers(0, 30, ROWS)], {"type": "categorical"}),
     "flag": (mostly("TRUE", ["FALSE", "NA"], 0.5), {"words": ["FALSE", "TRUE"], "missing": ["NA"]}),
     "one": (["same"] * ROWS, {"values": ["same"]}),

@@ -1,0 +1,95 @@
+"""The budgets that runs hold in a ledger file, read from its lines.
+
+A run begins with a line that sets its whole budget aside, so that no other run can take what it is
+going to spend, and ends with one that frees the rest; its charges between are paid from what it
+holds. A run that was killed holds its rest until someone ends it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mechanisms.privacy.conversions import not_negative, positive
+from pgmkit.errors import InvalidInput
+
+__all__ = ["HeldBudget", "begun", "ended", "held_budgets", "is_charge"]
+
+_ROUNDING = 1e-12
+
+
+@dataclass
+class HeldBudget:
+    """What one run set aside, in the ledger's unit and of the reserved delta, and has charged."""
+
+    cost: float
+    delta: float
+    costs: list[float] = field(default_factory=list)
+    deltas: list[float] = field(default_factory=list)
+
+    @property
+    def cost_left(self) -> float:
+        """What the run has not charged."""
+        return _rest(self.cost, self.costs)
+
+    @property
+    def delta_left(self) -> float:
+        """What of the reserved delta it has not charged."""
+        return _rest(self.delta, self.deltas)
+
+    def allows(self, cost: float, delta: float) -> bool:
+        """Whether a further charge is within what is held."""
+        within = 1 + _ROUNDING
+        return (
+            math.fsum([*self.costs, cost]) <= self.cost * within
+            and math.fsum([*self.deltas, delta]) <= self.delta * within
+        )
+
+
+def begun(run: int, cost: float, delta: float) -> dict[str, Any]:
+    """The line by which a run begins."""
+    return {"run": run, "holds": cost, "delta": delta}
+
+
+def ended(run: int) -> dict[str, Any]:
+    """The line by which a run ends."""
+    return {"run": run, "ended": True}
+
+
+def is_charge(line: Mapping[str, Any]) -> bool:
+    """Whether a line is a charge, and neither begins a run nor ends one."""
+    return "holds" not in line and "ended" not in line
+
+
+def held_budgets(lines: Sequence[Mapping[str, Any]]) -> tuple[dict[int, HeldBudget], int]:
+    """The runs that have not ended, by their numbers, and how many have begun.
+
+    `lines`: all but the first of the file. Raises InvalidInput for runs out of order; KeyError or
+    TypeError for what is no such line.
+    """
+    held: dict[int, HeldBudget] = {}
+    begins = 0
+    for line in lines:
+        run = line.get("run")
+        if "holds" in line:
+            begins += 1
+            if run != begins:
+                raise InvalidInput(f"run {run!r} begins where run {begins} should")
+            positive("what a run holds", line["holds"])
+            not_negative("the delta that a run holds", line["delta"])
+            held[begins] = HeldBudget(line["holds"], line["delta"])
+        elif "ended" in line:
+            if run not in held:
+                raise InvalidInput(f"run {run!r} ends, which had not begun or had ended")
+            del held[run]
+        elif run in held:
+            held[run].costs.append(line["cost"])
+            held[run].deltas.append(line["delta"])
+    return held, begins
+
+
+def _rest(whole: float, parts: Sequence[float]) -> float:
+    rest = math.fsum([whole, *(-part for part in parts)])
+    return rest if rest > whole * _ROUNDING else 0.0

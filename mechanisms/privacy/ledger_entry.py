@@ -1,0 +1,33 @@
+"""One charge of a ledger."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mechanisms.privacy.conversions import not_negative, positive
+from pgmkit.errors import InvalidInput
+
+__all__ = ["LedgerEntry"]
+
+
+@dataclass(frozen=True)
+class LedgerEntry:
+    """One charge: the step that asked, the mechanism that answered, its cost in the unit.
+
+    `delta`: what it takes of the reserved part of delta.
+    """
+
+    step: str
+    mechanism: str
+    cost: float
+    delta: float = 0.0
+
+    def checked(self) -> LedgerEntry:
+        """The charge itself. Raises InvalidInput for other types, a cost of 0 or less, and figures
+        that are not finite.
+        """
+        if not isinstance(self.step, str) or not isinstance(self.mechanism, str):
+            raise InvalidInput("a charge names its step and its mechanism")
+        positive(f"the cost of step {self.step!r}", self.cost)
+        not_negative(f"the delta of step {self.step!r}", self.delta)
+        return LedgerEntry(self.step, self.mechanism, float(self.cost), float(self.delta))

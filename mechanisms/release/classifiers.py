@@ -1,0 +1,20 @@
+"""scikit-learn, which scores by a classifier need."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from pgmkit.errors import InvalidInput
+
+__all__ = ["sklearn"]
+
+
+def sklearn(module: str) -> Any:
+    """The module of scikit-learn. Raises InvalidInput where it is not installed."""
+    try:
+        return import_module(f"sklearn.{module}")
+    except ImportError:
+        raise InvalidInput(
+            "scores of a classifier need scikit-learn: pip install 'pgmkit[report]'"
+        ) from None

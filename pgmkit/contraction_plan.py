@@ -1,0 +1,125 @@
+"""The parts of a contraction of named tensors: kernels of two operands, steps, a plan of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+
+import torch
+
+__all__ = ["Axes", "Kernel", "Plan", "Step", "transposes"]
+
+Axes = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One pairwise contraction ``left, right -> out`` as a batched matrix product.
+
+    ``batch`` axes are in both operands and kept, ``rows`` in the left only, ``columns`` in the
+    right only, ``summed`` in both and gone.
+    """
+
+    left: Axes
+    right: Axes
+    out: Axes
+    sizes: Mapping[str, int] = field(repr=False, hash=False, compare=False)
+    batch: Axes = field(init=False, repr=False, compare=False)
+    rows: Axes = field(init=False, repr=False, compare=False)
+    summed: Axes = field(init=False, repr=False, compare=False)
+    columns: Axes = field(init=False, repr=False, compare=False)
+    extents: tuple[int, int, int, int] = field(init=False, repr=False, compare=False)
+    """Cells of (batch, rows, summed, columns)."""
+
+    def __post_init__(self) -> None:
+        left, right, out, sizes = self.left, self.right, self.out, self.sizes
+        groups = {
+            "batch": tuple([n for n in out if n in left and n in right]),
+            "rows": tuple([n for n in out if n not in right]),
+            "summed": tuple([n for n in left if n not in out]),
+            "columns": tuple([n for n in out if n not in left]),
+        }
+        extents = tuple([prod([sizes[n] for n in group]) for group in groups.values()])
+        for name, value in (*groups.items(), ("extents", extents)):
+            object.__setattr__(self, name, value)
+
+    @classmethod
+    def product(
+        cls, left: Axes, right: Axes, gone: Collection[str], sizes: Mapping[str, int]
+    ) -> Kernel:
+        """The kernel that sums the axes ``gone`` out of ``left * right``.
+
+        This is the one place that orders the axes of a plan's values: (batch, rows, columns), as a
+        batched matrix product lays them out, so that no execution of a plan has to reorder any.
+        """
+        batch = tuple(n for n in left if n in right and n not in gone)
+        rows = tuple(n for n in left if n not in right)
+        columns = tuple(n for n in right if n not in left)
+        return cls(left, right, batch + rows + columns, sizes)
+
+    @property
+    def cost(self) -> int:
+        return prod(self.extents)
+
+    def restore(self, value: torch.Tensor) -> torch.Tensor:
+        """From (batch, rows, columns) to one dimension per output axis, in order."""
+        axes = self.batch + self.rows + self.columns
+        named = value.reshape([self.sizes[name] for name in axes])
+        return named.permute([axes.index(name) for name in self.out])
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Value ``out`` from ``left`` and ``right``; without ``right`` a sum over unshared axes."""
+
+    left: int
+    right: int | None
+    out: int
+    kernel: Kernel | None
+    source: Axes
+    kept: Axes
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to contract ``inputs`` to ``output``: values are the inputs, then one for every step."""
+
+    inputs: tuple[Axes, ...]
+    output: Axes
+    sizes: Mapping[str, int]
+    steps: tuple[Step, ...]
+    axes: tuple[Axes, ...]
+    """Axes of every value, inputs first; a product's are its kernel's (batch, rows, columns)."""
+
+    def __post_init__(self) -> None:
+        for step in self.steps:
+            k = step.kernel
+            own = step.kept if k is None else k.batch + k.rows + k.columns
+            if self.axes[step.out] != own:
+                raise AssertionError(f"value {step.out} has axes {self.axes[step.out]}, not {own}")
+
+    def cells(self, value: int) -> int:
+        return self._cells[value]
+
+    @cached_property
+    def _cells(self) -> tuple[int, ...]:
+        return tuple(prod([self.sizes[name] for name in axes]) for axes in self.axes)
+
+    @cached_property
+    def largest(self) -> int:
+        """Cells of the largest value, inputs included."""
+        return max(self.cells(value) for value in range(len(self.axes)))
+
+    @cached_property
+    def cost(self) -> int:
+        """Multiplications and additions of one evaluation, roughly."""
+        return sum(s.kernel.cost if s.kernel else self.cells(s.left) for s in self.steps)
+
+
+def transposes(kernel: Kernel) -> tuple[Kernel, Kernel]:
+    """The kernels that carry an adjoint of the output to the left and to the right operand."""
+    to_left = Kernel(kernel.out, kernel.right, kernel.left, kernel.sizes)
+    to_right = Kernel(kernel.out, kernel.left, kernel.right, kernel.sizes)
+    return to_left, to_right

@@ -1,0 +1,88 @@
+"""The methods by name, and in which order they follow each other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from pgmkit.errors import InvalidInput
+from pgmkit.estimation.accelerated_mirror_descent import accelerated
+from pgmkit.estimation.dual_averaging import dual_averaging
+from pgmkit.estimation.lbfgs import lbfgs
+from pgmkit.estimation.mirror_descent import NO_DESCENT, mirror_descent
+from pgmkit.estimation.newton import is_small, is_tiny, newton
+from pgmkit.estimation.problem import OUT_OF_TIME, Monitor, Point, Problem
+from pgmkit.estimation.proximal import can_polish, polish, proximal
+from pgmkit.losses import Loss, MeasuredLoss
+
+__all__ = ["METHODS", "minimise"]
+
+Method = Callable[[Problem, Point, Monitor], Point]
+METHODS: dict[str, Method] = {
+    "mirror_descent": mirror_descent,
+    "dual_averaging": dual_averaging,
+    "accelerated": accelerated,
+    "lbfgs": lbfgs,
+    "newton": newton,
+    "proximal": proximal,
+}
+
+
+def minimise(problem: Problem, start: Point, monitor: Monitor, name: str) -> Point:
+    """The best point that the method of this name finds."""
+    _check_method(problem, name)
+    first = name if name != "auto" else "newton" if is_tiny(problem) else "accelerated"
+    method, stages = METHODS[first], problem.loss.smooth_stages()
+    if first == "newton" or stages == [problem.loss]:
+        method(problem, start, monitor)
+    else:
+        _minimise_in_stages(problem, start, monitor, method, stages)
+    if name == "auto" and first != "newton" and not monitor.certified and not problem.late():
+        assert monitor.best is not None
+        if is_small(problem):
+            monitor.begin_stage()
+            newton(problem, monitor.best, monitor)
+        elif can_polish(problem):
+            polish(problem, monitor.best, monitor)
+    if monitor.stopped == NO_DESCENT and problem.late():
+        monitor.stopped = OUT_OF_TIME
+    assert monitor.best is not None
+    return monitor.best
+
+
+def _check_method(problem: Problem, name: str) -> None:
+    """Methods that solve a dual problem need a measured loss; Newton's also a small problem."""
+    if name in ("newton", "proximal") and not isinstance(problem.loss, MeasuredLoss):
+        raise InvalidInput(
+            f"method {name!r} needs a loss by name or a penalty of pgmkit.losses, got a callable; "
+            'use "auto"'
+        )
+    if name == "newton" and not is_small(problem):
+        raise InvalidInput(
+            'method "newton" writes out the joint distribution of the measured attributes, which '
+            'is too large here; use "auto" or "proximal"'
+        )
+
+
+def _minimise_in_stages(
+    problem: Problem, point: Point, monitor: Monitor, method: Method, stages: Sequence[Loss]
+) -> None:
+    """Run the method on ever closer smooth stand-ins of the loss."""
+    for stage in stages:
+        inner = Monitor(
+            replace(problem, loss=stage),
+            tolerance=monitor.goal / stage.unit,
+            max_seconds=monitor.deadline - time.perf_counter(),
+            report=monitor.report,
+            started=time.perf_counter(),
+        )
+        method(inner.problem, point, inner)
+        assert inner.best is not None
+        point = inner.best
+        monitor.iterations += inner.iterations
+        monitor.raise_bound(inner.bound)
+        monitor.stopped = inner.stopped
+        loss = problem.loss.value(point.marginals)
+        if loss < monitor.best_loss:
+            monitor.best, monitor.best_loss = point, loss

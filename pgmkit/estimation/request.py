@@ -1,0 +1,75 @@
+"""The arguments of ``estimate`` and their checks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf, isfinite
+
+from pgmkit.domain import Domain
+from pgmkit.errors import InvalidInput
+from pgmkit.estimation.methods import METHODS
+from pgmkit.losses import CallableLoss, Penalty
+from pgmkit.measurement import Measurement
+from pgmkit.total import estimate_total
+
+__all__ = ["Request"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be estimated, as the caller gave it."""
+
+    domain: Domain
+    measurements: list[Measurement]
+    total: float | None
+    loss: str | Penalty | CallableLoss
+    method: str
+    tolerance: float
+
+    @property
+    def used(self) -> list[Measurement]:
+        """Without those of the empty clique, which only inform the total."""
+        return [m for m in self.measurements if m.clique]
+
+    def check(self, max_seconds: float | None) -> None:
+        """Raises InvalidInput for an argument that cannot be."""
+        if not isinstance(self.domain, Domain):
+            raise InvalidInput(
+                f"domain must be a Domain, got {type(self.domain).__name__}; build one with "
+                'Domain({"age": 10, "sex": 2})'
+            )
+        for m in self.measurements:
+            if not isinstance(m, Measurement):
+                raise InvalidInput(
+                    f"measurements must be Measurement records, got {type(m).__name__}; wrap each "
+                    "as Measurement(clique, values, stddev)"
+                )
+            m.check(self.domain)
+        if self.method not in ("auto", *METHODS):
+            known = ", ".join(("auto", *METHODS))
+            raise InvalidInput(f"method {self.method!r} is unknown; known methods: {known}")
+        if not 0 <= self.tolerance < inf:
+            raise InvalidInput(f"tolerance ({self.tolerance}) must be a finite number, 0 or above")
+        if max_seconds is not None and not max_seconds > 0:
+            raise InvalidInput(f"max_seconds ({max_seconds}) must be above 0, or None for no limit")
+
+        if callable(self.loss) and not self.used:
+            raise InvalidInput(
+                "loss is a callable of the measured marginals, but measurements holds no "
+                "measurement of an attribute; pass one for each clique that the loss uses, for "
+                f"example Measurement({self.domain.attributes[:1]!r}, values, stddev)"
+            )
+
+    def known_total(self) -> float:
+        """The total that was given, or else estimated."""
+        if self.total is None:
+            estimated = estimate_total(self.measurements).value
+            if estimated <= 0:
+                raise InvalidInput(
+                    f"the measurements imply a total of {estimated:.6g}, which is not above 0: the "
+                    "noise exceeds the data. Pass total= explicitly"
+                )
+            return estimated
+        if isinstance(self.total, bool) or not isfinite(self.total) or self.total <= 0:
+            raise InvalidInput(f"total ({self.total}) must be a finite number above 0")
+        return float(self.total)

@@ -1,0 +1,130 @@
+"""Iterative scaling: the marginals of a start brought near tables of all the cliques."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from math import inf
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pgmkit.estimation.cluster_expansion import ClusterExpansion, cluster_expansion
+from pgmkit.estimation.problem import Point, Problem
+
+__all__ = ["refit", "scale"]
+
+Table = NDArray[np.float64]
+
+_SCALING_FLOOR = 1e-7
+"""Smallest cell, as a fraction of the total."""
+_SCALING_STEPS = 20
+_REFIT_STEPS = 10
+_SCALING_PROGRESS = 2e-3
+"""Relative fall of the loss below which a scaling step is the last."""
+
+
+def scale(problem: Problem, start: Point, tables: Sequence[Table], enough: float) -> Point:
+    """A point whose marginals are near the tables, or ``start`` where none has a lower loss.
+
+    ``tables`` has one positive table in counts for each clique. With short cycles the potentials
+    are those of the cluster expansion (``_expand``) if that helps; damped steps of iterative
+    scaling follow. Ends at a loss of ``enough``.
+    """
+    target = _floored(problem, start, tables)
+    expansion = cluster_expansion(problem.inference)
+    near = start if expansion is None else _expand(problem, start, target, expansion, enough)
+    close = problem.loss.value(near.marginals) <= enough
+    return near if close else _damped(problem, near, target)
+
+
+def refit(problem: Problem, start: Point, tables: Sequence[Table], enough: float) -> Point:
+    """An earlier model brought up to new measurements: iterative scaling, the worst table first.
+
+    ``tables`` has one positive table in counts for each clique. Most of them fit already: each step
+    makes the marginal of the clique that is farthest from its table equal to it. Ends at a loss of
+    ``enough``, or when a step brings less than a tenth of the way to it.
+    """
+    floor, target = _SCALING_FLOOR * problem.total, _floored(problem, start, tables)
+    split = problem.inference.layout.split
+    point, loss = start, problem.loss.value(start.marginals)
+    for _ in range(_REFIT_STEPS):
+        if loss <= enough:
+            break
+        missing = target.log() - point.marginals.clamp_min(floor).log()
+        apart = [float(part.sum()) for part in split(target * missing)]
+        worst = problem.inference.layout.slices[int(np.argmax(apart))]
+        potentials = point.potentials.clone()
+        potentials[worst] += missing[worst]
+        new = problem.attempt(potentials)
+        reached = inf if new is None else problem.loss.value(new.marginals)
+        if new is None or loss - reached < (loss - enough) / 10:
+            break
+        point, loss = new, reached
+    return point
+
+
+def _floored(problem: Problem, start: Point, tables: Sequence[Table]) -> torch.Tensor:
+    """The tables in one vector, no cell so small that its logarithm leads potentials astray."""
+    floor = _SCALING_FLOOR * problem.total
+    flat = np.concatenate([np.maximum(table, floor).reshape(-1) for table in tables])
+    return torch.as_tensor(flat).to(start.potentials)
+
+
+def _expand(
+    problem: Problem,
+    start: Point,
+    target: torch.Tensor,
+    expansion: ClusterExpansion,
+    enough: float,
+) -> Point:
+    """Solve marginals(theta) = target by theta += K(target) - K(marginals), from theta = K(target).
+
+    K, the cluster expansion, is nearly the inverse of inference, so that a few steps do.
+    """
+    split = problem.inference.layout.split
+
+    def expand(marginals: torch.Tensor) -> torch.Tensor:
+        floored = marginals.clamp_min(_SCALING_FLOOR * problem.total)
+        return expansion.potentials(torch.cat([(t / t.sum()).view(-1) for t in split(floored)]))
+
+    wanted = expand(target)
+    potentials, best = wanted, start
+    lowest = problem.loss.value(start.marginals)
+    for _ in range(_SCALING_STEPS):
+        point = problem.attempt(potentials)
+        loss = inf if point is None else problem.loss.value(point.marginals)
+        gained = lowest - loss
+        if point is None or not gained > 0:
+            break
+        best, lowest = point, loss
+        if loss <= enough or gained < _SCALING_PROGRESS * loss:
+            break
+        potentials = point.potentials + wanted - expand(point.marginals)
+    return best
+
+
+def _damped(problem: Problem, start: Point, target: torch.Tensor) -> Point:
+    """Damped parallel iterative scaling, theta += (log target - log marginal) / overlap.
+
+    ``overlap`` is the largest number of cliques that share an attribute. Of the points visited the
+    one with the lowest loss is returned.
+    """
+    floor, wanted = _SCALING_FLOOR * problem.total, target.log()
+    cliques = problem.inference.layout.cliques
+    overlap = max(Counter(name for clique in cliques for name in clique).values())
+    point, best = start, start
+    lowest = problem.loss.value(start.marginals)
+    for _ in range(_SCALING_STEPS):
+        if problem.late():
+            break
+        missing = wanted - point.marginals.clamp_min(floor).log()
+        point = problem.point(point.potentials + missing / overlap)
+        loss = problem.loss.value(point.marginals)
+        gained, lowest = lowest - loss, min(loss, lowest)
+        if gained > 0:
+            best = point
+        if 0 < gained < _SCALING_PROGRESS * loss:
+            break
+    return best

@@ -1,0 +1,112 @@
+"""Potentials from tables in closed form: the product of cliques over separators.
+
+Exact where the cliques are decomposable. Otherwise the most informative decomposable subset of
+them, grown clique by clique like a Chow-Liu tree, gives the potentials; the other cliques have
+potentials of zero.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pgmkit.domain import Clique, Domain
+from pgmkit.junction_tree import junction_tree
+
+__all__ = ["tree_potentials"]
+
+Table = NDArray[np.float64]
+
+_FLOOR = 1e-9
+"""Smallest cell, as a fraction of the total: its potential stays finite, so data can raise it."""
+
+
+def tree_potentials(
+    domain: Domain,
+    cliques: Sequence[Clique],
+    tables: Mapping[Clique, Table],
+    deadline: float = inf,
+) -> list[Table]:
+    """Potentials of a normalised model, one array per clique; cliques without a table get zeros,
+    and so do those that are not reached by the ``deadline`` of ``time.perf_counter``.
+    """
+    fractions = {clique: _fractions(table) for clique, table in tables.items()}
+    potentials = {clique: np.zeros(domain.shape(clique)) for clique in cliques}
+    held = [clique for clique in cliques if clique in fractions]
+    for clique, separator in _growth(domain, held, fractions, deadline):
+        summed = tuple(i for i, name in enumerate(clique) if name not in separator)
+        table = fractions[clique]
+        potentials[clique] = np.log(table) - np.log(table.sum(axis=summed, keepdims=True))
+    return [potentials[clique] for clique in cliques]
+
+
+def _fractions(table: Table) -> Table:
+    """The table summing to 1, without zeros; uniform where noise left nothing positive."""
+    positive = np.maximum(table, 0.0)
+    total = positive.sum()
+    if total <= 0:
+        return np.full(table.shape, 1 / table.size)
+    floored = np.maximum(positive / total, _FLOOR)
+    return floored / floored.sum()
+
+
+def _growth(
+    domain: Domain, cliques: Sequence[Clique], fractions: Mapping[Clique, Table], deadline: float
+) -> list[tuple[Clique, Clique]]:
+    """Cliques in an order with the running-intersection property, each with its separator."""
+    if not cliques:
+        return []
+    held = {frozenset(clique): clique for clique in cliques}
+    covered = set().union(*cliques)
+    # Over the whole domain, as the model will ask for it: one search serves both.
+    tree = junction_tree(domain, cliques)
+    names = [
+        (clique, separator)
+        for clique, separator in zip(tree.cliques, tree.separators, strict=True)
+        if covered.intersection(clique)
+    ]
+    if all(frozenset(clique) in held for clique, _ in names):
+        return [(held[frozenset(clique)], separator) for clique, separator in names]
+    return _greedy_growth(cliques, fractions, deadline)
+
+
+def _greedy_growth(
+    cliques: Sequence[Clique], fractions: Mapping[Clique, Table], deadline: float
+) -> list[tuple[Clique, Clique]]:
+    left = sorted(cliques, key=lambda clique: -_information(fractions[clique]))
+    covered: set[str] = set()
+    grown: list[tuple[Clique, Clique]] = []
+    grown_sets: list[set[str]] = []
+    # Any beginning of the growth is a tree: what is left over starts without potentials.
+    while left and time.perf_counter() < deadline:
+        best = None
+        for clique in left:
+            separator = tuple(name for name in clique if name in covered)
+            if len(separator) == len(clique):
+                continue
+            attached = any(held.issuperset(separator) for held in grown_sets)
+            if separator and attached:
+                best = (clique, separator)
+                break
+            if not separator and best is None:
+                best = (clique, separator)
+        if best is None:
+            break
+        grown.append(best)
+        grown_sets.append(set(best[0]))
+        covered.update(best[0])
+        left.remove(best[0])
+    return grown
+
+
+def _information(table: Table) -> float:
+    """Total correlation in nats: how far the table is from the product of its one-way marginals."""
+    total = float((table * np.log(table)).sum())
+    for axis in range(table.ndim):
+        single = table.sum(axis=tuple(i for i in range(table.ndim) if i != axis))
+        total -= float((single * np.log(single)).sum())
+    return total

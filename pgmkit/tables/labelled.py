@@ -1,0 +1,292 @@
+"""Columns of labels: categories, known or still to be found, and truth values."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pgmkit.errors import InvalidInput
+from pgmkit.tables.columns import OUTSIDE, Column
+from pgmkit.tables.values import distinct, is_null, number_of, text_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pgmkit.tables.columns import Codes, Values
+
+__all__ = ["Boolean", "Categorical", "OpenCategorical"]
+
+
+class _Labelled(Column):
+    """Columns whose values are told apart by their texts."""
+
+    def _codes(self, values: Any) -> Codes:
+        found, places = distinct(values)
+        return np.array([self._code(value) for value in found], dtype=np.int64)[places]
+
+    def _code(self, value: object) -> int:
+        if is_null(value):
+            return self._null_code
+        text = text_of(value)
+        code = self._known.get(text)
+        if code is None and self.missing and text in self.missing:
+            return self._null_code
+        if code is None:
+            code = self._otherwise(text)
+        return code
+
+    @property
+    @abstractmethod
+    def _known(self) -> Mapping[str, int]:
+        """The code of every known text."""
+
+    def _otherwise(self, text: str) -> int:
+        """The code of a text that is not known."""
+        return OUTSIDE
+
+
+@dataclass(frozen=True)
+class Categorical(_Labelled):
+    """One of a list of values (texts, numbers or truth values); spaces around texts do not count.
+
+    `other`: a label that takes every value not listed; without it such values are errors.
+    `aliases`: other spellings, such as {"<=50K.": "<=50K"}.
+
+    Values that are all numbers have an order: "2..4" is a range of them. They are decoded as
+    numbers, and `other` then as a null.
+
+    >>> column = Categorical(("no", "yes"), other="else")
+    >>> column.encode(np.array(["yes", "no", "what"]))
+    array([1, 0, 2])
+    """
+
+    type = "categorical"
+    becomes = ("text", "integer", "number", "boolean")
+    values: tuple[Any, ...] = ()
+    other: str | None = None
+    aliases: Mapping[str, Any] | tuple[tuple[str, Any], ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "values", tuple(self.values))
+        object.__setattr__(self, "aliases", tuple(dict(self.aliases).items()))
+        texts = list(self.own_labels)
+        if not texts:
+            raise InvalidInput("values is empty; list at least one value")
+        doubled = {text for text in texts if texts.count(text) > 1}
+        if doubled:
+            raise InvalidInput(f"values holds {sorted(doubled)[0]!r} twice; list it once")
+        if "" in texts:
+            raise InvalidInput(
+                "values holds an empty text, which is a missing value; declare `missing` instead"
+            )
+        for spelling, label in dict(self.aliases).items():
+            if text_of(label) not in texts:
+                raise InvalidInput(f"alias {spelling!r} stands for {label!r}, which is no value")
+            if spelling in texts:
+                raise InvalidInput(f"alias {spelling!r} is a value itself; remove one of them")
+        for text in self.missing or ():
+            if text in texts:
+                raise InvalidInput(f"{text!r} is listed as a value and as missing; keep one")
+        self._check_outside()
+
+    @cached_property
+    def own_labels(self) -> tuple[str, ...]:
+        listed = tuple(text_of(value) for value in self.values)
+        return listed if self.other is None else (*listed, text_of(self.other))
+
+    @property
+    def default_outside(self) -> str:
+        if self.other is not None:
+            return text_of(self.other)
+        return "missing" if self.missing is not None else self.own_labels[0]
+
+    @property
+    def kind(self) -> str:
+        if self.decode_as is not None:
+            return self.decode_as
+        if self.other is not None:
+            return "text"
+        kinds = {type(value) for value in self.values}
+        if kinds == {bool}:
+            return "boolean"
+        if kinds == {int}:
+            return "integer"
+        return "number" if kinds <= {int, float} else "text"
+
+    @property
+    def nullable(self) -> bool:
+        return super().nullable or any(value is None for value in self._decoded)
+
+    @cached_property
+    def _numbers(self) -> list[int | float] | None:
+        """The values, where all of them are numbers."""
+        if any(isinstance(value, bool | str) for value in self.values):
+            return None
+        return [number_of(value) for value in self.values]
+
+    @cached_property
+    def _known(self) -> Mapping[str, int]:
+        known = {text_of(value): code for code, value in enumerate(self.values)}
+        return known | {
+            text_of(spelling): known[text_of(value)]
+            for spelling, value in dict(self.aliases).items()
+        }
+
+    def _otherwise(self, text: str) -> int:
+        if self._numbers is not None:
+            try:
+                code = self._known.get(text_of(number_of(text)))
+            except ValueError:
+                code = None
+            if code is not None:
+                return code
+        return OUTSIDE if self.other is None else len(self.values)
+
+    @cached_property
+    def _decoded(self) -> list[Any]:
+        """The value that each own code is decoded to."""
+        listed = list(self.values) if self.other is None else [*self.values, self.other]
+        return [_converted(value, self.kind) for value in listed]
+
+    def own_values(self, codes: Codes, rng: np.random.Generator) -> Values:
+        kinds = {type(value) for value in self._decoded}
+        plain = kinds in ({int}, {bool}, {float}, {int, float})
+        return np.array(self._decoded, dtype=None if plain else object)[codes]
+
+    def within(self, low: object, high: object, closed: bool = True) -> NDArray[np.bool_]:
+        if self._numbers is None:
+            return super().within(low, high, closed)
+        try:
+            first = -np.inf if low is None else number_of(low)
+            last = np.inf if high is None else number_of(high)
+        except (ValueError, TypeError):
+            raise InvalidInput(f"{low!r}..{high!r} is not a range of numbers") from None
+        mask = np.zeros(self.size, dtype=bool)
+        for code, value in enumerate(self._numbers):
+            mask[code] = first <= value and (value <= last if closed else value < last)
+        return mask
+
+    @property
+    def midpoints(self) -> NDArray[np.float64] | None:
+        if self._numbers is None:
+            return None
+        rest = [np.nan] * (self.size - len(self._numbers))
+        return np.array([*self._numbers, *rest], dtype=np.float64)
+
+    def _stored(self, value: Any) -> Any:
+        return dict(value) if value == self.aliases else super()._stored(value)
+
+
+def _converted(value: Any, kind: str) -> Any:
+    """A label as a value of this kind; None for one that has no such value."""
+    if kind == "text":
+        return value if isinstance(value, str) else text_of(value)
+    if kind == "boolean":
+        return {"true": True, "false": False, "1": True, "0": False}.get(text_of(value).lower())
+    try:
+        number = number_of(value)
+    except ValueError:
+        return None
+    if kind == "number":
+        return number
+    return int(number) if float(number).is_integer() else None
+
+
+@dataclass(frozen=True)
+class OpenCategorical(Column):
+    """A column whose labels are not known in advance: they are still to be found.
+
+    `other`: the label of all values that are too rare to be found.
+    """
+
+    type = "open"
+    becomes = ("text", "integer", "number", "boolean")
+    other: str = "(other)"
+
+    @property
+    def resolved(self) -> bool:
+        return False
+
+    @property
+    def default_outside(self) -> str:
+        return self.other
+
+    @property
+    def own_labels(self) -> tuple[str, ...]:
+        raise InvalidInput("an open column has no labels yet; resolve the schema with a budget")
+
+    def _codes(self, values: Any) -> Codes:
+        raise InvalidInput("an open column has no codes yet; resolve the schema with a budget")
+
+    def own_values(self, codes: Codes, rng: np.random.Generator) -> Values:
+        raise InvalidInput("an open column has no values yet; resolve the schema with a budget")
+
+    def is_missing(self, value: object) -> bool:
+        """Whether a value is missing, listed texts included."""
+        return is_null(value) or text_of(value) in (self.missing or ())
+
+    def texts(self, values: Any) -> list[str]:
+        """The texts of a column of values, missing ones left out."""
+        found, places = distinct(values)
+        texts = [None if self.is_missing(value) else text_of(value) for value in found]
+        return [text for place in places.tolist() if (text := texts[place]) is not None]
+
+    def found(self, labels: Sequence[str]) -> Categorical:
+        """The concrete column with the labels that were found."""
+        shared = {"missing": self.missing, "outside": self.outside, "decode_as": self.decode_as}
+        return Categorical(tuple(labels), other=self.other, **shared)  # type: ignore[arg-type]
+
+
+_TRUTH = {"false": 0, "true": 1, "0": 0, "1": 1, "no": 0, "yes": 1}
+
+
+@dataclass(frozen=True)
+class Boolean(_Labelled):
+    """True or false; also read from 0 and 1 and the usual words.
+
+    `words`: the words of a file for false and true, such as ("FALSE", "TRUE"): read, and written in
+    CSV files.
+    """
+
+    type = "boolean"
+    becomes = ("boolean", "text", "integer")
+    words: tuple[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.words is not None:
+            words = tuple(self.words)
+            texts = [word.strip().lower() if isinstance(word, str) else "" for word in words]
+            if len(words) != 2 or "" in texts or texts[0] == texts[1]:
+                raise InvalidInput(
+                    f"words must be two texts, for false and for true; got {self.words!r}"
+                )
+            object.__setattr__(self, "words", words)
+        self._check_outside()
+
+    @property
+    def own_labels(self) -> tuple[str, ...]:
+        return ("false", "true")
+
+    @property
+    def default_outside(self) -> str:
+        return "missing" if self.missing is not None else "false"
+
+    @cached_property
+    def _known(self) -> Mapping[str, int]:
+        return {text: code for code, text in enumerate(self.words or ())}
+
+    def _otherwise(self, text: str) -> int:
+        own = {word.strip().lower(): code for code, word in enumerate(self.words or ())}
+        return (_TRUTH | own).get(text.lower(), OUTSIDE)
+
+    def own_values(self, codes: Codes, rng: np.random.Generator) -> Values:
+        if self.kind == "text":
+            return np.array(self.words or ("false", "true"), dtype=object)[codes]
+        return codes.astype(bool if self.kind == "boolean" else np.int64)

@@ -1,0 +1,166 @@
+"""Columns of numbers in bins: whole and real ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pgmkit.errors import InvalidInput
+from pgmkit.tables.bins import LARGEST, Binned
+from pgmkit.tables.values import number_of, numbers_among, text_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pgmkit.tables.columns import Values
+
+__all__ = ["Integer", "Numeric"]
+
+
+class _Numbers(Binned):
+    """What whole and real numbers share."""
+
+    @property
+    def parses_as(self) -> tuple[str, ...]:
+        return ("int64", "float64")
+
+    def position(self, value: object) -> int | float:
+        return number_of(value)
+
+    @cached_property
+    def _missing_numbers(self) -> frozenset[int | float]:
+        return frozenset(numbers_among(self.missing or ()))
+
+    def _positions_of(self, array: NDArray[Any]) -> NDArray[Any]:
+        if array.dtype.kind not in "iuf":
+            return np.full(len(array), math.nan)
+        if array.dtype.kind == "u" and array.dtype.itemsize == 8:
+            return array.astype(np.float64) if (array > LARGEST).any() else array.astype(np.int64)
+        return array.astype(np.int64 if array.dtype.kind in "iu" else np.float64)
+
+
+@dataclass(frozen=True)
+class Integer(_Numbers):
+    """Whole numbers from `low` to `high`, a code each, or in `bins` of nearly equal width.
+
+    >>> Integer(0, 9, bins=5).labels
+    ('0..1', '2..3', '4..5', '6..7', '8..9')
+    >>> Integer(edges=(17, 30, 65, 90)).encode(np.array([17, 29, 30, 90, 91]))
+    array([ 0,  0,  1,  2, -1])
+    >>> Integer(0, 99, bins=2, spikes=(0,), special=(9999,)).labels
+    ('0', '1..49', '50..99', '9999')
+    """
+
+    type = "integer"
+    becomes = ("integer", "number", "text")
+
+    def _from_positions(self, positions: NDArray[Any], rng: np.random.Generator) -> Values:
+        if self.kind == "text":
+            return positions.astype(str).astype(object)
+        return positions.astype(np.float64 if self.kind == "number" else np.int64)
+
+    def _shown(self, position: Any) -> str:
+        return str(int(position))
+
+    @property
+    def midpoints(self) -> NDArray[np.float64]:
+        return self._middles(-0.5)
+
+
+@dataclass(frozen=True)
+class Numeric(_Numbers):
+    """Numbers from `low` to `high` in `bins` of equal width, or between `edges`.
+
+    `decimals`: places behind the point of decoded values; by default as many as tell a thousand
+    values in the narrowest bin apart.
+
+    With `quantiles` the inner edges are still to be found; the schema is then unresolved.
+
+    >>> Numeric(0, 1, bins=4).encode(np.array([0.0, 0.25, 0.99, 1.0, 1.01]))
+    array([ 0,  1,  3,  3, -1])
+    """
+
+    type = "numeric"
+    becomes = ("number", "integer", "text")
+    quantiles: bool = False
+    decimals: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.edges is None and self.bins is None:
+            raise InvalidInput("a numeric column needs bins, or edges")
+        if self.quantiles and self.bins is None:
+            raise InvalidInput("quantiles need bins: the number of bins of equal counts")
+        places = self.decimals
+        if places is not None and (
+            isinstance(places, bool) or not isinstance(places, int) or not 0 <= places <= 15
+        ):
+            raise InvalidInput(f"decimals must be a whole number from 0 to 15, got {places!r}")
+        if self.decode_as == "integer" and places != 0:
+            raise InvalidInput('decode_as "integer" needs decimals: 0')
+
+    @property
+    def resolved(self) -> bool:
+        return not self.quantiles
+
+    def found(self, inner: Sequence[float]) -> Numeric:
+        """The concrete column with the inner edges that were found."""
+        low, high = self._position(self.low), self._position(self.high)
+        edges = sorted({low, high, *(float(edge) for edge in inner if low < edge < high)})
+        return self._with_edges(tuple(edges))
+
+    def grid(self, bins: int) -> Numeric:
+        """The concrete column with so many bins of equal width, to find edges by."""
+        return Numeric(self.low, self.high, bins, **self._other_fields())
+
+    def _with_edges(self, edges: tuple[float, ...]) -> Numeric:
+        return Numeric(edges=edges, **self._other_fields())
+
+    def _other_fields(self) -> dict[str, Any]:
+        names = ("spikes", "special", "decimals", "missing", "outside", "decode_as")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def whole(self) -> bool:
+        return False
+
+    @property
+    def parses_as(self) -> tuple[str, ...]:
+        return ("float64",)
+
+    @cached_property
+    def _places(self) -> int:
+        """Places behind the point of decoded values."""
+        if self.decimals is not None:
+            return self.decimals
+        width = float(np.diff(self._plain_positions).min())
+        return min(max(0, 3 - math.floor(math.log10(width))), 15)
+
+    def _from_positions(self, positions: NDArray[Any], rng: np.random.Generator) -> Values:
+        """Rounded down to the places that are shown, or up, where the bin holds such a value."""
+        found = np.asarray(positions, dtype=np.float64)
+        bins = np.searchsorted(self.positions, found, side="right")
+        scale = 10.0**self._places
+        for rounded in (np.ceil(found * scale) / scale, np.floor(found * scale) / scale):
+            # Divided, not multiplied by a power, so that 0.3 is the text's 0.3.
+            stays = np.searchsorted(self.positions, rounded, side="right") == bins
+            stays &= (bins > 0) & (bins < len(self.positions))  # special values are as declared
+            positions = np.where(stays, rounded, positions)
+        if self.kind == "integer":
+            return np.floor(positions).astype(np.int64)
+        if self.kind == "text":
+            return np.array([text_of(each) for each in positions.tolist()], dtype=object)
+        return positions
+
+    def _shown(self, position: Any) -> str:
+        short = f"{position:g}"
+        return short if float(short) == position else text_of(float(position))
+
+    @property
+    def midpoints(self) -> NDArray[np.float64]:
+        return self._middles(0.0)

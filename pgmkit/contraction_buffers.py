@@ -58,9 +58,12 @@ class ContractionBuffers:
             action()
         return self.result
 
-    def backward(self, seed: torch.Tensor) -> torch.Tensor:
+    def backward(self, seed: torch.Tensor | float) -> torch.Tensor:
         """``seed`` times the result's derivatives by the inputs; overwritten by the next run."""
-        self._seed.copy_(seed)
+        if isinstance(seed, torch.Tensor):
+            self._seed.copy_(seed)
+        else:
+            self._seed.fill_(seed)
         for action in self._down:
             action()
         return self.input_adjoints

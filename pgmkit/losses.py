@@ -53,6 +53,12 @@ class Loss(Protocol):
     least: float
     """No marginals have a loss below this, whatever the measurements say."""
 
+    def scalar(self, marginals: torch.Tensor) -> torch.Tensor:
+        """The loss as a tensor without axes: nothing waits for the device it is on."""
+        ...
+
+    def scalar_and_gradient(self, marginals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]: ...
+
     def value(self, marginals: torch.Tensor) -> float: ...
 
     def value_and_gradient(self, marginals: torch.Tensor) -> tuple[float, torch.Tensor]: ...
@@ -222,6 +228,11 @@ class _DenseView:
         return table.reshape(-1)
 
 
+def dot(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """The inner product of two vectors, summed in float64 whatever their format."""
+    return left.double() @ right.double()
+
+
 ULPS = 4.0
 """Units in the last place by which sums of a model's cells are taken to be off."""
 
@@ -234,8 +245,8 @@ class Squared:
     """The conjugate is phi*(u) = curvature u^2 / 2 where |u| <= steepest, and infinite beyond."""
     steepest: ClassVar[float] = inf
 
-    def value(self, r: torch.Tensor) -> float:
-        return 0.5 * float(r @ r)
+    def value(self, r: torch.Tensor) -> torch.Tensor:
+        return 0.5 * dot(r, r)
 
     def slope(self, r: torch.Tensor) -> torch.Tensor:
         return r
@@ -251,9 +262,9 @@ class Huber:
     width: float = 1.345
     height: float = 1.345
 
-    def value(self, r: torch.Tensor) -> float:
+    def value(self, r: torch.Tensor) -> torch.Tensor:
         inner = r.abs().clamp_max(self.width)
-        return self.height * float((inner * (r.abs() - inner / 2)).sum()) / self.width
+        return dot(inner, r.abs() - inner / 2) * (self.height / self.width)
 
     def slope(self, r: torch.Tensor) -> torch.Tensor:
         return r.clamp(-self.width, self.width) * (self.height / self.width)
@@ -277,8 +288,8 @@ class Absolute:
     curvature: ClassVar[float] = 0.0
     steepest: ClassVar[float] = sqrt(2)
 
-    def value(self, r: torch.Tensor) -> float:
-        return sqrt(2) * float(r.abs().sum())
+    def value(self, r: torch.Tensor) -> torch.Tensor:
+        return sqrt(2) * r.abs().sum(dtype=torch.float64)
 
     def slope(self, r: torch.Tensor) -> torch.Tensor:
         return sqrt(2) * r.sign()
@@ -301,12 +312,19 @@ class MeasuredLoss:
         self.observations, self.penalty = observations, penalty
         self.unit = penalty.unit(len(observations.target))
 
-    def value(self, marginals: torch.Tensor) -> float:
+    def scalar(self, marginals: torch.Tensor) -> torch.Tensor:
         return self.penalty.value(self.observations.residual(marginals))
 
-    def value_and_gradient(self, marginals: torch.Tensor) -> tuple[float, torch.Tensor]:
+    def scalar_and_gradient(self, marginals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         r = self.observations.residual(marginals)
         return self.penalty.value(r), self.observations.adjoint(self.penalty.slope(r))
+
+    def value(self, marginals: torch.Tensor) -> float:
+        return float(self.scalar(marginals))
+
+    def value_and_gradient(self, marginals: torch.Tensor) -> tuple[float, torch.Tensor]:
+        value, gradient = self.scalar_and_gradient(marginals)
+        return float(value), gradient
 
     def cut(self, marginals: torch.Tensor) -> Cut:
         """The cut at u = phi'(r)."""
@@ -314,8 +332,8 @@ class MeasuredLoss:
 
     def cut_of_dual(self, dual: torch.Tensor) -> Cut:
         """Fenchel's inequality L(nu) >= <u, (Q nu - y) / s> - phi*(u), for any |u| <= steepest."""
-        conjugate = 0.5 * self.penalty.curvature * float(dual @ dual)
-        products = dual * self.observations.target
+        conjugate = 0.5 * self.penalty.curvature * float(dot(dual, dual))
+        products = dual.double() * self.observations.target
         size = conjugate + float(products.abs().sum())
         return Cut(-conjugate - float(products.sum()), self.observations.adjoint(dual), size)
 
@@ -350,17 +368,24 @@ class DifferentiableLoss:
         self._places = {clique: host(layout, clique) for clique in cliques}
         self.unit, self.least = 1.0, -inf
 
+    def scalar(self, marginals: torch.Tensor) -> torch.Tensor:
+        return self.scalar_and_gradient(marginals)[0]
+
     def value(self, marginals: torch.Tensor) -> float:
-        return self.value_and_gradient(marginals)[0]
+        return float(self.scalar(marginals))
 
     def value_and_gradient(self, marginals: torch.Tensor) -> tuple[float, torch.Tensor]:
+        value, gradient = self.scalar_and_gradient(marginals)
+        return float(value), gradient
+
+    def scalar_and_gradient(self, marginals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         with torch.inference_mode(False), torch.enable_grad():
             point = marginals.clone().requires_grad_()
             value = self.function(self._named(point))
             if not isinstance(value, torch.Tensor) or value.ndim != 0:
                 raise InvalidInput("a callable loss must return a scalar torch tensor")
             (gradient,) = torch.autograd.grad(value, point)
-        return float(value), gradient
+        return value.detach(), gradient
 
     def cut(self, marginals: torch.Tensor) -> Cut:
         value, gradient = self.value_and_gradient(marginals)

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, cached_property
-from math import fsum, inf, isfinite, log, prod
+from math import fsum, inf, isfinite, log, nan, prod
 
 import torch
 from threadpoolctl import ThreadpoolController
 
+from pgmkit import kernels
 from pgmkit.clique_index import CliqueIndex
 from pgmkit.contraction import adjoints, contract, forward, maximiser
 from pgmkit.contraction_buffers import ContractionBuffers, pass_cells
@@ -110,6 +111,7 @@ class MarginalOracle:
         self._safe_spread = -_SAFE_SHARE * log(tiny)
         self._smallest, self._largest = tiny**0.5, tiny**-0.5
         self._below_peaks = 0.0
+        self._waits = self.device.type == "cpu"
         self.log_passes = 0
         held = dict.fromkeys(name for clique in cliques for name in clique)
         self._log_records = fsum(log(domain.sizes[name]) for name in held)
@@ -194,6 +196,35 @@ class MarginalOracle:
         found = self._linear(potentials, total)
         return self._log(potentials, total) if found is None else found
 
+    def begin_marginals(
+        self, potentials: torch.Tensor, total: float = 1.0
+    ) -> tuple[torch.Tensor, torch.Tensor | float]:
+        """``fast_marginals`` without waiting for a card: its log partition function may be a tensor
+        without axes there, NaN where the pass has failed and ``fast_marginals`` is called for.
+        """
+        if self._waits:
+            return self.fast_marginals(potentials, total)
+        potentials = self.masked(potentials)
+        peaks, guess = self._peaks(potentials), self._guess
+        self._load(potentials, peaks + guess / len(peaks))
+        partition = self._passing.forward()[0]
+        change = partition.double().log()
+        below = guess + change
+        held = (change.abs() < log(self._largest)) & (below >= -self._safe_spread)
+        self._guess = torch.where(held, below, guess)
+        marginals = self._passing.inputs * self._passing.backward(total / partition)
+        log_partition = below + peaks.sum(dtype=torch.float64)
+        return marginals, log_partition.masked_fill_(~held, nan)
+
+    @cached_property
+    def _guess(self) -> torch.Tensor:
+        """What the last pass on a card found below the peaks, there."""
+        return torch.full((), self._below_peaks, dtype=torch.float64, device=self.device)
+
+    def wait(self) -> None:
+        """Make ``begin_marginals`` wait for the card from now on: a pass failed there."""
+        self._waits = True
+
     def rough_marginals(
         self, potentials: torch.Tensor, total: float = 1.0
     ) -> tuple[torch.Tensor, float]:
@@ -272,6 +303,8 @@ class MarginalOracle:
 
     def _peaks(self, potentials: torch.Tensor) -> torch.Tensor:
         """Each clique's largest potential (0 where all are minus infinity)."""
+        if kernels.on_card(potentials):
+            return kernels.peaks(potentials, self._starts)
         if self._few_large:
             peaks = torch.stack([potentials[cells].amax() for cells in self.layout.slices])
         else:
@@ -288,6 +321,20 @@ class MarginalOracle:
         for cells, shift in zip(self.layout.slices, shifts.unbind(), strict=True):
             torch.sub(potentials[cells], shift, out=out[cells])
         return out
+
+    def _load(self, potentials: torch.Tensor, shifts: torch.Tensor) -> None:
+        """The exponentials of the shifted potentials become the inputs of a pass."""
+        inputs = self._passing.inputs
+        if kernels.on_card(potentials):
+            kernels.shift_exp(potentials, shifts.to(self.dtype), self._starts, inputs)
+        else:
+            self._subtract(potentials, shifts, inputs).exp_()
+
+    @cached_property
+    def _starts(self) -> torch.Tensor:
+        """Where each clique's cells start, and where the last one's end."""
+        starts = [cells.start for cells in self.layout.slices]
+        return torch.tensor([*starts, self.layout.cells], device=self.device)
 
     def _spread(self, potentials: torch.Tensor) -> float:
         finite = torch.where(torch.isneginf(potentials), torch.inf, potentials)
@@ -310,8 +357,7 @@ class MarginalOracle:
         if -self._below_peaks > self._safe_spread:
             return None
         log_partition = self._below_peaks + float(peaks.sum())
-        seed = torch.tensor([total / partition], dtype=self.dtype, device=self.device)
-        return passing.inputs * passing.backward(seed), log_partition
+        return passing.inputs * passing.backward(total / partition), log_partition
 
     def _forward(self, potentials: torch.Tensor, peaks: torch.Tensor) -> tuple[float, float] | None:
         """The partition function and the log of what it was divided by, or None out of range.
@@ -322,8 +368,7 @@ class MarginalOracle:
         lowest, highest = -self._safe_spread, self._log_records
         guess = self._below_peaks
         while True:
-            lifted = peaks + guess / len(peaks)
-            self._subtract(potentials, lifted, self._passing.inputs).exp_()
+            self._load(potentials, peaks + guess / len(peaks))
             partition = float(self._passing.forward())
             if self._smallest < partition < self._largest:
                 return partition, guess

@@ -9,15 +9,21 @@ copies from the host.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 from unittest import mock
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
+
+from pgmkit import kernels
+from pgmkit.kernels import reference
 
 aten = torch.ops.aten
 CARD = torch.device("cuda", 0)
@@ -65,6 +71,10 @@ class OnCard(torch.Tensor):
     def __array__(self, *_: Any, **__: Any) -> Any:
         raise TypeError("can't convert a tensor on a card to numpy; use Tensor.cpu() first")
 
+    def cpu(self, *_: Any, **__: Any) -> torch.Tensor:
+        self.card.waits["copy to the host"] += 1
+        return self.host.detach().clone()
+
     def tolist(self) -> Any:
         return self.cpu().tolist()
 
@@ -72,9 +82,7 @@ class OnCard(torch.Tensor):
         raise AssertionError("a kernel was launched on the pretend card")
 
     @classmethod
-    def __torch_dispatch__(
-        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         card = next(each.card for each in _tensors((args, kwargs)) if isinstance(each, OnCard))
         if func is torch.ops.prim.device.default:
@@ -165,18 +173,13 @@ class PretendCard(TorchFunctionMode):
         packet = func.overloadpacket
         if packet in _METADATA:
             return func(*_real(args), **_real(kwargs))
-        if func._can_decompose() and _is_composite(func):
-            return func.decompose(*args, **kwargs)
-        if packet is aten._to_copy and kwargs.get("device") is not None:
-            self.waits["copy to the host"] += 1
-            return func(*_real(args), **kwargs)
         if packet is aten.copy_:
             return self._copied(func, args, kwargs)
         for each in _tensors((args, kwargs)):
             if not isinstance(each, OnCard) and each.ndim:
                 raise MixedDevices(f"{func}: a tensor of shape {tuple(each.shape)} is on the host")
-        self._count(func, args)
-        made = func(*_real(args), **_real(kwargs))
+        with _Counting(self):
+            made = func(*_real(args), **_real(kwargs))
         known = {id(e.host): e for e in _tensors((args, kwargs)) if isinstance(e, OnCard)}
 
         def on_card(value: Any) -> Any:
@@ -198,7 +201,7 @@ class PretendCard(TorchFunctionMode):
         func(*_real(args), **kwargs)
         return target
 
-    def _count(self, func: Any, args: Any) -> None:
+    def count(self, func: Any, args: Any) -> None:
         packet, name = func.overloadpacket, func.__name__.split(".")[0]
         by_mask = packet in (aten.index, aten.index_put, aten.index_put_) and any(
             each is not None and each.dtype == torch.bool for each in args[1]
@@ -212,6 +215,21 @@ class PretendCard(TorchFunctionMode):
         allocation = name in ("new_empty", "empty_like", "new_empty_strided", "empty_strided")
         if not view and not allocation:
             self.ops[name] += 1
+
+
+class _Counting(TorchDispatchMode):
+    """Counts the operations that one operation consists of."""
+
+    def __init__(self, card: PretendCard) -> None:
+        super().__init__()
+        self.card = card
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if _is_composite(func):
+            with self:
+                return func.decompose(*args, **(kwargs or {}))
+        self.card.count(func, args)
+        return func(*args, **(kwargs or {}))
 
 
 class CardGenerator:
@@ -236,6 +254,29 @@ class _AnyGenerator:
         return CardGenerator(device) if torch.device(device).type == "cuda" else _Generator()
 
 
+def _launcher(card: PretendCard) -> ModuleType:
+    """In place of the module of Triton kernels: the reference's values, for one launch each.
+
+    That the kernels give these values is for Triton's interpreter to show.
+    """
+    module = ModuleType("pgmkit.kernels.cuda")
+
+    def launched(name: str) -> Callable[..., Any]:
+        def launch(*args: Any) -> Any:
+            if any(isinstance(x, torch.Tensor) and not isinstance(x, OnCard) for x in args):
+                raise MixedDevices(f"{name}: a tensor is on the host")
+            card.ops[name] += 1
+            found = getattr(reference, name)(*_real(args))
+            own = {id(x.host): x for x in args if isinstance(x, OnCard)}
+            return tree_map(lambda x: own.get(id(x)) if id(x) in own else OnCard(x, card), found)
+
+        return launch
+
+    for name in ("contract", "contract_steps", "log_contract", "max_contract", "shift_exp"):
+        setattr(module, name, launched(name))
+    return module
+
+
 @contextmanager
 def pretend_card() -> Iterator[PretendCard]:
     """A machine with one card, whose tensors pretend."""
@@ -244,9 +285,15 @@ def pretend_card() -> Iterator[PretendCard]:
         mock.patch.object(torch.cuda, "is_available", lambda: True),
         mock.patch.object(torch.cuda, "device_count", lambda: 1),
         mock.patch.object(torch, "Generator", _AnyGenerator),
+        mock.patch.object(kernels, "has_triton", lambda: True),
         PretendCard() as card,
     ):
-        yield card
+        module = _launcher(card)
+        with (
+            mock.patch.dict(sys.modules, {module.__name__: module}),
+            mock.patch.object(kernels, "cuda", module, create=True),
+        ):
+            yield card
 
 
 def _is_composite(func: Any) -> bool:

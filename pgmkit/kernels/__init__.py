@@ -14,8 +14,9 @@ from functools import cache
 import torch
 
 from pgmkit.kernels import cpu, reference
+from pgmkit.kernels.reference import peaks
 
-__all__ = ["contract", "log_contract", "max_contract", "on_card", "shift_exp"]
+__all__ = ["contract", "log_contract", "max_contract", "on_card", "peaks", "shift_exp"]
 
 
 def max_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
@@ -58,10 +59,10 @@ def shift_exp(
 
 def on_card(values: torch.Tensor) -> bool:
     """Whether the Triton kernels serve this tensor."""
-    return values.device.type == "cuda" and _has_triton()
+    return values.device.type == "cuda" and has_triton()
 
 
 @cache
-def _has_triton() -> bool:
+def has_triton() -> bool:
     """CUDA builds of torch for Linux bring Triton; without it a card runs the reference."""
     return importlib.util.find_spec("triton") is not None

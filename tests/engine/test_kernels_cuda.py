@@ -14,7 +14,6 @@ from kernel_operands import Stacks, operands, runs
 
 from pgmkit.kernels import reference
 
-os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported, which only this module does
 pytest.importorskip("triton", reason="triton (the extra 'gpu') is not installed")
 from pgmkit.kernels import cuda
 

@@ -268,7 +268,13 @@ def _launcher(card: PretendCard) -> ModuleType:
             card.ops[name] += 1
             found = getattr(reference, name)(*_real(args))
             own = {id(x.host): x for x in args if isinstance(x, OnCard)}
-            return tree_map(lambda x: own.get(id(x)) if id(x) in own else OnCard(x, card), found)
+
+            def on_card(value: Any) -> Any:
+                if not isinstance(value, torch.Tensor):
+                    return value
+                return own[id(value)] if id(value) in own else OnCard(value, card)
+
+            return tree_map(on_card, found)
 
         return launch
 

@@ -16,7 +16,20 @@ import torch
 from pgmkit.kernels import cpu, reference
 from pgmkit.kernels.reference import peaks
 
-__all__ = ["contract", "log_contract", "max_contract", "on_card", "peaks", "shift_exp"]
+__all__ = [
+    "TILE_CELLS",
+    "contract",
+    "contract_steps",
+    "log_contract",
+    "max_contract",
+    "on_card",
+    "peaks",
+    "shift_exp",
+]
+
+
+TILE_CELLS = 64
+"""Results that one program of ``contract_steps`` makes."""
 
 
 def max_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
@@ -44,6 +57,22 @@ def contract(left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, tor
 
         return cuda.contract(left, right)
     return reference.contract(left, right)
+
+
+def contract_steps(
+    left: torch.Tensor,
+    right: torch.Tensor,
+    out: torch.Tensor,
+    steps: torch.Tensor,
+    places: torch.Tensor,
+    tiles: torch.Tensor,
+) -> None:
+    """Several sums of products in flat buffers at once (see ``reference``)."""
+    if on_card(out):
+        from pgmkit.kernels import cuda
+
+        return cuda.contract_steps(left, right, out, steps, places, tiles)
+    return reference.contract_steps(left, right, out, steps, places, tiles)
 
 
 def shift_exp(

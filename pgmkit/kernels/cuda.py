@@ -15,12 +15,16 @@ import torch
 import triton
 import triton.language as tl
 
-__all__ = ["contract", "log_contract", "max_contract", "shift_exp"]
+from pgmkit.kernels import TILE_CELLS
+
+__all__ = ["contract", "contract_steps", "log_contract", "max_contract", "shift_exp"]
 
 TILE = 32
 """Rows and columns of the tile of results that one program keeps in registers."""
 RUN = 1024
 """Cells that one program of an element-wise kernel takes."""
+TERMS = 16
+"""Terms of a sum that a program of ``contract_steps`` adds at once."""
 WARPS = 4
 
 
@@ -131,6 +135,39 @@ def shift_exp_kernel(values, shifts, starts, out, runs, cells, steps, RUN: tl.co
     tl.store(out + cell, tl.exp(value - shift), inside)
 
 
+@triton.jit
+def steps_kernel(
+    left, right, out, steps_table, places, tiles, TILE_CELLS: tl.constexpr, TERMS: tl.constexpr
+):  # fmt: skip
+    """One tile of the results of one of several sums of products (see ``reference``)."""
+    tile = tl.program_id(0).to(tl.int64)
+    row = steps_table + tl.load(tiles + 2 * tile) * 16
+    cell = tl.load(tiles + 2 * tile + 1) + tl.arange(0, TILE_CELLS)
+    batches, rows = tl.load(row + 3), tl.load(row + 4)
+    summed, columns = tl.load(row + 5), tl.load(row + 6)
+    inside = cell < batches * rows * columns
+    b, r, c = cell // (columns * rows), (cell // columns) % rows, cell % columns
+    from_left = tl.load(row) + tl.load(places + tl.load(row + 7) + b, inside, 0)
+    from_left += tl.load(places + tl.load(row + 8) + r, inside, 0)
+    from_right = tl.load(row + 1) + tl.load(places + tl.load(row + 10) + b, inside, 0)
+    from_right += tl.load(places + tl.load(row + 12) + c, inside, 0)
+    target = tl.load(row + 2) + tl.load(places + tl.load(row + 13) + b, inside, 0)
+    target += tl.load(places + tl.load(row + 14) + r, inside, 0)
+    target += tl.load(places + tl.load(row + 15) + c, inside, 0)
+    run_left, run_right = places + tl.load(row + 9), places + tl.load(row + 11)
+    sums = tl.zeros((TILE_CELLS,), tl.float64)
+    for first in range(0, summed, TERMS):
+        term = first + tl.arange(0, TERMS)
+        held = term < summed
+        here = inside[:, None] & held[None, :]
+        along_left = tl.load(run_left + term, held, 0)
+        along_right = tl.load(run_right + term, held, 0)
+        x = tl.load(left + from_left[:, None] + along_left[None, :], here, 0.0)
+        y = tl.load(right + from_right[:, None] + along_right[None, :], here, 0.0)
+        sums += tl.sum(x.to(tl.float64) * y.to(tl.float64), axis=1)
+    tl.store(out + target, sums.to(out.dtype.element_ty), inside)
+
+
 def max_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """The maximum over ``summed`` of left + right; NaN where a term is."""
     return _tiled(max_kernel, left, right)
@@ -146,6 +183,20 @@ def contract(left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, tor
     high_left, high_right = (_finite(side.amax(-1)) for side in (left, right))
     product = _tiled(scaled_kernel, left, right, high_left, high_right)
     return product, high_left[:, :, None] + high_right[:, None, :]
+
+
+def contract_steps(
+    left: torch.Tensor,
+    right: torch.Tensor,
+    out: torch.Tensor,
+    steps: torch.Tensor,
+    places: torch.Tensor,
+    tiles: torch.Tensor,
+) -> None:
+    """Several sums of products in flat buffers at once."""
+    steps_kernel[(len(tiles),)](
+        left, right, out, steps, places, tiles, TILE_CELLS=TILE_CELLS, TERMS=TERMS, num_warps=WARPS
+    )
 
 
 def shift_exp(

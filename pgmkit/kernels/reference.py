@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import torch
 
-__all__ = ["contract", "log_contract", "max_contract", "peaks", "shift_exp"]
+__all__ = ["contract", "contract_steps", "log_contract", "max_contract", "peaks", "shift_exp"]
 
 BLOCK_CELLS = 1 << 16
 """Largest temporary, in cells: half a megabyte in float64, which a core's cache holds. Larger ones
@@ -49,6 +49,32 @@ def contract(left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, tor
     high_right = _finite(right.amax(-1, keepdim=True))
     product = torch.bmm((left - high_left).exp_(), (right - high_right).exp_().transpose(1, 2))
     return product, high_left + high_right.transpose(1, 2)
+
+
+def contract_steps(
+    left: torch.Tensor,
+    right: torch.Tensor,
+    out: torch.Tensor,
+    steps: torch.Tensor,
+    places: torch.Tensor,
+    tiles: torch.Tensor,
+) -> None:
+    """Several sums of products of numbers in flat buffers, each described by a row of ``steps``.
+
+    A row holds where left, right and out start; the extents of batch, rows, summed and columns; and
+    where in ``places`` the distances begin of left's (batch, rows, summed), right's (batch, summed,
+    columns) and out's (batch, rows, columns). ``tiles`` divides the work among programs.
+    """
+    for row in steps.tolist():
+        starts, (batch, rows, summed, columns), runs = row[:3], row[3:7], row[7:]
+        extents = (batch, rows, summed, batch, summed, columns, batch, rows, columns)
+        lb, lr, ls, rb, rs, rc, ob, orow, oc = (
+            places[first : first + count] for first, count in zip(runs, extents, strict=True)
+        )
+        a = left[starts[0] + lb[:, None, None] + lr[:, None] + ls]
+        b = right[starts[1] + rb[:, None, None] + rs[:, None] + rc]
+        product = torch.bmm(a.double(), b.double()).to(out.dtype)
+        out[starts[2] + ob[:, None, None] + orow[:, None] + oc] = product
 
 
 def peaks(values: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:

@@ -8,10 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from brute_force import CLIQUE_SETS, FIVE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_operands import Stacks, operands, runs
 
+from pgmkit import kernels
+from pgmkit.contraction_buffers import ContractionBuffers
+from pgmkit.contraction_order import plan
 from pgmkit.kernels import reference
 
 pytest.importorskip("triton", reason="triton (the extra 'gpu') is not installed")
@@ -62,6 +66,25 @@ def test_shifted_exponentials_are_those_of_torch(
     forms = (cuda.shift_exp, reference.shift_exp)
     found, expected = (each(cells, shifts, starts, torch.empty_like(cells)) for each in forms)
     close(found, expected)
+
+
+@pytest.mark.parametrize("name", ["star", "nested", "all pairs", "cycle of triples"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_levels_of_a_pass_are_the_pass(
+    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forward and backward through a plan in launches of whole levels, and as processors do it."""
+    used = plan(CLIQUE_SETS[name], (), FIVE.sizes)
+    cells = torch.rand(sum(FIVE.size(clique) for clique in CLIQUE_SETS[name]), dtype=dtype)
+    found = []
+    for here in (False, True):
+        monkeypatch.setattr(kernels, "on_card", lambda values, here=here: here)
+        passing = ContractionBuffers(used, torch.device("cpu"), dtype)
+        passing.inputs.copy_(cells)
+        result = passing.forward().clone()
+        found.append((result, passing.backward(2.0).clone()))
+    close(found[1][0], found[0][0])
+    close(found[1][1], found[0][1])
 
 
 def test_what_is_not_a_number_stays_so() -> None:

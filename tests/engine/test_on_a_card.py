@@ -1,5 +1,8 @@
 """Estimation on a pretend card: the same model as on the processor, and how often it waits."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -121,3 +124,21 @@ def test_a_step_waits_once_and_uploads_nothing(
     np.testing.assert_array_equal(waits[plain], tried[plain])
     assert tried.min() == 1
     assert (launches[plain] <= (1 + tried[plain]) * 110).all(), "a pass and some products each"
+
+
+@pytest.mark.parametrize("name", ["dense", "tree"])
+def test_a_pass_is_at_most_sixty_launches(card: PretendCard, name: str) -> None:
+    structure = json.loads((Path(__file__).parents[1] / "data" / "launches.json").read_text())[name]
+    cliques = [tuple(clique) for clique in structure["cliques"]]
+    oracle = MarginalOracle(Domain(structure["sizes"]), cliques, device="cuda")
+    potentials = torch.randn(oracle.layout.cells, dtype=torch.float64)
+    there = potentials.to("cuda")
+    with oracle.session():
+        oracle.begin_marginals(there, 100.0)
+        card.reset()
+        marginals, log_partition = oracle.begin_marginals(there, 100.0)
+        assert card.launches <= 60
+        assert (card.synchronisations, card.uploads) == (0, 0)
+    expected = MarginalOracle(oracle.layout.domain, cliques).marginals(potentials, 100)
+    np.testing.assert_allclose(marginals.cpu(), expected[0], rtol=1e-9, atol=1e-12)
+    assert float(log_partition) == pytest.approx(expected[1], abs=1e-9)

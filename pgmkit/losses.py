@@ -63,6 +63,10 @@ class Loss(Protocol):
 
     def value_and_gradient(self, marginals: torch.Tensor) -> tuple[float, torch.Tensor]: ...
 
+    def excess(self, new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
+        """L(new) - L(old) - <grad L(old), new - old>, of the small change and not of the losses."""
+        ...
+
     def cut(self, marginals: torch.Tensor) -> Cut: ...
 
     def rounding(self, marginals: torch.Tensor) -> float:
@@ -121,6 +125,10 @@ class Observations:
 
     def residual(self, marginals: torch.Tensor) -> torch.Tensor:
         """(Q mu - y) / stddev, one entry per measured value."""
+        return self.applied(marginals) - self.target
+
+    def applied(self, marginals: torch.Tensor) -> torch.Tensor:
+        """Q mu / stddev."""
         if self._diagonal:
             applied = marginals * self._weights
         else:
@@ -128,7 +136,7 @@ class Observations:
             applied = torch.zeros(self._sparse_rows, dtype=picked.dtype, device=picked.device)
             applied.index_add_(0, self._rows, picked)
         parts = [applied, *(view.apply(marginals) for view in self._dense)]
-        return (torch.cat(parts) if len(parts) > 1 else applied) - self.target
+        return torch.cat(parts) if len(parts) > 1 else applied
 
     def variances(self, marginals: torch.Tensor, total: float) -> torch.Tensor:
         """The variance of each value's row, over one record of the model, times the total."""
@@ -136,7 +144,7 @@ class Observations:
         second = torch.zeros(self._sparse_rows, dtype=squares.dtype, device=squares.device)
         second.index_add_(0, self._rows, squares)
         parts = [second, *(view.apply_squares(marginals) for view in self._dense)]
-        first = self.residual(marginals) + self.target
+        first = self.applied(marginals)
         return (torch.cat(parts) - first.square() / total).clamp_min(0.0)
 
     def adjoint(self, dual: torch.Tensor) -> torch.Tensor:
@@ -326,6 +334,14 @@ class MeasuredLoss:
         value, gradient = self.scalar_and_gradient(marginals)
         return float(value), gradient
 
+    def excess(self, new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
+        change = self.observations.applied(new - old).double()
+        if isinstance(self.penalty, Squared):
+            return 0.5 * dot(change, change)
+        before = self.observations.residual(old).double()
+        rise = self.penalty.value(before + change) - self.penalty.value(before)
+        return rise - dot(self.penalty.slope(before), change)
+
     def cut(self, marginals: torch.Tensor) -> Cut:
         """The cut at u = phi'(r)."""
         return self.cut_of_dual(self.penalty.slope(self.observations.residual(marginals)))
@@ -386,6 +402,10 @@ class DifferentiableLoss:
                 raise InvalidInput("a callable loss must return a scalar torch tensor")
             (gradient,) = torch.autograd.grad(value, point)
         return value.detach(), gradient
+
+    def excess(self, new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
+        value, gradient = self.scalar_and_gradient(old)
+        return self.scalar(new) - value - dot(gradient, new - old)
 
     def cut(self, marginals: torch.Tensor) -> Cut:
         value, gradient = self.value_and_gradient(marginals)

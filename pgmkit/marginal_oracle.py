@@ -107,7 +107,7 @@ class MarginalOracle:
         self.plan = plan(list(cliques), (), domain.sizes)
         if memory_limit is not None:
             self._check_memory(memory_limit)
-        tiny = torch.finfo(dtype).tiny
+        tiny = torch.finfo(torch.float64).tiny
         self._safe_spread = -_SAFE_SHARE * log(tiny)
         self._smallest, self._largest = tiny**0.5, tiny**-0.5
         self._below_peaks = 0.0
@@ -125,7 +125,10 @@ class MarginalOracle:
 
     @cached_property
     def _passing(self) -> ContractionBuffers:
-        return ContractionBuffers(self.plan, self.device, self.dtype)
+        """In float64 whatever the potentials' format: float32 has neither the range of a pass nor
+        the precision of a log partition function times a total.
+        """
+        return ContractionBuffers(self.plan, self.device, torch.float64)
 
     @property
     def _few_large(self) -> bool:
@@ -140,7 +143,8 @@ class MarginalOracle:
     @cached_property
     def pass_bytes(self) -> int:
         """Memory of a pass: buffers, copies, the index of cells, and its result."""
-        return (pass_cells(self.plan) + 3 * self.layout.cells) * self.dtype.itemsize
+        buffers = 8 * (pass_cells(self.plan) + self.layout.cells)
+        return buffers + 2 * self.layout.cells * self.dtype.itemsize
 
     def _check_memory(self, limit: int) -> None:
         p = self.plan
@@ -160,7 +164,8 @@ class MarginalOracle:
 
         Denormals slow matrix products a hundredfold and weigh nothing next to a partition function.
         """
-        threads = torch.get_num_threads()
+        threads, coarse = torch.get_num_threads(), torch.backends.cuda.matmul.allow_tf32
+        torch.backends.cuda.matmul.allow_tf32 = False  # three digits are no marginals
         if self.device.type == "cpu" and self.plan.cost < _THREADED_COST:
             torch.set_num_threads(1)
         torch.set_flush_denormal(True)
@@ -169,6 +174,7 @@ class MarginalOracle:
                 yield
         finally:
             torch.set_flush_denormal(False)
+            torch.backends.cuda.matmul.allow_tf32 = coarse
             torch.set_num_threads(threads)
 
     def marginals(self, potentials: torch.Tensor, total: float = 1.0) -> tuple[torch.Tensor, float]:
@@ -205,15 +211,15 @@ class MarginalOracle:
         if self._waits:
             return self.fast_marginals(potentials, total)
         potentials = self.masked(potentials)
-        peaks, guess = self._peaks(potentials), self._guess
+        peaks, guess = self._peaks(potentials).double(), self._guess
         self._load(potentials, peaks + guess / len(peaks))
         partition = self._passing.forward()[0]
-        change = partition.double().log()
+        change = partition.log()
         below = guess + change
         held = (change.abs() < log(self._largest)) & (below >= -self._safe_spread)
         self._guess = torch.where(held, below, guess)
-        marginals = self._passing.inputs * self._passing.backward(total / partition)
-        log_partition = below + peaks.sum(dtype=torch.float64)
+        marginals = self._counts(total / partition)
+        log_partition = below + peaks.sum()
         return marginals, log_partition.masked_fill_(~held, nan)
 
     @cached_property
@@ -322,13 +328,18 @@ class MarginalOracle:
             torch.sub(potentials[cells], shift, out=out[cells])
         return out
 
+    def _counts(self, seed: torch.Tensor | float) -> torch.Tensor:
+        """The way back of a pass: marginals times the partition function and ``seed``."""
+        passing = self._passing
+        return (passing.inputs * passing.backward(seed)).to(self.dtype)
+
     def _load(self, potentials: torch.Tensor, shifts: torch.Tensor) -> None:
         """The exponentials of the shifted potentials become the inputs of a pass."""
         inputs = self._passing.inputs
         if kernels.on_card(potentials):
-            kernels.shift_exp(potentials, shifts.to(self.dtype), self._starts, inputs)
+            kernels.shift_exp(potentials, shifts, self._starts, inputs)
         else:
-            self._subtract(potentials, shifts, inputs).exp_()
+            self._subtract(potentials.double(), shifts.double(), inputs).exp_()
 
     @cached_property
     def _starts(self) -> torch.Tensor:
@@ -347,7 +358,6 @@ class MarginalOracle:
         what it was last time. A configuration that underflows anywhere is lost; its share of the
         total is below exp(sum of peaks - log Z) times the smallest number.
         """
-        passing = self._passing
         peaks = self._peaks(potentials)
         found = self._forward(potentials, peaks)
         if found is None:
@@ -357,7 +367,7 @@ class MarginalOracle:
         if -self._below_peaks > self._safe_spread:
             return None
         log_partition = self._below_peaks + float(peaks.sum())
-        return passing.inputs * passing.backward(total / partition), log_partition
+        return self._counts(total / partition), log_partition
 
     def _forward(self, potentials: torch.Tensor, peaks: torch.Tensor) -> tuple[float, float] | None:
         """The partition function and the log of what it was divided by, or None out of range.

@@ -57,8 +57,8 @@ def proximal_step(
             new = problem.attempt(new.potentials)
             compared = None if new is None else _compare(problem, origin, loss, gradient, new)
         if new is not None and compared is not None:
-            allowed = compared.linear + compared.divergence / step
-            if compared.reached <= allowed + 4 * precision * abs(compared.loss):
+            allowed = compared.divergence / step
+            if compared.excess <= allowed + 4 * precision * abs(compared.loss):
                 taken = Point(new.potentials, new.marginals, compared.log_partition)
                 return taken, compared.reached, step
         step /= 2
@@ -66,11 +66,11 @@ def proximal_step(
 
 
 class _Comparison(NamedTuple):
-    """Two points, in numbers; ``log_partition`` is NaN where a pass of either failed."""
+    """Two points, in numbers: ``excess`` is L(new) - L(old) - <gradient, new - old>; ``log_partition`` is NaN where a pass of either failed."""
 
     loss: float
     reached: float
-    linear: float
+    excess: float
     divergence: float
     log_partition: float
 
@@ -79,11 +79,15 @@ def _compare(
     problem: Problem, origin: Point, loss: Scalar, gradient: torch.Tensor, new: Point
 ) -> _Comparison:
     reached = problem.loss.scalar(new.marginals)
-    rise = dot(gradient, new.marginals - origin.marginals)
     divergence = problem.divergence(new, origin)
-    before, after, along, apart, log_partition = read(
-        loss, reached, rise, divergence, new.log_partition
+    if new.marginals.dtype == torch.float64:
+        rise = reached - loss - dot(gradient, new.marginals - origin.marginals)
+    else:  # what large numbers differ by is lost in their rounding
+        rise = problem.loss.excess(new.marginals, origin.marginals)
+        moved = dot(new.potentials - origin.potentials, new.marginals - origin.marginals)
+        divergence = 0.5 * moved
+    before, after, excess, apart, start, log_partition = read(
+        loss, reached, rise, divergence, origin.log_partition, new.log_partition
     )
-    if isnan(apart):
-        log_partition = nan
-    return _Comparison(before, after, before + along, apart, log_partition)
+    known = nan if isnan(start) else log_partition
+    return _Comparison(before, after, excess, apart, known)

@@ -130,9 +130,10 @@ def shift_exp_kernel(values, shifts, starts, out, runs, cells, steps, RUN: tl.co
         low = tl.where(after, middle, low)
         high = tl.where(after, high, middle)
     inside = cell < cells
-    shift = tl.load(shifts + low)
+    shift = tl.load(shifts + low).to(tl.float64)
     value = tl.load(values + cell, inside, float("-inf"))
-    tl.store(out + cell, tl.exp(value - shift), inside)
+    found = tl.exp(value.to(tl.float64) - shift)
+    tl.store(out + cell, found.to(out.dtype.element_ty), inside)
 
 
 @triton.jit

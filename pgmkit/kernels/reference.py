@@ -99,7 +99,7 @@ def shift_exp(
     tensor([ 0., -2.,  0.])
     """
     spread = torch.repeat_interleave(shifts, starts.diff(), output_size=len(values))
-    return torch.sub(values, spread, out=out).exp_()
+    return torch.sub(values.to(out.dtype), spread.to(out.dtype), out=out).exp_()
 
 
 def _finite(highest: torch.Tensor) -> torch.Tensor:

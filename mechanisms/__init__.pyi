@@ -31,6 +31,7 @@ from .release.evaluation import marginal_errors
 from .release.record import Model, Release
 from .release.report import Evaluation
 from .release.tabular import TableRelease
+from .residual import Residual
 from .rounds.loop import Round, adapt
 from .synthesis.auto import Choice, choose_mechanism
 from .synthesis.pipeline import synthesize
@@ -77,6 +78,7 @@ __all__ = [
     "RapPlusPlus",
     "RapSoftmax",
     "Release",
+    "Residual",
     "Round",
     "TableRelease",
     "Workload",

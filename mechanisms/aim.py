@@ -51,7 +51,7 @@ class Aim(Settings):
 
     model_mb: float = setting(80.0, positive())
     select_share: float = setting(0.1, fraction())
-    tolerance: float = setting(0.3, positive())
+    tolerance: float = setting(1.0, positive())
 
 
 def aim(

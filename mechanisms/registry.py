@@ -260,6 +260,16 @@ _BUILT_IN = [
         measures=True,
     ),
     Entry(
+        "residual",
+        "mechanisms.residual",
+        "residual",
+        "Residual",
+        "the best noise for marginals of many columns, with exact variances; tables only",
+        rounds=False,
+        records=False,
+        measures=True,
+    ),
+    Entry(
         "gaussian",
         "mechanisms.baselines",
         "gaussian",

@@ -25,6 +25,7 @@ from .tables.constraints import Constraint, Determines, Forbid, Require
 from .tables.dates import Date, DateTime
 from .tables.draft import draft
 from .tables.files import encode_file, write_file
+from .tables.frames import counts_of
 from .tables.labelled import Boolean, Categorical, OpenCategorical
 from .tables.numbers import Integer, Numeric
 from .tables.questions import Reply, ask
@@ -74,6 +75,7 @@ __all__ = [
     "Zeros",
     "ask",
     "bif",
+    "counts_of",
     "draft",
     "encode_file",
     "error_bars",

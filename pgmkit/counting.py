@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pgmkit.domain import Clique
 from pgmkit.errors import ModelTooLarge
 
-__all__ = ["MEMORY_LIMIT", "count_marginals"]
+__all__ = ["MEMORY_LIMIT", "CountingPlan", "check_memory", "count_marginals"]
 
 MEMORY_LIMIT = 2 << 30
 """Bytes that the int64 tables returned by one call may take together (2 GiB)."""
@@ -48,29 +48,47 @@ def count_marginals(
     array([[0, 0, 1],
            [2, 0, 0]])
     """
-    result: dict[Clique, Table] = dict.fromkeys(cliques, np.empty(0, np.int64))
-    _check_memory(result, sizes)
-    # One table serves all orders of the same attributes; small attributes first keeps the
-    # contiguous runs of the tables long, which is what makes summing an axis away fast.
-    rank = {a: i for i, a in enumerate(sorted(columns, key=lambda a: (sizes[a], a)))}
-    orders: dict[Clique, list[Clique]] = {}
-    for clique in result:
-        orders.setdefault(tuple(sorted(clique, key=rank.__getitem__)), []).append(clique)
-    for attributes, members in _blocks(list(orders), sizes, rows):
-        if members == [attributes] and len(orders[attributes]) == 1:
-            (clique,) = orders[attributes]
-            result[clique] = _count(columns, sizes, clique, rows)
-            continue
-        tables: dict[Clique, Table] = {}
-        _sum_out(_count(columns, sizes, attributes, rows), attributes, members, tables)
-        for source, table in tables.items():
-            for clique in orders[source]:
-                axes = [source.index(a) for a in clique]
-                result[clique] = np.array(table.transpose(axes), order="C")
-    return result
+    return CountingPlan(sizes, cliques, rows).count(columns, rows)
 
 
-def _check_memory(cliques: Collection[Clique], sizes: Mapping[str, int]) -> None:
+class CountingPlan:
+    """Which blocks are counted for the tables asked for: made once for any number of pieces.
+
+    `rows`: about as many as a piece has; any number is counted exactly. Errors are those of
+    `count_marginals`.
+    """
+
+    def __init__(self, sizes: Mapping[str, int], cliques: Sequence[Clique], rows: int) -> None:
+        self._cliques = tuple(dict.fromkeys(cliques))
+        self._sizes = sizes
+        check_memory(self._cliques, sizes)
+        # One table serves all orders of the same attributes; small attributes first keeps the
+        # contiguous runs of the tables long, which is what makes summing an axis away fast.
+        rank = {a: i for i, a in enumerate(sorted(sizes, key=lambda a: (sizes[a], a)))}
+        self._orders: dict[Clique, list[Clique]] = {}
+        for clique in self._cliques:
+            self._orders.setdefault(tuple(sorted(clique, key=rank.__getitem__)), []).append(clique)
+        self._blocks = list(_blocks(list(self._orders), sizes, rows))
+
+    def count(self, columns: Mapping[str, Codes], rows: int) -> dict[Clique, Table]:
+        """The table of every clique over these `rows` codes of each column."""
+        result: dict[Clique, Table] = dict.fromkeys(self._cliques, np.empty(0, np.int64))
+        for attributes, members in self._blocks:
+            if members == [attributes] and len(self._orders[attributes]) == 1:
+                (clique,) = self._orders[attributes]
+                result[clique] = _count(columns, self._sizes, clique, rows)
+                continue
+            tables: dict[Clique, Table] = {}
+            _sum_out(_count(columns, self._sizes, attributes, rows), attributes, members, tables)
+            for source, table in tables.items():
+                for clique in self._orders[source]:
+                    axes = [source.index(a) for a in clique]
+                    result[clique] = np.array(table.transpose(axes), order="C")
+        return result
+
+
+def check_memory(cliques: Collection[Clique], sizes: Mapping[str, int]) -> None:
+    """Raises ModelTooLarge for tables that need more than MEMORY_LIMIT together."""
     cells = {clique: math.prod(sizes[a] for a in clique) for clique in cliques}
     needed = 8 * sum(cells.values())
     if needed <= MEMORY_LIMIT:

@@ -75,14 +75,14 @@ class JunctionTree:
 
         Raises InvalidInput for a bare string, unknown or duplicate attributes.
         """
-        by_size, containing = self._containing
+        by_size, containing = self.containing
         ranks = (1 << len(self.cliques)) - 1
         for name in self.domain.clique(attrs, "attrs"):
             ranks &= containing[name]
         return by_size[_lowest(ranks)] if ranks else None
 
     @cached_property
-    def _containing(self) -> tuple[list[int], dict[str, int]]:
+    def containing(self) -> tuple[list[int], dict[str, int]]:
         """Clique indices from the smallest; for each attribute the set of its cliques' ranks."""
         sizes = [self.domain.size(clique) for clique in self.cliques]
         by_size = sorted(range(len(self.cliques)), key=sizes.__getitem__)

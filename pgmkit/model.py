@@ -6,7 +6,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
@@ -18,17 +18,22 @@ import torch
 from numpy.typing import NDArray
 
 from pgmkit.atomic_write import atomic_writer
+from pgmkit.bulk_marginals import each_marginal
+from pgmkit.clique_index import CliqueIndex
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, NumericalFailure
 from pgmkit.factor import Factor
 from pgmkit.junction_tree import JunctionTree, check_fits, junction_tree
 from pgmkit.marginal_oracle import MarginalOracle
+from pgmkit.pair_marginals import PairMarginals
 from pgmkit.queries import FactoredQuery
 from pgmkit.randomness import Rng, generator
 from pgmkit.sampling import sample
+from pgmkit.sampling_parts import PartedSample, parted_sample
 from pgmkit.self_check import checked_marginals
 from pgmkit.tree_marginals import marginals as eliminate
+from pgmkit.tree_marginals import routes_of
 from pgmkit.untrusted import LARGEST, refusing, whole_file, zipped_arrays
 from pgmkit.variable_elimination import answers
 
@@ -36,6 +41,8 @@ FORMAT = "pgmkit model"
 FORMAT_VERSION = 1
 MEMORY_LIMIT = 4 << 30
 """Bytes that one table of a model's junction tree, or of an answer, may take."""
+_MANY_PAIRS = 16
+"""Fewer pairs are not worth finding all of them."""
 
 Array = NDArray[np.float64]
 
@@ -124,7 +131,7 @@ class GraphicalModel:
         """Whether the search ended more than a noise unit from the best fit, as far as is known."""
         return not self.certified and self.unit < self.gap < inf
 
-    @property
+    @cached_property
     def cliques(self) -> tuple[Clique, ...]:
         """The cliques of the potentials."""
         return tuple(factor.domain.attributes for factor in self.potentials)
@@ -151,16 +158,65 @@ class GraphicalModel:
     def marginals(self, cliques: Iterable[Iterable[str]]) -> dict[Clique, Array]:
         """Many marginals at once, with shared messages: ask for all of them in one call."""
         asked = [self.domain.clique(clique) for clique in cliques]
-        inside = {clique: place for clique in asked if (place := self._host(clique)) is not None}
-        outside = [clique for clique in asked if clique not in inside]
-        found = {clique: self._summed(place, clique) for clique, place in inside.items()}
-        if outside:
+        found = self._pairs([clique for clique in asked if len(clique) == 2])
+        left = [clique for clique in asked if clique not in found]
+        hosts = {clique: self._host(clique) for clique in left}
+        inside = {clique: place for clique, place in hosts.items() if place is not None}
+        if len(inside) == len(hosts) and "_beliefs" not in self.__dict__:
+            found.update((clique, self._summed(place, clique)) for clique, place in inside.items())
+        else:
+            # One calibration serves those inside the potentials' cliques, too.
             with self._inference.session():
-                tables = eliminate(
-                    self.tree, self._beliefs, outside, memory_limit=self.memory_limit
-                )
+                tables = eliminate(self.tree, self._beliefs, left, memory_limit=self.memory_limit)
             found.update((clique, _array(table)) for clique, table in tables.items())
         return {clique: found[clique] for clique in asked}
+
+    def each_marginal(self, cliques: Iterable[Iterable[str]]) -> Iterator[tuple[Clique, Array]]:
+        """Many marginals one after the other, in an order of their own, in bounded memory.
+
+        For more of them than are to be held at once; each distinct clique comes once, and an array
+        that is not kept is freed. What is remembered on the way takes some hundred megabytes at
+        most. Raises as ``marginals``.
+
+        >>> d = Domain({"a": 2, "b": 2})
+        >>> model = GraphicalModel(d, (), total=4.0)
+        >>> for clique, table in model.each_marginal([("a",), ("b", "a")]):
+        ...     print(clique, table.tolist())
+        ('a',) [2.0, 2.0]
+        ('b', 'a') [[1.0, 1.0], [1.0, 1.0]]
+        """
+        asked = dict.fromkeys(self.domain.clique(clique) for clique in cliques)
+        outside = []
+        for clique in asked:
+            place = self._host(clique)
+            if place is None:
+                outside.append(clique)
+            else:
+                yield clique, self._summed(place, clique)
+        if not outside:
+            return
+        with self._inference.session():
+            found = each_marginal(self.tree, self._beliefs, outside, memory_limit=self.memory_limit)
+            for clique, table in found:
+                yield clique, _array(table)
+
+    def _pairs(self, asked: Sequence[Clique]) -> dict[Clique, Array]:
+        """The tables of many pairs, or none where they are found sooner one by one."""
+        if len(asked) < _MANY_PAIRS:
+            return {}
+        names = dict.fromkeys(name for clique in asked for name in clique)
+        pairs = PairMarginals(routes_of(self.tree), self._beliefs, names)
+        if not pairs.pays(len(asked), self.memory_limit):
+            return {}
+        wanted = set(asked)
+        found: dict[Clique, Array] = {}
+        with self._inference.session():
+            for pair, table in pairs.tables():
+                if pair in wanted:
+                    found[pair] = table.astype(np.float64)
+                if pair[::-1] in wanted:
+                    found[pair[::-1]] = table.T.astype(np.float64)
+        return found
 
     @overload
     def answer(self, query: FactoredQuery) -> Array: ...
@@ -233,6 +289,20 @@ class GraphicalModel:
         drawn_from = generator(rng)
         columns = sample(self.tree, lambda i: _array(self._beliefs[i]), n, drawn_from, method)
         return Dataset(self.domain, columns)
+
+    def sample_in_parts(self, n: int, rows: int, *, rng: Rng = None) -> PartedSample:
+        """The ``n`` records of one rounded draw in parts of ``rows``, each made by itself.
+
+        Parts can be made in any order and on any machine; together their counts are as close to
+        the model as those of ``sample(n)``.
+
+        >>> d = Domain({"a": 2})
+        >>> made = GraphicalModel(d, (), total=1.0).sample_in_parts(10, 4, rng=0)
+        >>> [len(made.part(i)["a"]) for i in range(made.count)]
+        [4, 4, 2]
+        """
+        check_fits(self.tree, self.memory_limit)
+        return parted_sample(self.tree, lambda i: _array(self._beliefs[i]), n, rows, generator(rng))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to one file (numpy's zip of arrays, no pickle), whole or not at all."""
@@ -317,7 +387,12 @@ class GraphicalModel:
 
     def _host(self, clique: Clique) -> int | None:
         """The smallest potential's clique that contains ``clique``."""
-        return self.domain.smallest_holding(self.cliques, clique)
+        places = self._index.containing(clique)
+        return min(places, key=lambda p: self.domain.size(self.cliques[p]), default=None)
+
+    @cached_property
+    def _index(self) -> CliqueIndex:
+        return CliqueIndex(self.cliques)
 
     def _summed(self, place: int, clique: Clique) -> Array:
         table = self._clique_marginals[0][place]

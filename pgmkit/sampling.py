@@ -18,7 +18,16 @@ if TYPE_CHECKING:
     from pgmkit.domain import Clique, Domain
     from pgmkit.junction_tree import JunctionTree
 
-__all__ = ["Method", "sample"]
+__all__ = [
+    "Method",
+    "blocks",
+    "given_out",
+    "grouped_table",
+    "ravel",
+    "rounded_counts",
+    "sample",
+    "unravel",
+]
 
 Method = Literal["round", "sample"]
 
@@ -67,10 +76,10 @@ def sample(
     columns: dict[str, np.ndarray] = {}
     for index, (clique, separator) in enumerate(zip(tree.cliques, tree.separators, strict=True)):
         residual = tuple(name for name in clique if name not in separator)
-        table = _grouped_table(tree.domain, clique, separator, residual, clique_marginals(index))
-        groups = _ravel(tree.domain, separator, columns, n)
+        table = grouped_table(tree.domain, clique, separator, residual, clique_marginals(index))
+        groups = ravel(tree.domain, separator, columns, n)
         cells = draw(table, groups, rng, clique)
-        columns.update(_unravel(tree.domain, residual, cells))
+        columns.update(unravel(tree.domain, residual, cells))
     return {name: columns[name] for name in tree.domain.attributes}
 
 
@@ -86,7 +95,7 @@ def _check(n: int, rng: np.random.Generator, method: str) -> None:
         raise InvalidInput(f"method must be one of {get_args(Method)}, got {method!r}")
 
 
-def _grouped_table(
+def grouped_table(
     domain: Domain, clique: Clique, separator: Clique, residual: Clique, marginal: np.ndarray
 ) -> np.ndarray:
     """The marginal as a matrix: a row for each separator cell, a column for each residual cell."""
@@ -102,7 +111,7 @@ def _grouped_table(
     return values.transpose(order).reshape(domain.size(separator), domain.size(residual))
 
 
-def _ravel(domain: Domain, attrs: Clique, columns: dict[str, np.ndarray], n: int) -> np.ndarray:
+def ravel(domain: Domain, attrs: Clique, columns: dict[str, np.ndarray], n: int) -> np.ndarray:
     """The flat index of each record's cell over `attrs`."""
     if len(attrs) == 1:
         return columns[attrs[0]]
@@ -113,8 +122,8 @@ def _ravel(domain: Domain, attrs: Clique, columns: dict[str, np.ndarray], n: int
     return code
 
 
-def _unravel(domain: Domain, attrs: Clique, cells: np.ndarray) -> dict[str, np.ndarray]:
-    """The inverse of `_ravel`: a column of codes for each attribute."""
+def unravel(domain: Domain, attrs: Clique, cells: np.ndarray) -> dict[str, np.ndarray]:
+    """The inverse of `ravel`: a column of codes for each attribute."""
     columns = {}
     for name in reversed(attrs):
         size = domain.sizes[name]
@@ -143,7 +152,7 @@ def _draw_independent(
         beyond = cumulative.take(middle) <= level
         low = np.where(beyond, middle + 1, low)
         high = np.where(beyond, high, middle)
-    return (low - first).astype(_cell_dtype(table))
+    return (low - first).astype(np.min_scalar_type(table.shape[1]))
 
 
 def _draw_rounded(
@@ -151,21 +160,42 @@ def _draw_rounded(
 ) -> np.ndarray:
     """A residual cell for each record: rounded counts, given out at random within a group."""
     sizes = np.bincount(groups, minlength=len(table))
-    cells = np.empty(len(groups), dtype=_cell_dtype(table))
+    return given_out(
+        groups,
+        rng,
+        lambda members: rounded_counts(table[members], sizes[members], rng, clique),
+        np.flatnonzero(sizes),
+        table.shape[1],
+    )
+
+
+def given_out(
+    groups: np.ndarray,
+    rng: np.random.Generator,
+    counts_of: Callable[[np.ndarray], np.ndarray],
+    occupied: np.ndarray,
+    width: int,
+) -> np.ndarray:
+    """A cell for each record: each group's counts (`counts_of` some groups) in random order.
+
+    `occupied`: the groups that have records, ascending; `width`: the number of cells.
+    """
+    cells = np.empty(len(groups), dtype=np.min_scalar_type(width))
     # Without the shuffle a group's records would keep the order of its earlier attributes,
     # and the new ones would follow them: a false correlation.
     order = _shuffled_order(groups, rng)
     filled = 0
-    for members in _blocks(np.flatnonzero(sizes), table.shape[1]):
-        counts = _rounded_counts(table[members], sizes[members], rng, clique).ravel()
-        occupied = np.flatnonzero(counts)
-        drawn = np.repeat((occupied % table.shape[1]).astype(cells.dtype), counts[occupied])
+    for members in blocks(occupied, width):
+        counts = counts_of(members).ravel()
+        places = np.flatnonzero(counts)
+        drawn = np.repeat((places % width).astype(cells.dtype), counts[places])
         cells[order[filled : filled + len(drawn)]] = drawn
         filled += len(drawn)
     return cells
 
 
-def _blocks(groups: np.ndarray, width: int) -> Iterator[np.ndarray]:
+def blocks(groups: np.ndarray, width: int) -> Iterator[np.ndarray]:
+    """Groups whose cells are worked on together."""
     step = max(1, _BLOCK_CELLS // width)
     for start in range(0, len(groups), step):
         yield groups[start : start + step]
@@ -181,7 +211,7 @@ def _shuffled_order(groups: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return order
 
 
-def _rounded_counts(
+def rounded_counts(
     table: np.ndarray, sizes: np.ndarray, rng: np.random.Generator, clique: Clique
 ) -> np.ndarray:
     """Integer counts with row sums `sizes`, each the floor or ceiling of its expected value.
@@ -224,7 +254,3 @@ def _check_mass(mass: np.ndarray, clique: Clique) -> None:
             f"clique {clique} has no finite mass for the separator values of some records: "
             "its marginal does not agree with that of its parent clique"
         )
-
-
-def _cell_dtype(table: np.ndarray) -> np.dtype[np.unsignedinteger]:
-    return np.min_scalar_type(table.shape[1])

@@ -26,7 +26,7 @@ from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.junction_tree import JunctionTree
 from pgmkit.semirings import LINEAR
 
-__all__ = ["marginals"]
+__all__ = ["Routes", "Tables", "check_beliefs", "each_bit", "marginals", "routes_of"]
 
 _DIRECT_CELLS = 1 << 12
 """A table up to this size is summed in one step; larger ones by way of shared smaller tables."""
@@ -70,7 +70,7 @@ def marginals(
     {('b', 'a'): tensor([[0.5000, 1.5000],
             [0.5000, 1.5000]])}
     """
-    _check(tree, beliefs, memory_limit)
+    check_beliefs(tree, beliefs, memory_limit)
     if isinstance(requested, (str, bytes)) or not isinstance(requested, Iterable):
         raise InvalidInput(
             f"requested must be a sequence of cliques such as [('age', 'sex')], got {requested!r}"
@@ -78,10 +78,10 @@ def marginals(
     wanted = [
         tree.domain.clique(attrs, f"requested[{number}]") for number, attrs in enumerate(requested)
     ]
-    routes = _routes(tree)
+    routes = routes_of(tree)
     sets = {clique: routes.members(clique) for clique in wanted}
     distinct = set(sets.values())
-    tables = _Tables(routes, beliefs, memory_limit)
+    tables = Tables(routes, beliefs, memory_limit)
     tables.reserve_results(distinct)
     # Marginals that meet at one clique follow each other: they share the most.
     meetings = sorted((routes.meeting(members), members) for members in distinct)
@@ -89,7 +89,10 @@ def marginals(
     return {clique: routes.arranged(found[sets[clique]], clique) for clique in wanted}
 
 
-def _check(tree: JunctionTree, beliefs: Sequence[torch.Tensor], memory_limit: int | None) -> None:
+def check_beliefs(
+    tree: JunctionTree, beliefs: Sequence[torch.Tensor], memory_limit: int | None
+) -> None:
+    """Raises InvalidInput for beliefs that do not fit the tree, or a limit that is no number."""
     if memory_limit is not None and (
         isinstance(memory_limit, bool) or not isinstance(memory_limit, int) or memory_limit < 1
     ):
@@ -110,11 +113,12 @@ def _check(tree: JunctionTree, beliefs: Sequence[torch.Tensor], memory_limit: in
 
 
 @lru_cache(maxsize=64)
-def _routes(tree: JunctionTree) -> _Routes:
-    return _Routes(tree)
+def routes_of(tree: JunctionTree) -> Routes:
+    """The tree's routes, remembered: they are the same for all beliefs."""
+    return Routes(tree)
 
 
-class _Routes:
+class Routes:
     """What depends on the tree alone: which way leads to which attribute, and how tables combine.
 
     Roots of components are joined by edges with an empty separator.
@@ -136,6 +140,7 @@ class _Routes:
             shared = self.members(tree.separators[child])
             self.separators[child, above] = self.separators[above, child] = shared
         self._number()
+        self._ranks = [tree.containing[1][name] for name in self.names]
         self._cells: dict[int, int] = {}
         self._kernels: dict[tuple[int, int, int], Kernel] = {}
 
@@ -158,19 +163,19 @@ class _Routes:
         self.child_numbers = [[self.numbers[child] for child in some] for some in self.children]
         self.top: dict[int, int] = {}
         for v, clique in enumerate(self.cliques):
-            for index in _each(clique):
+            for index in each_bit(clique):
                 self.top.setdefault(index, v)
 
     def members(self, clique: Clique) -> int:
         return sum(self.bits[name] for name in clique)
 
     def axes(self, members: int) -> Clique:
-        return tuple(self.names[index] for index in _each(members))
+        return tuple(self.names[index] for index in each_bit(members))
 
     def cells(self, members: int) -> int:
         found = self._cells.get(members)
         if found is None:
-            found = math.prod(self.lengths[index] for index in _each(members))
+            found = math.prod(self.lengths[index] for index in each_bit(members))
             self._cells[members] = found
         return found
 
@@ -187,14 +192,22 @@ class _Routes:
             self._kernels[key] = found
         return found
 
+    def holder(self, members: int) -> int | None:
+        """The smallest clique that holds the attributes, as `JunctionTree.holds`."""
+        by_size, _ = self.tree.containing
+        ranks = (1 << len(by_size)) - 1
+        for index in each_bit(members):
+            ranks &= self._ranks[index]
+        return by_size[(ranks & -ranks).bit_length() - 1] if ranks else None
+
     def meeting(self, members: int) -> int:
         """The clique where the wanted attributes part ways, or the smallest that has them all."""
-        holder = self.tree.holds(self.axes(members))
+        holder = self.holder(members)
         if holder is not None:
             return holder
         # From the largest attribute: so the smaller ones are carried along the tree.
-        largest = max((1 << index for index in _each(members)), key=self.cells)
-        here = self.tree.holds(self.axes(largest))
+        largest = max((1 << index for index in each_bit(members)), key=self.cells)
+        here = self.holder(largest)
         assert here is not None  # every attribute is in some clique
         half = members.bit_count() // 2
         while True:
@@ -222,11 +235,11 @@ class _Routes:
         return found
 
 
-class _Tables:
+class Tables:
     """The tables of one run, each computed when it is first needed."""
 
     def __init__(
-        self, routes: _Routes, beliefs: Sequence[torch.Tensor], memory_limit: int | None
+        self, routes: Routes, beliefs: Sequence[torch.Tensor], memory_limit: int | None
     ) -> None:
         self.routes, self.beliefs = routes, beliefs
         self.limit = memory_limit
@@ -295,10 +308,10 @@ class _Tables:
             source = clique
             if self.routes.cells(clique) > _DIRECT_CELLS:
                 source = members | min(
-                    (1 << index for index in _each(clique & ~members)), key=self.routes.cells
+                    (1 << index for index in each_bit(clique & ~members)), key=self.routes.cells
                 )
             self.reserve(members)
-            dims = [axis for axis, index in enumerate(_each(source)) if not members >> index & 1]
+            dims = [axis for axis, index in enumerate(each_bit(source)) if not members >> index & 1]
             found = self.keep(members, self.inside(here, source).sum(dims))
             self._inside[here, members] = found
         return found
@@ -311,7 +324,8 @@ class _Tables:
             given = self.routes.separators[before, here]
             joint = self.inside(here, members)
             shape = [
-                n if given >> i & 1 else 1 for i, n in zip(_each(members), joint.shape, strict=True)
+                n if given >> i & 1 else 1
+                for i, n in zip(each_bit(members), joint.shape, strict=True)
             ]
             mass = self.inside(here, given).reshape(shape)
             self.reserve(members)
@@ -377,7 +391,8 @@ class _Tables:
         return table
 
 
-def _each(members: int) -> Iterator[int]:
+def each_bit(members: int) -> Iterator[int]:
+    """The places of a set's members, ascending."""
     while members:
         low = members & -members
         yield low.bit_length() - 1

@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,8 +45,11 @@ TESTS = (
     "histogram_mechanisms",
     "untrusted",
     "units",
+    "refusals",
+    "tables/test_company",
+    "tables/test_neighbours",
 )
-"""The fast privacy tests, in `tests/mechanisms`."""
+"""The fast privacy tests, in `tests/mechanisms` where no folder is named."""
 
 
 @dataclass(frozen=True)
@@ -297,7 +300,7 @@ MUTANTS = (
         P + "exact_selection.py",
         "Fraction(float(scores[place]))) / Fraction(scale)",
         "Fraction(float(scores[place]))) * 2 / Fraction(scale)",
-        "dual_query",
+        "permute_and_flip",
     ),
     Mutant(
         "the best candidate chosen without noise",
@@ -369,6 +372,27 @@ MUTANTS = (
         LEDGER,
         "if held is None or not held.allows(entry.cost, entry.delta):",
         "if False:",
+        "ledger_file",
+    ),
+    Mutant(
+        "a run holds nothing from its beginning",
+        P + "held_budgets.py",
+        'return {"run": run, "holds": cost, "delta": delta}',
+        'return {"run": run, "holds": 1e-300, "delta": delta}',
+        "ledger_file",
+    ),
+    Mutant(
+        "a run begins whatever others hold",
+        LEDGER,
+        "            ledger._check_run(budget, self._lines.path.name, sorted(held))\n",
+        "",
+        "ledger_file",
+    ),
+    Mutant(
+        "what killed runs hold counts as free",
+        LEDGER,
+        "            if each.cost_left\n",
+        "            if False\n",
         "ledger_file",
     ),
     # Conversions.
@@ -538,6 +562,7 @@ MUTANTS = (
         "mechanisms/synthesis/pipeline.py",
         'return max(0, round(float(curator.measure((), cost, step="auto: measure").values[0])))',
         "return len(curator._data)",
+        "units",
     ),
     # The exact number of rows.
     Mutant(
@@ -588,6 +613,35 @@ MUTANTS = (
         f"estimator(curator.domain, {TOTAL})",
         f"estimator(curator.domain, {EXACT})",
     ),
+    # One row decides how others are read, or whether the run succeeds.
+    Mutant(
+        "numbers of all kinds read together",
+        "pgmkit/tables/bins.py",
+        "whole = np.array([isinstance(e, int) and abs(e) <= LARGEST for e in positions], dtype=bool)",
+        "whole = np.zeros(len(positions), dtype=bool)",
+        "tables/test_company",
+    ),
+    Mutant(
+        "one type for all objects of a column",
+        "pgmkit/tables/values.py",
+        "if native.dtype == object and not _is_text(array.type):",
+        "if False:",
+        "tables/test_company",
+    ),
+    Mutant(
+        "values outside the schema are refused by default",
+        "mechanisms/synthesis/pipeline.py",
+        "schema = schema if strict else schema.placed()",
+        "pass",
+        "tables/test_neighbours",
+    ),
+    Mutant(
+        "open columns are paid for before the mechanism refuses",
+        "mechanisms/synthesis/pipeline.py",
+        "dry_run(choice, options, schema, likely, budget, protected, public)",
+        "pass",
+        "refusals",
+    ),
     # What is said.
     Mutant(
         "exact counts in the log",
@@ -626,7 +680,9 @@ def copy() -> Iterator[Path]:
 
 def failure(folder: Path, names: tuple[str, ...]) -> str:
     """The first of these tests that fails on the copy; empty where all pass."""
-    files = [f"tests/mechanisms/test_{name}.py" for name in names]
+    files = [
+        f"tests/{name}.py" if "/" in name else f"tests/mechanisms/test_{name}.py" for name in names
+    ]
     environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     found = subprocess.run(
         [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *files],
@@ -638,7 +694,7 @@ def failure(folder: Path, names: tuple[str, ...]) -> str:
     )
     if found.returncode == 0:
         return ""
-    failed = re.search(r"^FAILED tests/mechanisms/(\S+)", found.stdout, re.MULTILINE)
+    failed = re.search(r"^FAILED tests/(?:mechanisms/)?(\S+)", found.stdout, re.MULTILINE)
     if found.returncode != 1 or failed is None:
         raise RuntimeError(f"the tests do not run: {found.stdout[-2000:]}{found.stderr[-2000:]}")
     return failed[1]
@@ -670,8 +726,13 @@ def fate(mutant: Mutant, folder: Path) -> Fate:
         path.write_text(sound, encoding="utf-8")
 
 
-def run(words: tuple[str, ...] = ()) -> dict[str, Fate]:
-    """What became of each mutant whose name holds one of the words; all without words."""
+def run(
+    words: tuple[str, ...] = (), each: Callable[[dict[str, Fate]], None] | None = None
+) -> dict[str, Fate]:
+    """What became of each mutant whose name holds one of the words; all without words.
+
+    `each` is called with all of them so far.
+    """
     chosen = [m for m in MUTANTS if not words or any(word in m.name for word in words)]
     with copy() as folder:
         fates = {}
@@ -679,6 +740,8 @@ def run(words: tuple[str, ...] = ()) -> dict[str, Fate]:
             fates[mutant.name] = found = fate(mutant, folder)
             told = f"{number}/{len(chosen)} {found.end} ({found.seconds:.0f} s): {mutant.name}"
             print(f"{told}: {found.test}", flush=True)
+            if each is not None:
+                each(fates)
     return fates
 
 
@@ -694,7 +757,6 @@ if __name__ == "__main__":
     if "--list" in sys.argv:
         print("\n".join(mutant.name for mutant in MUTANTS))
     else:
-        ends = run(tuple(word for word in sys.argv[1:] if word != "--record"))
-        if "--record" in sys.argv:
-            record(ends)
+        chosen = tuple(word for word in sys.argv[1:] if word != "--record")
+        ends = run(chosen, record if "--record" in sys.argv else None)
         sys.exit(any(found.end != "caught" for found in ends.values()))

@@ -56,6 +56,7 @@ class Affordable:
 
     def __init__(self, domain: Domain, candidates: Sequence[Clique]) -> None:
         self.domain, self.candidates = domain, candidates
+        self._place = {name: i for i, name in enumerate(domain)}
         self._least: dict[Clique, float] = {}
 
     def within(
@@ -68,22 +69,36 @@ class Affordable:
         """
         from pgmkit.junction_tree import junction_tree
 
-        growth = TreeGrowth(junction_tree(self.domain, measured))
+        tree = junction_tree(self.domain, measured)
+        bounds = self._bounds(TreeGrowth(tree))
         for limit in (limit_mb, fallback_mb):
-            fitting = [c for c in self.candidates if self._fits(growth, measured, c, limit)]
+            if _megabytes(tree.cells) > limit:
+                continue
+            fitting = [
+                clique
+                for clique, bound in zip(self.candidates, bounds, strict=True)
+                if bound == tree.cells
+                or _megabytes(bound) * _WORTH_A_SEARCH <= limit
+                or self._found_small(measured, clique, limit)
+            ]
             if fitting:
                 return fitting
         return []
 
-    def _fits(
-        self, growth: TreeGrowth, measured: Sequence[Clique], clique: Clique, limit_mb: float
-    ) -> bool:
-        """Whether a candidate fits; by a bound first, then by a quick size, then by a search."""
+    def _bounds(self, growth: TreeGrowth) -> list[float]:
+        """Upper bounds of the cells with each candidate; those of pairs are found together."""
+        pairs = growth.cells_with_pairs()
+        return [
+            pairs[self._place[clique[0]], self._place[clique[-1]]]
+            if len(clique) <= 2
+            else growth.cells_with(clique)
+            for clique in self.candidates
+        ]
+
+    def _found_small(self, measured: Sequence[Clique], clique: Clique, limit_mb: float) -> bool:
+        """Whether a search finds a tree within the limit: a quick one, then a longer one."""
         if self._least.get(clique, 0.0) > limit_mb:
             return False
-        bound = growth.cells_with(clique)
-        if bound == growth.tree.cells or _megabytes(bound) * _WORTH_A_SEARCH <= limit_mb:
-            return _megabytes(growth.tree.cells) <= limit_mb
         self._least[clique] = _size(self.domain, [*measured, clique], limit_mb)
         return self._least[clique] <= limit_mb
 
@@ -105,7 +120,7 @@ def model_megabytes(domain: Domain, cliques: Sequence[Clique]) -> float:
     return _megabytes(model_cells(domain, cliques))
 
 
-def _megabytes(cells: int) -> float:
+def _megabytes(cells: float) -> float:
     from pgmkit.junction_tree import CELL_BYTES
 
     return cells * CELL_BYTES / 2**20

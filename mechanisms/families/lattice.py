@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.float64]
 
-__all__ = ["least_squares", "nonnegative_tables", "subsets"]
+__all__ = ["centred", "least_squares", "nonnegative_tables", "subsets"]
 
 _MOST_ROUNDS = 200
 _TOLERANCE = 0.005
@@ -74,7 +74,7 @@ def least_squares(
             if key not in needed:
                 continue
             ordered, so_far = contrasts.get(key, (subset, np.zeros(table.shape)))
-            turned = _centred(table).transpose([subset.index(name) for name in ordered])
+            turned = centred(table).transpose([subset.index(name) for name in ordered])
             contrasts[key] = (ordered, so_far + weight * turned)
             precisions[key] = precisions.get(key, 0.0) + weight
     if total is not None:
@@ -133,8 +133,13 @@ def _summed(clique: Clique, table: Array) -> Iterable[tuple[Clique, Array]]:
         yield subset, np.asarray(table.sum(axis=dropped))
 
 
-def _centred(table: Array) -> Array:
-    """The table less its mean along each axis in turn: its contrast over all its attributes."""
+def centred(table: Array) -> Array:
+    """The table less its mean along each axis in turn: its contrast over all its attributes.
+
+    >>> centred(np.array([[3.0, 1.0], [0.0, 0.0]]))
+    array([[ 0.5, -0.5],
+           [-0.5,  0.5]])
+    """
     for axis in range(table.ndim):
         table = table - table.mean(axis=axis, keepdims=True)
     return table

@@ -12,6 +12,9 @@ import math
 from collections.abc import Sequence
 from functools import cached_property
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pgmkit.junction_tree import JunctionTree
 
 __all__ = ["TreeGrowth"]
@@ -33,6 +36,7 @@ class TreeGrowth:
         self._place = {name: i for i, name in enumerate(tree.domain)}
         self._lengths = tree.domain.shape()
         self._sets = [frozenset(map(self._place.__getitem__, c)) for c in tree.cliques]
+        self._joined: dict[tuple[frozenset[int], frozenset[int]], int] = {}
         self._carried: dict[int, list[tuple[int, frozenset[int]]]] = {}
 
     @cached_property
@@ -65,6 +69,39 @@ class TreeGrowth:
         at = min(members, key=lambda i: len(self._holders[i]))
         return self.tree.cells + min(self._added(members, home) for home in self._holders[at])
 
+    def cells_with_pairs(self) -> NDArray[np.float64]:
+        """Of every pair of attributes what `cells_with` bounds, in the domain's order; symmetric.
+
+        Either attribute is carried to where the other is, whichever is smaller.
+
+        >>> from pgmkit.domain import Domain
+        >>> from pgmkit.junction_tree import junction_tree
+        >>> domain = Domain({"a": 2, "b": 3, "c": 4})
+        >>> TreeGrowth(junction_tree(domain, [("a", "b"), ("b", "c")])).cells_with_pairs()
+        array([[18., 18., 42.],
+               [18., 18., 18.],
+               [42., 18., 18.]])
+        """
+        count = len(self._lengths)
+        lengths = np.array(self._lengths, dtype=np.float64)
+        ways: dict[frozenset[int], int] = {}
+        cells, way = np.zeros((count, len(self._sets))), np.zeros((count, len(self._sets)), int)
+        for i in range(count):
+            carried = self._carry(i)
+            cells[i] = [each for each, _ in carried]
+            way[i] = [ways.setdefault(separator, len(ways)) for _, separator in carried]
+        inside = np.array([[i in separator for i in range(count)] for separator in ways])
+        shared = np.where(inside, lengths, 1.0).prod(axis=1)
+        added = np.empty((count, count))
+        for j in range(count):
+            homes = self._holders[j]
+            own = np.where(inside[way[:, homes], j], 1.0, lengths[j])
+            joined = cells[:, homes] + lengths[:, None] * shared[way[:, homes]] * own
+            added[:, j] = joined.min(axis=1)
+        holds = np.array([[i in members for i in range(count)] for members in self._sets], int)
+        added[holds.T @ holds > 0] = 0.0
+        return self.tree.cells + np.minimum(added, added.T)
+
     def _added(self, members: frozenset[int], home: int) -> int:
         carried = members - self._sets[home]
         whole = math.prod(self._lengths[i] for i in carried)
@@ -76,6 +113,15 @@ class TreeGrowth:
             joined |= separator
         return added + math.prod(self._lengths[i] for i in joined)
 
+    def _between(self, separator: frozenset[int], shared: frozenset[int]) -> int:
+        """Cells over two separators of a clique, whoever is carried from one to the other."""
+        key = separator, shared
+        found = self._joined.get(key)
+        if found is None:
+            found = math.prod(self._lengths[j] for j in separator | shared)
+            self._joined[key] = found
+        return found
+
     def _carry(self, i: int) -> list[tuple[int, frozenset[int]]]:
         """For every clique: cells of the new cliques on the way of an attribute to it, the last
         one left out, and the last separator on the way.
@@ -83,7 +129,7 @@ class TreeGrowth:
         found = self._carried.get(i)
         if found is not None:
             return found
-        length, lengths = self._lengths[i], self._lengths
+        length = self._lengths[i]
         nothing: frozenset[int] = frozenset()
         found = self._carried[i] = [(0, nothing)] * len(self._sets)
         queue = [(start, -1) for start in self._holders[i]]
@@ -94,7 +140,7 @@ class TreeGrowth:
                     continue
                 through = 0
                 if before >= 0:
-                    through = length * math.prod(lengths[j] for j in separator | shared)
+                    through = length * self._between(separator, shared)
                 found[other] = cells + through, shared
                 queue.append((other, place))
         return found

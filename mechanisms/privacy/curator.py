@@ -220,9 +220,7 @@ class Curator:
         Raises InvalidInput for wrong arguments, or estimates or penalties of more than 2^40 counts;
         BudgetExceeded if cost is not available.
         """
-        cliques = [self.domain.clique(clique, "candidate") for clique in candidates]
-        if not cliques:
-            raise InvalidInput("candidates is empty; give at least one clique to choose from")
+        cliques = self._candidates(candidates)
         penalty = scores.one_each("penalties", penalties, 0.0, len(cliques))
         weight = scores.one_each("weights", weights, 1.0, len(cliques))
         if weight.min() <= 0:
@@ -244,7 +242,7 @@ class Curator:
         A choice is that of `choose` without penalties and weights, and charged alike. Raises
         InvalidInput as `choose`.
         """
-        cliques = [self.domain.clique(clique, "candidate") for clique in candidates]
+        cliques = self._candidates(candidates)
         distances = np.array(self._distances(cliques, estimates), dtype=np.int64)
         return Scored(scores.in_counts(distances), self.neighbours.l1, self._selected)
 
@@ -515,16 +513,18 @@ class Curator:
         line = CellLine(self.domain, names)
         return line, scores.on_grid("estimates", line.joined(tables))
 
+    def _candidates(self, candidates: Sequence[Clique]) -> list[Clique]:
+        cliques = [self.domain.clique(clique, "candidate") for clique in candidates]
+        if not cliques:
+            raise InvalidInput("candidates is empty; give at least one clique to choose from")
+        return cliques
+
     def _distances(
         self, cliques: Sequence[Clique], estimates: Mapping[Clique, ArrayLike]
     ) -> list[int]:
         """||marginal - estimate||_1 of each clique, in the scores' units."""
-        tables = [scores.on_grid("estimates", self._estimate(c, estimates)) for c in cliques]
-        counts = self._marginals(cliques)
-        return [
-            scores.table_distance(counts[c], table)
-            for c, table in zip(cliques, tables, strict=True)
-        ]
+        grids = scores.Grids(cliques, estimates, [self.domain.shape(c) for c in cliques])
+        return grids.distances(self._marginals(cliques))
 
     def _estimate(
         self, clique: Clique, estimates: Mapping[Clique, ArrayLike]

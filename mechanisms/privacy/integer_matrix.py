@@ -72,22 +72,29 @@ class GridMatrix:
     def rounded(cls, factors: Sequence[Matrix]) -> GridMatrix:
         """Round each factor to `30 / len(factors)` bits (20 at most) of its largest entry.
 
+        Factors of whole numbers stay what they are where their product has 30 bits.
+
         Raises InvalidInput for a factor of zeros only or of more than 2^20 rows.
         """
-        bits = min(_FACTOR_BITS, _BITS // max(1, len(factors)))
-        integers, exponent = [], 0
-        for factor in factors:
-            dense = as_dense(factor)
-            largest = float(np.abs(dense).max())
-            if largest == 0 or len(dense) > _MOST_ROWS:
+        dense = [as_dense(factor) for factor in factors]
+        largest = [float(np.abs(each).max()) for each in dense]
+        for each, most in zip(dense, largest, strict=True):
+            if most == 0 or len(each) > _MOST_ROWS:
                 raise InvalidInput(
                     f"a matrix factor to measure must have an entry other than 0 and at most "
-                    f"{_MOST_ROWS} rows, got one of shape {dense.shape} with largest {largest!r}"
+                    f"{_MOST_ROWS} rows, got one of shape {each.shape} with largest {most!r}"
                 )
-            shift = bits - math.frexp(largest)[1]
-            integers.append(np.rint(np.ldexp(dense, shift)).astype(np.int64))
-            exponent -= shift
-        return cls(tuple(integers), math.ldexp(1.0, exponent))
+        bits = min(_FACTOR_BITS, _BITS // max(1, len(factors)))
+        sizes = [math.frexp(most)[1] for most in largest]
+        shifts = [bits - size for size in sizes]
+        whole = all(np.array_equal(each, np.rint(each)) for each in dense)
+        if min(shifts, default=0) < 0 and sum(sizes) <= _BITS and whole:
+            shifts = [0] * len(shifts)
+        integers = [
+            np.rint(np.ldexp(each, shift)).astype(np.int64)
+            for each, shift in zip(dense, shifts, strict=True)
+        ]
+        return cls(tuple(integers), math.ldexp(1.0, -sum(shifts)))
 
     @property
     def matrix(self) -> NDArray[np.float64] | Kronecker:

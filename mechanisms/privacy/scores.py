@@ -14,6 +14,7 @@ Data sets hold fewer than 2^40 rows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -31,18 +32,19 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LARGEST",
+    "Grids",
     "cell_differences",
     "estimate_of",
     "in_counts",
     "on_grid",
     "one_each",
     "share_score",
-    "table_distance",
     "weighted_scores",
 ]
 
 LARGEST = 2.0**40
 """What estimates and penalties may reach, in counts: some 10^12."""
+_BLOCK_CELLS = 1 << 20
 _BITS = 11
 _WEIGHT_BITS = 30
 _SHARE_BITS = 22
@@ -66,6 +68,60 @@ def estimate_of(
     with np.errstate(over="ignore"):
         _check_size(f"{name}, in absolute values,", float(np.abs(table).sum()))
     return table
+
+
+class Grids:
+    """Estimates of many cliques in units of 2^-11 counts, to be compared with their counts.
+
+    Tables lie one after another in blocks: thousands of small ones are a few operations, and no
+    operation needs more memory than a block. `shapes` are the marginals' shapes. Raises
+    InvalidInput as `estimate_of` does.
+
+    >>> grids = Grids([("a",)], {("a",): np.array([1.0, 0.5])}, [(2,)])
+    >>> grids.distances({("a",): np.array([1, 1])})
+    [1024]
+    """
+
+    def __init__(
+        self,
+        cliques: Sequence[Clique],
+        estimates: Mapping[Clique, ArrayLike],
+        shapes: Sequence[tuple[int, ...]],
+    ) -> None:
+        self._blocks: list[tuple[Sequence[Clique], NDArray[np.int64], Integers]] = []
+        sizes = np.array([math.prod(shape) for shape in shapes])
+        block = (np.cumsum(sizes) - sizes) // _BLOCK_CELLS
+        for places in np.split(np.arange(len(sizes)), np.flatnonzero(np.diff(block)) + 1):
+            some = [cliques[place] for place in places]
+            starts = np.cumsum(sizes[places]) - sizes[places]
+            line = _in_line(some, estimates, [shapes[place] for place in places], starts)
+            self._blocks.append((some, starts, on_grid("estimates", line)))
+
+    def distances(self, counts: Mapping[Clique, Integers]) -> list[int]:
+        """||counts - estimate||_1 of each in units; it moves by as much as the counts do in L1."""
+        found: list[int] = []
+        for cliques, starts, grid in self._blocks:
+            line = np.concatenate([counts[clique].reshape(-1) for clique in cliques])
+            found += np.add.reduceat(np.abs(cell_differences(line, grid)), starts).tolist()
+        return found
+
+
+def _in_line(
+    cliques: Sequence[Clique],
+    estimates: Mapping[Clique, ArrayLike],
+    shapes: Sequence[tuple[int, ...]],
+    starts: NDArray[np.int64],
+) -> NDArray[np.float64]:
+    """Their estimates one after another, checked together; one by one to say what is wrong."""
+    tables = [np.asarray(estimates.get(clique), dtype=np.float64) for clique in cliques]
+    if all(table.shape == shape for table, shape in zip(tables, shapes, strict=True)):
+        line = np.concatenate([table.reshape(-1) for table in tables])
+        with np.errstate(over="ignore", invalid="ignore"):
+            # Not finite is not below, either.
+            if (np.add.reduceat(np.abs(line), starts) <= LARGEST).all():
+                return line
+    checked = [estimate_of(c, estimates, shape) for c, shape in zip(cliques, shapes, strict=True)]
+    return np.concatenate([table.reshape(-1) for table in checked])
 
 
 def one_each(
@@ -108,11 +164,6 @@ def in_counts(units: Integers) -> Scores:
 def cell_differences(counts: Integers, grid: Integers) -> Integers:
     """count - estimate of every cell, in units; a count moves its own by 2^11 units exactly."""
     return (counts << _BITS) - grid
-
-
-def table_distance(counts: Integers, grid: Integers) -> int:
-    """||counts - estimate||_1 in units; it moves by as much as the counts do in L1."""
-    return int(np.abs(cell_differences(counts, grid)).sum())
 
 
 def weighted_scores(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import narwhals as nw
 import numpy as np
 
+from mechanisms.release.parts import record_parts
 from mechanisms.release.quick_bars import quick_bars, without_bars
 from mechanisms.release.record import Release
 from pgmkit.errors import InvalidInput, TooSlow
@@ -18,7 +19,8 @@ from pgmkit.model import GraphicalModel
 from pgmkit.randomness import Rng, generator
 from pgmkit.tables.constraints import Condition, codes_of
 from pgmkit.tables.frames import FrameForm, decode
-from pgmkit.tables.question_grammar import conditions, parse
+from pgmkit.tables.made_frames import made_frame
+from pgmkit.tables.question_grammar import conditions, parse, quoted
 from pgmkit.tables.questions import Reply, ask
 from pgmkit.tables.schema import Schema
 from pgmkit.untrusted import LARGEST, refusing
@@ -109,6 +111,7 @@ class TableRelease:
     ) -> Dataset:
         """Synthetic records as codes; as many as the model's total by default.
 
+        Without conditions their pairs of columns are near the model's, see `Release.sample`.
         `given`: conditions that all of them meet, such as {"sex": "F", "age": "30..44"} or
         "sex = F, age < 45": drawn from the conditional model, nothing is thrown away. `rng`: a
         seed, a numpy Generator, or None for a fresh one. Raises
@@ -116,9 +119,7 @@ class TableRelease:
         conditioned.
         """
         source = self._given(given)
-        rows = max(1, round(source.total)) if n is None else n
-        drawn: Dataset = source.sample(rows, rng=rng)
-        return drawn
+        return self._drawn(source, _rows(source, n), rng)
 
     def parts(
         self,
@@ -127,12 +128,22 @@ class TableRelease:
         given: Mapping[str, Condition] | str | None = None,
         rng: Rng = None,
     ) -> Iterator[Dataset]:
-        """As `codes`, a million records at a time: for more of them than memory holds."""
-        random = generator(rng)
+        """As `codes`, a million records at a time: for more of them than memory holds.
+
+        The parts of a graphical model's records are one draw: their counts together are as close to
+        the model's as those of `codes`.
+        """
         source = self._given(given)
-        rows = max(1, round(source.total)) if n is None else n
-        for start in range(0, rows, _PART):
-            yield source.sample(min(_PART, rows - start), rng=random)
+        rows = _rows(source, n)
+        if rows <= _PART:
+            return iter([self._drawn(source, rows, rng)])
+        return record_parts(source, self.schema, rows, _PART, generator(rng)).codes()
+
+    def _drawn(self, source: Any, n: int, rng: Rng) -> Dataset:
+        if source is self.model:
+            return self.release.sample(n, rng=rng)
+        drawn: Dataset = source.sample(n, rng=rng)
+        return drawn
 
     def _given(self, given: Mapping[str, Condition] | str | None) -> Any:
         """The model, or its conditional model."""
@@ -163,11 +174,24 @@ class TableRelease:
         *,
         given: Mapping[str, Condition] | str | None = None,
         rng: Rng = None,
+        like: Any = None,
     ) -> Any:
-        """Synthetic records as a data frame of the same kind as the data; see `codes`."""
+        """Synthetic records as a data frame of the kind of the data, or of `like`; see `codes`.
+
+        Spark and Dask make the records in their workers, a million in a partition, when the frame
+        is read: they get the model, and no record passes through this process. A DuckDB relation of
+        more than a million records makes them as it is read: `relation.write_parquet(...)` needs
+        little memory. The same seed gives the same records, however the work is shared out. A Spark
+        frame is made in the session of `like`, or in the active one.
+        """
         random = generator(rng)
-        form = self.form or _PYARROW
-        return decode(self.codes(n, given=given, rng=random), self.schema, random, form)
+        form = FrameForm.of(like) if like is not None else self.form or _PYARROW
+        source = self._given(given)
+        rows = _rows(source, n)
+        if form.distributed or (form.implementation.is_duckdb() and rows > _PART):
+            parts = record_parts(source, self.schema, rows, _PART, random)
+            return made_frame(parts, self.schema, form, like)
+        return decode(self._drawn(source, rows, random), self.schema, random, form)
 
     def bars(
         self,
@@ -208,7 +232,7 @@ class TableRelease:
         Error bars come as in `ask`: those that take about a second at most. With `replicates`
         (100 are usual) they come however long they take, where the model is graphical.
         """
-        text = ", ".join(f'"{name}"' for name in columns) or "count"
+        text = ", ".join(map(quoted, columns)) or "count"
         if replicates is None or not isinstance(self.model, GraphicalModel):
             return self.ask(text, level=level)
         bars = self.bars(replicates, seed=0)
@@ -278,3 +302,7 @@ class TableRelease:
 
         more = [["why this mechanism", self.reason]] if self.reason else []
         return overview(self.release, [*more, ["columns", ", ".join(self.schema.columns)]])
+
+
+def _rows(source: Any, n: int | None) -> int:
+    return max(1, round(source.total)) if n is None else n

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 
 from mechanisms.privacy.curator import Curator
+from mechanisms.workload import Workload
 from pgmkit.dataset import Counts, Dataset
-from pgmkit.domain import Domain
+from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.columns import Column
 from pgmkit.tables.frames import columns_of, counts_of, names_of
+from pgmkit.tables.pushdown import FrameCounts
 from pgmkit.tables.schema import NoRows, Numeric, OpenCategorical, Schema, outside_error
 
 __all__ = ["ASSUMED_LABELS", "assumed", "counted", "counted_roughly", "open_columns", "resolved"]
@@ -30,20 +34,23 @@ def open_columns(schema: Schema) -> list[str]:
 
 def counted_roughly(data: Any, schema: Schema) -> Counts:
     """What is counted from before open columns are found: the others, and fine bins of numbers."""
-    if isinstance(data, Dataset):
+    if isinstance(data, Dataset | FrameCounts):
         raise InvalidInput("open columns are found in data frames, not in coded records")
     schema.check_names(names_of(data))
     known = {n: column for n, column in schema.columns.items() if column.resolved}
     fine = _fine(schema)
     if known or fine:
-        return counted(data, schema.with_columns({**known, **fine}))
+        return counted(data, schema.with_columns({**known, **fine}), None)
     return _rows_alone(data, schema)
 
 
-def resolved(data: Any, schema: Schema, curator: Curator) -> tuple[Schema, Curator]:
+def resolved(
+    data: Any, schema: Schema, curator: Curator, workload: Workload
+) -> tuple[Schema, Curator]:
     """The schema with its open columns found, and a Curator over the records coded by it.
 
-    `curator`: of the same records, as `counted_roughly` has them.
+    `curator`: of the same records, as `counted_roughly` has them. `workload`: over the same
+    columns, of whatever sizes.
     """
     unlisted, fine = open_columns(schema), _fine(schema)
     texts = {name: _present_texts(data, schema, name) for name in unlisted}
@@ -63,7 +70,7 @@ def resolved(data: Any, schema: Schema, curator: Curator) -> tuple[Schema, Curat
         labels = curator.discover(texts[name], share, delta, step=f"discover {name}")
         found[name] = declared_open.found([t for t in labels if t != declared_open.other])
     concrete = schema.resolve(found)
-    return concrete, curator.recoded(counted(data, concrete))
+    return concrete, curator.recoded(counted(data, concrete, workload))
 
 
 def _fine(schema: Schema) -> dict[str, Numeric]:
@@ -118,14 +125,24 @@ def _rows_alone(data: Any, schema: Schema) -> Counts:
     return Dataset(domain, {"(rows)": np.zeros(rows, dtype=np.uint8)}) if rows else NoRows(domain)
 
 
-def counted(data: Any, schema: Schema) -> Counts:
-    """What is counted from: a frame by its schema, or records coded over its domain."""
-    if not isinstance(data, Dataset | NoRows):
-        return counts_of(data, schema)
+def counted(data: Any, schema: Schema, workload: Workload | None) -> Counts:
+    """What is counted from: a frame by its schema, or records coded over its domain.
+
+    An engine counts in its first pass what a mechanism is likely to ask of this workload.
+    """
+    if not isinstance(data, Dataset | NoRows | FrameCounts):
+        return counts_of(data, schema, () if workload is None else _likely(workload))
     if data.domain != schema.domain:
         raise InvalidInput("the records are coded over another domain than the schema's")
     schema.check_constraints(data)
     return data
+
+
+def _likely(workload: Workload) -> Iterator[Clique]:
+    """The pairs of columns in the workload's cliques, then the cliques; small ones first."""
+    pairs = {pair for clique in workload.cliques for pair in combinations(sorted(clique), 2)}
+    yield from sorted(pairs, key=lambda pair: (workload.domain.size(pair), pair))
+    yield from sorted(workload.cliques, key=workload.domain.size)
 
 
 def assumed(schema: Schema) -> Schema:

@@ -87,7 +87,8 @@ def synthesize(
 
     Args:
         data: a data frame (pandas, polars, pyarrow, DuckDB, PySpark, Dask) or records already
-            coded (`Dataset`, over the schema's domain). Frames in an engine are counted there.
+            coded (`Dataset`, or `counts_of` a frame; over the schema's domain). Frames in an engine
+            are counted there, for most mechanisms in one pass.
         schema: what each column may hold. Columns left open (`OpenCategorical`, `Numeric` with
             quantiles) are found first with a tenth of the budget, and a tenth of delta.
         epsilon, delta, neighbours: the promise, for rows (see the privacy page).
@@ -137,6 +138,10 @@ def synthesize(
     """
     options = settings if settings is not None else {}
     check_kinds(
+        schema=schema,
+        mechanism=mechanism,
+        neighbours=neighbours,
+        accounting=accounting,
         seed=seed,
         ledger=ledger,
         progress=progress,
@@ -144,7 +149,9 @@ def synthesize(
         strict=strict,
         report_dropped=report_dropped,
     )
-    budget = Budget(epsilon, delta, _RESERVED_SHARE * delta if open_columns(schema) else 0.0)
+    budget = Budget(epsilon, delta)
+    if open_columns(schema):
+        budget = replace(budget, reserved=_RESERVED_SHARE * delta)
     if schema.unresolved and budget.pure:
         raise InvalidInput(
             f"column {schema.unresolved[0]!r} is to be found in the data, which needs delta above "
@@ -188,7 +195,7 @@ def synthesize(
         # One generator for the rows that are kept and for the noise: they stay independent.
         seed = None if seed is None else np.random.default_rng(seed)
         data, excess = bounded_frame(data, schema, unit, protected.max_rows, seed)
-    counts = counted_roughly(data, schema) if schema.unresolved else counted(data, schema)
+    counts = counted_roughly(data, schema) if schema.unresolved else counted(data, schema, likely)
     curator = Curator(counts, budget, neighbours=protected, seed=seed, ledger=ledger)
     with closing(curator.ledger), round_reports(progress) as report:
         if curator.public_total == 0:
@@ -196,7 +203,7 @@ def synthesize(
                 "the data have no rows, which replace-one takes as public; give some"
             )
         if schema.unresolved:
-            schema, curator = resolved(data, schema, curator)
+            schema, curator = resolved(data, schema, curator, likely)
         wanted = _resized(likely, schema.domain, workload, target)
         said = _rows_left_out(curator, excess) if report_dropped and excess is not None else ""
         # Public records know some dependence, which is worth it whatever the number of rows.
@@ -235,7 +242,8 @@ def _measures(
 
 def _all_of(domain: Domain, k: int) -> Workload:
     """All marginals of k columns; those of one value say nothing, and cost nothing."""
-    wanted = k_way(domain, k)
+    # A pair of one column is that column.
+    wanted = k_way(domain, min(k, len(domain)) if k == 2 else k)
     names = varied(domain)
     if len(names) == len(domain):
         return wanted

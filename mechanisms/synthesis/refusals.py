@@ -31,9 +31,25 @@ _DRY_ROWS = 100
 
 
 def check_kinds(
-    *, seed: Any, ledger: Any, progress: Any, settings: Any, **switches: object
+    *,
+    schema: Any,
+    mechanism: Any,
+    neighbours: Any,
+    accounting: Any,
+    seed: Any,
+    ledger: Any,
+    progress: Any,
+    settings: Any,
+    **switches: object,
 ) -> None:
-    """Raises InvalidInput for arguments that are of no use later, when some budget is spent."""
+    """Raises InvalidInput for arguments of another kind, which would fail later or half-way."""
+    if not isinstance(schema, Schema):
+        raise InvalidInput(f"schema must be a Schema, got {type(schema).__name__}; see Schema.load")
+    for name, text in {"mechanism": mechanism, "neighbours": neighbours}.items():
+        if not isinstance(text, str):
+            raise InvalidInput(f"{name} must be a name, got {text!r}")
+    if accounting is not None and not isinstance(accounting, str):
+        raise InvalidInput(f"accounting must be 'zcdp' or 'gaussian', got {accounting!r}")
     for name, switch in switches.items():
         if not isinstance(switch, bool):
             raise InvalidInput(f"{name} must be True or False, got {switch!r}")

@@ -10,6 +10,7 @@ from mechanisms.privacy.units import Excess, bounded, random_keys
 from pgmkit.dataset import Dataset
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.frames import in_memory, names_of
+from pgmkit.tables.pushdown import FrameCounts
 from pgmkit.tables.schema import NoRows, Schema
 from pgmkit.tables.values import distinct, is_null, series_values, text_of
 
@@ -41,19 +42,14 @@ def bounded_frame(
     >>> bounded_frame(visits, Schema({"ill": Boolean()}), "id", 1, None)[0].num_rows
     2
     """
-    if isinstance(frame, Dataset | NoRows):
+    if isinstance(frame, Dataset | NoRows | FrameCounts):
         raise InvalidInput("coded records do not say whose they are; give a data frame with a unit")
     names = names_of(frame)
     schema.check_names(names)
     if unit not in names:
         raise InvalidInput(f"the data have no column {unit!r}, which is to say whose a row is")
     held = in_memory(frame, [*schema.columns, unit])
-    try:
-        units = _units(series_values(held[unit]))
-    except (TypeError, NotImplementedError):  # Arrow's error for lists is one of the latter
-        raise InvalidInput(
-            f"the unit's column {unit!r} must hold names or numbers, not lists or records"
-        ) from None
+    units = _units(series_values(held[unit]))
     places, excess = bounded(units, max_rows, random_keys(len(units), rng))
     return held[places].select(*schema.columns).to_native(), excess
 

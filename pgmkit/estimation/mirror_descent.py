@@ -66,7 +66,11 @@ def proximal_step(
 
 
 class _Comparison(NamedTuple):
-    """Two points, in numbers: ``excess`` is L(new) - L(old) - <gradient, new - old>; ``log_partition`` is NaN where a pass of either failed."""
+    """Two points, in numbers.
+
+    ``excess`` is L(new) - L(old) - <gradient, new - old>; ``log_partition`` is NaN where a pass of
+    either failed.
+    """
 
     loss: float
     reached: float

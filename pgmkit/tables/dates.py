@@ -56,7 +56,7 @@ class _Temporal(Binned):
 
     @property
     def parses_as(self) -> tuple[str, ...]:
-        return ("timestamp[us]",) if self.format is None else ()
+        return ("date32", "timestamp[us]") if self.format is None else ()
 
     @property
     def step(self) -> str:
@@ -99,12 +99,13 @@ class _Temporal(Binned):
 
 
 def _moment(value: object, form: str | None) -> np.datetime64:
-    """A value as a point in time; ValueError for what is none, and for time zones."""
-    if isinstance(value, np.datetime64 | datetime.date):
-        if getattr(value, "tzinfo", None) is not None:
-            raise ValueError(value)
+    """A value as a point in time, with a zone what its clock shows; ValueError for what is none."""
+    moment: np.datetime64
+    if isinstance(value, datetime.datetime):
+        moment = np.datetime64(value.replace(tzinfo=None))
+    elif isinstance(value, np.datetime64 | datetime.date):
         moment = np.datetime64(value)
-    elif isinstance(value, float | int) and form is None:
+    elif isinstance(value, float | int | np.number) and form is None:
         raise ValueError(value)
     elif form is not None:
         whole = int(value) if isinstance(value, float) and value.is_integer() else value

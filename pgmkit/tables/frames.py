@@ -1,12 +1,13 @@
 """Data frames in, coded data out, and back: pandas, polars, pyarrow, DuckDB, Spark, Dask.
 
 Frames in memory become a `Dataset`. Frames that live in an engine stay there: `counts_of` gives
-their marginals by group-by on that engine (see `pgmkit.tables.pushdown`).
+their marginals, counted in passes over the records on that engine (see `pgmkit.tables.pushdown`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,16 @@ if TYPE_CHECKING:
 
     from pgmkit.dataset import Dataset
 
-__all__ = ["FrameForm", "columns_of", "counts_of", "decode", "encode", "in_memory", "names_of"]
+__all__ = [
+    "FrameForm",
+    "columns_of",
+    "counts_of",
+    "decode",
+    "encode",
+    "in_memory",
+    "names_of",
+    "pandas_frame",
+]
 
 Frame = nw.DataFrame[Any] | nw.LazyFrame[Any]
 
@@ -70,16 +80,30 @@ def names_of(frame: Any) -> list[str]:
     return _names(_wrapped(frame))
 
 
-def counts_of(frame: Any, schema: Schema) -> Dataset | NoRows | FrameCounts:
+def counts_of(
+    frame: Any, schema: Schema, expected: Iterable[Iterable[str]] = (), *, keep: bool = False
+) -> Dataset | NoRows | FrameCounts:
     """What is counted from: codes in memory, or the engine that holds the frame.
 
     Frames in memory (pandas, polars, pyarrow) are encoded; those of DuckDB, Spark, Dask and other
-    engines are counted where they are.
+    engines are counted where they are, `expected` cliques in the first pass, as far as memory
+    allows. With `keep` the engine keeps the codes for later passes: Spark and Dask persist them,
+    those of DuckDB are held in this process. `mechanisms.synthesize` takes the result in place of
+    the frame, so that many releases can share one pass.
+
+    >>> import duckdb
+    >>> from pgmkit.tables.schema import Boolean
+    >>> schema = Schema({"ill": Boolean(), "old": Boolean()})
+    >>> people = duckdb.sql("select true as ill, false as old union all select true, true")
+    >>> counts = counts_of(people, schema, [("ill", "old")])
+    >>> counts.marginal(("old", "ill")), counts.scans
+    (array([[0, 1],
+           [0, 1]]), 1)
     """
     wrapped = _wrapped(frame)
     if isinstance(wrapped, nw.LazyFrame) and not wrapped.implementation.is_polars():
         schema.check_names(_names(wrapped))
-        return FrameCounts(wrapped, schema)
+        return FrameCounts(wrapped, schema, expected, keep=keep)
     return encode(frame, schema)
 
 
@@ -95,41 +119,40 @@ class FrameForm:
     implementation: Any
     lazy: bool
 
+    @property
+    def distributed(self) -> bool:
+        """Whether such frames are made by workers: of Spark and Dask."""
+        library = self.implementation
+        spark = library.is_pyspark() or library.is_pyspark_connect()
+        return bool(spark or library.is_dask())
+
     @classmethod
     def of(cls, frame: Any) -> FrameForm:
-        """The form of a frame; InvalidInput for what is none."""
+        """The form of a frame, or of one that is counted; InvalidInput for what is none."""
+        if isinstance(frame, FrameCounts):
+            return cls(frame.library, lazy=True)
         wrapped = _wrapped(frame)
         return cls(wrapped.implementation, isinstance(wrapped, nw.LazyFrame))
 
 
 def decode(data: Dataset, schema: Schema, rng: np.random.Generator, form: FrameForm) -> Any:
-    """The codes as a frame of this form.
+    """The codes as a frame of this form, from memory (`made_frames` has engines make theirs).
 
     The order of its columns and their types are the schema's: nothing of the frame that was encoded
-    is known here. Engines get a frame of theirs back: a LazyFrame, a DuckDB relation, a Dask or (in
-    the active session) a Spark data frame.
+    is known here. A lazy form gets a frame over the records in memory: a LazyFrame, a relation.
     """
     table = arrow_table(data, schema, rng)
     library = form.implementation
     if library.is_pandas():
-        return _pandas(table, schema)
-    if library.is_dask():
-        import dask.dataframe
-
-        return dask.dataframe.from_pandas(_pandas(table, schema), npartitions=1)
+        return pandas_frame(table, schema)
     if not form.lazy:
         return nw.DataFrame.from_arrow(table, backend=library).to_native()
     if library.is_polars():
         return nw.DataFrame.from_arrow(table, backend=library).lazy().to_native()
-    session = None
-    if library.is_pyspark():
-        from pyspark.sql import SparkSession
-
-        session = SparkSession.getActiveSession()
-    return nw.from_native(table).lazy(library, session=session).to_native()
+    return nw.from_native(table).lazy(library).to_native()
 
 
-def _pandas(table: Any, schema: Schema) -> Any:
+def pandas_frame(table: Any, schema: Schema) -> Any:
     """A pandas frame: whole numbers and truth values that can be missing keep their types."""
     import pandas as pd
     import pyarrow as pa

@@ -40,8 +40,9 @@ class _Numbers(Binned):
         if array.dtype.kind not in "iuf":
             return np.full(len(array), math.nan)
         if array.dtype.kind == "u" and array.dtype.itemsize == 8:
-            return array.astype(np.float64) if (array > LARGEST).any() else array.astype(np.int64)
-        return array.astype(np.int64 if array.dtype.kind in "iu" else np.float64)
+            # Beyond every bin; one such number must not turn the others into floats.
+            return np.minimum(array, np.uint64(LARGEST + 1)).astype(np.int64)
+        return array.astype(np.int64 if array.dtype.kind in "iu" else np.float64, copy=False)
 
 
 @dataclass(frozen=True)

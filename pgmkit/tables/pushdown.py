@@ -1,55 +1,74 @@
-"""Marginals of a frame that lives in an engine, counted there by group-by.
+"""Marginals of a frame that lives in an engine, counted there, as few passes as can be.
 
-A column is grouped by its code where the engine can compute it from numbers or dates, and by its
-values otherwise, which then get their codes from the column itself: both are the codes that
-encoding in memory gives.
+One pass counts every table that is asked for, and those that are expected to be asked for later,
+as far as memory allows; subsets of counted columns are summed out of their tables.
 """
 
 from __future__ import annotations
 
-import datetime
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import narwhals as nw
 import numpy as np
 
+from pgmkit.clique_index import maximal
+from pgmkit.counting import check_memory
 from pgmkit.domain import Clique, Domain
-from pgmkit.tables.bins import Binned
-from pgmkit.tables.columns import Column
-from pgmkit.tables.dates import Date, DateTime
-from pgmkit.tables.numbers import Integer, Numeric
+from pgmkit.errors import InvalidInput
+from pgmkit.tables.engines import engine_of
+from pgmkit.tables.scan import Codec, KeptCodes, Scan
 from pgmkit.tables.schema import Schema, outside_error
-from pgmkit.tables.values import numbers_among, series_values
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["FrameCounts", "code_expression"]
+__all__ = ["FrameCounts"]
 
-_LARGEST_GROUPING = 1 << 18
-"""Cells of a joint table that is fetched once to answer several marginals."""
+_SCAN_CELLS = 1 << 23
+"""Cells that one pass counts (64 MiB of counts in every worker), but for a single larger table."""
 
 
 class FrameCounts:
     """Exact counts over a lazy frame, by the methods that a Dataset has for counting.
 
-    Every column is counted once at the start, and so are the constraints' columns: values outside
-    the schema are found before anything is answered. Raises InvalidInput for them, and for a frame
-    without rows.
+    The first pass counts every column, the constraints' columns and as much of `expected` as one
+    pass may hold, the first ones first: values outside the schema are found before anything is
+    answered. What is expected and was not counted comes along with later passes. With `keep` the
+    first pass stores the codes, where the engine keeps what it persists, and later ones need not
+    code the columns again.
+
+    `scans` is the number of passes so far, `library` the frame's. Tables are kept for the life of
+    this object.
+
+    Raises InvalidInput for values outside the schema, for a frame without rows, and in a later pass
+    for one whose records are not what they were.
     """
 
-    def __init__(self, frame: nw.LazyFrame[Any], schema: Schema) -> None:
+    def __init__(
+        self,
+        frame: nw.LazyFrame[Any],
+        schema: Schema,
+        expected: Iterable[Iterable[str]] = (),
+        *,
+        keep: bool = False,
+    ) -> None:
+        self.library = frame.implementation
         self._domain = schema.domain
-        self._columns = schema.columns
-        kinds = frame.collect_schema()
-        self._keys = {
-            name: code_expression(column, name, kinds[name])
-            for name, column in schema.columns.items()
-        }
-        self._frame = frame
-        singles = {name: self._one_way(name) for name in schema.columns}
-        self._rows = int(next(iter(singles.values())).sum())
+        self._codec = Codec(schema.columns)
+        self._engine = engine_of(frame, list(schema.columns))
+        if keep:
+            self._engine = self._engine.kept(self._codec)
+            self._codec = KeptCodes(schema.columns)
+        self._outside = np.zeros(len(schema.columns), dtype=np.int64)
+        self._tables = _Tables(self.domain)
+        self._expected = [_ordered(self.domain, each) for each in expected]
+        self._rows = self.scans = 0
+        zeros = [] if not schema.checked else [zeros.clique for zeros in schema.zeros]
+        self._count([(), *((name,) for name in schema.columns), *zeros])
+        for name, outside in zip(schema.columns, self._outside.tolist(), strict=True):
+            if outside:
+                raise outside_error(name, outside)
         schema.check_rows(self._rows)
         schema.check_constraints(self)
 
@@ -67,125 +86,120 @@ class FrameCounts:
         return self.marginals([clique])[clique]
 
     def marginals(self, cliques: Iterable[Iterable[str]]) -> dict[Clique, NDArray[np.int64]]:
-        """Many marginals: few group-bys over unions of cliques, summed down to each."""
+        """Many marginals (read-only), counted together in one pass where they fit.
+
+        Raises ModelTooLarge as a `Dataset` does.
+        """
         asked = [self.domain.clique(clique) for clique in cliques]
-        found = {}
-        for joint, members in _unions(self.domain, asked):
-            table = self._count(joint)
-            for clique in members:
-                summed = tuple(i for i, name in enumerate(joint) if name not in clique)
-                kept = [name for name in joint if name in clique]
-                small = np.asarray(table.sum(axis=summed, dtype=np.int64))
-                found[clique] = small.transpose([kept.index(name) for name in clique])
-        return {clique: found[clique] for clique in asked}
+        check_memory(dict.fromkeys(asked), self.domain.sizes)
+        self._count([_ordered(self.domain, clique) for clique in asked])
+        return {clique: self._tables.table(clique) for clique in asked}
 
-    def _one_way(self, name: str) -> NDArray[np.int64]:
-        codes, counts = self._grouped((name,))
-        outside = int(counts[codes[0] < 0].sum())
-        if outside:
-            raise outside_error(name, outside)
-        return counts
+    def _count(self, cliques: Iterable[Clique]) -> None:
+        """Pass over the records until all these tables are known."""
+        missing = [clique for clique in dict.fromkeys(cliques) if clique not in self._tables]
+        for needed in _batches(self.domain, missing):
+            filled = self._filled(needed)
+            chosen = [filled[place] for place in maximal(filled)]
+            first = self.scans == 0
+            # Later passes read only the columns that they count.
+            read = [n for n in self.domain if first or any(n in clique for clique in chosen)]
+            codec = type(self._codec)({n: self._codec.columns[n] for n in read})
+            scan = Scan(codec, tuple(chosen))
+            line = self._engine.line(scan)
+            self.scans += 1
+            if first:
+                self._outside = line[: len(read)]
+                self._rows = int(line[scan.places[chosen[0]]].sum())
+            for clique, place in scan.places.items():
+                self._tables.add(clique, line[place].reshape(self.domain.shape(clique)))
+            if not first:
+                self._check_same(line[: len(read)], chosen)
 
-    def _count(self, clique: Clique) -> NDArray[np.int64]:
-        if not clique:
-            return np.array(self._rows, dtype=np.int64)
-        table = np.zeros(self.domain.shape(clique), dtype=np.int64)
-        codes, counts = self._grouped(clique)
-        np.add.at(table, tuple(codes), counts)
-        return table
+    def _check_same(self, outside: NDArray[np.int64], counted: Sequence[Clique]) -> None:
+        """A frame that is computed anew for every pass may come out otherwise."""
+        sums = {int(self._tables.table(clique).sum()) for clique in counted}
+        if outside.any() or sums != {self._rows}:
+            raise InvalidInput(
+                "the frame gave other records in this pass than in the first; persist it (cache), "
+                "or store it and read that"
+            )
 
-    def _grouped(self, clique: Clique) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
-        """The engine's groups: a list of codes for each column, and the rows of each group."""
-        keys = [f"key{i}" for i in range(len(clique))]
-        expressions = [
-            self._expression(name).alias(key) for name, key in zip(clique, keys, strict=True)
-        ]
-        found = self._frame.select(*expressions).group_by(*keys).agg(rows=nw.len()).collect()
-        codes = [
-            column.to_numpy().astype(np.int64)
-            if self._keys[name] is not None
-            else self._columns[name].encode(series_values(column))
-            for name, column in zip(clique, (found[key] for key in keys), strict=True)
-        ]
-        return codes, found["rows"].to_numpy().astype(np.int64)
-
-    def _expression(self, name: str) -> nw.Expr:
-        key = self._keys[name]
-        return nw.col(name) if key is None else key
+    def _filled(self, needed: list[Clique]) -> list[Clique]:
+        """These cliques, and the next expected ones that fit beside them."""
+        room = _SCAN_CELLS - sum(map(self.domain.size, needed))
+        chosen = list(needed)
+        for place, clique in enumerate(self._expected):
+            if clique in self._tables:
+                continue
+            room -= self.domain.size(clique)
+            if room < 0:
+                self._expected = self._expected[place:]
+                return chosen
+            chosen.append(clique)
+        self._expected = []
+        return chosen
 
     def __repr__(self) -> str:
         return f"<FrameCounts: {len(self.domain)} attributes, counted where the data are>"
 
 
-def code_expression(column: Column, name: str, kind: Any) -> nw.Expr | None:
-    """The code of a value as an expression, -1 outside; None where the values are grouped instead.
+class _Tables:
+    """Counted tables, and those that are summed out of them."""
 
-    Numbers and dates are compared with the bins' ends, which every engine can do.
-    """
-    numbers = isinstance(column, Integer | Numeric) and kind.is_numeric()
-    times = isinstance(column, Date | DateTime) and _comparable(column, kind)
-    if not isinstance(column, Binned) or not (numbers or times):
-        return None
-    if times and column.special:
-        return None  # special dates are told apart by the column itself
-    value = nw.col(name)
-    ends = [_literal(column, end, kind) for end in column.positions.tolist()]
-    last = len(ends) - 2
-    code = nw.lit(-1)
-    for end in ends[:-1]:
-        code = code + (value >= end).cast(nw.Int64)
-    outside = column.outside_code
-    beyond = value >= ends[-1] if column.whole else value > ends[-1]
-    if column.outside == "clip":
-        code = nw.when(code < 0).then(nw.lit(0)).otherwise(code)
-    else:
-        code = nw.when(beyond | (code < 0)).then(nw.lit(outside)).otherwise(code)
-    if isinstance(column, Integer) and kind.is_float() and column.outside != "clip":
-        broken = value != value.floor()
-        code = nw.when(broken).then(nw.lit(outside)).otherwise(code)
-    for i, special in enumerate(column.special):
-        single = _literal(column, column.position(special), kind)
-        code = nw.when(value == single).then(nw.lit(last + 1 + i)).otherwise(code)
-    missing = int(column.encode(np.array([None], dtype=object))[0])
-    absent = value.is_null() | value.is_nan() if kind.is_float() else value.is_null()
-    for number in numbers_among(column.missing or ()) if kind.is_numeric() else ():
-        absent = absent | (value == number)
-    return nw.when(absent).then(nw.lit(missing)).otherwise(code).cast(nw.Int64)
+    def __init__(self, domain: Domain) -> None:
+        self._domain = domain
+        self._found: dict[Clique, NDArray[np.int64]] = {}
+        self._holding: dict[str, set[Clique]] = {name: set() for name in domain}
 
+    def add(self, clique: Clique, table: NDArray[np.int64]) -> None:
+        table.setflags(write=False)
+        self._found[clique] = table
+        for name in clique:
+            self._holding[name].add(clique)
 
-def _comparable(column: Date | DateTime, kind: Any) -> bool:
-    """Whether the engine's type has no time zone, and is no coarser than the column."""
-    if kind == nw.Datetime:
-        return kind.time_zone is None
-    return bool(kind == nw.Date) and column.step in "DMY"
+    def __contains__(self, clique: Clique) -> bool:
+        return self._holder(clique) is not None
+
+    def table(self, clique: Clique) -> NDArray[np.int64]:
+        """The table of a clique, which must be in here; axes in its order."""
+        holder = self._holder(clique)
+        assert holder is not None
+        summed = tuple(i for i, name in enumerate(holder) if name not in clique)
+        kept = [name for name in holder if name in clique]
+        table = self._found[holder]
+        if summed:
+            table = np.asarray(table.sum(axis=summed, dtype=np.int64))
+        found = table.transpose([kept.index(name) for name in clique])
+        found.setflags(write=False)
+        return found
+
+    def _holder(self, clique: Clique) -> Clique | None:
+        """The smallest counted clique that holds this one."""
+        among = _holding_all(self._holding, clique) if clique else self._found
+        return min(among, key=self._domain.size, default=None)
 
 
-def _literal(column: Binned, position: float, kind: Any) -> Any:
-    """A bin's end as the engine compares it."""
-    if not isinstance(column, Date | DateTime):
-        return int(position) if column.whole else float(position)
-    moment = np.int64(position).astype(f"datetime64[{column.step}]")
-    day: datetime.date = moment.astype("datetime64[D]").item()
-    if kind == nw.Date:
-        return day
-    found: datetime.datetime = moment.astype("datetime64[us]").item()
-    return found
+def _ordered(domain: Domain, names: Iterable[str]) -> Clique:
+    """The names in the domain's order."""
+    places = {name: i for i, name in enumerate(domain.attributes)}
+    return tuple(sorted(names, key=places.__getitem__))
 
 
-def _unions(domain: Domain, cliques: Sequence[Clique]) -> list[tuple[Clique, list[Clique]]]:
-    """Cliques together with a union of theirs that is small enough to fetch, greedily."""
-    groups: list[tuple[set[str], list[Clique]]] = []
-    for clique in sorted(dict.fromkeys(cliques), key=domain.size, reverse=True):
-        for held, members in groups:
-            grown = held | set(clique)
-            if grown == held or domain.size(_ordered(domain, grown)) <= _LARGEST_GROUPING:
-                held |= set(clique)
-                members.append(clique)
-                break
-        else:
-            groups.append((set(clique), [clique]))
-    return [(_ordered(domain, held), members) for held, members in groups]
+def _holding_all(holding: dict[str, set[Clique]], clique: Clique) -> set[Clique]:
+    return set.intersection(*sorted((holding[name] for name in clique), key=len))
 
 
-def _ordered(domain: Domain, names: set[str]) -> Clique:
-    return tuple(name for name in domain.attributes if name in names)
+def _batches(domain: Domain, cliques: Sequence[Clique]) -> Iterator[list[Clique]]:
+    """The cliques in batches that one pass may count."""
+    batch: list[Clique] = []
+    cells = 0
+    for clique in cliques:
+        size = domain.size(clique)
+        if batch and cells + size > _SCAN_CELLS:
+            yield batch
+            batch, cells = [], 0
+        batch.append(clique)
+        cells += size
+    if batch:
+        yield batch

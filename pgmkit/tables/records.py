@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pgmkit.dataset import Dataset
     from pgmkit.tables.schema import FileFormat, Schema
 
-__all__ = ["arrow_column", "arrow_table", "csv_lines", "respelled"]
+__all__ = ["arrow_column", "arrow_schema", "arrow_table", "csv_lines", "respelled"]
 
 
 def arrow_table(data: Dataset, schema: Schema, rng: np.random.Generator) -> Any:
@@ -30,6 +30,13 @@ def arrow_table(data: Dataset, schema: Schema, rng: np.random.Generator) -> Any:
     return pa.table(
         {n: arrow_column(column, data.columns[n], rng) for n, column in schema.columns.items()}
     )
+
+
+def arrow_schema(schema: Schema) -> Any:
+    """The names and types of `arrow_table`."""
+    import pyarrow as pa
+
+    return pa.schema([(name, _arrow_type(c.kind)) for name, c in schema.columns.items()])
 
 
 def arrow_column(column: Column, codes: Any, rng: np.random.Generator) -> Any:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -32,6 +32,10 @@ __all__ = [
 ]
 
 
+_EXACT = 2.0**53
+"""From here on not every whole number is a float64."""
+
+
 def distinct(values: Any) -> tuple[list[Any], NDArray[np.intp]]:
     """The distinct values, as Python knows them, and the place among them of each value.
 
@@ -48,10 +52,22 @@ def distinct(values: Any) -> tuple[list[Any], NDArray[np.intp]]:
     seen: dict[Any, int] = {}
     places = np.empty(len(array), dtype=np.intp)
     for i, value in enumerate(array):
-        # True == 1 == 1.0 as keys, but not as texts.
-        key = (type(None), None) if is_null(value) else (type(value), value)
-        places[i] = seen.setdefault(key, len(seen))
+        places[i] = seen.setdefault(_key(value), len(seen))
     return [value for _, value in seen], places
+
+
+def _key(value: Any) -> tuple[type, Any]:
+    """What tells values apart: True == 1 == 1.0 as keys, but not as texts.
+
+    Lists and what else has no hash are their texts: no single value makes a column unreadable.
+    """
+    if is_null(value):
+        return type(None), None
+    try:
+        hash(value)
+    except TypeError:
+        return str, str(value)
+    return type(value), value
 
 
 def numeric(values: Any) -> tuple[NDArray[Any], NDArray[np.bool_]] | None:
@@ -69,7 +85,9 @@ def numeric(values: Any) -> tuple[NDArray[Any], NDArray[np.bool_]] | None:
             return None
         if getattr(kind, "tz", None) is not None:
             return None
-        null = values.is_null().to_numpy(zero_copy_only=False)
+        null = np.zeros(len(values), dtype=bool)
+        if values.null_count:
+            null = values.is_null().to_numpy(zero_copy_only=False)
         filled = values.fill_null(0) if pa.types.is_integer(kind) and values.null_count else values
         array = np.asarray(filled.to_numpy(zero_copy_only=False))
         return array, null | absent_numbers(array)
@@ -90,18 +108,40 @@ def parsed(values: Any, kinds: Sequence[str], absent: Sequence[str]) -> Any:
     import pyarrow as pa
     from pyarrow import compute
 
-    if not pa.types.is_string(values.type) and not pa.types.is_large_string(values.type):
+    if not _is_text(values.type):
         return None
-    null = compute.is_in(values, pa.array(["", *absent], values.type))
-    some = compute.if_else(null, pa.scalar(None, values.type), values)
-    for texts in (some, None):
-        trimmed = compute.utf8_trim_whitespace(some) if texts is None else texts
+    for texts in _ever_plainer(values, absent):
+        # Arrow reads 0x1F as a number where all texts are whole, and nothing else here does.
+        if compute.any(compute.match_substring(texts, "x", ignore_case=True)).as_py():
+            return None
         for kind in kinds:
             try:
-                return compute.cast(trimmed, pa.type_for_alias(kind))
+                found = compute.cast(texts, pa.type_for_alias(kind))
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
                 continue
+            # Whole numbers that float64 would round are read exactly, whatever is beside them.
+            return None if kind == "float64" and _rounds(found) else found
     return None
+
+
+def _rounds(numbers: Any) -> bool:
+    """Whether some of Arrow's float64 numbers may stand for another whole number."""
+    from pyarrow import compute
+
+    return bool(compute.any(compute.greater_equal(compute.abs(numbers), _EXACT)).as_py())
+
+
+def _ever_plainer(values: Any, absent: Sequence[str]) -> Iterator[Any]:
+    """Texts as they are, those of `absent` as nulls, and trimmed: each is tried in turn."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    if not absent:
+        yield values
+    null = compute.is_in(values, pa.array(["", *absent], values.type))
+    some = compute.if_else(null, pa.scalar(None, values.type), values)
+    yield some
+    yield compute.utf8_trim_whitespace(some)
 
 
 def absent_numbers(array: NDArray[Any]) -> NDArray[np.bool_]:
@@ -138,9 +178,18 @@ def _arrow_values(series: Any) -> Any:
         return native.to_numpy()
     try:
         array = pa.array(native, from_pandas=True)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
+    except (pa.ArrowException, OverflowError, TypeError, ValueError):
+        return native.to_numpy(dtype=object)
+    if native.dtype == object and not _is_text(array.type):
+        # Arrow would find one type for all, so that a row decided how others are read.
         return native.to_numpy(dtype=object)
     return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+
+
+def _is_text(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def is_null(value: object) -> bool:
@@ -148,7 +197,12 @@ def is_null(value: object) -> bool:
     if isinstance(value, str):
         return not value or value.isspace()
     # pandas' NA refuses to be compared; NaN and NaT differ from themselves.
-    return value is None or type(value).__name__ == "NAType" or bool(value != value)
+    if value is None or type(value).__name__ == "NAType":
+        return True
+    try:
+        return bool(value != value)
+    except (ArithmeticError, TypeError, ValueError):
+        return False  # arrays, and numbers that signal instead of being compared
 
 
 def text_of(value: object) -> str:
@@ -210,7 +264,12 @@ def _distinct_arrow(values: Any) -> tuple[list[Any], NDArray[np.intp]]:
     import pyarrow as pa
 
     array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
-    known = array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
+    try:
+        known = array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
+    except pa.ArrowNotImplementedError:  # lists, records, types of other packages
+        objects = np.empty(len(array), dtype=object)
+        objects[:] = array.to_pylist()
+        return distinct(objects)
     found = known.dictionary.to_pylist()
     if not known.null_count:
         return found, known.indices.to_numpy(zero_copy_only=False)

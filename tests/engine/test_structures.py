@@ -31,7 +31,7 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.factor import Factor
 from pgmkit.marginal_oracle import MarginalOracle
 from pgmkit.model import GraphicalModel
-from pgmkit.tree_marginals import _Routes
+from pgmkit.tree_marginals import Routes
 
 ORDINARY = 2000
 MANY = 100_000
@@ -143,7 +143,7 @@ def answers_transposed(patch: Patch) -> None:
 
 
 def arranged_backwards(patch: Patch) -> None:
-    square(patch, _Routes, "arranged")
+    square(patch, Routes, "arranged")
 
 
 def factors_expanded_backwards(patch: Patch) -> None:
@@ -158,7 +158,7 @@ def factors_expanded_backwards(patch: Patch) -> None:
 
 
 def codes_of_records_swapped(patch: Patch) -> None:
-    usual = pgmkit.sampling._unravel
+    usual = pgmkit.sampling.unravel
 
     def planted(domain: Domain, attrs: Clique, cells: np.ndarray) -> dict[str, np.ndarray]:
         columns = usual(domain, attrs, cells)
@@ -166,7 +166,7 @@ def codes_of_records_swapped(patch: Patch) -> None:
             columns[attrs[0]], columns[attrs[1]] = columns[attrs[1]], columns[attrs[0]]
         return columns
 
-    patch.setattr(pgmkit.sampling, "_unravel", planted)
+    patch.setattr(pgmkit.sampling, "unravel", planted)
 
 
 def modes_reversed(patch: Patch) -> None:

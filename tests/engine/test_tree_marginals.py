@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pgmkit.bulk_marginals import each_marginal
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.junction_tree import JunctionTree, junction_tree
@@ -53,7 +54,9 @@ def compare(
     tree = junction_tree(domain, cliques, seconds=0.001)
     found = marginals(tree, beliefs_of(tree, joint), requested)
     assert list(found) == list(dict.fromkeys(requested))
-    for clique, table in found.items():
+    one_by_one = list(each_marginal(tree, beliefs_of(tree, joint), requested))
+    assert sorted(clique for clique, _ in one_by_one) == sorted(found)
+    for clique, table in [*found.items(), *one_by_one]:
         assert tuple(table.shape) == domain.shape(clique)
         np.testing.assert_allclose(
             table.numpy(),
@@ -226,3 +229,16 @@ def test_bad_input() -> None:
     for limit in (-1, 0, 1.5, True, "1 GB"):
         with pytest.raises(InvalidInput, match="memory_limit"):
             marginals(tree, beliefs, [], memory_limit=limit)  # type: ignore[arg-type]
+
+
+@settings(max_examples=25)
+@given(problem=problems(), seed=st.integers(0, 2**32 - 1), cells=st.sampled_from([1, 30, 1 << 20]))
+def test_all_triples_are_slices_of_few_products(
+    problem: tuple[Domain, list[Clique], list[Clique]], seed: int, cells: int
+) -> None:
+    domain, cliques, _ = problem
+    every = [c for k in range(4) for c in itertools.combinations(domain, k)]
+    turned = [tuple(reversed(clique)) for clique in every[::3]]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pgmkit.bulk_marginals._PRODUCT_CELLS", cells)
+        compare(domain, cliques, [*every, *turned], seed=seed, zeros=0.3)

@@ -34,17 +34,28 @@ KNOWN = np.repeat(np.arange(CANARIES), 10)  # of every value, in all columns ali
 EPSILON, DELTA = 4.0, 1e-5
 RUNS = 240
 # The others leave a tenth to their selections and to the conversion of zCDP.
-NEAR = {"independent", "gaussian", "gaussian+projection", "mst", "clique-tree", "mixture"}
+NEAR = {
+    "independent",
+    "gaussian",
+    "gaussian+projection",
+    "hdmm",
+    "hdmm+pgm",
+    "mst",
+    "clique-tree",
+    "mixture",
+}
 SETTINGS = {
     "independent": {},
     "gaussian": {},
     "gaussian+projection": {"model_mb": 1e-9},
+    "hdmm": {},
+    "hdmm+pgm": {"model_mb": 1e-9},
     "mixture": {"steps": 2, "rows": 10},
     # Little goes to selection, which the audit does not look at.
     "clique-tree": {"select_share": 0.02},
     "mst": {"select_share": 0.02},
-    "mwem+pgm": {"rounds": 2, "select_share": 0.05},
-    "aim": {"select_share": 0.05},
+    "mwem+pgm": {"rounds": 2, "select_share": 0.02},
+    "aim": {"select_share": 0.02},
 }
 
 

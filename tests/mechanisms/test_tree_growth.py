@@ -47,6 +47,26 @@ def test_a_bound_is_never_below_the_best_tree_nor_the_tree_it_grew_from(seed: in
         assert (bound == tree.cells) or not held
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_the_bounds_of_all_pairs_are_those_of_each_or_closer(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    domain = Domain({name: int(rng.integers(1, 7)) for name in "abcdefgh"})
+    every = [c for size in (1, 2, 3) for c in combinations(domain, size)]
+    measured = [every[i] for i in rng.choice(len(every), int(rng.integers(0, 12)), replace=False)]
+    growth = TreeGrowth(junction_tree(domain, measured))
+    together = growth.cells_with_pairs()
+    for (i, a), (j, b) in combinations(enumerate(domain), 2):
+        held = growth.tree.holds((a, b)) is not None
+        assert together[i, j] == together[j, i] <= growth.cells_with((a, b))
+        assert (together[i, j] == growth.tree.cells) == held
+        if len(measured) < 5:
+            names = {name for c in [*measured, (a, b)] for name in c}
+            if len(names) <= 6:
+                small = Domain({n: size for n, size in domain.sizes.items() if n in names})
+                alone = sum(size for n, size in domain.sizes.items() if n not in names)
+                assert together[i, j] >= fewest_cells(small, [*measured, (a, b)]) + alone
+
+
 def test_closing_a_chain_carries_one_end_along_it() -> None:
     domain = Domain({"a": 2, "b": 3, "c": 4, "d": 5})
     growth = TreeGrowth(junction_tree(domain, [("a", "b"), ("b", "c"), ("c", "d")]))

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -102,6 +103,37 @@ def test_bins_hold_exactly_the_values_between_their_ends(column: Column, seed: i
         last = code == len(ends) - 2 and not column.whole
         assert ends[code] <= position
         assert position < ends[code + 1] or (last and position == ends[code + 1])
+
+
+@pytest.mark.parametrize("reach", [40, 200_000])
+@pytest.mark.parametrize("outside", [None, "clip"])
+def test_whole_numbers_by_the_definition(reach: int, outside: str | None) -> None:
+    """Bins, spikes and special values, read one by one; far special values leave the look-up."""
+    rng = np.random.default_rng(reach)
+    for _ in range(40):
+        edges = sorted(rng.choice(np.arange(-30, 31), rng.integers(2, 7), replace=False).tolist())
+        spikes = tuple(rng.choice(np.arange(edges[0], edges[-1]), rng.integers(0, 2)).tolist())
+        special = tuple({int(v) for v in rng.integers(31, 31 + reach, rng.integers(0, 4))})
+        column = Integer(
+            edges=tuple(edges), spikes=spikes, special=special, outside=outside, missing=("77777",)
+        )
+        tops = [*edges[:-1], edges[-1] + 1]
+        starts = sorted({*tops[:-1], *spikes, *(v + 1 for v in spikes if v + 1 < tops[-1])})
+        values = np.concatenate([rng.integers(-60, 80, 200), special, [77777]]).astype(np.int64)
+        for value, code in zip(values.tolist(), column.encode(values).tolist(), strict=True):
+            if value == 77777:
+                expected = column.size - 1
+            elif value in special:
+                expected = len(starts) + special.index(value)
+            elif edges[0] <= value <= edges[-1]:
+                expected = max(i for i, start in enumerate(starts) if start <= value)
+            elif outside is None:
+                expected = -1
+            else:
+                expected = 0 if value < edges[0] else len(starts) - 1
+            assert code == expected, (column, value)
+        texts = pa.array([str(value) for value in values.tolist()])
+        np.testing.assert_array_equal(column.encode(texts), column.encode(values))
 
 
 def test_odd_spellings_are_declared() -> None:

@@ -1,0 +1,245 @@
+"""Data in an engine: passes, time and memory of counting, of a release, and of records back.
+
+    python -m benchmarks.engines [--rows 10000000] [--columns 12] [--growth]
+
+Spark in local mode with a heap of 2 GB, DuckDB and Dask beside it, every run in a process of its
+own. Rows are drawn column by column, each from the one before, and stored as parquet (one file a
+partition) first. `count` is all pairs in one pass, `release` AIM at epsilon 1 from the frame to a
+parquet folder of as many records. CPU seconds and the peak of resident memory are those of all
+processes together: this one, the JVM and the Python workers. ``--growth`` adds counting by rows
+and by partitions, and the plot. Writes ``results/engines.json`` and ``results/engines.svg``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.common import (
+    RESULTS,
+    fresh_process,
+    machine,
+    read_results,
+    serve,
+    table,
+    write_results,
+)  # fmt: skip
+
+SIZES = (2, 3, 5, 8, 10, 12, 16, 20, 4, 6, 7, 9)
+HEADER = ("engine", "what", "rows", "columns", "partitions", "passes", "seconds", "cpu s", "MB")
+
+
+def sizes_of(columns: int) -> dict[str, int]:
+    return {f"x{i}": SIZES[i % len(SIZES)] for i in range(columns)}
+
+
+def store(folder: Path, rows: int, columns: int, partitions: int) -> None:
+    """Parquet files of codes, of dependent columns; texts in every third column."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    folder.mkdir(parents=True)
+    for part in range(partitions):
+        rng = np.random.default_rng([part, partitions])
+        some = rows * (part + 1) // partitions - rows * part // partitions
+        arrays, before = {}, np.zeros(some, dtype=np.int64)
+        for i, (name, size) in enumerate(sizes_of(columns).items()):
+            kept = rng.random(some) < 0.6
+            before = np.where(kept, before % size, rng.integers(0, size, some))
+            texts = pa.array([f"label {code}" for code in range(size)])
+            arrays[name] = texts.take(pa.array(before)) if i % 3 == 2 else pa.array(before)
+        parquet.write_table(pa.table(arrays), folder / f"part-{part}.parquet")
+
+
+def schema_of(columns: int) -> Any:
+    from pgmkit import Categorical, Integer, Schema
+
+    return Schema(
+        {
+            name: Categorical(tuple(f"label {code}" for code in range(size)))
+            if i % 3 == 2
+            else Integer(0, size - 1)
+            for i, (name, size) in enumerate(sizes_of(columns).items())
+        }
+    )
+
+
+def frame_of(engine: str, folder: str) -> Any:
+    """The stored rows as a frame of the engine."""
+    if engine == "duckdb":
+        import duckdb
+
+        duckdb.sql("set memory_limit = '1GB'")
+        return duckdb.read_parquet(f"{folder}/*.parquet")
+    if engine == "dask":
+        import dask.dataframe
+
+        return dask.dataframe.read_parquet(folder)
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.driver.memory", "2g")
+    # One partition a file: none is cut, and none shares a partition.
+    builder = builder.config("spark.sql.files.maxPartitionBytes", str(1 << 30))
+    builder = builder.config("spark.sql.files.openCostInBytes", str(1 << 30))
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session.read.parquet(folder)
+
+
+def processes() -> dict[int, tuple[float, float]]:
+    """CPU seconds and resident MB of this process and all that it started."""
+    tick, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
+    parents, found = {}, {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        pid = int(folder.name)
+        parents[pid] = int(fields[1])
+        # utime, stime, and those of children that have ended.
+        found[pid] = sum(map(int, fields[11:15])) / tick, int(fields[21]) * page / 1e6
+    kept = {os.getpid()}
+    while grown := {pid for pid, parent in parents.items() if parent in kept} - kept:
+        kept |= grown
+    return {pid: found[pid] for pid in kept if pid in found}
+
+
+class Peak(threading.Thread):
+    """Looks at the resident memory of all processes five times a second."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.most = 0.0
+        self.done = threading.Event()
+
+    def run(self) -> None:
+        while not self.done.wait(0.2):
+            self.most = max(self.most, sum(mb for _, mb in processes().values()))
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """One run: passes, wall and CPU seconds, and peak memory."""
+    from pgmkit import counts_of
+
+    frame = frame_of(request["engine"], request["folder"])
+    schema = schema_of(request["columns"]).placed()
+    pairs = list(itertools.combinations(schema.columns, 2))
+    peak = Peak()
+    peak.start()
+    started, spent = time.perf_counter(), sum(cpu for cpu, _ in processes().values())
+    counts: Any = counts_of(frame, schema, pairs)
+    found = counts.marginals(pairs)
+    assert all(int(each.sum()) == request["rows"] for each in found.values())
+    laps = {"count": time.perf_counter() - started}
+    if request["what"] == "release":
+        from mechanisms import synthesize
+
+        release = synthesize(
+            counts, schema, epsilon=1.0, delta=1e-9, mechanism="aim", seed=0, progress=None
+        )
+        laps["aim"] = time.perf_counter() - started - laps["count"]
+        made = release.sample(request["rows"], rng=0, like=frame)
+        target = str(Path(request["folder"]).with_suffix(".out"))
+        if request["engine"] == "spark":
+            made.write.mode("overwrite").parquet(target)
+        elif request["engine"] == "dask":
+            made.to_parquet(target)
+        else:
+            made.write_parquet(target)
+        laps["records"] = time.perf_counter() - started - laps["count"] - laps["aim"]
+    peak.done.set()
+    return {
+        "passes": counts.scans,
+        "seconds": round(time.perf_counter() - started, 2),
+        "cpu": round(sum(cpu for cpu, _ in processes().values()) - spent, 2),
+        "laps": {name: round(seconds, 2) for name, seconds in laps.items()},
+        "peak_mb": round(peak.most),
+    }
+
+
+def requests(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    rows, columns = arguments.rows, arguments.columns
+    asked = [
+        {"engine": engine, "what": what, "rows": rows, "columns": columns, "partitions": 4}
+        for engine in arguments.engines
+        for what in ("count", "release")
+    ]
+    if arguments.growth:
+        base = {"engine": "spark", "what": "count", "columns": columns}
+        asked += [{**base, "rows": rows // k, "partitions": 4} for k in (100, 30, 10, 3)]
+        asked += [{**base, "rows": rows // 10, "partitions": p} for p in (1, 2, 8, 16)]
+    return asked
+
+
+def plot(records: list[dict[str, Any]]) -> None:
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    matplotlib.rcParams["svg.hashsalt"] = "engines"
+    figure, axes = pyplot.subplots(1, 2, figsize=(7.2, 3.0), sharey=True)
+    counted = [r for r in records if r["engine"] == "spark" and r["what"] == "count"]
+    rows = sorted((r["rows"], r["seconds"], r["cpu"]) for r in counted if r["partitions"] == 4)
+    tenth = max(r[0] for r in rows) // 10
+    parts = sorted((r["partitions"], r["seconds"], r["cpu"]) for r in counted if r["rows"] == tenth)
+    for axis, points in zip(axes, (rows, parts), strict=True):
+        axis.plot([p[0] for p in points], [p[1] for p in points], "o-", label="wall")
+        axis.plot([p[0] for p in points], [p[2] for p in points], "o-", label="CPU")
+        axis.legend(fontsize=7)
+    axes[0].set(xscale="log", xlabel="rows, in 4 partitions", ylabel="seconds, all pairs")
+    axes[1].set(xlabel=f"partitions, {tenth:,} rows", xticks=[p[0] for p in parts])
+    figure.tight_layout()
+    figure.savefig(RESULTS / "engines.svg", metadata={"Date": None})
+
+
+def identity(record: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(record[k] for k in ("engine", "what", "rows", "columns", "partitions"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--columns", type=int, default=12)
+    parser.add_argument("--engines", nargs="+", default=("spark", "duckdb", "dask"))
+    parser.add_argument("--growth", action="store_true")
+    arguments = parser.parse_args()
+    kept = {identity(r): r for r in read_results("engines").get("records", [])}
+    with tempfile.TemporaryDirectory() as place:
+        for request in requests(arguments):
+            named = f"{request['rows']}-{request['columns']}-{request['partitions']}"
+            folder = Path(place, named)
+            if not folder.exists():
+                store(folder, request["rows"], request["columns"], request["partitions"])
+            asked = {**request, "folder": str(folder)}
+            found = {**request, **fresh_process("benchmarks.engines", asked)}
+            print(found, file=sys.stderr, flush=True)
+            kept[identity(request)] = found
+            records = [kept[key] for key in sorted(kept)]
+            write_results("engines", {"machine": machine(), "records": records})
+    print(
+        table(HEADER, [[*identity(r), r["passes"], r["seconds"], r["cpu"], r["peak_mb"]]
+                       for _, r in sorted(kept.items())])
+    )  # fmt: skip
+    if arguments.growth:
+        plot([r for _, r in sorted(kept.items())])
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 3 and sys.argv[1].endswith(".json"):
+        serve(answer)
+    else:
+        main()

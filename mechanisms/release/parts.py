@@ -1,0 +1,77 @@
+"""The synthetic records of a model in parts, each made by itself, wherever it is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pgmkit.dataset import Dataset
+from pgmkit.model import GraphicalModel
+from pgmkit.sampling_parts import PartedSample, part_rng
+from pgmkit.tables.records import arrow_table
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from pgmkit.tables.schema import Schema
+
+__all__ = ["RecordParts", "record_parts"]
+
+
+@dataclass(frozen=True)
+class _Separate:
+    """Parts of a model that draws each by itself."""
+
+    model: Any
+    n: int
+    rows: int
+    seed: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        return max(1, -(-self.n // self.rows))
+
+    def parts(self, start: int, stop: int) -> Iterator[dict[str, np.ndarray]]:
+        for number in range(start, stop):
+            rows = min(self.n, (number + 1) * self.rows) - number * self.rows
+            yield dict(self.model.sample(rows, rng=part_rng(self.seed, number)).columns)
+
+
+@dataclass(frozen=True)
+class RecordParts:
+    """Records in parts, as codes and as tables of values; it can be pickled.
+
+    Those of a graphical model are one rounded draw (`PartedSample`); other models draw every part
+    by itself.
+    """
+
+    drawn: PartedSample | _Separate
+    schema: Schema
+
+    @property
+    def count(self) -> int:
+        """The number of parts."""
+        return self.drawn.count
+
+    def codes(self) -> Iterator[Dataset]:
+        """Every part's records as codes."""
+        for columns in self.drawn.parts(0, self.count):
+            yield Dataset(self.schema.domain, columns)
+
+    def tables(self, start: int, stop: int) -> Iterator[Any]:
+        """Some parts' records as pyarrow tables of values."""
+        for number, columns in enumerate(self.drawn.parts(start, stop), start):
+            data = Dataset(self.schema.domain, columns)
+            # Two numbers: a stream other than that of the part's codes.
+            yield arrow_table(data, self.schema, part_rng(self.drawn.seed, number, 0))
+
+
+def record_parts(
+    model: Any, schema: Schema, n: int, rows: int, rng: np.random.Generator
+) -> RecordParts:
+    """`n` records of a model in parts of `rows`."""
+    if isinstance(model, GraphicalModel):
+        return RecordParts(model.sample_in_parts(n, rows, rng=rng), schema)
+    seed = tuple(int(word) for word in rng.integers(0, 1 << 32, 4))
+    return RecordParts(_Separate(model, n, rows, seed), schema)

@@ -1,0 +1,182 @@
+"""What is refused is refused before the first charge, also where columns are still to be found."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mechanisms.privacy.budget import Budget
+from mechanisms.privacy.ledger import Ledger
+from mechanisms.privacy.neighbours import NEIGHBOURS
+from mechanisms.synthesis.pipeline import synthesize
+from mechanisms.workload import k_way
+from pgmkit.dataset import Dataset
+from pgmkit.domain import Domain
+from pgmkit.errors import InvalidInput
+from pgmkit.tables.schema import Categorical, Forbid, Integer, Numeric, OpenCategorical, Schema
+
+RNG = np.random.default_rng(0)
+ROWS = 300
+FRAME = pd.DataFrame(
+    {
+        "job": RNG.choice(["cook", "smith", "clerk"], ROWS),
+        "wage": RNG.random(ROWS) * 30,
+        "sex": RNG.choice(["F", "M"], ROWS),
+        "kids": RNG.integers(0, 4, ROWS),
+        "id": RNG.integers(0, 100, ROWS),
+    }
+)
+OPEN = Schema(
+    {
+        "job": OpenCategorical(),
+        "wage": Numeric(0, 30, bins=4, quantiles=True),
+        "sex": Categorical(("F", "M")),
+        "kids": Integer(0, 3),
+    }
+)
+RULED_OUT = [Forbid({"sex": "F", "kids": 3})]
+OTHER_DOMAIN = Domain({"job": 3, "wage": 4, "sex": 2, "kids": 4})
+CODED = Dataset(OTHER_DOMAIN, {name: [0] for name in OTHER_DOMAIN})
+
+
+class Odd:
+    """Of no use anywhere."""
+
+
+ODD: list[Any] = [Odd(), b"x", 1j, {1}, np.array([1, 2]), [None], "nonsense", -3.5]
+WRONG: dict[str, list[Any]] = {
+    "schema": [OPEN.to_dict(), None, Schema(OPEN.columns, [Forbid({"sex": "F", "job": "cook"})])],
+    "data": [None, 3, [FRAME], {"job": ["a"]}, FRAME.drop(columns="job"), CODED],
+    "workload": [True, 0, 99, 2.5, [], "job", [("job", "job")], [("job", "age")], [3], [["job", 3]],
+                 [("job", "sex"), ("sex", "job")], k_way(OTHER_DOMAIN, 2), *ODD],
+    "target": ["age", 3, *ODD],
+    "mechanism": ["magic", None, 3, ["mst"], "pmw-pub", *ODD],
+    "settings": [3, [("rounds", 3)], {"rounds": 3}, {3: 3}, *ODD],
+    "public": [3, [FRAME], FRAME.iloc[:0], FRAME.rename(columns=str.upper), CODED, FRAME[["job"]]],
+    "seconds": [0, -1, math.nan, *ODD],
+    "memory_mb": [0, -1, math.nan, *ODD],
+    "strict": ["no", 1, None, *ODD],
+    "report_dropped": ["no", True, 1, *ODD],
+    "seed": [-1, 1.5, True, *ODD],
+    "progress": [3, *ODD],
+    "ledger": ["people.ledger", 3, *ODD],
+    "accounting": ["renyi", "gaussian", 3, *ODD],
+    "unit": ["id", "job", "age", 3, *ODD],
+    "max_rows": [2, 0, *ODD],
+    "neighbours": ["swap", 3, ["add/remove"], None, *ODD],
+    "epsilon": [0, -1, math.nan, math.inf, None, "1", *ODD],
+    "delta": [0, -1, 1.0, math.nan, None, *ODD],
+}  # fmt: skip
+TOGETHER: list[dict[str, Any]] = [
+    {"mechanism": "mwem+pgm", "settings": {"rounds": -1}},
+    {"mechanism": "independent", "settings": {"model_mb": 3}},
+    {"mechanism": "aim", "settings": {"model_mb": 1e-9}},
+    {"mechanism": "clique-tree", "settings": {"model_mb": 1e9}},
+    {"mechanism": "hdmm", "settings": {"queries": {"age": "prefix"}}},
+    {"mechanism": "hdmm", "settings": {"queries": {"kids": "median"}}},
+    {"mechanism": "rap++", "settings": {"numeric": ("age",)}},
+    {"mechanism": "rap++", "settings": {"label": "age"}},
+    {"mechanism": "rap", "settings": {"rounds": 1000, "queries": 1000}},
+    {"mechanism": "mwem", "target": "kids"},
+    {"mechanism": "fem", "target": "kids"},
+    {"mechanism": "mst", "public": FRAME},
+    {"mechanism": "pmw-pub", "public": FRAME[["job"]]},
+    {"mechanism": "gem-pub", "public": FRAME[["job"]]},
+    {"mechanism": "gem-pub", "public": FRAME, "settings": {"queries": 10**6}},
+    {"mechanism": "mst", "accounting": "gaussian"},
+    {"mechanism": "mixture", "schema": Schema(OPEN.columns, RULED_OUT)},
+    {"schema": Schema(OPEN.columns, RULED_OUT), "public": FRAME},
+    {"unit": "id", "max_rows": 0},
+    {"unit": "id", "max_rows": 1.5},
+    {"unit": "job", "max_rows": 2},
+    {"unit": "age", "max_rows": 2},
+    {"unit": ["id"], "max_rows": 2},
+    {"mechanism": "mst", "unit": "id", "max_rows": 2, "accounting": "gaussian"},
+]
+ADD_REMOVE_ONLY: list[dict[str, Any]] = [
+    {"mechanism": name, "settings": {"one_way_share": 0.0}}
+    for name in ("rap", "dual-query", "mwem", "gem")
+]
+
+
+def refused(folder: Path, relation: str, change: dict[str, Any]) -> None:
+    path = folder / "all.ledger"
+    if not path.exists():
+        Ledger.create(path, Budget(4.0, 1e-5, 1e-6), neighbours=relation)
+    before = path.read_bytes()
+    given: dict[str, Any] = {
+        "data": FRAME, "schema": OPEN, "epsilon": 1.0, "delta": 1e-6, "neighbours": relation,
+        "ledger": Ledger.open(path), **change,
+    }  # fmt: skip
+    with pytest.raises(InvalidInput):
+        synthesize(given.pop("data"), given.pop("schema"), **given)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("relation", NEIGHBOURS)
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_argument_costs_nothing(name: str, relation: str, tmp_path: Path) -> None:
+    for wrong in WRONG[name]:
+        refused(tmp_path, relation, {name: wrong})
+
+
+@pytest.mark.parametrize("relation", NEIGHBOURS)
+def test_what_does_not_go_together_costs_nothing(relation: str, tmp_path: Path) -> None:
+    for change in [*TOGETHER, *(ADD_REMOVE_ONLY if relation == "add/remove" else [])]:
+        refused(tmp_path, relation, change)
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_several_wrong_arguments_cost_nothing(data: st.DataObject, tmp_path: Path) -> None:
+    names = data.draw(st.lists(st.sampled_from(sorted(WRONG)), min_size=1, max_size=4, unique=True))
+    refused(
+        tmp_path,
+        "add/remove",
+        {name: WRONG[name][data.draw(st.integers(0, len(WRONG[name]) - 1))] for name in names},
+    )
+
+
+def test_auto_and_rows_left_out_are_paid_for_only_where_the_mechanism_runs(tmp_path: Path) -> None:
+    """Without open columns these are the first charges."""
+    closed = Schema({n: column for n, column in OPEN.columns.items() if column.resolved})
+    wide = Schema({f"c{i}": Integer(0, 9) for i in range(12)})
+    codes = pd.DataFrame({name: [1, 2, 3] for name in wide.columns})
+    refused(tmp_path, "add/remove", {"schema": wide, "data": codes, "workload": 12})
+    refused(
+        tmp_path,
+        "add/remove",
+        {"schema": closed, "mechanism": "rap", "target": "kids", "unit": "id", "max_rows": 2,
+         "report_dropped": True},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("mechanism", ["mst", "auto", "independent", "aim", "mwem+pgm"])
+def test_where_nothing_is_found_the_run_ends_with_a_release(mechanism: str) -> None:
+    """All columns open and no value frequent enough: what was paid for is not lost."""
+    frame = pd.DataFrame({"a": ["x", "y", "z"], "b": ["u", "v", "w"]})
+    schema = Schema({"a": OpenCategorical(), "b": OpenCategorical()})
+    release = synthesize(
+        frame, schema, epsilon=1.0, delta=1e-6, mechanism=mechanism, seed=0, workload=2
+    )
+    assert release.sample(3, rng=0).shape == (3, 2)
+
+
+def test_an_iterator_of_cliques_is_read_once() -> None:
+    release = synthesize(
+        FRAME,
+        OPEN,
+        epsilon=1.0,
+        delta=1e-6,
+        mechanism="mst",
+        workload=(clique for clique in [("job", "sex"), ("kids", "sex")]),
+        seed=0,
+    )
+    assert {m.clique for m in release.measurements} >= {("job",), ("kids",)}

@@ -1,0 +1,137 @@
+"""The code of a value does not depend on the values beside it, and no value stops the reading.
+
+What one row holds must not decide how others are read: columns of texts are parsed together, and
+frames take their types from all of their rows. The reference is each value alone.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pgmkit.tables.columns import Column
+from pgmkit.tables.dates import Date, DateTime
+from pgmkit.tables.files import read_frame
+from pgmkit.tables.frames import encode
+from pgmkit.tables.schema import Boolean, Categorical, Integer, Numeric, OpenCategorical, Schema
+
+EXACT = 2**53
+COLUMNS: dict[str, Column] = {
+    "whole": Integer(0, 99, bins=10, missing=("-1",)),
+    "large": Integer(EXACT - 2, EXACT + 7, bins=10),
+    "larger": Integer(2**60, 2**60 + 9, bins=10, outside="missing", missing=("-9",)),
+    "real": Numeric(0, 100, bins=10, missing=("-9",)),
+    "date": Date("1990-01-01", "2019-12-31", bins=6),
+    "moment": DateTime("1990-01-01", "2019-12-31", bins=6, missing=("none",)),
+    "spelled": Date("1990-01-01", "2019-12-31", bins=6, format="%d/%m/%Y"),
+    "numbered": Categorical((0, 1, 5, 31)),
+    "labelled": Categorical(("007", "7", "5", "5.0", "true"), other="other"),
+    "truth": Boolean(),
+}
+NUMBERS = [
+    *("0x1F", "0X1f", "1_000", "+5", "-0", "5.", ".5", "1e1", "1E+1", " 5", "5\t", "007", "0b11"),
+    *("inf", "-Infinity", "nan", "NaN", "NA", "None", "NULL", "1,5", "1 000", "--5", "5-", "1d"),
+    *("9007199254740991", "9007199254740992", "9007199254740993", "9007199254740993.0"),
+    *("1152921504606846976", "1152921504606846977", "4611686018427387905", "9223372036854775807"),
+    *("9223372036854775808", "18446744073709551616", "1" + "0" * 30, "9" * 400, "1e400", "-1e400"),
+    *("-1", "-1.0", "-9", "-9.0", "-09", "4.9e-324", "99.99999999999999999", "\u0665", "", " "),
+]
+TIMES = [
+    *("2000-01-01", "2000-1-1", "2000-01-01T05:06:07", "2000-01-01 05:06", "2000-01-01T05Z"),
+    *("2000-01-01T00:00:00+01:00", "2000-01-01 23:59:60", "2000-01-01 00:00:00.123456789", "2000"),
+    *("2000-01", "20000101", "01/02/2000", "-2000-01-01", "2000-02-30", "0001-01-01", "2500-06-01"),
+    *("99999-01-01", "2000-W01", "2000-001", "now", "today", "NaT", "none"),
+]
+COMPANY = ["abc", "0.5", "3", "2000-01-01", "2000-01-01 05:06", "01/02/2000", "", "0x1F"]
+COMPANY += ["1" + "0" * 30, "1e400", "9007199254740993", "2500-06-01", "x" * 5000]
+TEXTS = st.one_of(
+    st.sampled_from([*NUMBERS, *TIMES]),
+    st.integers().map(str),
+    st.floats().map(repr),
+    st.text(alphabet="0123456789+-.eExX_ ", max_size=8),
+    st.datetimes().map(str),
+    st.text(max_size=6).filter(lambda text: "\x00" not in text),
+)
+OBJECTS: list[Any] = [
+    *(None, float("nan"), pd.NA, pd.NaT, np.datetime64("NaT"), 10**30, -(10**400), 20.5, True, "?"),
+    *(decimal.Decimal("20"), decimal.Decimal("sNaN"), 1j, b"20", [1], {"a": 1}, (1, 2), {3}),
+    *(np.array([1, 2]), np.uint64(2**64 - 1), datetime.date(2000, 1, 1), datetime.date(1, 1, 1)),
+    *(datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC), datetime.timedelta(1), "\ud800", object),
+]
+
+
+def codes(column: Column, values: Any) -> list[int]:
+    return np.asarray(Schema({"it": column}).placed().encode({"it": values}).columns["it"]).tolist()
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+@given(st.lists(TEXTS, min_size=2, max_size=6))
+def test_texts_are_read_alike_in_any_company(name: str, texts: list[str]) -> None:
+    column = COLUMNS[name]
+    alone = [codes(column, pa.array([text], pa.string()))[0] for text in texts]
+    assert codes(column, pa.array(texts, pa.string())) == alone
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_every_spelling_in_the_company_that_changes_types(name: str) -> None:
+    column = COLUMNS[name]
+    for text in [*NUMBERS, *TIMES]:
+        alone = codes(column, pa.array([text], pa.string()))
+        for other in COMPANY:
+            assert codes(column, pa.array([other, text], pa.string()))[1:] == alone, other
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+@given(st.lists(st.sampled_from(OBJECTS), min_size=1, max_size=3), st.integers(0, 2**60 + 20))
+def test_objects_of_any_kind_are_read_alike_in_any_company(
+    name: str, odd: list[Any], number: int
+) -> None:
+    """As pandas has them in a column of objects."""
+    schema = Schema({"it": COLUMNS[name]}).placed()
+
+    def read(values: list[Any]) -> list[int]:
+        held = np.empty(len(values), dtype=object)
+        for i, value in enumerate(values):
+            held[i] = value
+        frame = pd.DataFrame({"it": pd.Series(held, dtype=object)})
+        return np.asarray(encode(frame, schema).columns["it"]).tolist()  # type: ignore[union-attr]
+
+    values = [*odd, number, str(number), "2000-01-01", "M"]
+    assert read(values) == [code for value in values for code in read([value])]
+
+
+def test_unsigned_numbers_stay_whole_beside_the_largest() -> None:
+    near = [2**60 + 3, 2**60 + 4]
+    for extra in ([], [2**64 - 1]):
+        assert codes(COLUMNS["larger"], np.array([*near, *extra], dtype=np.uint64))[:2] == [3, 4]
+
+
+@given(st.lists(TEXTS, min_size=1, max_size=4), st.sampled_from(COMPANY))
+def test_records_of_a_file_are_read_alike_in_any_company(texts: list[str], last: str) -> None:
+    import tempfile
+
+    schema = Schema({**COLUMNS, "free": OpenCategorical()}).placed()
+    known = Schema(dict(COLUMNS)).placed()
+
+    def read(cells: list[str]) -> list[tuple[int, ...]]:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "rows.csv")
+            lines = [",".join(schema.columns)]
+            for cell in cells:
+                quoted = '"' + cell.replace('"', '""') + '"'
+                lines.append(",".join([quoted] * len(schema.columns)))
+            path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+            data = encode(read_frame(str(path), schema), known)
+        return list(zip(*(np.asarray(c).tolist() for c in data.columns.values()), strict=True))  # type: ignore[union-attr]
+
+    cells = [text.replace("\n", " ").replace("\r", " ") for text in texts]
+    assert read([*cells, last])[: len(cells)] == [read([cell])[0] for cell in cells]

@@ -284,12 +284,13 @@ def _launcher(card: PretendCard) -> ModuleType:
 
 
 @contextmanager
-def pretend_card() -> Iterator[PretendCard]:
-    """A machine with one card, whose tensors pretend."""
+def pretend_card(card_bytes: int = 80 << 30) -> Iterator[PretendCard]:
+    """A machine with one card, whose tensors pretend, and so many bytes free on it."""
 
     with (
         mock.patch.object(torch.cuda, "is_available", lambda: True),
         mock.patch.object(torch.cuda, "device_count", lambda: 1),
+        mock.patch.object(torch.cuda, "mem_get_info", lambda device: (card_bytes, card_bytes)),
         mock.patch.object(torch, "Generator", _AnyGenerator),
         mock.patch.object(kernels, "has_triton", lambda: True),
         PretendCard() as card,

@@ -156,12 +156,11 @@ class _Joint:
         names = [n for n in domain if any(n in clique for clique in layout.cliques)]
         maps = [domain.cell_map(names, clique) for clique in layout.cliques]
         self.places = np.array([m + s.start for m, s in zip(maps, layout.slices, strict=True)])
-        format = {"dtype": problem.inference.dtype, "device": problem.inference.device}
-        blank = torch.zeros(layout.cells, **format)
+        blank = torch.zeros(layout.cells, dtype=observations.target.dtype).to(observations.target)
         impossible = torch.isneginf(problem.inference.masked(blank)).cpu().numpy()
         self.places = self.places[:, ~impossible[self.places].any(axis=0)]
         self.target = _array(observations.target)
-        units = torch.eye(len(self.target), **format)
+        units = torch.eye(len(self.target)).to(observations.target)
         by_table = np.array([_array(observations.adjoint(unit)) for unit in units])
         self.matrix = by_table[:, self.places].sum(axis=1)
         count = self.places.shape[1]

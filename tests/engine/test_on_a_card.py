@@ -10,6 +10,7 @@ from brute_force import CLIQUE_SETS, FIVE
 from pretend_device import CARD, MixedDevices, PretendCard, pretend_card
 
 from pgmkit import Domain, Measurement, Zeros, estimate
+from pgmkit.errors import ModelTooLarge
 from pgmkit.estimation import Progress
 from pgmkit.estimation import mirror_descent as search
 from pgmkit.estimation.problem import Monitor
@@ -142,3 +143,10 @@ def test_a_pass_is_at_most_sixty_launches(card: PretendCard, name: str) -> None:
     expected = MarginalOracle(oracle.layout.domain, cliques).marginals(potentials, 100)
     np.testing.assert_allclose(marginals.cpu(), expected[0], rtol=1e-9, atol=1e-12)
     assert float(log_partition) == pytest.approx(expected[1], abs=1e-9)
+
+
+def test_memory_is_asked_of_the_card() -> None:
+    domain = Domain({"a": 1000, "b": 1000})
+    measured = [Measurement(("a", "b"), np.ones(10**6), 1.0)]
+    with pretend_card(card_bytes=100 << 20), pytest.raises(ModelTooLarge, match="limit is 50 MiB"):
+        estimate(domain, measured, total=10, device="cuda")

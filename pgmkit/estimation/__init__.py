@@ -147,8 +147,8 @@ def estimate(
         device, dtype: where and in what precision to compute. float32 halves memory and resolves a
             loss to about six digits, so small tolerances end on the progress rule.
         memory_limit: bytes of working memory allowed; by default half of what the machine or the
-            process's control group has. The tables of the model's junction tree, which sampling
-            needs, may take 4 GiB, or this if it is more.
+            process's control group has, or of what a card has free. The tables of the
+            model's junction tree, which sampling needs, may take 4 GiB, or this if it is more.
         progress: True for a bar on a terminal, or a callable that gets ``Progress`` records.
         inference: ``"exact"`` runs on a junction tree and refuses what no tree holds.
             ``"region"`` fits tables of the measured cliques that agree wherever they overlap, and
@@ -179,7 +179,8 @@ def estimate(
     impossible = check_zeros(domain, zeros)
     # Where nothing is measured, one cell of no attribute stands for the uniform model.
     cliques = _maximal(domain, [m.clique for m in used] + [z.clique for z in impossible] + [()])
-    limit = memory_limit if memory_limit is not None else available() // 2
+    where = torch.device(device or "cpu")
+    limit = memory_limit if memory_limit is not None else available(where) // 2
     model_limit = max(MEMORY_LIMIT, memory_limit or 0)
     deadline = inf if max_seconds is None else started + max_seconds
     oracle = None
@@ -230,7 +231,7 @@ def estimate(
             oracle,
             point.potentials,
             point.marginals,
-            point.log_partition,
+            float(point.log_partition),
             total=total,
             started=started,
         )

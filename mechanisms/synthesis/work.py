@@ -9,9 +9,9 @@ from pgmkit.domain import Domain
 
 __all__ = ["aim_seconds", "figures", "longest_aim_seconds", "noise"]
 
-_LOG_SECONDS, _LOG_SECONDS_OF_A_PRODUCT = -4.83, 0.23
+_LOG_SECONDS, _LOG_SECONDS_OF_A_PRODUCT = -5.47, 0.28
 """Fitted by `benchmarks.aim_seconds` to the tables of the half "choosing"."""
-_DENSE = 8.0
+_DENSE = 6.0
 """What the slowest table of either half took, as a multiple of what is usual."""
 _ROUNDS_OF_A_COLUMN = 5.0
 _SECONDS_OF_A_ROUND, _SECONDS_OF_A_MB = 0.05, 0.15

@@ -81,8 +81,9 @@ def summary(lines: Sequence[dict[str, Any]]) -> str:
     said += [
         "",
         f"Over seeds: {len(found)} comparisons of auto with independent columns. In {same} of them "
-        "auto took independent columns with every seed, so that the two differ by noise alone; "
-        f"about {0.16 * same:.0f} of these are then expected above +1. Above +1:",
+        "auto took independent columns with every seed, so that the two differ by noise "
+        f"and by their accounting only; about {0.16 * same:.0f} of these are expected above +1 by "
+        "chance. Above +1:",
         "",
     ]
     said += [

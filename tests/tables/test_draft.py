@@ -74,6 +74,10 @@ COLUMNS: dict[str, tuple[list[Any], dict[str, Any]]] = {
     "one": (["same"] * ROWS, {"values": ["same"]}),
     "long": ([10**17 + 7 * 10**14 * i for i in range(100)] * 4, {"type": "integer"}),
     "nothing": ([""] * ROWS, {"missing": True}),
+    "beyond 64 bits": (
+        mostly("9" * 25, ["1" + "0" * 24], 0.5),
+        {"values": ["1" + "0" * 24, "9" * 25]},
+    ),
     "padded": (mostly(" a ", ["b"], 0.5), {"values": ["a", "b"]}),
 }
 

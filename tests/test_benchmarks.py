@@ -17,6 +17,7 @@ from benchmarks.adaptive_report import Summary
 REPOSITORY = Path(__file__).parent.parent
 MODULES = (
     *("adaptive", "counting", "coverage", "estimation", "gpu", "marginals", "mwem_pgm", "networks"),
+    "regions",
     "units",
 )
 MARKED = "# Benchmarks\n<!-- adaptive: begin -->\nold\n<!-- adaptive: end -->\nafter\n"

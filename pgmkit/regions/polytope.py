@@ -23,6 +23,8 @@ Array = NDArray[np.float64]
 
 _MAX_STEPS = 300
 _MAX_HALVINGS = 40
+_LONGEST = 1e12
+"""Multiple of a Newton step still tried: zeros that contradict each other would go on for ever."""
 _MAX_SOLVES = 400
 _SOLVED = 1e-3
 """Share of the residual that conjugate gradients leave of Newton's equations."""
@@ -127,7 +129,7 @@ class LocalPolytope:
             else:
                 break
             # Where all cells of a sum are zero Newton knows no scale: far targets need long steps.
-            while step >= 1:
+            while 1 <= step < _LONGEST:
                 further = multipliers + 2 * step * direction
                 beyond, value, rest = at(further)
                 if not value > higher:

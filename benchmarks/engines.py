@@ -214,7 +214,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--columns", type=int, default=12)
-    parser.add_argument("--engines", nargs="+", default=("spark", "duckdb", "dask"))
+    parser.add_argument("--engines", nargs="*", default=("spark", "duckdb", "dask"))
     parser.add_argument("--growth", action="store_true")
     arguments = parser.parse_args()
     kept = {identity(r): r for r in read_results("engines").get("records", [])}

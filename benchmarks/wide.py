@@ -78,7 +78,7 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
         **({"progress": count} if request["mechanism"] == "aim" else {}),
     )
     seconds, cpu = time.perf_counter() - started, time.process_time() - spent
-    records = release.model.sample(RECORDS, rng=request["seed"])
+    records = release.sample(RECORDS, rng=request["seed"])
     pairs = k_way(data.domain, 2).cliques
     truth, found = data.marginals(pairs), records.marginals(pairs)
     single = {name: data.marginal((name,)) / RECORDS for name in data.domain}

@@ -62,7 +62,8 @@ def in_process(work: Callable[[], Any], limit: float) -> dict[str, Any]:
     lines = [line for line in text.replace(f"{tempfile.gettempdir()}/", "").splitlines() if line]
     late = code is None or code == -signal.SIGXCPU
     reason = f"over {limit:.0f} s" if late else (lines[-1] if lines else f"exit {code}")
-    return {"ok": False, "seconds": seconds, "mb": found.get("mb"), "error": reason[:400]}
+    used = {"mb": found.get("mb"), "cpu": limit if late else found.get("cpu")}
+    return {"ok": False, "seconds": seconds, **used, "error": reason[:400]}
 
 
 def _child(work: Callable[[], Any], answer: Path, said: Path, limit: float) -> None:
@@ -173,14 +174,15 @@ def asked(
 ) -> Iterator[dict[str, Any]]:
     """A conditional sample, a question and a table, of the first columns and a frequent value."""
     from mechanisms.release.tabular import TableRelease
+    from pgmkit.tables.question_grammar import quoted
 
     loaded = TableRelease.load(release)
     names = list(loaded.schema.columns)
     first, last = names[0], names[-1]
     label = loaded.schema.columns[last].labels[int(np.argmax(loaded.model.marginal((last,))))]
-    given = f'"{last}" = "{label}"'
+    given = f"{quoted(last)} = {quoted(label)}"
     yield run("sample given", command("sample", release, "--out", out, "--given", given))
-    yield run("query", command("query", release, f'"{first}" | {given}'))
+    yield run("query", command("query", release, f"{quoted(first)} | {given}"))
     yield run("table", lambda: str(loaded.table(*dict.fromkeys((first, last))))[:200])
 
 
@@ -248,7 +250,6 @@ def visit(table: Table, limit: float, epsilons: Sequence[float] = EPSILONS) -> d
         "ok": not failed,
         "failed": failed,
         "seconds": round(time.perf_counter() - started, 1),
-        "cpu": round(sum(each.get("cpu") or (0 if each["ok"] else limit) for each in done), 1),
         "seeds": _result(done, "seeds"),
         "mb": max(each.get("mb") or 0 for each in done),
         "scores": _result(done, "scores"),

@@ -45,7 +45,8 @@ def markdown(lines: Sequence[dict[str, Any]]) -> str:
         f1 = "{:.2f} ({:.2f})".format(*one["f1"]) if "f1" in one else "-"
         outcome = "ok" if line["ok"] else "failed: " + ", ".join(line["failed"])
         size = [str(found.get("rows", "-")), str(found.get("columns", "-"))]
-        price = [f"{line['cpu']:.0f}", str(line["mb"])]
+        spent = sum(step.get("cpu") or 0 for step in line["steps"])
+        price = [f"{spent:.0f}", str(line["mb"])]
         exact = _figure(one.get("exact_one_way"))
         seeds = ", ".join(f"{each.distance:+.1f}" for each in seeded(line).values()) or "-"
         rows.append([line["table"], *size, outcome, *price, *pairs, exact, worst, f1, seeds])
@@ -54,7 +55,10 @@ def markdown(lines: Sequence[dict[str, Any]]) -> str:
 
 def seeded(line: dict[str, Any]) -> dict[str, Comparison]:
     """A line's comparisons over seeds, by epsilon."""
-    return {epsilon: Comparison(**found) for epsilon, found in line.get("seeds", {}).items()}
+    return {
+        epsilon: Comparison(**{name: tuple(values) for name, values in found.items()})
+        for epsilon, found in line.get("seeds", {}).items()
+    }
 
 
 def summary(lines: Sequence[dict[str, Any]]) -> str:
@@ -77,8 +81,9 @@ def summary(lines: Sequence[dict[str, Any]]) -> str:
     said += [
         "",
         f"Over seeds: {len(found)} comparisons of auto with independent columns. In {same} of them "
-        "auto took independent columns with every seed, so that the two differ by noise alone; "
-        f"about {0.16 * same:.0f} of these are then expected above +1. Above +1:",
+        "auto took independent columns with every seed, so that the two differ by noise "
+        f"and by their accounting only; about {0.16 * same:.0f} of these are expected above +1 by "
+        "chance. Above +1:",
         "",
     ]
     said += [

@@ -34,7 +34,6 @@ import torch
 
 from mechanisms.families.generator import Generator
 from mechanisms.families.product_mixture import Columns, ProductMixtureModel
-from mechanisms.families.targets import one_thread
 from mechanisms.families.training import (
     GemState,
     Training,
@@ -68,6 +67,7 @@ from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
+from pgmkit.threads import one_thread
 
 __all__ = ["Gem", "GemPub", "gem", "gem_pub"]
 

@@ -19,7 +19,6 @@ import torch
 
 from mechanisms.families.mixture_fit import fit_mixture
 from mechanisms.families.product_mixture import Columns, ProductAnswers, ProductMixtureModel
-from mechanisms.families.targets import one_thread
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
 from mechanisms.rounds.select_and_measure import measure_one_way
@@ -27,6 +26,7 @@ from mechanisms.settings import Settings, fraction, positive, random_seed, setti
 from mechanisms.workload import Workload, WorkloadLike, downward_closure
 from pgmkit.domain import Clique, Domain
 from pgmkit.measurement import Measurement
+from pgmkit.threads import one_thread
 
 __all__ = ["Mixture", "mixture"]
 

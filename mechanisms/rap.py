@@ -24,7 +24,7 @@ from mechanisms.families.product_mixture import (
     ProductRows,
     RelaxedRowsModel,
 )
-from mechanisms.families.targets import Targets, one_thread
+from mechanisms.families.targets import Targets
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
 from mechanisms.rounds.loop import Round, adapt
@@ -41,6 +41,7 @@ from mechanisms.settings import (
 )
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.measurement import Measurement
+from pgmkit.threads import one_thread
 
 __all__ = ["Rap", "RapSoftmax", "rap", "rap_softmax"]
 

@@ -27,7 +27,6 @@ import torch
 from mechanisms.families.descent import descend, fitted_or_stalled
 from mechanisms.families.mixed_rows import MixedRows, MixedState
 from mechanisms.families.records import Records
-from mechanisms.families.targets import one_thread
 from mechanisms.privacy.curator import Curator
 from mechanisms.queries.predicates import (
     MeasuredPredicate,
@@ -54,6 +53,7 @@ from mechanisms.settings import (
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
+from pgmkit.threads import one_thread
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -2,6 +2,7 @@ from . import bif, losses, queries, uai
 from .dataset import Dataset
 from .domain import Domain
 from .errors import (
+    FromRecords,
     InvalidInput,
     ModelTooLarge,
     NotCertified,
@@ -19,6 +20,7 @@ from .measurement import Measurement
 from .model import GraphicalModel
 from .posterior import Posterior
 from .queries import FactoredQuery
+from .regions.model import RegionModel
 from .structural_zeros import Zeros
 from .tables.columns import Column
 from .tables.constraints import Constraint, Determines, Forbid, Require
@@ -50,6 +52,7 @@ __all__ = [
     "FactoredQuery",
     "FileFormat",
     "Forbid",
+    "FromRecords",
     "GraphicalModel",
     "Integer",
     "Interval",
@@ -64,6 +67,7 @@ __all__ = [
     "OpenCategorical",
     "PgmkitError",
     "Posterior",
+    "RegionModel",
     "Replication",
     "Reply",
     "Require",

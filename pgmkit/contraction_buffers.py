@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from pgmkit import kernels
+from pgmkit.contraction_levels import is_small, launches
 from pgmkit.contraction_plan import Axes, Kernel, Plan, Step, transposes
 
 Action = Callable[[], object]
@@ -38,7 +40,7 @@ class ContractionBuffers:
         steps = _by_level(plan)
         self.offsets = _layout(plan, steps)
         cells = sum(plan.cells(value) for value in range(len(plan.axes)))
-        self.values = torch.zeros(cells, dtype=dtype, device=device)
+        self.values = torch.ones(cells + 1, dtype=dtype, device=device)  # the last cell stays 1
         self.adjoint = torch.zeros(cells, dtype=dtype, device=device)
         used = sum(plan.cells(value) for value in range(len(plan.inputs)))
         self.inputs, self.input_adjoints = self.values[:used], self.adjoint[:used]
@@ -48,8 +50,12 @@ class ContractionBuffers:
         self._scratch = _Scratch(dtype, device)
         self._up: list[Action] = []
         self._down: list[Action] = []
-        for group in steps:
-            self._bind(group)
+        if kernels.on_card(self.values):
+            for level in _levels(plan):
+                self._bind_level(level)
+        else:
+            for group in steps:
+                self._bind(group)
         self._down.reverse()
 
     def forward(self) -> torch.Tensor:
@@ -58,12 +64,26 @@ class ContractionBuffers:
             action()
         return self.result
 
-    def backward(self, seed: torch.Tensor) -> torch.Tensor:
+    def backward(self, seed: torch.Tensor | float) -> torch.Tensor:
         """``seed`` times the result's derivatives by the inputs; overwritten by the next run."""
-        self._seed.copy_(seed)
+        if isinstance(seed, torch.Tensor):
+            self._seed.copy_(seed)
+        else:
+            self._seed.fill_(seed)
         for action in self._down:
             action()
         return self.input_adjoints
+
+    def _bind_level(self, level: list[Step]) -> None:
+        """Small steps in one launch; larger ones by themselves, which does not depend on it."""
+        small = [step for step in level if is_small(self.plan, step)]
+        if small:
+            up, down = launches(self.plan, small, self.offsets, self.values, self.adjoint)
+            self._up.append(up)
+            self._down.append(down)
+        for step in level:
+            if step not in small:
+                (self._bind_reduction if step.kernel is None else self._bind_pair)(step)
 
     def _bind(self, group: list[Step]) -> None:
         first = group[0]
@@ -235,6 +255,17 @@ def pass_cells(plan: Plan) -> int:
         if group[0].kernel is not None:
             copied = max(copied, cells)
     return 4 * values + gathered + copied
+
+
+def _levels(plan: Plan) -> list[list[Step]]:
+    """Steps that do not depend on each other, in an executable order."""
+    found: dict[int, list[Step]] = defaultdict(list)
+    level = [0] * len(plan.axes)
+    for step in plan.steps:
+        right = level[step.right] if step.right is not None else 0
+        level[step.out] = 1 + max(level[step.left], right)
+        found[level[step.out]].append(step)
+    return [found[number] for number in sorted(found)]
 
 
 def _by_level(plan: Plan) -> list[list[Step]]:

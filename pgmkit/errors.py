@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 __all__ = [
+    "FromRecords",
     "InvalidInput",
     "ModelTooLarge",
     "NotCertified",
@@ -39,3 +40,7 @@ class TooSlow(PgmkitError, TimeoutError):
 
 class NotCertified(UserWarning):
     """An estimate ended with a gap of more than a noise unit: it may fit worse than it could."""
+
+
+class FromRecords(UserWarning):
+    """A region model answered from records near its tables: nothing measured lies behind it."""

@@ -24,8 +24,9 @@ __all__ = ["bars", "columns", "graph", "interval", "model", "table"]
 
 _BLUE, _INK, _EDGE = "#4f81bd", "#1c2733", "#9fb3c8"
 _FONT = "font-family='system-ui, sans-serif' font-size='12'"
-_NUMBER = " style='text-align: right; font-variant-numeric: tabular-nums'"
-_MOST_BARS = 24
+_NUMBER = " style='text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap'"
+MOST_BARS = 24
+"""Values that a chart draws."""
 _MOST_ROWS = 40
 _MOST_NODES = 60
 _MOST_LETTERS = 24
@@ -96,8 +97,8 @@ def bars(
     Of many values the most frequent are drawn.
     """
     order = list(range(len(labels)))
-    if len(order) > _MOST_BARS:
-        order = sorted(np.argsort(-counts)[:_MOST_BARS].tolist())
+    if len(order) > MOST_BARS:
+        order = sorted(np.argsort(-counts)[:MOST_BARS].tolist())
     highest = max(1.0, *(float((counts if ends is None else ends[1])[i]) for i in order))
     scale, left, step = 190 / highest, 130, 17
     parts = []
@@ -194,6 +195,6 @@ def _more(rows: int) -> str:
 
 def _svg(width: int, height: int, parts: Sequence[str]) -> str:
     return (
-        f"<svg xmlns='http://www.w3.org/2000/svg' width='{width}' height='{height}' role='img' "
-        f"{_FONT}>{''.join(parts)}</svg>"
+        f"<svg xmlns='http://www.w3.org/2000/svg' width='{width}' height='{height}' "
+        f"viewBox='0 0 {width} {height}' role='img' {_FONT}>{''.join(parts)}</svg>"
     )

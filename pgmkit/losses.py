@@ -53,9 +53,19 @@ class Loss(Protocol):
     least: float
     """No marginals have a loss below this, whatever the measurements say."""
 
+    def scalar(self, marginals: torch.Tensor) -> torch.Tensor:
+        """The loss as a tensor without axes: nothing waits for the device it is on."""
+        ...
+
+    def scalar_and_gradient(self, marginals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]: ...
+
     def value(self, marginals: torch.Tensor) -> float: ...
 
     def value_and_gradient(self, marginals: torch.Tensor) -> tuple[float, torch.Tensor]: ...
+
+    def excess(self, new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
+        """L(new) - L(old) - <grad L(old), new - old>, of the small change and not of the losses."""
+        ...
 
     def cut(self, marginals: torch.Tensor) -> Cut: ...
 
@@ -115,6 +125,10 @@ class Observations:
 
     def residual(self, marginals: torch.Tensor) -> torch.Tensor:
         """(Q mu - y) / stddev, one entry per measured value."""
+        return self.applied(marginals) - self.target
+
+    def applied(self, marginals: torch.Tensor) -> torch.Tensor:
+        """Q mu / stddev."""
         if self._diagonal:
             applied = marginals * self._weights
         else:
@@ -122,7 +136,7 @@ class Observations:
             applied = torch.zeros(self._sparse_rows, dtype=picked.dtype, device=picked.device)
             applied.index_add_(0, self._rows, picked)
         parts = [applied, *(view.apply(marginals) for view in self._dense)]
-        return (torch.cat(parts) if len(parts) > 1 else applied) - self.target
+        return torch.cat(parts) if len(parts) > 1 else applied
 
     def variances(self, marginals: torch.Tensor, total: float) -> torch.Tensor:
         """The variance of each value's row, over one record of the model, times the total."""
@@ -130,7 +144,7 @@ class Observations:
         second = torch.zeros(self._sparse_rows, dtype=squares.dtype, device=squares.device)
         second.index_add_(0, self._rows, squares)
         parts = [second, *(view.apply_squares(marginals) for view in self._dense)]
-        first = self.residual(marginals) + self.target
+        first = self.applied(marginals)
         return (torch.cat(parts) - first.square() / total).clamp_min(0.0)
 
     def adjoint(self, dual: torch.Tensor) -> torch.Tensor:
@@ -222,6 +236,11 @@ class _DenseView:
         return table.reshape(-1)
 
 
+def dot(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """The inner product of two vectors, summed in float64 whatever their format."""
+    return left.double() @ right.double()
+
+
 ULPS = 4.0
 """Units in the last place by which sums of a model's cells are taken to be off."""
 
@@ -234,8 +253,8 @@ class Squared:
     """The conjugate is phi*(u) = curvature u^2 / 2 where |u| <= steepest, and infinite beyond."""
     steepest: ClassVar[float] = inf
 
-    def value(self, r: torch.Tensor) -> float:
-        return 0.5 * float(r @ r)
+    def value(self, r: torch.Tensor) -> torch.Tensor:
+        return 0.5 * dot(r, r)
 
     def slope(self, r: torch.Tensor) -> torch.Tensor:
         return r
@@ -251,9 +270,9 @@ class Huber:
     width: float = 1.345
     height: float = 1.345
 
-    def value(self, r: torch.Tensor) -> float:
+    def value(self, r: torch.Tensor) -> torch.Tensor:
         inner = r.abs().clamp_max(self.width)
-        return self.height * float((inner * (r.abs() - inner / 2)).sum()) / self.width
+        return dot(inner, r.abs() - inner / 2) * (self.height / self.width)
 
     def slope(self, r: torch.Tensor) -> torch.Tensor:
         return r.clamp(-self.width, self.width) * (self.height / self.width)
@@ -277,8 +296,8 @@ class Absolute:
     curvature: ClassVar[float] = 0.0
     steepest: ClassVar[float] = sqrt(2)
 
-    def value(self, r: torch.Tensor) -> float:
-        return sqrt(2) * float(r.abs().sum())
+    def value(self, r: torch.Tensor) -> torch.Tensor:
+        return sqrt(2) * r.abs().sum(dtype=torch.float64)
 
     def slope(self, r: torch.Tensor) -> torch.Tensor:
         return sqrt(2) * r.sign()
@@ -301,12 +320,27 @@ class MeasuredLoss:
         self.observations, self.penalty = observations, penalty
         self.unit = penalty.unit(len(observations.target))
 
-    def value(self, marginals: torch.Tensor) -> float:
+    def scalar(self, marginals: torch.Tensor) -> torch.Tensor:
         return self.penalty.value(self.observations.residual(marginals))
 
-    def value_and_gradient(self, marginals: torch.Tensor) -> tuple[float, torch.Tensor]:
+    def scalar_and_gradient(self, marginals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         r = self.observations.residual(marginals)
         return self.penalty.value(r), self.observations.adjoint(self.penalty.slope(r))
+
+    def value(self, marginals: torch.Tensor) -> float:
+        return float(self.scalar(marginals))
+
+    def value_and_gradient(self, marginals: torch.Tensor) -> tuple[float, torch.Tensor]:
+        value, gradient = self.scalar_and_gradient(marginals)
+        return float(value), gradient
+
+    def excess(self, new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
+        change = self.observations.applied(new - old).double()
+        if isinstance(self.penalty, Squared):
+            return 0.5 * dot(change, change)
+        before = self.observations.residual(old).double()
+        rise = self.penalty.value(before + change) - self.penalty.value(before)
+        return rise - dot(self.penalty.slope(before), change)
 
     def cut(self, marginals: torch.Tensor) -> Cut:
         """The cut at u = phi'(r)."""
@@ -314,8 +348,8 @@ class MeasuredLoss:
 
     def cut_of_dual(self, dual: torch.Tensor) -> Cut:
         """Fenchel's inequality L(nu) >= <u, (Q nu - y) / s> - phi*(u), for any |u| <= steepest."""
-        conjugate = 0.5 * self.penalty.curvature * float(dual @ dual)
-        products = dual * self.observations.target
+        conjugate = 0.5 * self.penalty.curvature * float(dot(dual, dual))
+        products = dual.double() * self.observations.target
         size = conjugate + float(products.abs().sum())
         return Cut(-conjugate - float(products.sum()), self.observations.adjoint(dual), size)
 
@@ -350,17 +384,28 @@ class DifferentiableLoss:
         self._places = {clique: host(layout, clique) for clique in cliques}
         self.unit, self.least = 1.0, -inf
 
+    def scalar(self, marginals: torch.Tensor) -> torch.Tensor:
+        return self.scalar_and_gradient(marginals)[0]
+
     def value(self, marginals: torch.Tensor) -> float:
-        return self.value_and_gradient(marginals)[0]
+        return float(self.scalar(marginals))
 
     def value_and_gradient(self, marginals: torch.Tensor) -> tuple[float, torch.Tensor]:
+        value, gradient = self.scalar_and_gradient(marginals)
+        return float(value), gradient
+
+    def scalar_and_gradient(self, marginals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         with torch.inference_mode(False), torch.enable_grad():
             point = marginals.clone().requires_grad_()
             value = self.function(self._named(point))
             if not isinstance(value, torch.Tensor) or value.ndim != 0:
                 raise InvalidInput("a callable loss must return a scalar torch tensor")
             (gradient,) = torch.autograd.grad(value, point)
-        return float(value), gradient
+        return value.detach(), gradient
+
+    def excess(self, new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
+        value, gradient = self.scalar_and_gradient(old)
+        return self.scalar(new) - value - dot(gradient, new - old)
 
     def cut(self, marginals: torch.Tensor) -> Cut:
         value, gradient = self.value_and_gradient(marginals)

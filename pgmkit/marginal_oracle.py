@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, cached_property
-from math import fsum, inf, isfinite, log, prod
+from math import fsum, inf, isfinite, log, nan, prod
 
 import torch
 from threadpoolctl import ThreadpoolController
 
+from pgmkit import kernels
 from pgmkit.clique_index import CliqueIndex
 from pgmkit.contraction import adjoints, contract, forward, maximiser
 from pgmkit.contraction_buffers import ContractionBuffers, pass_cells
@@ -106,10 +107,11 @@ class MarginalOracle:
         self.plan = plan(list(cliques), (), domain.sizes)
         if memory_limit is not None:
             self._check_memory(memory_limit)
-        tiny = torch.finfo(dtype).tiny
+        tiny = torch.finfo(torch.float64).tiny
         self._safe_spread = -_SAFE_SHARE * log(tiny)
         self._smallest, self._largest = tiny**0.5, tiny**-0.5
         self._below_peaks = 0.0
+        self._waits = self.device.type == "cpu"
         self.log_passes = 0
         held = dict.fromkeys(name for clique in cliques for name in clique)
         self._log_records = fsum(log(domain.sizes[name]) for name in held)
@@ -123,7 +125,10 @@ class MarginalOracle:
 
     @cached_property
     def _passing(self) -> ContractionBuffers:
-        return ContractionBuffers(self.plan, self.device, self.dtype)
+        """In float64 whatever the potentials' format: float32 has neither the range of a pass nor
+        the precision of a log partition function times a total.
+        """
+        return ContractionBuffers(self.plan, self.device, torch.float64)
 
     @property
     def _few_large(self) -> bool:
@@ -138,7 +143,8 @@ class MarginalOracle:
     @cached_property
     def pass_bytes(self) -> int:
         """Memory of a pass: buffers, copies, the index of cells, and its result."""
-        return (pass_cells(self.plan) + 3 * self.layout.cells) * self.dtype.itemsize
+        buffers = 8 * (pass_cells(self.plan) + self.layout.cells)
+        return buffers + 2 * self.layout.cells * self.dtype.itemsize
 
     def _check_memory(self, limit: int) -> None:
         p = self.plan
@@ -158,7 +164,8 @@ class MarginalOracle:
 
         Denormals slow matrix products a hundredfold and weigh nothing next to a partition function.
         """
-        threads = torch.get_num_threads()
+        threads, coarse = torch.get_num_threads(), torch.backends.cuda.matmul.allow_tf32
+        torch.backends.cuda.matmul.allow_tf32 = False  # three digits are no marginals
         if self.device.type == "cpu" and self.plan.cost < _THREADED_COST:
             torch.set_num_threads(1)
         torch.set_flush_denormal(True)
@@ -167,6 +174,7 @@ class MarginalOracle:
                 yield
         finally:
             torch.set_flush_denormal(False)
+            torch.backends.cuda.matmul.allow_tf32 = coarse
             torch.set_num_threads(threads)
 
     def marginals(self, potentials: torch.Tensor, total: float = 1.0) -> tuple[torch.Tensor, float]:
@@ -193,6 +201,35 @@ class MarginalOracle:
         potentials = self.masked(potentials)
         found = self._linear(potentials, total)
         return self._log(potentials, total) if found is None else found
+
+    def begin_marginals(
+        self, potentials: torch.Tensor, total: float = 1.0
+    ) -> tuple[torch.Tensor, torch.Tensor | float]:
+        """``fast_marginals`` without waiting for a card: its log partition function may be a tensor
+        without axes there, NaN where the pass has failed and ``fast_marginals`` is called for.
+        """
+        if self._waits:
+            return self.fast_marginals(potentials, total)
+        potentials = self.masked(potentials)
+        peaks, guess = self._peaks(potentials).double(), self._guess
+        self._load(potentials, peaks + guess / len(peaks))
+        partition = self._passing.forward()[0]
+        change = partition.log()
+        below = guess + change
+        held = (change.abs() < log(self._largest)) & (below >= -self._safe_spread)
+        self._guess = torch.where(held, below, guess)
+        marginals = self._counts(total / partition)
+        log_partition = below + peaks.sum()
+        return marginals, log_partition.masked_fill_(~held, nan)
+
+    @cached_property
+    def _guess(self) -> torch.Tensor:
+        """What the last pass on a card found below the peaks, there."""
+        return torch.full((), self._below_peaks, dtype=torch.float64, device=self.device)
+
+    def wait(self) -> None:
+        """Make ``begin_marginals`` wait for the card from now on: a pass failed there."""
+        self._waits = True
 
     def rough_marginals(
         self, potentials: torch.Tensor, total: float = 1.0
@@ -272,6 +309,8 @@ class MarginalOracle:
 
     def _peaks(self, potentials: torch.Tensor) -> torch.Tensor:
         """Each clique's largest potential (0 where all are minus infinity)."""
+        if kernels.on_card(potentials):
+            return kernels.peaks(potentials, self._starts)
         if self._few_large:
             peaks = torch.stack([potentials[cells].amax() for cells in self.layout.slices])
         else:
@@ -289,6 +328,25 @@ class MarginalOracle:
             torch.sub(potentials[cells], shift, out=out[cells])
         return out
 
+    def _counts(self, seed: torch.Tensor | float) -> torch.Tensor:
+        """The way back of a pass: marginals times the partition function and ``seed``."""
+        passing = self._passing
+        return (passing.inputs * passing.backward(seed)).to(self.dtype)
+
+    def _load(self, potentials: torch.Tensor, shifts: torch.Tensor) -> None:
+        """The exponentials of the shifted potentials become the inputs of a pass."""
+        inputs = self._passing.inputs
+        if kernels.on_card(potentials):
+            kernels.shift_exp(potentials, shifts, self._starts, inputs)
+        else:
+            self._subtract(potentials.double(), shifts.double(), inputs).exp_()
+
+    @cached_property
+    def _starts(self) -> torch.Tensor:
+        """Where each clique's cells start, and where the last one's end."""
+        starts = [cells.start for cells in self.layout.slices]
+        return torch.tensor([*starts, self.layout.cells], device=self.device)
+
     def _spread(self, potentials: torch.Tensor) -> float:
         finite = torch.where(torch.isneginf(potentials), torch.inf, potentials)
         return float((self._peaks(potentials) + self._peaks(-finite)).clamp_min(0).sum())
@@ -300,7 +358,6 @@ class MarginalOracle:
         what it was last time. A configuration that underflows anywhere is lost; its share of the
         total is below exp(sum of peaks - log Z) times the smallest number.
         """
-        passing = self._passing
         peaks = self._peaks(potentials)
         found = self._forward(potentials, peaks)
         if found is None:
@@ -310,8 +367,7 @@ class MarginalOracle:
         if -self._below_peaks > self._safe_spread:
             return None
         log_partition = self._below_peaks + float(peaks.sum())
-        seed = torch.tensor([total / partition], dtype=self.dtype, device=self.device)
-        return passing.inputs * passing.backward(seed), log_partition
+        return self._counts(total / partition), log_partition
 
     def _forward(self, potentials: torch.Tensor, peaks: torch.Tensor) -> tuple[float, float] | None:
         """The partition function and the log of what it was divided by, or None out of range.
@@ -322,8 +378,7 @@ class MarginalOracle:
         lowest, highest = -self._safe_spread, self._log_records
         guess = self._below_peaks
         while True:
-            lifted = peaks + guess / len(peaks)
-            self._subtract(potentials, lifted, self._passing.inputs).exp_()
+            self._load(potentials, peaks + guess / len(peaks))
             partition = float(self._passing.forward())
             if self._smallest < partition < self._largest:
                 return partition, guess

@@ -6,14 +6,17 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import torch
+
 __all__ = ["available"]
 
 _GROUPS = Path("/proc/self/cgroup")
 _MOUNTED = Path("/sys/fs/cgroup")
 
 
-def available() -> int:
-    """Bytes that this process may use at most: of the machine, or of its control groups.
+def available(device: torch.device | None = None) -> int:
+    """Bytes that this process may use at most: of the machine, or of its control groups; of a CUDA
+    card what is free there.
 
     Containers and batch systems set limits for groups of processes (Linux cgroups, version 1 or 2),
     and end a process that exceeds them without a word.
@@ -21,6 +24,8 @@ def available() -> int:
     >>> available() > 1 << 20
     True
     """
+    if device is not None and device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
     return min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *_limits()])
 
 

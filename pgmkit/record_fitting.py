@@ -16,10 +16,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from pgmkit.dataset import Dataset
 from pgmkit.errors import InvalidInput
 from pgmkit.randomness import Rng, generator
+from pgmkit.threads import one_thread
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -73,12 +75,13 @@ def fit_records(
     away = np.where(asked, columns.counts() - wanted, 0.0)
     steps = np.full(len(columns.sizes), _FIRST_STEP)
     left = float((weights * away**2).sum())
-    for _ in range(_SWEEPS):
-        for j in random.permutation(len(steps)):
-            steps[j] = _exchange(columns, int(j), away, weights, barred, steps[j], random)
-        before, left = left, float((weights * away**2).sum())
-        if left >= before * (1 - _ENOUGH):
-            break
+    with one_thread():
+        for _ in range(_SWEEPS):
+            for j in random.permutation(len(steps)):
+                steps[j] = _exchange(columns, int(j), away, weights, barred, steps[j], random)
+            before, left = left, float((weights * away**2).sum())
+            if left >= before * (1 - _ENOUGH):
+                break
     return columns.dataset()
 
 
@@ -201,8 +204,6 @@ def _better(
     barred: NDArray[np.bool_],
 ) -> tuple[Codes, Array]:
     """The best other code of column j for each of these records (places), and what it gains."""
-    import torch
-
     mine = columns.of(j)
     weight = weights[:, mine]
     pulls = 2 * weight * away[:, mine] + np.where(barred[:, mine], _FORBIDDEN, 0.0)

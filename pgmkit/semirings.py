@@ -10,12 +10,10 @@ from math import prod
 
 import torch
 
+from pgmkit import kernels
 from pgmkit.contraction_plan import Axes, Kernel
 
 __all__ = ["LINEAR", "LOG", "LOG_BELOW", "MAX", "Semiring"]
-
-_CHUNK_CELLS = 1 << 20
-"""Largest broadcast temporary, in cells, of a log-space step (8 MB in float64)."""
 
 
 def arrange(value: torch.Tensor, axes: Axes, *groups: Axes) -> torch.Tensor:
@@ -54,6 +52,10 @@ class _Tropical:
     def over(self, value: torch.Tensor) -> torch.Tensor:
         raise AssertionError("subclasses define the sum")
 
+    def stacks(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        """The sum over the last dimension of the products of two stacks of matrices."""
+        raise AssertionError("subclasses define the sum")
+
     def reduce(self, value: torch.Tensor, axes: Axes, kept: Axes) -> torch.Tensor:
         return self.over(arrange(value, axes, kept, tuple(n for n in axes if n not in kept)))
 
@@ -63,16 +65,7 @@ class _Tropical:
     def contract(self, left: torch.Tensor, right: torch.Tensor, kernel: Kernel) -> torch.Tensor:
         a = arrange(left, kernel.left, kernel.batch, kernel.rows, kernel.summed)
         b = arrange(right, kernel.right, kernel.batch, kernel.columns, kernel.summed)
-        batch, rows, summed, columns = kernel.extents
-        out = a.new_empty((batch, rows, columns))
-        per_row = max(1, summed * columns)
-        row_step = max(1, min(rows, _CHUNK_CELLS // per_row))
-        batch_step = max(1, _CHUNK_CELLS // (per_row * rows)) if row_step == rows else 1
-        for i in range(0, batch, batch_step):
-            for j in range(0, rows, row_step):
-                block = a[i : i + batch_step, j : j + row_step, None] + b[i : i + batch_step, None]
-                out[i : i + batch_step, j : j + row_step] = self.over(block)
-        return out
+        return self.stacks(a, b)
 
 
 class Log(_Tropical):
@@ -81,27 +74,8 @@ class Log(_Tropical):
     def over(self, value: torch.Tensor) -> torch.Tensor:
         return torch.logsumexp(value, -1)
 
-    def contract(self, left: torch.Tensor, right: torch.Tensor, kernel: Kernel) -> torch.Tensor:
-        """A matrix product of exponentials, every row and column scaled by its own peak.
-
-        Sums that lie so far below the product of their peaks that something may have underflowed
-        are done again, term by term.
-        """
-        if kernel.extents[2] == 1:
-            return super().contract(left, right, kernel)
-        product, high = _scaled_product(left, right, kernel)
-        out = product.log() + high
-        a = arrange(left, kernel.left, kernel.batch, kernel.rows, kernel.summed)
-        b = arrange(right, kernel.right, kernel.batch, kernel.columns, kernel.summed)
-        # What underflows is below tiny * terms, so this keeps every sum to full precision.
-        tiny = torch.finfo(product.dtype).tiny * kernel.extents[2] / torch.finfo(product.dtype).eps
-        batch, row, column = torch.where(product < tiny)
-        per_block = max(1, _CHUNK_CELLS // kernel.extents[2])
-        for start in range(0, len(batch), per_block):
-            place = slice(start, start + per_block)
-            i, j, k = batch[place], row[place], column[place]
-            out[i, j, k] = self.over(a[i, j] + b[i, k])
-        return out
+    def stacks(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        return kernels.log_contract(left, right)
 
 
 class LogBelow(Log):
@@ -109,29 +83,11 @@ class LogBelow(Log):
     lower bound.
     """
 
-    def contract(self, left: torch.Tensor, right: torch.Tensor, kernel: Kernel) -> torch.Tensor:
-        if kernel.extents[2] == 1:
-            return _Tropical.contract(self, left, right, kernel)
-        product, high = _scaled_product(left, right, kernel)
-        return product.log_().add_(high)
-
-
-def _scaled_product(
-    left: torch.Tensor, right: torch.Tensor, kernel: Kernel
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sums of products of exponentials, divided by the product of their row's and column's peaks,
-    and the logarithms of these.
-    """
-    a = arrange(left, kernel.left, kernel.batch, kernel.rows, kernel.summed)
-    b = arrange(right, kernel.right, kernel.batch, kernel.columns, kernel.summed)
-    high_a, high_b = _finite(a.amax(-1, keepdim=True)), _finite(b.amax(-1, keepdim=True))
-    product = torch.bmm((a - high_a).exp_(), (b - high_b).exp_().transpose(1, 2))
-    return product, high_a + high_b.transpose(1, 2)
-
-
-def _finite(peaks: torch.Tensor) -> torch.Tensor:
-    """The peaks, with 0 where all is minus infinity: so that subtracting them leaves it so."""
-    return peaks.masked_fill(peaks.isneginf(), 0.0)
+    def stacks(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        if left.shape[2] == 1:
+            return left + right.transpose(1, 2)
+        product, scale = kernels.contract(left, right)
+        return product.log_().add_(scale)
 
 
 class Max(_Tropical):
@@ -139,6 +95,9 @@ class Max(_Tropical):
 
     def over(self, value: torch.Tensor) -> torch.Tensor:
         return value.amax(-1)
+
+    def stacks(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        return kernels.max_contract(left, right)
 
 
 Semiring = Linear | Log | Max

@@ -173,7 +173,7 @@ def plan(
         rows=rows,
         unit=unit,
         max_rows=max_rows,
-        settings=settings_of(mechanism, settings),
+        settings={**choice.settings, **settings_of(mechanism, settings)},
         accounting=accounting,
     )
     places = {name: column.place for name, column in asked.placed().columns.items()}

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -15,7 +14,7 @@ from mechanisms.families.reinforce import draw_records, with_score_gradient
 from pgmkit.domain import Clique
 from pgmkit.measurement import Measurement
 
-__all__ = ["Targets", "measured_cell", "one_thread"]
+__all__ = ["Targets", "measured_cell"]
 
 
 class Targets:
@@ -88,14 +87,3 @@ def measured_cell(measurement: Measurement) -> tuple[Clique, int]:
 def one_hot_of(codes: torch.Tensor, size: int) -> torch.Tensor:
     """Codes as booleans along a new last axis of `size`."""
     return codes.unsqueeze(-1) == torch.arange(size, device=codes.device)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """torch on one thread in the block: threads cost small operations more than they give."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

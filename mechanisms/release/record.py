@@ -94,10 +94,13 @@ class Release:
     def sample(self, n: int | None = None, *, rng: Rng = None) -> Dataset:
         """`n` synthetic records; by default as many as the model's total, rounded.
 
-        `rng`: a seed, a numpy Generator, or None for a fresh one.
+        Their pairs of columns are near the model's, nearer than those of `model.sample`
+        (`mechanisms.release.drawing`). `rng`: a seed, a numpy Generator, or None for a fresh one.
         """
+        from mechanisms.release.drawing import draw_near
+
         rows = max(1, round(self.model.total)) if n is None else n
-        return self.model.sample(rows, rng=rng)
+        return draw_near(self.model, rows, rng)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to one file (JSON and arrays, no pickle), whole or not at all."""

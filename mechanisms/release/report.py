@@ -12,14 +12,16 @@ import numpy as np
 from mechanisms.release.html import promise
 from mechanisms.release.report_against import Evaluation, Section, sections
 from pgmkit.errors import TooSlow
+from pgmkit.html import MOST_BARS, graph, table
 from pgmkit.html import bars as bar_chart
-from pgmkit.html import graph, table
 from pgmkit.model import GraphicalModel
+from pgmkit.queries import FactoredQuery
+from pgmkit.tables.bins import Binned
 
 if TYPE_CHECKING:
     from mechanisms.privacy.ledger import Ledger
     from mechanisms.release.tabular import TableRelease
-    from pgmkit.domain import Clique
+    from pgmkit.tables.columns import Column
     from pgmkit.uncertainty import Interval, Uncertainty
 
 __all__ = ["Evaluation", "html"]
@@ -30,7 +32,7 @@ _STYLE = """
 @media (prefers-color-scheme: dark) { :root { --ink: #dde5ee; --paper: #14191f; --soft: #9aa8b6;
   --line: #2c3640; --bar: #6fa0dc; --edge: #55687c; --warn: #45201c; } }
 @media print { :root { --ink: #000; --paper: #fff; --line: #ccc; }
-  figure, tr { break-inside: avoid; } body { margin: 0; } }
+  figure, tr { break-inside: avoid; } h2, h3 { break-after: avoid; } body { margin: 0; } }
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
   max-width: 66rem; margin: 2rem auto; padding: 0 1rem; overflow-wrap: anywhere; }
 h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
@@ -38,7 +40,6 @@ h3 { font-size: 1rem; margin-top: 1.6rem; }
 table { border-collapse: collapse; margin: .6rem 0; } caption { text-align: left;
   color: var(--soft); }
 th, td { padding: .15rem .8rem .15rem 0; text-align: left; border-bottom: 1px solid var(--line); }
-td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
 figure { display: inline-block; margin: .4rem 1.2rem .4rem 0; vertical-align: top; }
 figcaption { font-weight: 600; } svg { max-width: 100%; height: auto; } .bar { fill: var(--bar); }
 .whisker { stroke: var(--ink); } .edge { stroke: var(--edge); } .node { fill: var(--bar); }
@@ -181,11 +182,13 @@ def _law(mechanism: str) -> str:
 def _marginals(release: TableRelease, bars: Uncertainty | None) -> Iterator[str]:
     """Charts of the columns, those first that are least like an even spread: they say most."""
     yield "<h2>Every column</h2>"
-    counts = release.model.marginals([(name,) for name in release.schema.columns])
-    order = sorted(release.schema.columns, key=lambda name: -_unevenness(counts[(name,)]))
+    columns = release.schema.columns
+    counts = release.model.marginals([(name,) for name in columns])
+    order = sorted(columns, key=lambda name: -_unevenness(counts[(name,)]))
     shown = order[:_MOST_CHARTS]
     note = "bars are expected counts" + (", whiskers 95% intervals" if bars is not None else "")
-    intervals = {name: _interval(bars, (name,)) for name in shown}
+    grouped = {name: _grouped(columns[name]) for name in shown}
+    intervals = {name: _interval(bars, FactoredQuery({name: grouped[name][1]})) for name in shown}
     if bars is not None and None in intervals.values():
         note += f" (where they take less than {_BAR_SECONDS:g} s)"
     left_out = len(order) - len(shown)
@@ -196,13 +199,28 @@ def _marginals(release: TableRelease, bars: Uncertainty | None) -> Iterator[str]
     for name in shown:
         interval = intervals[name]
         ends = None if interval is None else (interval.low, interval.high)
-        yield bar_chart(name, release.schema.columns[name].labels, counts[(name,)], ends)
+        labels, sums = grouped[name]
+        yield bar_chart(name, labels, sums @ counts[(name,)], ends)
 
 
-def _interval(bars: Uncertainty | None, clique: Clique) -> Interval | None:
+def _grouped(column: Column) -> tuple[list[str], np.ndarray[Any, Any]]:
+    """The labels of a chart and the sums of codes that they stand for, (labels, codes).
+
+    Neighbouring bins of an ordered column are put together where there are more than a chart draws;
+    spikes, special values and missing ones stay alone.
+    """
+    each = np.eye(column.size)
+    if not isinstance(column, Binned) or column.size <= MOST_BARS:
+        return list(column.labels), each
+    groups = column.neighbours(MOST_BARS)
+    sums = np.stack([each[start:stop].sum(axis=0) for _, start, stop in groups])
+    return [label for label, _, _ in groups], sums
+
+
+def _interval(bars: Uncertainty | None, query: FactoredQuery) -> Interval | None:
     """None without error bars, and where they take too long."""
     try:
-        return None if bars is None else bars.marginal(clique)
+        return None if bars is None else bars.answer(query)
     except TooSlow:
         return None
 
@@ -217,7 +235,7 @@ def _uncertain(release: TableRelease, bars: Uncertainty) -> Iterator[str]:
     """The measured tables whose cells are least certain, relative to their counts."""
     found = []
     for clique in dict.fromkeys(m.clique for m in release.measurements if m.clique):
-        interval = _interval(bars, clique)
+        interval = _interval(bars, FactoredQuery.marginal(release.model.domain, clique))
         if interval is None:
             continue
         found.append((float(interval.stddev.sum() / max(1.0, interval.estimate.sum())), clique))

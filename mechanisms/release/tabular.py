@@ -20,7 +20,7 @@ from pgmkit.randomness import Rng, generator
 from pgmkit.tables.constraints import Condition, codes_of
 from pgmkit.tables.frames import FrameForm, decode
 from pgmkit.tables.made_frames import made_frame
-from pgmkit.tables.question_grammar import conditions, parse
+from pgmkit.tables.question_grammar import conditions, parse, quoted
 from pgmkit.tables.questions import Reply, ask
 from pgmkit.tables.schema import Schema
 from pgmkit.untrusted import LARGEST, refusing
@@ -111,6 +111,7 @@ class TableRelease:
     ) -> Dataset:
         """Synthetic records as codes; as many as the model's total by default.
 
+        Without conditions their pairs of columns are near the model's, see `Release.sample`.
         `given`: conditions that all of them meet, such as {"sex": "F", "age": "30..44"} or
         "sex = F, age < 45": drawn from the conditional model, nothing is thrown away. `rng`: a
         seed, a numpy Generator, or None for a fresh one. Raises
@@ -118,8 +119,7 @@ class TableRelease:
         conditioned.
         """
         source = self._given(given)
-        drawn: Dataset = source.sample(_rows(source, n), rng=rng)
-        return drawn
+        return self._drawn(source, _rows(source, n), rng)
 
     def parts(
         self,
@@ -136,8 +136,14 @@ class TableRelease:
         source = self._given(given)
         rows = _rows(source, n)
         if rows <= _PART:
-            return iter([source.sample(rows, rng=rng)])
+            return iter([self._drawn(source, rows, rng)])
         return record_parts(source, self.schema, rows, _PART, generator(rng)).codes()
+
+    def _drawn(self, source: Any, n: int, rng: Rng) -> Dataset:
+        if source is self.model:
+            return self.release.sample(n, rng=rng)
+        drawn: Dataset = source.sample(n, rng=rng)
+        return drawn
 
     def _given(self, given: Mapping[str, Condition] | str | None) -> Any:
         """The model, or its conditional model."""
@@ -185,7 +191,7 @@ class TableRelease:
         if form.distributed or (form.implementation.is_duckdb() and rows > _PART):
             parts = record_parts(source, self.schema, rows, _PART, random)
             return made_frame(parts, self.schema, form, like)
-        return decode(source.sample(rows, rng=random), self.schema, random, form)
+        return decode(self._drawn(source, rows, random), self.schema, random, form)
 
     def bars(
         self,
@@ -226,7 +232,7 @@ class TableRelease:
         Error bars come as in `ask`: those that take about a second at most. With `replicates`
         (100 are usual) they come however long they take, where the model is graphical.
         """
-        text = ", ".join(f'"{name}"' for name in columns) or "count"
+        text = ", ".join(map(quoted, columns)) or "count"
         if replicates is None or not isinstance(self.model, GraphicalModel):
             return self.ask(text, level=level)
         bars = self.bars(replicates, seed=0)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mechanisms.privacy.budget import Budget
+from mechanisms.synthesis.work import longest_aim_seconds, noise
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.errors import InvalidInput
 
@@ -16,10 +18,16 @@ if TYPE_CHECKING:
 __all__ = ["Choice", "check_limits", "choose_mechanism"]
 
 _MANY_ATTRIBUTES = 40
-_MODEL_MB = 80.0
+_MODELS_MB = (80.0, 20.0, 5.0, 2.0)
+"""The largest models of `aim`: the default, and those that take less time."""
+_ORDINARY_SECONDS = 60.0
+_MIXTURE_SECONDS = 0.5
+"""Of a column, at least: what `mixture` takes; `mst` takes about one in all."""
 _BASE_MB, _MB_FOR_A_MODEL_MB = 350.0, 8.0
 """Of a process without a model, and for each MB of the model's tables while it is estimated."""
 _PUBLIC_SECONDS = 150.0
+_MANY_ROWS = 100_000
+"""Taken for their number where it is not known: more take longer."""
 _ROWS_PER_ATTRIBUTE = 40.0
 """Fewer rows than so many, in units of the noise of one marginal, leave pairs under noise.
 
@@ -52,12 +60,14 @@ def choose_mechanism(
 
     `rows`: their number, where it is public or was paid for. `max_rows`: of a unit, where units are
     protected: noise is so many times larger. `public`: whether there are public
-    records. `seconds` and `memory_mb`: limits, by estimates measured on four cores of a server and
-    no promise.
+    records. `seconds` (a minute where None) and `memory_mb`: limits, by estimates and no promise
+    (`mechanisms.synthesis.work.longest_aim_seconds`).
 
     Public records lead to `gem-pub`, or `pep-pub` where there is no time to train a network. A
-    budget too small for pairs leads to `independent`; more than 40 columns, or limits that `aim`
-    might not hold, to `mst`; all else to `aim`.
+    budget too small for pairs leads to `independent`; more than 40 columns, or limits on memory
+    that `aim` might not hold, to `mst`; all else to `aim`, with a smaller model where it may take
+    too long, or, where even that does, to `mixture`, or `mst` where there are constraints or still
+    less time.
 
     Raises InvalidInput as `check_limits` does.
 
@@ -74,7 +84,7 @@ def choose_mechanism(
     if public:
         return Choice("gem-pub", "public records: a network fitted to them has the smallest error")
     columns = len(schema.domain)
-    if rows is not None and rows < _ROWS_PER_ATTRIBUTE * columns * max_rows * _noise(budget):
+    if rows is not None and rows < _ROWS_PER_ATTRIBUTE * columns * max_rows * noise(budget):
         return Choice(
             "independent",
             f"about {rows} rows and epsilon {budget.epsilon:g}: the noise would exceed the "
@@ -86,22 +96,35 @@ def choose_mechanism(
             f"{columns} columns: a tree of pairs takes seconds to estimate for any number of "
             "columns",
         )
-    needed = aim_seconds(columns)
-    if seconds is not None and seconds < needed:
-        return Choice(
-            "mst", f"aim may take {needed:.0f} s for {columns} columns; mst takes about 1"
-        )
-    model_mb = _MODEL_MB
+    most_mb = _MODELS_MB[0]
     if memory_mb is not None:
-        model_mb = min(_MODEL_MB, (memory_mb - _BASE_MB) / _MB_FOR_A_MODEL_MB)
-        if model_mb < 1:
+        most_mb = min(most_mb, (memory_mb - _BASE_MB) / _MB_FOR_A_MODEL_MB)
+        if most_mb < 1:
             return Choice("mst", f"{memory_mb:g} MB of memory leave none for the model of aim")
-    return Choice(
-        "aim",
-        f"{columns} columns and {len(workload)} marginals: adaptive marginals with a graphical "
-        "model, which has error bars, conditional records and constraints",
-        {} if model_mb == _MODEL_MB else {"model_mb": model_mb},
-    )
+    limit = _ORDINARY_SECONDS if seconds is None else seconds
+    rows_of_one = (_MANY_ROWS if rows is None else rows) // max_rows
+    return _by_time(schema, len(workload), rows_of_one, budget, limit, most_mb)
+
+
+def _by_time(
+    schema: Schema, marginals: int, rows: int, budget: Budget, seconds: float, most_mb: float
+) -> Choice:
+    """AIM with the largest model that it can fit in these seconds, or what is faster."""
+    columns = len(schema.domain)
+    for model_mb in sorted({min(most_mb, each) for each in _MODELS_MB}, reverse=True):
+        needed = longest_aim_seconds(schema.domain, rows, budget, model_mb)
+        if needed <= seconds:
+            return Choice(
+                "aim",
+                f"{columns} columns and {marginals} marginals: adaptive marginals with a graphical "
+                f"model, which has error bars, conditional records and constraints; at most about "
+                f"{math.ceil(needed)} s",
+                {} if model_mb == _MODELS_MB[0] else {"model_mb": model_mb},
+            )
+    late = f"aim may take {needed:.0f} s for {columns} columns, with a small model too"
+    if schema.constraints or seconds < _MIXTURE_SECONDS * columns:
+        return Choice("mst", f"{late}; mst takes about 1")
+    return Choice("mixture", f"{late}; all pairs are measured at once")
 
 
 def check_limits(
@@ -116,18 +139,3 @@ def check_limits(
             "the schema has constraints, which no mechanism that uses public records can hold; "
             "leave the public records out, or the constraints"
         )
-
-
-def aim_seconds(columns: int) -> float:
-    """What AIM may take: 10 s at 13 columns, 23 s at 40, were measured; twice that and a start.
-
-    >>> aim_seconds(13) < 30 < aim_seconds(40) < 100
-    True
-    """
-    return 20.0 + 4e-4 * 2 * columns**3
-
-
-def _noise(budget: Budget) -> float:
-    """The noise in counts, about, of one marginal measured with the whole budget."""
-    total = budget.total
-    return 2 / total if budget.pure else float((2 * total) ** -0.5)

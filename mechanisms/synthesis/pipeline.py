@@ -242,7 +242,8 @@ def _measures(
 
 def _all_of(domain: Domain, k: int) -> Workload:
     """All marginals of k columns; those of one value say nothing, and cost nothing."""
-    wanted = k_way(domain, k)
+    # A pair of one column is that column.
+    wanted = k_way(domain, min(k, len(domain)) if k == 2 else k)
     names = varied(domain)
     if len(names) == len(domain):
         return wanted

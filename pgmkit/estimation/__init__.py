@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
+from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, get_args, overload
 
 import torch
 
@@ -27,6 +28,9 @@ from pgmkit.model import MEMORY_LIMIT, GraphicalModel
 from pgmkit.self_check import check
 from pgmkit.structural_zeros import Zeros, check_zeros
 
+if TYPE_CHECKING:
+    from pgmkit.regions.model import RegionModel
+
 __all__ = ["METHODS", "Progress", "estimate", "working_bytes"]
 
 logger = logging.getLogger(__name__)
@@ -39,9 +43,54 @@ _START_BYTES = 100
 """Of a measured cell in the search for consistent tables, most of it for the constraints."""
 _BASE_BYTES = 48 << 20
 """What the libraries take for themselves when they are first used."""
+_NO_TREE = (
+    'Or pass inference="region", which needs no tree: it fits tables of the measured cliques that '
+    "agree with each other"
+)
+Inference = Literal["exact", "region", "auto"]
 ProgressReport = bool | Callable[[Progress], None] | None
 
 
+class _Options(TypedDict, total=False):
+    """What ``estimate`` takes by name, whatever it returns."""
+
+    total: float | None
+    zeros: Iterable[Zeros]
+    loss: str | Penalty | CallableLoss
+    method: str
+    warm_start: GraphicalModel | None
+    tolerance: float
+    max_seconds: float | None
+    device: str | torch.device | None
+    dtype: torch.dtype
+    memory_limit: int | None
+    progress: ProgressReport
+
+
+@overload
+def estimate(
+    domain: Domain,
+    measurements: Iterable[Measurement],
+    *,
+    inference: Literal["exact"] = "exact",
+    **options: Unpack[_Options],
+) -> GraphicalModel: ...
+@overload
+def estimate(
+    domain: Domain,
+    measurements: Iterable[Measurement],
+    *,
+    inference: Literal["region"],
+    **options: Unpack[_Options],
+) -> RegionModel: ...
+@overload
+def estimate(
+    domain: Domain,
+    measurements: Iterable[Measurement],
+    *,
+    inference: Literal["auto"],
+    **options: Unpack[_Options],
+) -> GraphicalModel | RegionModel: ...
 def estimate(
     domain: Domain,
     measurements: Iterable[Measurement],
@@ -57,7 +106,8 @@ def estimate(
     dtype: torch.dtype = torch.float64,
     memory_limit: int | None = None,
     progress: ProgressReport = None,
-) -> GraphicalModel:
+    inference: Inference = "exact",
+) -> GraphicalModel | RegionModel:
     """The maximum-entropy model over the measured cliques that fits the measurements best.
 
     Minimises the loss of the marginals over all distributions with the given total. Of all
@@ -97,9 +147,14 @@ def estimate(
         device, dtype: where and in what precision to compute. float32 halves memory and resolves a
             loss to about six digits, so small tolerances end on the progress rule.
         memory_limit: bytes of working memory allowed; by default half of what the machine or the
-            process's control group has. The tables of the model's junction tree, which sampling
-            needs, may take 4 GiB, or this if it is more.
+            process's control group has, or of what a card has free. The tables of the
+            model's junction tree, which sampling needs, may take 4 GiB, or this if it is more.
         progress: True for a bar on a terminal, or a callable that gets ``Progress`` records.
+        inference: ``"exact"`` runs on a junction tree and refuses what no tree holds.
+            ``"region"`` fits tables of the measured cliques that agree wherever they overlap, and
+            returns a ``RegionModel``: a relaxation of any size, whose answers beyond the measured
+            cliques come from records near the tables. ``"auto"`` is exact where that fits. A region
+            model is computed on the CPU in float64, without ``method`` and ``warm_start``.
 
     Raises:
         InvalidInput: for a bad argument, naming it and the remedy; ``TotalUndetermined`` if no
@@ -117,53 +172,84 @@ def estimate(
     (array([599., 401.]), 1.0)
     """
     started = time.perf_counter()
+    _check_inference(inference, method=method, warm_start=warm_start, device=device)
     request = Request(domain, list(measurements), total, loss, method, tolerance)
     request.check(max_seconds)
     used, total = request.used, request.known_total()
     impossible = check_zeros(domain, zeros)
     # Where nothing is measured, one cell of no attribute stands for the uniform model.
     cliques = _maximal(domain, [m.clique for m in used] + [z.clique for z in impossible] + [()])
-    limit = memory_limit if memory_limit is not None else available() // 2
-    inference = MarginalOracle(
-        domain,
-        cliques,
-        device=device or "cpu",
-        dtype=dtype,
-        memory_limit=limit,
-        zeros=impossible,
-    )
-    _check_memory(inference, used, limit)
+    where = torch.device(device or "cpu")
+    limit = memory_limit if memory_limit is not None else available(where) // 2
     model_limit = max(MEMORY_LIMIT, memory_limit or 0)
-    _check_tree(domain, cliques, model_limit)
-    _check_possible(inference, impossible)
-    with inference.session(), _reporter(progress, max_seconds) as report:
-        objective = make_loss(loss, inference.layout, used, dtype, inference.device)
-        deadline = inf if max_seconds is None else started + max_seconds
-        problem = Problem(inference, objective, total, deadline)
+    deadline = inf if max_seconds is None else started + max_seconds
+    oracle = None
+    if inference != "region":
+        try:
+            oracle = MarginalOracle(
+                domain,
+                cliques,
+                device=device or "cpu",
+                dtype=dtype,
+                memory_limit=limit,
+                zeros=impossible,
+            )
+            _check_memory(oracle, used, limit)
+            _check_tree(domain, cliques, model_limit)
+        except ModelTooLarge as refused:
+            if inference == "exact":
+                raise ModelTooLarge(f"{refused}. {_NO_TREE}") from None
+            oracle = None
+    if oracle is None:
+        # Its modules build on those of this package.
+        from pgmkit.regions.estimation import estimate_regions
+
+        with _reporter(progress, max_seconds) as report:
+            relaxed = estimate_regions(
+                domain,
+                used,
+                total=total,
+                zeros=impossible,
+                loss=loss,
+                tolerance=tolerance,
+                deadline=deadline,
+                memory_limit=limit,
+                report=report,
+            )
+        _warn_of_poor_fit(relaxed)
+        return relaxed
+    _check_possible(oracle, impossible)
+    with oracle.session(), _reporter(progress, max_seconds) as report:
+        objective = make_loss(loss, oracle.layout, used, dtype, oracle.device)
+        problem = Problem(oracle, objective, total, deadline)
         monitor = Monitor(
             problem, tolerance=tolerance, max_seconds=max_seconds, report=report, started=started
         )
         start = best_start(problem, monitor, request, impossible, warm_start)
         point = minimise(problem, start, monitor, method) if used else _unmeasured(problem, monitor)
         check(
-            inference,
+            oracle,
             point.potentials,
             point.marginals,
-            point.log_partition,
+            float(point.log_partition),
             total=total,
             started=started,
         )
     logger.info("estimated in %d iterations: %s", monitor.iterations, monitor.stopped)
     model = _fitted(problem, monitor, point, model_limit)
+    _warn_of_poor_fit(model)
+    return model
+
+
+def _warn_of_poor_fit(model: GraphicalModel | RegionModel) -> None:
     if model.poor_fit:
         warnings.warn(
             f"the estimate is {model.fit}: its marginals may miss the measurements by more than "
             "their noise. Allow more time (max_seconds), try method='proximal', or look for "
             "measurements whose stddev or total cannot be right",
             NotCertified,
-            stacklevel=2,
+            stacklevel=3,
         )
-    return model
 
 
 def _fitted(problem: Problem, monitor: Monitor, point: Point, memory_limit: int) -> GraphicalModel:
@@ -185,6 +271,22 @@ def _fitted(problem: Problem, monitor: Monitor, point: Point, memory_limit: int)
         stopped=monitor.stopped,
         memory_limit=memory_limit,
     )
+
+
+def _check_inference(inference: str, **tree_only: object) -> None:
+    """A known name; and nothing that only means something on a tree where none is wanted."""
+    if inference not in get_args(Inference):
+        known = ", ".join(map(repr, get_args(Inference)))
+        raise InvalidInput(f"inference must be one of {known}; got {inference!r}")
+    if inference != "region":
+        return
+    usual = {"method": ("auto",), "warm_start": (None,), "device": (None, "cpu")}
+    for name, value in tree_only.items():
+        if value not in usual[name]:
+            raise InvalidInput(
+                f'{name} ({value!r}) has no meaning with inference="region", which has one method '
+                "of its own, on the CPU; leave it out"
+            )
 
 
 def _maximal(domain: Domain, cliques: Sequence[Clique]) -> list[Clique]:

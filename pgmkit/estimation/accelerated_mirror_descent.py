@@ -12,7 +12,7 @@ from __future__ import annotations
 from math import inf, sqrt
 
 from pgmkit.estimation.mirror_descent import NO_DESCENT, first_step, proximal_step
-from pgmkit.estimation.problem import Monitor, Point, Problem
+from pgmkit.estimation.problem import Monitor, Point, Problem, Scalar
 
 _GROWTH = 1.1
 
@@ -26,12 +26,13 @@ def accelerated(problem: Problem, start: Point, monitor: Monitor) -> Point:
         next_weight = (1 + sqrt(1 + 4 * weight * weight)) / 2
         momentum = (weight - 1) / next_weight
         origin: Point | None = point
-        origin_loss, taken = loss, None
+        origin_loss: Scalar = loss
+        taken = None
         if momentum > 0:
             ahead = momentum * (point.potentials - previous.potentials)
-            origin = problem.attempt(point.potentials + ahead)
+            origin = problem.begin(point.potentials + ahead)
             if origin is not None:
-                origin_loss, gradient = problem.loss.value_and_gradient(origin.marginals)
+                origin_loss, gradient = problem.loss.scalar_and_gradient(origin.marginals)
         if origin is not None:
             taken = proximal_step(problem, origin, origin_loss, gradient, step * growth)
         if taken is None and momentum == 0:
@@ -42,7 +43,7 @@ def accelerated(problem: Problem, start: Point, monitor: Monitor) -> Point:
         step = accepted
         if reached > loss and momentum > 0:
             weight, previous = 1.0, point
-            loss, gradient = problem.loss.value_and_gradient(point.marginals)
+            _, gradient = problem.loss.scalar_and_gradient(point.marginals)
             continue
         previous, point, loss, weight = point, new, reached, next_weight
     return point

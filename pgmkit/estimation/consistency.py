@@ -111,9 +111,7 @@ def consistent_tables(
     y = np.concatenate([t.values for t in noisy])
     variance = np.repeat([t.variance for t in noisy], np.diff(offsets))
     highest = _highest(domain, noisy, zeros)
-    parts, rows = _agreeing(domain, cliques)
-    parts += [(place, (), rows + place, 1.0) for place in range(len(cliques))]
-    constraints = _sums(domain, cliques, parts, rows + len(cliques))
+    constraints, rows = agreement_and_totals(domain, cliques)
     scale = 1 / np.sqrt(constraints.power(2) @ variance)
     b = np.concatenate([np.zeros(rows), total * scale[rows:]])
     constraints.data *= np.repeat(scale, np.diff(constraints.indptr))
@@ -171,6 +169,18 @@ def _highest(
                 allowed = np.broadcast_to(each.within(domain, table.clique), limit.shape)
                 limit[~allowed] = 0.0
     return np.concatenate([limit.reshape(-1) for limit in limits])
+
+
+def agreement_and_totals(
+    domain: Domain, cliques: Sequence[Clique]
+) -> tuple[scipy.sparse.csr_array, int]:
+    """Rows that say that tables agree on what they share, how many, and a row for each table's sum.
+
+    Columns are the tables' cells, one table after the other.
+    """
+    parts, rows = _agreeing(domain, cliques)
+    parts += [(place, (), rows + place, 1.0) for place in range(len(cliques))]
+    return _sums(domain, cliques, parts, rows + len(cliques)), rows
 
 
 def agreement(

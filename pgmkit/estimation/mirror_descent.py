@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from math import isnan, nan
+from typing import NamedTuple
+
 import torch
 
-from pgmkit.estimation.problem import Monitor, Point, Problem
+from pgmkit.estimation.problem import Monitor, Point, Problem, Scalar, read
+from pgmkit.losses import dot
 
 NO_DESCENT = "precision: no step lowers the loss beyond rounding"
 _GROWTH = 1.5
@@ -22,7 +26,7 @@ def mirror_descent(problem: Problem, start: Point, monitor: Monitor) -> Point:
             monitor.stopped = NO_DESCENT
             break
         point, loss, step = taken
-        loss, gradient = problem.loss.value_and_gradient(point.marginals)
+        _, gradient = problem.loss.scalar_and_gradient(point.marginals)
     return point
 
 
@@ -33,24 +37,61 @@ def first_step(gradient: torch.Tensor, point: Point) -> float:
 
 
 def proximal_step(
-    problem: Problem, origin: Point, loss: float, gradient: torch.Tensor, step: float
+    problem: Problem, origin: Point, loss: Scalar, gradient: torch.Tensor, step: float
 ) -> tuple[Point, float, float] | None:
     """Point, loss and step of mu(theta - step * gradient), halved until it passes the test
 
     L(new) <= L(old) + <gradient, new - old> + D(new, old) / step,
 
-    or None when rounding hides any descent.
+    or None when rounding hides any descent, or where the pass at ``origin`` had failed. Passes,
+    losses and products are begun together and read at once.
     """
     precision = torch.finfo(gradient.dtype).eps
     for _ in range(_MOST_HALVINGS):
-        new = problem.attempt(origin.potentials - step * gradient)
-        if new is None:
-            step /= 2
-            continue
-        reached = problem.loss.value(new.marginals)
-        linear = loss + float(gradient @ (new.marginals - origin.marginals))
-        allowed = linear + problem.divergence(new, origin) / step
-        if reached <= allowed + 4 * precision * abs(loss):
-            return new, reached, step
+        new = problem.begin(origin.potentials - step * gradient)
+        compared = None if new is None else _compare(problem, origin, loss, gradient, new)
+        if new is not None and compared is not None and isnan(compared.log_partition):
+            problem.inference.wait()
+            if isnan(read(origin.log_partition)[0]):
+                return None
+            new = problem.attempt(new.potentials)
+            compared = None if new is None else _compare(problem, origin, loss, gradient, new)
+        if new is not None and compared is not None:
+            allowed = compared.divergence / step
+            if compared.excess <= allowed + 4 * precision * abs(compared.loss):
+                taken = Point(new.potentials, new.marginals, compared.log_partition)
+                return taken, compared.reached, step
         step /= 2
     return None
+
+
+class _Comparison(NamedTuple):
+    """Two points, in numbers.
+
+    ``excess`` is L(new) - L(old) - <gradient, new - old>; ``log_partition`` is NaN where a pass of
+    either failed.
+    """
+
+    loss: float
+    reached: float
+    excess: float
+    divergence: float
+    log_partition: float
+
+
+def _compare(
+    problem: Problem, origin: Point, loss: Scalar, gradient: torch.Tensor, new: Point
+) -> _Comparison:
+    reached = problem.loss.scalar(new.marginals)
+    divergence = problem.divergence(new, origin)
+    if new.marginals.dtype == torch.float64:
+        rise = reached - loss - dot(gradient, new.marginals - origin.marginals)
+    else:  # what large numbers differ by is lost in their rounding
+        rise = problem.loss.excess(new.marginals, origin.marginals)
+        moved = dot(new.potentials - origin.potentials, new.marginals - origin.marginals)
+        divergence = 0.5 * moved
+    before, after, excess, apart, start, log_partition = read(
+        loss, reached, rise, divergence, origin.log_partition, new.log_partition
+    )
+    known = nan if isnan(start) else log_partition
+    return _Comparison(before, after, excess, apart, known)

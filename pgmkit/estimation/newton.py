@@ -156,11 +156,11 @@ class _Joint:
         names = [n for n in domain if any(n in clique for clique in layout.cliques)]
         maps = [domain.cell_map(names, clique) for clique in layout.cliques]
         self.places = np.array([m + s.start for m, s in zip(maps, layout.slices, strict=True)])
-        blank = torch.zeros(layout.cells, dtype=problem.inference.dtype)
-        impossible = torch.isneginf(problem.inference.masked(blank)).numpy()
+        blank = torch.zeros(layout.cells, dtype=observations.target.dtype).to(observations.target)
+        impossible = torch.isneginf(problem.inference.masked(blank)).cpu().numpy()
         self.places = self.places[:, ~impossible[self.places].any(axis=0)]
         self.target = _array(observations.target)
-        units = torch.eye(len(self.target), dtype=problem.inference.dtype)
+        units = torch.eye(len(self.target)).to(observations.target)
         by_table = np.array([_array(observations.adjoint(unit)) for unit in units])
         self.matrix = by_table[:, self.places].sum(axis=1)
         count = self.places.shape[1]
@@ -199,7 +199,7 @@ class _Joint:
         return np.asarray(self.total * (self.matrix @ shares) - self.target)
 
     def loss(self, state: _State) -> float:
-        return self.penalty.value(torch.as_tensor(self.residual(state.shares)))
+        return float(self.penalty.value(torch.as_tensor(self.residual(state.shares))))
 
     def first_step(self, state: _State, goal: float) -> float:
         """About as long as the loss's curvature balances the entropy's."""

@@ -11,8 +11,11 @@ import torch
 
 from pgmkit.errors import NumericalFailure
 from pgmkit.estimation.certificate import lower_bound
-from pgmkit.losses import Cut, Loss
+from pgmkit.losses import Cut, Loss, dot
 from pgmkit.marginal_oracle import MarginalOracle
+
+Scalar = torch.Tensor | float
+"""A number, or a tensor without axes."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,17 @@ class Point:
 
     potentials: torch.Tensor
     marginals: torch.Tensor
-    log_partition: float
+    log_partition: Scalar
+    """A tensor only where the point was begun on a card and not read yet; NaN if it failed."""
+
+
+def read(*scalars: Scalar) -> list[float]:
+    """Numbers that a device may still be computing, all for one synchronisation."""
+    there = [each for each in scalars if isinstance(each, torch.Tensor)]
+    if not there or there[0].device.type == "cpu":
+        return [float(each) for each in scalars]
+    found = iter(torch.stack([each.double() for each in there]).tolist())
+    return [next(found) if isinstance(each, torch.Tensor) else each for each in scalars]
 
 
 @dataclass(frozen=True)
@@ -59,9 +72,21 @@ class Problem:
         except NumericalFailure:
             return None
 
-    def divergence(self, new: Point, old: Point) -> float:
+    def begin(self, potentials: torch.Tensor) -> Point | None:
+        """As ``attempt``, without waiting for a card."""
+        if self.late():
+            return None
+        begun = time.perf_counter()
+        try:
+            marginals, log_partition = self.inference.begin_marginals(potentials, self.total)
+        except NumericalFailure:
+            return None
+        self.pass_seconds[:] = [time.perf_counter() - begun]
+        return Point(potentials, marginals, log_partition)
+
+    def divergence(self, new: Point, old: Point) -> Scalar:
         """Bregman divergence of the negative entropy: the total times KL(new || old)."""
-        moved = float((new.potentials - old.potentials) @ new.marginals)
+        moved = dot(new.potentials - old.potentials, new.marginals)
         return moved - self.total * (new.log_partition - old.log_partition)
 
 

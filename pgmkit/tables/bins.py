@@ -13,6 +13,7 @@ import numpy as np
 
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.columns import OUTSIDE, Column
+from pgmkit.tables.edges import equal_widths
 from pgmkit.tables.values import (
     distinct,
     is_null,
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["LARGEST", "Binned"]
 
-_MOST_CODES = 1_000_000
 _MOST_LOOKED_UP = 1 << 16
 """Whole numbers of which a table of codes is kept."""
 LARGEST = 1 << 62
@@ -166,13 +166,7 @@ class Binned(Column):
             return np.array(ends, dtype=kind)
         first, last = ends
         count = self.bins if self.bins is not None else self._natural_bins(first, last)
-        if count > _MOST_CODES:
-            raise InvalidInput(f"{count:,} codes are too many; give at most {_MOST_CODES:,} bins")
-        if not self.whole:
-            return np.linspace(first, last, count + 1)
-        if count > last - first:
-            raise InvalidInput(f"bins is {count}, but there are {last - first} values only")
-        return np.array([first + (last - first) * i // count for i in range(count + 1)], dtype=kind)
+        return equal_widths(first, last, count, whole=self.whole)
 
     @cached_property
     def positions(self) -> NDArray[Any]:
@@ -210,13 +204,48 @@ class Binned(Column):
     @cached_property
     def bin_labels(self) -> tuple[str, ...]:
         """A text for each bin."""
-        step = 1 if self.whole else 0.0
+        pairs = zip(self.positions[:-1], self.positions[1:], strict=True)
         return tuple(
-            self._shown(a)
-            if self._is_single(a, b)
-            else f"{self._shown(a)}..{self._shown(b - step)}"
-            for a, b in zip(self.positions[:-1], self.positions[1:], strict=True)
+            self._shown(a) if self._is_single(a, b) else self._range_shown(a, b) for a, b in pairs
         )
+
+    def _range_shown(self, start: Any, stop: Any) -> str:
+        """A range of positions, `stop` not among them; behind a spike of 0 real numbers are "0..2"
+        though the spike itself is a bin of its own.
+        """
+        if self.whole:
+            return f"{self._shown(start)}..{self._shown(stop - 1)}"
+        before = float(np.nextafter(start, -math.inf))
+        behind_spike = before in [self._position(value) for value in self.spikes]
+        return f"{self._shown(before if behind_spike else start)}..{self._shown(stop)}"
+
+    def neighbours(self, most: int) -> list[tuple[str, int, int]]:
+        """The codes in some `most` groups of neighbouring bins: a label, start and stop of each.
+
+        Spikes, special values and missing ones are groups of their own.
+
+        >>> from pgmkit.tables.numbers import Integer
+        >>> Integer(0, 99, special=(999,)).neighbours(5)
+        [('0..24', 0, 25), ('25..49', 25, 50), ('50..74', 50, 75), ('75..99', 75, 100), ('999', ...
+        """
+        bins = len(self.bin_labels)
+        alone = {int(np.searchsorted(self.positions, self._position(v))) for v in self.spikes}
+        rest = self.size - bins + 2 * len(alone)
+        width = max(1, math.ceil(bins / max(1, most - rest)))
+        found, start = [], 0
+        while start < bins:
+            if start in alone:
+                stop = start + 1
+            else:
+                end = min([bins, *(place for place in alone if place > start)])
+                # What is left over joins the last group, where it is less than half of one.
+                stop = end if end - start < 1.5 * width else start + width
+            label = self.bin_labels[start]
+            if stop - start > 1:
+                label = self._range_shown(self.positions[start], self.positions[stop])
+            found.append((label, start, stop))
+            start = stop
+        return [*found, *((self.labels[i], i, i + 1) for i in range(bins, self.size))]
 
     @cached_property
     def own_labels(self) -> tuple[str, ...]:

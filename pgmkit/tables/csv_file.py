@@ -203,7 +203,7 @@ def _fault(
         line = "" if malformed[0] is None else f", line {malformed[0]}"
         return (
             f"{path}{line}: a record does not have {len(header)} values, as the columns have "
-            f"(separator {separator_of(path, form)!r})"
+            f"(separator {separator_of(path, form)!r}; name another: --separator)"
         )
     if "UTF8" in said or "UTF-8" in said:
         return _not_text(path, form)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from pgmkit.errors import InvalidInput
+from pgmkit.tables.bins import LARGEST
 from pgmkit.tables.columns import Column
 from pgmkit.tables.csv_file import is_index
 from pgmkit.tables.draft_format import MISSING, decimals_of, named_format, seen_format
@@ -72,7 +73,11 @@ def draft(
             )
     columns = {name: each.column for name, each in drafts.items() if each.column is not None}
     if not columns:
-        raise InvalidInput(f"{os.fspath(path)} has no column that a schema could hold")
+        said = "; ".join(f"{name}: {each.note}" for name, each in drafts.items())
+        raise InvalidInput(
+            f"{os.fspath(path)} has no column that a draft would hold ({said}). Write the schema "
+            "by hand, or leave out --assume-public"
+        )
     left_out = tuple(name for name, each in drafts.items() if each.column is None)
     form = replace(form, ignore=(*form.ignore, *left_out))
     notes |= {name: each.note for name, each in drafts.items()}
@@ -168,7 +173,8 @@ def _present(
 
 def _constant(text: str, missing: tuple[str, ...] | None) -> Drafted:
     note = f"always {text!r}: it says nothing; drop it, or list what else may occur"
-    value: Any = int(text) if text.isdigit() and str(int(text)) == text else text
+    whole = text.isdigit() and str(int(text)) == text and int(text) <= LARGEST
+    value: Any = int(text) if whole else text
     return Drafted(Categorical((value,), missing=missing), note)
 
 

@@ -6,10 +6,11 @@ import math
 import re
 from collections import Counter
 
+from pgmkit.tables.bins import LARGEST
 from pgmkit.tables.columns import Column
 from pgmkit.tables.labelled import Categorical
 from pgmkit.tables.numbers import Integer, Numeric
-from pgmkit.tables.values import number_of
+from pgmkit.tables.values import number_of, text_of
 
 __all__ = ["number_column"]
 
@@ -20,6 +21,8 @@ _MOST_LEVELS = 20
 """Distinct numbers of a scale, some of them not whole."""
 _SPIKE = 0.05
 """A value of more than this share of the rows is kept as a value of its own."""
+_OFTEN = 0.01
+"""Share of the rows that a sentinel near the other numbers must have."""
 _DENSE = 0.5
 """Whole numbers that fill less of their range are codes, not quantities."""
 _ROWS_OF_AN_IDENTIFIER = 20
@@ -51,7 +54,9 @@ def number_column(
 
 
 def _numbers(counts: Counter[str], decimal: str) -> Counter[int | float] | None:
-    """How often each number occurs; None where a text is none, or a code such as 007."""
+    """How often each number occurs; None where a text is none, a code such as 007, or a whole
+    number of more digits than columns of numbers hold.
+    """
     numbers: Counter[int | float] = Counter()
     for text, times in counts.items():
         digits = text.lstrip("+-")
@@ -64,6 +69,8 @@ def _numbers(counts: Counter[str], decimal: str) -> Counter[int | float] | None:
         except ValueError:
             return None
         if not math.isfinite(number) or "_" in text:
+            return None
+        if isinstance(number, int) and abs(number) > LARGEST:
             return None
         numbers[int(number) if float(number).is_integer() and abs(number) < 2**53 else number] += (
             times
@@ -114,13 +121,20 @@ def _is_identifier(numbers: Counter[int]) -> bool:
 
 
 def _sentinels(numbers: Counter[int]) -> tuple[int, ...]:
-    """Codes such as 9, 98, 999 and -1 that stand far beyond all other numbers."""
+    """Codes such as 9, 98, 999 and -1 that stand far beyond all other numbers.
+
+    Where one is a little beyond them, such as 99 beside ages up to 94, it must be frequent.
+    """
     found: list[int] = []
     rest = sorted(numbers)
     while len(rest) > 2 and re.fullmatch(r"9+|9*[78]|7{2,}|8{2,}", str(rest[-1])):
         # 98 and 99 stand together; what lies below them decides.
         below = [n for n in rest if not re.fullmatch(r"9+|9+[78]|7{2,}|8{2,}", str(n)) or n < 9]
-        if not below or rest[-1] < 2 * below[-1] or rest[-1] - below[-1] < 4:
+        if not below or rest[-1] - below[-1] < 4:
+            break
+        usual = sum(numbers[n] for n in below) / len(below)
+        frequent = numbers[rest[-1]] > max(2 * usual, _OFTEN * sum(numbers.values()))
+        if rest[-1] < 2 * below[-1] and not frequent:
             break
         found.append(rest.pop())
     while len(rest) > 2 and rest[0] < 0 and re.fullmatch(r"-(\d|9+|[789]{2,})", str(rest[0])):
@@ -137,17 +151,40 @@ def _real(numbers: Counter[int | float], places: int, missing: tuple[str, ...] |
         levels = tuple(sorted(numbers))
         note = f"a scale of {len(levels)} numbers; list every one that may occur"
         return Categorical(levels, missing=missing), note
-    low, high = float(min(numbers)), float(max(numbers))
+    special = _nines(numbers)
+    usual = {n: times for n, times in numbers.items() if n not in special}
+    low, high = float(min(usual)), float(max(usual))
     step = 10.0 ** math.floor(math.log10(max(high - low, 1e-9)) - 1)
     digits = max(0, -math.floor(math.log10(step)))
     first, last = math.floor(low / step) * step, math.ceil(high / step) * step
     first, last = min(low, round(first, digits)), max(high, round(last, digits))
-    spikes = tuple(sorted(float(n) for n, times in numbers.items() if times > _SPIKE * rows))
+    spikes = tuple(sorted(float(n) for n, times in usual.items() if times > _SPIKE * rows))
     column = Numeric(
-        first, last, bins=_BINS, spikes=spikes, decimals=min(places, 15), missing=missing
+        first,
+        last,
+        bins=_BINS,
+        spikes=spikes,
+        special=special,
+        decimals=min(places, 15),
+        missing=missing,
     )
     alone = f"; {', '.join(f'{n:g}' for n in spikes)} alone, being frequent" if spikes else ""
-    return column, f"numbers {first:g}..{last:g} of {places} decimals in {_BINS} bins{alone}"
+    beside = f"; {', '.join(map(text_of, special))} beside them as special values"
+    note = f"numbers {first:g}..{last:g} of {places} decimals in {_BINS} bins{alone}"
+    return column, note + (beside if special else "")
+
+
+def _nines(numbers: Counter[int | float]) -> tuple[float, ...]:
+    """Repeated numbers such as 99.9 and -9.99 that stand far beyond all others."""
+    found: list[float] = []
+    for sign in (1, -1):
+        rest = sorted(numbers, key=lambda n: sign * n)
+        rest = [n for n in rest if n not in found]
+        while len(rest) > 2 and re.fullmatch(r"9+(\.9+)?", text_of(sign * rest[-1])):
+            if sign * rest[-1] < 2 * sign * rest[-2] or numbers[rest[-1]] < 2:
+                break
+            found.append(float(rest.pop()))
+    return tuple(sorted(found))
 
 
 def _places(text: str, decimal: str) -> int:

@@ -93,7 +93,7 @@ class _Dask(Engine):
 
     def line(self, scan: Scan) -> NDArray[np.int64]:
         """Every partition gives its line; a tree of tasks adds them."""
-        from dask import delayed
+        from dask.delayed import delayed
 
         lines = [delayed(_line_of)(scan, part) for part in self.frame.to_delayed()]
         while len(lines) > 1:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pgmkit.errors import InvalidInput
+from pgmkit.tables.bins import LARGEST
 from pgmkit.tables.columns import OUTSIDE, Column
 from pgmkit.tables.values import distinct, is_null, number_of, text_of
 
@@ -78,6 +79,12 @@ class Categorical(_Labelled):
         texts = list(self.own_labels)
         if not texts:
             raise InvalidInput("values is empty; list at least one value")
+        for value in self.values:
+            if isinstance(value, int) and abs(value) > LARGEST:
+                raise InvalidInput(
+                    f"values holds {value}, which is beyond whole numbers of 64 bits; write it as "
+                    f'a text: "{value}"'
+                )
         doubled = {text for text in texts if texts.count(text) > 1}
         if doubled:
             raise InvalidInput(f"values holds {sorted(doubled)[0]!r} twice; list it once")

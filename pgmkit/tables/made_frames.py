@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pgmkit.errors import InvalidInput
@@ -82,11 +83,8 @@ def _spark_schema(schema: Schema) -> Any:
 
 
 def _active_session(library: Any) -> Any:
-    if library.is_pyspark_connect():
-        from pyspark.sql.connect.session import SparkSession
-    else:
-        from pyspark.sql import SparkSession
-    session = SparkSession.getActiveSession()
+    room = "connect.session" if library.is_pyspark_connect() else "session"
+    session = import_module(f"pyspark.sql.{room}").SparkSession.getActiveSession()
     if session is None:
         raise InvalidInput("there is no active Spark session to make the records in; give like=")
     return session

@@ -11,7 +11,8 @@
 
 `count` as the only target asks for the number of records. At most one target may be a summary. The
 value `missing`, or "" in quotes, stands for a missing value. Names and values with commas or blanks
-at their ends stand in double quotes, and so does a value that is spelled `missing`.
+at their ends stand in double quotes, and so does a value that is spelled `missing`; a quote within
+quotes is written twice.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ if TYPE_CHECKING:
     from pgmkit.tables.columns import Column
     from pgmkit.tables.schema import Schema
 
-__all__ = ["Question", "Summary", "conditions", "parse"]
+__all__ = ["Question", "Summary", "conditions", "parse", "quoted"]
 
 _TARGET = re.compile(r"^(cdf|sum|mean|median|quantile)\s*\(\s*(.+?)\s*\)$")
-_CONDITION = re.compile(r'^("[^"]*"|[^"]+?)\s*(!=|<=|>=|=|<|>|\bin\b)\s*(.+)$')
+_CONDITION = re.compile(r'^("(?:[^"]|"")*"|[^"]+?)\s*(!=|<=|>=|=|<|>|\bin\b)\s*(.+)$', re.DOTALL)
 _AND = re.compile(r"\s+and\s+", re.IGNORECASE)
 _COUNT = "count"
 
@@ -221,7 +222,18 @@ def _known(schema: Schema, name: str) -> str:
 
 def _unquoted(text: str) -> str:
     text = text.strip()
-    return text[1:-1] if len(text) > 1 and text[0] == text[-1] == '"' else text
+    if len(text) < 2 or not text[0] == text[-1] == '"':
+        return text
+    return text[1:-1].replace('""', '"')
+
+
+def quoted(name: str) -> str:
+    """A name or a value as a question writes it, whatever it holds.
+
+    >>> print(quoted('6" pipe'))
+    "6"" pipe"
+    """
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _halves(text: str) -> tuple[str, str, str]:

@@ -166,7 +166,9 @@ def test_auto_goes_by_columns_budget_limits_and_public_records() -> None:
 
     assert chosen().name == "aim" and not chosen().settings
     assert chosen(60).name == "mst" and "60 columns" in chosen(60).reason
-    assert chosen(30, seconds=10).name == "mst" and chosen(30, seconds=100).name == "aim"
+    assert chosen(30, seconds=10).name == "mst" and chosen(30, seconds=20).name == "mixture"
+    assert chosen(30, seconds=1000).name == "aim" and not chosen(30, seconds=1000).settings
+    assert chosen(30).settings == {"model_mb": 2.0} and "at most about" in chosen(30).reason
     assert chosen(memory_mb=100).name == "mst"
     assert chosen(memory_mb=430).settings == {"model_mb": 10.0}
     assert chosen(rows=300).name == "independent" and "300 rows" in chosen(rows=300).reason

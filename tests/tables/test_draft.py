@@ -39,6 +39,15 @@ COLUMNS: dict[str, tuple[list[Any], dict[str, Any]]] = {
         mostly(98, [99, *range(1, 8)], 0.2),
         {"low": 1, "high": 7, "special": [98, 99]},
     ),
+    "ages and 99": (
+        mostly(99, list(range(95)), 0.1),
+        {"low": 0, "high": 94, "special": [99]},
+    ),
+    "top-coded": (mostly(99, list(range(18, 99)), 0.1), {"low": 18, "high": 99}),
+    "real sentinels": (
+        mostly("-9.99", ["99.9", *(f"{x / 7:.2f}" for x in range(1, 60))], 0.1),
+        {"type": "numeric", "low": 0.1, "high": 8.5, "special": [-9.99, 99.9]},
+    ),
     "adults": (RNG.integers(18, 91, ROWS).tolist(), {"low": 18, "high": 90}),
     "income": (
         mostly(0, RNG.integers(1000, 90000, ROWS).tolist(), 0.12),
@@ -65,6 +74,10 @@ COLUMNS: dict[str, tuple[list[Any], dict[str, Any]]] = {
     "one": (["same"] * ROWS, {"values": ["same"]}),
     "long": ([10**17 + 7 * 10**14 * i for i in range(100)] * 4, {"type": "integer"}),
     "nothing": ([""] * ROWS, {"missing": True}),
+    "beyond 64 bits": (
+        mostly("9" * 25, ["1" + "0" * 24], 0.5),
+        {"values": ["1" + "0" * 24, "9" * 25]},
+    ),
     "padded": (mostly(" a ", ["b"], 0.5), {"values": ["a", "b"]}),
 }
 

@@ -1,0 +1,52 @@
+"""How long AIM may take, from public figures: what is usual, and what dense tables take."""
+
+from __future__ import annotations
+
+import math
+
+from mechanisms.privacy.budget import Budget
+from pgmkit.domain import Domain
+
+__all__ = ["aim_seconds", "figures", "longest_aim_seconds", "noise"]
+
+_LOG_SECONDS, _LOG_SECONDS_OF_A_PRODUCT = -5.47, 0.28
+"""Fitted by `benchmarks.aim_seconds` to the tables of the half "choosing"."""
+_DENSE = 6.0
+"""What the slowest table of either half took, as a multiple of what is usual."""
+_ROUNDS_OF_A_COLUMN = 5.0
+_SECONDS_OF_A_ROUND, _SECONDS_OF_A_MB = 0.05, 0.15
+"""Of a round: without its estimate, and for each MB that the model may have."""
+
+
+def aim_seconds(domain: Domain, rows: int, budget: Budget) -> float:
+    """CPU seconds that AIM usually takes for all pairs, on a core of a shared server.
+
+    exp(a + b log(columns) log(rows / noise)). How much the columns depend on each other is not
+    public, and tables that depend much take several times longer (`longest_aim_seconds`).
+    """
+    columns, signal = figures(domain, rows, budget)
+    return math.exp(_LOG_SECONDS + _LOG_SECONDS_OF_A_PRODUCT * math.log(columns) * math.log(signal))
+
+
+def longest_aim_seconds(domain: Domain, rows: int, budget: Budget, model_mb: float) -> float:
+    """CPU seconds of a table whose columns depend much, with a model of at most so many MB.
+
+    >>> domain, budget = Domain({f"q{i}": 5 for i in range(20)}), Budget(1.0, 1e-9)
+    >>> usual = aim_seconds(domain, 100_000, budget)
+    >>> usual < longest_aim_seconds(domain, 100_000, budget, 80.0) < 10 * usual
+    True
+    """
+    dearest = _SECONDS_OF_A_ROUND + _SECONDS_OF_A_MB * model_mb
+    usual = aim_seconds(domain, rows, budget)
+    return min(_DENSE * usual, _ROUNDS_OF_A_COLUMN * len(domain) * dearest)
+
+
+def figures(domain: Domain, rows: int, budget: Budget) -> tuple[float, float]:
+    """Columns, and rows in units of the noise of one marginal, both at least 1."""
+    return float(max(1, len(domain))), max(1.0, rows / noise(budget))
+
+
+def noise(budget: Budget) -> float:
+    """The noise in counts, about, of one marginal measured with the whole budget."""
+    total = budget.total
+    return 2 / total if budget.pure else float((2 * total) ** -0.5)

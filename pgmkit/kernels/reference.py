@@ -1,0 +1,128 @@
+"""The kernels in plain torch: what every other form of them must agree with, on any device.
+
+Operands are stacks of matrices, ``left`` of shape (batch, rows, summed) and ``right`` of shape
+(batch, columns, summed), of any strides; results have the shape (batch, rows, columns).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+__all__ = ["contract", "contract_steps", "log_contract", "max_contract", "peaks", "shift_exp"]
+
+BLOCK_CELLS = 1 << 16
+"""Largest temporary, in cells: half a megabyte in float64, which a core's cache holds. Larger ones
+are fresh memory at every call, and the system's clearing of their pages costs more than the sums.
+"""
+
+
+def max_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """The maximum over ``summed`` of left + right; NaN where a term is.
+
+    >>> one = torch.tensor([[[0.0, 2.0]]])
+    >>> max_contract(one, torch.tensor([[[1.0, 1.0], [5.0, -torch.inf]]]))
+    tensor([[[3., 5.]]])
+    """
+    return _blocks(left, right, lambda terms: terms.amax(-1))
+
+
+def log_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """log sum exp(left + right) over ``summed``; minus infinity where all terms are.
+
+    >>> zeros = torch.zeros(1, 1, 4, dtype=torch.float64)
+    >>> log_contract(zeros, zeros).exp()
+    tensor([[[4.]]], dtype=torch.float64)
+    """
+    return _blocks(left, right, lambda terms: torch.logsumexp(terms, -1))
+
+
+def contract(left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The scaled linear contraction: sums of exp(left + right) over ``summed`` divided by
+    exp(scale), and ``scale``: the peak of the row of ``left`` plus that of the column of ``right``.
+
+    No sum exceeds the number of its terms, and none whose largest term is the product of the two
+    peaks underflows.
+    """
+    high_left = _finite(left.amax(-1, keepdim=True))
+    high_right = _finite(right.amax(-1, keepdim=True))
+    product = torch.bmm((left - high_left).exp_(), (right - high_right).exp_().transpose(1, 2))
+    return product, high_left + high_right.transpose(1, 2)
+
+
+def contract_steps(
+    left: torch.Tensor,
+    right: torch.Tensor,
+    out: torch.Tensor,
+    steps: torch.Tensor,
+    places: torch.Tensor,
+    tiles: torch.Tensor,
+) -> None:
+    """Several sums of products of numbers in flat buffers, each described by a row of ``steps``.
+
+    A row holds where left, right and out start; the extents of batch, rows, summed and columns; and
+    where in ``places`` the distances begin of left's (batch, rows, summed), right's (batch, summed,
+    columns) and out's (batch, rows, columns). ``tiles`` divides the work among programs.
+    """
+    for row in steps.tolist():
+        starts, (batch, rows, summed, columns), runs = row[:3], row[3:7], row[7:]
+        extents = (batch, rows, summed, batch, summed, columns, batch, rows, columns)
+        lb, lr, ls, rb, rs, rc, ob, orow, oc = (
+            places[first : first + count] for first, count in zip(runs, extents, strict=True)
+        )
+        a = left[starts[0] + lb[:, None, None] + lr[:, None] + ls]
+        b = right[starts[1] + rb[:, None, None] + rs[:, None] + rc]
+        product = torch.bmm(a.double(), b.double()).to(out.dtype)
+        out[starts[2] + ob[:, None, None] + orow[:, None] + oc] = product
+
+
+def peaks(values: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
+    """The largest of each run of cells between neighbours of ``starts`` (which ends in the number
+    of cells); 0 where all are minus infinity, so that subtracting them leaves it so.
+
+    >>> peaks(torch.tensor([1.0, 3.0, -torch.inf]), torch.tensor([0, 2, 3]))
+    tensor([3., 0.])
+    """
+    # "unsafe" leaves out a check of the starts, which waits for the device.
+    highest = torch.segment_reduce(values, "max", offsets=starts, unsafe=True)
+    return _finite(highest)
+
+
+def shift_exp(
+    values: torch.Tensor, shifts: torch.Tensor, starts: torch.Tensor, out: torch.Tensor
+) -> torch.Tensor:
+    """``out`` = exp(values - shift), one shift for each run of cells between ``starts``.
+
+    >>> cells, out = torch.tensor([1.0, 3.0, 5.0]), torch.empty(3)
+    >>> shift_exp(cells, torch.tensor([1.0, 5.0]), torch.tensor([0, 1, 3]), out).log()
+    tensor([ 0., -2.,  0.])
+    """
+    spread = torch.repeat_interleave(shifts, starts.diff(), output_size=len(values))
+    return torch.sub(values.to(out.dtype), spread.to(out.dtype), out=out).exp_()
+
+
+def _finite(highest: torch.Tensor) -> torch.Tensor:
+    """The peaks, with 0 where all is minus infinity: so that subtracting them leaves it so."""
+    return highest.masked_fill(highest.isneginf(), 0.0)
+
+
+def _blocks(
+    left: torch.Tensor, right: torch.Tensor, over: Callable[[torch.Tensor], torch.Tensor]
+) -> torch.Tensor:
+    """``over`` of the terms left + right along the last dimension, block by block."""
+    batch, rows, summed = left.shape
+    columns = right.shape[1]
+    if summed == 1:  # nothing to sum
+        return left + right.transpose(1, 2)
+    out = left.new_empty((batch, rows, columns))
+    per_row = max(1, summed * columns)
+    row_step = max(1, min(rows, BLOCK_CELLS // per_row))
+    batch_step = max(1, BLOCK_CELLS // (per_row * rows)) if row_step == rows else 1
+    for i in range(0, batch, batch_step):
+        for j in range(0, rows, row_step):
+            block = (
+                left[i : i + batch_step, j : j + row_step, None] + right[i : i + batch_step, None]
+            )
+            out[i : i + batch_step, j : j + row_step] = over(block)
+    return out

@@ -1,0 +1,1 @@
+"""Estimation where no junction tree fits: tables that agree locally, and a joint near them."""

@@ -1,0 +1,179 @@
+"""One attribute given others: the maximum-entropy conditional distribution with given tables.
+
+Multinomial logistic regression with the tables as its sufficient statistics:
+
+    minimise  mean_n log sum_v exp(sum_c theta_c[x_n, v]) - sum_c <theta_c, t_c> + sum slack theta^2
+
+over one table theta_c for each t_c. Its dual is the maximum of the entropy given tables that may
+miss by theta times the slack: the variance of a cell, from what was measured with noise and from
+the records' being a sample. Without it the search would follow noise that no joint distribution
+can have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+from scipy.sparse.linalg import LinearOperator, cg
+
+from pgmkit.domain import Clique
+
+Array = NDArray[np.float64]
+
+_SCALINGS = 3
+_STEPS = 30
+_HALVINGS = 10
+_SOLVES = 30
+_SOLVED = 0.1
+_FALL = 1e-4
+"""Of the objective, in nats a record, below which a step is the last."""
+_NOISE = 100.0
+"""Slack for a unit of a measured cell's variance: tables that are noisy in many cells contradict
+each other by more than their own noise. 10 to 100 give the same tables; 1 takes many times as long.
+"""
+
+
+@dataclass(frozen=True, eq=False)
+class Statistics:
+    """A table over the attributes ``given`` and, as its last axis, the new one, in fractions."""
+
+    given: Clique
+    table: Array
+    variance: float
+
+
+@dataclass(frozen=True, eq=False)
+class Conditional:
+    """The chances of a value given others: softmax of the sum of one row of each table.
+
+    ``given``: what each table is over; ``theta``: the tables, one below the other, a column for
+    each value; ``starts``: where each begins.
+    """
+
+    given: tuple[Clique, ...]
+    theta: Array
+    starts: NDArray[np.int64]
+
+    def chances(self, cells: NDArray[np.int64]) -> Array:
+        """A row of chances for each row of ``cells``, the cells of what each table is over."""
+        logits = np.zeros((len(cells), self.theta.shape[1]))
+        for column, start in zip(cells.T, self.starts, strict=True):
+            logits += self.theta[start + column]
+        np.exp(logits - logits.max(axis=1, keepdims=True), out=logits)
+        logits /= logits.sum(axis=1, keepdims=True)
+        return logits
+
+
+def fit(
+    cells: NDArray[np.int64], counts: NDArray[np.int64], statistics: Sequence[Statistics]
+) -> Conditional:
+    """The conditional distribution with these statistics, given records of several kinds.
+
+    ``cells[k, c]`` is the cell of the attributes given by ``statistics[c]`` in records of kind k,
+    of which there are ``counts[k]``.
+
+    >>> table = Statistics(("a",), np.array([[0.4, 0.1], [0.1, 0.4]]), 0.0)
+    >>> kinds = np.array([[0], [1]])
+    >>> fit(kinds, np.array([500, 500]), [table]).chances(kinds).round(2)
+    array([[0.8, 0.2],
+           [0.2, 0.8]])
+    """
+    size = statistics[0].table.shape[-1]
+    flat = [each.table.reshape(-1, size) for each in statistics]
+    wanted = np.concatenate(flat)
+    noise = np.repeat([each.variance for each in statistics], [len(table) for table in flat])
+    starts = np.cumsum([0] + [len(table) for table in flat])[:-1]
+    indices = (cells + starts).reshape(-1)
+    pointers = np.arange(0, len(indices) + 1, len(flat))
+    rows = scipy.sparse.csr_array(
+        (np.ones(len(indices)), indices, pointers), shape=(len(cells), len(wanted))
+    )
+    records = float(counts.sum())
+    floored = wanted + 1 / (records * size)
+    slack = floored / records + _NOISE * noise[:, None]
+    theta = _Regression(rows, counts / records, wanted, slack).minimise(floored)
+    return Conditional(tuple(each.given for each in statistics), theta, starts)
+
+
+class _Regression:
+    """Weighted rows of features, the statistics wanted, and the slack of each parameter."""
+
+    def __init__(
+        self, rows: scipy.sparse.csr_array, weights: Array, wanted: Array, slack: Array
+    ) -> None:
+        self.rows, self.weights, self.wanted, self.slack = rows, weights, wanted, slack
+        self.across = rows.T.tocsr()
+        self.across.data = weights[self.across.indices]
+
+    def minimise(self, floored: Array) -> Array:
+        """Truncated Newton, from a few rounds of iterative scaling, which move the many small cells
+        by their logarithms.
+        """
+        theta = self._scaled(floored)
+        shares, value = self._chances(theta)
+        for _ in range(_STEPS):
+            direction, falling = self._direction(theta, shares)
+            step = 1.0
+            for _ in range(_HALVINGS):
+                trial = theta + step * direction
+                shares, lower = self._chances(trial)
+                if lower <= value + 1e-4 * step * falling:
+                    break
+                step /= 2
+            else:
+                break
+            theta, fell, value = trial, value - lower, lower
+            if fell < _FALL:
+                break
+        return theta
+
+    def _scaled(self, floored: Array) -> Array:
+        """Generalised iterative scaling (Darroch and Ratcliff, 1972)."""
+        tables = int(self.rows.indptr[1])
+        theta = np.zeros_like(floored) + np.log(floored.sum(0) / floored.sum()) / tables
+        for _ in range(_SCALINGS):
+            reached = self.across @ self._chances(theta)[0] + floored - self.wanted
+            theta += (np.log(floored) - np.log(reached)) / tables
+        return theta
+
+    def _chances(self, theta: Array) -> tuple[Array, float]:
+        """Of every value, and the objective's value."""
+        logits = self.rows @ theta
+        highest = logits.max(axis=1, keepdims=True)
+        logits -= highest
+        np.exp(logits, out=logits)
+        mass = logits.sum(axis=1, keepdims=True)
+        logits /= mass
+        free = float(self.weights @ (highest + np.log(mass))[:, 0])
+        return logits, free + float((theta * (self.slack * theta / 2 - self.wanted)).sum())
+
+    def _direction(self, theta: Array, shares: Array) -> tuple[Array, float]:
+        """Newton's, as far as conjugate gradients get, and the slope along it."""
+        reached = self.across @ shares
+        slope = (reached - self.wanted + self.slack * theta).reshape(-1)
+
+        def curve(vector: Array) -> Array:
+            table = vector.reshape(theta.shape)
+            moved = shares * (self.rows @ table)
+            moved -= shares * moved.sum(axis=1, keepdims=True)
+            product: Array = (self.across @ moved + self.slack * table).reshape(-1)
+            return product
+
+        direction = _solve(curve, -slope, (reached + self.slack).reshape(-1))
+        return direction.reshape(theta.shape), float(slope @ direction)
+
+
+def _solve(curve: Callable[[Array], Array], right: Array, diagonal: Array) -> Array:
+    shape = (len(right), len(right))
+    solution: Array = cg(
+        LinearOperator(shape, matvec=curve),
+        right,
+        rtol=_SOLVED,
+        maxiter=_SOLVES,
+        M=LinearOperator(shape, matvec=lambda vector: vector / diagonal),
+    )[0]
+    return solution

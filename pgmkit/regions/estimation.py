@@ -1,0 +1,95 @@
+"""``estimate(..., inference="region")``: from checked measurements to a ``RegionModel``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import inf
+
+import torch
+
+from pgmkit.domain import Clique, Domain
+from pgmkit.errors import InvalidInput, ModelTooLarge
+from pgmkit.estimation.problem import Progress
+from pgmkit.losses import CallableLoss, MeasuredLoss, Penalty, make_loss
+from pgmkit.marginal_oracle import Layout
+from pgmkit.measurement import Measurement
+from pgmkit.regions.model import RegionModel
+from pgmkit.regions.polytope import LocalPolytope
+from pgmkit.regions.relaxation import hessian_bound, solve
+from pgmkit.structural_zeros import Zeros
+
+_CELL_BYTES = 500
+"""Of a region's cell: its places in the constraints and their transpose, weights, vectors."""
+
+
+def estimate_regions(
+    domain: Domain,
+    measurements: Sequence[Measurement],
+    *,
+    total: float,
+    zeros: Sequence[Zeros] = (),
+    loss: str | Penalty | CallableLoss = "squared",
+    tolerance: float = 0.1,
+    deadline: float = inf,
+    memory_limit: int,
+    report: Callable[[Progress], None] | None = None,
+) -> RegionModel:
+    """The best fit over tables that agree locally; arguments as those of ``estimate``, checked.
+
+    Regions are the measured cliques, and the zeros' where no measured one holds them. Raises
+    ``InvalidInput`` where no attribute is measured and for a callable loss, ``ModelTooLarge``
+    where the tables themselves do not fit.
+    """
+    regions = _regions(domain, measurements, zeros)
+    layout = Layout(domain, regions)
+    needed = _CELL_BYTES * layout.cells
+    if needed > memory_limit:
+        raise ModelTooLarge(
+            f"tables over {len(regions)} regions of {layout.cells:,} cells need "
+            f"{needed / 2**20:,.0f} MiB; the limit is {memory_limit / 2**20:,.0f} MiB. Measure "
+            "fewer or smaller cliques, or raise memory_limit"
+        )
+    objective = make_loss(loss, layout, measurements, torch.float64, torch.device("cpu"))
+    if not isinstance(objective, MeasuredLoss):
+        raise InvalidInput(
+            'inference="region" needs a loss by name or a penalty of pgmkit.losses, got a '
+            'callable; use inference="exact"'
+        )
+    squares = hessian_bound(layout, measurements)
+    polytope = LocalPolytope(domain, regions, total, tuple(zeros))
+    goal = tolerance * objective.unit
+    found = solve(polytope, objective, squares, goal=goal, deadline=deadline, report=report)
+    places = zip(regions, layout.slices, layout.shapes, strict=True)
+    gap = max(0.0, found.loss - found.bound)
+    return RegionModel(
+        domain=domain,
+        tables={clique: found.tables[part].reshape(shape) for clique, part, shape in places},
+        variances={
+            clique: 1 / mean if (mean := float(squares[part].mean())) > 0 else inf
+            for clique, part in zip(regions, layout.slices, strict=True)
+        },
+        zeros=tuple(zeros),
+        total=total,
+        loss=found.loss,
+        gap=gap,
+        unit=objective.unit,
+        certified=found.stopped.startswith("certified"),
+        iterations=found.steps,
+        stopped=found.stopped,
+    )
+
+
+def _regions(
+    domain: Domain, measurements: Sequence[Measurement], zeros: Sequence[Zeros]
+) -> tuple[Clique, ...]:
+    if not measurements:
+        raise InvalidInput(
+            'inference="region" needs a measurement of at least one attribute, got none; '
+            'inference="exact" gives the uniform model'
+        )
+    position = {name: place for place, name in enumerate(domain)}
+    found = dict.fromkeys(frozenset(m.clique) for m in measurements)
+    held = list(found)
+    extra = (frozenset(each.clique) for each in zeros)
+    found.update((clique, None) for clique in extra if not any(clique <= other for other in held))
+    return tuple(tuple(sorted(clique, key=position.__getitem__)) for clique in found)

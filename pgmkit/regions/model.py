@@ -1,0 +1,240 @@
+"""The fitted record of the relaxed problem: measured tables that agree, and records near them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf, prod
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pgmkit.dataset import Dataset
+from pgmkit.domain import Clique, Domain
+from pgmkit.errors import FromRecords, InvalidInput, ModelTooLarge
+from pgmkit.junction_tree import CELL_BYTES
+from pgmkit.kronecker import Kronecker
+from pgmkit.matrix import as_dense
+from pgmkit.model import MEMORY_LIMIT
+from pgmkit.queries import FactoredQuery
+from pgmkit.randomness import Rng, generator
+from pgmkit.regions.joint import Agreement, Joint, agreement, fit_joint
+from pgmkit.structural_zeros import Zeros
+
+Array = NDArray[np.float64]
+
+RECORDS = 20_000
+"""That the joint distribution is fitted with, and answers from."""
+_BLOCK_CELLS = 1 << 22
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RegionModel:
+    """Tables that fit the measurements best among all that agree wherever they overlap.
+
+    A relaxation: no distribution need have all these tables at once. Marginals and queries within
+    a region are answered from its table. All others, and records, come from ``joint``, a
+    distribution near the tables; ``agreement`` says how near, and such answers warn with
+    ``FromRecords``. There is no most probable record, and no conditioning.
+
+    Attributes:
+        domain: the attributes.
+        tables: one for each region, in counts; axes in the region's order. Regions are the measured
+            cliques. Tables agree on what they share to 1e-9 of the total.
+        variances: of the noise of a cell of each table, in squared counts.
+        total: number of records that each table sums to.
+        loss: of the measurements at the tables.
+        gap: certified: no tables that agree locally, so no distribution either, have a loss below
+            ``loss - gap``. A distribution's loss may be above: that of the relaxation is a bound.
+        unit: the noise unit, the loss's own standard deviation at the truth, to judge the gap by.
+        certified: whether the gap of the relaxed problem is within the tolerance asked for.
+        iterations, stopped: how long the search took and why it ended.
+        zeros: combinations that cannot occur; the tables keep to them. Records would not, so that a
+            model with zeros draws none, and refuses what it would answer from them.
+
+    >>> from pgmkit import Measurement, estimate
+    >>> y = [Measurement(("a", "b"), [[40.0, 10.0], [12.0, 38.0]], 1.0)]
+    >>> model = estimate(Domain({"a": 2, "b": 2}), y, total=100, inference="region")
+    >>> model.marginal(("b",))
+    array([52., 48.])
+    """
+
+    domain: Domain
+    tables: Mapping[Clique, Array]
+    variances: Mapping[Clique, float]
+    total: float
+    loss: float
+    gap: float = inf
+    unit: float = 1.0
+    certified: bool = False
+    iterations: int = 0
+    stopped: str = ""
+    zeros: tuple[Zeros, ...] = ()
+
+    def __repr__(self) -> str:
+        return (
+            f"RegionModel({len(self.domain)} attributes, {len(self.tables)} regions, "
+            f"total={self.total:.6g}, loss={self.loss:.6g}, gap={self.gap:.3g}, "
+            f"certified={self.certified}, "
+            f"iterations={self.iterations}, stopped={self.stopped!r})"
+        )
+
+    @property
+    def fit(self) -> str:
+        """A sentence on what the tables are and how close the search came to their best fit."""
+        noise = f"{self.gap / self.unit:.2g} noise units from the relaxed problem's best fit"
+        if self.certified:
+            return f"certified, of the relaxed problem: within {noise}"
+        return f"not certified: up to {noise} ({self.stopped})"
+
+    @property
+    def poor_fit(self) -> bool:
+        """Whether the search ended more than a noise unit from the best fit."""
+        return not self.certified and self.gap > self.unit
+
+    @property
+    def cliques(self) -> tuple[Clique, ...]:
+        """The regions."""
+        return tuple(self.tables)
+
+    def region(self, attrs: Iterable[str]) -> Clique | None:
+        """The smallest region that holds ``attrs``; None where ``joint`` would answer."""
+        place = self.domain.smallest_holding(self.cliques, self.domain.clique(attrs))
+        return None if place is None else self.cliques[place]
+
+    @cached_property
+    def joint(self) -> Joint:
+        """A distribution near the tables, always the same one: what answers beyond the regions.
+
+        Fitted when it is first needed, in seconds: one attribute after the other, each given those
+        before it (``pgmkit.regions.joint``). Raises ``InvalidInput`` for a model with zeros.
+        """
+        if self.zeros:
+            raise InvalidInput(
+                f"a region model with structural zeros over {self.zeros[0].clique!r} draws no "
+                "records and answers only within its regions, as its records might break the "
+                'zeros; estimate without zeros, or measure less and use inference="exact"'
+            )
+        fractions = {clique: table / self.total for clique, table in self.tables.items()}
+        noise = {clique: each / self.total**2 for clique, each in self.variances.items()}
+        return fit_joint(self.domain, fractions, noise, RECORDS, generator(0))
+
+    @cached_property
+    def agreement(self) -> Agreement:
+        """How near the records that ``joint`` was fitted with come to the tables."""
+        fractions = {clique: table / self.total for clique, table in self.tables.items()}
+        return agreement(fractions, self.joint.records)
+
+    def marginal(self, attrs: Iterable[str]) -> Array:
+        """The expected counts over ``attrs``; axes in the given order.
+
+        From the smallest region that holds them; elsewhere from ``joint``, with a warning. Raises
+        ``InvalidInput`` for unknown or duplicate attributes.
+        """
+        clique = self.domain.clique(attrs)
+        return self.marginals([clique])[clique]
+
+    def marginals(self, cliques: Iterable[Iterable[str]]) -> dict[Clique, Array]:
+        """Many marginals at once; see ``marginal``."""
+        asked = [self.domain.clique(clique) for clique in cliques]
+        held = {clique: self.region(clique) for clique in asked}
+        outside = [clique for clique, region in held.items() if region is None]
+        found = {
+            clique: _summed(self.tables[region], region, clique)
+            for clique, region in held.items()
+            if region is not None
+        }
+        if outside:
+            self._warn(f"marginals over {', '.join(map(repr, outside[:3]))}")
+            counted = self.joint.records.marginals(outside)
+            share = self.total / RECORDS
+            found.update(
+                {clique: counts.astype(float) * share for clique, counts in counted.items()}
+            )
+        return {clique: found[clique] for clique in asked}
+
+    @overload
+    def answer(self, query: FactoredQuery) -> Array: ...
+    @overload
+    def answer(self, query: Sequence[FactoredQuery]) -> list[Array]: ...
+    def answer(self, query: FactoredQuery | Sequence[FactoredQuery]) -> Array | list[Array]:
+        """The answers in counts, of shape (r_1, ..., r_d); a list of them for several queries.
+
+        From the smallest region that holds the query's attributes, elsewhere from the records of
+        ``joint``, with a warning. Raises ``InvalidInput`` for matrices that do not fit the domain.
+        """
+        if isinstance(query, FactoredQuery):
+            return self._answer(query)
+        return [self._answer(one) for one in query]
+
+    def sample(self, n: int, *, rng: Rng = None) -> Dataset:
+        """Draw ``n`` records from ``joint``.
+
+        ``rng``: a seed, a numpy Generator, or None for a fresh one. Raises ``InvalidInput`` for a
+        number that is not a positive integer.
+        """
+        if not isinstance(n, int | np.integer) or isinstance(n, bool) or n < 1:
+            raise InvalidInput(f"n must be a positive integer, the number of records; got {n!r}")
+        return self.joint.sample(int(n), generator(rng))
+
+    def _answer(self, query: FactoredQuery) -> Array:
+        if not isinstance(query, FactoredQuery):
+            raise InvalidInput(f"a query must be a FactoredQuery, got {type(query).__name__}")
+        query.check(self.domain)
+        region = self.region(query.attributes)
+        if region is None:
+            self._warn(f"a query over {query.attributes!r}")
+            return _over_records(query, self.joint.records) * (self.total / RECORDS)
+        table = _summed(self.tables[region], region, query.attributes)
+        found = Kronecker(list(query.factors.values())).matvec(table.reshape(-1))
+        return found.reshape(query.answer_shape)
+
+    def _warn(self, what: str) -> None:
+        warnings.warn(
+            f"{what} lie within no region: answered from {RECORDS:,} records that come within a "
+            f"mean total variation of {self.agreement.mean:.3g} (at most "
+            f"{self.agreement.worst:.3g}) of the tables",
+            FromRecords,
+            stacklevel=4,
+        )
+
+
+def _summed(table: Array, held: Clique, clique: Clique) -> Array:
+    summed = tuple(i for i, name in enumerate(held) if name not in clique)
+    kept = [name for name in held if name in clique]
+    return table.sum(axis=summed).transpose([kept.index(name) for name in clique])
+
+
+def _over_records(query: FactoredQuery, records: Dataset) -> Array:
+    """The query's sum over the records; blocks of them, in two halves of its attributes."""
+    cells = prod(query.shape)
+    if cells * CELL_BYTES > MEMORY_LIMIT:
+        raise ModelTooLarge(
+            f"a query over {query.attributes!r} has {cells:,} answers; the limit is "
+            f"{MEMORY_LIMIT // CELL_BYTES:,}. Ask for fewer at once"
+        )
+    half = len(query.attributes) // 2
+    names = query.attributes[:half], query.attributes[half:]
+    widths = [prod(query.shape[:half]), prod(query.shape[half:])]
+    step = max(1, _BLOCK_CELLS // max(widths))
+    found = np.zeros(widths)
+    for start in range(0, len(records), step):
+        block = {name: codes[start : start + step] for name, codes in records.columns.items()}
+        length = min(step, len(records) - start)
+        left, right = (_products(query, part, block, length) for part in names)
+        found += left.T @ right
+    return found.reshape(query.answer_shape)
+
+
+def _products(
+    query: FactoredQuery, names: Clique, block: Mapping[str, NDArray[Any]], length: int
+) -> Array:
+    """One row for each record: the Kronecker product of its columns of the factors."""
+    found = np.ones((length, 1))
+    for name in names:
+        columns = as_dense(query.factors[name])[:, block[name]].T
+        found = (found[:, :, None] * columns[:, None, :]).reshape(length, -1)
+    return found

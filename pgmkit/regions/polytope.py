@@ -1,0 +1,167 @@
+"""The local polytope: nonnegative tables that agree wherever two of them overlap.
+
+The tables of real records all lie in it; for a decomposable set of cliques nothing else does. It
+needs no tree: its size is the sum of the tables' sizes, however their cliques overlap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+from scipy.sparse.linalg import LinearOperator, cg
+
+from pgmkit.domain import Clique, Domain
+from pgmkit.errors import NumericalFailure
+from pgmkit.estimation.consistency import agreement_and_totals
+from pgmkit.structural_zeros import Zeros
+
+Array = NDArray[np.float64]
+
+_MAX_STEPS = 300
+_MAX_HALVINGS = 40
+_MAX_SOLVES = 400
+_SOLVED = 1e-3
+"""Share of the residual that conjugate gradients leave of Newton's equations."""
+_RIDGE = 1e-12
+"""Share of its diagonal that is added to Newton's matrix, whose rows are redundant."""
+_AGREEMENT = 1e-12
+"""How far sums may be off, as a share of the total."""
+
+
+@dataclass(frozen=True)
+class LocalPolytope:
+    """Tables over ``cliques``, side by side in one vector of counts: B x = b, x >= 0.
+
+    Any two tables agree on every attribute that they share, jointly; each sums to ``total``; cells
+    that ``zeros`` within a clique rule out are zero.
+    """
+
+    domain: Domain
+    cliques: tuple[Clique, ...]
+    total: float
+    zeros: tuple[Zeros, ...] = ()
+
+    @cached_property
+    def offsets(self) -> NDArray[np.int64]:
+        """Where each table's cells begin, and the number of all."""
+        return np.cumsum([0] + [self.domain.size(clique) for clique in self.cliques])
+
+    @cached_property
+    def allowed(self) -> NDArray[np.bool_]:
+        """Which cells may hold records."""
+        limits = [np.ones(self.domain.shape(clique), dtype=np.bool_) for clique in self.cliques]
+        for clique, table in zip(self.cliques, limits, strict=True):
+            for each in self.zeros:
+                if set(each.clique) <= set(clique):
+                    table &= each.within(self.domain, clique)
+        return np.concatenate([table.reshape(-1) for table in limits])
+
+    @cached_property
+    def _constraints(self) -> tuple[scipy.sparse.csr_array, scipy.sparse.csr_array, Array]:
+        """B, its transpose, and b."""
+        matrix, agreeing = agreement_and_totals(self.domain, self.cliques)
+        sums = np.full(matrix.shape[0], self.total)
+        sums[:agreeing] = 0.0
+        return matrix, matrix.T.tocsr(), sums
+
+    def even(self) -> Array:
+        """Every table uniform: a point of the polytope where there are no zeros."""
+        sizes = np.diff(self.offsets)
+        return np.repeat(self.total / sizes, sizes)
+
+    def lowest(self, gradient: Array, multipliers: Array) -> float:
+        """A lower bound of <gradient, x> over the polytope, for any multipliers of B x = b.
+
+        What the multipliers leave of the gradient is bounded table by table, by its least cell.
+        """
+        _, transposed, sums = self._constraints
+        left = np.where(self.allowed, gradient - transposed @ multipliers, np.inf)
+        least = np.minimum.reduceat(left, self.offsets[:-1])
+        return float(sums @ multipliers + self.total * least.sum())
+
+    def nearest(
+        self, target: Array, curvature: Array, start: Array | None = None
+    ) -> tuple[Array, Array]:
+        """The point x with the least sum of curvature (x - target)^2 / 2, and its multipliers.
+
+        Semismooth Newton on the Lagrange dual, whose solution is x = max(0, target + B'l /
+        curvature): each step solves B A B' d = b - B x by conjugate gradients, A holding 1 /
+        curvature where x is positive. ``start``: multipliers of a similar problem. Tables agree to
+        1e-12 of the total, or to what rounding leaves.
+
+        Raises NumericalFailure where no such tables are found, as with zeros that contradict each
+        other.
+
+        >>> square = LocalPolytope(Domain({"a": 2}), (("a",),), 2.0)
+        >>> square.nearest(np.array([3.0, -1.0]), np.ones(2))[0].round(6)
+        array([2., 0.])
+        """
+        matrix, transposed, sums = self._constraints
+        multipliers = np.zeros(len(sums)) if start is None else start
+        # Rounding of the sums themselves, where targets are far above the total.
+        precision = _AGREEMENT * max(self.total, float(np.abs(target).max(initial=0.0)))
+
+        def at(point: Array) -> tuple[Array, float, Array]:
+            x = np.where(self.allowed, np.maximum(target + (transposed @ point) / curvature, 0), 0)
+            missing = sums - matrix @ x
+            return x, float(curvature @ (x - target) ** 2 / 2 + point @ missing), missing
+
+        x, dual, missing = at(multipliers)
+        for _ in range(_MAX_STEPS):
+            off = float(np.abs(missing).max())
+            if off <= precision:
+                return x, multipliers
+            direction = self._newton(np.where(x > 0, 1 / curvature, 0.0), missing)
+            slope, step = float(missing @ direction), 1.0
+            for _ in range(_MAX_HALVINGS):
+                moved = multipliers + step * direction
+                x, higher, left = at(moved)
+                # Close to the end the dual is flat within rounding: then the sums must improve.
+                if higher >= dual + 1e-4 * step * slope or np.abs(left).max() < off / 2:
+                    break
+                step /= 2
+            else:
+                break
+            # Where all cells of a sum are zero Newton knows no scale: far targets need long steps.
+            while step >= 1:
+                further = multipliers + 2 * step * direction
+                beyond, value, rest = at(further)
+                if not value > higher:
+                    break
+                step, moved, higher, left, x = 2 * step, further, value, rest, beyond
+            multipliers, dual, missing = moved, higher, left
+        x, _, missing = at(multipliers)
+        if float(np.abs(missing).max()) <= 1e3 * precision:
+            return x, multipliers
+        raise NumericalFailure(
+            f"no tables were found that agree with each other: sums are off by "
+            f"{float(np.abs(missing).max()):.3g} counts of {self.total:.6g}"
+            + ("; the zeros may contradict each other" if self.zeros else "")
+        )
+
+    def _newton(self, weights: Array, missing: Array) -> Array:
+        matrix, transposed, _ = self._constraints
+        diagonal = matrix.power(2) @ weights
+        ridge = _RIDGE * diagonal + 1e-3 * _RIDGE * float(diagonal.max(initial=1.0))
+        # Rows that touch no positive cell move by the curvature of an average one.
+        smallest = 1e-3 * float(weights.max(initial=0.0)) or 1.0
+        ridge = np.where(diagonal > 0, ridge, smallest)
+
+        def multiply(vector: Array) -> Array:
+            product: Array = matrix @ (weights * (transposed @ vector)) + ridge * vector
+            return product
+
+        size, scale = len(missing), diagonal + ridge
+        # Stopped early its direction still ascends.
+        direction: Array = cg(
+            LinearOperator((size, size), matvec=multiply),
+            missing,
+            rtol=_SOLVED,
+            maxiter=_MAX_SOLVES,
+            M=LinearOperator((size, size), matvec=lambda vector: vector / scale),
+        )[0]
+        return direction

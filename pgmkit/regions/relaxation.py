@@ -1,0 +1,178 @@
+"""The measured tables of the relaxed problem: the best fit among tables that agree locally.
+
+    minimise  L(x)  over  x in the local polytope
+
+by projected gradients with momentum (Beck and Teboulle, 2009) in the metric of a diagonal that
+majorises the loss's Hessian. With whole tables measured and Gaussian noise that diagonal is the
+Hessian, and the first step is the solution. The multipliers of each projection give a bound: a cut
+of the loss, minimised over the polytope (``LocalPolytope.lowest``). As all real tables lie in the
+polytope, it bounds the loss of the exact problem too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pgmkit.estimation.problem import OUT_OF_TIME, Progress
+from pgmkit.kronecker import Kronecker
+from pgmkit.losses import Loss, MeasuredLoss, host
+from pgmkit.marginal_oracle import Layout
+from pgmkit.matrix import Matrix, is_sparse
+from pgmkit.measurement import Measurement
+from pgmkit.regions.polytope import LocalPolytope
+
+Array = NDArray[np.float64]
+
+_MAX_STEPS = 5000
+_PATIENCE = 50
+"""Steps over which the loss has to fall by a tenth of the gap asked for."""
+_UNSEEN = 1e-2
+"""Curvature given to cells that no measurement sees, as a share of the least of the others."""
+
+
+@dataclass(frozen=True)
+class Relaxed:
+    """Tables in counts, one after the other, their loss, and a bound below that of any tables."""
+
+    tables: Array
+    loss: float
+    bound: float
+    steps: int
+    stopped: str
+
+
+def solve(
+    polytope: LocalPolytope,
+    loss: MeasuredLoss,
+    squares: Array,
+    *,
+    goal: float,
+    deadline: float = inf,
+    report: Callable[[Progress], None] | None = None,
+) -> Relaxed:
+    """Ends at a gap of ``goal``, when the loss falls no more, or at ``deadline``
+    (``time.perf_counter``).
+
+    ``loss`` is of all the polytope's cells; ``squares`` is its ``hessian_bound``.
+    """
+    search = _Search(polytope, loss, goal, deadline, report)
+    point = polytope.even()
+    for stage in loss.smooth_stages():
+        assert isinstance(stage, MeasuredLoss)
+        curvature = squares / stage.penalty.curvature
+        seen = curvature[curvature > 0]
+        curvature = np.maximum(curvature, _UNSEEN * seen.min() if len(seen) else 1.0)
+        search.stopped = ""
+        point = _descend(search, stage, curvature, point)
+    return Relaxed(search.tables, search.loss, search.bound, search.steps, search.stopped)
+
+
+class _Search:
+    """The best tables and bound so far, by the loss that was asked for; and when to stop."""
+
+    def __init__(
+        self,
+        polytope: LocalPolytope,
+        target: Loss,
+        goal: float,
+        deadline: float,
+        report: Callable[[Progress], None] | None,
+    ) -> None:
+        self.polytope, self.target, self.goal = polytope, target, goal
+        self.deadline, self.report, self.began = deadline, report, time.perf_counter()
+        self.tables, self.loss, self.bound = polytope.even(), inf, 0.0
+        self.steps, self.stopped = 0, ""
+
+    def record(self, tables: Array, stage: float, history: list[float]) -> None:
+        """A step's tables; ``history`` holds the stage's own losses, ``stage`` the last of them."""
+        self.steps += 1
+        loss = self.target.value(torch.from_numpy(tables))
+        if loss < self.loss:
+            self.tables, self.loss = tables, loss
+        history.append(min(stage, history[-1] if history else inf))
+        gap = max(0.0, self.loss - self.bound)
+        if self.report is not None:
+            seconds = time.perf_counter() - self.began
+            self.report(Progress(self.steps, seconds, loss, self.loss, gap))
+        rounding = self.target.rounding(torch.from_numpy(self.tables))
+        self.stopped = self._reason(gap - rounding, history)
+
+    def _reason(self, gap: float, history: list[float]) -> str:
+        if gap <= self.goal:
+            return "certified: the duality gap is within the tolerance"
+        if time.perf_counter() >= self.deadline:
+            return OUT_OF_TIME
+        if len(history) > _PATIENCE and history[-1 - _PATIENCE] - history[-1] < self.goal / 10:
+            return f"progress: the loss fell by less than {self.goal / 10:.3g} in {_PATIENCE} steps"
+        if len(history) >= _MAX_STEPS:
+            return f"iterations: {_MAX_STEPS} reached"
+        return ""
+
+
+def _descend(search: _Search, stage: MeasuredLoss, curvature: Array, start: Array) -> Array:
+    """Projected gradients with momentum, which starts afresh whenever the loss rises."""
+    before = point = start
+    multipliers: Array | None = None
+    momentum, history = 1.0, list[float]()
+    while not search.stopped:
+        _, slope = stage.value_and_gradient(torch.from_numpy(point))
+        gradient = slope.numpy()
+        after, multipliers = search.polytope.nearest(
+            point - gradient / curvature, curvature, multipliers
+        )
+        _raise_bound(search, stage, point, multipliers)
+        value = stage.value(torch.from_numpy(after))
+        if history and value > history[-1]:
+            momentum = 1.0
+        search.record(after, value, history)
+        following = (1 + (1 + 4 * momentum**2) ** 0.5) / 2
+        point = after + (momentum - 1) / following * (after - before)
+        before, momentum = after, following
+    return before
+
+
+def _raise_bound(search: _Search, stage: MeasuredLoss, point: Array, multipliers: Array) -> None:
+    # Stages lie below the loss that they stand in for, so that their cuts hold for it.
+    cut = stage.cut(torch.from_numpy(point))
+    bound = cut.offset + search.polytope.lowest(cut.gradient.numpy(), multipliers)
+    search.bound = max(search.bound, bound)
+
+
+def hessian_bound(layout: Layout, measurements: Sequence[Measurement]) -> Array:
+    """The diagonal |Q|' |Q| 1 / stddev^2 over all cells: it majorises Q'Q / stddev^2, which is the
+    Hessian of the squared loss.
+    """
+    result = np.zeros(layout.cells)
+    for m in measurements:
+        place = host(layout, m.clique)
+        cells = layout.domain.cell_map(layout.cliques[place], m.clique)
+        size = layout.domain.size(m.clique)
+        diagonal = _diagonal(m) if m.matrix is not None else np.ones(size)
+        result[layout.slices[place]] += diagonal[cells] * (len(cells) / size / m.stddev**2)
+    return result
+
+
+def _diagonal(m: Measurement) -> Array:
+    if isinstance(m.matrix, Kronecker):
+        diagonal = np.ones(1)
+        for factor in m.matrix.factors:
+            diagonal = np.multiply.outer(diagonal, _of_matrix(factor)).reshape(-1)
+        return diagonal
+    assert m.matrix is not None
+    return _of_matrix(m.matrix)
+
+
+def _of_matrix(matrix: Matrix) -> Array:
+    magnitudes = abs(matrix)
+    rows = np.asarray(magnitudes.sum(axis=1)).reshape(-1)
+    if is_sparse(magnitudes):
+        return np.asarray(magnitudes.T @ rows)
+    diagonal: Array = rows @ magnitudes
+    return diagonal

@@ -1,0 +1,54 @@
+"""The ends of bins of equal width."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pgmkit.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["equal_widths"]
+
+_MOST_BINS = 1_000_000
+_DIGITS = 9
+"""Of a bin's width, kept of its ends."""
+
+
+def equal_widths(first: float, last: float, bins: int, *, whole: bool) -> NDArray[Any]:
+    """`bins` + 1 ascending ends from `first` to `last`, whole numbers (int64) or real ones.
+
+    Raises InvalidInput for more bins than a million, or than there are whole numbers.
+
+    >>> equal_widths(0, 10, 3, whole=True)
+    array([ 0,  3,  6, 10])
+    >>> equal_widths(0.4, 3, 20, whole=False)[6]
+    np.float64(1.18)
+    """
+    if bins > _MOST_BINS:
+        raise InvalidInput(f"{bins:,} codes are too many; give at most {_MOST_BINS:,} bins")
+    if not whole:
+        return _rounded(np.linspace(first, last, bins + 1))
+    if bins > last - first:
+        raise InvalidInput(f"bins is {bins}, but there are {last - first} values only")
+    return np.array([first + (last - first) * i // bins for i in range(bins + 1)], dtype=np.int64)
+
+
+def _rounded(ends: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Ends without the noise of binary fractions: a written 1.18 is the end of its bin.
+
+    The first and the last stay, as do all where so many digits are more than floats have.
+    """
+    width = float(np.diff(ends).min())
+    if not width > 0:
+        return ends
+    places = _DIGITS - math.floor(math.log10(width))
+    if abs(places) > 300:
+        return ends
+    found = np.round(ends, places)
+    found[0], found[-1] = ends[0], ends[-1]
+    return found if (np.diff(found) > 0).all() else ends

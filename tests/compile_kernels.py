@@ -1,0 +1,81 @@
+"""Compile the Triton kernels ahead of time for a card that need not be there.
+
+``python tests/compile_kernels.py`` prints one line of JSON a kernel and format: its registers and
+the bytes that it spills from them (ptxas of Triton's wheel, compute capability 9.0).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia.compiler import get_ptxas
+from triton.compiler import ASTSource
+from triton.runtime.jit import JITFunction
+
+from pgmkit.kernels import cuda
+
+CAPABILITY = 90
+POINTERS = {"starts": "*i64", "steps_table": "*i64", "places": "*i64", "tiles": "*i64"}
+"""Arguments that point to numbers of one format; ``TABLES`` point to the tables' own."""
+TABLES = {"left", "right", "out", "high_left", "high_right", "values", "shifts"}
+
+
+def kernels() -> dict[str, JITFunction[Any]]:
+    """All kernels of the module by name."""
+    return {name: each for name, each in vars(cuda).items() if isinstance(each, JITFunction)}
+
+
+def compiled(kernel: JITFunction[Any], table: str) -> Any:
+    """The kernel for tables of one format, all sizes unknown."""
+    constants = {name: getattr(cuda, name) for name in kernel.arg_names if name.isupper()}
+    types = {name: POINTERS.get(name, "*" + table if name in TABLES else "i64")
+             for name in kernel.arg_names}  # fmt: skip
+    source = ASTSource(kernel, types | dict.fromkeys(constants, "constexpr"), constants)
+    target = GPUTarget("cuda", CAPABILITY, 32)
+    return triton.compile(source, target=target, options={"num_warps": cuda.WARPS})
+
+
+def resources(ptx: str) -> dict[str, int]:
+    """What ptxas says of one kernel."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "kernel.ptx")
+        file.write_text(ptx)
+        command = [get_ptxas(CAPABILITY).path, "-v", f"-arch=sm_{CAPABILITY}a", str(file)]
+        done = subprocess.run(
+            [*command, "-o", f"{folder}/kernel.cubin"], capture_output=True, text=True, check=True
+        )
+    found = {
+        "registers": re.search(r"Used (\d+) registers", done.stderr),
+        "stored": re.search(r"(\d+) bytes spill stores", done.stderr),
+        "loaded": re.search(r"(\d+) bytes spill loads", done.stderr),
+    }
+    return {name: int(match[1]) for name, match in found.items() if match}
+
+
+def report() -> Iterator[dict[str, Any]]:
+    """One record for every kernel and format of tables."""
+    for name, kernel in kernels().items():
+        for table in ("fp64", "fp32"):
+            made = compiled(kernel, table)
+            tensor_cores = sorted(set(re.findall(r"mma\.sync\S*", made.asm["ptx"])))
+            yield {
+                "kernel": name,
+                "table": table,
+                "mma": tensor_cores,
+                **resources(made.asm["ptx"]),
+            }
+
+
+if __name__ == "__main__":
+    for record in report():
+        json.dump(record, sys.stdout)
+        print(flush=True)

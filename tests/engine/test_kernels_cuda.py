@@ -1,0 +1,109 @@
+"""The Triton kernels without a card: run by Triton's interpreter, and compiled for sm_90."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from brute_force import CLIQUE_SETS, FIVE
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kernel_operands import Stacks, operands, runs
+
+from pgmkit import kernels
+from pgmkit.contraction_buffers import ContractionBuffers
+from pgmkit.contraction_order import plan
+from pgmkit.kernels import reference
+
+pytest.importorskip("triton", reason="triton (the extra 'gpu') is not installed")
+from pgmkit.kernels import cuda
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*divide by zero:RuntimeWarning")
+FEW = settings(max_examples=15)  # a program of the interpreter takes milliseconds a line
+
+
+def close(found: torch.Tensor, expected: torch.Tensor) -> None:
+    tight = found.dtype == torch.float64
+    bound = {"rtol": 1e-12, "atol": 1e-12} if tight else {"rtol": 1e-5, "atol": 1e-4}
+    torch.testing.assert_close(found, expected, **bound)
+
+
+@FEW
+@given(operands(most=35))
+def test_maxima_are_those_of_torch(stacks: Stacks) -> None:
+    left, right = stacks
+    expected = (left[:, :, None] + right[:, None]).amax(-1)
+    torch.testing.assert_close(cuda.max_contract(*stacks), expected, rtol=0, atol=0)
+
+
+@FEW
+@given(operands(most=35))
+def test_sums_in_log_space_are_those_of_torch(stacks: Stacks) -> None:
+    left, right = (side.double() for side in stacks)
+    expected = torch.logsumexp(left[:, :, None] + right[:, None], -1)
+    close(cuda.log_contract(*stacks), expected.to(stacks[0].dtype))
+
+
+@FEW
+@given(operands(spread=20.0))
+def test_scaled_sums_are_those_of_torch(stacks: Stacks) -> None:
+    product, scale = cuda.contract(*stacks)
+    expected, expected_scale = reference.contract(*stacks)
+    close(product, expected)
+    close(scale, expected_scale)
+
+
+@FEW
+@given(runs(), st.sampled_from([torch.float64, torch.float32]))
+def test_shifted_exponentials_are_those_of_torch(
+    drawn: tuple[list[float], list[int]], dtype: torch.dtype
+) -> None:
+    cells, starts = torch.tensor(drawn[0], dtype=dtype), torch.tensor(drawn[1])
+    shifts = reference.peaks(cells, starts)
+    forms = (cuda.shift_exp, reference.shift_exp)
+    found, expected = (each(cells, shifts, starts, torch.empty_like(cells)) for each in forms)
+    close(found, expected)
+
+
+@pytest.mark.parametrize("name", ["star", "nested", "all pairs", "cycle of triples"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_levels_of_a_pass_are_the_pass(
+    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forward and backward through a plan in launches of whole levels, and as processors do it."""
+    used = plan(CLIQUE_SETS[name], (), FIVE.sizes)
+    cells = torch.rand(sum(FIVE.size(clique) for clique in CLIQUE_SETS[name]), dtype=dtype)
+    found = []
+    for here in (False, True):
+        monkeypatch.setattr(kernels, "on_card", lambda values, here=here: here)
+        passing = ContractionBuffers(used, torch.device("cpu"), dtype)
+        passing.inputs.copy_(cells)
+        result = passing.forward().clone()
+        found.append((result, passing.backward(2.0).clone()))
+    close(found[1][0], found[0][0])
+    close(found[1][1], found[0][1])
+
+
+def test_what_is_not_a_number_stays_so() -> None:
+    left, right = torch.zeros(1, 2, 9), torch.zeros(1, 3, 9)
+    left[0, 1, 4] = torch.nan
+    for form in (cuda.max_contract, cuda.log_contract):
+        found = form(left, right)
+        assert found[0, 1].isnan().all() and not found[0, 0].isnan().any()
+
+
+def test_kernels_compile_for_a_card_without_spills() -> None:
+    script = Path(__file__).parents[1] / "compile_kernels.py"
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, str(script)], env=environment, capture_output=True, text=True, check=True
+    )
+    records = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {record["kernel"] for record in records} >= {"max_kernel", "log_kernel", "scaled_kernel"}
+    for record in records:
+        assert record["stored"] == record["loaded"] == 0, record
+        assert record["registers"] <= 168, record  # three blocks of 128 threads and more at once
+        assert not any("tf32" in each for each in record["mma"]), record

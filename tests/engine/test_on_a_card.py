@@ -1,0 +1,152 @@
+"""Estimation on a pretend card: the same model as on the processor, and how often it waits."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from brute_force import CLIQUE_SETS, FIVE
+from pretend_device import CARD, MixedDevices, PretendCard, pretend_card
+
+from pgmkit import Domain, Measurement, Zeros, estimate
+from pgmkit.errors import ModelTooLarge
+from pgmkit.estimation import Progress
+from pgmkit.estimation import mirror_descent as search
+from pgmkit.estimation.problem import Monitor
+from pgmkit.marginal_oracle import MarginalOracle
+
+METHODS = ("accelerated", "proximal", "newton")
+
+
+def noisy(cliques: list[tuple[str, ...]], seed: int = 0) -> list[Measurement]:
+    rng = np.random.default_rng(seed)
+    sizes = [FIVE.size(clique) for clique in cliques]
+    return [
+        Measurement(clique, rng.dirichlet(np.ones(n)) * 1000 + rng.normal(0, 5, n), 5.0)
+        for clique, n in zip(cliques, sizes, strict=True)
+    ]
+
+
+@pytest.fixture
+def card() -> PretendCard:
+    with pretend_card() as made:
+        yield made
+
+
+def test_the_card_holds_values_and_refuses_the_host(card: PretendCard) -> None:
+    there = torch.arange(4.0, device="cuda")
+    assert there.device == CARD and (there * 2).tolist() == [0, 2, 4, 6]
+    with pytest.raises(MixedDevices):
+        there + torch.ones(4)
+    with pytest.raises(TypeError):
+        there.numpy()
+
+
+def test_the_card_counts(card: PretendCard) -> None:
+    there = torch.zeros(4, 4, device="cuda")
+    card.reset()
+    there.view(16)[3:].t()
+    assert (card.launches, card.synchronisations, card.uploads) == (0, 0, 0)
+    (there + 1).exp_()
+    assert (card.launches, card.synchronisations) == (2, 0)
+    float(there.sum())
+    bool((there > 0).any())
+    there[there > 0]
+    assert card.synchronisations == 3
+    torch.tensor([1.0], device="cuda")
+    torch.ones(3).to("cuda")
+    assert card.uploads == 2
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", ["chain", "nested"])
+@pytest.mark.filterwarnings("ignore::pgmkit.errors.NotCertified")
+def test_estimates_are_those_of_the_processor(card: PretendCard, method: str, name: str) -> None:
+    measured = noisy(CLIQUE_SETS[name])
+    there = estimate(FIVE, measured, total=1000, method=method, device="cuda")
+    here = estimate(FIVE, measured, total=1000, method=method)
+    assert there.loss == pytest.approx(here.loss, abs=0.05 * here.unit)
+    assert there.gap <= max(0.2, 1.5 * here.gap / here.unit) * here.unit
+
+
+def test_zeros_and_wide_spreads(card: PretendCard) -> None:
+    """Passes that linear space cannot hold fail on the card, and are done again in log space."""
+    domain = Domain({"a": 3, "b": 3, "c": 3})
+    cliques = [("a", "b"), ("b", "c")]
+    impossible = [Zeros(("a", "b"), ~np.eye(3, dtype=bool)[::-1])]
+    values = [1000 * np.eye(3).reshape(-1), 300 * np.ones(9)]
+    measured = [Measurement(c, v, 0.01) for c, v in zip(cliques, values, strict=True)]
+    both = [
+        estimate(domain, measured, total=3000, zeros=impossible, device=device, max_seconds=20)
+        for device in ("cpu", "cuda")
+    ]
+    assert both[1].loss == pytest.approx(both[0].loss, rel=1e-3, abs=0.1 * both[0].unit)
+    oracle = MarginalOracle(domain, cliques, device="cuda")
+    apart = torch.tensor([0.0] + [-800.0] * 17, dtype=torch.float64)
+    apart[9:17] = torch.linspace(-900, 0, 8)
+    _, log_partition = oracle.begin_marginals(apart.to("cuda"))
+    exact = MarginalOracle(domain, cliques).marginals(apart)[1]
+    failed = bool(torch.isnan(log_partition))
+    assert failed or float(log_partition) == pytest.approx(exact)
+
+
+@pytest.mark.parametrize("method", ["mirror_descent", "accelerated"])
+def test_a_step_waits_once_and_uploads_nothing(
+    card: PretendCard, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every attempted step is one decision, and the search for a certificate, ever more seldom,
+    some more: an iteration without it waits as often as it attempts a step, mostly once.
+    """
+    seen: list[tuple[int, int, int, int, int]] = []
+    attempts, certificates = [], []
+    compare, certify = search._compare, Monitor.certify
+    monkeypatch.setattr(search, "_compare", lambda *a: attempts.append(1) or compare(*a))
+    monkeypatch.setattr(Monitor, "certify", lambda *a: certificates.append(1) or certify(*a))
+
+    class Enough(Exception):
+        pass
+
+    def record(progress: Progress) -> None:
+        counts = (card.launches, card.synchronisations, card.uploads)
+        seen.append((*counts, len(attempts), len(certificates)))
+        if progress.iteration == 25:
+            raise Enough
+
+    measured = noisy(CLIQUE_SETS["cycle of five"])
+    with pytest.raises(Enough):
+        estimate(
+            FIVE, measured, total=1000, method=method, tolerance=0.0, device="cuda",
+            progress=record,
+        )  # fmt: skip
+    launches, waits, uploads, tried, certified = np.diff(np.array(seen), axis=0).T
+    plain = certified == 0
+    assert plain.sum() >= 18 and uploads.max() == 0
+    np.testing.assert_array_equal(waits[plain], tried[plain])
+    assert tried.min() == 1
+    assert (launches[plain] <= (1 + tried[plain]) * 110).all(), "a pass and some products each"
+
+
+@pytest.mark.parametrize("name", ["dense", "tree"])
+def test_a_pass_is_at_most_sixty_launches(card: PretendCard, name: str) -> None:
+    structure = json.loads((Path(__file__).parents[1] / "data" / "launches.json").read_text())[name]
+    cliques = [tuple(clique) for clique in structure["cliques"]]
+    oracle = MarginalOracle(Domain(structure["sizes"]), cliques, device="cuda")
+    potentials = torch.randn(oracle.layout.cells, dtype=torch.float64)
+    there = potentials.to("cuda")
+    with oracle.session():
+        oracle.begin_marginals(there, 100.0)
+        card.reset()
+        marginals, log_partition = oracle.begin_marginals(there, 100.0)
+        assert card.launches <= 60
+        assert (card.synchronisations, card.uploads) == (0, 0)
+    expected = MarginalOracle(oracle.layout.domain, cliques).marginals(potentials, 100)
+    np.testing.assert_allclose(marginals.cpu(), expected[0], rtol=1e-9, atol=1e-12)
+    assert float(log_partition) == pytest.approx(expected[1], abs=1e-9)
+
+
+def test_memory_is_asked_of_the_card() -> None:
+    domain = Domain({"a": 1000, "b": 1000})
+    measured = [Measurement(("a", "b"), np.ones(10**6), 1.0)]
+    with pretend_card(card_bytes=100 << 20), pytest.raises(ModelTooLarge, match="limit is 50 MiB"):
+        estimate(domain, measured, total=10, device="cuda")

@@ -1,0 +1,300 @@
+"""Region models against convex solvers, exact models and tables written out."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from math import sqrt
+
+import cvxpy
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy.optimize import linprog
+
+from pgmkit import Domain, FactoredQuery, FromRecords, Measurement, Zeros, estimate, queries
+from pgmkit.errors import InvalidInput, ModelTooLarge, NumericalFailure
+from pgmkit.regions.model import RegionModel
+from pgmkit.regions.polytope import LocalPolytope
+
+Array = NDArray[np.float64]
+TOTAL = 100.0
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> tuple[Domain, list[Measurement]]:
+    """Up to five attributes, up to six tables over one to three of them, any noise."""
+    sizes = draw(st.lists(st.integers(1, 3), min_size=2, max_size=5))
+    domain = Domain({f"x{i}": size for i, size in enumerate(sizes)})
+    names = st.lists(st.sampled_from(domain.attributes), min_size=1, max_size=3, unique=True)
+    cliques = draw(st.lists(names.map(tuple), min_size=1, max_size=6))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    measured = []
+    for clique in cliques:
+        size = domain.size(clique)
+        values = rng.dirichlet(np.full(size, 0.5)) * TOTAL + rng.normal(0, 20, size)
+        measured.append(Measurement(clique, values, float(rng.uniform(0.5, 20))))
+    return domain, measured
+
+
+def sums_of(domain: Domain, clique: tuple[str, ...], kept: tuple[str, ...]) -> Array:
+    """The matrix from a table over ``clique`` to that over ``kept``, entry by entry."""
+    cells = list(itertools.product(*(range(domain.sizes[name]) for name in clique)))
+    smaller = list(itertools.product(*(range(domain.sizes[name]) for name in kept)))
+    matrix = np.zeros((len(smaller), len(cells)))
+    for column, cell in enumerate(cells):
+        values = dict(zip(clique, cell, strict=True))
+        matrix[smaller.index(tuple(values[name] for name in kept)), column] = 1.0
+    return matrix
+
+
+def relaxed_optimum(
+    domain: Domain, measured: list[Measurement], loss: str = "squared", total: float = TOTAL
+) -> float:
+    """The optimum of the relaxation by a solver that shares nothing with the engine."""
+    tables = {frozenset(m.clique): m.clique for m in measured}
+    variables = {key: cvxpy.Variable(domain.size(c), nonneg=True) for key, c in tables.items()}
+    constraints = [cvxpy.sum(x) == total for x in variables.values()]
+    for (a, first), (b, second) in itertools.combinations(tables.items(), 2):
+        shared = tuple(sorted(a & b))
+        left = sums_of(domain, first, shared) @ variables[a]
+        constraints.append(left == sums_of(domain, second, shared) @ variables[b])
+    terms = []
+    for m in measured:
+        x = variables[frozenset(m.clique)]
+        table = sums_of(domain, tables[frozenset(m.clique)], m.clique) @ x
+        matrix = m.matrix if m.matrix is not None else np.eye(domain.size(m.clique))
+        residual = (matrix @ table - m.values) / m.stddev
+        terms.append(
+            {
+                "squared": lambda r: cvxpy.sum_squares(r) / 2,
+                "absolute": lambda r: sqrt(2) * cvxpy.norm1(r),
+                "huber": lambda r: cvxpy.sum(cvxpy.huber(r, 1.345)) / 2,
+            }[loss](residual)
+        )
+    problem = cvxpy.Problem(cvxpy.Minimize(cvxpy.sum(cvxpy.hstack(terms))), constraints)
+    return float(problem.solve(solver=cvxpy.CLARABEL))
+
+
+def assert_consistent(model: RegionModel) -> None:
+    for table in model.tables.values():
+        assert table.min() >= 0
+        assert table.sum() == pytest.approx(model.total, abs=1e-6)
+    for (a, first), (b, second) in itertools.combinations(model.tables.items(), 2):
+        shared = tuple(sorted(set(a) & set(b)))
+        left = sums_of(model.domain, a, shared) @ first.reshape(-1)
+        right = sums_of(model.domain, b, shared) @ second.reshape(-1)
+        np.testing.assert_allclose(left, right, atol=1e-6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems())
+def test_tables_agree_and_are_the_relaxations_optimum(
+    problem: tuple[Domain, list[Measurement]],
+) -> None:
+    domain, measured = problem
+    model = estimate(domain, measured, total=TOTAL, inference="region", tolerance=1e-4)
+    assert_consistent(model)
+    optimum = relaxed_optimum(domain, measured)
+    close = 1e-5 * (1 + optimum)
+    assert model.loss == pytest.approx(optimum, abs=close + 1e-4 * model.unit)
+    assert model.certified
+    assert model.loss - model.gap <= optimum + close
+
+
+@settings(max_examples=25, deadline=None)
+@given(problems())
+def test_the_bound_holds_for_the_exact_model_too(
+    problem: tuple[Domain, list[Measurement]],
+) -> None:
+    domain, measured = problem
+    relaxed = estimate(domain, measured, total=TOTAL, inference="region")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        exact = estimate(domain, measured, total=TOTAL)
+    assert relaxed.loss - relaxed.gap <= exact.loss * (1 + 1e-9) + 1e-9
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_on_a_tree_it_is_the_exact_model(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    domain = Domain({f"x{i}": int(rng.integers(2, 5)) for i in range(7)})
+    edges = [(f"x{rng.integers(i)}", f"x{i}") for i in range(1, 7)]
+    measured = [Measurement(e, rng.dirichlet(np.ones(domain.size(e))) * 1000, 5.0) for e in edges]
+    relaxed = estimate(domain, measured, total=1000.0, inference="region", tolerance=1e-6)
+    exact = estimate(domain, measured, total=1000.0, tolerance=1e-6)
+    for edge in edges:
+        np.testing.assert_allclose(relaxed.marginal(edge), exact.marginal(edge), atol=0.05)
+
+
+@pytest.mark.parametrize("loss", ["squared", "huber", "absolute"])
+def test_other_losses_and_matrices(loss: str) -> None:
+    rng = np.random.default_rng(4)
+    domain = Domain({"a": 3, "b": 4, "c": 2})
+    measured = [
+        Measurement(("a", "b"), rng.normal(8, 9, 6), 3.0, matrix=rng.normal(size=(6, 12))),
+        Measurement(("c", "b"), rng.normal(12, 9, 8), 2.0),
+        Measurement(("a", "c"), rng.normal(50, 9, 3), 4.0, matrix=[np.tri(3), [1.0, 0.0]]),
+    ]
+    written = [
+        m
+        if not hasattr(m.matrix, "factors")
+        else Measurement(m.clique, m.values, m.stddev, np.kron(*m.matrix.factors))
+        for m in measured
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = estimate(
+            domain, measured, total=TOTAL, inference="region", loss=loss, tolerance=1e-3
+        )
+    optimum = relaxed_optimum(domain, written, loss)
+    assert_consistent(model)
+    assert model.loss - model.gap <= optimum * (1 + 1e-5) + 1e-5
+    assert model.loss >= optimum * (1 - 1e-5) - 1e-5
+    assert model.loss <= optimum + max(1e-3 * optimum, 1.1e-3 * model.unit)
+
+
+@settings(max_examples=40, deadline=None)
+@given(problems(), st.integers(0, 2**32 - 1))
+def test_linear_functions_have_no_lower_value(
+    problem: tuple[Domain, list[Measurement]], seed: int
+) -> None:
+    domain, measured = problem
+    cliques = {frozenset(m.clique): tuple(sorted(m.clique)) for m in measured}
+    polytope = LocalPolytope(domain, tuple(cliques.values()), TOTAL)
+    rng = np.random.default_rng(seed)
+    gradient = rng.normal(size=polytope.offsets[-1])
+    matrix, _, sums = polytope._constraints
+    least = linprog(gradient, A_eq=matrix.toarray(), b_eq=sums).fun
+    for scale in (0.0, 1.0, 10.0):
+        assert polytope.lowest(gradient, scale * rng.normal(size=len(sums))) <= least + 1e-7
+    # Those of a far target are nearly optimal: the bound is not only below, but near.
+    step = 1e6
+    point, multipliers = polytope.nearest(-step * gradient, np.ones(len(gradient)))
+    assert polytope.lowest(gradient, multipliers / step) >= least - 1e-2 * TOTAL
+    assert gradient @ point >= least - 1e-6 * TOTAL
+
+
+def square(noise: float = 1.0, seed: int = 0) -> tuple[Domain, list[Measurement], Array]:
+    """Four attributes in a cycle, from a joint table that is known."""
+    rng = np.random.default_rng(seed)
+    domain = Domain({"a": 2, "b": 3, "c": 2, "d": 3})
+    joint = rng.dirichlet(np.full(36, 2.0)).reshape(2, 3, 2, 3) * 1000
+    tables = {
+        ("a", "b"): joint.sum((2, 3)),
+        ("b", "c"): joint.sum((0, 3)),
+        ("c", "d"): joint.sum((0, 1)),
+        ("a", "d"): joint.sum((1, 2)),
+    }
+    measured = [Measurement(c, t + rng.normal(0, noise, t.shape), noise) for c, t in tables.items()]
+    return domain, measured, joint
+
+
+def test_answers_inside_are_the_tables_and_those_outside_say_so() -> None:
+    domain, measured, _ = square()
+    model = estimate(domain, measured, total=1000.0, inference="region")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        np.testing.assert_array_equal(model.marginal(("b", "a")), model.marginal(("a", "b")).T)
+        inside = model.answer(FactoredQuery({"b": queries.prefix(3), "a": [1.0, -1.0]}))
+    table = model.marginal(("b", "a"))
+    np.testing.assert_allclose(inside, np.tri(3) @ table @ [[1.0], [-1.0]], atol=1e-9)
+    assert model.region(("a", "c")) is None
+    with pytest.warns(FromRecords, match="20,000 records that come within"):
+        outside = model.marginal(("c", "a"))
+    counted = model.joint.records.marginal(("c", "a")) * (1000.0 / 20_000)
+    np.testing.assert_array_equal(outside, counted)
+    asked = FactoredQuery({"d": queries.prefix(3), "a": [1.0, 0.5], "c": queries.identity(2)})
+    with pytest.warns(FromRecords):
+        answer = model.answer(asked)
+    with pytest.warns(FromRecords):
+        table = model.marginal(("d", "a", "c"))
+    wanted = np.einsum("id,ja,dac->ijc", np.tri(3), np.array([[1.0, 0.5]]), table)
+    np.testing.assert_allclose(answer, wanted, atol=1e-8)
+
+
+def test_records_are_near_the_tables_and_near_the_exact_model() -> None:
+    domain, measured, _ = square(noise=2.0)
+    model = estimate(domain, measured, total=1000.0, inference="region")
+    assert model.agreement.worst < 0.02
+    drawn = model.sample(40_000, rng=1)
+    assert len(drawn) == 40_000
+    assert list(drawn.domain) == list(domain)
+    exact = estimate(domain, measured, total=1000.0)
+    for clique in itertools.combinations(domain, 2):
+        counts = drawn.marginal(clique) / 40_000
+        # 0.02 is 2.5 times the mean distance of 40,000 draws, and leaves room for the chain.
+        assert np.abs(counts - exact.marginal(clique) / 1000).sum() / 2 < 0.02, clique
+    again = model.sample(100, rng=3)
+    np.testing.assert_array_equal(again.columns["a"], model.sample(100, rng=3).columns["a"])
+
+
+def test_zeros_hold_in_tables_and_no_record_breaks_them() -> None:
+    domain, measured, _ = square(noise=20.0)
+    allowed = np.ones((2, 3), dtype=bool)
+    allowed[0, 1:] = False
+    other = np.array([[True, False], [True, True]])
+    zeros = [Zeros(("a", "b"), allowed), Zeros(("a", "c"), other)]
+    model = estimate(domain, measured, total=1000.0, inference="region", zeros=zeros)
+    assert (model.tables["a", "b"][~allowed] == 0).all()
+    assert (model.marginal(("a", "c"))[~other] == 0).all()
+    assert_consistent(model)
+    for refused in (lambda: model.sample(10, rng=0), lambda: model.marginal(("b", "d"))):
+        with pytest.raises(InvalidInput, match="structural zeros over"):
+            refused()
+
+
+def test_contradicting_zeros_are_refused() -> None:
+    domain = Domain({"a": 2, "b": 2, "c": 2})
+    measured = [Measurement(c, np.full(4, 25.0), 1.0) for c in (("a", "b"), ("b", "c"))]
+    first = Zeros(("a", "b"), [[True, False], [True, False]])
+    second = Zeros(("b", "c"), [[False, False], [True, True]])
+    with pytest.raises((NumericalFailure, InvalidInput), match="zeros"):
+        estimate(domain, measured, total=100.0, inference="region", zeros=[first, second])
+
+
+def all_pairs(attributes: int, size: int) -> tuple[Domain, list[Measurement]]:
+    rng = np.random.default_rng(0)
+    domain = Domain({f"x{i}": size for i in range(attributes)})
+    records = rng.integers(size, size=(3, 5000))
+    picks = rng.integers(3, size=attributes)
+    columns = [np.where(rng.random(5000) < 0.5, records[k], records[0]) for k in picks]
+    measured = []
+    for i, j in itertools.combinations(range(attributes), 2):
+        table = np.bincount(columns[i] * size + columns[j], minlength=size**2)
+        measured.append(Measurement((f"x{i}", f"x{j}"), table + rng.normal(0, 10, size**2), 10.0))
+    return domain, measured
+
+
+def test_what_no_tree_holds_is_refused_with_the_way_out_and_auto_takes_it() -> None:
+    domain, measured = all_pairs(20, 10)
+    with pytest.raises(ModelTooLarge, match='inference="region"'):
+        estimate(domain, measured, total=5000.0)
+    model = estimate(domain, measured, total=5000.0, inference="auto")
+    assert isinstance(model, RegionModel)
+    assert model.certified
+    assert "relaxed" in model.fit
+    assert_consistent(model)
+    small, few = all_pairs(3, 3)
+    assert not isinstance(estimate(small, few, total=5000.0, inference="auto"), RegionModel)
+
+
+def test_bad_input_is_named() -> None:
+    domain, measured, _ = square()
+    with pytest.raises(InvalidInput, match="inference must be one of 'exact', 'region', 'auto'"):
+        estimate(domain, measured, inference="loopy")  # type: ignore[call-overload]
+    with pytest.raises(InvalidInput, match="callable"):
+        estimate(
+            domain, measured, total=1000.0, inference="region", loss=lambda t: t["a", "b"].sum()
+        )
+    with pytest.raises(InvalidInput, match="at least one attribute"):
+        estimate(domain, [], total=1000.0, inference="region")
+    with pytest.raises(ModelTooLarge, match="regions"):
+        estimate(domain, measured, total=1000.0, inference="region", memory_limit=1000)
+    model = estimate(domain, measured, total=1000.0, inference="region")
+    with pytest.raises(InvalidInput, match="n must be a positive integer"):
+        model.sample(0)
+    with pytest.raises(InvalidInput, match="unknown attribute"):
+        model.marginal(("a", "z"))

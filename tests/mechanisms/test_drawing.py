@@ -1,0 +1,67 @@
+"""Records of a release: near the model's pairs, within what is possible, from the model alone."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from pricing import cut
+
+from mechanisms import MECHANISMS, k_way, run
+from mechanisms.datasets.census import census
+from mechanisms.registry import configure
+from mechanisms.release import drawing
+from mechanisms.release.drawing import draw_near
+from pgmkit import Zeros, estimate
+from pgmkit.domain import Domain
+from pgmkit.measurement import Measurement
+
+DATA = census(600).project(["sex", "work", "hours", "income"])
+PAIRS = k_way(DATA.domain, 2)
+
+
+@pytest.mark.parametrize("name", ["aim", "mst", "mixture", "gem", "rap-softmax", "independent"])
+def test_records_of_every_family_are_nearer_than_a_sample(name: str) -> None:
+    settings = configure(name, **cut(name))[1]
+    assert MECHANISMS[name].records
+    release = run(settings, DATA, PAIRS, 3.0, 1e-6, neighbours="replace-one", seed=0)
+    tables = release.model.marginals(PAIRS.cliques)
+
+    def gap(records: object) -> float:
+        found = records.marginals(PAIRS.cliques)  # type: ignore[attr-defined]
+        return sum(
+            float(np.abs(found[c] / 600 - tables[c] / tables[c].sum()).sum()) for c in tables
+        )
+
+    drawn = [gap(release.model.sample(600, rng=seed)) for seed in range(3)]
+    near = [gap(release.sample(600, rng=seed)) for seed in range(3)]
+    assert max(near) < 0.7 * min(drawn)
+    one, other = (release.sample(600, rng=5) for _ in range(2))
+    assert all(np.array_equal(one.columns[a], other.columns[a]) for a in DATA.domain)
+
+
+def test_what_is_impossible_stays_so() -> None:
+    domain = Domain({"a": 3, "b": 3, "c": 3})
+    rng = np.random.default_rng(0)
+    measured = [
+        Measurement(pair, rng.integers(0, 50, 9), 3.0) for pair in itertools.combinations("abc", 2)
+    ]
+    for clique in (("a", "b"), ("a", "b", "c")):
+        allowed = rng.random(domain.shape(clique)) < 0.6
+        allowed.flat[0] = True
+        model = estimate(domain, measured, total=200, zeros=[Zeros(clique, allowed)])
+        for seed in range(5):
+            records = draw_near(model, 200, rng=seed)
+            assert not records.marginal(clique)[~allowed].any()
+
+
+def test_large_ones_stay_as_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    release = run("mst", DATA, PAIRS, 3.0, 1e-6, neighbours="replace-one", seed=0)
+    plain = release.model.sample(50, rng=np.random.default_rng(1))
+    for name, value in (("LARGEST_WIDTH", 5), ("_MOST_LOOKUPS", 10)):
+        with monkeypatch.context() as patch:
+            patch.setattr(drawing, name, value)
+            found = release.sample(50, rng=1)
+        assert all(np.array_equal(found.columns[a], plain.columns[a]) for a in DATA.domain)
+    assert len(release.sample(1, rng=0)) == 1

@@ -1,0 +1,321 @@
+"""A pretend card: tensors with real values and another device's tag, and a count of what they cost.
+
+Inside ``with PretendCard() as card`` torch takes ``device="cuda"`` for this card. What lies on it
+computes as on a processor, but cannot be mixed with what lies on the host, and its values reach
+Python by a counted synchronisation only. ``card.launches`` counts operations that a card would
+launch (views are free), ``card.synchronisations`` those that wait for it, and ``card.uploads``
+copies from the host.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+from unittest import mock
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+from pgmkit import kernels
+from pgmkit.kernels import reference
+
+aten = torch.ops.aten
+CARD = torch.device("cuda", 0)
+_WAITING = {
+    aten._local_scalar_dense, aten.equal, aten.nonzero, aten.masked_select, aten._unique2,
+    aten.unique_dim, aten.unique_consecutive, aten.is_nonzero, aten.bincount,
+}  # fmt: skip
+_DATA = {torch.tensor, torch.as_tensor, torch.asarray}
+_METADATA = {
+    aten.sym_size, aten.sym_stride, aten.sym_numel, aten.sym_storage_offset, aten.is_contiguous,
+    aten.size, aten.stride, aten.storage_offset, aten.dim, aten.is_same_size,
+}  # fmt: skip
+
+
+class MixedDevices(RuntimeError):
+    """An operation had operands on the card and on the host."""
+
+
+class OnCard(torch.Tensor):
+    """A tensor on the pretend card; ``host`` has its values."""
+
+    host: torch.Tensor
+    card: PretendCard
+
+    @staticmethod
+    def __new__(cls, real: torch.Tensor, card: PretendCard) -> OnCard:
+        with torch.inference_mode(False):  # a view and what it is a view of are of one kind
+            made = torch.Tensor._make_wrapper_subclass(
+                cls, real.size(), strides=real.stride(), storage_offset=real.storage_offset(),
+                dtype=real.dtype, device="meta", dispatch_device=True,
+            )  # fmt: skip
+        made.host, made.card = real, card
+        return made
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return CARD
+
+    def __repr__(self, *, tensor_contents: object = None) -> str:
+        return f"OnCard({self.host!r})"
+
+    def numpy(self, *, force: bool = False) -> Any:
+        raise TypeError("can't convert a tensor on a card to numpy; use Tensor.cpu() first")
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise TypeError("can't convert a tensor on a card to numpy; use Tensor.cpu() first")
+
+    def cpu(self, *_: Any, **__: Any) -> torch.Tensor:
+        self.card.waits["copy to the host"] += 1
+        return self.host.detach().clone()
+
+    def tolist(self) -> Any:
+        return self.cpu().tolist()
+
+    def data_ptr(self) -> int:
+        raise AssertionError("a kernel was launched on the pretend card")
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        card = next(each.card for each in _tensors((args, kwargs)) if isinstance(each, OnCard))
+        if func is torch.ops.prim.device.default:
+            return torch.device("meta")  # what torch itself need not switch to
+        return card.run(func, args, kwargs)
+
+
+class PretendCard(TorchFunctionMode):
+    """Counts what a card would do; ``ops`` has the launches by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ops: Counter[str] = Counter()
+        self.waits: Counter[str] = Counter()
+        self.uploads = 0
+
+    @property
+    def launches(self) -> int:
+        return self.ops.total()
+
+    @property
+    def synchronisations(self) -> int:
+        return self.waits.total()
+
+    def reset(self) -> None:
+        """Count from here."""
+        self.ops.clear()
+        self.waits.clear()
+        self.uploads = 0
+
+    def put(self, host: torch.Tensor) -> torch.Tensor:
+        """A copy of a tensor of the host on the card, counted."""
+        self.uploads += 1
+        return OnCard(host.detach().clone(), self)
+
+    # What names a device: tensors are made, or moved.
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if func is torch.Tensor.to:
+            return self._moved(args, kwargs)
+        if func is torch.Tensor.cuda:
+            return self.put(args[0])
+        if kwargs.get("device") is None:
+            return func(*args, **kwargs)
+        target = torch.device(kwargs["device"])
+        if target.type != "cuda":
+            return func(*args, **kwargs)
+        kwargs["device"] = "cpu"
+        generator = kwargs.get("generator")
+        if isinstance(generator, CardGenerator):
+            kwargs["generator"] = generator.host
+        if func in _DATA and isinstance(args[0], OnCard):
+            return args[0] if "dtype" not in kwargs else args[0].to(kwargs["dtype"])
+        real_args = tree_map(lambda x: x.host if isinstance(x, OnCard) else x, args)
+        made = func(*real_args, **kwargs)
+        if func in _DATA:
+            return self.put(made)
+        if getattr(func, "__name__", "") != "empty":
+            self.ops[getattr(func, "__name__", str(func))] += 1
+        wrapped = OnCard(made.detach(), self)
+        return wrapped.requires_grad_() if made.requires_grad else wrapped
+
+    def _moved(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        own, *rest = args
+        rest = [*rest, *kwargs.values()]
+        others = [each for each in rest if isinstance(each, torch.Tensor)]
+        named = [each for each in rest if isinstance(each, str | torch.device)]
+        types = [each for each in rest if isinstance(each, torch.dtype)]
+        types += [other.dtype for other in others]
+        on_card = any(isinstance(other, OnCard) for other in others)
+        if named:
+            on_card = torch.device(named[0]).type == "cuda"
+        stays = not named and not others
+        result = own
+        if types and types[0] != own.dtype:
+            result = aten._to_copy.default(own, dtype=types[0])
+        if stays or on_card == isinstance(own, OnCard):
+            return result
+        return self.put(result) if on_card else result.cpu()
+
+    # What computes on the card.
+
+    def run(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """One operation with at least one operand on the card."""
+        packet = func.overloadpacket
+        if packet in _METADATA:
+            return func(*_real(args), **_real(kwargs))
+        if packet is aten.copy_:
+            return self._copied(func, args, kwargs)
+        for each in _tensors((args, kwargs)):
+            if not isinstance(each, OnCard) and each.ndim:
+                raise MixedDevices(f"{func}: a tensor of shape {tuple(each.shape)} is on the host")
+        with _Counting(self):
+            made = func(*_real(args), **_real(kwargs))
+        known = {id(e.host): e for e in _tensors((args, kwargs)) if isinstance(e, OnCard)}
+
+        def on_card(value: Any) -> Any:
+            if not isinstance(value, torch.Tensor):
+                return value
+            same = known.get(id(value))  # the result of an operation in place
+            return OnCard(value, self) if same is None else same
+
+        return tree_map(on_card, made)
+
+    def _copied(self, func: Any, args: Any, kwargs: Any) -> Any:
+        target, source = args[0], args[1]
+        if not isinstance(target, OnCard):
+            self.waits["copy to the host"] += 1
+        elif not isinstance(source, OnCard):
+            self.uploads += 1
+        else:
+            self.ops["copy_"] += 1
+        func(*_real(args), **kwargs)
+        return target
+
+    def count(self, func: Any, args: Any) -> None:
+        packet, name = func.overloadpacket, func.__name__.split(".")[0]
+        by_mask = packet in (aten.index, aten.index_put, aten.index_put_) and any(
+            each is not None and each.dtype == torch.bool for each in args[1]
+        )
+        unsized = func is aten.repeat_interleave.Tensor
+        if packet in _WAITING or by_mask or unsized:
+            self.waits[name] += 1
+        if packet is aten._local_scalar_dense:
+            return
+        view = any(a.alias_info and not a.alias_info.is_write for a in func._schema.arguments)
+        allocation = name in ("new_empty", "empty_like", "new_empty_strided", "empty_strided")
+        if not view and not allocation:
+            self.ops[name] += 1
+
+
+class _Counting(TorchDispatchMode):
+    """Counts the operations that one operation consists of."""
+
+    def __init__(self, card: PretendCard) -> None:
+        super().__init__()
+        self.card = card
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if _is_composite(func):
+            with self:
+                return func.decompose(*args, **(kwargs or {}))
+        self.card.count(func, args)
+        return func(*args, **(kwargs or {}))
+
+
+class CardGenerator:
+    """A random generator of the pretend card."""
+
+    def __init__(self, device: Any = "cpu") -> None:
+        self.device = torch.device(device)
+        self.host = _Generator()
+
+    def manual_seed(self, seed: int) -> CardGenerator:
+        self.host.manual_seed(seed)
+        return self
+
+
+_Generator = torch.Generator
+
+
+class _AnyGenerator:
+    """Stands for ``torch.Generator``, which would look for a card."""
+
+    def __new__(cls, device: Any = "cpu") -> Any:
+        return CardGenerator(device) if torch.device(device).type == "cuda" else _Generator()
+
+
+def _launcher(card: PretendCard) -> ModuleType:
+    """In place of the module of Triton kernels: the reference's values, for one launch each.
+
+    That the kernels give these values is for Triton's interpreter to show.
+    """
+    module = ModuleType("pgmkit.kernels.cuda")
+
+    def launched(name: str) -> Callable[..., Any]:
+        def launch(*args: Any) -> Any:
+            if any(isinstance(x, torch.Tensor) and not isinstance(x, OnCard) for x in args):
+                raise MixedDevices(f"{name}: a tensor is on the host")
+            card.ops[name] += 1
+            found = getattr(reference, name)(*_real(args))
+            own = {id(x.host): x for x in args if isinstance(x, OnCard)}
+
+            def on_card(value: Any) -> Any:
+                if not isinstance(value, torch.Tensor):
+                    return value
+                return own[id(value)] if id(value) in own else OnCard(value, card)
+
+            return tree_map(on_card, found)
+
+        return launch
+
+    for name in ("contract", "contract_steps", "log_contract", "max_contract", "shift_exp"):
+        setattr(module, name, launched(name))
+    return module
+
+
+@contextmanager
+def pretend_card(card_bytes: int = 80 << 30) -> Iterator[PretendCard]:
+    """A machine with one card, whose tensors pretend, and so many bytes free on it."""
+
+    with (
+        mock.patch.object(torch.cuda, "is_available", lambda: True),
+        mock.patch.object(torch.cuda, "device_count", lambda: 1),
+        mock.patch.object(torch.cuda, "mem_get_info", lambda device: (card_bytes, card_bytes)),
+        mock.patch.object(torch, "Generator", _AnyGenerator),
+        mock.patch.object(kernels, "has_triton", lambda: True),
+        PretendCard() as card,
+    ):
+        module = _launcher(card)
+        with (
+            mock.patch.dict(sys.modules, {module.__name__: module}),
+            mock.patch.object(kernels, "cuda", module, create=True),
+        ):
+            yield card
+
+
+def _is_composite(func: Any) -> bool:
+    key = torch._C.DispatchKey.CompositeImplicitAutograd
+    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
+
+
+def _tensors(tree: Any) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+    tree_map(lambda x: found.append(x) if isinstance(x, torch.Tensor) else None, tree)
+    return found
+
+
+def _real(tree: Any) -> Any:
+    return tree_map(
+        lambda x: x.host if isinstance(x, OnCard | CardGenerator) else x,
+        tree,
+    )

@@ -130,8 +130,8 @@ class TableRelease:
     ) -> Iterator[Dataset]:
         """As `codes`, a million records at a time: for more of them than memory holds.
 
-        The parts of a graphical model's records are one draw: their counts together are as close to
-        the model's as those of `codes`.
+        The parts of a graphical model's records are one rounded draw: counts in the tree's cliques
+        are as near as those of a draw at once. Codes are not exchanged between more than a million.
         """
         source = self._given(given)
         rows = _rows(source, n)

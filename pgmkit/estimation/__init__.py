@@ -186,20 +186,19 @@ def estimate(
     oracle = None
     if inference != "region":
         try:
-            oracle = MarginalOracle(
+            oracle = _tree_oracle(
                 domain,
                 cliques,
-                device=device or "cpu",
+                used,
+                impossible,
+                device=where,
                 dtype=dtype,
-                memory_limit=limit,
-                zeros=impossible,
+                limit=limit,
+                model_limit=model_limit,
             )
-            _check_memory(oracle, used, limit)
-            _check_tree(domain, cliques, model_limit)
         except ModelTooLarge as refused:
             if inference == "exact":
                 raise ModelTooLarge(f"{refused}. {_NO_TREE}") from None
-            oracle = None
     if oracle is None:
         # Its modules build on those of this package.
         from pgmkit.regions.estimation import estimate_regions
@@ -218,27 +217,63 @@ def estimate(
             )
         _warn_of_poor_fit(relaxed)
         return relaxed
-    _check_possible(oracle, impossible)
     with oracle.session(), _reporter(progress, max_seconds) as report:
         objective = make_loss(loss, oracle.layout, used, dtype, oracle.device)
         problem = Problem(oracle, objective, total, deadline)
         monitor = Monitor(
             problem, tolerance=tolerance, max_seconds=max_seconds, report=report, started=started
         )
-        start = best_start(problem, monitor, request, impossible, warm_start)
-        point = minimise(problem, start, monitor, method) if used else _unmeasured(problem, monitor)
-        check(
-            oracle,
-            point.potentials,
-            point.marginals,
-            float(point.log_partition),
-            total=total,
-            started=started,
-        )
+        point = _searched(problem, monitor, request, impossible, warm_start)
     logger.info("estimated in %d iterations: %s", monitor.iterations, monitor.stopped)
     model = _fitted(problem, monitor, point, model_limit)
     _warn_of_poor_fit(model)
     return model
+
+
+def _tree_oracle(
+    domain: Domain,
+    cliques: Sequence[Clique],
+    used: Sequence[Measurement],
+    zeros: Sequence[Zeros],
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    limit: int,
+    model_limit: int,
+) -> MarginalOracle:
+    """Inference on a junction tree, and ModelTooLarge where a step of the way would not fit."""
+    oracle = MarginalOracle(
+        domain, cliques, device=device, dtype=dtype, memory_limit=limit, zeros=zeros
+    )
+    _check_memory(oracle, used, limit)
+    _check_tree(domain, cliques, model_limit)
+    _check_possible(oracle, zeros)
+    return oracle
+
+
+def _searched(
+    problem: Problem,
+    monitor: Monitor,
+    request: Request,
+    zeros: Sequence[Zeros],
+    warm_start: GraphicalModel | None,
+) -> Point:
+    """The best point found, after a second computation has confirmed it."""
+    start = best_start(problem, monitor, request, zeros, warm_start)
+    point = (
+        minimise(problem, start, monitor, request.method)
+        if request.used
+        else _unmeasured(problem, monitor)
+    )
+    check(
+        problem.inference,
+        point.potentials,
+        point.marginals,
+        float(point.log_partition),
+        total=problem.total,
+        started=monitor.started,
+    )
+    return point
 
 
 def _warn_of_poor_fit(model: GraphicalModel | RegionModel) -> None:

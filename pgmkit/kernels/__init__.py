@@ -14,7 +14,7 @@ from functools import cache
 import torch
 
 from pgmkit.kernels import cpu, reference
-from pgmkit.kernels.reference import peaks
+from pgmkit.kernels.reference import TILE_CELLS, peaks
 
 __all__ = [
     "TILE_CELLS",
@@ -26,10 +26,6 @@ __all__ = [
     "peaks",
     "shift_exp",
 ]
-
-
-TILE_CELLS = 64
-"""Results that one program of ``contract_steps`` makes."""
 
 
 def max_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
-from pgmkit.kernels import TILE_CELLS
+from pgmkit.kernels.reference import TILE_CELLS
 
 __all__ = ["contract", "contract_steps", "log_contract", "max_contract", "shift_exp"]
 

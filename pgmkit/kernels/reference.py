@@ -10,12 +10,22 @@ from collections.abc import Callable
 
 import torch
 
-__all__ = ["contract", "contract_steps", "log_contract", "max_contract", "peaks", "shift_exp"]
+__all__ = [
+    "TILE_CELLS",
+    "contract",
+    "contract_steps",
+    "log_contract",
+    "max_contract",
+    "peaks",
+    "shift_exp",
+]
 
 BLOCK_CELLS = 1 << 16
 """Largest temporary, in cells: half a megabyte in float64, which a core's cache holds. Larger ones
 are fresh memory at every call, and the system's clearing of their pages costs more than the sums.
 """
+TILE_CELLS = 64
+"""Results that one program of ``contract_steps`` makes."""
 
 
 def max_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:

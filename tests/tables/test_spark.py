@@ -2,6 +2,7 @@
 
 import datetime
 import itertools
+import logging
 import os
 import shutil
 import signal
@@ -257,6 +258,8 @@ def test_a_frame_of_spark_is_replayed(
     monkeypatch.setattr(
         units, "random_keys", lambda count, _: random_keys(count, np.random.default_rng(0))
     )
+    # The bridge to Java logs every call with the numbers of its objects.
+    monkeypatch.setattr(logging.getLogger("py4j"), "propagate", False)
     frame = table(120).assign(id=[f"u{i // 3}" for i in range(120)])
     gone = 3 if path == "units" else 1  # the last unit, or the last row
     other = frame.iloc[:-gone]

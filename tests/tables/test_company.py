@@ -109,6 +109,16 @@ def test_objects_of_any_kind_are_read_alike_in_any_company(
     assert read(values) == [code for value in values for code in read([value])]
 
 
+def test_times_of_two_zones_are_each_what_their_clock_shows() -> None:
+    """Arrow would show the second on the clock of the first."""
+    zones = [datetime.timezone(datetime.timedelta(hours=hours)) for hours in (0, 12)]
+    moments = [datetime.datetime(1994, 12, 31, 18, tzinfo=zone) for zone in zones]
+    schema = Schema({"it": Date("1994-12-31", "1995-01-01", unit="day")}).placed()
+    for order in (moments, moments[::-1]):
+        data = encode(pd.DataFrame({"it": pd.Series(order, dtype=object)}), schema)
+        assert np.asarray(data.columns["it"]).tolist() == [0, 0]  # type: ignore[union-attr]
+
+
 def test_unsigned_numbers_stay_whole_beside_the_largest() -> None:
     near = [2**60 + 3, 2**60 + 4]
     for extra in ([], [2**64 - 1]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -105,9 +106,14 @@ FORMS: dict[str, Callable[[list[dict[str, Any]], Path], Any]] = {
 }
 
 
-@pytest.mark.parametrize("relation", NEIGHBOURS)
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("kind", ODD)
+# A fifth of the cases, each kind, form and relation among them, runs always.
+CASES = [
+    pytest.param(*case, marks=[pytest.mark.slow] * bool(place % 5))
+    for place, case in enumerate(itertools.product(ODD, FORMS, NEIGHBOURS))
+]
+
+
+@pytest.mark.parametrize(("kind", "form", "relation"), CASES)
 def test_a_row_that_no_schema_foresaw_changes_noisy_counts_alone(
     kind: str, form: str, relation: str, tmp_path: Path
 ) -> None:

@@ -59,6 +59,8 @@ _TOTAL_SHARE = 0.01
 of those that were left out.
 """
 
+_NO_ROWS = "the data have no rows, which replace-one takes as public; give some"
+
 
 def synthesize(
     data: Any,
@@ -149,14 +151,7 @@ def synthesize(
         strict=strict,
         report_dropped=report_dropped,
     )
-    budget = Budget(epsilon, delta)
-    if open_columns(schema):
-        budget = replace(budget, reserved=_RESERVED_SHARE * delta)
-    if schema.unresolved and budget.pure:
-        raise InvalidInput(
-            f"column {schema.unresolved[0]!r} is to be found in the data, which needs delta above "
-            f"0; got {delta!r}. Give its values or edges to use pure differential privacy"
-        )
+    budget = _budget(schema, epsilon, delta)
     protected = relation(neighbours, unit, max_rows)
     if unit is not None:
         check_unit(unit, schema)
@@ -199,9 +194,7 @@ def synthesize(
     curator = Curator(counts, budget, neighbours=protected, seed=seed, ledger=ledger)
     with closing(curator.ledger), round_reports(progress) as report:
         if curator.public_total == 0:
-            raise InvalidInput(
-                "the data have no rows, which replace-one takes as public; give some"
-            )
+            raise InvalidInput(_NO_ROWS)
         if schema.unresolved:
             schema, curator = resolved(data, schema, curator, likely)
         wanted = _resized(likely, schema.domain, workload, target)
@@ -214,6 +207,17 @@ def synthesize(
         others = None if public is None else public_records(public, schema)
         release = run_on(curator, entry, chosen, wanted, public=others, progress=report)
     return TableRelease(_constrained(release, schema), schema, form, choice.reason + said)
+
+
+def _budget(schema: Schema, epsilon: float, delta: float) -> Budget:
+    """The promise, with a part of delta set aside where columns are to be found."""
+    budget = Budget(epsilon, delta)
+    if schema.unresolved and budget.pure:
+        raise InvalidInput(
+            f"column {schema.unresolved[0]!r} is to be found in the data, which needs delta above "
+            f"0; got {delta!r}. Give its values or edges to use pure differential privacy"
+        )
+    return replace(budget, reserved=_RESERVED_SHARE * delta) if open_columns(schema) else budget
 
 
 def _rows_left_out(curator: Curator, excess: Excess) -> str:

@@ -33,7 +33,8 @@ _FALL = 1e-4
 """Of the objective, in nats a record, below which a step is the last."""
 _NOISE = 100.0
 """Slack for a unit of a measured cell's variance: tables that are noisy in many cells contradict
-each other by more than their own noise. 10 to 100 give the same tables; 1 takes many times as long.
+each other by more than their own noise. Between 10 and 100 the distance of records from the tables
+changes by a twentieth; 1 takes many times as long.
 """
 
 

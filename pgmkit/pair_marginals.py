@@ -51,7 +51,7 @@ class PairMarginals:
     >>> from pgmkit.domain import Domain
     >>> from pgmkit.junction_tree import junction_tree
     >>> tree = junction_tree(Domain({"a": 2, "b": 2}), [])
-    >>> beliefs = [torch.tensor([1.0, 3.0]), torch.tensor([2.0, 2.0])]
+    >>> beliefs = [torch.tensor(row, dtype=torch.float64) for row in ([1, 3], [2, 2])]
     >>> dict(PairMarginals(Routes(tree), beliefs, ["a", "b"]).tables())
     {('a', 'b'): array([[0.5, 0.5],
            [1.5, 1.5]])}

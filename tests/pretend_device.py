@@ -296,11 +296,22 @@ def pretend_card(card_bytes: int = 80 << 30) -> Iterator[PretendCard]:
         PretendCard() as card,
     ):
         module = _launcher(card)
-        with (
-            mock.patch.dict(sys.modules, {module.__name__: module}),
-            mock.patch.object(kernels, "cuda", module, create=True),
-        ):
+        with _imported(module), mock.patch.object(kernels, "cuda", module, create=True):
             yield card
+
+
+@contextmanager
+def _imported(module: ModuleType) -> Iterator[None]:
+    """Only this name changes: what torch imports meanwhile must stay, it cannot load twice."""
+    before = sys.modules.get(module.__name__)
+    sys.modules[module.__name__] = module
+    try:
+        yield
+    finally:
+        if before is None:
+            del sys.modules[module.__name__]
+        else:
+            sys.modules[module.__name__] = before
 
 
 def _is_composite(func: Any) -> bool:

@@ -15,7 +15,8 @@ from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.ledger import BudgetExceeded
 from mechanisms.privacy.neighbours import NEIGHBOURS
-from mechanisms.synthesis.open_columns import counted_roughly, resolved
+from mechanisms.synthesis.open_columns import assumed, counted_roughly, resolved
+from mechanisms.synthesis.pipeline import table_workload
 from pgmkit import InvalidInput, Measurement, Numeric, Schema
 
 DATA = census(500)
@@ -137,6 +138,8 @@ def test_edges_of_quantiles_come_from_the_noisy_answers_alone(
         frame = pa.table({"age": [age] * 90})
         for name in NEIGHBOURS:
             curator = Curator(counted_roughly(frame, schema), budget, neighbours=name, seed=0)
-            found.append(resolved(frame, schema, curator)[0])
+            found.append(
+                resolved(frame, schema, curator, table_workload(assumed(schema).domain, 1, None))[0]
+            )
     assert len({repr(each.to_dict()) for each in found}) == 1
     assert len(found[0].columns["age"].labels) == 5

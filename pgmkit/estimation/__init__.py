@@ -326,9 +326,7 @@ def _check_inference(inference: str, **tree_only: object) -> None:
 
 def _maximal(domain: Domain, cliques: Sequence[Clique]) -> list[Clique]:
     """The cliques that lie in no other, in the domain's attribute order."""
-    position = {name: place for place, name in enumerate(domain)}
-    kept = (cliques[place] for place in maximal(cliques))
-    return [tuple(sorted(clique, key=position.__getitem__)) for clique in kept]
+    return [domain.ordered(cliques[place]) for place in maximal(cliques)]
 
 
 def _check_possible(inference: MarginalOracle, zeros: Sequence[Zeros]) -> None:

@@ -61,12 +61,11 @@ def combine(domain: Domain, measurements: Iterable[Measurement]) -> tuple[list[N
     weighted mean.
     """
     groups: dict[frozenset[str], list[Measurement]] = {}
-    position = {name: place for place, name in enumerate(domain)}
     for m in measurements:
         groups.setdefault(frozenset(m.clique), []).append(m)
     tables, spread = [], 0.0
     for attributes, group in groups.items():
-        clique = tuple(sorted(attributes, key=position.__getitem__))
+        clique = domain.ordered(attributes)
         arrays = [_ordered(domain, m, clique) for m in group]
         if len(group) == 1:
             tables.append(NoisyTable(clique, arrays[0], group[0].stddev ** 2))

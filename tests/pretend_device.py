@@ -263,11 +263,11 @@ def _launcher(card: PretendCard) -> ModuleType:
 
     def launched(name: str) -> Callable[..., Any]:
         def launch(*args: Any) -> Any:
-            if any(isinstance(x, torch.Tensor) and not isinstance(x, OnCard) for x in args):
+            if not all(isinstance(each, OnCard) for each in _tensors(args)):
                 raise MixedDevices(f"{name}: a tensor is on the host")
             card.ops[name] += 1
             found = getattr(reference, name)(*_real(args))
-            own = {id(x.host): x for x in args if isinstance(x, OnCard)}
+            own = {id(x.host): x for x in _tensors(args) if isinstance(x, OnCard)}
 
             def on_card(value: Any) -> Any:
                 if not isinstance(value, torch.Tensor):

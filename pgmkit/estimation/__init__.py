@@ -144,8 +144,10 @@ def estimate(
             the truth, sqrt(cells / 2) with Gaussian noise. The search also ends when the loss
             falls by less than a quarter of that over max(30, a fifth of all) iterations.
         max_seconds: time after which the best model so far is returned.
-        device, dtype: where and in what precision to compute. float32 halves memory and resolves a
-            loss to about six digits, so small tolerances end on the progress rule.
+        device, dtype: where and in what precision to compute. Passes run in
+            float64 buffers either way. float32 tables take half the memory of the search around
+            them, and resolve a loss to about six digits, so small tolerances end on the progress
+            rule.
         memory_limit: bytes of working memory allowed; by default half of what the machine or the
             process's control group has, or of what a card has free. The tables of the
             model's junction tree, which sampling needs, may take 4 GiB, or this if it is more.
@@ -347,7 +349,7 @@ def _check_memory(inference: MarginalOracle, used: Sequence[Measurement], limit:
         raise ModelTooLarge(
             f"estimation from {cells:,} measured cells in {inference.layout.cells:,} cells of "
             f"cliques needs {needed / 2**20:,.0f} MiB; the limit is {limit / 2**20:,.0f} MiB. "
-            "Measure fewer or smaller cliques, use float32, or raise memory_limit"
+            "Measure fewer or smaller cliques, or raise memory_limit"
         )
 
 

@@ -65,6 +65,7 @@ from mechanisms.settings import (
 )
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.dataset import Dataset
+from pgmkit.devices import card_memory, device_of
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.threads import one_thread
@@ -107,8 +108,8 @@ class Gem(SelectionSettings):
             least 0 and below 1.
         gradient: "exact", or "reinforce" to estimate gradients from drawn records (appendix B.3).
         records: The number of records drawn from each row for such an estimate, 1 or more.
-        device: Where the generator is trained: "cpu" or "cuda". The noise is drawn on the CPU in
-            any case.
+        device: Where the generator is trained: "cpu", "cuda", or "auto", a card where there is one.
+            The noise is drawn on the CPU in any case.
         seed: The seed of the generator's first weights and noise; it protects nothing.
     """
 
@@ -239,9 +240,10 @@ def _run(
     progress: Callable[[Round[GemState, Any]], None] | None,
 ) -> Release:
     check_queries(curator, workload, settings)
-    with one_thread():
+    device = device_of(settings.device)
+    with one_thread(), card_memory(device):
         columns = Columns(curator.domain)
-        generator = _generator(columns, settings)
+        generator = _generator(columns, settings).to(device)
         prepare(generator, columns)
         first, total = measure_one_way(curator, one_way_share)
         state = GemState(columns, generator().detach(), total, generator.weights_now())
@@ -274,7 +276,7 @@ def _generator(columns: Columns, settings: Gem) -> Generator:
         settings.batch_rows,
         torch.Generator().manual_seed(settings.seed),
         _PRECISION[settings.precision],
-    ).to(settings.device)
+    )
 
 
 def _training(settings: Gem) -> Training:

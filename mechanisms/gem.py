@@ -68,7 +68,7 @@ from pgmkit.dataset import Dataset
 from pgmkit.devices import card_memory, device_of
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
-from pgmkit.threads import one_thread
+from pgmkit.threads import threads_for
 
 __all__ = ["Gem", "GemPub", "gem", "gem_pub"]
 
@@ -166,6 +166,10 @@ _LOSSES: dict[str, Callable[[Gem], Callable[..., torch.Tensor | None]]] = {
     "marginals": lambda _: lambda errors, stddevs, _: squared_errors(errors, stddevs),
 }
 """What an update minimises: appendix D.4 has squared errors for whole marginals."""
+_THREADED_COST = 1e9
+"""Multiplications of a training step from which threads pay: those of a network as wide as the
+paper's. Smaller ones train alike whatever the number of threads.
+"""
 _PRECISION = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _RULES = {
     ("gem", "queries"): RoundsRule(1.4),
@@ -241,9 +245,10 @@ def _run(
 ) -> Release:
     check_queries(curator, workload, settings)
     device = device_of(settings.device)
-    with one_thread(), card_memory(device):
-        columns = Columns(curator.domain)
-        generator = _generator(columns, settings).to(device)
+    columns = Columns(curator.domain)
+    generator = _generator(columns, settings)
+    with threads_for(generator.multiplications, _THREADED_COST), card_memory(device):
+        generator.to(device)
         prepare(generator, columns)
         first, total = measure_one_way(curator, one_way_share)
         state = GemState(columns, generator().detach(), total, generator.weights_now())

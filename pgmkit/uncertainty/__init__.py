@@ -175,7 +175,8 @@ def error_bars(
     touched. ``model`` is one that
     ``pgmkit.estimate`` made from the same measurements with the squared loss. Its structural
     zeros hold in the replicates, and so does its total, unless the total is the one that the
-    measurements imply: then it is estimated anew each time.
+    measurements imply: then it is estimated anew each time. Replicates are estimated on the
+    model's device, in its precision.
 
     Args:
         model: whose answers need error bars.
@@ -205,6 +206,7 @@ def error_bars(
             "usual, and fewer than 20 give no usable standard errors"
         )
     zeros, fixed = _zeros(model), _fixed_total(model, known)
+    like = model.potentials[0].values if model.potentials else torch.empty(0, dtype=torch.float64)
     linear = LinearEstimate(model.domain, known, fixed, zeros)
     limit = _Limit(max_seconds, replicates)
 
@@ -225,6 +227,8 @@ def error_bars(
                     warm_start=model,
                     tolerance=_TOLERANCE,
                     max_seconds=max_seconds,
+                    device=like.device,
+                    dtype=like.dtype,
                 )
                 made.append(again)
                 limit.check(len(made))

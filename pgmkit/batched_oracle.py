@@ -30,7 +30,8 @@ class BatchedOracle:
     >>> one = MarginalOracle(Domain({"a": 2}), [("a",)])
     >>> both = BatchedOracle(one, 2)
     >>> potentials = torch.tensor([[0.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
-    >>> both.marginals(potentials, torch.tensor([2.0, 4.0], dtype=torch.float64))[0].round(decimals=2)
+    >>> totals = torch.tensor([2.0, 4.0], dtype=torch.float64)
+    >>> both.marginals(potentials, totals)[0].round(decimals=2)
     tensor([[1.0000, 1.0000],
             [1.0800, 2.9200]], dtype=torch.float64)
     """

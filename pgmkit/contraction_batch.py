@@ -28,7 +28,9 @@ def batched(plan: Plan, count: int) -> Plan:
 
     def step(each: Step) -> Step:
         k = each.kernel
-        kernel = None if k is None else Kernel(beside(k.left), beside(k.right), beside(k.out), sizes)
+        kernel = (
+            None if k is None else Kernel(beside(k.left), beside(k.right), beside(k.out), sizes)
+        )
         return replace(each, kernel=kernel, source=beside(each.source), kept=beside(each.kept))
 
     return Plan(

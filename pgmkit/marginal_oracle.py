@@ -68,6 +68,11 @@ class Layout:
         """Which cliques hold given attributes."""
         return CliqueIndex(self.cliques)
 
+    @cached_property
+    def domains(self) -> tuple[Domain, ...]:
+        """Of each clique."""
+        return tuple(self.domain.project(clique) for clique in self.cliques)
+
     def split(self, flat: torch.Tensor) -> list[torch.Tensor]:
         """Views of a flat vector, one array per clique."""
         return [flat[s].view(shape) for s, shape in zip(self.slices, self.shapes, strict=True)]

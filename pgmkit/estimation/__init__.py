@@ -289,13 +289,9 @@ def _warn_of_poor_fit(model: GraphicalModel | RegionModel) -> None:
 def factors(inference: MarginalOracle, potentials: torch.Tensor) -> tuple[Factor, ...]:
     """Flat potentials as a model keeps them."""
     layout = inference.layout
-    return tuple(
-        Factor(layout.domain.project(clique), table.clone())
-        for clique, table in zip(
-            layout.cliques, layout.split(inference.masked(potentials)), strict=True
-        )
-        if clique
-    )
+    tables = layout.split(inference.masked(potentials).clone())
+    held = zip(layout.cliques, layout.domains, tables, strict=True)
+    return tuple(Factor(domain, table) for clique, domain, table in held if clique)
 
 
 def fitted(problem: Problem, monitor: Monitor, point: Point, memory_limit: int) -> GraphicalModel:

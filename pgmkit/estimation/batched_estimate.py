@@ -126,7 +126,8 @@ class BatchedEstimate:
             raise NumericalFailure(
                 f"inference contradicts itself: the logarithm of the sum over all records is "
                 f"{float(best.log_partition[row])!r} by one pass and {float(again[row])!r} by "
-                f"another, for measurement_sets[{self.first + row}]. Please report these {len(one.layout.cliques)} cliques"
+                f"another, for measurement_sets[{self.first + row}]. Please report these "
+                f"{len(one.layout.cliques)} cliques"
             )
         checked = time.perf_counter()
         seconds = max(LEAST, SHARE * (checked - started))

@@ -71,18 +71,14 @@ class BatchedSquares:
             columns.append(j)
             weights.append(w / m.stddev)
             start += len(m.values)
-        places = np.stack([np.concatenate(rows), np.concatenate(columns)])
-        entries = torch.as_tensor(np.concatenate(weights), device=device)
         straight = np.arange(layout.cells)
-        shape = (start, layout.cells)
-        self._diagonal = None
-        if start == layout.cells and all(np.array_equal(side, straight) for side in places):
-            self._diagonal = entries
-        else:
-            at = torch.as_tensor(places, device=device)
-            self._matrix = torch.sparse_coo_tensor(at, entries, shape).to_sparse_csr()
-            turned = torch.sparse_coo_tensor(at.flip(0), entries, shape[::-1])
-            self._transposed = turned.to_sparse_csr()
+        places = [np.concatenate(side) for side in (rows, columns)]
+        self._diagonal = start == layout.cells and all(
+            np.array_equal(side, straight) for side in places
+        )
+        self._rows, self._columns = (torch.as_tensor(side, device=device) for side in places)
+        self._weights = torch.as_tensor(np.concatenate(weights), device=device)
+        self._cells = layout.cells
         scaled = np.concatenate([each.values / each.stddev for each in observed]).T
         self.target = torch.as_tensor(np.ascontiguousarray(scaled), device=device)
         self.unit = sqrt(start / 2)
@@ -95,17 +91,21 @@ class BatchedSquares:
 
     def residual(self, marginals: torch.Tensor) -> torch.Tensor:
         """(Q mu - y) / stddev, one entry per measured value."""
-        if self._diagonal is not None:
-            return marginals * self._diagonal - self.target
-        return (self._matrix @ marginals.T).T - self.target
+        if self._diagonal:
+            return marginals * self._weights - self.target
+        picked = marginals.index_select(1, self._columns).mul_(self._weights)
+        return torch.neg(self.target).index_add_(1, self._rows, picked)
 
     def value(self, residual: torch.Tensor) -> torch.Tensor:
         return residual.square().sum(1) / 2
 
     def gradient(self, residual: torch.Tensor) -> torch.Tensor:
-        if self._diagonal is not None:
-            return residual * self._diagonal
-        return (self._transposed @ residual.T).T.contiguous()
+        """By the marginals: Q^T (r / stddev)."""
+        if self._diagonal:
+            return residual * self._weights
+        picked = residual.index_select(1, self._rows).mul_(self._weights)
+        blank = residual.new_zeros(len(residual), self._cells)
+        return blank.index_add_(1, self._columns, picked)
 
     def rounding(self, residual: torch.Tensor) -> torch.Tensor:
         """As ``Loss.rounding``, of each set."""

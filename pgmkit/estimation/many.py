@@ -18,7 +18,7 @@ from pgmkit.errors import InvalidInput, NotCertified, PgmkitError
 from pgmkit.estimation import cliques_of, estimate, needed_bytes, tree_oracle
 from pgmkit.estimation.batched_estimate import BatchedEstimate
 from pgmkit.estimation.batched_problem import same_structure, stacked
-from pgmkit.estimation.request import Request
+from pgmkit.estimation.request import Request, positive
 from pgmkit.losses import CallableLoss, Penalty, Squared
 from pgmkit.marginal_oracle import MarginalOracle
 from pgmkit.matrix import is_sparse
@@ -26,6 +26,7 @@ from pgmkit.measurement import Measurement
 from pgmkit.memory import available
 from pgmkit.model import MEMORY_LIMIT, GraphicalModel
 from pgmkit.structural_zeros import Zeros, check_zeros
+from pgmkit.total import estimate_totals
 
 __all__ = ["ManyEstimates", "Replication", "estimate_many", "reporter"]
 
@@ -88,8 +89,8 @@ def estimate_many(
             measurements when None.
         max_seconds: for all sets together; those not done by then are the best found so far.
         progress: True for a bar on a terminal, or a callable that gets ``Replication`` records.
-        options: ``zeros``, ``loss``, ``method``, ``warm_start`` (one model, for all), ``tolerance``,
-            ``device``, ``dtype`` and ``memory_limit``, as ``estimate`` takes them.
+        options: as ``estimate`` takes them: ``zeros``, ``loss``, ``method``, ``warm_start`` (one
+            model, for all), ``tolerance``, ``device``, ``dtype`` and ``memory_limit``.
 
     Raises:
         InvalidInput: as ``estimate``, and where structures differ; like ``NumericalFailure`` and
@@ -134,20 +135,33 @@ class ManyEstimates:
         self.loss, self.tolerance = options.get("loss", "squared"), options.get("tolerance", 0.1)
         self.zeros = check_zeros(domain, options.get("zeros", ()))
         self.sets = [_listed(place, each) for place, each in enumerate(measurement_sets)]
-        totals = _each_total(total, len(self.sets))
-        self.totals = np.empty(len(self.sets))
-        for place, (each, known) in enumerate(zip(self.sets, totals, strict=True)):
+        for place, each in enumerate(self.sets):
             with _naming(place):
-                request = self._request(each, known)
                 if place:
                     _check_same(domain, self.sets[0], each)
                 else:
-                    request.check(max_seconds)
-                self.totals[place] = request.known_total()
+                    self._request(each, None).check(max_seconds)
+        self.totals = self._known_totals(total)
 
     def _request(self, each: list[Measurement], total: float | None) -> Request:
         method = self.options.get("method", "auto")
         return Request(self.domain, each, total, self.loss, method, self.tolerance)
+
+    def _known_totals(self, given: float | Sequence[float] | None) -> list[float]:
+        if not self.sets:
+            return []
+        first, found = self.sets[0], []
+        if given is None:
+            estimated = estimate_totals(first, [each.values for each in stacked(self.sets)])
+        for place, number in enumerate(
+            estimated.tolist() if given is None else _each_total(given, len(self.sets))
+        ):
+            with _naming(place):
+                known = given is not None
+                found.append(
+                    self._request(first, number).known_total() if known else positive(number)
+                )
+        return found
 
     def chunks(self, deadline: float) -> Iterator[list[GraphicalModel]]:
         """The models of the sets, in order, some at a time."""
@@ -162,7 +176,7 @@ class ManyEstimates:
 
     def _alone(self, place: int, deadline: float) -> GraphicalModel:
         left = None if deadline == inf else max(1e-3, deadline - time.perf_counter())
-        total = float(self.totals[place])
+        total = self.totals[place]
         with _naming(place), warnings.catch_warnings():
             warnings.simplefilter("ignore", NotCertified)  # said once, of all
             return estimate(
@@ -178,7 +192,7 @@ class ManyEstimates:
             inference=inference,
             measurements=used[0],
             observed=stacked(used),
-            totals=self.totals[places.start : places.stop],
+            totals=np.array(self.totals[places.start : places.stop]),
             zeros=self.zeros,
             warm_start=self.options.get("warm_start"),
             tolerance=self.tolerance,
@@ -236,8 +250,8 @@ def _is_writable(m: Measurement) -> bool:
 def _listed(place: int, given: Any) -> list[Measurement]:
     if isinstance(given, Measurement):
         raise InvalidInput(
-            f"measurement_sets[{place}] is one Measurement, but must be a list of them, one set for "
-            "each model; write [[m1, m2], ...]"
+            f"measurement_sets[{place}] is one Measurement, but must be a list of them, a set "
+            "for each model; write [[m1, m2], ...]"
         )
     try:
         return list(given)
@@ -248,16 +262,15 @@ def _listed(place: int, given: Any) -> list[Measurement]:
         ) from None
 
 
-def _each_total(total: Any, count: int) -> list[float | None]:
-    if total is None or np.ndim(total) == 0:
-        return [total] * count
-    totals = list(total)
-    if len(totals) != count:
+def _each_total(total: float | Sequence[float], count: int) -> list[float]:
+    if isinstance(total, int | float) or np.ndim(total) == 0:
+        return [total] * count  # type: ignore[list-item]
+    if len(total) != count:
         raise InvalidInput(
-            f"total has {len(totals)} numbers for {count} measurement_sets; give one for each, or "
+            f"total has {len(total)} numbers for {count} measurement_sets; give one for each, or "
             "a single one for all"
         )
-    return totals
+    return [float(each) for each in total]
 
 
 def _check_same(domain: Domain, first: list[Measurement], other: list[Measurement]) -> None:
@@ -313,7 +326,5 @@ def reporter(
         return
     call = progress if callable(progress) else None
     yield (
-        lambda done: (
-            call(Replication(done, of, time.perf_counter() - started)) if call else None
-        )
+        lambda done: call(Replication(done, of, time.perf_counter() - started)) if call else None
     )

@@ -18,7 +18,21 @@ from pgmkit.errors import NumericalFailure
 from pgmkit.marginal_oracle import MarginalOracle
 from pgmkit.semirings import LOG, MAX, Semiring
 
-__all__ = ["BatchedOracle"]
+__all__ = ["BatchedOracle", "gains", "table_cells"]
+
+
+_LARGE_PASS = 1 << 16
+"""Cells of all tables of a pass above which, on a CPU, it gains nothing from a batch."""
+
+
+def gains(single: MarginalOracle) -> bool:
+    """Whether passes for many sets cost each of them less than passes for one."""
+    return single.device.type != "cpu" or table_cells(single) <= _LARGE_PASS
+
+
+def table_cells(single: MarginalOracle) -> int:
+    """Of all tables of a pass."""
+    return sum(map(single.plan.cells, range(len(single.plan.axes))))
 
 
 class BatchedOracle:

@@ -13,6 +13,7 @@ from typing import Any, TypedDict, Unpack
 import numpy as np
 import torch
 
+from pgmkit.batched_oracle import gains, table_cells
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput, NotCertified, PgmkitError
 from pgmkit.estimation import cliques_of, estimate, needed_bytes, tree_oracle
@@ -30,8 +31,6 @@ from pgmkit.total import estimate_totals
 
 __all__ = ["ManyEstimates", "Replication", "estimate_many", "reporter"]
 
-_LARGE_PASS = 1 << 16
-"""Cells of all tables of a pass above which, on a CPU, it gains nothing from a batch."""
 _CHUNK_CELLS = 1 << 23
 """Cells of all tables of a batched pass, at most: more gain nothing."""
 _BATCH_VECTORS = 40
@@ -227,19 +226,14 @@ class ManyEstimates:
             limit=self._limit(device),
             model_limit=self._model_limit,
         )
-        return inference if device.type != "cpu" or _cells(inference) <= _LARGE_PASS else None
+        return inference if gains(inference) else None
 
     def _chunk(self, inference: MarginalOracle) -> int:
         """How many sets are estimated side by side."""
         used = [m for m in self.sets[0] if m.clique]
         each = needed_bytes(inference, used) + 8 * _BATCH_VECTORS * inference.layout.cells
         fitting = self._limit(inference.device) // each
-        return max(1, min(fitting, _CHUNK_CELLS // _cells(inference)))
-
-
-def _cells(inference: MarginalOracle) -> int:
-    """Of all tables of a pass."""
-    return sum(map(inference.plan.cells, range(len(inference.plan.axes))))
+        return max(1, min(fitting, _CHUNK_CELLS // table_cells(inference)))
 
 
 def _is_writable(m: Measurement) -> bool:

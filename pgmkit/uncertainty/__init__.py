@@ -34,11 +34,14 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 from scipy.stats import t as student
 
+from pgmkit.batched_answers import BatchedAnswers
+from pgmkit.batched_oracle import gains
 from pgmkit.errors import InvalidInput, TooSlow, TotalUndetermined
 from pgmkit.estimation.batched_problem import stacked
 from pgmkit.estimation.many import ManyEstimates, Replication, reporter
 from pgmkit.estimation.problem import OUT_OF_TIME
 from pgmkit.kronecker import Kronecker
+from pgmkit.marginal_oracle import MarginalOracle
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
 from pgmkit.queries import FactoredQuery
@@ -117,7 +120,12 @@ class Uncertainty:
         closed = self._linear.answer(query)
         if closed is not None:
             return _closed_form(estimate, closed, checked)
-        return self._bootstrap(lambda model: model.answer(query), _nonnegative(query), checked)
+        drawn = (
+            np.stack([replicate.answer(query) for replicate in self._reused()])
+            if self._batch is None
+            else self._batch.answer(query)
+        )
+        return _bootstrap(estimate, drawn, _nonnegative(query), checked)
 
     def statistic(
         self, function: Callable[[GraphicalModel], Any], *, level: float = 0.95
@@ -126,22 +134,16 @@ class Uncertainty:
 
         ``function`` maps a model to a number or an array of a fixed shape.
         """
-        return self._bootstrap(function, False, _checked_level(level))
-
-    def _bootstrap(
-        self, function: Callable[[GraphicalModel], Any], nonnegative: bool, level: float
-    ) -> Interval:
+        checked = _checked_level(level)
         estimate = np.asarray(function(self.model), dtype=np.float64)
-        # Flat: an answer may have as many axes as an array can.
         drawn = np.stack([np.ravel(function(r)).astype(np.float64) for r in self._reused()])
-        # Around the model's answer, not around the replicates' mean: the bias that the bounds
-        # of counts cause counts as error.
-        spread = np.sqrt(((drawn - estimate.reshape(-1)) ** 2).mean(axis=0))
-        stddev = spread.reshape(estimate.shape)
-        reach = float(student.ppf((1 + level) / 2, len(drawn))) * stddev
-        low = np.maximum(estimate - reach, 0.0) if nonnegative else estimate - reach
-        high = estimate + reach
-        return Interval(estimate, stddev, np.asarray(low), np.asarray(high), level, "bootstrap")
+        return _bootstrap(estimate, drawn, False, checked)
+
+    @cached_property
+    def _batch(self) -> BatchedAnswers | None:
+        """All replicates' answers at once, where they gain by it."""
+        small = gains(MarginalOracle(self.model.domain, self.model.cliques or [()]))
+        return BatchedAnswers(self.replicates) if small else None
 
     def _reused(self) -> Iterable[GraphicalModel]:
         size = 2 * self.model.tree.bytes() * self._count
@@ -254,6 +256,19 @@ class _Limit:
             f"the error bars take longer than the {self.seconds:g} s they were given; raise "
             "max_seconds, or ask within a measured table"
         )
+
+
+def _bootstrap(estimate: Array, drawn: Array, nonnegative: bool, level: float) -> Interval:
+    # Flat: an answer may have as many axes as an array can.
+    drawn = drawn.reshape(len(drawn), -1)
+    # Around the model's answer, not around the replicates' mean: the bias that the bounds of
+    # counts cause counts as error.
+    spread = np.sqrt(((drawn - estimate.reshape(-1)) ** 2).mean(axis=0))
+    stddev = spread.reshape(estimate.shape)
+    reach = float(student.ppf((1 + level) / 2, len(drawn))) * stddev
+    low = np.maximum(estimate - reach, 0.0) if nonnegative else estimate - reach
+    high = estimate + reach
+    return Interval(estimate, stddev, np.asarray(low), np.asarray(high), level, "bootstrap")
 
 
 def _closed_form(estimate: Array, answer: Answer, level: float) -> Interval:

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -168,22 +169,17 @@ def synthesize(
     if public is not None:
         check_public_records(public, schema, mechanism)
 
-    def choose(described: Schema, wanted: Workload, rows: int | None) -> Choice:
-        if mechanism != "auto":
-            return Choice(mechanism, "as asked")
-        return choose_mechanism(
-            described,
-            wanted,
-            budget,
-            rows=rows,
-            max_rows=protected.max_rows,
-            public=public is not None,
-            seconds=seconds,
-            memory_mb=memory_mb,
-        )
-
+    choose = partial(
+        _choice,
+        mechanism,
+        budget=budget,
+        max_rows=protected.max_rows,
+        public=public is not None,
+        seconds=seconds,
+        memory_mb=memory_mb,
+    )
     if schema.unresolved or report_dropped or mechanism == "auto":
-        choice = choose(assumed(schema), likely, None)
+        choice = choose(assumed(schema), likely, rows=None)
         dry_run(choice, options, schema, likely, budget, protected, public)
     excess = None
     if unit is not None:
@@ -201,12 +197,19 @@ def synthesize(
         said = _rows_left_out(curator, excess) if report_dropped and excess is not None else ""
         # Public records know some dependence, which is worth it whatever the number of rows.
         counts_rows = mechanism == "auto" and public is None
-        choice = choose(schema, wanted, _rows(curator) if counts_rows else None)
+        choice = choose(schema, wanted, rows=_rows(curator) if counts_rows else None)
         logger.info("mechanism %s: %s", choice.name, choice.reason)
         entry, chosen = configure(choice.name, **{**choice.settings, **options})
         others = None if public is None else public_records(public, schema)
         release = run_on(curator, entry, chosen, wanted, public=others, progress=report)
     return TableRelease(_constrained(release, schema), schema, form, choice.reason + said)
+
+
+def _choice(mechanism: str, schema: Schema, workload: Workload, **known: Any) -> Choice:
+    """The mechanism that was asked for, or the one for these public figures."""
+    if mechanism != "auto":
+        return Choice(mechanism, "as asked")
+    return choose_mechanism(schema, workload, **known)
 
 
 def _budget(schema: Schema, epsilon: float, delta: float) -> Budget:

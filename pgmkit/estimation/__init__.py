@@ -333,9 +333,7 @@ def cliques_of(
     Where nothing is measured, one cell of no attribute stands for the uniform model.
     """
     cliques = [*(m.clique for m in used), *(z.clique for z in zeros), ()]
-    position = {name: place for place, name in enumerate(domain)}
-    kept = (cliques[place] for place in maximal(cliques))
-    return [tuple(sorted(clique, key=position.__getitem__)) for clique in kept]
+    return [domain.ordered(cliques[place]) for place in maximal(cliques)]
 
 
 def _check_possible(inference: MarginalOracle, zeros: Sequence[Zeros]) -> None:

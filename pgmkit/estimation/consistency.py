@@ -74,12 +74,11 @@ def combine(domain: Domain, observed: Iterable[Observed]) -> tuple[list[NoisyTab
     weighted mean.
     """
     groups: dict[frozenset[str], list[Observed]] = {}
-    position = {name: place for place, name in enumerate(domain)}
     for each in observed:
         groups.setdefault(frozenset(each.clique), []).append(each)
     tables, spread = [], np.zeros(())
     for attributes, group in groups.items():
-        clique = tuple(sorted(attributes, key=position.__getitem__))
+        clique = domain.ordered(attributes)
         arrays = [_ordered(domain, each, clique) for each in group]
         if len(group) == 1:
             tables.append(NoisyTable(clique, arrays[0], group[0].stddev ** 2))

@@ -20,6 +20,7 @@ from .kronecker import Kronecker
 from .measurement import Measurement
 from .model import GraphicalModel
 from .posterior import Posterior
+from .posteriors import Posteriors
 from .queries import FactoredQuery
 from .regions.model import RegionModel
 from .structural_zeros import Zeros
@@ -68,6 +69,7 @@ __all__ = [
     "OpenCategorical",
     "PgmkitError",
     "Posterior",
+    "Posteriors",
     "RegionModel",
     "Replication",
     "Reply",

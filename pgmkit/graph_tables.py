@@ -10,9 +10,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from pgmkit.calibrated_tree import CalibratedTree
 from pgmkit.domain import Clique, Domain
 from pgmkit.elimination import EliminationTree, best_tree, each_bit, elimination_tree
-from pgmkit.message_passing import LEAST_ENTRY, Kernel
+from pgmkit.junction_tree import tree_of_order
+from pgmkit.message_passing import LEAST_ENTRY, Kernel, Underflow
 
 __all__ = ["GraphTables"]
 
@@ -20,6 +22,13 @@ Array = NDArray[np.float64]
 
 _REMEMBERED = 64
 _REMEMBERED_KERNELS = 1 << 16
+_CALIBRATED_AFTER = 2
+"""Sets of evidence that are answered one by one before the graph is calibrated for the others: it
+takes about as long as two more."""
+_CALIBRATED_BYTES = 100 << 20
+"""What a calibrated tree may take."""
+_CELLS_OF_A_NODE = 10_000.0
+"""Cells of a pass in the time that a node of an elimination tree takes to be planned and read."""
 _SEARCH_CELLS = 1000.0
 """Cells that a pass covers in the time that a search spends on an attribute."""
 
@@ -40,6 +49,8 @@ class GraphTables:
         default_factory=dict
     )
     kernels: dict[tuple[int, int, int], Kernel] = field(default_factory=dict)
+    passes: list[float] = field(default_factory=list)
+    """Of each set of evidence that got an elimination tree, what it cost, in cells."""
 
     @cached_property
     def bits(self) -> dict[str, int]:
@@ -112,6 +123,7 @@ class GraphTables:
         trees = self.trees
         key = (scopes, heads)
         if key in trees:
+            self._count(trees[key])
             return trees[key]
         sizes = self.domain.shape()
         best = None
@@ -124,4 +136,31 @@ class GraphTables:
         if len(self.kernels) >= _REMEMBERED_KERNELS:
             self.kernels.clear()
         trees[key] = best
+        self._count(best)
         return best
+
+    def _count(self, tree: EliminationTree) -> None:
+        self.passes.append(tree.cells + _CELLS_OF_A_NODE * len(tree.scopes))
+
+    @property
+    def calibrated(self) -> CalibratedTree | None:
+        """A calibrated tree for further evidence, once it pays; None before, or where it is too
+        large or slower.
+        """
+        return self._calibrated if len(self.passes) >= _CALIBRATED_AFTER else None
+
+    @cached_property
+    def _calibrated(self) -> CalibratedTree | None:
+        if self.lost:
+            return None
+        tree = tree_of_order(self.domain, [members for members, _, _ in self.inputs], self.order)
+        # Its cliques are gone through about twice, where evidence slices them less.
+        if 2 * tree.cells > sum(self.passes) / len(self.passes):
+            return None
+        if tree.bytes() > min(self.memory_limit, _CALIBRATED_BYTES):
+            return None
+        conditional = self.children is not None
+        try:
+            return CalibratedTree(tree, self.inputs, conditional, self.memory_limit, self.kernels)
+        except Underflow:
+            return None

@@ -19,7 +19,14 @@ from numbers import Real
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge
 
-__all__ = ["CELL_BYTES", "JunctionTree", "check_fits", "junction_tree", "model_cells"]
+__all__ = [
+    "CELL_BYTES",
+    "JunctionTree",
+    "check_fits",
+    "junction_tree",
+    "model_cells",
+    "tree_of_order",
+]
 
 CELL_BYTES = 8
 """Of float64, in which models are held."""
@@ -120,6 +127,30 @@ def junction_tree(
         raise InvalidInput(f"seed must be an integer, got {seed!r}")
     neighbours, sizes = _graph(domain, cliques)
     return _build(domain, _searched(tuple(neighbours), sizes, float(seconds), seed))
+
+
+def tree_of_order(domain: Domain, scopes: Iterable[int], order: Iterable[int]) -> JunctionTree:
+    """The junction tree of one elimination order, which no search has to find.
+
+    Args:
+        domain: every attribute of it is in the order.
+        scopes: sets of attributes that are in one clique; bits are places in the domain.
+        order: places of attributes.
+
+    >>> tree_of_order(Domain({"a": 2, "b": 3, "c": 4}), [0b011, 0b110], [0, 1, 2]).cliques
+    (('a', 'b'), ('b', 'c'))
+    """
+    neighbours = [0] * len(domain)
+    for scope in scopes:
+        for v in _each(scope):
+            neighbours[v] |= scope
+    steps: list[Step] = []
+    for v in order:
+        around = neighbours[v] & ~(1 << v)
+        steps.append((v, around))
+        for u in _each(around):
+            neighbours[u] = (neighbours[u] | around) & ~(1 << v)
+    return _build(domain, steps)
 
 
 def model_cells(domain: Domain, cliques: Iterable[Sequence[str]]) -> int:

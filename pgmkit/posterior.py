@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from pgmkit.calibrated_cliques import Seen
+from pgmkit.calibration import Calibration
 from pgmkit.contraction import adjoints, forward, maximiser
 from pgmkit.contraction_order import plan
 from pgmkit.contraction_plan import Plan
@@ -76,12 +78,14 @@ class Posterior:
             cliques = [(name,) for name in domain]
         asked = [domain.clique(clique) for clique in cliques]
         for clique in asked:  # before any work
-            if 8 * (cells := domain.size(clique)) > self.graph.memory_limit:
+            if len(clique) > 1 and 8 * (cells := domain.size(clique)) > self.graph.memory_limit:
                 raise ModelTooLarge(
                     f"the marginal over {clique!r:.200} has {cells:,} cells; the limit is "
                     f"{self.graph.memory_limit:,} bytes. Ask for fewer attributes at once, or "
                     "raise memory_limit"
                 )
+        if (found := self._singles(asked)) is not None:
+            return found
         bits = self.graph.bits
         sets = [sum([bits[name] for name in clique]) for clique in asked]
         wanted = 0
@@ -90,13 +94,31 @@ class Posterior:
         try:
             messages, _ = self._messages(wanted)
             free = ~self._observed
-            found = {m: messages.marginal(m & free) for m in sets}
+            tables = {m: messages.marginal(m & free) for m in sets}
         except Underflow:
-            found = self._found_in_logarithms(sets)
+            tables = self._found_in_logarithms(sets)
         return {
-            clique: self._arranged(clique, found[members])
+            clique: self._arranged(clique, tables[members])
             for clique, members in zip(asked, sets, strict=True)
         }
+
+    def _singles(self, asked: Sequence[Clique]) -> dict[Clique, Array] | None:
+        """Marginals of many single attributes at once; None for other questions, or other ways."""
+        if self._calibration is None:
+            return None
+        calibration, _ = self._calibration
+        place, codes = calibration.calibrated.place, self.evidence.codes
+        if len(asked) * _WORTH_ALL < len(place) or {*map(len, asked)} != {1}:
+            return None
+        try:
+            values = calibration.singles.copy()
+        except Underflow:
+            return None
+        found = {clique: values[place[clique]] for clique in asked}
+        for name, code in codes.items():
+            if (name,) in found:
+                found[(name,)] = np.eye(1, self.graph.domain.sizes[name], code)[0]
+        return found
 
     def map(self) -> tuple[dict[str, int], float]:
         """A most probable record that agrees with the evidence, and log of its weight: of the
@@ -226,8 +248,34 @@ class Posterior:
                 inputs.add(1 << v, np.ones(graph.domain.shape()[v]), -1)
         return inputs
 
-    def _messages(self, wanted: int) -> tuple[Messages, float]:
+    @cached_property
+    def _calibration(self) -> tuple[Calibration, float] | None:
+        """The graph's calibrated tree given the evidence, where there is one that can be; and log
+        of what the likelihoods were divided by.
+        """
+        calibrated = self.graph.calibrated
+        if calibrated is None or self._messages_of:
+            return None
+        sizes = self.graph.domain.sizes
+        weights, log_scale = {}, 0.0
+        for name, values in self.evidence.likelihood.items():
+            peak = float(values.max())
+            if not peak or (values[values > 0] / peak < LEAST_ENTRY).any():
+                return None
+            weights[name], log_scale = values / peak, log_scale + math.log(peak)
+        for name, code in self.evidence.codes.items():
+            sure = np.zeros(sizes[name])
+            sure[code] = weights[name][code] if name in weights else 1.0
+            weights[name] = sure
+        try:
+            return Calibration(calibrated, Seen(self.evidence.codes, weights)), log_scale
+        except Underflow:
+            return None
+
+    def _messages(self, wanted: int) -> tuple[Messages | Calibration, float]:
         """Messages that know the wanted attributes, and log of what their tables leave out."""
+        if self._calibration is not None:
+            return self._calibration
         seen = self._observed | sum([self.graph.bits[name] for name in self.evidence.likelihood])
         relevant = self.graph.relevant(wanted | seen)
         for known, found in self._messages_of.items():
@@ -313,6 +361,8 @@ class Posterior:
 
 
 _ALL = slice(None)
+_WORTH_ALL = 8
+"""Attributes whose marginals take as long together as one by itself."""
 
 
 @dataclass

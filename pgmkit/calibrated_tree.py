@@ -152,9 +152,6 @@ class CalibratedTree:
         """The attributes as a set."""
         return sum([self.bit[name] for name in names])
 
-    def scope(self, here: int) -> int:
-        return self.bits(self.cliques[here].axes)
-
     def product(self, one: Table, other: Table, wanted: int) -> Table:
         """The product of two tables, summed to the wanted ones of their attributes."""
         kernel = kernel_of(self.kernels, self.domain.shape(), self.limit, one[0], other[0], wanted)

@@ -1,8 +1,7 @@
 """The posterior of one set of evidence on a calibrated junction tree.
 
 Evidence goes up to the root from the cliques that add the observed attributes, and posteriors come
-down where they are asked for. A marginal of attributes that lie apart is found on the part of the
-tree between them: every clique on the way passes P(attributes | separator) on to its parent.
+down where they are asked for.
 """
 
 from __future__ import annotations
@@ -87,36 +86,30 @@ class Calibration:
         return found
 
     def marginal(self, members: int) -> Array:
-        """The marginal of attributes that were not observed, as a set; axes in the domain's order.
-
-        Raises ModelTooLarge where a table on the way does not fit.
+        """The marginal of a set of attributes of one clique; axes in the domain's order. Observed
+        attributes are left out.
         """
-        names = self.calibrated.domain.attributes
-        if members and not members & (members - 1):
-            name = names[members.bit_length() - 1]
-            here = self.calibrated.top[name]
-            first, last = self.calibrated.cliques[here].spans[(name,)]
+        calibrated = self.calibrated
+        members &= ~calibrated.bits(self.seen.codes)
+        names = [calibrated.domain.attributes[v] for v in each_bit(members)]
+        if not names:
+            return np.array(1.0)
+        # Cliques follow their parents, and the last one that adds an attribute holds them all.
+        here = max([calibrated.top[name] for name in names])
+        clique = calibrated.cliques[here]
+        if len(names) == 1:
+            first, last = clique.spans[(names[0],)]
             return self._settled(self._outputs_of(here)[first:last])
-        groups: dict[int, int] = {}
-        for v in each_bit(members):
-            root = self._root(self.calibrated.top[names[v]])
-            groups[root] = groups.get(root, 0) | 1 << v
-        found: Table = (0, np.array(1.0))
-        for inside in groups.values():
-            part = self._connected(inside)
-            found = self.calibrated.product(found, part, found[0] | part[0])
-        return found[1]
+        mass = self._freed(clique.separator, self._mass(here))
+        kept = members | calibrated.bits(clique.separator)
+        table = self._freed(clique.axes, self.tables.get(here, clique.table), kept)
+        return self._settled(calibrated.product(table, mass, members)[1])
 
     def _settled(self, table: Array) -> Array:
         total = float(table.sum())
         if not 1 - _DRIFT < total < 1 + _DRIFT:
             raise Underflow
         return table / total
-
-    def _root(self, here: int) -> int:
-        while (above := self.calibrated.parents[here]) >= 0:
-            here = above
-        return here
 
     def _outputs_of(self, here: int) -> Array:
         """The outputs of a clique, by those of the cliques above it."""
@@ -138,42 +131,6 @@ class Calibration:
         outputs, clique = self._outputs_of(above), self.calibrated.cliques[above]
         first, last = clique.spans[self.calibrated.cliques[here].separator]
         return outputs[first:last]
-
-    def _connected(self, members: int) -> Table:
-        """The joint marginal of attributes of one component."""
-        calibrated = self.calibrated
-        names, parents = calibrated.domain.attributes, calibrated.parents
-        tops = {calibrated.top[names[v]] for v in each_bit(members)}
-        passed: dict[int, list[Table]] = {}
-        while True:
-            here = max(tops)  # children follow their parents
-            tops.discard(here)
-            received = passed.pop(here, [])
-            axes = calibrated.scope(here)
-            for table in received:
-                axes |= table[0]
-            if not members & ~axes:
-                mass = self._freed(calibrated.cliques[here].separator, self._mass(here))
-                joint = self._carried(here, [*received, mass], members)
-                return joint[0], self._settled(joint[1])
-            above = parents[here]
-            separator = calibrated.bits(calibrated.cliques[here].separator)
-            passed.setdefault(above, []).append(self._carried(here, received, members | separator))
-            tops.add(above)
-
-    def _carried(self, here: int, received: list[Table], wanted: int) -> Table:
-        """The clique's conditional times the tables received, summed to wanted attributes."""
-        clique = self.calibrated.cliques[here]
-        kept = wanted
-        for members, _ in received:
-            kept |= members
-        found = self._freed(clique.axes, self.tables.get(here, clique.table), kept)
-        for place, table in enumerate(received):
-            needed = wanted
-            for members, _ in received[place + 1 :]:
-                needed |= members
-            found = self.calibrated.product(found, table, needed)
-        return found
 
     def _freed(self, axes: Axes, table: Array, kept: int = -1) -> Table:
         """A clique's table without attributes observed or not kept, axes ascending."""

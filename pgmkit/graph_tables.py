@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -148,6 +148,21 @@ class GraphTables:
         large or slower.
         """
         return self._calibrated if len(self.passes) >= _CALIBRATED_AFTER else None
+
+    def calibrated_for(self, cliques: Iterable[Clique]) -> CalibratedTree | None:
+        """The calibrated tree, if these marginals are best read from it: those of attributes that
+        share one of its cliques.
+
+        Sets that lie apart do not make it: most attributes do not matter to a few, and an
+        elimination tree leaves them out.
+        """
+        sets = [clique for clique in cliques if len(clique) > 1]
+        if sets and "_calibrated" not in self.__dict__:
+            return None
+        found = self.calibrated
+        if found is None or any(found.tree.holds(clique) is None for clique in sets):
+            return None
+        return found
 
     @cached_property
     def _calibrated(self) -> CalibratedTree | None:

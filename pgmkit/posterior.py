@@ -92,7 +92,7 @@ class Posterior:
         for members in sets:
             wanted |= members
         try:
-            messages, _ = self._messages(wanted)
+            messages, _ = self._messages(wanted, asked)
             free = ~self._observed
             tables = {m: messages.marginal(m & free) for m in sets}
         except Underflow:
@@ -104,11 +104,11 @@ class Posterior:
 
     def _singles(self, asked: Sequence[Clique]) -> dict[Clique, Array] | None:
         """Marginals of many single attributes at once; None for other questions, or other ways."""
-        if self._calibration is None:
+        if {*map(len, asked)} != {1} or (known := self._calibration(())) is None:
             return None
-        calibration, _ = self._calibration
+        calibration, _ = known
         place, codes = calibration.calibrated.place, self.evidence.codes
-        if len(asked) * _WORTH_ALL < len(place) or {*map(len, asked)} != {1}:
+        if len(asked) * _WORTH_ALL < len(place):
             return None
         try:
             values = calibration.singles.copy()
@@ -248,14 +248,18 @@ class Posterior:
                 inputs.add(1 << v, np.ones(graph.domain.shape()[v]), -1)
         return inputs
 
-    @cached_property
-    def _calibration(self) -> tuple[Calibration, float] | None:
-        """The graph's calibrated tree given the evidence, where there is one that can be; and log
-        of what the likelihoods were divided by.
+    def _calibration(self, asked: Sequence[Clique]) -> tuple[Calibration, float] | None:
+        """The graph's calibrated tree given the evidence, where that answers; and log of what the
+        likelihoods were divided by.
         """
+        calibrated = self.graph.calibrated_for(asked)
+        return None if calibrated is None or self._messages_of else self._calibrated
+
+    @cached_property
+    def _calibrated(self) -> tuple[Calibration, float] | None:
+        """None where the evidence is too unlikely for it."""
         calibrated = self.graph.calibrated
-        if calibrated is None or self._messages_of:
-            return None
+        assert calibrated is not None
         sizes = self.graph.domain.sizes
         weights, log_scale = {}, 0.0
         for name, values in self.evidence.likelihood.items():
@@ -272,10 +276,15 @@ class Posterior:
         except Underflow:
             return None
 
-    def _messages(self, wanted: int) -> tuple[Messages | Calibration, float]:
-        """Messages that know the wanted attributes, and log of what their tables leave out."""
-        if self._calibration is not None:
-            return self._calibration
+    def _messages(
+        self, wanted: int, asked: Sequence[Clique] = ()
+    ) -> tuple[Messages | Calibration, float]:
+        """Messages that know the wanted attributes, and log of what their tables leave out.
+
+        ``asked`` are the sets among them that marginals are asked of.
+        """
+        if (calibration := self._calibration(asked)) is not None:
+            return calibration
         seen = self._observed | sum([self.graph.bits[name] for name in self.evidence.likelihood])
         relevant = self.graph.relevant(wanted | seen)
         for known, found in self._messages_of.items():

@@ -6,8 +6,9 @@ downward the posterior of its cells. What a clique gives further down are its *o
 marginals of its rest, one attribute after another, then the posteriors of its children's
 separators.
 
-Small cliques read their outputs by one product with a matrix of zeros and ones, which costs a call
-where sums over axes cost one for each output. Large ones are sliced by what is observed.
+Small cliques go by cells: what they multiply by is looked up for each cell, and the smallest read
+their outputs by one product with a matrix of zeros and ones, which costs a call where sums cost one
+for each output. Large ones go by axes, and are sliced by what is observed.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ __all__ = ["Axes", "Clique", "Frame", "LargeClique", "Seen", "SmallClique", "fra
 Array = NDArray[np.float64]
 Axes = tuple[str, ...]
 
-LEAST_MESSAGE = 1e-300
-"""What stands for a message of zero where it divides: the table is zero there."""
+_MOST_SMALL = 1 << 13
+"""Cells of a small clique."""
 _MOST_READ = 1 << 15
 """Entries of the matrix that reads a small clique's outputs."""
 
@@ -63,9 +64,8 @@ def frame_of(domain: Domain, separator: Axes, rest: Axes, below: Sequence[Axes])
     the rest what does not, then what does; of the separator what does. So the sums for this child
     and for the parent are over long vectors.
     """
-    outputs = sum(map(domain.size, set(below))) + sum([domain.sizes[name] for name in rest])
     axes = separator + rest
-    small = domain.size(axes) * outputs <= _MOST_READ
+    small = domain.size(axes) <= _MOST_SMALL
     if not small and below:
         on = max(below, key=domain.size)
         axes = tuple(
@@ -101,7 +101,7 @@ class Clique:
                 self.own = self.outputs
 
     def absorb(self, seen: Seen, received: Iterable[tuple[int, Array]]) -> tuple[Array, Array]:
-        """The table given the evidence and messages from children, and the message to the parent.
+        """The table times the evidence and messages from children, and the message to the parent.
 
         Args:
             seen: what is about the rest counts here.
@@ -110,8 +110,28 @@ class Clique:
         raise AssertionError("subclasses do")
 
     def outputs_of(self, table: Array, mass: Array, seen: Seen) -> Array:
-        """The outputs, one after another, where the separator's cells have this posterior."""
+        """The outputs, one after another.
+
+        Args:
+            table: the clique's own, or what ``absorb`` gave.
+            mass: the posterior of the separator's cells; for what ``absorb`` gave, divided by the
+                message.
+        """
         raise AssertionError("subclasses do")
+
+    @cached_property
+    def readings(self) -> list[tuple[Axes, int]]:
+        """How outputs are read, the largest first: each from the smallest one before that has its
+        attributes; 0 stands for the clique itself.
+        """
+        alone = tuple([n for n in self.rest if not any(n in axes for axes in self.below)])
+        made: list[Axes] = [self.axes]
+        found = []
+        for axes in sorted({*self.spans, alone} - {()}, key=self.domain.size, reverse=True):
+            held = [i for i, each in enumerate(made) if set(axes) <= set(each)]
+            found.append((axes, min(held, key=lambda i: self.domain.size(made[i]))))
+            made.append(axes)
+        return found
 
     def summed(self, axes: Axes) -> Array:
         """P(these of the rest | separator's) for axes in any order that hold the separator."""
@@ -122,66 +142,73 @@ class Clique:
 
 
 class SmallClique(Clique):
-    """Whose outputs are one product with a matrix; the table has a row a cell of the separator."""
+    """The table has a row a cell of the separator."""
 
     def __init__(self, frame: Frame, table: Array) -> None:
         super().__init__(frame, table.reshape(frame.domain.size(frame.separator), -1))
+        self._ones = np.ones(self.table.shape[1])
+        self._cells: dict[Axes, NDArray[np.int64]] = {}
 
     def absorb(self, seen: Seen, received: Iterable[tuple[int, Array]]) -> tuple[Array, Array]:
         table = self.table
         for name in self.rest:
             if (weights := seen.weights.get(name)) is not None:
-                table = table * weights[self.cells_of((name,))]
+                table = table * weights.take(self.cells_of((name,)))
         for child, message in received:
-            table = table * message[self.cells_of(self.below[child])]
-        message = table.sum(1)
-        return table / np.maximum(message, LEAST_MESSAGE)[:, None], message
+            table = table * message.take(self.cells_of(self.below[child]))
+        return table, np.dot(table, self._ones)
 
     def outputs_of(self, table: Array, mass: Array, seen: Seen) -> Array:
-        return np.dot((table * mass[:, None]).reshape(-1), self.reader)
-
-    @cached_property
-    def _cells(self) -> dict[Axes, NDArray[np.int64]]:
-        return {}
+        joint = (table * mass[:, None]).reshape(-1)
+        if self.reader is not None:
+            return np.dot(joint, self.reader)
+        made = [joint]
+        found = np.empty(self.outputs)
+        for axes, source, cells in self._sums:
+            made.append(np.bincount(cells, made[source]))
+            if axes in self.spans:
+                start, end = self.spans[axes]
+                found[start:end] = made[-1]
+        return found
 
     def cells_of(self, axes: Axes) -> NDArray[np.int64]:
         """For every cell of the clique the cell of a table over some of its attributes."""
         found = self._cells.get(axes)
         if found is None:
-            found = self._cells[axes] = self.domain.cell_map(self.axes, axes).reshape(
-                self.table.shape
-            )
+            flat = self.domain.cell_map(self.axes, axes)
+            found = self._cells[axes] = flat.reshape(self.table.shape)
         return found
 
     @cached_property
-    def reader(self) -> Array:
+    def reader(self) -> Array | None:
         """Of every cell and output, whether the cell is one of those it sums."""
+        if self.table.size * self.outputs > _MOST_READ:
+            return None
         found = np.zeros((self.table.size, self.outputs))
         rows = np.arange(self.table.size)
         for axes, (start, _) in self.spans.items():
             found[rows, self.cells_of(axes).reshape(-1) + start] = 1.0
         return found
 
+    @cached_property
+    def _sums(self) -> list[tuple[Axes, int, NDArray[np.int64]]]:
+        made = [self.axes, *(axes for axes, _ in self.readings)]
+        return [
+            (axes, source, self.domain.cell_map(made[source], axes))
+            for axes, source in self.readings
+        ]
+
 
 class LargeClique(Clique):
     """Whose table is sliced by the evidence, and summed over axes."""
 
     @cached_property
-    def _readings(self) -> list[tuple[Axes, int, tuple[int, ...]]]:
-        """How outputs are read, the largest first: each from the smallest one before that has its
-        attributes, by summing these axes; 0 stands for the clique itself.
-        """
-        alone = tuple([n for n in self.rest if not any(n in axes for axes in self.below)])
-        order = sorted({*self.spans, alone} - {()}, key=self.domain.size, reverse=True)
-        made: list[Axes] = [self.axes]
-        found = []
-        for axes in order:
-            held = [i for i, each in enumerate(made) if set(axes) <= set(each)]
-            source = min(held, key=lambda i: self.domain.size(made[i]))
-            away = tuple([i for i, name in enumerate(made[source]) if name not in axes])
-            found.append((axes, source, away))
-            made.append(axes)
-        return found
+    def _sums(self) -> list[tuple[Axes, int, tuple[int, ...]]]:
+        made = [self.axes, *(axes for axes, _ in self.readings)]
+        return [
+            (axes, source, tuple([i for i, n in enumerate(made[source]) if n not in axes]))
+            for axes, source in self.readings
+        ]
 
     def absorb(self, seen: Seen, received: Iterable[tuple[int, Array]]) -> tuple[Array, Array]:
         codes = seen.codes
@@ -195,8 +222,7 @@ class LargeClique(Clique):
         kept = tuple([name for name in self.axes if name in self.separator])
         held = sum_axes(table, away)
         ordered = held.transpose([kept.index(name) for name in self.separator])
-        message = self._whole(self.separator, ordered, codes)
-        return table / self._spread(kept, np.maximum(held, LEAST_MESSAGE)), message
+        return table, self._whole(self.separator, ordered, codes)
 
     def outputs_of(self, table: Array, mass: Array, seen: Seen) -> Array:
         codes = seen.codes
@@ -205,7 +231,7 @@ class LargeClique(Clique):
         joint = table * self._spread(*self._sliced(self.separator, mass, codes))
         made = [joint]
         found = np.empty(self.outputs)
-        for axes, source, away in self._readings:
+        for axes, source, away in self._sums:
             made.append(sum_axes(made[source], away))
             if axes in self.spans:
                 start, end = self.spans[axes]

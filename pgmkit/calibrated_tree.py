@@ -20,7 +20,7 @@ from pgmkit.calibrated_cliques import Clique as TreeClique
 from pgmkit.calibrated_cliques import Frame, LargeClique, SmallClique, frame_of
 from pgmkit.domain import Clique, Domain
 from pgmkit.elimination import each_bit
-from pgmkit.junction_tree import JunctionTree
+from pgmkit.junction_tree import JunctionTree, contracted
 from pgmkit.message_passing import Kernel, Table, Underflow, kernel_of
 
 __all__ = ["CalibratedTree"]
@@ -32,6 +32,8 @@ _LEAST_ENTRY = 1e-290
 """Products of positive numbers that are not this small have lost nothing."""
 LEAST_PROBABILITY = 1e-200
 """Of evidence, beside which nothing that underflowed counts."""
+_MERGED_CELLS = 256
+"""Of a clique that takes no longer than the two it is made of: fewer steps, of more cells."""
 _MOST_PRECOMPUTED = 1 << 14
 """Entries of the matrix P(values of all attributes below | separator) of one subtree."""
 
@@ -58,6 +60,7 @@ class CalibratedTree:
         limit: int,
         kernels: dict[tuple[int, int, int], Kernel],
     ) -> None:
+        tree = contracted(tree, _MERGED_CELLS)
         self.tree, self.domain, self.limit, self.kernels = tree, tree.domain, limit, kernels
         self.bit = {name: 1 << place for place, name in enumerate(tree.domain)}
         self.parents, self.children = tree.parents, tree.children
@@ -143,8 +146,6 @@ class CalibratedTree:
                 self.start[child] = at
                 at += self.width[child]
         self.end = end
-        self.starts = np.array(sorted(place.start for place in self.place.values()))
-        self.lengths = np.diff(self.starts, append=end)
         self.roots = [here for here, above in enumerate(self.parents) if above < 0]
         self._below: dict[int, Array | None] = {}
 

@@ -36,7 +36,9 @@ class Calibration:
     def __init__(self, calibrated: CalibratedTree, seen: Seen) -> None:
         self.calibrated, self.seen = calibrated, seen
         self.tables: dict[int, Array] = {}
-        """Of the cliques from evidence up to the root: P(rest | separator, evidence)."""
+        """Of the cliques from evidence up to the root: P(rest, evidence below | separator)."""
+        self.messages: dict[int, Array] = {}
+        """Of the same: P(evidence below | separator)."""
         self._outputs: dict[int, Array] = {}
         self.log_sum = calibrated.log_sum
         self._absorb()
@@ -51,7 +53,8 @@ class Calibration:
                 received[here] = []
                 here = parents[here]
         for here in sorted(received, reverse=True):  # children follow their parents
-            self.tables[here], message = calibrated.cliques[here].absorb(self.seen, received[here])
+            table, message = calibrated.cliques[here].absorb(self.seen, received[here])
+            self.tables[here], self.messages[here] = table, message
             if parents[here] >= 0:
                 received[parents[here]].append((number[here], message))
                 continue
@@ -74,16 +77,27 @@ class Calibration:
                 np.dot(mass, below, out=found[start : start + below.shape[1]])
                 continue
             clique = cliques[here]
-            outputs = clique.outputs_of(self.tables.get(here, clique.table), mass, self.seen)
+            outputs = self._spread(here, mass)
             found[start : start + clique.own] = outputs[: clique.own]
             for child, axes in zip(children[here], clique.below, strict=True):
                 first, last = clique.spans[axes]
                 left.append((child, outputs[first:last]))
-        totals = np.add.reduceat(found, calibrated.starts)
-        if not 1 - _DRIFT < totals.min() <= totals.max() < 1 + _DRIFT:
+        # One sum for all; a NaN is found as well.
+        if not abs(float(found.sum()) - len(calibrated.place)) < _DRIFT:
             raise Underflow
-        found /= np.repeat(totals, calibrated.lengths)
         return found
+
+    def _spread(self, here: int, mass: Array) -> Array:
+        """The outputs of a clique whose separator's cells have this posterior."""
+        clique = self.calibrated.cliques[here]
+        table = self.tables.get(here)
+        if table is None:
+            return clique.outputs_of(clique.table, mass, self.seen)
+        return clique.outputs_of(table, self._share(here, mass), self.seen)
+
+    def _share(self, here: int, mass: Array) -> Array:
+        """The posterior divided by the message, 0 where both are."""
+        return mass / np.maximum(self.messages[here], _LEAST_MESSAGE)
 
     def marginal(self, members: int) -> Array:
         """The marginal of a set of attributes of one clique; axes in the domain's order. Observed
@@ -100,10 +114,13 @@ class Calibration:
         if len(names) == 1:
             first, last = clique.spans[(names[0],)]
             return self._settled(self._outputs_of(here)[first:last])
-        mass = self._freed(clique.separator, self._mass(here))
+        mass = self._mass(here)
+        if here in self.tables:
+            mass = self._share(here, mass)
         kept = members | calibrated.bits(clique.separator)
         table = self._freed(clique.axes, self.tables.get(here, clique.table), kept)
-        return self._settled(calibrated.product(table, mass, members)[1])
+        joint = calibrated.product(table, self._freed(clique.separator, mass), members)
+        return self._settled(joint[1])
 
     def _settled(self, table: Array) -> Array:
         total = float(table.sum())
@@ -118,9 +135,7 @@ class Calibration:
             path.append(here)
             here = self.calibrated.parents[here]
         for each in reversed(path):
-            clique = self.calibrated.cliques[each]
-            table = self.tables.get(each, clique.table)
-            self._outputs[each] = clique.outputs_of(table, self._mass(each), self.seen)
+            self._outputs[each] = self._spread(each, self._mass(each))
         return self._outputs[path[0] if path else here]
 
     def _mass(self, here: int) -> Array:
@@ -155,5 +170,7 @@ class Calibration:
 
 _SURE = np.ones(1)
 _ALL = slice(None)
+_LEAST_MESSAGE = 1e-300
+"""What stands for a message of zero where it divides: the posterior is zero there."""
 _DRIFT = 1e-6
 """How far from one probabilities may sum by rounding."""

@@ -27,8 +27,9 @@ _CALIBRATED_AFTER = 2
 takes about as long as two more."""
 _CALIBRATED_BYTES = 100 << 20
 """What a calibrated tree may take."""
-_CELLS_OF_A_NODE = 10_000.0
-"""Cells of a pass in the time that a node of an elimination tree takes to be planned and read."""
+_CELLS_OF_A_TABLE = 20_000.0
+"""Cells of a pass in the time that a table takes to find its place in an order, and its marginal.
+"""
 _SEARCH_CELLS = 1000.0
 """Cells that a pass covers in the time that a search spends on an attribute."""
 
@@ -50,7 +51,7 @@ class GraphTables:
     )
     kernels: dict[tuple[int, int, int], Kernel] = field(default_factory=dict)
     passes: list[float] = field(default_factory=list)
-    """Of each set of evidence that got an elimination tree, what it cost, in cells."""
+    """Of each set of evidence that was answered by itself, what it cost, in cells."""
 
     @cached_property
     def bits(self) -> dict[str, int]:
@@ -123,7 +124,7 @@ class GraphTables:
         trees = self.trees
         key = (scopes, heads)
         if key in trees:
-            self._count(trees[key])
+            self.count(trees[key].cells, len(scopes))
             return trees[key]
         sizes = self.domain.shape()
         best = None
@@ -136,11 +137,12 @@ class GraphTables:
         if len(self.kernels) >= _REMEMBERED_KERNELS:
             self.kernels.clear()
         trees[key] = best
-        self._count(best)
+        self.count(best.cells, len(scopes))
         return best
 
-    def _count(self, tree: EliminationTree) -> None:
-        self.passes.append(tree.cells + _CELLS_OF_A_NODE * len(tree.scopes))
+    def count(self, cells: float, tables: int) -> None:
+        """A set of evidence was answered by itself: so many cells of so many tables."""
+        self.passes.append(cells + _CELLS_OF_A_TABLE * tables)
 
     @property
     def calibrated(self) -> CalibratedTree | None:

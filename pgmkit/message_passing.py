@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pgmkit.elimination import EliminationTree, each_bit
 from pgmkit.errors import ModelTooLarge
 
-__all__ = ["LEAST_ENTRY", "Kernel", "Messages", "Table", "Underflow", "kernel_of"]
+__all__ = ["LEAST_ENTRY", "LEAST_SUM", "Kernel", "Messages", "Table", "Underflow", "kernel_of"]
 
 Array = NDArray[np.float64]
 Table = tuple[int, Array]
@@ -30,7 +30,7 @@ LEAST_ENTRY = 1e-290
 
 _LOST = 1e-100
 """Peaks of products of tables with peak 1 below which terms may have been lost to underflow."""
-_LEAST_SUM = 1e-280
+LEAST_SUM = 1e-280
 """A sum of numbers in [0, 1] this large has lost nothing that counts."""
 
 
@@ -161,7 +161,7 @@ class Messages:
                 scales += math.log(peak)
             self.values.append(value)
         roots = [value for v in self.tree.roots if (value := self.values[v]) is not None]
-        if any(not _LEAST_SUM < float(value) < math.inf for value in roots):
+        if any(not LEAST_SUM < float(value) < math.inf for value in roots):
             raise Underflow
         self.log_sum = scales + sum(math.log(float(value)) for value in roots)
 

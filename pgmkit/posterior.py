@@ -27,6 +27,7 @@ from pgmkit.message_passing import LEAST_ENTRY, Messages, Underflow
 from pgmkit.model import GraphicalModel
 from pgmkit.randomness import Rng
 from pgmkit.semirings import MAX
+from pgmkit.written_out import MOST_CELLS, WrittenOut
 
 __all__ = ["Posterior"]
 
@@ -44,7 +45,9 @@ class Posterior:
 
     graph: GraphTables
     evidence: Evidence
-    _messages_of: dict[int, tuple[Messages, float]] = field(default_factory=dict, repr=False)
+    _messages_of: dict[int, tuple[Messages | WrittenOut, float]] = field(
+        default_factory=dict, repr=False
+    )
 
     @property
     def log_partition(self) -> float:
@@ -278,7 +281,7 @@ class Posterior:
 
     def _messages(
         self, wanted: int, asked: Sequence[Clique] = ()
-    ) -> tuple[Messages | Calibration, float]:
+    ) -> tuple[Messages | Calibration | WrittenOut, float]:
         """Messages that know the wanted attributes, and log of what their tables leave out.
 
         ``asked`` are the sets among them that marginals are asked of.
@@ -293,6 +296,9 @@ class Posterior:
         inputs = self._inputs(relevant)
         if inputs.log_scale == -math.inf or inputs.lost or self.graph.lost:
             raise Underflow
+        if (written := self._written_out(inputs)) is not None:
+            self._messages_of[relevant] = written, inputs.log_scale
+            return written, inputs.log_scale
         tree = self.graph.tree(tuple(inputs.scopes), tuple(inputs.heads))
         conditional = self.graph.children is not None
         made = Messages(
@@ -300,6 +306,18 @@ class Posterior:
         )
         self._messages_of[relevant] = made, inputs.log_scale
         return made, inputs.log_scale
+
+    def _written_out(self, inputs: Inputs) -> WrittenOut | None:
+        """The joint of a few attributes; None where they are many."""
+        sizes, held, cells = self.graph.domain.shape(), 0, 1
+        for scope in inputs.scopes:
+            for v in each_bit(scope & ~held):
+                cells *= sizes[v]
+            if cells > MOST_CELLS:
+                return None
+            held |= scope
+        self.graph.count(cells, len(inputs.scopes))
+        return WrittenOut(inputs.scopes, inputs.tables, sizes)
 
     def _log_sum(self) -> float:
         """log of the sum; minus infinity where it is zero."""

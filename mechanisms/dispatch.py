@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mechanisms.release.record import Release
     from mechanisms.rounds.loop import Round
     from pgmkit.dataset import Dataset
+    from pgmkit.measurement import Measurement
 
 __all__ = ["accounting_of", "check_public", "only_measures", "run", "run_on"]
 
@@ -76,14 +77,20 @@ def run_on(
     workload: WorkloadLike,
     *,
     public: Dataset | Sequence[Dataset] | None = None,
+    first: Sequence[Measurement] = (),
     progress: Callable[[Round[Any, Any]], None] | None = None,
 ) -> Release:
-    """Spend all that remains of a Curator's budget by a mechanism; see `run`."""
+    """Spend all that remains of a Curator's budget by a mechanism; see `run`.
+
+    `first`: one-way marginals that were measured already, for mechanisms that take them.
+    """
     check_public(entry, public is not None)
     workload = Workload.over(curator.domain, workload)
     options: dict[str, Any] = {"progress": progress} if entry.rounds else {}
     if public is not None:
         options["public"] = public
+    if first:
+        options["first"] = first
     release: Release = entry.load()[0](curator, workload, settings, **options)
     if getattr(release.model, "poor_fit", False):
         warnings.warn(

@@ -23,6 +23,7 @@ from mechanisms.release.record import Release
 from mechanisms.release.tabular import TableRelease
 from mechanisms.rounds.loop import Round, round_reports
 from mechanisms.synthesis.auto import Choice, check_limits, choose_mechanism
+from mechanisms.synthesis.first_look import first_look
 from mechanisms.synthesis.open_columns import (
     assumed,
     counted,
@@ -38,7 +39,7 @@ from mechanisms.synthesis.refusals import (
     public_records,
 )
 from mechanisms.synthesis.units import bounded_frame, check_unit
-from mechanisms.workload import Workload, WorkloadLike, k_way, varied
+from mechanisms.workload import Workload, WorkloadLike, downward_closure, k_way, varied
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
@@ -199,11 +200,17 @@ def synthesize(
         said = _rows_left_out(curator, excess) if report_dropped and excess is not None else ""
         # Public records know some dependence, which is worth it whatever the number of rows.
         counts_rows = mechanism == "auto" and public is None
-        choice = choose(schema, wanted, rows=_rows(curator) if counts_rows else None)
+        rows = _rows(curator) if counts_rows else None
+        choice, first = choose(schema, wanted, rows=rows), ()
+        if choice.name == "aim" and rows is not None:
+            dry_run(choice, {}, schema, wanted, budget, protected, None)
+            choice, first = _seen(curator, choice, wanted, rows)
         logger.info("mechanism %s: %s", choice.name, choice.reason)
         entry, chosen = configure(choice.name, **{**choice.settings, **options})
         others = None if public is None else public_records(public, schema)
-        release = run_on(curator, entry, chosen, wanted, public=others, progress=report)
+        release = run_on(
+            curator, entry, chosen, wanted, public=others, first=first, progress=report
+        )
     return TableRelease(_constrained(release, schema), schema, form, choice.reason + said)
 
 
@@ -267,6 +274,22 @@ def _rows(curator: Curator) -> int:
         return curator.public_total
     cost = _ROWS_SHARE * curator.remaining
     return max(0, round(float(curator.measure((), cost, step="auto: measure").values[0])))
+
+
+def _seen(
+    curator: Curator, choice: Choice, workload: Workload, rows: int
+) -> tuple[Choice, tuple[Measurement, ...]]:
+    """Independent columns in place of the choice where no dependence shows; what was measured."""
+    if all(len(clique) < 2 for clique in downward_closure(workload)):
+        return choice, ()
+    look = first_look(curator, workload, rows)
+    if look.dependent:
+        return choice, look.measurements
+    reason = (
+        f"pairs of columns are {look.excess:.4f} further from independence than chance gives, in "
+        f"total variation, with a noise of {look.stddev:.4f}: only single columns are measured"
+    )
+    return Choice("independent", reason), look.measurements
 
 
 def _resized(

@@ -587,8 +587,8 @@ MUTANTS = (
     Mutant(
         "exact n in measure_one_way",
         "mechanisms/rounds/select_and_measure.py",
-        "return first, max(1.0, estimate_total(first, curator.domain).value)",
-        f"return first, max(1.0, float({EXACT}))",
+        "return max(1.0, estimate_total(first, curator.domain).value)",
+        f"return max(1.0, float({EXACT}))",
     ),
     Mutant(
         "exact n in AIM",
@@ -653,8 +653,8 @@ MUTANTS = (
     Mutant(
         "exact counts in the log",
         "mechanisms/dispatch.py",
-        "    own = curator.ledger.budget",
-        "    __import__('logging').getLogger('pgmkit').info('%d rows', len(curator._data))\n    own = curator.ledger.budget",
+        "    check_public(entry, public is not None)\n    workload",
+        "    __import__('logging').getLogger('pgmkit').info('%d rows', len(curator._data))\n    workload",
     ),
     Mutant(
         "a changed release is read as if it were whole",

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.families.graphical import estimator
+from mechanisms.families.mixture_fit import nearest_counts
 from mechanisms.privacy.curator import Curator
 from mechanisms.synthesis.work import noise
 from mechanisms.workload import Workload, downward_closure
@@ -28,7 +29,7 @@ __all__ = ["FirstLook", "first_look"]
 _ERRORS_SHARE = 0.02
 _LEAST_SHARE, _MOST_SHARE, _ROWS_OF_A_SHARE = 1 / 16, 0.5, 25.0
 """Of the budget, for the single columns: so many rows a column, in units of the noise, halve it."""
-_DEVIATIONS = 1.5
+_DEVIATIONS = 2.0
 """Of the noise, by which the distances must be above chance."""
 _DRAWS = 8
 
@@ -105,16 +106,9 @@ def _chance(
         drawn = rng.multinomial(rows, shares / shares.sum(), _DRAWS)
         for i, table in enumerate(drawn.reshape(_DRAWS, len(columns[a]), len(columns[b]))):
             one, other = (
-                _projected(table.sum(axis) + rng.normal(0, stddev, table.shape[1 - axis]), rows)
+                nearest_counts(table.sum(axis) + rng.normal(0, stddev, table.shape[1 - axis]), rows)
                 for axis in (1, 0)
             )
             means[i] += np.abs(table - np.outer(one, other) / rows).sum() / (2 * rows)
     means /= len(pairs)
     return float(means.mean()), float(means.std(ddof=1) * math.sqrt(1 + 1 / _DRAWS))
-
-
-def _projected(values: NDArray[np.float64], total: float) -> NDArray[np.float64]:
-    """The nearest counts, 0 or above, with this total: what an estimate makes of noisy ones."""
-    ordered = np.sort(values)[::-1]
-    excess = (np.cumsum(ordered) - total) / np.arange(1, len(values) + 1)
-    return np.maximum(values - excess[ordered > excess][-1], 0.0)

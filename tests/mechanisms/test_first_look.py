@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from replay import replay
 
 from mechanisms import synthesize
 from mechanisms.privacy.budget import Budget
@@ -111,6 +114,31 @@ def test_where_some_is_seen_the_columns_are_not_measured_twice(relation: str) ->
     # AIM's first round selects at once.
     after = steps[steps.index("auto: errors of pairs") + 1]
     assert after.startswith("select 6")
+
+
+def neighbour(data: Dataset, relation: str) -> Dataset:
+    """The first row replaced by another in every column, or taken out."""
+    if relation == "replace-one":
+        columns = {name: np.array(data.columns[name]) for name in DOMAIN}
+        for name, size in DOMAIN.sizes.items():
+            columns[name][0] = (columns[name][0] + 1) % size
+        return Dataset(DOMAIN, columns)
+    return Dataset(DOMAIN, {name: data.columns[name][1:] for name in DOMAIN})
+
+
+@pytest.mark.parametrize("relation", NEIGHBOURS)
+@pytest.mark.parametrize(("dependence", "taken"), [(0.0, "independent"), (0.5, "aim")])
+def test_both_ways_are_replayed(
+    dependence: float, taken: str, relation: str, tmp_path: Path
+) -> None:
+    data = table(np.random.default_rng(4), 4000, dependence)
+
+    def job(records: Dataset) -> Any:
+        release = synthesize(records, schema(), epsilon=1.0, delta=1e-9, neighbours=relation)
+        assert release.mechanism == taken
+        return release
+
+    replay(job, data, neighbour(data, relation), tmp_path, pure=False)
 
 
 def test_constraints_hold_where_columns_are_taken_for_independent() -> None:

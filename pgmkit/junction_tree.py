@@ -66,6 +66,15 @@ class JunctionTree:
                 found[parent].append(child)
         return tuple(tuple(below) for below in found)
 
+    @cached_property
+    def highest(self) -> dict[str, int]:
+        """For each attribute the index of its clique nearest to the root."""
+        found: dict[str, int] = {}
+        for place, clique in enumerate(self.cliques):
+            for name in clique:
+                found.setdefault(name, place)
+        return found
+
     def bytes(self, itemsize: int = CELL_BYTES) -> int:
         """Bytes of all clique tables with `itemsize` bytes a cell, exact."""
         return self.cells * itemsize

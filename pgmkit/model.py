@@ -35,7 +35,7 @@ from pgmkit.self_check import checked_marginals
 from pgmkit.tree_marginals import marginals as eliminate
 from pgmkit.tree_marginals import routes_of
 from pgmkit.untrusted import LARGEST, refusing, whole_file, zipped_arrays
-from pgmkit.variable_elimination import answers
+from pgmkit.variable_elimination import Factors, answers, spanning_factors
 
 FORMAT = "pgmkit model"
 FORMAT_VERSION = 1
@@ -235,7 +235,7 @@ class GraphicalModel:
             if not isinstance(one, FactoredQuery):
                 raise InvalidInput(f"a query must be a FactoredQuery, got {type(one).__name__}")
         with self._inference.session():
-            found = answers(self.domain, self._conditionals, several, self.memory_limit)
+            found = answers(self.domain, self._spanning, several, self.memory_limit)
         return found[0] if isinstance(query, FactoredQuery) else found
 
     def given(self, evidence: Mapping[str, int | Sequence[int]]) -> GraphicalModel:
@@ -420,21 +420,8 @@ class GraphicalModel:
         found, _ = checked_marginals(inference, flat, self.total, started, self._factors)
         return inference.layout.split(found)
 
-    @cached_property
-    def _conditionals(self) -> list[tuple[Clique, torch.Tensor]]:
-        """Root marginals and conditionals given separators; their product sums to the total."""
-        factors = []
-        for clique, separator, belief in zip(
-            self.tree.cliques, self.tree.separators, self._beliefs, strict=True
-        ):
-            summed = [i for i, name in enumerate(clique) if name not in separator]
-            above = belief.sum(summed, keepdim=True) if separator else belief.new_tensor(self.total)
-            factors.append(
-                (clique, torch.where(above > 0, belief / above, torch.zeros_like(belief)))
-            )
-        clique, table = factors[0]
-        factors[0] = (clique, table * self.total)
-        return factors
+    def _spanning(self, attributes: Clique) -> Factors:
+        return spanning_factors(self.tree, self._beliefs, attributes, self.total)
 
 
 def _array(table: torch.Tensor) -> Array:

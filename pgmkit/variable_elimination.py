@@ -9,7 +9,7 @@ nothing can overflow.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 
 import numpy as np
@@ -20,22 +20,64 @@ from pgmkit.contraction import contract
 from pgmkit.contraction_order import plan
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import ModelTooLarge
+from pgmkit.junction_tree import JunctionTree
 from pgmkit.matrix import as_dense
 from pgmkit.queries import FactoredQuery
 from pgmkit.semirings import LINEAR
 
+Factors = Sequence[tuple[Clique, torch.Tensor]]
+
+
+def spanning_factors(
+    tree: JunctionTree, beliefs: Sequence[torch.Tensor], attributes: Clique, total: float
+) -> Factors:
+    """Tables over the smallest part of the tree that holds the attributes; their product, summed
+    over everything, is the total.
+
+    Beyond that part lie conditional tables only, which sum to one.
+    """
+    needed: set[int] = set()
+    for name in attributes:
+        place = tree.highest[name]
+        while place >= 0 and place not in needed:
+            needed.add(place)
+            place = tree.parents[place]
+    wanted = frozenset(attributes)
+    tops: list[int] = []
+    for root in sorted(place for place in needed if tree.parents[place] < 0):
+        top = root
+        while True:
+            below = [child for child in tree.children[top] if child in needed]
+            if len(below) != 1 or not wanted.intersection(tree.cliques[top]).issubset(
+                tree.cliques[below[0]]
+            ):
+                break
+            needed.discard(top)
+            (top,) = below
+        tops.append(top)
+    if not tops:
+        tops = [min(range(len(beliefs)), key=lambda place: beliefs[place].numel())]
+    factors = [(tree.cliques[tops[0]], beliefs[tops[0]])]
+    factors += [(tree.cliques[top], beliefs[top] / total) for top in tops[1:]]
+    for place in sorted(needed.difference(tops)):
+        clique, separator, belief = tree.cliques[place], tree.separators[place], beliefs[place]
+        summed = [i for i, name in enumerate(clique) if name not in separator]
+        above = belief.sum(summed, keepdim=True)
+        factors.append((clique, torch.where(above > 0, belief / above, torch.zeros_like(belief))))
+    return factors
+
 
 def answers(
     domain: Domain,
-    factors: Sequence[tuple[Clique, torch.Tensor]],
+    factors_of: Callable[[Clique], Factors],
     queries: Sequence[FactoredQuery],
     memory_limit: int,
 ) -> list[NDArray[np.float64]]:
     """One array of shape ``answer_shape`` for each query.
 
-    ``factors`` are nonnegative tables whose product, summed over everything, is the total.
-    Queries over the same attributes with matrices of the same shapes are answered together, and
-    what no query touches is summed out once.
+    ``factors_of`` gives nonnegative tables over some attributes, and others where it is needed,
+    whose product, summed over everything, is the total. Queries over the same attributes with
+    matrices of the same shapes are answered together, and what no query touches is summed out once.
     """
     groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for place, query in enumerate(queries):
@@ -43,7 +85,9 @@ def answers(
         groups[(query.attributes, query.shape)].append(place)
     found: list[NDArray[np.float64]] = [np.empty(0)] * len(queries)
     for places in groups.values():
-        together = _answer_alike(domain, factors, [queries[i] for i in places], memory_limit)
+        alike = [queries[i] for i in places]
+        factors = factors_of(alike[0].attributes)
+        together = _answer_alike(domain, factors, alike, memory_limit)
         for place, answer in zip(places, together, strict=True):
             found[place] = answer.reshape(queries[place].answer_shape).copy()
     return found
@@ -51,7 +95,7 @@ def answers(
 
 def _answer_alike(
     domain: Domain,
-    factors: Sequence[tuple[Clique, torch.Tensor]],
+    factors: Factors,
     queries: Sequence[FactoredQuery],
     memory_limit: int,
 ) -> NDArray[np.float64]:

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import combinations
 from math import inf
 
@@ -34,6 +35,8 @@ from pgmkit.structural_zeros import Zeros
 
 _MAX_ITERATIONS = 1000
 _WINDOW = 5
+_MOST_REMEMBERED = 1 << 17
+"""Cells of tables whose constraints are remembered: a few MB."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,19 @@ def consistent_tables(
     array([2., 0.])
     """
     noisy, spread = combine(domain, measurements)
+    found = relaxed(domain, noisy, total, precision, zeros, deadline)
+    return replace(found, bound=spread + found.bound)
+
+
+def relaxed(
+    domain: Domain,
+    noisy: Sequence[NoisyTable],
+    total: float,
+    precision: float,
+    zeros: Sequence[Zeros] = (),
+    deadline: float = inf,
+) -> ConsistentTables:
+    """As `consistent_tables`, of one table for each clique."""
     cliques = [t.clique for t in noisy]
     offsets = np.cumsum([0] + [len(t.values) for t in noisy])
     y = np.concatenate([t.values for t in noisy])
@@ -155,7 +171,7 @@ def consistent_tables(
     x = tables(found.x)
     split = {t.clique: x[i:j] for t, i, j in zip(noisy, offsets[:-1], offsets[1:], strict=True)}
     shaped = {clique: flat.reshape(domain.shape(clique)) for clique, flat in split.items()}
-    return ConsistentTables(spread - float(found.fun), shaped, int(found.nit))
+    return ConsistentTables(-float(found.fun), shaped, int(found.nit))
 
 
 def _highest(
@@ -176,11 +192,24 @@ def agreement_and_totals(
 ) -> tuple[scipy.sparse.csr_array, int]:
     """Rows that say that tables agree on what they share, how many, and a row for each table's sum.
 
-    Columns are the tables' cells, one table after the other.
+    Columns are the tables' cells, one table after the other. Small ones are remembered: for the
+    same tables of other noise.
     """
+    if sum(map(domain.size, cliques)) > _MOST_REMEMBERED:
+        return _agreement_and_totals(domain, tuple(cliques))
+    found, rows = _remembered(domain, tuple(cliques))
+    return found.copy(), rows
+
+
+def _agreement_and_totals(
+    domain: Domain, cliques: tuple[Clique, ...]
+) -> tuple[scipy.sparse.csr_array, int]:
     parts, rows = _agreeing(domain, cliques)
     parts += [(place, (), rows + place, 1.0) for place in range(len(cliques))]
     return _sums(domain, cliques, parts, rows + len(cliques)), rows
+
+
+_remembered = lru_cache(maxsize=4)(_agreement_and_totals)
 
 
 def agreement(

@@ -34,6 +34,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.stats import norm
 from scipy.stats import t as student
+from threadpoolctl import threadpool_limits
 
 from pgmkit.errors import InvalidInput, NotCertified, TooSlow, TotalUndetermined
 from pgmkit.estimation import estimate
@@ -44,6 +45,7 @@ from pgmkit.queries import FactoredQuery
 from pgmkit.structural_zeros import Zeros
 from pgmkit.total import estimate_total
 from pgmkit.uncertainty.bounded import nonnegative_interval
+from pgmkit.uncertainty.closed_form import closed_form
 from pgmkit.uncertainty.linear import Answer, LinearEstimate
 
 __all__ = ["Interval", "Replication", "Uncertainty", "error_bars"]
@@ -208,25 +210,41 @@ def error_bars(
     linear = LinearEstimate(model.domain, known, fixed, zeros)
     limit = _Limit(max_seconds, replicates)
 
-    def estimated() -> tuple[GraphicalModel, ...]:
-        limit.start()
-        rng = np.random.default_rng(seed)
-        logger.info("error bars: %d re-estimations", replicates)
-        made: list[GraphicalModel] = []
-        with _reporter(progress, replicates) as report, warnings.catch_warnings():
-            warnings.simplefilter("ignore", NotCertified)  # the model's own fit is what counts
+    def again(noisy: Sequence[Measurement], total: float) -> GraphicalModel:
+        return estimate(
+            model.domain,
+            noisy,
+            total=total,
+            zeros=zeros,
+            warm_start=model,
+            tolerance=_TOLERANCE,
+            max_seconds=max_seconds,
+        )
+
+    def remade(rng: np.random.Generator) -> Iterator[GraphicalModel]:
+        closed = closed_form(model, known, zeros)
+        if closed is None:
             for noisy in _redrawn(model, known, replicates, rng):
                 total = max(1.0, estimate_total(noisy).value) if fixed is None else fixed
-                again = estimate(
-                    model.domain,
-                    noisy,
-                    total=total,
-                    zeros=zeros,
-                    warm_start=model,
-                    tolerance=_TOLERANCE,
-                    max_seconds=max_seconds,
-                )
-                made.append(again)
+                yield again(noisy, total)
+            return
+        for _ in range(replicates):
+            drawn = closed.draw(rng)
+            total = max(1.0, closed.total(drawn)) if fixed is None else fixed
+            yield closed.model(drawn, total) or again(closed.measurements(drawn), total)
+
+    def estimated() -> tuple[GraphicalModel, ...]:
+        limit.start()
+        logger.info("error bars: %d re-estimations", replicates)
+        made: list[GraphicalModel] = []
+        with (
+            _reporter(progress, replicates) as report,
+            warnings.catch_warnings(),
+            threadpool_limits(limits=1, user_api="blas"),
+        ):
+            warnings.simplefilter("ignore", NotCertified)  # the model's own fit is what counts
+            for each in remade(np.random.default_rng(seed)):
+                made.append(each)
                 limit.check(len(made))
                 report(len(made))
         return tuple(made)

@@ -1,7 +1,7 @@
 """Data in an engine: passes, time and memory of counting, of a release, and of records back.
 
     python -m benchmarks.engines [--rows 10000000] [--columns 12] [--growth]
-        [--engines spark duckdb dask] [--releases spark]
+        [--partitions 4] [--engines spark duckdb dask] [--releases spark]
 
 Spark in local mode with a heap of 2 GB, DuckDB and Dask beside it, every run in a process of its
 own. Rows are drawn column by column, each from the one before, and stored as parquet (one file a
@@ -195,12 +195,13 @@ def requests(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
     # The small ones first: what fails, fails soon.
     sizes = (rows // 100, rows // 10, rows) if arguments.growth else (rows,)
+    usual = arguments.partitions
     found = []
     for size in sizes:
         for engine in arguments.engines:
-            parts = (1, 2, 4) if arguments.growth and engine == "spark" else (4,)
+            parts = (1, 2, 4) if arguments.growth and engine == "spark" else (usual,)
             found += [asked(engine, "count", size, each) for each in parts]
-        found += [asked(engine, "release", size, 4) for engine in arguments.releases]
+        found += [asked(engine, "release", size, usual) for engine in arguments.releases]
     return found
 
 
@@ -245,6 +246,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--columns", type=int, default=12)
+    parser.add_argument("--partitions", type=int, default=4)
     parser.add_argument("--engines", nargs="*", default=("spark", "duckdb", "dask"))
     parser.add_argument("--releases", nargs="*", default=("spark",))
     parser.add_argument("--growth", action="store_true")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyspark
 from pyspark.sql import SparkSession
 
 from mechanisms import Budget, Ledger, synthesize
@@ -105,7 +107,11 @@ def executor(folder: Path) -> dict[str, Any]:
         "killed": len(list(folder.glob("killed-*"))),
         "tasks": len(list(folder.glob("task-*"))),
     }
+    application = spark.sparkContext.applicationId
     spark.stop()
+    # What the executors said; Spark keeps it beside its own files.
+    home = Path(os.environ.get("SPARK_HOME") or pyspark.__path__[0])
+    shutil.rmtree(home / "work" / application, ignore_errors=True)
     return found
 
 

@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -18,11 +17,8 @@ JOBS = Path(__file__).with_name("spark_jobs.py")
 def job(name: str, folder: Path) -> dict[str, Any]:
     if shutil.which("java") is None:
         pytest.skip("Spark needs Java, which is not on this machine")
-    # Where Spark in a cluster of this machine keeps what its executors say.
-    environment = {**os.environ, "SPARK_WORKER_DIR": str(folder / "work")}
     done = subprocess.run(
         [sys.executable, str(JOBS), name, str(folder)],
-        env=environment,
         capture_output=True,
         text=True,
         timeout=900,

@@ -27,6 +27,7 @@ from pgmkit.factor import Factor
 from pgmkit.junction_tree import JunctionTree, check_fits, junction_tree
 from pgmkit.marginal_oracle import MarginalOracle
 from pgmkit.pair_marginals import PairMarginals
+from pgmkit.potentials import checked_potentials
 from pgmkit.queries import FactoredQuery
 from pgmkit.randomness import Rng, generator
 from pgmkit.sampling import sample
@@ -35,7 +36,7 @@ from pgmkit.self_check import checked_marginals
 from pgmkit.tree_marginals import marginals as eliminate
 from pgmkit.tree_marginals import routes_of
 from pgmkit.untrusted import LARGEST, refusing, whole_file, zipped_arrays
-from pgmkit.variable_elimination import Factors, answers, spanning_factors
+from pgmkit.variable_elimination import answers
 
 FORMAT = "pgmkit model"
 FORMAT_VERSION = 1
@@ -43,6 +44,9 @@ MEMORY_LIMIT = 4 << 30
 """Bytes that one table of a model's junction tree, or of an answer, may take."""
 _MANY_PAIRS = 16
 """Fewer pairs are not worth finding all of them."""
+
+_TOGETHER = 1 << 18
+"""Cells of marginals that are found in one session."""
 
 Array = NDArray[np.float64]
 
@@ -93,7 +97,7 @@ class GraphicalModel:
 
     def __post_init__(self) -> None:
         _check_domain(self.domain)
-        object.__setattr__(self, "potentials", _checked_potentials(self.domain, self.potentials))
+        object.__setattr__(self, "potentials", checked_potentials(self.domain, self.potentials))
         object.__setattr__(self, "total", _checked_total(self.total))
 
     def __repr__(self) -> str:
@@ -195,10 +199,14 @@ class GraphicalModel:
                 yield clique, self._summed(place, clique)
         if not outside:
             return
-        with self._inference.session():
-            found = each_marginal(self.tree, self._beliefs, outside, memory_limit=self.memory_limit)
-            for clique, table in found:
-                yield clique, _array(table)
+        found = each_marginal(self.tree, self._beliefs, outside, memory_limit=self.memory_limit)
+        while True:
+            # What the caller does with a table is none of the session's.
+            with self._inference.session():
+                ready = _some(found)
+            if not ready:
+                return
+            yield from ready
 
     def _pairs(self, asked: Sequence[Clique]) -> dict[Clique, Array]:
         """The tables of many pairs, or none where they are found sooner one by one."""
@@ -235,7 +243,7 @@ class GraphicalModel:
             if not isinstance(one, FactoredQuery):
                 raise InvalidInput(f"a query must be a FactoredQuery, got {type(one).__name__}")
         with self._inference.session():
-            found = answers(self.domain, self._spanning, several, self.memory_limit)
+            found = answers(self.domain, self._conditionals, several, self.memory_limit)
         return found[0] if isinstance(query, FactoredQuery) else found
 
     def given(self, evidence: Mapping[str, int | Sequence[int]]) -> GraphicalModel:
@@ -420,12 +428,37 @@ class GraphicalModel:
         found, _ = checked_marginals(inference, flat, self.total, started, self._factors)
         return inference.layout.split(found)
 
-    def _spanning(self, attributes: Clique) -> Factors:
-        return spanning_factors(self.tree, self._beliefs, attributes, self.total)
+    @cached_property
+    def _conditionals(self) -> list[tuple[Clique, torch.Tensor]]:
+        """Root marginals and conditionals given separators; their product sums to the total."""
+        factors = []
+        for clique, separator, belief in zip(
+            self.tree.cliques, self.tree.separators, self._beliefs, strict=True
+        ):
+            summed = [i for i, name in enumerate(clique) if name not in separator]
+            above = belief.sum(summed, keepdim=True) if separator else belief.new_tensor(self.total)
+            factors.append(
+                (clique, torch.where(above > 0, belief / above, torch.zeros_like(belief)))
+            )
+        clique, table = factors[0]
+        factors[0] = (clique, table * self.total)
+        return factors
 
 
 def _array(table: torch.Tensor) -> Array:
     return table.cpu().numpy().astype(np.float64)
+
+
+def _some(tables: Iterator[tuple[Clique, torch.Tensor]]) -> list[tuple[Clique, Array]]:
+    """The next tables, of some megabytes together."""
+    ready: list[tuple[Clique, Array]] = []
+    cells = 0
+    for clique, table in tables:
+        ready.append((clique, _array(table)))
+        cells += table.numel()
+        if cells >= _TOGETHER:
+            break
+    return ready
 
 
 def _check_domain(domain: object) -> None:
@@ -434,53 +467,6 @@ def _check_domain(domain: object) -> None:
             f"domain must be a pgmkit Domain, got {type(domain).__name__}; build one with "
             'Domain({"age": 10, "sex": 2})'
         )
-
-
-def _checked_potentials(domain: Domain, potentials: Iterable[Factor]) -> tuple[Factor, ...]:
-    if isinstance(potentials, Factor) or not isinstance(potentials, Iterable):
-        raise InvalidInput(
-            f"potentials must be a sequence of factors, got {type(potentials).__name__}; write "
-            "(factor,) for one factor"
-        )
-    checked = tuple(potentials)
-    for place, factor in enumerate(checked):
-        if not isinstance(factor, Factor):
-            raise InvalidInput(
-                f"potentials[{place}] must be a pgmkit Factor, got {type(factor).__name__}; wrap "
-                "arrays: Factor(domain.project(clique), array)"
-            )
-        name = f"potentials[{place}] over {factor.domain.attributes!r}"
-        _check_fits_domain(name, factor, domain)
-        _check_values(name, factor, checked[0])
-    return checked
-
-
-def _check_fits_domain(name: str, factor: Factor, domain: Domain) -> None:
-    domain.clique(factor.domain.attributes, name)
-    for attribute, size in factor.domain.sizes.items():
-        if size != domain.sizes[attribute]:
-            raise InvalidInput(
-                f"{name} has {size} cells along {attribute!r}, but the domain gives it "
-                f"{domain.sizes[attribute]} values; build the factor over domain.project(clique)"
-            )
-
-
-def _check_values(name: str, factor: Factor, first: Factor) -> None:
-    values, like = factor.values, first.values
-    if (values.dtype, values.device) != (like.dtype, like.device):
-        raise InvalidInput(
-            f"{name} is {values.dtype} on {values.device}, but potentials[0] is {like.dtype} on "
-            f"{like.device}; convert one with Factor(f.domain, f.values.to(g.values))"
-        )
-    # torch's maximum of anything with NaN is NaN: one pass finds both kinds.
-    if float(values.max()) < inf:
-        return
-    wrong = torch.isnan(values) | torch.isposinf(values)
-    place = tuple(torch.nonzero(wrong)[0].tolist())
-    raise InvalidInput(
-        f"{name} holds {float(values[place])} at the cell {place}, but potentials are finite "
-        "numbers, or minus infinity where a cell is impossible; correct the values"
-    )
 
 
 def _checked_total(total: float) -> float:

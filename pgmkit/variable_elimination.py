@@ -9,7 +9,7 @@ nothing can overflow.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import prod
 
 import numpy as np
@@ -17,67 +17,27 @@ import torch
 from numpy.typing import NDArray
 
 from pgmkit.contraction import contract
+from pgmkit.contraction_batch import batched
 from pgmkit.contraction_order import plan
+from pgmkit.contraction_plan import Plan
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import ModelTooLarge
-from pgmkit.junction_tree import JunctionTree
 from pgmkit.matrix import as_dense
 from pgmkit.queries import FactoredQuery
 from pgmkit.semirings import LINEAR
 
-Factors = Sequence[tuple[Clique, torch.Tensor]]
-
-
-def spanning_factors(
-    tree: JunctionTree, beliefs: Sequence[torch.Tensor], attributes: Clique, total: float
-) -> Factors:
-    """Tables over the smallest part of the tree that holds the attributes; their product, summed
-    over everything, is the total.
-
-    Beyond that part lie conditional tables only, which sum to one.
-    """
-    needed: set[int] = set()
-    for name in attributes:
-        place = tree.highest[name]
-        while place >= 0 and place not in needed:
-            needed.add(place)
-            place = tree.parents[place]
-    wanted = frozenset(attributes)
-    tops: list[int] = []
-    for root in sorted(place for place in needed if tree.parents[place] < 0):
-        top = root
-        while True:
-            below = [child for child in tree.children[top] if child in needed]
-            if len(below) != 1 or not wanted.intersection(tree.cliques[top]).issubset(
-                tree.cliques[below[0]]
-            ):
-                break
-            needed.discard(top)
-            (top,) = below
-        tops.append(top)
-    if not tops:
-        tops = [min(range(len(beliefs)), key=lambda place: beliefs[place].numel())]
-    factors = [(tree.cliques[tops[0]], beliefs[tops[0]])]
-    factors += [(tree.cliques[top], beliefs[top] / total) for top in tops[1:]]
-    for place in sorted(needed.difference(tops)):
-        clique, separator, belief = tree.cliques[place], tree.separators[place], beliefs[place]
-        summed = [i for i, name in enumerate(clique) if name not in separator]
-        above = belief.sum(summed, keepdim=True)
-        factors.append((clique, torch.where(above > 0, belief / above, torch.zeros_like(belief))))
-    return factors
-
 
 def answers(
     domain: Domain,
-    factors_of: Callable[[Clique], Factors],
+    factors: Sequence[tuple[Clique, torch.Tensor]],
     queries: Sequence[FactoredQuery],
     memory_limit: int,
 ) -> list[NDArray[np.float64]]:
     """One array of shape ``answer_shape`` for each query.
 
-    ``factors_of`` gives nonnegative tables over some attributes, and others where it is needed,
-    whose product, summed over everything, is the total. Queries over the same attributes with
-    matrices of the same shapes are answered together, and what no query touches is summed out once.
+    ``factors`` are nonnegative tables whose product, summed over everything, is the total.
+    Queries over the same attributes with matrices of the same shapes are answered together, and
+    what no query touches is summed out once.
     """
     groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for place, query in enumerate(queries):
@@ -85,9 +45,7 @@ def answers(
         groups[(query.attributes, query.shape)].append(place)
     found: list[NDArray[np.float64]] = [np.empty(0)] * len(queries)
     for places in groups.values():
-        alike = [queries[i] for i in places]
-        factors = factors_of(alike[0].attributes)
-        together = _answer_alike(domain, factors, alike, memory_limit)
+        together = _answer_alike(domain, factors, [queries[i] for i in places], memory_limit)
         for place, answer in zip(places, together, strict=True):
             found[place] = answer.reshape(queries[place].answer_shape).copy()
     return found
@@ -95,14 +53,44 @@ def answers(
 
 def _answer_alike(
     domain: Domain,
-    factors: Factors,
+    factors: Sequence[tuple[Clique, torch.Tensor]],
     queries: Sequence[FactoredQuery],
     memory_limit: int,
 ) -> NDArray[np.float64]:
     """A row of answers, flat, for each query."""
-    like = factors[0][1]
-    inputs = [clique for clique, _ in factors]
-    tensors = [table for _, table in factors]
+    tables = [table for _, table in factors]
+    prepared, matrices = _prepared(domain, [clique for clique, _ in factors], queries, tables[0])
+    _check_fits(prepared, 1, tables[0], queries[0], memory_limit)
+    result = contract(prepared, tables + matrices, LINEAR).cpu().numpy().astype(np.float64)
+    # Queries without attributes are all alike and were contracted as one.
+    rows = result.reshape(-1, prod(queries[0].shape))
+    return np.broadcast_to(rows, (len(queries), rows.shape[1]))
+
+
+def answers_of_many(
+    domain: Domain,
+    factors: Sequence[tuple[Clique, torch.Tensor]],
+    query: FactoredQuery,
+    memory_limit: int,
+) -> NDArray[np.float64]:
+    """As ``answers`` to one query, of many models: their tables lie along a first axis of each
+    factor, and the answers along the first axis of the result.
+    """
+    query.check(domain)
+    tables = [table for _, table in factors]
+    count = len(tables[0])
+    prepared, matrices = _prepared(domain, [clique for clique, _ in factors], [query], tables[0])
+    _check_fits(prepared, count, tables[0], query, memory_limit)
+    tensors = tables + [matrix.expand(count, *matrix.shape) for matrix in matrices]
+    result = contract(batched(prepared, count), tensors, LINEAR).cpu().numpy()
+    return result.reshape(count, *query.answer_shape).astype(np.float64)
+
+
+def _prepared(
+    domain: Domain, cliques: Sequence[Clique], queries: Sequence[FactoredQuery], like: torch.Tensor
+) -> tuple[Plan, list[torch.Tensor]]:
+    """The plan over these cliques and the queries' matrices, and the matrices."""
+    inputs, matrices_of = list(cliques), []
     prefix = _answer_prefix(domain)
     sizes = {**domain.sizes, prefix: len(queries)}
     batch: Clique = (prefix,) if len(queries) > 1 else ()
@@ -115,7 +103,7 @@ def _answer_alike(
         sizes.update((axis, matrices.shape[1]) for axis in answer)
         kept = matrices if batch else matrices[0]
         inputs.append(axes)
-        tensors.append(
+        matrices_of.append(
             torch.as_tensor(kept, dtype=like.dtype, device=like.device).reshape(
                 [sizes[axis] for axis in axes]
             )
@@ -123,17 +111,18 @@ def _answer_alike(
         output += answer
     if not queries[0].attributes:
         output = ()
-    prepared = plan(inputs, output, sizes)
-    if prepared.largest * tensors[0].element_size() > memory_limit:
+    return plan(inputs, output, sizes), matrices_of
+
+
+def _check_fits(
+    prepared: Plan, count: int, like: torch.Tensor, query: FactoredQuery, limit: int
+) -> None:
+    cells = count * prepared.largest
+    if cells * like.element_size() > limit:
         raise ModelTooLarge(
-            f"answering the query over {queries[0].attributes} builds a table of "
-            f"{prepared.largest:,} cells; the limit is {memory_limit / 2**20:,.0f} MiB. Ask fewer "
-            "rows or attributes at once"
+            f"answering the query over {query.attributes} builds a table of {cells:,} cells; the "
+            f"limit is {limit / 2**20:,.0f} MiB. Ask fewer rows or attributes at once"
         )
-    result = contract(prepared, tensors, LINEAR).cpu().numpy().astype(np.float64)
-    # Queries without attributes are all alike and were contracted as one.
-    rows = result.reshape(-1, prod(queries[0].shape))
-    return np.broadcast_to(rows, (len(queries), rows.shape[1]))
 
 
 def _answer_prefix(domain: Domain) -> str:

@@ -30,7 +30,7 @@ Axes = tuple[str, ...]
 
 _MOST_SMALL = 1 << 13
 """Cells of a small clique."""
-_MOST_READ = 1 << 15
+_MOST_READ = 1 << 14
 """Entries of the matrix that reads a small clique's outputs."""
 
 

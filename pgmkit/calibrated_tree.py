@@ -34,7 +34,7 @@ LEAST_PROBABILITY = 1e-200
 """Of evidence, beside which nothing that underflowed counts."""
 _MERGED_CELLS = 256
 """Of a clique that takes no longer than the two it is made of: fewer steps, of more cells."""
-_MOST_PRECOMPUTED = 1 << 14
+_MOST_PRECOMPUTED = 1 << 12
 """Entries of the matrix P(values of all attributes below | separator) of one subtree."""
 
 

@@ -162,7 +162,7 @@ class SmallClique(Clique):
         joint = (table * mass[:, None]).reshape(-1)
         if self.reader is not None:
             return np.dot(joint, self.reader)
-        made = [joint]
+        made: list[Array] = [joint]
         found = np.empty(self.outputs)
         for axes, source, cells in self._sums:
             made.append(np.bincount(cells, made[source]))

@@ -55,7 +55,7 @@ class GraphTables:
 
     @cached_property
     def bits(self) -> dict[str, int]:
-        return {name: 1 << place for place, name in enumerate(self.domain)}
+        return {name: 1 << place for name, place in self.domain.places.items()}
 
     @cached_property
     def inputs(self) -> list[tuple[int, Array, float]]:
@@ -64,7 +64,7 @@ class GraphTables:
         Conditional tables stay as they are: their sums mean something.
         """
         found = []
-        place = {name: i for i, name in enumerate(self.domain)}
+        place = self.domain.places
         for clique, table in self.tables:
             order = sorted(range(len(clique)), key=[place[name] for name in clique].__getitem__)
             peak = 1.0 if self.children is not None else float(table.max())

@@ -221,7 +221,7 @@ def _graph(domain: Domain, cliques: Iterable[Sequence[str]]) -> tuple[list[int],
         raise InvalidInput(
             f"cliques must be a sequence of cliques such as [('age', 'sex')], got {cliques!r}"
         )
-    bit = {name: 1 << index for index, name in enumerate(domain)}
+    bit = {name: 1 << place for name, place in domain.places.items()}
     joined = dict.fromkeys(bit, 0)
     for number, clique in enumerate(cliques):
         names = domain.clique(clique, f"cliques[{number}]")

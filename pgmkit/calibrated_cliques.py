@@ -165,7 +165,7 @@ class SmallClique(Clique):
         made: list[Array] = [joint]
         found = np.empty(self.outputs)
         for axes, source, cells in self._sums:
-            made.append(np.bincount(cells, made[source]))
+            made.append(np.bincount(cells, made[source]).astype(np.float64, copy=False))
             if axes in self.spans:
                 start, end = self.spans[axes]
                 found[start:end] = made[-1]

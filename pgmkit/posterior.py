@@ -323,7 +323,7 @@ class Posterior:
         """log of the sum; minus infinity where it is zero."""
         try:
             messages, log_scale = self._messages(0)
-            return messages.log_sum + log_scale
+            return float(messages.log_sum) + log_scale
         except Underflow:
             pass
         if not set(self.graph.domain) - set(self.evidence.codes):

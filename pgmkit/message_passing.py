@@ -130,16 +130,20 @@ class Messages:
 
     def _upward(self, tables: Sequence[Array]) -> None:
         self.values: list[Array | None] = list(tables)
-        self.log_sum: float | Array = 0.0
+        scales: list[float | Array] = [0.0] * self.tree.inputs
         for node in range(self.tree.inputs, len(self.tree.scopes)):
-            value = None if self.tree.barren[node] else self._made(node)
-            if value is not None and self.scaled:
-                value, log_peak = self.rescaled((self.tree.tables[node], value))
-                self.log_sum += log_peak
+            value, scale = None, 0.0
+            if not self.tree.barren[node]:  # one that is has a sum of 1, whatever is below it
+                value, scale = self._made(node), sum(scales[v] for v in self.tree.operands[node])
+                if self.scaled:
+                    value, log_peak = self.rescaled((self.tree.tables[node], value))
+                    scale = scale + log_peak
             self.values.append(value)
+            scales.append(scale)
+        self.log_sum: float | Array = 0.0
         for root in self.tree.roots:
             if (value := self.values[root]) is not None:
-                self.log_sum += self.log_of(value)
+                self.log_sum = self.log_sum + scales[root] + self.log_of(value)
 
     def rescaled(self, table: Table) -> tuple[Array, float | Array]:
         """The table with peak 1, and log of what it was divided by."""

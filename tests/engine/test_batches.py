@@ -32,6 +32,7 @@ from pgmkit import (
     error_bars,
     estimate,
     estimate_many,
+    uncertainty,
 )
 from pgmkit.batched_answers import BatchedAnswers
 from pgmkit.batched_oracle import BatchedOracle
@@ -175,6 +176,7 @@ def test_losses_and_totals_are_those_of_the_tables(seed: int) -> None:
         loss = sum(
             float((((model.marginal(m.clique).reshape(-1) - m.values) / 5.0) ** 2).sum()) / 2
             for m in measurements
+            if m.clique
         )
         assert model.loss == pytest.approx(loss, rel=1e-6, abs=1e-6)
         assert abs(model.loss - alone.loss) <= max(model.gap, alone.gap) + 1e-6 * alone.loss
@@ -183,7 +185,7 @@ def test_losses_and_totals_are_those_of_the_tables(seed: int) -> None:
 
 def pairs(rng: np.random.Generator, names: str = "abcd", size: int = 3) -> list[Measurement]:
     """A chain of noisy pairs, and the ends by themselves."""
-    cliques = [*itertools.pairwise(names)] + [(names[0],)]
+    cliques = [*itertools.pairwise(names), (names[0],)]
     return [
         Measurement(c, 90 / size ** len(c) + rng.normal(0, 3.0, size ** len(c)), 3.0)
         for c in cliques
@@ -329,6 +331,8 @@ class TestReplicates:
     def test_the_same_seed_gives_the_same_models(
         self, seed: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        # Within the usual tolerance of a noise unit the two stop at different points.
+        monkeypatch.setattr(uncertainty, "_TOLERANCE", 1e-4)
         model, measured = self.model("abcde", seed)
         query = FactoredQuery.marginal(model.domain, ["a", "d"])
         batch = error_bars(model, measured, replicates=20, seed=seed)
@@ -340,9 +344,10 @@ class TestReplicates:
         assert batch._batch is not None
         for one, other in zip(batch.replicates, alone.replicates, strict=True):
             assert one.total == pytest.approx(other.total, rel=1e-12)
-            assert abs(one.loss - other.loss) <= one.unit  # the tolerance of re-estimations
-        np.testing.assert_allclose(together.stddev, one_by_one.stddev, rtol=0.25, atol=0.05)
-        assert together.stddev.mean() == pytest.approx(one_by_one.stddev.mean(), rel=0.05)
+            assert one.certified
+            assert other.certified
+            assert abs(one.loss - other.loss) <= 1.01e-4 * one.unit
+        np.testing.assert_allclose(together.stddev, one_by_one.stddev, rtol=0.02)
         np.testing.assert_allclose(together.estimate, one_by_one.estimate)
 
     def test_replicates_that_take_too_long_are_refused(self) -> None:

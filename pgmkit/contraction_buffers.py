@@ -75,14 +75,15 @@ class ContractionBuffers:
 
     def _bind_level(self, level: list[Step]) -> None:
         """Small steps in one launch; larger ones by themselves, which does not depend on it."""
-        small = [step for step in level if is_small(self.plan, step)]
+        small, large = [], []
+        for step in level:
+            (small if is_small(self.plan, step) else large).append(step)
         if small:
             up, down = launches(self.plan, small, self.offsets, self.values, self.adjoint)
             self._up.append(up)
             self._down.append(down)
-        for step in level:
-            if step not in small:
-                (self._bind_reduction if step.kernel is None else self._bind_pair)(step)
+        for step in large:
+            (self._bind_reduction if step.kernel is None else self._bind_pair)(step)
 
     def _bind(self, group: list[Step]) -> None:
         first = group[0]
@@ -269,19 +270,24 @@ def _levels(plan: Plan) -> list[list[Step]]:
 
 def _by_level(plan: Plan) -> list[list[Step]]:
     """Steps in an executable order, those of one level and one small shape together."""
-    level = [0] * len(plan.axes)
-    groups: dict[tuple[object, ...], list[Step]] = defaultdict(list)
-    for step in plan.steps:
-        right = level[step.right] if step.right is not None else 0
-        level[step.out] = 1 + max(level[step.left], right)
-        if step.kernel is None:
-            cost = plan.cells(step.left)
-            shape: tuple[int, ...] = (cost, plan.cells(step.out))
-        else:
-            cost, shape = step.kernel.cost, step.kernel.extents
-        key = shape if cost <= _LARGEST_GROUPED_STEP else (step.out,)
-        groups[(level[step.out], step.kernel is None, *key)].append(step)
-    return [groups[key] for key in sorted(groups, key=lambda key: key[0])]  # type: ignore[arg-type, return-value]
+    found: list[list[Step]] = []
+    for level in _levels(plan):
+        groups: dict[tuple[object, ...], list[Step]] = defaultdict(list)
+        for step in level:
+            groups[_likeness(plan, step)].append(step)
+        found += groups.values()
+    return found
+
+
+def _likeness(plan: Plan, step: Step) -> tuple[object, ...]:
+    """What steps that may share a call have in common."""
+    if step.kernel is None:
+        cost = plan.cells(step.left)
+        shape: tuple[int, ...] = (cost, plan.cells(step.out))
+    else:
+        cost, shape = step.kernel.cost, step.kernel.extents
+    alone = cost > _LARGEST_GROUPED_STEP
+    return (step.kernel is None, *((step.out,) if alone else shape))
 
 
 def _layout(plan: Plan, groups: list[list[Step]]) -> list[int]:

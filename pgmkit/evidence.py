@@ -84,7 +84,7 @@ def _column(name: str, values: Sequence[Hashable]) -> list[Hashable]:
 def _code(
     domain: Domain, states: Mapping[str, tuple[Hashable, ...]], name: str, value: Hashable
 ) -> int:
-    size = domain.project([name]).size()
+    size = domain.sizes[domain.clique((name,))[0]]
     named = states.get(name)
     if named is not None and value in named:
         return named.index(value)

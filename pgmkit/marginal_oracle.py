@@ -24,6 +24,7 @@ from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge, NumericalFailure
 from pgmkit.semirings import LOG, LOG_BELOW, MAX, Semiring
 from pgmkit.structural_zeros import Zeros
+from pgmkit.threads import threads_for
 
 Clique = tuple[str, ...]
 
@@ -169,18 +170,20 @@ class MarginalOracle:
 
         Denormals slow matrix products a hundredfold and weigh nothing next to a partition function.
         """
-        threads, coarse = torch.get_num_threads(), torch.backends.cuda.matmul.allow_tf32
+        coarse = torch.backends.cuda.matmul.allow_tf32
         torch.backends.cuda.matmul.allow_tf32 = False  # three digits are no marginals
-        if self.device.type == "cpu" and self.plan.cost < _THREADED_COST:
-            torch.set_num_threads(1)
+        work = self.plan.cost if self.device.type == "cpu" else inf
         torch.set_flush_denormal(True)
         try:
-            with _thread_pools().limit(limits=1, user_api="blas"), torch.inference_mode():
+            with (
+                threads_for(work, _THREADED_COST),
+                _thread_pools().limit(limits=1, user_api="blas"),
+                torch.inference_mode(),
+            ):
                 yield
         finally:
             torch.set_flush_denormal(False)
             torch.backends.cuda.matmul.allow_tf32 = coarse
-            torch.set_num_threads(threads)
 
     def marginals(self, potentials: torch.Tensor, total: float = 1.0) -> tuple[torch.Tensor, float]:
         """Marginals in units of ``total`` (flat) and the log partition function, to full relative

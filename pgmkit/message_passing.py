@@ -19,7 +19,16 @@ from numpy.typing import NDArray
 from pgmkit.elimination import EliminationTree, each_bit
 from pgmkit.errors import ModelTooLarge
 
-__all__ = ["LEAST_ENTRY", "LOST", "Messages", "Table", "Underflow"]
+__all__ = [
+    "LEAST_ENTRY",
+    "LEAST_SUM",
+    "LOST",
+    "Kernel",
+    "Messages",
+    "Table",
+    "Underflow",
+    "kernel_of",
+]
 
 Array = NDArray[np.float64]
 Table = tuple[int, Array]
@@ -30,7 +39,7 @@ LEAST_ENTRY = 1e-290
 
 LOST = 1e-100
 """Peaks of products of tables with peak 1 below which terms may have been lost to underflow."""
-_LEAST_SUM = 1e-280
+LEAST_SUM = 1e-280
 """A sum of numbers in [0, 1] this large has lost nothing that counts."""
 
 
@@ -80,6 +89,29 @@ class Kernel:
             made = np.matmul(a, b)
         made = made.reshape(self.shape)
         return made if self.out is None else made.transpose(self.out)
+
+
+def kernel_of(
+    kernels: dict[tuple[int, int, int], Kernel],
+    sizes: Sequence[int],
+    limit: int,
+    one: int,
+    other: int,
+    wanted: int,
+) -> Kernel:
+    """The kernel, kept for the next time; ModelTooLarge where its result exceeds so many bytes."""
+    key = (one, other, wanted)
+    found = kernels.get(key)
+    if found is None:
+        found = Kernel(one, other, wanted, sizes)
+        if 8 * found.cells > limit:
+            raise ModelTooLarge(
+                f"a table of {found.cells:,} cells ({8 * found.cells:,} bytes) is needed; the "
+                f"limit is {limit:,} bytes. Ask for fewer attributes at once, observe "
+                "more, or raise memory_limit"
+            )
+        kernels[key] = found
+    return found
 
 
 def _cells(members: tuple[int, ...], sizes: Sequence[int]) -> int:
@@ -154,7 +186,7 @@ class Messages:
 
     def log_of(self, value: Array) -> float | Array:
         """The logarithm of a root's sum."""
-        if not _LEAST_SUM < float(value) < math.inf:
+        if not LEAST_SUM < float(value) < math.inf:
             raise Underflow
         return math.log(float(value))
 
@@ -174,18 +206,7 @@ class Messages:
         return value
 
     def kernel(self, one: int, other: int, wanted: int) -> Kernel:
-        key = (one, other, wanted)
-        found = self.kernels.get(key)
-        if found is None:
-            found = Kernel(one, other, wanted, self.tree.sizes)
-            if 8 * found.cells > self.limit:
-                raise ModelTooLarge(
-                    f"a table of {found.cells:,} cells ({8 * found.cells:,} bytes) is needed; the "
-                    f"limit is {self.limit:,} bytes. Ask for fewer attributes at once, observe "
-                    "more, or raise memory_limit"
-                )
-            self.kernels[key] = found
-        return found
+        return kernel_of(self.kernels, self.tree.sizes, self.limit, one, other, wanted)
 
     def reduced(self, table: Table, wanted: int) -> Table:
         """The table summed to the wanted ones of its attributes."""

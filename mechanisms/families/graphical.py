@@ -24,7 +24,7 @@ _SEARCH_SECONDS = 0.02
 
 
 def estimator(
-    domain: Domain, total: int | None, tolerance: float = 0.1
+    domain: Domain, total: int | None, tolerance: float = 0.1, *, device: str = "cpu"
 ) -> Callable[[GraphicalModel | None, Sequence[Measurement]], GraphicalModel]:
     """The update step: re-estimate from all measurements, warm. Its scope has no private data.
 
@@ -40,7 +40,12 @@ def estimator(
             # Of many models only the last one is released, and the release says how it fits.
             warnings.simplefilter("ignore", NotCertified)
             return estimate(
-                domain, measurements, total=known, warm_start=model, tolerance=tolerance
+                domain,
+                measurements,
+                total=known,
+                warm_start=model,
+                tolerance=tolerance,
+                device=device,
             )
 
     return update

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, get_args, overload
 import torch
 
 from pgmkit.clique_index import maximal
+from pgmkit.contraction_order import plan
+from pgmkit.devices import card_memory, device_of
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge, NotCertified
 from pgmkit.estimation.methods import METHODS, minimise
@@ -144,8 +146,12 @@ def estimate(
             the truth, sqrt(cells / 2) with Gaussian noise. The search also ends when the loss
             falls by less than a quarter of that over max(30, a fifth of all) iterations.
         max_seconds: time after which the best model so far is returned.
-        device, dtype: where and in what precision to compute. float32 halves memory and resolves a
-            loss to about six digits, so small tolerances end on the progress rule.
+        device, dtype: where and in what precision to compute: "cpu", a CUDA card ("cuda",
+            "cuda:1"), or "auto", a card where there is one and a pass is large enough to gain
+            (``pgmkit.devices.WORTH_A_CARD``). Passes run in float64 buffers either way. float32
+            tables take half the memory of the search around
+            them, and resolve a loss to about six digits, so small tolerances end on the progress
+            rule.
         memory_limit: bytes of working memory allowed; by default half of what the machine or the
             process's control group has, or of what a card has free. The tables of the
             model's junction tree, which sampling needs, may take 4 GiB, or this if it is more.
@@ -178,7 +184,7 @@ def estimate(
     used, total = request.used, request.known_total()
     impossible = check_zeros(domain, zeros)
     cliques = cliques_of(domain, used, impossible)
-    where = torch.device(device or "cpu")
+    where = device_of(device, lambda: plan(cliques, (), domain.sizes).cost)
     limit = memory_limit if memory_limit is not None else available(where) // 2
     model_limit = max(MEMORY_LIMIT, memory_limit or 0)
     deadline = inf if max_seconds is None else started + max_seconds
@@ -216,7 +222,7 @@ def estimate(
             )
         _warn_of_poor_fit(relaxed)
         return relaxed
-    with oracle.session(), _reporter(progress, max_seconds) as report:
+    with card_memory(where), oracle.session(), _reporter(progress, max_seconds) as report:
         objective = make_loss(loss, oracle.layout, used, dtype, oracle.device)
         problem = Problem(oracle, objective, total, deadline)
         monitor = Monitor(
@@ -316,7 +322,7 @@ def _check_inference(inference: str, **tree_only: object) -> None:
         raise InvalidInput(f"inference must be one of {known}; got {inference!r}")
     if inference != "region":
         return
-    usual = {"method": ("auto",), "warm_start": (None,), "device": (None, "cpu")}
+    usual = {"method": ("auto",), "warm_start": (None,), "device": (None, "cpu", "auto")}
     for name, value in tree_only.items():
         if value not in usual[name]:
             raise InvalidInput(
@@ -352,7 +358,7 @@ def _check_memory(inference: MarginalOracle, used: Sequence[Measurement], limit:
         raise ModelTooLarge(
             f"estimation from {cells:,} measured cells in {inference.layout.cells:,} cells of "
             f"cliques needs {needed / 2**20:,.0f} MiB; the limit is {limit / 2**20:,.0f} MiB. "
-            "Measure fewer or smaller cliques, use float32, or raise memory_limit"
+            "Measure fewer or smaller cliques, or raise memory_limit"
         )
 
 

@@ -14,6 +14,8 @@ import numpy as np
 import torch
 
 from pgmkit.batched_oracle import gains, table_cells
+from pgmkit.contraction_order import plan
+from pgmkit.devices import device_of
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput, NotCertified, PgmkitError
 from pgmkit.estimation import cliques_of, estimate, needed_bytes, tree_oracle
@@ -215,10 +217,12 @@ class ManyEstimates:
         float64 = self.options.get("dtype", torch.float64) == torch.float64
         if not used or not usual or not float64 or not all(map(_is_writable, used)):
             return None
-        device = torch.device(self.options.get("device") or "cpu")
+        cliques = cliques_of(self.domain, used, self.zeros)
+        sizes = self.domain.sizes
+        device = device_of(self.options.get("device"), lambda: plan(cliques, (), sizes).cost)
         inference = tree_oracle(
             self.domain,
-            cliques_of(self.domain, used, self.zeros),
+            cliques,
             used,
             self.zeros,
             device=device,

@@ -169,7 +169,8 @@ def error_bars(
     touched. ``model`` is one that
     ``pgmkit.estimate`` made from the same measurements with the squared loss. Its structural
     zeros hold in the replicates, and so does its total, unless the total is the one that the
-    measurements imply: then it is estimated anew each time.
+    measurements imply: then it is estimated anew each time. Replicates are estimated on the
+    model's device, in its precision.
 
     Args:
         model: whose answers need error bars.
@@ -199,6 +200,7 @@ def error_bars(
             "usual, and fewer than 20 give no usable standard errors"
         )
     zeros, fixed = _zeros(model), _fixed_total(model, known)
+    like = model.potentials[0].values if model.potentials else torch.empty(0, dtype=torch.float64)
     linear = LinearEstimate(model.domain, known, fixed, zeros)
     limit = _Limit(max_seconds, replicates)
 
@@ -213,7 +215,13 @@ def error_bars(
             sets,
             _totals(sets) if fixed is None else fixed,
             None,
-            {"zeros": zeros, "warm_start": model, "tolerance": _TOLERANCE},
+            {
+                "zeros": zeros,
+                "warm_start": model,
+                "tolerance": _TOLERANCE,
+                "device": like.device,
+                "dtype": like.dtype,
+            },
         )
         with reporter("error bars", progress, replicates) as report:
             for models in many.chunks(limit.deadline):

@@ -135,10 +135,10 @@ def drawn_sets(seed: int, count: int) -> tuple[SmallProblem, list[list[Measureme
     return problem, sets
 
 
-@pytest.mark.parametrize("block", range(6))
+@pytest.mark.parametrize("block", range(4))
 @pytest.mark.filterwarnings("ignore::pgmkit.NotCertified")
 def test_models_are_those_of_each_set_to_the_certificate(block: int) -> None:
-    for seed in range(8 * block, 8 * block + 8):
+    for seed in range(4 * block, 4 * block + 4):
         problem, sets = drawn_sets(seed, 3)
         together = estimate_many(problem.domain, sets, total=problem.total)
         for measurements, model in zip(sets, together, strict=True):
@@ -241,8 +241,7 @@ def test_sets_are_taken_in_chunks_that_fit(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(many, "_CHUNK_CELLS", 200)
     heard: list[Replication] = []
     models = estimate_many(DOMAIN, sets, progress=heard.append)
-    assert [each.done for each in heard] != [7]
-    assert heard[-1].done == heard[-1].of == 7
+    assert [(each.done, each.of) for each in heard] == [(done + 1, 7) for done in range(7)]
     for measurements, model in zip(sets, models, strict=True):
         alone = estimate(DOMAIN, measurements)
         assert abs(model.loss - alone.loss) <= max(model.gap, alone.gap) + 1e-9

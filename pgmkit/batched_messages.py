@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.elimination import EliminationTree, best_tree, elimination_tree
-from pgmkit.message_passing import LOST, Messages, Table
+from pgmkit.message_passing import LOST, Messages, Scale, Table
 
 __all__ = ["WHOSE", "BatchedMessages", "batched_tree"]
 
@@ -54,11 +54,11 @@ class BatchedMessages(Messages):
         self.lost = np.zeros(self.tree.sizes[0], dtype=bool)
         super()._upward([*tables, np.ones(())])
 
-    def rescaled(self, table: Table) -> tuple[Array, float | Array]:
+    def rescaled(self, table: Table) -> tuple[Array, Scale]:
         peaks = self._sound(table, table[1].max(axis=_others(table)))
         return table[1] / _along(table, peaks), np.log(peaks)
 
-    def log_of(self, value: Array) -> float | Array:
+    def log_of(self, value: Array) -> Scale:
         return np.log(self._sound((WHOSE if value.ndim else 0, value), value))
 
     def settled(self, found: Table) -> Table:

@@ -16,6 +16,7 @@ from pgmkit.elimination import EliminationTree, each_bit
 from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.evidence import Evidence
 from pgmkit.graph_tables import GraphTables
+from pgmkit.message_passing import Kernel
 from pgmkit.posterior import Posterior
 
 __all__ = ["Posteriors"]
@@ -26,8 +27,9 @@ Codes = NDArray[np.int64]
 _CHUNK_CELLS = 1 << 20
 """Cells that the largest table of a pass may have; no batch where it has as many for few records.
 """
-_FEW = 4
-"""Fewer different records are sooner taken one by one."""
+_REMEMBERED = 16
+_FEW = 32
+"""Fewer different records are sooner taken one by one: a graph calibrates itself for those."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +103,13 @@ class Posteriors:
         first, _ = self._different
         if len(first) < _FEW:
             return [_OneByOne(self, observed, first)]
-        structure = _Structure.of(self.graph, relevant, observed)
+        known = self.graph.structures
+        structure = known.get((relevant, observed))
+        if structure is None:
+            if len(known) >= _REMEMBERED:
+                del known[next(iter(known))]
+            structure = _Structure.of(self.graph, relevant, observed)
+            known[relevant, observed] = structure
         size = min(_CHUNK_CELLS, self.graph.memory_limit // 8) // structure.largest
         if size < _FEW:
             return [_OneByOne(self, observed, first)]
@@ -127,6 +135,9 @@ class _Structure:
     numbers: list[int]
     """Places of tables all of whose attributes are observed."""
     tree: EliminationTree
+    kernels: dict[tuple[int, int, int], Kernel] = field(default_factory=dict)
+    """Of the number of records in ``kernels_for``."""
+    kernels_for: list[int] = field(default_factory=lambda: [0])
 
     @classmethod
     def of(cls, graph: GraphTables, relevant: int, observed: int) -> _Structure:
@@ -157,6 +168,14 @@ class _Structure:
         """Cells of the largest table for one record."""
         sizes = self.tree.sizes
         return max((_cells(scope, sizes) for scope in self.tree.scopes), default=1)
+
+    def messages(self, count: int, tables: list[Array]) -> BatchedMessages:
+        """Of so many records."""
+        if self.kernels_for != [count]:
+            self.kernels.clear()
+            self.kernels_for[:] = [count]
+        tree = replace(self.tree, sizes=(count, *self.graph.domain.shape()))
+        return BatchedMessages(tree, tables, False, self.graph.memory_limit, self.kernels)
 
     def sliced(self, place: int, codes: dict[int, Codes]) -> Array:
         """A table with the records' values: their axis first, where it has an observed one."""
@@ -224,8 +243,7 @@ class _Batch:
             else:
                 tables.append(structure.sliced(place, codes))
                 self.scale += graph.inputs[place][2]
-        tree = replace(structure.tree, sizes=(len(rows), *graph.domain.shape()))
-        self.messages = BatchedMessages(tree, tables, False, graph.memory_limit, {})
+        self.messages = structure.messages(len(rows), tables)
         self.messages.lost |= np.isneginf(self.scale) | graph.lost
 
     def log_sums(self) -> Array:

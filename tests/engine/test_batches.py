@@ -135,11 +135,13 @@ def drawn_sets(seed: int, count: int) -> tuple[SmallProblem, list[list[Measureme
     return problem, sets
 
 
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize(
+    "seeds", [range(4), range(4, 8), pytest.param(range(8, 60), marks=pytest.mark.slow)]
+)
 @pytest.mark.filterwarnings("ignore::pgmkit.NotCertified")
-def test_models_are_those_of_each_set_to_the_certificate(block: int) -> None:
-    for seed in range(4 * block, 4 * block + 4):
-        problem, sets = drawn_sets(seed, 3)
+def test_models_are_those_of_each_set_to_the_certificate(seeds: range) -> None:
+    for seed in seeds:
+        problem, sets = drawn_sets(seed, 2)
         together = estimate_many(problem.domain, sets, total=problem.total)
         for measurements, model in zip(sets, together, strict=True):
             alone = estimate(problem.domain, measurements, total=problem.total)

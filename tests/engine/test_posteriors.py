@@ -7,6 +7,12 @@ from test_factor_graph import random_graph, summed, weighed, written_out
 from pgmkit import Domain, FactorGraph, InvalidInput, ModelTooLarge, posteriors
 
 
+@pytest.fixture(autouse=True)
+def side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few they are."""
+    monkeypatch.setattr(posteriors, "_FEW", 2)
+
+
 @pytest.mark.parametrize("block", range(10))
 def test_every_record_is_that_of_the_joint_written_out(block: int) -> None:
     for seed in range(20 * block, 20 * block + 20):

@@ -1,6 +1,6 @@
 """What batches gain: estimates, error bars and posteriors side by side and one at a time.
 
-``python -m benchmarks.batches [--out FILE] [--only TASK ...]`` (estimates, error_bars, posteriors).
+``python -m benchmarks.batches [--out FILE] [--only TASK ...] [--names NAME ...]`` (estimates, error_bars, posteriors).
 Both sides run in one process, and seconds are processor time for one model or record.
 
 Estimates: ``estimate_many`` of 1, 10 and 100 redrawn sets of the measurements of each estimation
@@ -51,12 +51,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/batches.json"))
     parser.add_argument("--only", nargs="*", default=[*TASKS], choices=[*TASKS])
+    parser.add_argument("--names", nargs="*", help="problems or networks; all by default")
     arguments = parser.parse_args()
     stored = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
     warnings.simplefilter("ignore", NotCertified)
     for task in arguments.only:
         names, run = TASKS[task]
-        for name in names:
+        for name in arguments.names or names:
             found = run(name)
             stored.setdefault(task, {})[name] = found
             print(task, name, json.dumps(found), flush=True)

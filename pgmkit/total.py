@@ -84,9 +84,9 @@ def estimate_totals(
     shares, _ = _shares([stddev for *_, stddev in found])
     each = []
     for place, parts, _ in found:
-        weights = np.ones(1)
+        weights: NDArray[np.float64] = np.ones(1)
         for part in parts:
-            weights = np.kron(weights, part)
+            weights = np.asarray(np.kron(weights, part), dtype=np.float64)
         each.append(weights @ values[place])
     return np.asarray(shares @ np.array(each))
 

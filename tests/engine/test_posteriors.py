@@ -73,16 +73,16 @@ def test_records_are_taken_in_chunks_that_fit(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_records_beyond_plain_numbers_go_through_logarithms() -> None:
-    """A chain of 400 observations; one record is 1e-2000 as likely as the other."""
+    """A chain of 100 observations; one record is 1e-900 as likely as the other."""
     tables = {"h0": (("h0",), [0.5, 0.5])}
-    for i in range(400):
+    for i in range(100):
         tables[f"h{i + 1}"] = ((f"h{i + 1}", f"h{i}"), [[0.9, 0.1], [0.1, 0.9]])
-        tables[f"x{i}"] = ((f"x{i}", f"h{i}"), [[1 - 1e-5, 1 - 2e-5], [1e-5, 2e-5]])
+        tables[f"x{i}"] = ((f"x{i}", f"h{i}"), [[1 - 1e-9, 1 - 2e-9], [1e-9, 2e-9]])
     graph = FactorGraph.from_conditionals(tables)
-    columns = {f"x{i}": [0, 1, i % 2] for i in range(400)}
+    columns = {f"x{i}": [0, 1, i % 2] for i in range(100)}
     batch = graph.posteriors(columns)
-    tables_found, sums = batch.marginals([("h7",), ("h0", "h399")]), batch.log_partition
-    assert sums[1] < -4000
+    tables_found, sums = batch.marginals([("h7",), ("h0", "h99")]), batch.log_partition
+    assert sums[1] < -1900
     for row in range(3):
         alone = graph.posterior({name: values[row] for name, values in columns.items()})
         assert sums[row] == pytest.approx(alone.log_partition, rel=1e-12)

@@ -1,7 +1,8 @@
 """What batches gain: estimates, error bars and posteriors side by side and one at a time.
 
 ``python -m benchmarks.batches [--out FILE] [--only TASK ...] [--names NAME ...]``; the tasks are
-estimates, error_bars and posteriors. Both sides run in one process, and seconds are processor time for one model or record.
+estimates, error_bars and posteriors. Both sides run in one process, and seconds are processor time
+for one model or record.
 
 Estimates: ``estimate_many`` of 1, 10 and 100 redrawn sets of the measurements of each estimation
 problem, beside ``estimate`` of the first few of them. Error bars: 50 replicates and the bars of one

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from pgmkit.counting import check_memory
+from pgmkit.counting import Codes, check_memory
 from pgmkit.devices import check_room
 from pgmkit.domain import Clique, Domain
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from pgmkit.dataset import Dataset
 
 __all__ = ["RecordsOnCard"]
 
@@ -31,13 +29,13 @@ class RecordsOnCard:
     where the card has not enough free memory.
     """
 
-    def __init__(self, data: Dataset, device: torch.device) -> None:
-        self.domain: Domain = data.domain
-        self.device, self._rows = device, len(data)
-        wide = sum(1 if size <= 256 else 8 for size in data.domain.shape())
+    def __init__(self, domain: Domain, columns: Mapping[str, Codes], device: torch.device) -> None:
+        self.domain, self.device = domain, device
+        self._rows = len(columns[domain.attributes[0]])
+        wide = sum(1 if size <= 256 else 8 for size in domain.shape())
         room = self._rows * wide + 24 * min(self._rows, _PIECE_ROWS)
         check_room(device, room, "the data set")
-        self._columns = {name: _placed(data.columns[name], device) for name in data.domain}
+        self._columns = {name: _placed(columns[name], device) for name in domain}
 
     def __len__(self) -> int:
         """The number of rows."""
@@ -67,7 +65,7 @@ class RecordsOnCard:
         return found.reshape(shape)
 
 
-def _placed(codes: NDArray[np.unsignedinteger], device: torch.device) -> torch.Tensor:
+def _placed(codes: Codes, device: torch.device) -> torch.Tensor:
     """A column on the card: one byte a code where that holds it, else eight."""
     held = codes if codes.dtype == np.uint8 else codes.astype(np.int64)
     return torch.tensor(held, device=device)

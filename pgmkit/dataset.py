@@ -141,7 +141,7 @@ class Dataset:
             return self
         from pgmkit.card_records import RecordsOnCard
 
-        return RecordsOnCard(self, where)
+        return RecordsOnCard(self._domain, self._columns, where)
 
     def project(self, attrs: Iterable[str]) -> Dataset:
         """The same rows over `attrs` only, in the given order; columns are shared, not copied.

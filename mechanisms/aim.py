@@ -62,12 +62,16 @@ def aim(
     workload: WorkloadLike,
     settings: Aim | None = None,
     *,
+    first: Sequence[Measurement] = (),
     progress: Callable[[Round[GraphicalModel, Clique]], None] | None = None,
 ) -> Release:
     """Spend all that remains of the Curator's budget on a model for the workload.
 
-    `progress` is called with each finished Round. Raises InvalidInput (before anything is spent)
-    for a workload over another domain or a model limit that no workload clique fits.
+    `first`: noisy one-way marginals of all the workload's attributes, where the Curator has
+    measured them already. `progress` is called with each finished Round.
+
+    Raises InvalidInput (before anything is spent) for a workload over another domain or a model
+    limit that no workload clique fits.
     """
     settings = settings or Aim()
     workload = Workload.over(curator.domain, workload)
@@ -78,7 +82,7 @@ def aim(
     affordable = Affordable(domain, candidates)
     whole = curator.remaining
     budget = _RoundBudget(whole / (_ROUNDS_PER_ATTRIBUTE * len(domain)), settings.select_share)
-    measured: list[Clique] = []
+    measured = [each.clique for each in first]
 
     def measure(picked: Sequence[Clique]) -> list[Measurement]:
         (clique,) = picked
@@ -110,7 +114,8 @@ def aim(
         )
         return [picked]
 
-    first = [m for clique in candidates if len(clique) == 1 for m in measure([clique])]
+    if not first:
+        first = [m for clique in candidates if len(clique) == 1 for m in measure([clique])]
     rough = estimator(domain, curator.public_total, settings.tolerance, device=settings.device)
     model, measurements = adapt(
         rough(None, first), first, select=select, measure=measure, update=rough, progress=progress

@@ -7,6 +7,7 @@ shares fixed beforehand.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -118,16 +119,21 @@ def projection(
 
 
 def independent(
-    curator: Curator, workload: WorkloadLike, settings: Independent | None = None
+    curator: Curator,
+    workload: WorkloadLike,
+    settings: Independent | None = None,
+    *,
+    first: Sequence[Measurement] = (),
 ) -> Release:
     """Spend all that remains evenly on the one-way marginals; all else is a product of them.
 
+    `first`: noisy marginals that the Curator has measured already, which count too.
     Raises InvalidInput (before anything is spent) for a workload over another domain.
     """
     settings = settings or Independent()
     Workload.over(curator.domain, workload)
     singles = Workload(curator.domain, [(name,) for name in varied(curator.domain)])
-    measurements = _measure(curator, singles)
+    measurements = (*first, *_measure(curator, singles))
     model = estimator(curator.domain, curator.public_total, device=settings.device)(
         None, measurements
     )

@@ -21,7 +21,7 @@ from mechanisms.families.mixture_fit import fit_mixture
 from mechanisms.families.product_mixture import Columns, ProductAnswers, ProductMixtureModel
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
-from mechanisms.rounds.select_and_measure import measure_one_way
+from mechanisms.rounds.select_and_measure import known_total, measure_one_way
 from mechanisms.settings import (
     Settings,
     fraction,
@@ -93,8 +93,16 @@ class Mixture(Settings):
         )
 
 
-def mixture(curator: Curator, workload: WorkloadLike, settings: Mixture | None = None) -> Release:
+def mixture(
+    curator: Curator,
+    workload: WorkloadLike,
+    settings: Mixture | None = None,
+    *,
+    first: Sequence[Measurement] = (),
+) -> Release:
     """Spend all that remains of the Curator's budget on one mixture for the workload.
+
+    `first`: noisy one-way marginals of all attributes, where the Curator has measured them already.
 
     Raises InvalidInput, before anything is spent, for a workload over another domain.
     """
@@ -106,7 +114,10 @@ def mixture(curator: Curator, workload: WorkloadLike, settings: Mixture | None =
     columns = Columns(domain)
     random = torch.Generator().manual_seed(settings.seed)
     whole = curator.remaining
-    first, total = measure_one_way(curator, settings.one_way_share if orders else 1.0)
+    if first:
+        total = known_total(curator, first)
+    else:
+        first, total = measure_one_way(curator, settings.one_way_share if orders else 1.0)
     measurements = list(first)
 
     def fit(taken: list[Measurement], steps: int) -> torch.Tensor:

@@ -106,14 +106,9 @@ def mst(curator: Curator, workload: WorkloadLike, settings: Mst | None = None) -
 
 def _pairs(workload: Workload) -> list[Clique]:
     """The pairs of attributes within workload cliques, in the domain's order."""
-    place = {name: i for i, name in enumerate(workload.domain)}
-    held = {
-        pair
-        for clique in workload.cliques
-        for pair in combinations(sorted(place[name] for name in clique), 2)
-    }
-    names = workload.domain.attributes
-    return [(names[i], names[j]) for i, j in sorted(held)]
+    domain = workload.domain
+    held = {pair for clique in workload.cliques for pair in combinations(domain.ordered(clique), 2)}
+    return sorted(held, key=lambda pair: [domain.places[name] for name in pair])
 
 
 def _draw_tree(
@@ -123,7 +118,7 @@ def _draw_tree(
     if not pairs:
         return []
     scored = curator.scored(pairs, model.marginals(pairs))
-    place = {name: i for i, name in enumerate(curator.domain)}
+    place = curator.domain.places
     ends = np.array([[place[name] for name in pair] for pair in pairs])
     component = np.arange(len(place))
     joining = np.arange(len(pairs))

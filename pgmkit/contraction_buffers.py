@@ -1,4 +1,4 @@
-"""Forward and backward pass of a scalar contraction plan in two flat buffers, for many repetitions.
+"""Forward and backward pass of a contraction plan in two flat buffers, for many repetitions.
 
 Small trees are ruled by the overhead per operation. Here every value of the plan lives in one
 buffer and every adjoint in another; the views are made once, an operation writes in place, and
@@ -28,11 +28,11 @@ _LARGEST_GROUPED_STEP = 1 << 13
 
 
 class ContractionBuffers:
-    """Values and adjoints of a scalar plan; inputs are ``values[: inputs]``, flattened one after
-    another.
+    """Values and adjoints of a plan; inputs are ``values[: inputs]``, flattened one after another.
 
-    ``run(seed)`` takes what was written to ``inputs`` and leaves the plan's result in ``result``
-    and, times ``seed``, the derivative of the result by each input in ``input_adjoints``.
+    A pass takes what was written to ``inputs`` and leaves the plan's result, one number or as many
+    as its output has cells, in ``result`` and, times a seed for each, the derivatives by the inputs
+    in ``input_adjoints``.
     """
 
     def __init__(self, plan: Plan, device: torch.device, dtype: torch.dtype) -> None:
@@ -44,9 +44,8 @@ class ContractionBuffers:
         self.adjoint = torch.zeros(cells, dtype=dtype, device=device)
         used = sum(plan.cells(value) for value in range(len(plan.inputs)))
         self.inputs, self.input_adjoints = self.values[:used], self.adjoint[:used]
-        last = self.offsets[-1]
-        self.result = self.values[last : last + 1]
-        self._seed = self.adjoint[last : last + 1]
+        last, end = self.offsets[-1], self.offsets[-1] + plan.cells(len(plan.axes) - 1)
+        self.result, self._seed = self.values[last:end], self.adjoint[last:end]
         self._scratch = _Scratch(dtype, device)
         self._up: list[Action] = []
         self._down: list[Action] = []
@@ -59,7 +58,7 @@ class ContractionBuffers:
         self._down.reverse()
 
     def forward(self) -> torch.Tensor:
-        """The plan's result, a tensor of one element that the next run overwrites."""
+        """The plan's result, flat; the next run overwrites it."""
         for action in self._up:
             action()
         return self.result

@@ -105,8 +105,8 @@ _UNIT = [
 _ACCOUNTING = click.option(
     "--accounting",
     type=click.Choice(["zcdp", "gaussian"]),
-    help="How costs add up: zcdp for all mechanisms; gaussian, with less noise, for those that "
-    "only measure [default: gaussian where the mechanism is named and only measures].",
+    help="How costs add up: gaussian has less noise, but selections cost more [default: gaussian "
+    "for auto and for mechanisms that only measure, else zcdp].",
 )
 _FILE = [
     click.option("--encoding", help="Encoding of a CSV file, such as latin-1 [default: utf-8]."),

@@ -158,13 +158,11 @@ def plan(
     asked = read_schema(schema)
     described = assumed(asked)
     workload = table_workload(described.domain, k, target)
-    choice = (
-        choose_mechanism(
-            described, workload, Budget(epsilon, delta), rows=rows, max_rows=max_rows or 1
-        )
-        if mechanism == "auto"
-        else Choice(mechanism, "as asked")
-    )
+    choice = Choice(mechanism, "as asked")
+    if mechanism == "auto":
+        budget = Budget(epsilon, delta)
+        accounting = accounting or budget.least_noise
+        choice = choose_mechanism(described, workload, budget, rows=rows, max_rows=max_rows or 1)
     found = planned(
         choice.name,
         workload,

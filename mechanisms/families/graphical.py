@@ -61,7 +61,6 @@ class Affordable:
 
     def __init__(self, domain: Domain, candidates: Sequence[Clique]) -> None:
         self.domain, self.candidates = domain, candidates
-        self._place = {name: i for i, name in enumerate(domain)}
         self._least: dict[Clique, float] = {}
 
     def within(
@@ -92,9 +91,9 @@ class Affordable:
 
     def _bounds(self, growth: TreeGrowth) -> list[float]:
         """Upper bounds of the cells with each candidate; those of pairs are found together."""
-        pairs = growth.cells_with_pairs()
+        pairs, places = growth.cells_with_pairs(), growth.tree.domain.places
         return [
-            pairs[self._place[clique[0]], self._place[clique[-1]]]
+            pairs[places[clique[0]], places[clique[-1]]]
             if len(clique) <= 2
             else growth.cells_with(clique)
             for clique in self.candidates

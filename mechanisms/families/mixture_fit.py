@@ -7,6 +7,7 @@ data and no Curator in here.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,7 +16,10 @@ from mechanisms.families.descent import descend
 from mechanisms.families.product_mixture import Columns, ProductAnswers
 from pgmkit.measurement import Measurement
 
-__all__ = ["fit_mixture"]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["fit_mixture", "nearest_counts"]
 
 _FLOOR = 1e-5
 """Smallest probability of a code in the independent rows that the fit starts near."""
@@ -57,7 +61,7 @@ def fit_mixture(
     array([[0.4, 0.1],
            [0.1, 0.4]], dtype=float32)
     """
-    independent = _independent(columns, measurements).to(device)
+    independent = _independent(columns, measurements, total).to(device)
     cliques = [m.clique for m in measurements]
     answers = ProductAnswers(columns, dict.fromkeys(cliques))
     values = _joined([m.values / total for m in measurements]).to(device)
@@ -81,18 +85,38 @@ def fit_mixture(
     return columns.softmax(logits.detach())
 
 
-def _independent(columns: Columns, measurements: Sequence[Measurement]) -> torch.Tensor:
-    """Logarithms of the one-way marginals, side by side: noisy values made probabilities."""
-    single = {m.clique: m.values for m in measurements if len(m.clique) == 1}
+def _independent(
+    columns: Columns, measurements: Sequence[Measurement], total: float
+) -> torch.Tensor:
+    """Logarithms of the one-way marginals, side by side: the nearest probabilities to noisy values.
+
+    Several measurements of an attribute count by the inverse of their variances.
+    """
+    single: dict[str, list[Measurement]] = {name: [] for name in columns.domain}
+    for each in measurements:
+        if len(each.clique) == 1:
+            single[each.clique[0]].append(each)
     parts = []
-    for name in columns.domain:
+    for name, found in single.items():
         # Attributes of one value are not measured.
-        shares = np.maximum(single.get((name,), np.ones(columns.domain.sizes[name])), 0.0)
-        whole = shares.sum()
-        shares = shares / whole if whole > 0 else np.full(len(shares), 1 / len(shares))
+        shares = np.full(columns.domain.sizes[name], 1 / columns.domain.sizes[name])
+        if found:
+            values = np.average([m.values for m in found], 0, [m.stddev**-2 for m in found])
+            shares = nearest_counts(values, total) / total
         shares = np.maximum(shares, _FLOOR)
         parts.append(np.log(shares / shares.sum()))
     return _joined(parts)
+
+
+def nearest_counts(values: NDArray[np.float64], total: float) -> NDArray[np.float64]:
+    """The nearest counts, 0 or above, with this total: what least squares make of noisy ones.
+
+    >>> nearest_counts(np.array([6.0, 5.0, -3.0]), 10.0)
+    array([5.5, 4.5, 0. ])
+    """
+    ordered = np.sort(values)[::-1]
+    excess = (np.cumsum(ordered) - total) / np.arange(1, len(values) + 1)
+    return np.maximum(values - excess[ordered > excess][-1], 0.0)
 
 
 def _log_softmax(columns: Columns, logits: torch.Tensor) -> torch.Tensor:

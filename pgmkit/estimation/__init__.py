@@ -181,8 +181,7 @@ def estimate(
     request.check(max_seconds)
     used, total = request.used, request.known_total()
     impossible = check_zeros(domain, zeros)
-    # Where nothing is measured, one cell of no attribute stands for the uniform model.
-    cliques = _maximal(domain, [m.clique for m in used] + [z.clique for z in impossible] + [()])
+    cliques = cliques_of(domain, used, impossible)
     where = device_of(device, lambda: plan(cliques, (), domain.sizes).cost)
     limit = memory_limit if memory_limit is not None else available(where) // 2
     model_limit = max(MEMORY_LIMIT, memory_limit or 0)
@@ -190,7 +189,7 @@ def estimate(
     oracle = None
     if inference != "region":
         try:
-            oracle = _tree_oracle(
+            oracle = tree_oracle(
                 domain,
                 cliques,
                 used,
@@ -228,12 +227,12 @@ def estimate(
         )
         point = _searched(problem, monitor, request, impossible, warm_start)
     logger.info("estimated in %d iterations: %s", monitor.iterations, monitor.stopped)
-    model = _fitted(problem, monitor, point, dtype, model_limit)
+    model = fitted(problem, monitor, point, model_limit, dtype)
     _warn_of_poor_fit(model)
     return model
 
 
-def _tree_oracle(
+def tree_oracle(
     domain: Domain,
     cliques: Sequence[Clique],
     used: Sequence[Measurement],
@@ -287,18 +286,27 @@ def _warn_of_poor_fit(model: GraphicalModel | RegionModel) -> None:
         )
 
 
-def _fitted(
-    problem: Problem, monitor: Monitor, point: Point, dtype: torch.dtype, memory_limit: int
+def factors(
+    inference: MarginalOracle, potentials: torch.Tensor, dtype: torch.dtype = torch.float64
+) -> tuple[Factor, ...]:
+    """Flat potentials as a model keeps them."""
+    layout = inference.layout
+    tables = layout.split(inference.masked(potentials).to(dtype, copy=True))
+    held = zip(layout.cliques, layout.domains, tables, strict=True)
+    return tuple(Factor(domain, table) for clique, domain, table in held if clique)
+
+
+def fitted(
+    problem: Problem,
+    monitor: Monitor,
+    point: Point,
+    memory_limit: int,
+    dtype: torch.dtype = torch.float64,
 ) -> GraphicalModel:
-    layout = problem.inference.layout
-    tables = layout.split(problem.inference.masked(point.potentials))
+    """The model of a point."""
     return GraphicalModel(
-        domain=layout.domain,
-        potentials=tuple(
-            Factor(layout.domain.project(clique), table.to(dtype, copy=True))
-            for clique, table in zip(layout.cliques, tables, strict=True)
-            if clique
-        ),
+        domain=problem.inference.layout.domain,
+        potentials=factors(problem.inference, point.potentials, dtype),
         total=problem.total,
         loss=monitor.best_loss,
         gap=monitor.gap,
@@ -326,11 +334,15 @@ def _check_inference(inference: str, **tree_only: object) -> None:
             )
 
 
-def _maximal(domain: Domain, cliques: Sequence[Clique]) -> list[Clique]:
-    """The cliques that lie in no other, in the domain's attribute order."""
-    position = {name: place for place, name in enumerate(domain)}
-    kept = (cliques[place] for place in maximal(cliques))
-    return [tuple(sorted(clique, key=position.__getitem__)) for clique in kept]
+def cliques_of(
+    domain: Domain, used: Sequence[Measurement], zeros: Sequence[Zeros] = ()
+) -> list[Clique]:
+    """The cliques of a model, in the domain's attribute order; none lies in another.
+
+    Where nothing is measured, one cell of no attribute stands for the uniform model.
+    """
+    cliques = [*(m.clique for m in used), *(z.clique for z in zeros), ()]
+    return [domain.ordered(cliques[place]) for place in maximal(cliques)]
 
 
 def _check_possible(inference: MarginalOracle, zeros: Sequence[Zeros]) -> None:
@@ -343,7 +355,7 @@ def _check_possible(inference: MarginalOracle, zeros: Sequence[Zeros]) -> None:
 
 
 def _check_memory(inference: MarginalOracle, used: Sequence[Measurement], limit: int) -> None:
-    needed = _needed(inference, used)
+    needed = needed_bytes(inference, used)
     if needed > limit:
         cells = sum(inference.layout.domain.size(m.clique) for m in used)
         raise ModelTooLarge(
@@ -378,11 +390,11 @@ def working_bytes(domain: Domain, measurements: Sequence[Measurement]) -> int:
     True
     """
     used = [m for m in measurements if m.clique]
-    inference = MarginalOracle(domain, _maximal(domain, [m.clique for m in used]))
-    return _needed(inference, used)
+    inference = MarginalOracle(domain, cliques_of(domain, used))
+    return needed_bytes(inference, used)
 
 
-def _needed(inference: MarginalOracle, used: Sequence[Measurement]) -> int:
+def needed_bytes(inference: MarginalOracle, used: Sequence[Measurement]) -> int:
     solver = _SOLVER_VECTORS * inference.layout.cells * inference.dtype.itemsize
     cells = sum(inference.layout.domain.size(m.clique) for m in used)
     tabular = sum(len(m.values) for m in used if m.matrix is None)
@@ -392,7 +404,7 @@ def _needed(inference: MarginalOracle, used: Sequence[Measurement]) -> int:
 
 def _unmeasured(problem: Problem, monitor: Monitor) -> Point:
     """Nothing to fit: the flat potentials, whatever the start."""
-    point = problem.point(uniform(problem))
+    point = problem.point(uniform(problem.inference))
     loss = problem.loss.value(point.marginals)
     monitor.raise_bound(loss)
     monitor.record(point, loss)

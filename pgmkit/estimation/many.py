@@ -228,7 +228,6 @@ class ManyEstimates:
             used,
             self.zeros,
             device=device,
-            dtype=torch.float64,
             limit=self._limit(device),
             model_limit=self._model_limit,
         )

@@ -287,8 +287,9 @@ def _seen(
     if look.dependent:
         return choice, look.measurements
     reason = (
-        f"pairs of columns are {look.excess:.4f} further from independence than chance gives, in "
-        f"total variation, with a noise of {look.stddev:.4f}: only single columns are measured"
+        f"pairs of columns are {look.excess:.4f} further from independence than chance gives "
+        f"(total variation, noise {look.stddev:.4f}), and would be worth their price from "
+        f"{look.needed:.4f} on: only single columns are measured"
     )
     return Choice("independent", reason), look.measurements
 

@@ -32,12 +32,12 @@ _LEAST_SHARE, _MOST_SHARE, _ROWS_OF_A_SHARE = 1 / 16, 0.5, 25.0
 """Of the budget, for the single columns: so many rows a column, in units of the noise, halve it."""
 _DEVIATIONS = 2.0
 """Of the noise, by which the distances must be above chance."""
-_WORTH_PAYING = 1.4
+_WORTH_PAYING = 2.0
 """Rows a column, in units of the noise, times the excess; less is not worth what pairs cost.
 
 Measured on six tables of the half "choosing" of `benchmarks.regret`: below 1 AIM is worse than
 independent columns, by 2% to 25%; from 1.5 to 2.2 it has 0.90 to 1.03 times their error; at 3.7 it
-has 0.63 times."""
+has 0.63 times. Not to be worse comes first."""
 _OF_CHANCE = 2.0
 """Times the distances that chance alone gives in so many rows: noise below that tells enough of
 them. On three tables of the half "choosing", each column shuffled, AIM had 0.91 to 0.97 times the

@@ -32,12 +32,12 @@ _LEAST_SHARE, _MOST_SHARE, _ROWS_OF_A_SHARE = 1 / 16, 0.5, 25.0
 """Of the budget, for the single columns: so many rows a column, in units of the noise, halve it."""
 _DEVIATIONS = 2.0
 """Of the noise, by which the distances must be above chance."""
-_WORTH_PAYING = 2.0
-"""Rows a column, in units of the noise, times the excess; less is not worth what pairs cost.
+_OF_NOISE = 0.065
+"""Of the noise of all pairs, which the distances must be above chance by.
 
-Measured on six tables of the half "choosing" of `benchmarks.regret`: below 1 AIM is worse than
-independent columns, by 2% to 25%; from 1.5 to 2.2 it has 0.90 to 1.03 times their error; at 3.7 it
-has 0.63 times. Not to be worse comes first."""
+Measured on six tables of the half "choosing" of `benchmarks.regret`: from 0.03 to 0.05 AIM has 1.02
+to 1.25 times the error of independent columns, from 0.08 to 0.14 it has 0.90 to 0.92 times, and at
+0.18 it has 0.63 to 0.83 times."""
 _OF_CHANCE = 2.0
 """Times the distances that chance alone gives in so many rows: noise below that tells enough of
 them. On three tables of the half "choosing", each column shuffled, AIM had 0.91 to 0.97 times the
@@ -90,9 +90,9 @@ def first_look(curator: Curator, workload: Workload, rows: int) -> FirstLook:
     chance, spread, bare = _chance(columns, pairs, model.total, measurements[0].stddev)
     stddev = _stddev(curator, len(pairs), price) / (2 * model.total)
     stddev = math.hypot(stddev, spread)
-    needed = max(_DEVIATIONS * stddev, _WORTH_PAYING / signal)
     cells = math.fsum(map(curator.domain.size, pairs)) / len(pairs)
     loss = cells * curator.expected_error(curator.remaining / len(pairs)) / (2 * model.total)
+    needed = max(_DEVIATIONS * stddev, _OF_NOISE * loss)
     return FirstLook(tuple(measurements), found - chance, stddev, needed, bare, loss)
 
 

@@ -202,7 +202,8 @@ def synthesize(
         # Public records know some dependence, which is worth it whatever the number of rows.
         counts_rows = mechanism == "auto" and public is None
         rows = _rows(curator) if counts_rows else None
-        choice, first = choose(schema, wanted, rows=rows), ()
+        choice = choose(schema, wanted, rows=rows)
+        first: tuple[Measurement, ...] = ()
         if choice.name == "aim" and rows is not None:
             dry_run(choice, {}, schema, wanted, budget, protected, None)
             choice, first = _seen(curator, choice, wanted, rows)

@@ -19,7 +19,7 @@ from mechanisms.families.graphical import Affordable, check_fits_workload, estim
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
 from mechanisms.rounds.loop import Round, adapt
-from mechanisms.settings import Settings, fraction, positive, setting
+from mechanisms.settings import Settings, fraction, positive, setting, torch_device
 from mechanisms.workload import Workload, WorkloadLike, downward_closure
 from pgmkit.domain import Clique
 from pgmkit.measurement import Measurement
@@ -47,11 +47,14 @@ class Aim(Settings):
             has a tenth.
         tolerance: The tolerance of the estimates between rounds, in units of the noise as in
             `pgmkit.estimate`, above 0. The last estimate has the default of `pgmkit.estimate`.
+        device: Where models are estimated: "cpu", a CUDA card such as "cuda", or "auto", a card
+            where there is one and a model is large enough to gain (`pgmkit.devices`).
     """
 
     model_mb: float = setting(80.0, positive())
     select_share: float = setting(0.1, fraction())
     tolerance: float = setting(1.0, positive())
+    device: str = setting("cpu", torch_device())
 
 
 def aim(
@@ -113,11 +116,11 @@ def aim(
 
     if not first:
         first = [m for clique in candidates if len(clique) == 1 for m in measure([clique])]
-    rough = estimator(domain, curator.public_total, settings.tolerance)
+    rough = estimator(domain, curator.public_total, settings.tolerance, device=settings.device)
     model, measurements = adapt(
         rough(None, first), first, select=select, measure=measure, update=rough, progress=progress
     )
-    final = estimator(domain, curator.public_total)
+    final = estimator(domain, curator.public_total, device=settings.device)
     return Release("aim", final(model, measurements), measurements, curator.ledger, settings)
 
 

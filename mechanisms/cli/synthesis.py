@@ -11,6 +11,7 @@ import click
 from mechanisms.cli.options import (
     as_json,
     budget_options,
+    device_option,
     emit,
     file_options,
     generator,
@@ -229,6 +230,7 @@ def plan(
 @click.option(
     "--memory-mb", type=float, help="Memory that auto plans with, in MB; it is not enforced."
 )
+@device_option
 @click.option(
     "--ledger",
     "account",
@@ -270,6 +272,7 @@ def synth(
     rows: int | None,
     seconds: float | None,
     memory_mb: float | None,
+    device: str | None,
     account: str | None,
     safe_csv: bool,
     ignore_extra_columns: bool,
@@ -320,6 +323,7 @@ def synth(
         seed=rng,
         ledger=None if account is None else Ledger.open(account),
         accounting=accounting,
+        device=device,
         progress=True,
     )
     written = _write(release, rows, rng, safe_csv, *targets)

@@ -37,6 +37,7 @@ def fit_mixture(
     learning_rate: float,
     penalty: float,
     random: torch.Generator,
+    device: torch.device | str = "cpu",
 ) -> torch.Tensor:
     """Rows (float32, rows x columns.width) whose marginals are near the measured ones.
 
@@ -47,6 +48,7 @@ def fit_mixture(
     where q is the product of the measured one-way marginals (there must be one of every
     attribute). The second term holds each row near independence, so that noise is not fitted: with
     it the mixture is close to the distribution of largest entropy that agrees with the tables.
+    The first rows are drawn by `random`, of the processor, whatever the `device`.
 
     >>> from pgmkit.domain import Domain
     >>> columns = Columns(Domain({"a": 2, "b": 2}))
@@ -59,12 +61,14 @@ def fit_mixture(
     array([[0.4, 0.1],
            [0.1, 0.4]], dtype=float32)
     """
-    independent = _independent(columns, measurements, total)
+    independent = _independent(columns, measurements, total).to(device)
     cliques = [m.clique for m in measurements]
     answers = ProductAnswers(columns, dict.fromkeys(cliques))
-    values = _joined([m.values / total for m in measurements])
-    weights = _joined([np.full(len(m.values), (total / m.stddev) ** 2) for m in measurements])
-    logits = independent + _DIVERSITY * torch.randn(rows, columns.width, generator=random)
+    values = _joined([m.values / total for m in measurements]).to(device)
+    weights = [np.full(len(m.values), (total / m.stddev) ** 2) for m in measurements]
+    squares = _joined(weights).to(device)
+    spread = _DIVERSITY * torch.randn(rows, columns.width, generator=random)
+    logits = independent + spread.to(device)
     logits.requires_grad_()
 
     def losses() -> Iterator[torch.Tensor]:
@@ -74,7 +78,7 @@ def fit_mixture(
             tables = answers(probabilities)
             errors = torch.cat([tables[clique].reshape(-1) for clique in cliques]) - values
             divergence = (probabilities * (logs - independent)).sum() / rows
-            yield (weights * errors.square()).sum() + penalty * divergence
+            yield (squares * errors.square()).sum() + penalty * divergence
 
     optimizer = torch.optim.Adam([logits], lr=learning_rate, betas=(0.9, 0.99))
     descend(optimizer, losses(), steps, last_rate=learning_rate / 50)

@@ -37,6 +37,7 @@ from mechanisms.synthesis.refusals import (
     check_public_records,
     dry_run,
     public_records,
+    with_device,
 )
 from mechanisms.synthesis.units import bounded_frame, check_unit
 from mechanisms.workload import Workload, WorkloadLike, downward_closure, k_way, varied
@@ -88,6 +89,7 @@ def synthesize(
     seed: int | np.random.Generator | None = None,
     ledger: FileLedger | None = None,
     accounting: Accounting | None = None,
+    device: str | None = None,
     progress: bool | Callable[[Round[Any, Any]], None] | None = None,
 ) -> TableRelease:
     """Spend an (epsilon, delta) budget on private records; records, tables and answers come out.
@@ -127,6 +129,9 @@ def synthesize(
         accounting: "zcdp" or "gaussian" (see `Budget`). By default that of the ledger across runs;
             without one what needs the least noise for measurements where the mechanism selects
             nothing, or is "auto" without public records, and "zcdp" elsewhere.
+        device: where the model is computed: "cpu" (None), a CUDA card such as "cuda", or "auto", a
+            card where there is one and it gains; the setting of that name. A mechanism that "auto"
+            chose and that computes nothing there leaves it aside.
         progress: True for a bar of rounds on a terminal, or a callable that gets each finished
             round of a mechanism that has rounds.
 
@@ -157,6 +162,7 @@ def synthesize(
         strict=strict,
         report_dropped=report_dropped,
     )
+    options = with_device(device, mechanism, options)
     budget = _budget(schema, epsilon, delta)
     protected = relation(neighbours, unit, max_rows)
     if unit is not None:
@@ -209,11 +215,13 @@ def synthesize(
             choice, first = _seen(curator, choice, wanted, rows)
         logger.info("mechanism %s: %s", choice.name, choice.reason)
         entry, chosen = configure(choice.name, **{**choice.settings, **options})
+        if mechanism == "auto" and device is not None and hasattr(chosen, "device"):
+            chosen = replace(chosen, device=device)
         others = None if public is None else public_records(public, schema)
         release = run_on(
             curator, entry, chosen, wanted, public=others, first=first, progress=report
         )
-    return TableRelease(_constrained(release, schema), schema, form, choice.reason + said)
+    return TableRelease(_constrained(release, schema, device), schema, form, choice.reason + said)
 
 
 def _choice(mechanism: str, schema: Schema, workload: Workload, **known: Any) -> Choice:
@@ -336,11 +344,13 @@ def table_workload(
     return Workload(domain, biased, list(biased.values()))
 
 
-def _constrained(release: Release, schema: Schema) -> Release:
+def _constrained(release: Release, schema: Schema, device: str | None) -> Release:
     """The release with a model that gives ruled out records probability zero."""
     if not schema.constraints:
         return release
     assert isinstance(release.model, GraphicalModel)
     tables = [m for m in release.measurements if isinstance(m, Measurement)]
-    model = estimate(schema.domain, tables, total=release.model.total, zeros=schema.zeros)
+    model = estimate(
+        schema.domain, tables, total=release.model.total, zeros=schema.zeros, device=device
+    )
     return replace(release, model=model)

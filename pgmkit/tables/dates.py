@@ -31,7 +31,7 @@ class _Temporal(Binned):
 
     `format`: of the texts, as strftime writes it, such as "%d/%m/%Y" or "%Y%m%d" (also of whole
     numbers then), "%-d/%-m/%Y" without leading zeros. Values are then decoded as texts in this
-    format.
+    format; with `decode_as: datetime` CSV files alone are written in it.
     """
 
     units: ClassVar[Mapping[str, str]]
@@ -56,7 +56,15 @@ class _Temporal(Binned):
 
     @property
     def parses_as(self) -> tuple[str, ...]:
-        return ("date32", "timestamp[us]") if self.format is None else ()
+        return ("date32", "timestamp[us]") if self._is_iso else ()
+
+    @property
+    def _is_iso(self) -> bool:
+        """Whether texts in the format are ISO 8601, without a zone."""
+        form = self.format
+        return form is None or (
+            form.startswith("%Y-%m-%d") and form[-2:] in ("%d", "%M", "%S", "00")
+        )
 
     @property
     def step(self) -> str:
@@ -81,11 +89,14 @@ class _Temporal(Binned):
         return positions[places]
 
     def _from_positions(self, positions: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
-        """A day, or a second, drawn uniformly among those of the unit."""
+        """A day, or what the format writes (a second), drawn uniformly among those of the unit."""
         unit = f"datetime64[{self.step}]"
         starts = positions.astype(unit).astype(self.stored_as).astype(np.int64)
         stops = (positions + 1).astype(unit).astype(self.stored_as).astype(np.int64)
         drawn = rng.integers(starts, stops).astype(self.stored_as)
+        if self.stored_as == "datetime64[s]" and self.format is not None:
+            finest = "s" if "%S" in self.format else "m" if "%M" in self.format else "h"
+            drawn = drawn.astype(f"datetime64[{finest}]").astype(self.stored_as)
         if self.kind in ("date", "datetime"):
             return drawn.astype("datetime64[D]" if self.kind == "date" else "datetime64[us]")
         found, places = np.unique(drawn, return_inverse=True)

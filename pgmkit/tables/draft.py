@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from pgmkit.errors import InvalidInput
-from pgmkit.tables.bins import LARGEST
+from pgmkit.tables.bin_codes import LARGEST
 from pgmkit.tables.columns import Column
 from pgmkit.tables.csv_file import is_index
 from pgmkit.tables.draft_format import MISSING, decimals_of, named_format, seen_format

@@ -6,6 +6,7 @@ import datetime
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -72,7 +73,9 @@ class _Temporal(Binned):
         return self.units[self.unit]
 
     def position(self, value: object) -> int:
-        return int(_moment(value, self.format).astype(f"datetime64[{self.step}]").astype(np.int64))
+        if isinstance(value, str):
+            return _position_of_text(value, self.format, self.step)
+        return _steps(_moment(value, self.format), self.step)
 
     def _positions_of(self, array: NDArray[Any]) -> NDArray[Any]:
         if array.dtype.kind == "M":
@@ -107,6 +110,16 @@ class _Temporal(Binned):
 
     def _shown(self, position: Any) -> str:
         return str(np.int64(position).astype(f"datetime64[{self.step}]"))
+
+
+@lru_cache(maxsize=1 << 16)
+def _position_of_text(text: str, form: str | None, step: str) -> int:
+    """Kept, since the same days stand in every batch of a file."""
+    return _steps(_moment(text, form), step)
+
+
+def _steps(moment: np.datetime64, step: str) -> int:
+    return int(moment.astype(f"datetime64[{step}]").astype(np.int64))
 
 
 def _moment(value: object, form: str | None) -> np.datetime64:

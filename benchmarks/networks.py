@@ -202,19 +202,26 @@ def peer(algorithm: str) -> Callable[[Tables, str, Mapping[str, Any]], Answer]:
         import pyagrum as gum
 
         gum.setNumberOfThreads(1)
-        net = gum.BayesNet()
-        for name, (_, table) in tables.items():
-            net.add(gum.LabelizedVariable(name, name, len(table)))
-        for name, (axes, table) in tables.items():
-            for parent in axes[1:]:
-                net.addArc(parent, name)
-            cpt = net.cpt(name)
-            order = [axes.index(each) for each in reversed(cpt.names)]
-            cpt[:] = np.ascontiguousarray(table.transpose(order))
-        engine = getattr(gum, algorithm)(net)
+        engine = getattr(gum, algorithm)(peer_network(tables))
         return peer_answer(engine, tables, task, asked)
 
     return prepare
+
+
+def peer_network(tables: Tables) -> Any:
+    """The network in pyAgrum."""
+    import pyagrum as gum
+
+    net = gum.BayesNet()
+    for name, (_, table) in tables.items():
+        net.add(gum.LabelizedVariable(name, name, len(table)))
+    for name, (axes, table) in tables.items():
+        for parent in axes[1:]:
+            net.addArc(parent, name)
+        cpt = net.cpt(name)
+        order = [axes.index(each) for each in reversed(cpt.names)]
+        cpt[:] = np.ascontiguousarray(table.transpose(order))
+    return net
 
 
 def peer_answer(engine: Any, tables: Tables, task: str, asked: Mapping[str, Any]) -> Answer:

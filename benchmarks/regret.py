@@ -4,7 +4,7 @@
         [--mechanisms aim,auto] [--seeds 3] [--seconds 3600]
     python -m benchmarks.regret --report          # run nothing, print the tables
 
-All pairs, replace-one, delta = 1/n^2, seeded noise; errors are those of as many records as the
+All pairs, add/remove, delta = 1/n^2, seeded noise; errors are those of as many records as the
 table has. Defaults and rules may be chosen on the tables of the half "choosing"; figures that are
 quoted are those of the half "reporting". Each run is a process of its own, its line is appended to
 ``results/regret.jsonl``, and what is there is not run again. Tables come from the package

@@ -19,7 +19,7 @@ from mechanisms.families.graphical import Affordable, check_fits_workload, estim
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
 from mechanisms.rounds.loop import Round, adapt
-from mechanisms.settings import Settings, fraction, positive, setting
+from mechanisms.settings import Settings, fraction, positive, setting, torch_device
 from mechanisms.workload import Workload, WorkloadLike, downward_closure
 from pgmkit.domain import Clique
 from pgmkit.measurement import Measurement
@@ -47,11 +47,14 @@ class Aim(Settings):
             has a tenth.
         tolerance: The tolerance of the estimates between rounds, in units of the noise as in
             `pgmkit.estimate`, above 0. The last estimate has the default of `pgmkit.estimate`.
+        device: Where models are estimated: "cpu", a CUDA card such as "cuda", or "auto", a card
+            where there is one and a model is large enough to gain (`pgmkit.devices`).
     """
 
     model_mb: float = setting(80.0, positive())
     select_share: float = setting(0.1, fraction())
     tolerance: float = setting(1.0, positive())
+    device: str = setting("cpu", torch_device())
 
 
 def aim(
@@ -59,12 +62,16 @@ def aim(
     workload: WorkloadLike,
     settings: Aim | None = None,
     *,
+    first: Sequence[Measurement] = (),
     progress: Callable[[Round[GraphicalModel, Clique]], None] | None = None,
 ) -> Release:
     """Spend all that remains of the Curator's budget on a model for the workload.
 
-    `progress` is called with each finished Round. Raises InvalidInput (before anything is spent)
-    for a workload over another domain or a model limit that no workload clique fits.
+    `first`: noisy one-way marginals of all the workload's attributes, where the Curator has
+    measured them already. `progress` is called with each finished Round.
+
+    Raises InvalidInput (before anything is spent) for a workload over another domain or a model
+    limit that no workload clique fits.
     """
     settings = settings or Aim()
     workload = Workload.over(curator.domain, workload)
@@ -75,7 +82,7 @@ def aim(
     affordable = Affordable(domain, candidates)
     whole = curator.remaining
     budget = _RoundBudget(whole / (_ROUNDS_PER_ATTRIBUTE * len(domain)), settings.select_share)
-    measured: list[Clique] = []
+    measured = [each.clique for each in first]
 
     def measure(picked: Sequence[Clique]) -> list[Measurement]:
         (clique,) = picked
@@ -107,12 +114,13 @@ def aim(
         )
         return [picked]
 
-    first = [m for clique in candidates if len(clique) == 1 for m in measure([clique])]
-    rough = estimator(domain, curator.public_total, settings.tolerance)
+    if not first:
+        first = [m for clique in candidates if len(clique) == 1 for m in measure([clique])]
+    rough = estimator(domain, curator.public_total, settings.tolerance, device=settings.device)
     model, measurements = adapt(
         rough(None, first), first, select=select, measure=measure, update=rough, progress=progress
     )
-    final = estimator(domain, curator.public_total)
+    final = estimator(domain, curator.public_total, device=settings.device)
     return Release("aim", final(model, measurements), measurements, curator.ledger, settings)
 
 

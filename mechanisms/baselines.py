@@ -7,6 +7,7 @@ shares fixed beforehand.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +16,7 @@ from mechanisms.families.graphical import estimator
 from mechanisms.families.tables import TablesModel, projected
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
-from mechanisms.settings import Settings, at_least, flag, setting
+from mechanisms.settings import Settings, at_least, flag, setting, torch_device
 from mechanisms.workload import Workload, WorkloadLike, varied
 from pgmkit.measurement import Measurement
 from pgmkit.total import estimate_total
@@ -53,14 +54,26 @@ class Projection(Settings):
         model_mb: The largest junction tree of the workload's cliques, in MB (2^20 bytes) of float64
             cells, for which the result is a graphical model, 0 or above. Beyond it the result is
             locally consistent nonnegative tables, which draw no records.
+        device: Where models are estimated: "cpu", a CUDA card such as "cuda", or "auto", a card
+            where there is one and a model is large enough to gain (`pgmkit.devices`).
     """
 
     model_mb: float = setting(80.0, at_least(0))
+    device: str = setting("cpu", torch_device())
 
 
 @dataclass(frozen=True)
 class Independent(Settings):
-    """One-way marginals have no settings."""
+    """Settings of one-way marginals.
+
+    Raises InvalidInput for values that are not as below.
+
+    Attributes:
+        device: Where models are estimated: "cpu", a CUDA card such as "cuda", or "auto", a card
+            where there is one and a model is large enough to gain (`pgmkit.devices`).
+    """
+
+    device: str = setting("cpu", torch_device())
 
 
 def gaussian(curator: Curator, workload: WorkloadLike, settings: Gaussian | None = None) -> Release:
@@ -99,22 +112,32 @@ def projection(
     settings = settings or Projection()
     workload = Workload.over(curator.domain, workload)
     measurements = _measure(curator, workload)
-    model = projected(curator.domain, measurements, curator.public_total, settings.model_mb)
+    model = projected(
+        curator.domain, measurements, curator.public_total, settings.model_mb, settings.device
+    )
     return Release("gaussian+projection", model, measurements, curator.ledger, settings)
 
 
 def independent(
-    curator: Curator, workload: WorkloadLike, settings: Independent | None = None
+    curator: Curator,
+    workload: WorkloadLike,
+    settings: Independent | None = None,
+    *,
+    first: Sequence[Measurement] = (),
 ) -> Release:
     """Spend all that remains evenly on the one-way marginals; all else is a product of them.
 
+    `first`: noisy marginals that the Curator has measured already, which count too.
     Raises InvalidInput (before anything is spent) for a workload over another domain.
     """
+    settings = settings or Independent()
     Workload.over(curator.domain, workload)
     singles = Workload(curator.domain, [(name,) for name in varied(curator.domain)])
-    measurements = _measure(curator, singles)
-    model = estimator(curator.domain, curator.public_total)(None, measurements)
-    return Release("independent", model, measurements, curator.ledger, settings or Independent())
+    measurements = (*first, *_measure(curator, singles))
+    model = estimator(curator.domain, curator.public_total, device=settings.device)(
+        None, measurements
+    )
+    return Release("independent", model, measurements, curator.ledger, settings)
 
 
 def _measure(curator: Curator, workload: Workload) -> tuple[Measurement, ...]:

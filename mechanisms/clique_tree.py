@@ -16,7 +16,7 @@ from itertools import combinations
 from mechanisms.families.graphical import check_fits_workload, estimator, model_megabytes
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
-from mechanisms.settings import Settings, fraction, leave_something, positive, setting
+from mechanisms.settings import Settings, fraction, leave_something, positive, setting, torch_device
 from mechanisms.workload import Workload, WorkloadLike, downward_closure, varied
 from pgmkit.domain import Clique, Domain
 from pgmkit.measurement import Measurement
@@ -43,11 +43,14 @@ class CliqueTree(Settings):
         one_way_share: The share of the budget for the one-way marginals, above 0 and below 1.
         select_share: The share of the budget for the errors of the pairs, by which the tree is
             grown, above 0 and below 1.
+        device: Where models are estimated: "cpu", a CUDA card such as "cuda", or "auto", a card
+            where there is one and a model is large enough to gain (`pgmkit.devices`).
     """
 
     model_mb: float = setting(4.0, positive())
     one_way_share: float = setting(0.1, fraction())
     select_share: float = setting(0.1, fraction())
+    device: str = setting("cpu", torch_device())
 
     def conflict(self) -> str | None:
         """Something is left to measure the tree with."""
@@ -70,7 +73,7 @@ def clique_tree(
     pairs = [clique for clique in closure if len(clique) == 2]
     # Without pairs everything goes to the one-way marginals.
     one_way = (settings.one_way_share if pairs else 1.0) * whole / len(varied(domain))
-    update = estimator(domain, curator.public_total)
+    update = estimator(domain, curator.public_total, device=settings.device)
     measurements = [
         curator.measure((name,), one_way, step="first: measure") for name in varied(domain)
     ]

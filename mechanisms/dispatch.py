@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mechanisms.release.record import Release
     from mechanisms.rounds.loop import Round
     from pgmkit.dataset import Dataset
+    from pgmkit.measurement import Measurement
 
 __all__ = ["accounting_of", "check_public", "only_measures", "run", "run_on"]
 
@@ -76,16 +77,20 @@ def run_on(
     workload: WorkloadLike,
     *,
     public: Dataset | Sequence[Dataset] | None = None,
+    first: Sequence[Measurement] = (),
     progress: Callable[[Round[Any, Any]], None] | None = None,
 ) -> Release:
-    """Spend all that remains of a Curator's budget by a mechanism; see `run`."""
+    """Spend all that remains of a Curator's budget by a mechanism; see `run`.
+
+    `first`: one-way marginals that were measured already, for mechanisms that take them.
+    """
     check_public(entry, public is not None)
     workload = Workload.over(curator.domain, workload)
-    own = curator.ledger.budget
-    accounting_of(own.accounting, only_measures(entry, settings, workload), own, None)
     options: dict[str, Any] = {"progress": progress} if entry.rounds else {}
     if public is not None:
         options["public"] = public
+    if first:
+        options["first"] = first
     release: Release = entry.load()[0](curator, workload, settings, **options)
     if getattr(release.model, "poor_fit", False):
         warnings.warn(
@@ -106,20 +111,16 @@ def only_measures(entry: Entry, settings: Any, workload: Workload) -> bool:
 def accounting_of(
     asked: Accounting | None, measures: bool, budget: Budget, ledger: FileLedger | None
 ) -> Accounting:
-    """What was asked for; else that of the ledger across runs; else what surely needs the least
-    noise: Gaussian for a run that only measures, but for large epsilon (see `Budget.least_noise`).
+    """What was asked for; else that of the ledger across runs; else what needs the least noise.
 
-    Raises InvalidInput for Gaussian accounting of other runs.
+    That is Gaussian for a run that only measures, or that selects little, but for large epsilon
+    (see `Budget.least_noise`).
     """
-    least: Accounting = budget.least_noise if measures else "zcdp"
-    wanted = asked or (least if ledger is None else ledger.budget.accounting)
-    if wanted == "gaussian" and not measures:
-        raise InvalidInput(
-            "accounting='gaussian' is for mechanisms that only measure, such as independent or "
-            "clique-tree; selections have no price in Gaussian differential privacy: use "
-            "accounting='zcdp', or name such a mechanism"
-        )
-    return wanted
+    if asked is not None:
+        return asked
+    if ledger is not None:
+        return ledger.budget.accounting
+    return budget.least_noise if measures else "zcdp"
 
 
 def check_public(entry: Entry, given: bool) -> None:

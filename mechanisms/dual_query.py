@@ -33,6 +33,7 @@ from mechanisms.rounds.select_and_measure import check_equal_weights, check_tota
 from mechanisms.settings import Settings, fraction, positive, random_seed, setting, whole_number
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.domain import Clique, Domain
+from pgmkit.errors import InvalidInput
 
 if TYPE_CHECKING:
     import torch
@@ -94,14 +95,19 @@ def dual_query(
 ) -> DualQueryRelease:
     """Spend all that remains of the Curator's budget on records for the workload.
 
-    Raises InvalidInput (before anything is spent) for a workload over another domain, or
-    one_way_share = 0 where the number of rows is private.
+    Raises InvalidInput (before anything is spent) for a workload over another domain,
+    one_way_share = 0 where the number of rows is private, or Gaussian accounting.
     """
     settings = settings or DualQuery()
     workload = Workload.over(curator.domain, workload)
     domain = curator.domain
     check_equal_weights(workload)
     check_total(curator, settings.one_way_share)
+    if curator.ledger.budget.gaussian:
+        raise InvalidInput(
+            "dual-query shares its budget out by prices of zCDP, under which eta is the rate of "
+            "its weights; use accounting='zcdp'"
+        )
     share = 0.0 if curator.public_total is not None else settings.one_way_share
     first, total = measure_one_way(curator, share)
     weights = round_weights(curator, settings, total)

@@ -65,9 +65,10 @@ from mechanisms.settings import (
 )
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.dataset import Dataset
+from pgmkit.devices import card_memory, device_of
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
-from pgmkit.threads import one_thread
+from pgmkit.threads import threads_for
 
 __all__ = ["Gem", "GemPub", "gem", "gem_pub"]
 
@@ -107,8 +108,8 @@ class Gem(SelectionSettings):
             least 0 and below 1.
         gradient: "exact", or "reinforce" to estimate gradients from drawn records (appendix B.3).
         records: The number of records drawn from each row for such an estimate, 1 or more.
-        device: Where the generator is trained: "cpu" or "cuda". The noise is drawn on the CPU in
-            any case.
+        device: Where the generator is trained: "cpu", "cuda", or "auto", a card where there is one.
+            The noise is drawn on the CPU in any case.
         seed: The seed of the generator's first weights and noise; it protects nothing.
     """
 
@@ -165,6 +166,10 @@ _LOSSES: dict[str, Callable[[Gem], Callable[..., torch.Tensor | None]]] = {
     "marginals": lambda _: lambda errors, stddevs, _: squared_errors(errors, stddevs),
 }
 """What an update minimises: appendix D.4 has squared errors for whole marginals."""
+_THREADED_COST = 1e9
+"""Multiplications of a training step from which threads pay: those of a network as wide as the
+paper's. Smaller ones train alike whatever the number of threads.
+"""
 _PRECISION = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _RULES = {
     ("gem", "queries"): RoundsRule(1.4),
@@ -239,9 +244,11 @@ def _run(
     progress: Callable[[Round[GemState, Any]], None] | None,
 ) -> Release:
     check_queries(curator, workload, settings)
-    with one_thread():
-        columns = Columns(curator.domain)
-        generator = _generator(columns, settings)
+    device = device_of(settings.device)
+    columns = Columns(curator.domain)
+    generator = _generator(columns, settings)
+    with threads_for(generator.multiplications, _THREADED_COST), card_memory(device):
+        generator.to(device)
         prepare(generator, columns)
         first, total = measure_one_way(curator, one_way_share)
         state = GemState(columns, generator().detach(), total, generator.weights_now())
@@ -274,7 +281,7 @@ def _generator(columns: Columns, settings: Gem) -> Generator:
         settings.batch_rows,
         torch.Generator().manual_seed(settings.seed),
         _PRECISION[settings.precision],
-    ).to(settings.device)
+    )
 
 
 def _training(settings: Gem) -> Training:

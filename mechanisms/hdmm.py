@@ -18,7 +18,16 @@ from mechanisms.families.lattice import least_squares
 from mechanisms.families.tables import TablesModel, least_squares_table, projected
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
-from mechanisms.settings import RULE, Settings, at_least, flag, mapping_to, one_of, setting
+from mechanisms.settings import (
+    RULE,
+    Settings,
+    at_least,
+    flag,
+    mapping_to,
+    one_of,
+    setting,
+    torch_device,
+)
 from mechanisms.strategies.marginals import MarginalsStrategy, marginals_strategy
 from mechanisms.strategies.p_identity import QUERIES, query_gram
 from mechanisms.strategies.products import ProductsStrategy, products_strategy
@@ -69,10 +78,13 @@ class HdmmPgm(Settings):
         model_mb: The largest junction tree of the measured cliques, in MB (2^20 bytes) of float64
             cells, for which the result is a graphical model, 0 or above. Beyond it the result is
             locally consistent nonnegative tables, which draw no records.
+        device: Where models are estimated: "cpu", a CUDA card such as "cuda", or "auto", a card
+            where there is one and a model is large enough to gain (`pgmkit.devices`).
     """
 
     queries: Mapping[str, str] = field(default_factory=dict, metadata=_NAMED_QUERIES)
     model_mb: float = setting(80.0, at_least(0))
+    device: str = setting("cpu", torch_device())
 
 
 def hdmm(curator: Curator, workload: WorkloadLike, settings: Hdmm | None = None) -> Release:
@@ -105,7 +117,9 @@ def hdmm_pgm(curator: Curator, workload: WorkloadLike, settings: HdmmPgm | None 
     settings = settings or HdmmPgm()
     workload = Workload.over(curator.domain, workload)
     _, measurements = _measured(curator, workload, settings.queries)
-    model = projected(curator.domain, measurements, curator.public_total, settings.model_mb)
+    model = projected(
+        curator.domain, measurements, curator.public_total, settings.model_mb, settings.device
+    )
     return Release("hdmm+pgm", model, measurements, curator.ledger, settings)
 
 

@@ -21,9 +21,18 @@ from mechanisms.families.mixture_fit import fit_mixture
 from mechanisms.families.product_mixture import Columns, ProductAnswers, ProductMixtureModel
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
-from mechanisms.rounds.select_and_measure import measure_one_way
-from mechanisms.settings import Settings, fraction, positive, random_seed, setting, whole_number
+from mechanisms.rounds.select_and_measure import known_total, measure_one_way
+from mechanisms.settings import (
+    Settings,
+    fraction,
+    positive,
+    random_seed,
+    setting,
+    torch_device,
+    whole_number,
+)
 from mechanisms.workload import Workload, WorkloadLike, downward_closure
+from pgmkit.devices import card_memory, device_of
 from pgmkit.domain import Clique, Domain
 from pgmkit.measurement import Measurement
 from pgmkit.threads import one_thread
@@ -56,6 +65,8 @@ class Mixture(Settings):
         learning_rate: Adam's first rate, above 0; it falls along a cosine.
         penalty: The weight of independence in the fit, above 0, in units of (total / noise)^0.7,
             where noise is the standard deviation of a pair's cells.
+        device: Where the mixture is fitted: "cpu", "cuda", or "auto", a card where there is one.
+            Its rows start alike on any device.
         seed: The seed of the rows' start; it protects nothing.
     """
 
@@ -67,6 +78,7 @@ class Mixture(Settings):
     steps: int = setting(600, whole_number())
     learning_rate: float = setting(0.1, positive())
     penalty: float = setting(8.0, positive())
+    device: str = setting("cpu", torch_device())
     seed: int = setting(0, random_seed())
 
     def measures(self, workload: Workload) -> bool:
@@ -81,24 +93,36 @@ class Mixture(Settings):
         )
 
 
-def mixture(curator: Curator, workload: WorkloadLike, settings: Mixture | None = None) -> Release:
+def mixture(
+    curator: Curator,
+    workload: WorkloadLike,
+    settings: Mixture | None = None,
+    *,
+    first: Sequence[Measurement] = (),
+) -> Release:
     """Spend all that remains of the Curator's budget on one mixture for the workload.
+
+    `first`: noisy one-way marginals of all attributes, where the Curator has measured them already.
 
     Raises InvalidInput, before anything is spent, for a workload over another domain.
     """
     settings = settings or Mixture()
     workload = Workload.over(curator.domain, workload)
     domain = curator.domain
+    device = device_of(settings.device)
     orders = _orders(workload)
     columns = Columns(domain)
     random = torch.Generator().manual_seed(settings.seed)
     whole = curator.remaining
-    first, total = measure_one_way(curator, settings.one_way_share if orders else 1.0)
+    if first:
+        total = known_total(curator, first)
+    else:
+        first, total = measure_one_way(curator, settings.one_way_share if orders else 1.0)
     measurements = list(first)
 
     def fit(taken: list[Measurement], steps: int) -> torch.Tensor:
         noise = min(m.stddev for m in taken[len(first) :] or first)
-        with one_thread():
+        with one_thread(), card_memory(device):
             return fit_mixture(
                 columns,
                 taken,
@@ -108,6 +132,7 @@ def mixture(curator: Curator, workload: WorkloadLike, settings: Mixture | None =
                 learning_rate=settings.learning_rate,
                 penalty=settings.penalty * (total / noise) ** _POWER,
                 random=random,
+                device=device,
             )
 
     kept = settings.whole(domain, orders)
@@ -120,7 +145,7 @@ def mixture(curator: Curator, workload: WorkloadLike, settings: Mixture | None =
         cost = rest * share / sum(shares) / len(cliques)
         step = f"{len(cliques[0])}-way: measure"
         measurements += [curator.measure(clique, cost, step=step) for clique in cliques]
-    rows = fit(measurements, settings.steps).double().numpy()
+    rows = fit(measurements, settings.steps).double().cpu().numpy()
     model = ProductMixtureModel(domain, rows, total)
     return Release("mixture", model, tuple(measurements), curator.ledger, settings)
 
@@ -144,7 +169,7 @@ def _thinned(
     wanted = min(len(pairs), settings.pairs * len(curator.domain))
     cost = settings.select_share * whole / wanted
     tables = ProductAnswers(columns, pairs)(rows)
-    estimates = {pair: table.double().numpy() * total for pair, table in tables.items()}
+    estimates = {pair: table.double().cpu().numpy() * total for pair, table in tables.items()}
     left, picked = list(pairs), []
     for i in range(wanted):
         picked.append(curator.choose(left, estimates, cost, step=f"pair {i + 1}: select"))

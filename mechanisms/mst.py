@@ -29,7 +29,7 @@ import numpy as np
 from mechanisms.families.graphical import estimator
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
-from mechanisms.settings import Settings, fraction, leave_something, or_none, setting
+from mechanisms.settings import Settings, fraction, leave_something, or_none, setting, torch_device
 from mechanisms.workload import Workload, WorkloadLike, varied
 from pgmkit.domain import Clique, Domain
 
@@ -50,10 +50,13 @@ class Mst(Settings):
             for the rule above.
         select_share: The share of the budget for drawing the tree, above 0 and below 1. What the
             two leave measures the tree's pairs.
+        device: Where models are estimated: "cpu", a CUDA card such as "cuda", or "auto", a card
+            where there is one and a model is large enough to gain (`pgmkit.devices`).
     """
 
     one_way_share: float | None = setting(None, or_none(fraction()))
     select_share: float = setting(0.1, fraction())
+    device: str = setting("cpu", torch_device())
 
     def conflict(self) -> str | None:
         """Something is left to measure the pairs with."""
@@ -90,7 +93,7 @@ def mst(curator: Curator, workload: WorkloadLike, settings: Mst | None = None) -
     whole = curator.remaining
     # Without pairs everything goes to the one-way marginals.
     one_way = (settings.one_way(domain) if edges else 1.0) * whole / len(varied(domain))
-    update = estimator(domain, curator.public_total)
+    update = estimator(domain, curator.public_total, device=settings.device)
 
     first = [curator.measure((name,), one_way, step="first: measure") for name in varied(domain)]
     independent = update(None, first)
@@ -103,14 +106,9 @@ def mst(curator: Curator, workload: WorkloadLike, settings: Mst | None = None) -
 
 def _pairs(workload: Workload) -> list[Clique]:
     """The pairs of attributes within workload cliques, in the domain's order."""
-    place = {name: i for i, name in enumerate(workload.domain)}
-    held = {
-        pair
-        for clique in workload.cliques
-        for pair in combinations(sorted(place[name] for name in clique), 2)
-    }
-    names = workload.domain.attributes
-    return [(names[i], names[j]) for i, j in sorted(held)]
+    domain = workload.domain
+    held = {pair for clique in workload.cliques for pair in combinations(domain.ordered(clique), 2)}
+    return sorted(held, key=lambda pair: [domain.places[name] for name in pair])
 
 
 def _draw_tree(
@@ -120,7 +118,7 @@ def _draw_tree(
     if not pairs:
         return []
     scored = curator.scored(pairs, model.marginals(pairs))
-    place = {name: i for i, name in enumerate(curator.domain)}
+    place = curator.domain.places
     ends = np.array([[place[name] for name in pair] for pair in pairs])
     component = np.arange(len(place))
     joining = np.arange(len(pairs))

@@ -23,7 +23,16 @@ from mechanisms.release.record import Release
 from mechanisms.rounds.histogram import HistogramState, MeasuredCell, Update, run_histogram
 from mechanisms.rounds.loop import Round
 from mechanisms.rounds.select_and_measure import SELECTIONS, RoundsRule, SelectionSettings
-from mechanisms.settings import flag, fraction, one_of, or_none, random_seed, setting, whole_number
+from mechanisms.settings import (
+    flag,
+    fraction,
+    one_of,
+    or_none,
+    random_seed,
+    setting,
+    torch_device,
+    whole_number,
+)
 from mechanisms.workload import Workload, WorkloadLike
 
 __all__ = ["Mwem", "multiplicative_weights", "mwem"]
@@ -56,6 +65,8 @@ class Mwem(SelectionSettings):
         past_queries: Whether a round updates by the queries of past rounds too.
         passes: The number of passes over these queries a round, 1 or more.
         result: What is released: the "last" histogram or the "average" of all.
+        device: Where the weights are: "cpu", a CUDA card such as "cuda", or "auto", a card where
+            there is one and the weights are enough to gain (`pgmkit.devices`).
         seed: The seed of the order of updates; it protects nothing.
     """
 
@@ -67,6 +78,7 @@ class Mwem(SelectionSettings):
     past_queries: bool = setting(True, flag())
     passes: int = setting(5, whole_number())
     result: Literal["last", "average"] = setting("last", one_of("last", "average"))
+    device: str = setting("cpu", torch_device())
     seed: int = setting(0, random_seed())
 
 
@@ -122,7 +134,8 @@ def multiplicative_weights(past_queries: bool, passes: int) -> Update:
                 apply(each)
             return
         for _ in range(passes):
-            errors = [abs(histogram.answer(each.cell) - each.answer) for each in known]
+            answers = histogram.answers(each.cell for each in known)
+            errors = [abs(a - each.answer) for a, each in zip(answers, known, strict=True)]
             threshold = max(errors[-latest:]) / 2
             large = [each for each, e in zip(known, errors, strict=True) if e >= threshold]
             for i in rng.permutation(len(large)):

@@ -16,7 +16,15 @@ from mechanisms.families.graphical import Affordable, check_fits_workload, estim
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
 from mechanisms.rounds.loop import Round, adapt
-from mechanisms.settings import Settings, fraction, or_none, positive, setting, whole_number
+from mechanisms.settings import (
+    Settings,
+    fraction,
+    or_none,
+    positive,
+    setting,
+    torch_device,
+    whole_number,
+)
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.domain import Clique
 from pgmkit.measurement import Measurement
@@ -39,12 +47,15 @@ class MwemPgm(Settings):
         select_share: The share of each round's budget that selects, above 0 and below 1.
         model_mb: The largest model, in MB (2^20 bytes) of float64 cells of its junction tree, above
             0; round t of T may use t/T of it.
+        device: Where models are estimated: "cpu", a CUDA card such as "cuda", or "auto", a card
+            where there is one and a model is large enough to gain (`pgmkit.devices`).
     """
 
     rounds: int | None = setting(None, or_none(whole_number()))
     one_way_share: float = setting(0.2, fraction())
     select_share: float = setting(0.1, fraction())
     model_mb: float = setting(25.0, positive())
+    device: str = setting("cpu", torch_device())
 
 
 def mwem_pgm(
@@ -98,7 +109,7 @@ def mwem_pgm(
         return [curator.measure(clique, measure_cost, step=f"round {len(picked)}: measure")]
 
     first = [curator.measure((a,), one_way / len(domain), step="first: measure") for a in domain]
-    update = estimator(domain, curator.public_total)
+    update = estimator(domain, curator.public_total, device=settings.device)
     model, measurements = adapt(
         update(None, first), first, select=select, measure=measure, update=update, progress=progress
     )

@@ -26,7 +26,15 @@ from mechanisms.release.record import Release
 from mechanisms.rounds.histogram import HistogramState, MeasuredCell, Update, run_histogram
 from mechanisms.rounds.loop import Round
 from mechanisms.rounds.select_and_measure import SELECTIONS, RoundsRule, SelectionSettings
-from mechanisms.settings import fraction, one_of, or_none, positive, setting, whole_number
+from mechanisms.settings import (
+    fraction,
+    one_of,
+    or_none,
+    positive,
+    setting,
+    torch_device,
+    whole_number,
+)
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.dataset import Dataset
 
@@ -59,6 +67,8 @@ class Pep(SelectionSettings):
         steps: The most projections a round (Tmax in the paper), 1 or more.
         gamma: The error that is left alone, in standard deviations of the answer's own noise, above
             0.
+        device: Where the weights are: "cpu", a CUDA card such as "cuda", or "auto", a card where
+            there is one and the weights are enough to gain (`pgmkit.devices`).
     """
 
     rounds: int | None = setting(None, or_none(whole_number()))
@@ -68,6 +78,7 @@ class Pep(SelectionSettings):
     select: Literal["queries", "marginals"] = setting("queries", one_of(*SELECTIONS))
     steps: int = setting(100, whole_number())
     gamma: float = setting(0.5, positive())
+    device: str = setting("cpu", torch_device())
 
 
 @dataclass(frozen=True)
@@ -145,7 +156,7 @@ def entropy_projection(steps: int, gamma: float) -> Update:
         histogram: Histogram, known: Sequence[MeasuredCell], latest: int, rng: np.random.Generator
     ) -> None:
         for _ in range(steps):
-            answers = [histogram.answer(each.cell) for each in known]
+            answers = histogram.answers(each.cell for each in known)
             violations = [
                 abs(each.answer - now) - gamma * each.stddev if 0 < now < 1 - _LEAST else 0.0
                 for each, now in zip(known, answers, strict=True)

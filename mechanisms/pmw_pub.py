@@ -23,7 +23,16 @@ from mechanisms.rounds.select_and_measure import (
     SelectionSettings,
     check_queries,
 )
-from mechanisms.settings import flag, fraction, one_of, or_none, random_seed, setting, whole_number
+from mechanisms.settings import (
+    flag,
+    fraction,
+    one_of,
+    or_none,
+    random_seed,
+    setting,
+    torch_device,
+    whole_number,
+)
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.dataset import Dataset
 from pgmkit.errors import InvalidInput
@@ -56,6 +65,8 @@ class PmwPub(SelectionSettings):
         result: What is released: the "last" histogram or the "average" of all.
         choose_share: The share of the budget for the choice among several public data sets, above 0
             and below 1; nothing is spent on a single one.
+        device: Where the weights are: "cpu", a CUDA card such as "cuda", or "auto", a card where
+            there is one and the weights are enough to gain (`pgmkit.devices`).
         seed: The seed of the order of updates; it protects nothing.
     """
 
@@ -68,6 +79,7 @@ class PmwPub(SelectionSettings):
     passes: int = setting(20, whole_number())
     result: Literal["last", "average"] = setting("last", one_of("last", "average"))
     choose_share: float = setting(0.05, fraction())
+    device: str = setting("cpu", torch_device())
     seed: int = setting(0, random_seed())
 
 

@@ -40,6 +40,7 @@ from mechanisms.settings import (
     whole_number,
 )
 from mechanisms.workload import Workload, WorkloadLike
+from pgmkit.devices import card_memory, device_of
 from pgmkit.measurement import Measurement
 from pgmkit.threads import one_thread
 
@@ -99,7 +100,7 @@ class Rap(Settings):
         rows: The number of relaxed rows, 1 or more.
         steps: The most steps of one update's fit, 1 or more.
         learning_rate: Adam's first rate, above 0; it falls along a cosine.
-        device: Where the fit runs: "cpu" or "cuda".
+        device: Where the fit runs: "cpu", "cuda", or "auto", a card where there is one.
         seed: The seed of the first rows; it protects nothing.
     """
 
@@ -174,11 +175,12 @@ def _run(
 ) -> Release:
     check_queries(curator, workload, settings)
     domain = curator.domain
-    with one_thread():
+    device = device_of(settings.device)
+    with one_thread(), card_memory(device):
         columns = Columns(domain)
         random = torch.Generator().manual_seed(settings.seed)
         family = family_of(columns)
-        free = family.first(settings.rows, columns.width, random).to(settings.device)
+        free = family.first(settings.rows, columns.width, random).to(device)
         first, total = measure_one_way(curator, settings.one_way_share)
         count = settings.queries or _queries(curator, workload, settings, total)
         steps = CellRounds(curator, workload, settings.rounds, count, settings.select_share)
@@ -209,7 +211,7 @@ def _fitter(
     """Adam on the squared errors of all noisy answers, in units of their noise."""
 
     def update(state: RapState, measurements: Sequence[Measurement]) -> RapState:
-        targets = Targets(state.columns, measurements, state.total, settings.device)
+        targets = Targets(state.columns, measurements, state.total, state.free.device)
         fitted = state.free.detach().clone().requires_grad_()
 
         def losses() -> Iterator[torch.Tensor]:

@@ -51,6 +51,7 @@ from mechanisms.settings import (
     whole_number,
 )
 from mechanisms.workload import Workload, WorkloadLike
+from pgmkit.devices import card_memory, device_of
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.threads import one_thread
@@ -88,7 +89,7 @@ class RapPlusPlus(Settings):
         learning_rate: Adam's rate, above 0.
         temperatures: The inverse temperatures of the fit's stages, each above 0; a single one turns
             annealing off.
-        device: Where the fit runs: "cpu" or "cuda".
+        device: Where the fit runs: "cpu", "cuda", or "auto", a card where there is one.
         seed: The seed of the first rows, of the directions and of the drawn records; it protects
             nothing.
     """
@@ -126,12 +127,13 @@ def rap_pp(
     settings = settings or RapPlusPlus()
     workload = Workload.over(curator.domain, workload)
     domain = curator.domain
+    device = device_of(settings.device)
     predicates = _predicates(domain, workload, settings)
     rounds, count = _rounds(len(predicates), settings)
     check_total(curator, settings.one_way_share)
     first, total = measure_one_way(curator, settings.one_way_share)
     steps = _PredicateRounds(curator, predicates, rounds, count, settings.select_share)
-    family = MixedRows(domain, settings.numeric, settings.device)
+    family = MixedRows(domain, settings.numeric, device)
     every = family.index(predicates)
 
     def select(
@@ -141,7 +143,7 @@ def rap_pp(
             shares = family.answers(state.free, every, None)
         return steps.select(shares.double().cpu().numpy() * total)
 
-    with one_thread():
+    with one_thread(), card_memory(device):
         random = torch.Generator().manual_seed(settings.seed)
         update = _fitter(family, settings)
         start = family.state(family.start(settings.rows, random), total)

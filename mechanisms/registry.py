@@ -38,7 +38,7 @@ class Entry:
         records: Whether synthetic records can be drawn from its model.
         consistent: Whether its tables are at least 0 and agree with each other.
         measures: Whether it draws nothing but additive noise, and selects nothing by another
-            mechanism: Gaussian accounting then needs less noise (see `mechanisms.privacy.budget`).
+            mechanism: Gaussian accounting then needs less noise, and is the default.
             Where that depends on the workload, its settings have `measures(workload)` as well.
     """
 

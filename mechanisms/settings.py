@@ -184,7 +184,11 @@ def mapping_to(rule: Rule) -> Rule:
 
 def torch_device() -> Rule:
     """Where torch computes."""
-    return Rule('"cpu", or "cuda" where torch finds one (then "cuda:1" too)', _is_device)
+    words = (
+        '"cpu", "auto", or a CUDA card that torch finds, such as "cuda" or "cuda:1" (leave it out '
+        "to compute on the processor)"
+    )
+    return Rule(words, _is_device)
 
 
 def _is_whole(value: Any) -> bool:
@@ -200,11 +204,12 @@ def _is_finite(value: Any) -> bool:
 def _is_device(value: Any) -> bool:
     if not isinstance(value, str):
         return False
-    if value == "cpu":
+    if value in ("cpu", "auto"):
         return True
-    kind, colon, index = value.partition(":")
-    if kind != "cuda" or (colon and not index.isdecimal()):
-        return False
-    import torch
+    from pgmkit.devices import device_of
 
-    return (int(index) if colon else 0) < torch.cuda.device_count()
+    try:
+        device_of(value)
+    except InvalidInput:
+        return False
+    return True

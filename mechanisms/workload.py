@@ -141,14 +141,14 @@ def downward_closure(workload: Workload) -> tuple[Clique, ...]:
     >>> downward_closure(Workload(Domain({"a": 2, "b": 3, "c": 4}), [("c", "a")]))
     (('a',), ('c',), ('a', 'c'))
     """
-    rank = {attribute: i for i, attribute in enumerate(workload.domain.attributes)}
+    domain = workload.domain
     subsets = {
         subset
         for clique in workload.cliques
         for size in range(1, len(clique) + 1)
-        for subset in itertools.combinations(sorted(clique, key=rank.__getitem__), size)
+        for subset in itertools.combinations(domain.ordered(clique), size)
     }
-    return tuple(sorted(subsets, key=lambda c: (len(c), [rank[a] for a in c])))
+    return tuple(sorted(subsets, key=lambda c: (len(c), [domain.places[a] for a in c])))
 
 
 def _checked_weights(weights: Sequence[float] | None, length: int) -> tuple[float, ...]:

@@ -12,6 +12,7 @@ from .errors import (
     TotalUndetermined,
 )
 from .estimation import estimate
+from .estimation.many import Replication, estimate_many
 from .factor import Factor
 from .factor_graph import FactorGraph
 from .junction_tree import JunctionTree
@@ -19,6 +20,7 @@ from .kronecker import Kronecker
 from .measurement import Measurement
 from .model import GraphicalModel
 from .posterior import Posterior
+from .posteriors import Posteriors
 from .queries import FactoredQuery
 from .regions.model import RegionModel
 from .structural_zeros import Zeros
@@ -34,7 +36,7 @@ from .tables.questions import Reply, ask
 from .tables.schema import Schema
 from .tables.schema_file import FileFormat
 from .total import TotalEstimate, estimate_total
-from .uncertainty import Interval, Replication, Uncertainty, error_bars
+from .uncertainty import Interval, Uncertainty, error_bars
 
 __version__: str
 __all__ = [
@@ -67,6 +69,7 @@ __all__ = [
     "OpenCategorical",
     "PgmkitError",
     "Posterior",
+    "Posteriors",
     "RegionModel",
     "Replication",
     "Reply",
@@ -84,6 +87,7 @@ __all__ = [
     "encode_file",
     "error_bars",
     "estimate",
+    "estimate_many",
     "estimate_total",
     "losses",
     "queries",

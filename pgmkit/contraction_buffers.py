@@ -1,4 +1,4 @@
-"""Forward and backward pass of a scalar contraction plan in two flat buffers, for many repetitions.
+"""Forward and backward pass of a contraction plan in two flat buffers, for many repetitions.
 
 Small trees are ruled by the overhead per operation. Here every value of the plan lives in one
 buffer and every adjoint in another; the views are made once, an operation writes in place, and
@@ -28,11 +28,11 @@ _LARGEST_GROUPED_STEP = 1 << 13
 
 
 class ContractionBuffers:
-    """Values and adjoints of a scalar plan; inputs are ``values[: inputs]``, flattened one after
-    another.
+    """Values and adjoints of a plan; inputs are ``values[: inputs]``, flattened one after another.
 
-    ``run(seed)`` takes what was written to ``inputs`` and leaves the plan's result in ``result``
-    and, times ``seed``, the derivative of the result by each input in ``input_adjoints``.
+    A pass takes what was written to ``inputs`` and leaves the plan's result, one number or as many
+    as its output has cells, in ``result`` and, times a seed for each, the derivatives by the inputs
+    in ``input_adjoints``.
     """
 
     def __init__(self, plan: Plan, device: torch.device, dtype: torch.dtype) -> None:
@@ -44,9 +44,8 @@ class ContractionBuffers:
         self.adjoint = torch.zeros(cells, dtype=dtype, device=device)
         used = sum(plan.cells(value) for value in range(len(plan.inputs)))
         self.inputs, self.input_adjoints = self.values[:used], self.adjoint[:used]
-        last = self.offsets[-1]
-        self.result = self.values[last : last + 1]
-        self._seed = self.adjoint[last : last + 1]
+        last, end = self.offsets[-1], self.offsets[-1] + plan.cells(len(plan.axes) - 1)
+        self.result, self._seed = self.values[last:end], self.adjoint[last:end]
         self._scratch = _Scratch(dtype, device)
         self._up: list[Action] = []
         self._down: list[Action] = []
@@ -59,7 +58,7 @@ class ContractionBuffers:
         self._down.reverse()
 
     def forward(self) -> torch.Tensor:
-        """The plan's result, a tensor of one element that the next run overwrites."""
+        """The plan's result, flat; the next run overwrites it."""
         for action in self._up:
             action()
         return self.result
@@ -76,14 +75,15 @@ class ContractionBuffers:
 
     def _bind_level(self, level: list[Step]) -> None:
         """Small steps in one launch; larger ones by themselves, which does not depend on it."""
-        small = [step for step in level if is_small(self.plan, step)]
+        small, large = [], []
+        for step in level:
+            (small if is_small(self.plan, step) else large).append(step)
         if small:
             up, down = launches(self.plan, small, self.offsets, self.values, self.adjoint)
             self._up.append(up)
             self._down.append(down)
-        for step in level:
-            if step not in small:
-                (self._bind_reduction if step.kernel is None else self._bind_pair)(step)
+        for step in large:
+            (self._bind_reduction if step.kernel is None else self._bind_pair)(step)
 
     def _bind(self, group: list[Step]) -> None:
         first = group[0]
@@ -270,19 +270,24 @@ def _levels(plan: Plan) -> list[list[Step]]:
 
 def _by_level(plan: Plan) -> list[list[Step]]:
     """Steps in an executable order, those of one level and one small shape together."""
-    level = [0] * len(plan.axes)
-    groups: dict[tuple[object, ...], list[Step]] = defaultdict(list)
-    for step in plan.steps:
-        right = level[step.right] if step.right is not None else 0
-        level[step.out] = 1 + max(level[step.left], right)
-        if step.kernel is None:
-            cost = plan.cells(step.left)
-            shape: tuple[int, ...] = (cost, plan.cells(step.out))
-        else:
-            cost, shape = step.kernel.cost, step.kernel.extents
-        key = shape if cost <= _LARGEST_GROUPED_STEP else (step.out,)
-        groups[(level[step.out], step.kernel is None, *key)].append(step)
-    return [groups[key] for key in sorted(groups, key=lambda key: key[0])]  # type: ignore[arg-type, return-value]
+    found: list[list[Step]] = []
+    for level in _levels(plan):
+        groups: dict[tuple[object, ...], list[Step]] = defaultdict(list)
+        for step in level:
+            groups[_likeness(plan, step)].append(step)
+        found += groups.values()
+    return found
+
+
+def _likeness(plan: Plan, step: Step) -> tuple[object, ...]:
+    """What steps that may share a call have in common."""
+    if step.kernel is None:
+        cost = plan.cells(step.left)
+        shape: tuple[int, ...] = (cost, plan.cells(step.out))
+    else:
+        cost, shape = step.kernel.cost, step.kernel.extents
+    alone = cost > _LARGEST_GROUPED_STEP
+    return (step.kernel is None, *((step.out,) if alone else shape))
 
 
 def _layout(plan: Plan, groups: list[list[Step]]) -> list[int]:

@@ -40,10 +40,10 @@ class Launch:
     left: torch.Tensor
     right: torch.Tensor
     out: torch.Tensor
-    table: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+    table: kernels.Table
 
     def __call__(self) -> None:
-        kernels.contract_steps(self.left, self.right, self.out, *self.table)
+        kernels.contract_steps(self.left, self.right, self.out, self.table)
 
 
 def is_small(plan: Plan, step: Step) -> bool:
@@ -137,7 +137,7 @@ class _Table:
             self.end += len(places)
         return self.known[key]
 
-    def tensors(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def tensors(self, device: torch.device) -> kernels.Table:
         """Steps (one a row), places, and tiles: (step, first cell of its result)."""
         steps = np.array(self.rows, dtype=np.int64)
         tiles = [

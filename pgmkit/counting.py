@@ -3,6 +3,7 @@
 Counting a table costs a pass over the rows; summing axes of a small table away costs next to
 nothing. So the requested cliques are covered greedily by blocks (larger sets of attributes whose
 tables stay in cache), each block is counted once, and the cliques inside it are summed out of it.
+Large data keep all cores at it, each with a block of its own: the counts are the same.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from numpy.typing import NDArray
 
 from pgmkit.domain import Clique
 from pgmkit.errors import ModelTooLarge
+from pgmkit.threads import cores, in_threads
 
 __all__ = ["MEMORY_LIMIT", "CountingPlan", "check_memory", "count_marginals"]
 
@@ -29,6 +32,8 @@ _PIECE_ROWS = 1 << 16
 _PLANNED_ROWS = 1 << 15
 # Cliques are planned this many at a time: planning costs (cliques of a batch)^2 or so.
 _BATCH = 512
+_THREADED_CODES = 1 << 21
+"""Rows times blocks from which threads pay for being started: some ten milliseconds of counting."""
 
 Codes = NDArray[np.unsignedinteger[Any]]
 Table = NDArray[np.int64]
@@ -73,18 +78,25 @@ class CountingPlan:
     def count(self, columns: Mapping[str, Codes], rows: int) -> dict[Clique, Table]:
         """The table of every clique over these `rows` codes of each column."""
         result: dict[Clique, Table] = dict.fromkeys(self._cliques, np.empty(0, np.int64))
-        for attributes, members in self._blocks:
-            if members == [attributes] and len(self._orders[attributes]) == 1:
-                (clique,) = self._orders[attributes]
-                result[clique] = _count(columns, self._sizes, clique, rows)
-                continue
-            tables: dict[Clique, Table] = {}
-            _sum_out(_count(columns, self._sizes, attributes, rows), attributes, members, tables)
-            for source, table in tables.items():
-                for clique in self._orders[source]:
-                    axes = [source.index(a) for a in clique]
-                    result[clique] = np.array(table.transpose(axes), order="C")
+        threads = cores() if rows * len(self._blocks) >= _THREADED_CODES else 1
+        tasks = (partial(self._block, block, columns, rows) for block in self._blocks)
+        for tables in in_threads(tasks, threads):
+            result.update(tables)
         return result
+
+    def _block(self, block: Block, columns: Mapping[str, Codes], rows: int) -> dict[Clique, Table]:
+        """The tables of one block's cliques."""
+        attributes, members = block
+        if members == [attributes] and len(self._orders[attributes]) == 1:
+            (clique,) = self._orders[attributes]
+            return {clique: _count(columns, self._sizes, clique, rows)}
+        tables: dict[Clique, Table] = {}
+        _sum_out(_count(columns, self._sizes, attributes, rows), attributes, members, tables)
+        return {
+            clique: np.array(table.transpose([source.index(a) for a in clique]), order="C")
+            for source, table in tables.items()
+            for clique in self._orders[source]
+        }
 
 
 def check_memory(cliques: Collection[Clique], sizes: Mapping[str, int]) -> None:

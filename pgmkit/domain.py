@@ -38,13 +38,14 @@ class Domain:
     Domain({'race': 5, 'age': 10})
     """
 
-    __slots__ = ("_attributes", "_checked", "_hash", "_sizes")
+    __slots__ = ("_attributes", "_checked", "_hash", "_places", "_sizes")
 
     _attributes: Clique
     _checked: set[Clique]
     """Cliques found right: asked for again many times over, they need no second look."""
     _sizes: Mapping[str, int]
     _hash: int
+    _places: Mapping[str, int] | None
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
         if not isinstance(sizes, Mapping):
@@ -59,6 +60,7 @@ class Domain:
     def _fill(self, sizes: dict[str, int]) -> None:
         self._attributes = tuple(sizes)
         self._checked = set()
+        self._places = None
         self._sizes = MappingProxyType(sizes)
         self._hash = hash(tuple(sizes.items()))
 
@@ -71,6 +73,23 @@ class Domain:
     def sizes(self) -> Mapping[str, int]:
         """The number of values of each attribute (a read-only mapping, in order)."""
         return self._sizes
+
+    @property
+    def places(self) -> Mapping[str, int]:
+        """The place of each attribute in the order, from 0 (a read-only mapping)."""
+        if self._places is None:
+            places = {name: place for place, name in enumerate(self._attributes)}
+            object.__setattr__(self, "_places", MappingProxyType(places))
+        assert self._places is not None
+        return self._places
+
+    def ordered(self, attrs: Iterable[str]) -> Clique:
+        """`attrs`, which the domain must have, in the domain's order.
+
+        >>> Domain({"age": 10, "sex": 2, "race": 5}).ordered({"race", "age"})
+        ('age', 'race')
+        """
+        return tuple(sorted(attrs, key=self.places.__getitem__))
 
     def shape(self, attrs: Iterable[str] | None = None) -> tuple[int, ...]:
         """The sizes of `attrs` in the given order (of all attributes by default).

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pgmkit.domain import Domain
+from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 
-__all__ = ["Evidence"]
+__all__ = ["Evidence", "observed_codes"]
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,44 @@ class Evidence:
         return ", ".join(parts) or "no evidence"
 
 
+def observed_codes(
+    domain: Domain,
+    states: Mapping[str, tuple[Hashable, ...]],
+    evidence: Mapping[str, Sequence[Hashable]],
+) -> tuple[Clique, NDArray[np.int64]]:
+    """Observed attributes, and a row of codes for each record; checked as by ``Evidence.of``."""
+    if not isinstance(evidence, Mapping) or not evidence:
+        raise InvalidInput(
+            'evidence must be a mapping from observed attributes to columns, such as {"a": [0, 1]},'
+            f" got {evidence!r:.80}"
+        )
+    columns = {name: _column(name, values) for name, values in evidence.items()}
+    lengths = {name: len(values) for name, values in columns.items()}
+    if len(set(lengths.values())) > 1 or not min(lengths.values()):
+        raise InvalidInput(
+            f"evidence has columns of {lengths!r:.200} records; give one value for each of the "
+            "same records, at least one"
+        )
+    codes = []
+    for name, values in columns.items():
+        known = {value: _code(domain, states, name, value) for value in dict.fromkeys(values)}
+        codes.append([known[value] for value in values])
+    return domain.clique(columns), np.array(codes, dtype=np.int64).T
+
+
+def _column(name: str, values: Sequence[Hashable]) -> list[Hashable]:
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise InvalidInput(
+            f"evidence {name!r} must be a column, one value for each record, got {values!r:.80}; "
+            "posterior takes a single record"
+        )
+    return values.tolist() if isinstance(values, np.ndarray) else list(values)
+
+
 def _code(
     domain: Domain, states: Mapping[str, tuple[Hashable, ...]], name: str, value: Hashable
 ) -> int:
-    size = domain.project([name]).size()
+    size = domain.sizes[domain.clique((name,))[0]]
     named = states.get(name)
     if named is not None and value in named:
         return named.index(value)

@@ -13,11 +13,12 @@ from pgmkit.conditional_tables import checked_conditionals
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
-from pgmkit.evidence import Evidence
+from pgmkit.evidence import Evidence, observed_codes
 from pgmkit.factor import Factor
 from pgmkit.graph_tables import GraphTables
 from pgmkit.model import MEMORY_LIMIT, GraphicalModel
 from pgmkit.posterior import Posterior
+from pgmkit.posteriors import Posteriors
 
 __all__ = ["FactorGraph"]
 
@@ -145,6 +146,28 @@ class FactorGraph:
         where the evidence has probability zero.
         """
         return Posterior(self._shared, Evidence.of(self.domain, self.states, evidence, likelihood))
+
+    def posteriors(self, evidence: Mapping[str, Sequence[Hashable]]) -> Posteriors:
+        """The distributions given each of many records of the same observed attributes.
+
+        Records are taken through the graph side by side, which on small graphs costs each of them
+        a fraction of what it costs alone.
+
+        Args:
+            evidence: for each observed attribute a column: for every record a state's name, or a
+                code 0 .. size - 1.
+
+        Raises InvalidInput for unknown attributes, states or codes and for columns of different
+        lengths; and, when something is asked, where a record has probability zero.
+
+        >>> graph = FactorGraph(Domain({"a": 2, "b": 2}), [(("a", "b"), [[4, 1], [1, 4]])])
+        >>> graph.posteriors({"a": [0, 1, 1]}).marginal(["b"])
+        array([[0.8, 0.2],
+               [0.2, 0.8],
+               [0.2, 0.8]])
+        """
+        names, codes = observed_codes(self.domain, self.states, evidence)
+        return Posteriors(self._shared, names, codes)
 
     @property
     def log_partition(self) -> float:

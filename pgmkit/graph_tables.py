@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pgmkit.calibrated_tree import CalibratedTree
 from pgmkit.domain import Clique, Domain
 from pgmkit.elimination import EliminationTree, best_tree, each_bit, elimination_tree
-from pgmkit.message_passing import LEAST_ENTRY, Kernel
+from pgmkit.junction_tree import tree_of_order
+from pgmkit.message_passing import LEAST_ENTRY, Kernel, Underflow
 
 __all__ = ["GraphTables"]
 
@@ -20,6 +22,14 @@ Array = NDArray[np.float64]
 
 _REMEMBERED = 64
 _REMEMBERED_KERNELS = 1 << 16
+_CALIBRATED_AFTER = 2
+"""Sets of evidence that are answered one by one before the graph is calibrated for the others: it
+takes about as long as two more."""
+_CALIBRATED_BYTES = 100 << 20
+"""What a calibrated tree may take."""
+_CELLS_OF_A_TABLE = 20_000.0
+"""Cells of a pass in the time that a table takes to find its place in an order, and its marginal.
+"""
 _SEARCH_CELLS = 1000.0
 """Cells that a pass covers in the time that a search spends on an attribute."""
 
@@ -40,10 +50,12 @@ class GraphTables:
         default_factory=dict
     )
     kernels: dict[tuple[int, int, int], Kernel] = field(default_factory=dict)
+    passes: list[float] = field(default_factory=list)
+    """Of each set of evidence that was answered by itself, what it cost, in cells."""
 
     @cached_property
     def bits(self) -> dict[str, int]:
-        return {name: 1 << place for place, name in enumerate(self.domain)}
+        return {name: 1 << place for name, place in self.domain.places.items()}
 
     @cached_property
     def inputs(self) -> list[tuple[int, Array, float]]:
@@ -52,7 +64,7 @@ class GraphTables:
         Conditional tables stay as they are: their sums mean something.
         """
         found = []
-        place = {name: i for i, name in enumerate(self.domain)}
+        place = self.domain.places
         for clique, table in self.tables:
             order = sorted(range(len(clique)), key=[place[name] for name in clique].__getitem__)
             peak = 1.0 if self.children is not None else float(table.max())
@@ -112,6 +124,7 @@ class GraphTables:
         trees = self.trees
         key = (scopes, heads)
         if key in trees:
+            self.count(trees[key].cells, len(scopes))
             return trees[key]
         sizes = self.domain.shape()
         best = None
@@ -124,4 +137,47 @@ class GraphTables:
         if len(self.kernels) >= _REMEMBERED_KERNELS:
             self.kernels.clear()
         trees[key] = best
+        self.count(best.cells, len(scopes))
         return best
+
+    def count(self, cells: float, tables: int) -> None:
+        """A set of evidence was answered by itself: so many cells of so many tables."""
+        self.passes.append(cells + _CELLS_OF_A_TABLE * tables)
+
+    @property
+    def calibrated(self) -> CalibratedTree | None:
+        """A calibrated tree for further evidence, once it pays; None before, or where it is too
+        large or slower.
+        """
+        return self._calibrated if len(self.passes) >= _CALIBRATED_AFTER else None
+
+    def calibrated_for(self, cliques: Iterable[Clique]) -> CalibratedTree | None:
+        """The calibrated tree, if these marginals are best read from it: those of attributes that
+        share one of its cliques.
+
+        Sets that lie apart do not make it: most attributes do not matter to a few, and an
+        elimination tree leaves them out.
+        """
+        sets = [clique for clique in cliques if len(clique) > 1]
+        if sets and "_calibrated" not in self.__dict__:
+            return None
+        found = self.calibrated
+        if found is None or any(found.tree.holds(clique) is None for clique in sets):
+            return None
+        return found
+
+    @cached_property
+    def _calibrated(self) -> CalibratedTree | None:
+        if self.lost:
+            return None
+        tree = tree_of_order(self.domain, [members for members, _, _ in self.inputs], self.order)
+        # Its cliques are gone through about twice, where evidence slices them less.
+        if 2 * tree.cells > sum(self.passes) / len(self.passes):
+            return None
+        if tree.bytes() > min(self.memory_limit, _CALIBRATED_BYTES):
+            return None
+        conditional = self.children is not None
+        try:
+            return CalibratedTree(tree, self.inputs, conditional, self.memory_limit, self.kernels)
+        except Underflow:
+            return None

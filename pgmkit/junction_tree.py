@@ -19,7 +19,14 @@ from numbers import Real
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge
 
-__all__ = ["CELL_BYTES", "JunctionTree", "check_fits", "junction_tree", "model_cells"]
+__all__ = [
+    "CELL_BYTES",
+    "JunctionTree",
+    "check_fits",
+    "junction_tree",
+    "model_cells",
+    "tree_of_order",
+]
 
 CELL_BYTES = 8
 """Of float64, in which models are held."""
@@ -122,6 +129,58 @@ def junction_tree(
     return _build(domain, _searched(tuple(neighbours), sizes, float(seconds), seed))
 
 
+def tree_of_order(domain: Domain, scopes: Iterable[int], order: Iterable[int]) -> JunctionTree:
+    """The junction tree of one elimination order, which no search has to find.
+
+    Args:
+        domain: every attribute of it is in the order.
+        scopes: sets of attributes that are in one clique; bits are places in the domain.
+        order: places of attributes.
+
+    >>> tree_of_order(Domain({"a": 2, "b": 3, "c": 4}), [0b011, 0b110], [0, 1, 2]).cliques
+    (('a', 'b'), ('b', 'c'))
+    """
+    neighbours = [0] * len(domain)
+    for scope in scopes:
+        for v in _each(scope):
+            neighbours[v] |= scope
+    steps: list[Step] = []
+    for v in order:
+        around = neighbours[v] & ~(1 << v)
+        steps.append((v, around))
+        for u in _each(around):
+            neighbours[u] = (neighbours[u] | around) & ~(1 << v)
+    return _build(domain, steps)
+
+
+def contracted(tree: JunctionTree, most_cells: int) -> JunctionTree:
+    """The tree with cliques merged into their parents where the union has at most so many cells.
+
+    >>> tree = junction_tree(Domain({"a": 2, "b": 3, "c": 4}), [("a", "b"), ("b", "c")])
+    >>> contracted(tree, 24).cliques
+    (('a', 'b', 'c'),)
+    """
+    domain, place = tree.domain, list[int]()
+    scopes: list[set[str]] = []
+    parents: list[int] = []
+    for clique, parent in zip(tree.cliques, tree.parents, strict=True):
+        above = place[parent] if parent >= 0 else -1
+        if above >= 0 and domain.size(scopes[above].union(clique)) <= most_cells:
+            scopes[above].update(clique)
+            place.append(above)
+            continue
+        place.append(len(scopes))
+        scopes.append(set(clique))
+        parents.append(above)
+    rank = {name: index for index, name in enumerate(domain)}
+    cliques = [tuple(sorted(scope, key=rank.__getitem__)) for scope in scopes]
+    separators = [
+        tuple([name for name in clique if above >= 0 and name in scopes[above]])
+        for clique, above in zip(cliques, parents, strict=True)
+    ]
+    return JunctionTree(domain, tuple(cliques), tuple(parents), tuple(separators), tree.order)
+
+
 def model_cells(domain: Domain, cliques: Iterable[Sequence[str]]) -> int:
     """Total cells of a junction tree of `cliques`, exact for the deterministic orders.
 
@@ -162,7 +221,7 @@ def _graph(domain: Domain, cliques: Iterable[Sequence[str]]) -> tuple[list[int],
         raise InvalidInput(
             f"cliques must be a sequence of cliques such as [('age', 'sex')], got {cliques!r}"
         )
-    bit = {name: 1 << index for index, name in enumerate(domain)}
+    bit = {name: 1 << place for name, place in domain.places.items()}
     joined = dict.fromkeys(bit, 0)
     for number, clique in enumerate(cliques):
         names = domain.clique(clique, f"cliques[{number}]")

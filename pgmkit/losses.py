@@ -100,7 +100,7 @@ class Observations:
         dense = [m for m in measurements if not (m.matrix is None or is_sparse(m.matrix))]
         rows, columns, weights, start = [], [], [], 0
         for m in sparse:
-            i, j, w = _coordinates(layout, m)
+            i, j, w = coordinates(layout, m)
             rows.append(i + start)
             columns.append(j)
             weights.append(w / m.stddev)
@@ -166,7 +166,7 @@ def host(layout: Layout, clique: Clique) -> int:
     return min(layout.index.containing(clique), key=lambda i: prod(layout.shapes[i]))
 
 
-def _coordinates(layout: Layout, m: Measurement) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def coordinates(layout: Layout, m: Measurement) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Row, flat column and weight of every nonzero of (matrix times projection)."""
     place = host(layout, m.clique)
     cell = layout.domain.cell_map(layout.cliques[place], m.clique)
@@ -179,7 +179,8 @@ def _coordinates(layout: Layout, m: Measurement) -> tuple[np.ndarray, np.ndarray
     projection = scipy.sparse.csr_array(
         (ones, (cell, np.arange(len(cell)))), (int(cell.max()) + 1, len(cell))
     )
-    both = scipy.sparse.coo_array(scipy.sparse.csr_array(m.matrix) @ projection)
+    matrix = m.matrix.to_dense() if isinstance(m.matrix, Kronecker) else m.matrix
+    both = scipy.sparse.coo_array(scipy.sparse.csr_array(matrix) @ projection)
     return (
         both.row.astype(np.int64),
         both.col.astype(np.int64) + start,

@@ -24,6 +24,7 @@ from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge, NumericalFailure
 from pgmkit.semirings import LOG, LOG_BELOW, MAX, Semiring
 from pgmkit.structural_zeros import Zeros
+from pgmkit.threads import threads_for
 
 Clique = tuple[str, ...]
 
@@ -68,6 +69,11 @@ class Layout:
         """Which cliques hold given attributes."""
         return CliqueIndex(self.cliques)
 
+    @cached_property
+    def domains(self) -> tuple[Domain, ...]:
+        """Of each clique."""
+        return tuple(self.domain.project(clique) for clique in self.cliques)
+
     def split(self, flat: torch.Tensor) -> list[torch.Tensor]:
         """Views of a flat vector, one array per clique."""
         return [flat[s].view(shape) for s, shape in zip(self.slices, self.shapes, strict=True)]
@@ -108,8 +114,8 @@ class MarginalOracle:
         if memory_limit is not None:
             self._check_memory(memory_limit)
         tiny = torch.finfo(torch.float64).tiny
-        self._safe_spread = -_SAFE_SHARE * log(tiny)
-        self._smallest, self._largest = tiny**0.5, tiny**-0.5
+        self.safe_spread = -_SAFE_SHARE * log(tiny)
+        self.smallest, self.largest = tiny**0.5, tiny**-0.5
         self._below_peaks = 0.0
         self._waits = self.device.type == "cpu"
         self.log_passes = 0
@@ -164,18 +170,20 @@ class MarginalOracle:
 
         Denormals slow matrix products a hundredfold and weigh nothing next to a partition function.
         """
-        threads, coarse = torch.get_num_threads(), torch.backends.cuda.matmul.allow_tf32
+        coarse = torch.backends.cuda.matmul.allow_tf32
         torch.backends.cuda.matmul.allow_tf32 = False  # three digits are no marginals
-        if self.device.type == "cpu" and self.plan.cost < _THREADED_COST:
-            torch.set_num_threads(1)
+        work = self.plan.cost if self.device.type == "cpu" else inf
         torch.set_flush_denormal(True)
         try:
-            with _thread_pools().limit(limits=1, user_api="blas"), torch.inference_mode():
+            with (
+                threads_for(work, _THREADED_COST),
+                _thread_pools().limit(limits=1, user_api="blas"),
+                torch.inference_mode(),
+            ):
                 yield
         finally:
             torch.set_flush_denormal(False)
             torch.backends.cuda.matmul.allow_tf32 = coarse
-            torch.set_num_threads(threads)
 
     def marginals(self, potentials: torch.Tensor, total: float = 1.0) -> tuple[torch.Tensor, float]:
         """Marginals in units of ``total`` (flat) and the log partition function, to full relative
@@ -184,7 +192,7 @@ class MarginalOracle:
         Linear space where the spread of the potentials rules out underflow, log space otherwise.
         """
         potentials = self.masked(potentials)
-        if self._spread(potentials) < self._safe_spread:
+        if self._spread(potentials) < self.safe_spread:
             found = self._linear(potentials, total)
             if found is not None:
                 return found
@@ -216,7 +224,7 @@ class MarginalOracle:
         partition = self._passing.forward()[0]
         change = partition.log()
         below = guess + change
-        held = (change.abs() < log(self._largest)) & (below >= -self._safe_spread)
+        held = (change.abs() < log(self.largest)) & (below >= -self.safe_spread)
         self._guess = torch.where(held, below, guess)
         marginals = self._counts(total / partition)
         log_partition = below + peaks.sum()
@@ -287,7 +295,7 @@ class MarginalOracle:
         found = self._forward(potentials, peaks)
         if found is not None:
             below_peaks = log(found[0]) + found[1]
-            if -below_peaks <= self._safe_spread:
+            if -below_peaks <= self.safe_spread:
                 return below_peaks + float(peaks.sum())
         shifted = self._subtract(potentials, peaks, torch.empty_like(potentials))
         return float(contract(self.plan, self.layout.split(shifted), LOG)) + float(peaks.sum())
@@ -364,7 +372,7 @@ class MarginalOracle:
             return None
         partition, guess = found
         self._below_peaks = log(partition) + guess
-        if -self._below_peaks > self._safe_spread:
+        if -self._below_peaks > self.safe_spread:
             return None
         log_partition = self._below_peaks + float(peaks.sum())
         return self._counts(total / partition), log_partition
@@ -375,18 +383,18 @@ class MarginalOracle:
         The first guess is that of the last pass; then the range of what is possible is halved, as
         long as the numbers' own range may not span what is left of it.
         """
-        lowest, highest = -self._safe_spread, self._log_records
+        lowest, highest = -self.safe_spread, self._log_records
         guess = self._below_peaks
         while True:
             self._load(potentials, peaks + guess / len(peaks))
             partition = float(self._passing.forward())
-            if self._smallest < partition < self._largest:
+            if self.smallest < partition < self.largest:
                 return partition, guess
-            if partition <= self._smallest:
+            if partition <= self.smallest:
                 highest = guess
             else:
                 lowest = guess
-            if not highest - lowest > log(self._largest):
+            if not highest - lowest > log(self.largest):
                 return None
             guess = (lowest + highest) / 2
 

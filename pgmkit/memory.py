@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["available"]
 
@@ -25,6 +27,8 @@ def available(device: torch.device | None = None) -> int:
     True
     """
     if device is not None and device.type == "cuda":
+        import torch
+
         return int(torch.cuda.mem_get_info(device)[0])
     return min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *_limits()])
 

@@ -19,7 +19,16 @@ from numpy.typing import NDArray
 from pgmkit.elimination import EliminationTree, each_bit
 from pgmkit.errors import ModelTooLarge
 
-__all__ = ["LEAST_ENTRY", "Messages", "Underflow"]
+__all__ = [
+    "LEAST_ENTRY",
+    "LEAST_SUM",
+    "LOST",
+    "Kernel",
+    "Messages",
+    "Table",
+    "Underflow",
+    "kernel_of",
+]
 
 Array = NDArray[np.float64]
 Table = tuple[int, Array]
@@ -28,9 +37,9 @@ Table = tuple[int, Array]
 LEAST_ENTRY = 1e-290
 """Entries of tables with peak 1 below this are not for plain numbers."""
 
-_LOST = 1e-100
+LOST = 1e-100
 """Peaks of products of tables with peak 1 below which terms may have been lost to underflow."""
-_LEAST_SUM = 1e-280
+LEAST_SUM = 1e-280
 """A sum of numbers in [0, 1] this large has lost nothing that counts."""
 
 
@@ -82,6 +91,29 @@ class Kernel:
         return made if self.out is None else made.transpose(self.out)
 
 
+def kernel_of(
+    kernels: dict[tuple[int, int, int], Kernel],
+    sizes: Sequence[int],
+    limit: int,
+    one: int,
+    other: int,
+    wanted: int,
+) -> Kernel:
+    """The kernel, kept for the next time; ModelTooLarge where its result exceeds so many bytes."""
+    key = (one, other, wanted)
+    found = kernels.get(key)
+    if found is None:
+        found = Kernel(one, other, wanted, sizes)
+        if 8 * found.cells > limit:
+            raise ModelTooLarge(
+                f"a table of {found.cells:,} cells ({8 * found.cells:,} bytes) is needed; the "
+                f"limit is {limit:,} bytes. Ask for fewer attributes at once, observe "
+                "more, or raise memory_limit"
+            )
+        kernels[key] = found
+    return found
+
+
 def _cells(members: tuple[int, ...], sizes: Sequence[int]) -> int:
     cells = 1
     for v in members:
@@ -130,17 +162,29 @@ class Messages:
 
     def _upward(self, tables: Sequence[Array]) -> None:
         self.values: list[Array | None] = list(tables)
-        scales = 0.0
+        self.log_sum: float | Array = 0.0
         for node in range(self.tree.inputs, len(self.tree.scopes)):
             value = None if self.tree.barren[node] else self._made(node)
             if value is not None and self.scaled:
-                value, peak = _scaled(value)
-                scales += math.log(peak)
+                value, log_peak = self.rescaled((self.tree.tables[node], value))
+                self.log_sum += log_peak
             self.values.append(value)
-        roots = [value for v in self.tree.roots if (value := self.values[v]) is not None]
-        if any(not _LEAST_SUM < float(value) < math.inf for value in roots):
+        for root in self.tree.roots:
+            if (value := self.values[root]) is not None:
+                self.log_sum += self.log_of(value)
+
+    def rescaled(self, table: Table) -> tuple[Array, float | Array]:
+        """The table with peak 1, and log of what it was divided by."""
+        peak = float(table[1].max())
+        if not LOST < peak < math.inf:
             raise Underflow
-        self.log_sum = scales + sum(math.log(float(value)) for value in roots)
+        return table[1] / peak, math.log(peak)
+
+    def log_of(self, value: Array) -> float | Array:
+        """The logarithm of a root's sum."""
+        if not LEAST_SUM < float(value) < math.inf:
+            raise Underflow
+        return math.log(float(value))
 
     def _made(self, node: int) -> Array:
         tree = self.tree
@@ -158,18 +202,7 @@ class Messages:
         return value
 
     def kernel(self, one: int, other: int, wanted: int) -> Kernel:
-        key = (one, other, wanted)
-        found = self.kernels.get(key)
-        if found is None:
-            found = Kernel(one, other, wanted, self.tree.sizes)
-            if 8 * found.cells > self.limit:
-                raise ModelTooLarge(
-                    f"a table of {found.cells:,} cells ({8 * found.cells:,} bytes) is needed; the "
-                    f"limit is {self.limit:,} bytes. Ask for fewer attributes at once, observe "
-                    "more, or raise memory_limit"
-                )
-            self.kernels[key] = found
-        return found
+        return kernel_of(self.kernels, self.tree.sizes, self.limit, one, other, wanted)
 
     def reduced(self, table: Table, wanted: int) -> Table:
         """The table summed to the wanted ones of its attributes."""
@@ -210,7 +243,7 @@ class Messages:
         else:
             found = self.reduced(upper, wanted)
         if self.scaled:
-            found = found[0], _scaled(found[1])[0]
+            found = found[0], self.rescaled(found)[0]
         return found
 
     def belief(self, node: int, wanted: int) -> Table:
@@ -221,12 +254,12 @@ class Messages:
             found = self.reduced(upper, wanted)
         else:
             found = self.product((self.tree.tables[node], value), upper, wanted)
-        return self._settled(found)
+        return self.settled(found)
 
-    def _settled(self, found: Table) -> Table:
+    def settled(self, found: Table) -> Table:
         """The table as probabilities."""
         total = float(found[1].sum())
-        least = _LOST if self.scaled else 1.0 - 1e-6
+        least = LOST if self.scaled else 1.0 - 1e-6
         if not least < total < math.inf or (not self.scaled and total > 1 + 1e-6):
             raise Underflow
         return found[0], found[1] / total
@@ -323,13 +356,6 @@ class Messages:
         kept = members & below[node]
         upper = self.adjoint(node)
         if not kept and self.values[node] is None:
-            return self._settled(self.reduced(upper, members))
+            return self.settled(self.reduced(upper, members))
         value = self.across(node, kept)
-        return self._settled(self.product(value, upper, members))
-
-
-def _scaled(values: Array) -> tuple[Array, float]:
-    peak = float(values.max())
-    if not _LOST < peak < math.inf:
-        raise Underflow
-    return values / peak, peak
+        return self.settled(self.product(value, upper, members))

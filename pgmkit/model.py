@@ -27,6 +27,7 @@ from pgmkit.factor import Factor
 from pgmkit.junction_tree import JunctionTree, check_fits, junction_tree
 from pgmkit.marginal_oracle import MarginalOracle
 from pgmkit.pair_marginals import PairMarginals
+from pgmkit.potentials import checked_potentials
 from pgmkit.queries import FactoredQuery
 from pgmkit.randomness import Rng, generator
 from pgmkit.sampling import sample
@@ -43,6 +44,9 @@ MEMORY_LIMIT = 4 << 30
 """Bytes that one table of a model's junction tree, or of an answer, may take."""
 _MANY_PAIRS = 16
 """Fewer pairs are not worth finding all of them."""
+
+_TOGETHER = 1 << 18
+"""Cells of marginals that are found in one session."""
 
 Array = NDArray[np.float64]
 
@@ -93,7 +97,7 @@ class GraphicalModel:
 
     def __post_init__(self) -> None:
         _check_domain(self.domain)
-        object.__setattr__(self, "potentials", _checked_potentials(self.domain, self.potentials))
+        object.__setattr__(self, "potentials", checked_potentials(self.domain, self.potentials))
         object.__setattr__(self, "total", _checked_total(self.total))
 
     def __repr__(self) -> str:
@@ -195,10 +199,14 @@ class GraphicalModel:
                 yield clique, self._summed(place, clique)
         if not outside:
             return
-        with self._inference.session():
-            found = each_marginal(self.tree, self._beliefs, outside, memory_limit=self.memory_limit)
-            for clique, table in found:
-                yield clique, _array(table)
+        found = each_marginal(self.tree, self._beliefs, outside, memory_limit=self.memory_limit)
+        while True:
+            # What the caller does with a table is none of the session's.
+            with self._inference.session():
+                ready = _some(found)
+            if not ready:
+                return
+            yield from ready
 
     def _pairs(self, asked: Sequence[Clique]) -> dict[Clique, Array]:
         """The tables of many pairs, or none where they are found sooner one by one."""
@@ -441,59 +449,24 @@ def _array(table: torch.Tensor) -> Array:
     return table.cpu().numpy().astype(np.float64)
 
 
+def _some(tables: Iterator[tuple[Clique, torch.Tensor]]) -> list[tuple[Clique, Array]]:
+    """The next tables, of some megabytes together."""
+    ready: list[tuple[Clique, Array]] = []
+    cells = 0
+    for clique, table in tables:
+        ready.append((clique, _array(table)))
+        cells += table.numel()
+        if cells >= _TOGETHER:
+            break
+    return ready
+
+
 def _check_domain(domain: object) -> None:
     if not isinstance(domain, Domain):
         raise InvalidInput(
             f"domain must be a pgmkit Domain, got {type(domain).__name__}; build one with "
             'Domain({"age": 10, "sex": 2})'
         )
-
-
-def _checked_potentials(domain: Domain, potentials: Iterable[Factor]) -> tuple[Factor, ...]:
-    if isinstance(potentials, Factor) or not isinstance(potentials, Iterable):
-        raise InvalidInput(
-            f"potentials must be a sequence of factors, got {type(potentials).__name__}; write "
-            "(factor,) for one factor"
-        )
-    checked = tuple(potentials)
-    for place, factor in enumerate(checked):
-        if not isinstance(factor, Factor):
-            raise InvalidInput(
-                f"potentials[{place}] must be a pgmkit Factor, got {type(factor).__name__}; wrap "
-                "arrays: Factor(domain.project(clique), array)"
-            )
-        name = f"potentials[{place}] over {factor.domain.attributes!r}"
-        _check_fits_domain(name, factor, domain)
-        _check_values(name, factor, checked[0])
-    return checked
-
-
-def _check_fits_domain(name: str, factor: Factor, domain: Domain) -> None:
-    domain.clique(factor.domain.attributes, name)
-    for attribute, size in factor.domain.sizes.items():
-        if size != domain.sizes[attribute]:
-            raise InvalidInput(
-                f"{name} has {size} cells along {attribute!r}, but the domain gives it "
-                f"{domain.sizes[attribute]} values; build the factor over domain.project(clique)"
-            )
-
-
-def _check_values(name: str, factor: Factor, first: Factor) -> None:
-    values, like = factor.values, first.values
-    if (values.dtype, values.device) != (like.dtype, like.device):
-        raise InvalidInput(
-            f"{name} is {values.dtype} on {values.device}, but potentials[0] is {like.dtype} on "
-            f"{like.device}; convert one with Factor(f.domain, f.values.to(g.values))"
-        )
-    # torch's maximum of anything with NaN is NaN: one pass finds both kinds.
-    if float(values.max()) < inf:
-        return
-    wrong = torch.isnan(values) | torch.isposinf(values)
-    place = tuple(torch.nonzero(wrong)[0].tolist())
-    raise InvalidInput(
-        f"{name} holds {float(values[place])} at the cell {place}, but potentials are finite "
-        "numbers, or minus infinity where a cell is impossible; correct the values"
-    )
 
 
 def _checked_total(total: float) -> float:

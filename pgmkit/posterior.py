@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from pgmkit.calibrated_cliques import Seen
+from pgmkit.calibration import Calibration
 from pgmkit.contraction import adjoints, forward, maximiser
 from pgmkit.contraction_order import plan
 from pgmkit.contraction_plan import Plan
@@ -25,6 +27,7 @@ from pgmkit.message_passing import LEAST_ENTRY, Messages, Underflow
 from pgmkit.model import GraphicalModel
 from pgmkit.randomness import Rng
 from pgmkit.semirings import MAX
+from pgmkit.written_out import MOST_CELLS, WrittenOut
 
 __all__ = ["Posterior"]
 
@@ -42,7 +45,9 @@ class Posterior:
 
     graph: GraphTables
     evidence: Evidence
-    _messages_of: dict[int, tuple[Messages, float]] = field(default_factory=dict, repr=False)
+    _messages_of: dict[int, tuple[Messages | WrittenOut, float]] = field(
+        default_factory=dict, repr=False
+    )
 
     @property
     def log_partition(self) -> float:
@@ -76,27 +81,47 @@ class Posterior:
             cliques = [(name,) for name in domain]
         asked = [domain.clique(clique) for clique in cliques]
         for clique in asked:  # before any work
-            if 8 * (cells := domain.size(clique)) > self.graph.memory_limit:
+            if len(clique) > 1 and 8 * (cells := domain.size(clique)) > self.graph.memory_limit:
                 raise ModelTooLarge(
                     f"the marginal over {clique!r:.200} has {cells:,} cells; the limit is "
                     f"{self.graph.memory_limit:,} bytes. Ask for fewer attributes at once, or "
                     "raise memory_limit"
                 )
+        if (found := self._singles(asked)) is not None:
+            return found
         bits = self.graph.bits
         sets = [sum([bits[name] for name in clique]) for clique in asked]
         wanted = 0
         for members in sets:
             wanted |= members
         try:
-            messages, _ = self._messages(wanted)
+            messages, _ = self._messages(wanted, asked)
             free = ~self._observed
-            found = {m: messages.marginal(m & free) for m in sets}
+            tables = {m: messages.marginal(m & free) for m in sets}
         except Underflow:
-            found = self._found_in_logarithms(sets)
+            tables = self._found_in_logarithms(sets)
         return {
-            clique: self._arranged(clique, found[members])
+            clique: self._arranged(clique, tables[members])
             for clique, members in zip(asked, sets, strict=True)
         }
+
+    def _singles(self, asked: Sequence[Clique]) -> dict[Clique, Array] | None:
+        """Marginals of many single attributes at once; None for other questions, or other ways."""
+        if {*map(len, asked)} != {1} or (known := self._calibration(())) is None:
+            return None
+        calibration, _ = known
+        place, codes = calibration.calibrated.place, self.evidence.codes
+        if len(asked) * _WORTH_ALL < len(place):
+            return None
+        try:
+            values = calibration.singles.copy()
+        except Underflow:
+            return None
+        found = {clique: values[place[clique]] for clique in asked}
+        for name, code in codes.items():
+            if (name,) in found:
+                found[(name,)] = np.eye(1, self.graph.domain.sizes[name], code)[0]
+        return found
 
     def map(self) -> tuple[dict[str, int], float]:
         """A most probable record that agrees with the evidence, and log of its weight: of the
@@ -226,8 +251,43 @@ class Posterior:
                 inputs.add(1 << v, np.ones(graph.domain.shape()[v]), -1)
         return inputs
 
-    def _messages(self, wanted: int) -> tuple[Messages, float]:
-        """Messages that know the wanted attributes, and log of what their tables leave out."""
+    def _calibration(self, asked: Sequence[Clique]) -> tuple[Calibration, float] | None:
+        """The graph's calibrated tree given the evidence, where that answers; and log of what the
+        likelihoods were divided by.
+        """
+        calibrated = self.graph.calibrated_for(asked)
+        return None if calibrated is None or self._messages_of else self._calibrated
+
+    @cached_property
+    def _calibrated(self) -> tuple[Calibration, float] | None:
+        """None where the evidence is too unlikely for it."""
+        calibrated = self.graph.calibrated
+        assert calibrated is not None
+        sizes = self.graph.domain.sizes
+        weights, log_scale = {}, 0.0
+        for name, values in self.evidence.likelihood.items():
+            peak = float(values.max())
+            if not peak or (values[values > 0] / peak < LEAST_ENTRY).any():
+                return None
+            weights[name], log_scale = values / peak, log_scale + math.log(peak)
+        for name, code in self.evidence.codes.items():
+            sure = np.zeros(sizes[name])
+            sure[code] = weights[name][code] if name in weights else 1.0
+            weights[name] = sure
+        try:
+            return Calibration(calibrated, Seen(self.evidence.codes, weights)), log_scale
+        except Underflow:
+            return None
+
+    def _messages(
+        self, wanted: int, asked: Sequence[Clique] = ()
+    ) -> tuple[Messages | Calibration | WrittenOut, float]:
+        """Messages that know the wanted attributes, and log of what their tables leave out.
+
+        ``asked`` are the sets among them that marginals are asked of.
+        """
+        if (calibration := self._calibration(asked)) is not None:
+            return calibration
         seen = self._observed | sum([self.graph.bits[name] for name in self.evidence.likelihood])
         relevant = self.graph.relevant(wanted | seen)
         for known, found in self._messages_of.items():
@@ -236,6 +296,9 @@ class Posterior:
         inputs = self._inputs(relevant)
         if inputs.log_scale == -math.inf or inputs.lost or self.graph.lost:
             raise Underflow
+        if (written := self._written_out(inputs)) is not None:
+            self._messages_of[relevant] = written, inputs.log_scale
+            return written, inputs.log_scale
         tree = self.graph.tree(tuple(inputs.scopes), tuple(inputs.heads))
         conditional = self.graph.children is not None
         made = Messages(
@@ -243,6 +306,18 @@ class Posterior:
         )
         self._messages_of[relevant] = made, inputs.log_scale
         return made, inputs.log_scale
+
+    def _written_out(self, inputs: Inputs) -> WrittenOut | None:
+        """The joint of a few attributes; None where they are many."""
+        sizes, held, cells = self.graph.domain.shape(), 0, 1
+        for scope in inputs.scopes:
+            for v in each_bit(scope & ~held):
+                cells *= sizes[v]
+            if cells > MOST_CELLS:
+                return None
+            held |= scope
+        self.graph.count(cells, len(inputs.scopes))
+        return WrittenOut(inputs.scopes, inputs.tables, sizes)
 
     def _log_sum(self) -> float:
         """log of the sum; minus infinity where it is zero."""
@@ -313,6 +388,8 @@ class Posterior:
 
 
 _ALL = slice(None)
+_WORTH_ALL = 8
+"""Attributes whose marginals take as long together as one by itself."""
 
 
 @dataclass

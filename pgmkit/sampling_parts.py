@@ -15,12 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pgmkit.errors import InvalidInput
 from pgmkit.sampling import blocks, given_out, grouped_table, ravel, rounded_counts, unravel
+from pgmkit.threads import cores, in_threads
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -60,19 +62,24 @@ class PartedSample:
         return made
 
     def parts(self, start: int, stop: int) -> Iterator[dict[str, np.ndarray]]:
-        """The parts from `start` to before `stop`, one after the other, with shared cuts."""
+        """The parts from `start` to before `stop`, one after the other, with shared cuts.
+
+        As many are made at once as there are cores; each is the same as by itself.
+        """
         if not 0 <= start <= stop <= self.count:
             raise InvalidInput(f"parts are numbered 0 to {self.count - 1}; got {start} to {stop}")
-        return self._within(self.counts, 0, self.count, start, stop)
+        made = self._within(self.counts, 0, self.count, start, stop)
+        return in_threads(made, cores() if stop - start > 1 else 1)
 
     def _within(
         self, counts: Counts, low: int, high: int, start: int, stop: int
-    ) -> Iterator[dict[str, np.ndarray]]:
-        """The wanted parts among those from `low` to before `high`, which have these counts."""
+    ) -> Iterator[Callable[[], dict[str, np.ndarray]]]:
+        """What makes the wanted parts among those from `low` to before `high` of these counts."""
         if high <= start or stop <= low:
             return
         if high - low == 1:
-            yield _records(self.tree, counts, self._size(low, high), part_rng(self.seed, low))
+            size, rng = self._size(low, high), part_rng(self.seed, low)
+            yield partial(_records, self.tree, counts, size, rng)
             return
         middle = (low + high) // 2
         # A seed of three numbers for a cut, of one or two for a part.

@@ -6,6 +6,7 @@ exact minus infinities) and ``MAX`` (maxima of sums, for MAP); ``LOG_BELOW`` bou
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from math import prod
 
 import torch
@@ -44,17 +45,18 @@ class Linear:
         return torch.bmm(a, b)
 
 
-class _Tropical:
-    """Semirings whose product is ``+``; subclasses sum over the last dimension."""
+class _Tropical(ABC):
+    """Semirings whose product is ``+``; subclasses sum."""
 
     one = 0.0
 
+    @abstractmethod
     def over(self, value: torch.Tensor) -> torch.Tensor:
-        raise AssertionError("subclasses define the sum")
+        """The sum over the last dimension."""
 
+    @abstractmethod
     def stacks(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         """The sum over the last dimension of the products of two stacks of matrices."""
-        raise AssertionError("subclasses define the sum")
 
     def reduce(self, value: torch.Tensor, axes: Axes, kept: Axes) -> torch.Tensor:
         return self.over(arrange(value, axes, kept, tuple(n for n in axes if n not in kept)))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput, TotalUndetermined
 from pgmkit.kronecker import Kronecker
@@ -15,11 +17,9 @@ from pgmkit.matrix import Matrix, as_dense, is_sparse
 from pgmkit.measurement import Measurement
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from pgmkit.domain import Domain
 
-__all__ = ["TotalEstimate", "estimate_total"]
+__all__ = ["TotalEstimate", "estimate_total", "estimate_totals"]
 
 # How far Q^T w may be from the vector of ones, cell by cell: the estimate's bias is then at most
 # this fraction of the total.
@@ -62,23 +62,51 @@ def estimate_total(
     >>> round(estimate_total([a, b]).value, 3)
     1033.333
     """
-    values: list[float] = []
-    stddevs: list[float] = []
+    checked = _checked(measurements, domain)
+    found = _determining(checked)
+    values = [
+        float(Kronecker(weights).matvec(checked[place].values)[0]) for place, weights, _ in found
+    ]
+    shares, stddev = _shares([stddev for *_, stddev in found])
+    return TotalEstimate(value=float(shares @ values), stddev=stddev)
+
+
+def estimate_totals(
+    measurements: Sequence[Measurement], values: Sequence[NDArray[np.float64]]
+) -> NDArray[np.float64]:
+    """``estimate_total`` of many sets of values: for each measurement an array of its values, a
+    column for each set.
+
+    >>> m = Measurement(["a"], [1.0, 2.0], stddev=1.0)
+    >>> estimate_totals([m], [np.array([[1.0, 10.0], [2.0, 20.0]])])
+    array([ 3., 30.])
+    """
+    found = _determining(measurements)
+    shares, _ = _shares([stddev for *_, stddev in found])
+    each = [reduce(np.kron, weights, np.ones(1)) @ values[place] for place, weights, _ in found]
+    return np.asarray(shares @ np.array(each))
+
+
+_Determining = tuple[int, list[NDArray[np.float64]], float]
+"""The place of a measurement, the parts of its w, and the standard deviation of w . y."""
+
+
+def _determining(measurements: Sequence[Measurement]) -> list[_Determining]:
+    found: list[_Determining] = []
     reasons: list[str] = []
-    for measurement in _checked(measurements, domain):
+    for place, measurement in enumerate(measurements):
         weights = _weights(measurement)
         if isinstance(weights, str):
             reasons.append(weights)
             continue
-        values.append(float(Kronecker(weights).matvec(measurement.values)[0]))
         length = math.prod(float(np.linalg.norm(part)) for part in weights)
-        stddevs.append(measurement.stddev * length)
-    if not values:
+        found.append((place, weights, measurement.stddev * length))
+    if not found:
         raise TotalUndetermined(
             f"no measurement determines the total: {_listed(reasons)}; pass total=..., or measure "
             "a whole marginal or the empty clique"
         )
-    return _combined(np.array(values), np.array(stddevs))
+    return found
 
 
 def _checked(measurements: Any, domain: Domain | None) -> list[Measurement]:
@@ -128,14 +156,12 @@ def _shortest_solution(matrix: Matrix) -> tuple[NDArray[np.float64], float]:
     return w, float(np.abs(matrix.T @ w - ones).max())
 
 
-def _combined(values: NDArray[np.float64], stddevs: NDArray[np.float64]) -> TotalEstimate:
+def _shares(stddevs: Sequence[float]) -> tuple[NDArray[np.float64], float]:
+    """What each estimate counts for, by inverse variance, and the combination's deviation."""
     # Relative to the smallest, so that no variance underflows.
-    least = float(stddevs.min())
-    weights = (least / stddevs) ** 2
-    return TotalEstimate(
-        value=float(weights @ values / weights.sum()),
-        stddev=least / math.sqrt(weights.sum()),
-    )
+    least = min(stddevs)
+    weights = (least / np.array(stddevs)) ** 2
+    return weights / weights.sum(), least / math.sqrt(weights.sum())
 
 
 def _listed(reasons: list[str]) -> str:

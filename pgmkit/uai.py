@@ -150,7 +150,7 @@ def write_model(graph: FactorGraph, path: PathLike) -> None:
 
     Variables are numbered in the domain's order; their names, and names of states, are lost.
     """
-    number = {name: v for v, name in enumerate(graph.domain)}
+    number = graph.domain.places
     lines = ["MARKOV" if graph.children is None else "BAYES", str(len(number))]
     lines += [" ".join(map(str, graph.domain.shape())), str(len(graph.tables))]
     arrays = []
@@ -186,7 +186,7 @@ def read_evidence(path: PathLike, graph: FactorGraph) -> dict[str, int]:
 
 def write_evidence(graph: FactorGraph, evidence: Mapping[str, int], path: PathLike) -> None:
     """An evidence file of codes."""
-    number = {name: v for v, name in enumerate(graph.domain)}
+    number = graph.domain.places
     pairs = [f"{number[name]} {code}" for name, code in evidence.items()]
     _write(path, [" ".join([str(len(pairs)), *pairs])])
 

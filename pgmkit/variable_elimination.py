@@ -17,7 +17,9 @@ import torch
 from numpy.typing import NDArray
 
 from pgmkit.contraction import contract
+from pgmkit.contraction_batch import batched
 from pgmkit.contraction_order import plan
+from pgmkit.contraction_plan import Plan
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import ModelTooLarge
 from pgmkit.matrix import as_dense
@@ -56,9 +58,39 @@ def _answer_alike(
     memory_limit: int,
 ) -> NDArray[np.float64]:
     """A row of answers, flat, for each query."""
-    like = factors[0][1]
-    inputs = [clique for clique, _ in factors]
-    tensors = [table for _, table in factors]
+    tables = [table for _, table in factors]
+    prepared, matrices = _prepared(domain, [clique for clique, _ in factors], queries, tables[0])
+    _check_fits(prepared, 1, tables[0], queries[0], memory_limit)
+    result = contract(prepared, tables + matrices, LINEAR).cpu().numpy().astype(np.float64)
+    # Queries without attributes are all alike and were contracted as one.
+    rows = result.reshape(-1, prod(queries[0].shape))
+    return np.broadcast_to(rows, (len(queries), rows.shape[1]))
+
+
+def answers_of_many(
+    domain: Domain,
+    factors: Sequence[tuple[Clique, torch.Tensor]],
+    query: FactoredQuery,
+    memory_limit: int,
+) -> NDArray[np.float64]:
+    """As ``answers`` to one query, of many models: their tables lie along a first axis of each
+    factor, and the answers along the first axis of the result.
+    """
+    query.check(domain)
+    tables = [table for _, table in factors]
+    count = len(tables[0])
+    prepared, matrices = _prepared(domain, [clique for clique, _ in factors], [query], tables[0])
+    _check_fits(prepared, count, tables[0], query, memory_limit)
+    tensors = tables + [matrix.expand(count, *matrix.shape) for matrix in matrices]
+    result = contract(batched(prepared, count), tensors, LINEAR).cpu().numpy()
+    return result.reshape(count, *query.answer_shape).astype(np.float64)
+
+
+def _prepared(
+    domain: Domain, cliques: Sequence[Clique], queries: Sequence[FactoredQuery], like: torch.Tensor
+) -> tuple[Plan, list[torch.Tensor]]:
+    """The plan over these cliques and the queries' matrices, and the matrices."""
+    inputs, matrices_of = list(cliques), []
     prefix = _answer_prefix(domain)
     sizes = {**domain.sizes, prefix: len(queries)}
     batch: Clique = (prefix,) if len(queries) > 1 else ()
@@ -71,7 +103,7 @@ def _answer_alike(
         sizes.update((axis, matrices.shape[1]) for axis in answer)
         kept = matrices if batch else matrices[0]
         inputs.append(axes)
-        tensors.append(
+        matrices_of.append(
             torch.as_tensor(kept, dtype=like.dtype, device=like.device).reshape(
                 [sizes[axis] for axis in axes]
             )
@@ -79,17 +111,18 @@ def _answer_alike(
         output += answer
     if not queries[0].attributes:
         output = ()
-    prepared = plan(inputs, output, sizes)
-    if prepared.largest * tensors[0].element_size() > memory_limit:
+    return plan(inputs, output, sizes), matrices_of
+
+
+def _check_fits(
+    prepared: Plan, count: int, like: torch.Tensor, query: FactoredQuery, limit: int
+) -> None:
+    cells = count * prepared.largest
+    if cells * like.element_size() > limit:
         raise ModelTooLarge(
-            f"answering the query over {queries[0].attributes} builds a table of "
-            f"{prepared.largest:,} cells; the limit is {memory_limit / 2**20:,.0f} MiB. Ask fewer "
-            "rows or attributes at once"
+            f"answering the query over {query.attributes} builds a table of {cells:,} cells; the "
+            f"limit is {limit / 2**20:,.0f} MiB. Ask fewer rows or attributes at once"
         )
-    result = contract(prepared, tensors, LINEAR).cpu().numpy().astype(np.float64)
-    # Queries without attributes are all alike and were contracted as one.
-    rows = result.reshape(-1, prod(queries[0].shape))
-    return np.broadcast_to(rows, (len(queries), rows.shape[1]))
 
 
 def _answer_prefix(domain: Domain) -> str:

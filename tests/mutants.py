@@ -203,8 +203,8 @@ MUTANTS = (
     Mutant(
         "exponential mechanism without its factor 2",
         SCALES,
-        "return 2 * sensitivity / (cost if pure else math.sqrt(8 * cost))",
-        "return sensitivity / (cost if pure else math.sqrt(8 * cost))",
+        "return 2 * sensitivity / (cost if budget.pure else math.sqrt(8 * cost))",
+        "return sensitivity / (cost if budget.pure else math.sqrt(8 * cost))",
         "scores",
     ),
     Mutant(
@@ -217,8 +217,8 @@ MUTANTS = (
     Mutant(
         "top-k charged once",
         SCALES,
-        "exponential(pure, sensitivity, cost / count)",
-        "exponential(pure, sensitivity, cost)",
+        "exponential(budget, sensitivity, cost / count)",
+        "exponential(budget, sensitivity, cost)",
         "scores",
     ),
     Mutant(
@@ -305,7 +305,7 @@ MUTANTS = (
     Mutant(
         "the best candidate chosen without noise",
         CURATOR,
-        "return self._noise.softmax(found, noise_scales.exponential(pure, sensitivity, cost))",
+        "return self._noise.softmax(found, noise_scales.exponential(budget, sensitivity, cost))",
         "return int(np.argmax(found))",
     ),
     # The ledger.
@@ -486,10 +486,24 @@ MUTANTS = (
     ),
     # Gaussian accounting.
     Mutant(
-        "selections at no price under Gaussian accounting",
-        LEDGER,
-        "if self.budget.gaussian and not entry.mechanism.startswith(_GAUSSIAN):",
-        "if False:",
+        "selections at their price of zCDP under Gaussian accounting",
+        SCALES,
+        "        return 2 * sensitivity / gaussian_dp.range_of(cost)",
+        "        return 2 * sensitivity / math.sqrt(8 * cost)",
+        "gaussian_accounting",
+    ),
+    Mutant(
+        "permute-and-flip at the Gaussian price of the exponential mechanism",
+        SCALES,
+        "return 4 * sensitivity / gaussian_dp.range_of(cost)",
+        "return 2 * sensitivity / gaussian_dp.range_of(cost)",
+        "gaussian_accounting",
+    ),
+    Mutant(
+        "a selection's range twice what its Gaussian price allows",
+        GAUSSIAN,
+        "return 4 * math.atanh(",
+        "return 8 * math.atanh(",
         "gaussian_accounting",
     ),
     Mutant(
@@ -504,13 +518,6 @@ MUTANTS = (
         GAUSSIAN,
         "mills = erfcx(near / math.sqrt(2)) - erfcx(far / math.sqrt(2))",
         "mills = erfcx(near / math.sqrt(2)) - 2 * erfcx(far / math.sqrt(2))",
-        "gaussian_accounting",
-    ),
-    Mutant(
-        "Gaussian accounting for runs that select",
-        "mechanisms/dispatch.py",
-        'if wanted == "gaussian" and not measures:',
-        "if False:",
         "gaussian_accounting",
     ),
     Mutant(
@@ -580,8 +587,8 @@ MUTANTS = (
     Mutant(
         "exact n in measure_one_way",
         "mechanisms/rounds/select_and_measure.py",
-        "return first, max(1.0, estimate_total(first, curator.domain).value)",
-        f"return first, max(1.0, float({EXACT}))",
+        "return max(1.0, estimate_total(first, curator.domain).value)",
+        f"return max(1.0, float({EXACT}))",
     ),
     Mutant(
         "exact n in AIM",
@@ -646,8 +653,8 @@ MUTANTS = (
     Mutant(
         "exact counts in the log",
         "mechanisms/dispatch.py",
-        "    own = curator.ledger.budget",
-        "    __import__('logging').getLogger('pgmkit').info('%d rows', len(curator._data))\n    own = curator.ledger.budget",
+        "    check_public(entry, public is not None)\n    workload",
+        "    __import__('logging').getLogger('pgmkit').info('%d rows', len(curator._data))\n    workload",
     ),
     Mutant(
         "a changed release is read as if it were whole",

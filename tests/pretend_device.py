@@ -53,7 +53,7 @@ class OnCard(torch.Tensor):
         with torch.inference_mode(False):  # a view and what it is a view of are of one kind
             made = torch.Tensor._make_wrapper_subclass(
                 cls, real.size(), strides=real.stride(), storage_offset=real.storage_offset(),
-                dtype=real.dtype, device="meta", dispatch_device=True,
+                dtype=real.dtype, device="cpu", dispatch_device=True,
             )  # fmt: skip
         made.host, made.card = real, card
         return made
@@ -86,7 +86,7 @@ class OnCard(torch.Tensor):
         kwargs = kwargs or {}
         card = next(each.card for each in _tensors((args, kwargs)) if isinstance(each, OnCard))
         if func is torch.ops.prim.device.default:
-            return torch.device("meta")  # what torch itself need not switch to
+            return torch.device("cpu")  # what torch itself need not switch to
         return card.run(func, args, kwargs)
 
 
@@ -263,11 +263,11 @@ def _launcher(card: PretendCard) -> ModuleType:
 
     def launched(name: str) -> Callable[..., Any]:
         def launch(*args: Any) -> Any:
-            if any(isinstance(x, torch.Tensor) and not isinstance(x, OnCard) for x in args):
+            if not all(isinstance(each, OnCard) for each in _tensors(args)):
                 raise MixedDevices(f"{name}: a tensor is on the host")
             card.ops[name] += 1
             found = getattr(reference, name)(*_real(args))
-            own = {id(x.host): x for x in args if isinstance(x, OnCard)}
+            own = {id(x.host): x for x in _tensors(args) if isinstance(x, OnCard)}
 
             def on_card(value: Any) -> Any:
                 if not isinstance(value, torch.Tensor):
@@ -293,11 +293,23 @@ def pretend_card(card_bytes: int = 80 << 30) -> Iterator[PretendCard]:
         mock.patch.object(torch.cuda, "mem_get_info", lambda device: (card_bytes, card_bytes)),
         mock.patch.object(torch, "Generator", _AnyGenerator),
         mock.patch.object(kernels, "has_triton", lambda: True),
+        _modules_move(),
         PretendCard() as card,
     ):
         module = _launcher(card)
         with _imported(module), mock.patch.object(kernels, "cuda", module, create=True):
             yield card
+
+
+@contextmanager
+def _modules_move() -> Iterator[None]:
+    """Modules get new parameters there: those of the host cannot become tensors of the card."""
+    before = torch.__future__.get_overwrite_module_params_on_conversion()
+    torch.__future__.set_overwrite_module_params_on_conversion(True)
+    try:
+        yield
+    finally:
+        torch.__future__.set_overwrite_module_params_on_conversion(before)
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.special import expit, ndtri
 
 from mechanisms.privacy import curator as curator_module
 from mechanisms.privacy import ledger as ledger_module
@@ -48,6 +49,7 @@ class Charge:
     mechanism: str
     cost: float
     delta: float
+    accounting: str
 
 
 @dataclass
@@ -115,12 +117,14 @@ class Source:
         return self._draw("draws", scores, scale, count)
 
 
-def cost(one: Draw, other: Draw, pure: bool) -> float:
+def cost(one: Draw, other: Draw, pure: bool, accounting: str = "zcdp") -> float:
     """What a draw costs on these two data sets, from their exact values alone.
 
     Laplace: ||x - y||_1 / scale. Gaussian: ||x - y||_2^2 / (2 scale^2). The exponential mechanism:
     its log ratios lie in an interval of length r = range(x - y) / scale, so it is r-DP and
-    r^2/8-zCDP; Gumbel top-k is k of them. Permute-and-flip: 2 max|x - y| / scale.
+    r^2/8-zCDP; Gumbel top-k is k of them. Permute-and-flip: 2 max|x - y| / scale. In Gaussian
+    differential privacy log ratios within r cost mu^2/2, where 1 / (1 + exp(-r / 2)) is the
+    normal probability below mu / 2.
     """
     moved = one.exact.astype(np.longdouble) - other.exact.astype(np.longdouble)
     scale = one.scale
@@ -130,8 +134,12 @@ def cost(one: Draw, other: Draw, pure: bool) -> float:
         return float((moved**2).sum() / (2 * scale**2))
     if one.law == "flip":
         epsilon = float(2 * np.abs(moved).max() / scale)
+        if accounting == "gaussian":
+            return 2 * float(ndtri(expit(epsilon))) ** 2
         return epsilon if pure else epsilon**2 / 2
     ratio = float((moved.max() - moved.min()) / scale)
+    if accounting == "gaussian":
+        return one.count * 2 * float(ndtri(expit(ratio / 2))) ** 2
     return one.count * (ratio if pure else ratio**2 / 8)
 
 
@@ -145,7 +153,7 @@ def recorded(forced: Transcript | None = None) -> Iterator[Transcript]:
 
     def recording(self: Any, step: str, mechanism: str, cost: float, delta: float = 0.0) -> None:
         charge(self, step, mechanism, cost, delta)
-        transcript.events.append(Charge(step, mechanism, cost, delta))
+        transcript.events.append(Charge(step, mechanism, cost, delta, self.budget.accounting))
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -208,7 +216,7 @@ def assert_private(one: Transcript, other: Transcript, pure: bool) -> float:
             continue
         assert isinstance(b, Draw) and paid is not None, f"{a.law} was drawn before it was paid"
         assert a.scale == b.scale, f"{paid.step}: scales {a.scale} and {b.scale}"
-        spent = cost(a, b, pure)
+        spent = cost(a, b, pure, paid.accounting)
         assert spent <= paid.cost * (1 + TOLERANCE), (
             f"{paid.step} cost {spent}, charged {paid.cost}"
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mechanisms.cli.options import as_json, emit, read_schema, writable
+from mechanisms.cli.options import as_json, device_option, emit, read_schema, writable
 
 if TYPE_CHECKING:
     from pgmkit.measurement import Measurement
@@ -37,6 +37,7 @@ _UNITS = 6.0
     help="Standard deviation of the noise in each cell, where the tables do not say.",
 )
 @click.option("--value", help="The CSV column of noisy counts [default: the only other one].")
+@device_option
 @as_json
 def estimate(
     tables: tuple[str, ...],
@@ -45,6 +46,7 @@ def estimate(
     total: float | None,
     stddev: float | None,
     value: str | None,
+    device: str | None,
     json_out: bool,
 ) -> None:
     """Estimate one consistent model of noisy tables, however they were measured.
@@ -75,7 +77,7 @@ def estimate(
     left_out = [name for name in described.columns if name not in measured]
     if left_out:
         described = _restricted(described, measured, left_out)
-    model = _fitted(described, measurements, total)
+    model = _fitted(described, measurements, total, device)
     release = Release("estimate", model, tuple(measurements), None, None)
     TableRelease(release, described).save(target)
     values = sum(len(measurement.values) for measurement in measurements)
@@ -123,7 +125,7 @@ def _restricted(schema: Schema, measured: set[str], left_out: Sequence[str]) -> 
 
 
 def _fitted(
-    schema: Schema, measurements: Sequence[Measurement], total: float | None
+    schema: Schema, measurements: Sequence[Measurement], total: float | None, device: str | None
 ) -> GraphicalModel:
     from pgmkit import estimate as fit
     from pgmkit.errors import InvalidInput, TotalUndetermined
@@ -131,7 +133,14 @@ def _fitted(
     if total is not None and not (math.isfinite(total) and total > 0):
         raise InvalidInput(f"--total must be a number above 0, got {total:g}")
     try:
-        return fit(schema.domain, measurements, total=total, zeros=schema.zeros, progress=True)
+        return fit(
+            schema.domain,
+            measurements,
+            total=total,
+            zeros=schema.zeros,
+            device=device,
+            progress=True,
+        )
     except TotalUndetermined as error:
         reason = str(error).partition("; pass total=")[0]
         raise InvalidInput(

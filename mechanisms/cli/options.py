@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "as_json",
     "budget_options",
+    "device_option",
     "emit",
     "file_format",
     "file_options",
@@ -104,8 +105,8 @@ _UNIT = [
 _ACCOUNTING = click.option(
     "--accounting",
     type=click.Choice(["zcdp", "gaussian"]),
-    help="How costs add up: zcdp for all mechanisms; gaussian, with less noise, for those that "
-    "only measure [default: gaussian where the mechanism is named and only measures].",
+    help="How costs add up: gaussian has less noise, but selections cost more [default: gaussian "
+    "for auto and for mechanisms that only measure, else zcdp].",
 )
 _FILE = [
     click.option("--encoding", help="Encoding of a CSV file, such as latin-1 [default: utf-8]."),
@@ -129,6 +130,15 @@ def mechanism_options(command: Command) -> Command:
 def as_json(command: Command) -> Command:
     """--json."""
     return click.option("--json", "json_out", is_flag=True, help="JSON instead of text.")(command)
+
+
+def device_option(command: Command) -> Command:
+    """--device."""
+    return click.option(
+        "--device",
+        help="Where models are computed: cpu, a CUDA card (cuda, cuda:1), or auto, a card where "
+        "there is one and it gains [default: cpu].",
+    )(command)
 
 
 def unit_options(command: Command) -> Command:

@@ -11,6 +11,7 @@ import click
 from mechanisms.cli.options import (
     as_json,
     budget_options,
+    device_option,
     emit,
     file_options,
     generator,
@@ -157,13 +158,11 @@ def plan(
     asked = read_schema(schema)
     described = assumed(asked)
     workload = table_workload(described.domain, k, target)
-    choice = (
-        choose_mechanism(
-            described, workload, Budget(epsilon, delta), rows=rows, max_rows=max_rows or 1
-        )
-        if mechanism == "auto"
-        else Choice(mechanism, "as asked")
-    )
+    choice = Choice(mechanism, "as asked")
+    if mechanism == "auto":
+        budget = Budget(epsilon, delta)
+        accounting = accounting or budget.least_noise
+        choice = choose_mechanism(described, workload, budget, rows=rows, max_rows=max_rows or 1)
     found = planned(
         choice.name,
         workload,
@@ -226,6 +225,7 @@ def plan(
 @click.option(
     "--memory-mb", type=float, help="Memory that auto plans with, in MB; it is not enforced."
 )
+@device_option
 @click.option(
     "--ledger",
     "account",
@@ -267,6 +267,7 @@ def synth(
     rows: int | None,
     seconds: float | None,
     memory_mb: float | None,
+    device: str | None,
     account: str | None,
     safe_csv: bool,
     ignore_extra_columns: bool,
@@ -317,6 +318,7 @@ def synth(
         seed=rng,
         ledger=None if account is None else Ledger.open(account),
         accounting=accounting,
+        device=device,
         progress=True,
     )
     written = _write(release, rows, rng, safe_csv, *targets)

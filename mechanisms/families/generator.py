@@ -71,6 +71,12 @@ class Generator(torch.nn.Module):
             values.append(functional.relu(normal))
         return self._columns.softmax(last(values).float() + self.bias)
 
+    @property
+    def multiplications(self) -> int:
+        """Of a training step: once forward, and twice back, by the weights and by the inputs."""
+        matrices = sum(parameter.numel() for parameter in self.parameters() if parameter.ndim == 2)
+        return 3 * len(self.noise) * matrices
+
     def weights_now(self) -> tuple[torch.Tensor, ...]:
         """A copy of all weights, to keep."""
         return tuple(parameter.detach().clone() for parameter in self.parameters())

@@ -24,7 +24,7 @@ _SEARCH_SECONDS = 0.02
 
 
 def estimator(
-    domain: Domain, total: int | None, tolerance: float = 0.1
+    domain: Domain, total: int | None, tolerance: float = 0.1, *, device: str = "cpu"
 ) -> Callable[[GraphicalModel | None, Sequence[Measurement]], GraphicalModel]:
     """The update step: re-estimate from all measurements, warm. Its scope has no private data.
 
@@ -40,7 +40,12 @@ def estimator(
             # Of many models only the last one is released, and the release says how it fits.
             warnings.simplefilter("ignore", NotCertified)
             return estimate(
-                domain, measurements, total=known, warm_start=model, tolerance=tolerance
+                domain,
+                measurements,
+                total=known,
+                warm_start=model,
+                tolerance=tolerance,
+                device=device,
             )
 
     return update
@@ -56,7 +61,6 @@ class Affordable:
 
     def __init__(self, domain: Domain, candidates: Sequence[Clique]) -> None:
         self.domain, self.candidates = domain, candidates
-        self._place = {name: i for i, name in enumerate(domain)}
         self._least: dict[Clique, float] = {}
 
     def within(
@@ -87,9 +91,9 @@ class Affordable:
 
     def _bounds(self, growth: TreeGrowth) -> list[float]:
         """Upper bounds of the cells with each candidate; those of pairs are found together."""
-        pairs = growth.cells_with_pairs()
+        pairs, places = growth.cells_with_pairs(), growth.tree.domain.places
         return [
-            pairs[self._place[clique[0]], self._place[clique[-1]]]
+            pairs[places[clique[0]], places[clique[-1]]]
             if len(clique) <= 2
             else growth.cells_with(clique)
             for clique in self.candidates

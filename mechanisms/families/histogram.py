@@ -6,6 +6,7 @@ place, and the total weight is kept beside them instead of being divided out.
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, overload
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 import numpy as np
 
 from mechanisms.families.model_file import read_model, write_model
+from mechanisms.families.weights import binned, copied, index, numbers, on_host, placed, summed
 from mechanisms.queries.cells import Cell
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique, Domain
@@ -22,6 +24,7 @@ from pgmkit.randomness import Rng, generator
 from pgmkit.untrusted import LARGEST
 
 if TYPE_CHECKING:
+    import torch
     from numpy.typing import NDArray
 
     Array = NDArray[np.float64]
@@ -41,7 +44,7 @@ class Support(Protocol):
     def shape(self) -> tuple[int, ...]: ...
     def satisfying(self, cell: Cell) -> Any: ...
     def among(self, attribute: str, allowed: NDArray[np.bool_]) -> NDArray[np.bool_]: ...
-    def tables(self, weights: Array, cliques: Iterable[Clique]) -> dict[Clique, Array]: ...
+    def tables(self, weights: Any, cliques: Iterable[Clique]) -> dict[Clique, Array]: ...
     def records(self, places: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]: ...
 
 
@@ -79,15 +82,16 @@ class FullDomain:
         shape[self.domain.attributes.index(attribute)] = len(allowed)
         return allowed.reshape(shape)
 
-    def tables(self, weights: Array, cliques: Iterable[Clique]) -> dict[Clique, Array]:
+    def tables(self, weights: Any, cliques: Iterable[Clique]) -> dict[Clique, Array]:
         """Marginals of the weights, small ones from larger ones."""
         wanted = [tuple(clique) for clique in cliques]
-        found: dict[frozenset[str], Array] = {}
+        found: dict[frozenset[str], Any] = {}
         order = sorted(self.domain, key=lambda name: -self.domain.sizes[name])
         sets = list(dict.fromkeys(map(frozenset, wanted)))
         _sum_out(weights, tuple(self.domain), tuple(order), sets, found)
+        held = dict(zip(found, on_host([*found.values()]), strict=True))
         return {
-            clique: found[frozenset(clique)].transpose(
+            clique: held[frozenset(clique)].transpose(
                 [[n for n in self.domain if n in clique].index(name) for name in clique]
             )
             for clique in wanted
@@ -100,24 +104,23 @@ class FullDomain:
 
 
 def _sum_out(
-    table: Array,
+    table: Any,
     names: tuple[str, ...],
     undecided: tuple[str, ...],
     wanted: Sequence[frozenset[str]],
-    found: dict[frozenset[str], Array],
+    found: dict[frozenset[str], Any],
 ) -> None:
     """Keep or sum out one attribute after the other; cliques that agree share the work."""
     if len(wanted) == 1:
-        summed = tuple(i for i, name in enumerate(names) if name not in wanted[0])
-        # The sum over all axes is a scalar, not an array.
-        found[wanted[0]] = np.asarray(table.sum(axis=summed))
+        gone = tuple(i for i, name in enumerate(names) if name not in wanted[0])
+        found[wanted[0]] = summed(table, gone)
         return
     first, rest = undecided[0], undecided[1:]
     kept = [clique for clique in wanted if first in clique]
     dropped = [clique for clique in wanted if first not in clique]
     if dropped:
         fewer = tuple(name for name in names if name != first)
-        _sum_out(table.sum(axis=names.index(first)), fewer, rest, dropped, found)
+        _sum_out(summed(table, (names.index(first),)), fewer, rest, dropped, found)
     if kept:
         _sum_out(table, names, rest, kept, found)
 
@@ -157,14 +160,13 @@ class PublicSupport:
         """Which records have an allowed code."""
         return allowed[self._codes[attribute]]
 
-    def tables(self, weights: Array, cliques: Iterable[Clique]) -> dict[Clique, Array]:
+    def tables(self, weights: Any, cliques: Iterable[Clique]) -> dict[Clique, Array]:
         """Marginals of the weights."""
-        found: dict[Clique, Array] = {}
-        for clique in cliques:
-            size, shape = self.domain.size(clique), self.domain.shape(clique)
-            sums = np.bincount(self._places(clique), weights, minlength=size)
-            found[clique] = sums.astype(np.float64, copy=False).reshape(shape)
-        return found
+        wanted = list(dict.fromkeys(cliques))
+        sums = [binned(weights, self._places(each), self.domain.size(each)) for each in wanted]
+        shapes = map(self.domain.shape, wanted)
+        tables = (flat.reshape(shape) for flat, shape in zip(on_host(sums), shapes, strict=True))
+        return dict(zip(wanted, tables, strict=True))
 
     def records(self, places: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
         """The codes of records by their place."""
@@ -186,6 +188,8 @@ class PublicSupport:
 class Histogram:
     """A distribution over a support; weights are unnormalised, `mass` is their sum.
 
+    `device`: where the weights lie; None for the processor.
+
     >>> histogram = Histogram(FullDomain(Domain({"a": 2, "b": 2})), np.ones((2, 2)))
     >>> cell = Cell(("a",), 1)
     >>> histogram.scale(cell, 3.0)
@@ -193,15 +197,20 @@ class Histogram:
     0.75
     """
 
-    def __init__(self, support: Support, weights: Array) -> None:
+    def __init__(self, support: Support, weights: Any, device: torch.device | None = None) -> None:
         self.support = support
-        self.weights = np.array(weights, dtype=np.float64)
+        self.weights = placed(weights, device)
         self.mass = float(self.weights.sum())
         self._satisfying: dict[Cell, Any] = {}
 
     def answer(self, cell: Cell) -> float:
         """The share of the records that satisfy a query."""
-        return float(self.weights[self._where(cell)].sum()) / self.mass
+        return self.answers([cell])[0]
+
+    def answers(self, cells: Iterable[Cell]) -> list[float]:
+        """The share of the records that satisfy each query."""
+        sums = numbers([self.weights[self._where(cell)].sum() for cell in cells])
+        return [each / self.mass for each in sums]
 
     def scale(self, cell: Cell, factor: float) -> None:
         """Multiply the weights of the records that satisfy a query."""
@@ -223,11 +232,15 @@ class Histogram:
 
     def copy(self) -> Histogram:
         """Another histogram of the same weights."""
-        return Histogram(self.support, self.weights)
+        other = copy.copy(self)
+        other.weights = copied(self.weights)
+        other.mass = float(other.weights.sum())
+        return other
 
     def _where(self, cell: Cell) -> Any:
         if cell not in self._satisfying:
-            self._satisfying[cell] = self.support.satisfying(cell)
+            where = self.support.satisfying(cell)
+            self._satisfying[cell] = index(where, self.weights)
         return self._satisfying[cell]
 
 

@@ -33,7 +33,9 @@ class MixedRows:
     Parameters are free: a softmax and a sigmoid make rows of them.
     """
 
-    def __init__(self, domain: Domain, numeric: Sequence[str], device: str = "cpu") -> None:
+    def __init__(
+        self, domain: Domain, numeric: Sequence[str], device: torch.device | str = "cpu"
+    ) -> None:
         self.device = device
         self.domain, self.numbers = domain, tuple(n for n in domain if n in numeric)
         self.codes = tuple(n for n in domain if n not in numeric)

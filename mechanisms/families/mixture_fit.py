@@ -7,6 +7,7 @@ data and no Curator in here.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,7 +16,10 @@ from mechanisms.families.descent import descend
 from mechanisms.families.product_mixture import Columns, ProductAnswers
 from pgmkit.measurement import Measurement
 
-__all__ = ["fit_mixture"]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["fit_mixture", "nearest_counts"]
 
 _FLOOR = 1e-5
 """Smallest probability of a code in the independent rows that the fit starts near."""
@@ -33,6 +37,7 @@ def fit_mixture(
     learning_rate: float,
     penalty: float,
     random: torch.Generator,
+    device: torch.device | str = "cpu",
 ) -> torch.Tensor:
     """Rows (float32, rows x columns.width) whose marginals are near the measured ones.
 
@@ -43,6 +48,7 @@ def fit_mixture(
     where q is the product of the measured one-way marginals (there must be one of every
     attribute). The second term holds each row near independence, so that noise is not fitted: with
     it the mixture is close to the distribution of largest entropy that agrees with the tables.
+    The first rows are drawn by `random`, of the processor, whatever the `device`.
 
     >>> from pgmkit.domain import Domain
     >>> columns = Columns(Domain({"a": 2, "b": 2}))
@@ -55,12 +61,14 @@ def fit_mixture(
     array([[0.4, 0.1],
            [0.1, 0.4]], dtype=float32)
     """
-    independent = _independent(columns, measurements)
+    independent = _independent(columns, measurements, total).to(device)
     cliques = [m.clique for m in measurements]
     answers = ProductAnswers(columns, dict.fromkeys(cliques))
-    values = _joined([m.values / total for m in measurements])
-    weights = _joined([np.full(len(m.values), (total / m.stddev) ** 2) for m in measurements])
-    logits = independent + _DIVERSITY * torch.randn(rows, columns.width, generator=random)
+    values = _joined([m.values / total for m in measurements]).to(device)
+    weights = [np.full(len(m.values), (total / m.stddev) ** 2) for m in measurements]
+    squares = _joined(weights).to(device)
+    spread = _DIVERSITY * torch.randn(rows, columns.width, generator=random)
+    logits = independent + spread.to(device)
     logits.requires_grad_()
 
     def losses() -> Iterator[torch.Tensor]:
@@ -70,25 +78,45 @@ def fit_mixture(
             tables = answers(probabilities)
             errors = torch.cat([tables[clique].reshape(-1) for clique in cliques]) - values
             divergence = (probabilities * (logs - independent)).sum() / rows
-            yield (weights * errors.square()).sum() + penalty * divergence
+            yield (squares * errors.square()).sum() + penalty * divergence
 
     optimizer = torch.optim.Adam([logits], lr=learning_rate, betas=(0.9, 0.99))
     descend(optimizer, losses(), steps, last_rate=learning_rate / 50)
     return columns.softmax(logits.detach())
 
 
-def _independent(columns: Columns, measurements: Sequence[Measurement]) -> torch.Tensor:
-    """Logarithms of the one-way marginals, side by side: noisy values made probabilities."""
-    single = {m.clique: m.values for m in measurements if len(m.clique) == 1}
+def _independent(
+    columns: Columns, measurements: Sequence[Measurement], total: float
+) -> torch.Tensor:
+    """Logarithms of the one-way marginals, side by side: the nearest probabilities to noisy values.
+
+    Several measurements of an attribute count by the inverse of their variances.
+    """
+    single: dict[str, list[Measurement]] = {name: [] for name in columns.domain}
+    for each in measurements:
+        if len(each.clique) == 1:
+            single[each.clique[0]].append(each)
     parts = []
-    for name in columns.domain:
+    for name, found in single.items():
         # Attributes of one value are not measured.
-        shares = np.maximum(single.get((name,), np.ones(columns.domain.sizes[name])), 0.0)
-        whole = shares.sum()
-        shares = shares / whole if whole > 0 else np.full(len(shares), 1 / len(shares))
+        shares = np.full(columns.domain.sizes[name], 1 / columns.domain.sizes[name])
+        if found:
+            values = np.average([m.values for m in found], 0, [m.stddev**-2 for m in found])
+            shares = nearest_counts(values, total) / total
         shares = np.maximum(shares, _FLOOR)
         parts.append(np.log(shares / shares.sum()))
     return _joined(parts)
+
+
+def nearest_counts(values: NDArray[np.float64], total: float) -> NDArray[np.float64]:
+    """The nearest counts, 0 or above, with this total: what least squares make of noisy ones.
+
+    >>> nearest_counts(np.array([6.0, 5.0, -3.0]), 10.0)
+    array([5.5, 4.5, 0. ])
+    """
+    ordered = np.sort(values)[::-1]
+    excess = (np.cumsum(ordered) - total) / np.arange(1, len(values) + 1)
+    return np.maximum(values - excess[ordered > excess][-1], 0.0)
 
 
 def _log_softmax(columns: Columns, logits: torch.Tensor) -> torch.Tensor:

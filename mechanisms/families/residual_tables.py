@@ -51,13 +51,12 @@ class ResidualTables:
         self, domain: Domain, measurements: Sequence[Measurement], total: float | None = None
     ) -> None:
         self.domain = domain
-        self._rank = {name: place for place, name in enumerate(domain)}
         self._contrasts: dict[Clique, Array] = {}
         self._variances: dict[Clique, float] = {}
         if total is not None:
             self._contrasts[()], self._variances[()] = np.array(float(total)), 0.0
         for m in measurements:
-            residual = self._ordered(m.clique)
+            residual = domain.ordered(m.clique)
             if residual in self._contrasts:
                 raise InvalidInput(f"the residual of {residual!r} is given twice; give it once")
             scale = _scale(domain, m)
@@ -74,7 +73,7 @@ class ResidualTables:
         Raises InvalidInput where a residual inside it was not measured.
         """
         clique = self.domain.clique(attrs)
-        ordered = self._ordered(clique)
+        ordered = self.domain.ordered(clique)
         table = np.zeros(self.domain.shape(ordered))
         for residual in self._parts(ordered):
             shape = [self.domain.sizes[name] if name in residual else 1 for name in ordered]
@@ -84,11 +83,8 @@ class ResidualTables:
 
     def variance(self, attrs: Iterable[str]) -> float:
         """The variance of the noise on each cell of `marginal(attrs)`: the same for all of them."""
-        parts = self._parts(self._ordered(self.domain.clique(attrs)))
+        parts = self._parts(self.domain.ordered(self.domain.clique(attrs)))
         return math.fsum(part * self._variances[residual] for residual, part in parts.items())
-
-    def _ordered(self, clique: Clique) -> Clique:
-        return tuple(sorted(clique, key=self._rank.__getitem__))
 
     def _parts(self, ordered: Clique) -> dict[Clique, float]:
         parts = variance_parts(self.domain, ordered)

@@ -145,14 +145,18 @@ class TablesModel:
 
 
 def projected(
-    domain: Domain, measurements: Sequence[Measurement], known_total: int | None, model_mb: float
+    domain: Domain,
+    measurements: Sequence[Measurement],
+    known_total: int | None,
+    model_mb: float,
+    device: str = "cpu",
 ) -> Model:
     """The model nearest to noisy marginals: a graphical model, or locally consistent tables.
 
     A GraphicalModel where the junction tree of the measured cliques takes at most `model_mb` (MB of
     float64 cells); otherwise one nonnegative table for each measured clique that agrees with the
     others on what they share (least squares, weights 1/variance), as a TablesModel. An unknown
-    total is estimated and at least 1.
+    total is estimated and at least 1. `device`: of a graphical model.
 
     >>> domain = Domain({"a": 2, "b": 2})
     >>> noisy = [Measurement(("a",), [7.0, -1.0], 1.0), Measurement(("b",), [3.0, 3.0], 1.0)]
@@ -168,7 +172,7 @@ def projected(
     used = [m for m in measurements if m.clique]
     limit = min(model_mb, MEMORY_LIMIT / 2**20)
     if tree_megabytes(junction_tree(domain, [m.clique for m in used])) <= limit:
-        return estimator(domain, known_total)(None, measurements)
+        return estimator(domain, known_total, device=device)(None, measurements)
     total = known_total or max(1.0, estimate_total(measurements, domain).value)
     noisy = [least_squares_table(m) for m in used]
     return TablesModel(domain, nonnegative_tables(domain, noisy, total), total)

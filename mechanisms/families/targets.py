@@ -31,7 +31,11 @@ class Targets:
     """
 
     def __init__(
-        self, columns: Columns, measurements: Sequence[Measurement], total: float, device: str
+        self,
+        columns: Columns,
+        measurements: Sequence[Measurement],
+        total: float,
+        device: torch.device | str,
     ) -> None:
         tables = [m for m in measurements if m.matrix is None]
         cells = [m for m in measurements if m.matrix is not None]

@@ -68,7 +68,7 @@ def trainer(
     random = torch.Generator(device).manual_seed(training.seed)
 
     def update(state: GemState, measurements: Sequence[Measurement]) -> GemState:
-        targets = Targets(columns, measurements, total, str(device))
+        targets = Targets(columns, measurements, total, device)
         generator.set_weights(state.weights)
         rows = generator()
         errors = targets.errors(rows)

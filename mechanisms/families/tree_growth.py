@@ -33,7 +33,7 @@ class TreeGrowth:
 
     def __init__(self, tree: JunctionTree) -> None:
         self.tree = tree
-        self._place = {name: i for i, name in enumerate(tree.domain)}
+        self._place = tree.domain.places
         self._lengths = tree.domain.shape()
         self._sets = [frozenset(map(self._place.__getitem__, c)) for c in tree.cliques]
         self._joined: dict[tuple[frozenset[int], frozenset[int]], int] = {}

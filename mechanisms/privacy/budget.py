@@ -32,9 +32,9 @@ class Budget:
     `reserved`: the part of delta that is kept for steps with a failure probability of their own
     (the discovery of labels); rho is what epsilon and the rest of delta allow.
 
-    `accounting`: "zcdp" holds for every draw. "gaussian" is for measurements alone: costs are
-    mu^2 / 2 of Gaussian differential privacy, which is rho but for the discreteness of the noise,
-    and the total is converted exactly; selections have no price. See `gaussian_dp`.
+    `accounting`: "zcdp" is rho. Costs of "gaussian" are mu^2 / 2 of Gaussian differential privacy,
+    which is rho but for the discreteness of the noise, and the total is converted exactly, which
+    allows a tenth more; but selections cost up to pi / 2 as much. See `gaussian_dp`.
 
     Raises InvalidInput unless epsilon > 0 is finite, 0 <= delta < 1 and 0 <= reserved < delta; and
     for the accounting "gaussian" of a pure budget.
@@ -73,7 +73,7 @@ class Budget:
 
     @property
     def gaussian(self) -> bool:
-        """Whether costs are of Gaussian differential privacy, which selections have no price in."""
+        """Whether costs are of Gaussian differential privacy."""
         return self.accounting == "gaussian"
 
     @property

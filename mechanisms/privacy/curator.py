@@ -485,12 +485,12 @@ class Curator:
         flip: bool = False,
     ) -> int:
         """Charge, then a place by the exponential mechanism, or by permute-and-flip."""
-        pure = self.ledger.budget.pure
+        budget = self.ledger.budget
         self.ledger.charge(step, "permute-and-flip" if flip else "exponential mechanism", cost)
         if flip:
-            scale = noise_scales.permute_and_flip(pure, sensitivity, cost)
+            scale = noise_scales.permute_and_flip(budget, sensitivity, cost)
             return self._noise.flip(found, scale)
-        return self._noise.softmax(found, noise_scales.exponential(pure, sensitivity, cost))
+        return self._noise.softmax(found, noise_scales.exponential(budget, sensitivity, cost))
 
     def _top(
         self, step: str, what: str, errors: NDArray[np.int64], count: int, cost: float
@@ -501,8 +501,8 @@ class Curator:
 
     def _several(self, count: int, cost: float) -> float:
         """The scale of `count` selections by scores that move as one cell's count does."""
-        pure = self.ledger.budget.pure
-        return noise_scales.several(pure, self.neighbours.max_rows, count, cost)
+        budget = self.ledger.budget
+        return noise_scales.several(budget, self.neighbours.max_rows, count, cost)
 
     def _line(
         self, cliques: Sequence[Clique], estimates: Mapping[Clique, ArrayLike]

@@ -1,11 +1,13 @@
-"""Gaussian differential privacy of discrete Gaussian noise, and its exact (epsilon, delta).
+"""Gaussian differential privacy of discrete noise and selections, and its exact (epsilon, delta).
 
 mu-GDP (Dong, Roth and Su, "Gaussian Differential Privacy", 2022): telling neighbours apart is at
 least as hard as telling N(0, 1) from N(mu, 1). Costs are mu^2 / 2, in the ledger's unit: for
 continuous noise that is rho of zCDP. They add up, also where each step and its cost depend on
 earlier answers (Smith and Thakurta, "Fully Adaptive Composition for Gaussian Differential Privacy",
-2022), and the total implies (epsilon, delta) exactly (Balle and Wang, "Improving the Gaussian
-Mechanism for Differential Privacy", 2018, Theorem 8), with no loss to a Renyi order.
+2022: a mu-GDP step tells no more than a noisy path with a drift, watched for the time mu^2, and
+whoever watches may decide on the way what to look for next). The total implies (epsilon, delta)
+exactly (Balle and Wang, "Improving the Gaussian Mechanism for Differential Privacy", 2018, Theorem
+8), with no loss to a Renyi order.
 
 Discrete noise is not quite Gaussian. Let X be discrete Gaussian of scale s, and z_k the normal
 quantile of P(X <= k). The best tests between X and X + 1 are thresholds, so they are mu-GDP for
@@ -27,17 +29,34 @@ The second is impossible at s = 1: there the gap I_k, k >= 2, would need a start
 (k + 0.58)/2.22 - 1.11, but P(X >= k) <= exp(-k^2/2) puts it further out, and the gaps at 0 and 1
 are 1.05 and 1.03. Gaps are continuous in s, so they cannot jump over what the inequality rules out,
 and the first holds for all s > 2/pi.
+
+A selection whose log ratios between neighbours lie in an interval of length r (r = epsilon for the
+exponential mechanism, twice epsilon for any epsilon-DP draw) is mu-GDP for
+
+    mu = 2 z(r / 2),    z(x) the normal quantile of 1 / (1 + exp(-x)),
+
+at most sqrt(2 pi) / 4 r: it costs up to pi / 2 times its rho of zCDP, r^2 / 8. Proof. Let the
+ratios lie in exp(a)..exp(b), b - a = r. A test that errs with probability t on one side errs on the
+other with at least max(1 - exp(b) t, exp(a) (1 - t)). The Gaussian curve is convex and goes through
+(0, 1) and (1, 0) too, so it is below these two lines where it is below their crossing, which is at
+t = q and 1 - p with log(p / (1 - p)) - log(q / (1 - q)) = r. That asks for mu = z(y + r) - z(y),
+with y = log(q / (1 - q)). z is odd, and concave above 0, so the worst y is -r / 2. Concave: the
+slope of its inverse is n / (N (1 - N)), of the normal density n and distribution N at y, which
+does not fall where D = n (2 N - 1) - y N (1 - N) is at least 0. D is 0 at 0 and at infinity, and
+D' = 2 n^2 - N (1 - N) begins above 0 and ends at 0; D'' = n (2 N - 1 - 4 y n) is first below 0 and
+then above, as 2 N - 1 - 4 y n begins at 0 with the slope n (4 y^2 - 2) and ends at 1. So D' is
+first above 0 and then below, D rises and then falls, and is nowhere below 0.
 """
 
 from __future__ import annotations
 
 import math
 
-from scipy.special import erfcx, log_ndtr
+from scipy.special import erf, erfcx, log_ndtr
 
 from mechanisms.privacy.conversions import crossing, not_negative, open_delta, positive
 
-__all__ = ["delta_from_mu", "epsilon_from_cost", "largest_cost", "scale"]
+__all__ = ["delta_from_mu", "epsilon_from_cost", "largest_cost", "range_of", "scale"]
 
 _LARGEST_SHIFT = math.pi / math.sqrt(2)
 """The largest mu of a shift by 1 that the bound speaks of; its scale is 2 / pi."""
@@ -55,6 +74,18 @@ def scale(l2: float, cost: float) -> float:
     """
     shift = min(math.sqrt(2 * cost) / l2, _LARGEST_SHIFT)
     return 1 / (shift * math.sqrt(1 - (shift / math.pi) ** 2))
+
+
+def range_of(cost: float) -> float:
+    """How long the interval of a selection's log ratios may be, for mu^2/2 = cost.
+
+    >>> range_of(0.125), range_of(12.5)
+    (0.8001..., 10.1508...)
+    """
+    half = math.sqrt(2 * cost) / 2
+    if half < 1:  # the difference of the logarithms would lose its digits
+        return 4 * math.atanh(float(erf(half / math.sqrt(2))))
+    return 2 * float(log_ndtr(half) - log_ndtr(-half))
 
 
 def delta_from_mu(mu: float, epsilon: float) -> float:

@@ -21,9 +21,6 @@ __all__ = ["BudgetExceeded", "FileLedger", "Ledger"]
 _FORMAT = "pgmkit ledger"
 _VERSION = 1
 
-_GAUSSIAN = "discrete Gaussian"
-"""What the names of draws begin with that have a price in Gaussian differential privacy."""
-
 # Shares such as total / 13, added thirteen times, may pass the total by rounding alone.
 _ROUNDING = 1e-12
 
@@ -36,8 +33,7 @@ class Ledger:
     """What was promised and what has been spent, step by step.
 
     `neighbours` names the relation that the promise is about. Charges come before answers: `charge`
-    either records the cost or raises BudgetExceeded. Where the accounting is Gaussian it refuses
-    all but Gaussian noise.
+    either records the cost or raises BudgetExceeded.
 
     >>> ledger = Ledger(Budget(1.0))
     >>> ledger.charge("select", "exponential mechanism", 0.25)
@@ -143,7 +139,6 @@ class Ledger:
             self._across_runs.end_run(self._run)
 
     def _check(self, entry: LedgerEntry) -> None:
-        self._check_law(entry)
         total, reserved = self.budget.total, self.budget.reserved
         if not _within([*(each.delta for each in self.entries), entry.delta], reserved):
             raise BudgetExceeded(
@@ -155,13 +150,6 @@ class Ledger:
                 f"step {entry.step!r} asks for {self.budget.unit} = {entry.cost:.6g}, but only "
                 f"{self.remaining:.6g} of {total:.6g} remains; ask for less, or for "
                 f"`remaining` to spend the rest"
-            )
-
-    def _check_law(self, entry: LedgerEntry) -> None:
-        if self.budget.gaussian and not entry.mechanism.startswith(_GAUSSIAN):
-            raise InvalidInput(
-                f"step {entry.step!r} draws by {entry.mechanism}, which has no price in Gaussian "
-                "differential privacy; use accounting='zcdp'"
             )
 
     def _check_run(self, budget: Budget, name: str, open_runs: list[int]) -> None:
@@ -285,7 +273,6 @@ class FileLedger(Ledger):
             held = held_budgets(lines[1:])[0].get(run)
             if held is None or not held.allows(entry.cost, entry.delta):
                 ledger._check(entry)
-            ledger._check_law(entry)
             return {**vars(entry), "secure": secure, **({"run": run} if run else {})}
 
         self._lines.append(decide)
@@ -333,8 +320,8 @@ class FileLedger(Ledger):
         name, wanted = self._lines.path.name, promise(neighbours)
         if self.budget.gaussian and not budget.gaussian:
             raise InvalidInput(
-                f"the ledger {name} adds up Gaussian measurements alone; run with "
-                "accounting='gaussian', by a mechanism that only measures"
+                f"the ledger {name} adds up Gaussian differential privacy, which is more than "
+                "zCDP; run with accounting='gaussian'"
             )
         if (wanted, budget.unit) != (self.neighbours, self.budget.unit):
             raise InvalidInput(

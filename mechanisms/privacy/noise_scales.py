@@ -3,7 +3,8 @@
 Costs are epsilon of pure differential privacy, or rho of zCDP. Sources: Dwork and Roth, "The
 Algorithmic Foundations of Differential Privacy" (2014), for pure budgets; Bun and Steinke,
 "Concentrated Differential Privacy" (2016), for the Gaussian; Rogers and Steinke, "A Better Privacy
-Analysis of the Exponential Mechanism" (2021), for selections under zCDP.
+Analysis of the Exponential Mechanism" (2021), for selections under zCDP; `gaussian_dp` for all
+under Gaussian accounting.
 """
 
 from __future__ import annotations
@@ -34,30 +35,44 @@ def additive(budget: Budget, l1: float, l2: float, cost: float) -> float:
     return l1 / cost if budget.pure else l2 / math.sqrt(2 * cost)
 
 
-def exponential(pure: bool, sensitivity: float, cost: float) -> float:
+def exponential(budget: Budget, sensitivity: float, cost: float) -> float:
     """Of the exponential mechanism, 2 sensitivity / epsilon; it has rho = epsilon^2 / 8.
 
-    >>> exponential(True, 1.0, 0.5), exponential(False, 1.0, 0.5)
+    >>> from mechanisms.privacy.budget import Budget
+    >>> exponential(Budget(1.0), 1.0, 0.5), exponential(Budget(1.0, 1e-6), 1.0, 0.5)
     (4.0, 1.0)
+    >>> exponential(Budget(1.0, 1e-6, accounting="gaussian"), 1.0, 0.5)
+    1.239...
     """
-    return 2 * sensitivity / (cost if pure else math.sqrt(8 * cost))
+    if budget.gaussian:
+        return 2 * sensitivity / gaussian_dp.range_of(cost)
+    return 2 * sensitivity / (cost if budget.pure else math.sqrt(8 * cost))
 
 
-def permute_and_flip(pure: bool, sensitivity: float, cost: float) -> float:
+def permute_and_flip(budget: Budget, sensitivity: float, cost: float) -> float:
     """Of permute-and-flip, 2 sensitivity / epsilon; it has rho = epsilon^2 / 2 (any mechanism has).
 
-    >>> permute_and_flip(True, 1.0, 0.5), permute_and_flip(False, 1.0, 0.5)
+    Its log ratios lie in -epsilon..epsilon, a range of twice epsilon.
+
+    >>> from mechanisms.privacy.budget import Budget
+    >>> permute_and_flip(Budget(1.0), 1.0, 0.5), permute_and_flip(Budget(1.0, 1e-6), 1.0, 0.5)
     (4.0, 2.0)
+    >>> permute_and_flip(Budget(1.0, 1e-6, accounting="gaussian"), 1.0, 0.5)
+    2.478...
     """
-    return 2 * sensitivity / (cost if pure else math.sqrt(2 * cost))
+    if budget.gaussian:
+        return 4 * sensitivity / gaussian_dp.range_of(cost)
+    return 2 * sensitivity / (cost if budget.pure else math.sqrt(2 * cost))
 
 
-def several(pure: bool, sensitivity: float, count: int, cost: float) -> float:
+def several(budget: Budget, sensitivity: float, count: int, cost: float) -> float:
     """Of `count` exponential mechanisms, which share the cost evenly.
 
-    >>> several(True, 1.0, 4, 2.0) == exponential(True, 1.0, 0.5)
+    >>> from mechanisms.privacy.budget import Budget
+    >>> pure, zcdp = Budget(1.0), Budget(1.0, 1e-6)
+    >>> several(pure, 1.0, 4, 2.0) == exponential(pure, 1.0, 0.5)
     True
-    >>> several(False, 1.0, 4, 2.0) == exponential(False, 1.0, 0.5)
+    >>> several(zcdp, 1.0, 4, 2.0) == exponential(zcdp, 1.0, 0.5)
     True
     """
-    return exponential(pure, sensitivity, cost / count)
+    return exponential(budget, sensitivity, cost / count)

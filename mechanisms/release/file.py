@@ -122,7 +122,10 @@ def _text(value: object) -> str:
 def _settings(mechanism: str, stored: Mapping[str, Any]) -> object:
     from mechanisms.registry import MECHANISMS, configure
 
-    return configure(mechanism, **stored)[1] if mechanism in MECHANISMS else dict(stored)
+    if mechanism not in MECHANISMS:
+        return dict(stored)
+    # A device is of the machine that made the release; another one need not have it.
+    return configure(mechanism, **{k: v for k, v in stored.items() if k != "device"})[1]
 
 
 def _stored(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
@@ -18,6 +19,7 @@ from mechanisms.families.histogram import (
     PublicSupport,
 )
 from mechanisms.families.targets import measured_cell
+from mechanisms.families.weights import on_host
 from mechanisms.privacy.curator import Curator
 from mechanisms.queries.cells import Cell
 from mechanisms.release.record import Release
@@ -31,6 +33,7 @@ from mechanisms.rounds.select_and_measure import (
 )
 from mechanisms.workload import Workload
 from pgmkit.dataset import Dataset
+from pgmkit.devices import card_memory, check_room, device_of
 from pgmkit.errors import InvalidInput
 from pgmkit.measurement import Measurement
 
@@ -47,11 +50,17 @@ __all__ = [
 ]
 
 
+_ROUND_BYTES = 48
+"""Of a weight on a card: before and after an update, their average, sums, and the copy there."""
+
+
 class HistogramSettings(QuerySettings, Protocol):
     """What the settings of the three mechanisms have in common."""
 
     @property
     def select_share(self) -> float: ...
+    @property
+    def device(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -81,7 +90,7 @@ class HistogramState:
 
     histogram: Histogram
     total: float
-    summed: np.ndarray[Any, Any] | None = None
+    summed: Any = None
     known: int = 0
 
     def marginals(self, cliques: Iterable[Clique]) -> dict[Clique, np.ndarray[Any, Any]]:
@@ -142,6 +151,8 @@ def run_histogram(
     else:
         check_public(domain, public)
         support, first_weights = PublicSupport.of(public)
+    device = device_of(settings.device, lambda: prod(support.shape))
+    check_room(device, _ROUND_BYTES * prod(support.shape), "a histogram")
     # Public records need the one-way marginals for the total alone.
     needless = public is not None and curator.public_total is not None
     first, total = measure_one_way(curator, 0.0 if needless else settings.one_way_share)
@@ -151,16 +162,18 @@ def run_histogram(
     steps = SELECTIONS[settings.select](
         curator, workload, rounds, settings.queries or 1, settings.select_share, repeat=repeat
     )
-    state, measurements = adapt(
-        HistogramState(Histogram(support, first_weights), total, known=len(first)),
-        first,
-        select=lambda state, _last: steps.select(state),
-        measure=steps.measure,
-        update=_updater(update, len(first), total, average, np.random.default_rng(seed)),
-        progress=progress,
-    )
-    weights = state.histogram.weights if state.summed is None else state.summed
-    model = HistogramModel(support, weights, total)
+    with card_memory(device):
+        state, measurements = adapt(
+            HistogramState(Histogram(support, first_weights, device), total, known=len(first)),
+            first,
+            select=lambda state, _last: steps.select(state),
+            measure=steps.measure,
+            update=_updater(update, len(first), total, average, np.random.default_rng(seed)),
+            progress=progress,
+        )
+        weights = state.histogram.weights if state.summed is None else state.summed
+        (held,) = on_host([weights])
+    model = HistogramModel(support, held, total)
     return Release(name, model, measurements, curator.ledger, settings)
 
 

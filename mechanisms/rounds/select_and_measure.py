@@ -39,6 +39,7 @@ __all__ = [
     "check_equal_weights",
     "check_queries",
     "check_total",
+    "known_total",
     "measure_one_way",
 ]
 
@@ -117,9 +118,14 @@ def measure_one_way(curator: Curator, share: float) -> tuple[list[Measurement], 
     first = (
         [curator.measure((name,), cost, step="first: measure") for name in names] if share else []
     )
+    return first, known_total(curator, first)
+
+
+def known_total(curator: Curator, first: Sequence[Measurement]) -> float:
+    """The total where it is public, else as these one-way marginals say; at least 1."""
     if curator.public_total is not None:
-        return first, max(1.0, float(curator.public_total))
-    return first, max(1.0, estimate_total(first, curator.domain).value)
+        return max(1.0, float(curator.public_total))
+    return max(1.0, estimate_total(first, curator.domain).value)
 
 
 @dataclass(frozen=True)

@@ -166,11 +166,8 @@ def _lattice(workload: Workload, total_known: bool) -> tuple[list[Clique], csr_a
     from scipy.sparse import csr_array
 
     domain = workload.domain
-    rank = {name: place for place, name in enumerate(domain)}
-    lines = [
-        variance_parts(domain, tuple(sorted(clique, key=rank.__getitem__)))
-        for clique in workload.cliques
-    ]
+    rank = domain.places
+    lines = [variance_parts(domain, domain.ordered(clique)) for clique in workload.cliques]
     residuals = sorted(
         set(itertools.chain.from_iterable(lines)), key=lambda a: (len(a), [rank[n] for n in a])
     )

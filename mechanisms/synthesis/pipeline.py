@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from mechanisms.release.record import Release
 from mechanisms.release.tabular import TableRelease
 from mechanisms.rounds.loop import Round, round_reports
 from mechanisms.synthesis.auto import Choice, check_limits, choose_mechanism
+from mechanisms.synthesis.first_look import first_look
 from mechanisms.synthesis.open_columns import (
     assumed,
     counted,
@@ -35,9 +37,10 @@ from mechanisms.synthesis.refusals import (
     check_public_records,
     dry_run,
     public_records,
+    with_device,
 )
 from mechanisms.synthesis.units import bounded_frame, check_unit
-from mechanisms.workload import Workload, WorkloadLike, k_way, varied
+from mechanisms.workload import Workload, WorkloadLike, downward_closure, k_way, varied
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
@@ -54,10 +57,13 @@ logger = logging.getLogger(__name__)
 _RESERVED_SHARE = 0.1
 """Of delta, for values that are found (see `Curator.discover`)."""
 _TARGET_WEIGHT = 4.0
-_TOTAL_SHARE = 0.01
-"""Of the budget, for the number of rows that "auto" goes by where it is private, and for the number
-of those that were left out.
+_ROWS_SHARE = 0.002
+"""Of the budget, for the number of rows that "auto" goes by where it is private: a thousandth more
+noise in all else. The number is off by a seventh of the rows at which its choice changes where
+there are four columns, by less where there are more.
 """
+_EXCESS_SHARE = 0.01
+"""Of the budget, for the number of rows that were left out."""
 
 _NO_ROWS = "the data have no rows, which replace-one takes as public; give some"
 
@@ -83,6 +89,7 @@ def synthesize(
     seed: int | np.random.Generator | None = None,
     ledger: FileLedger | None = None,
     accounting: Accounting | None = None,
+    device: str | None = None,
     progress: bool | Callable[[Round[Any, Any]], None] | None = None,
 ) -> TableRelease:
     """Spend an (epsilon, delta) budget on private records; records, tables and answers come out.
@@ -102,7 +109,8 @@ def synthesize(
         report_dropped: spend a hundredth of the budget to say in `reason`, with noise, how many
             rows `max_rows` left out.
         mechanism: a name, or "auto" (see `choose_mechanism`; where the number of rows is private
-            it takes a hundredth of the budget to know it); `settings`: its options.
+            it takes a five-hundredth of the budget to know it, and before `aim` a fiftieth to see
+            whether columns depend on each other at all); `settings`: its options.
         workload: what should be answered well: all marginals of so many columns (two by default),
             or a Workload, or column sets.
         target: a column to predict later: marginals that hold it get four times the weight, and
@@ -118,9 +126,12 @@ def synthesize(
         seed: reproducible noise: INSECURE, for tests and simulations only.
         ledger: one across runs on the same data (`Ledger.open`): it has every charge on the disk
             before the answer is drawn, and refuses what all runs together may not spend.
-        accounting: "zcdp", or "gaussian" for mechanisms that only measure, which then need less
-            noise (see `Budget`). By default that of the ledger across runs; without one "gaussian"
-            where the mechanism is named and selects nothing, else "zcdp".
+        accounting: "zcdp" or "gaussian" (see `Budget`). By default that of the ledger across runs;
+            without one what needs the least noise for measurements where the mechanism selects
+            nothing, or is "auto" without public records, and "zcdp" elsewhere.
+        device: where the model is computed: "cpu" (None), a CUDA card such as "cuda", or "auto", a
+            card where there is one and it gains; the setting of that name. A mechanism that "auto"
+            chose and that computes nothing there leaves it aside.
         progress: True for a bar of rounds on a terminal, or a callable that gets each finished
             round of a mechanism that has rounds.
 
@@ -151,6 +162,7 @@ def synthesize(
         strict=strict,
         report_dropped=report_dropped,
     )
+    options = with_device(device, mechanism, options)
     budget = _budget(schema, epsilon, delta)
     protected = relation(neighbours, unit, max_rows)
     if unit is not None:
@@ -161,29 +173,23 @@ def synthesize(
     check_limits(schema, public is not None, seconds, memory_mb)
     form = None if isinstance(data, Dataset | NoRows) else FrameForm.of(data)
     likely = table_workload(assumed(schema).domain, workload, target)
-    # The Gaussian accounting is proven for rows; units of several keep to zCDP.
-    measures = unit is None and _measures(schema, mechanism, options, likely)
+    measures = _measures(schema, mechanism, options, likely, public is not None)
     budget = replace(budget, accounting=accounting_of(accounting, measures, budget, ledger))
     schema = schema if strict else schema.placed()
     if public is not None:
         check_public_records(public, schema, mechanism)
 
-    def choose(described: Schema, wanted: Workload, rows: int | None) -> Choice:
-        if mechanism != "auto":
-            return Choice(mechanism, "as asked")
-        return choose_mechanism(
-            described,
-            wanted,
-            budget,
-            rows=rows,
-            max_rows=protected.max_rows,
-            public=public is not None,
-            seconds=seconds,
-            memory_mb=memory_mb,
-        )
-
+    choose = partial(
+        _choice,
+        mechanism,
+        budget=budget,
+        max_rows=protected.max_rows,
+        public=public is not None,
+        seconds=seconds,
+        memory_mb=memory_mb,
+    )
     if schema.unresolved or report_dropped or mechanism == "auto":
-        choice = choose(assumed(schema), likely, None)
+        choice = choose(assumed(schema), likely, rows=None)
         dry_run(choice, options, schema, likely, budget, protected, public)
     excess = None
     if unit is not None:
@@ -201,12 +207,27 @@ def synthesize(
         said = _rows_left_out(curator, excess) if report_dropped and excess is not None else ""
         # Public records know some dependence, which is worth it whatever the number of rows.
         counts_rows = mechanism == "auto" and public is None
-        choice = choose(schema, wanted, _rows(curator) if counts_rows else None)
+        rows = _rows(curator) if counts_rows else None
+        choice, first = choose(schema, wanted, rows=rows), ()
+        if choice.name == "aim" and rows is not None:
+            dry_run(choice, {}, schema, wanted, budget, protected, None)
+            choice, first = _seen(curator, choice, wanted, rows)
         logger.info("mechanism %s: %s", choice.name, choice.reason)
         entry, chosen = configure(choice.name, **{**choice.settings, **options})
+        if mechanism == "auto" and device is not None and hasattr(chosen, "device"):
+            chosen = replace(chosen, device=device)
         others = None if public is None else public_records(public, schema)
-        release = run_on(curator, entry, chosen, wanted, public=others, progress=report)
-    return TableRelease(_constrained(release, schema), schema, form, choice.reason + said)
+        release = run_on(
+            curator, entry, chosen, wanted, public=others, first=first, progress=report
+        )
+    return TableRelease(_constrained(release, schema, device), schema, form, choice.reason + said)
+
+
+def _choice(mechanism: str, schema: Schema, workload: Workload, **known: Any) -> Choice:
+    """The mechanism that was asked for, or the one for these public figures."""
+    if mechanism != "auto":
+        return Choice(mechanism, "as asked")
+    return choose_mechanism(schema, workload, **known)
 
 
 def _budget(schema: Schema, epsilon: float, delta: float) -> Budget:
@@ -222,7 +243,7 @@ def _budget(schema: Schema, epsilon: float, delta: float) -> Budget:
 
 def _rows_left_out(curator: Curator, excess: Excess) -> str:
     """A clause on the rows that were left out, at a small price."""
-    rows, stddev = curator.measure_excess(excess, _TOTAL_SHARE * curator.remaining)
+    rows, stddev = curator.measure_excess(excess, _EXCESS_SHARE * curator.remaining)
     of_each = curator.neighbours.max_rows
     return (
         f"; about {max(0.0, rows):.0f} rows beyond {of_each} of each unit were left out (noise "
@@ -231,15 +252,17 @@ def _rows_left_out(curator: Curator, excess: Excess) -> str:
 
 
 def _measures(
-    schema: Schema, mechanism: str, settings: Mapping[str, Any], workload: Workload
+    schema: Schema, mechanism: str, settings: Mapping[str, Any], workload: Workload, public: bool
 ) -> bool:
-    """Whether the run is known to measure only, before its first charge.
+    """Whether the run is known to measure only, or nearly so, before its first charge.
 
-    "auto" chooses by a noisy number of rows, and an accounting must not depend on answers. A
-    mixture selects where there are many cells, which is not known while columns are open.
+    "auto" chooses by a noisy number of rows, and an accounting must not depend on answers. So it
+    has that of `independent`; its other choices without public records select with about a tenth
+    of the budget, and gain by it too. A mixture selects where there are many cells, which is not
+    known while columns are open.
     """
     if mechanism == "auto":
-        return False
+        return not public
     entry, chosen = configure(mechanism, **settings)
     return entry.measures if schema.unresolved else only_measures(entry, chosen, workload)
 
@@ -258,8 +281,24 @@ def _rows(curator: Curator) -> int:
     """The number of rows, at a small price where it is private."""
     if curator.public_total is not None:
         return curator.public_total
-    cost = _TOTAL_SHARE * curator.remaining
+    cost = _ROWS_SHARE * curator.remaining
     return max(0, round(float(curator.measure((), cost, step="auto: measure").values[0])))
+
+
+def _seen(
+    curator: Curator, choice: Choice, workload: Workload, rows: int
+) -> tuple[Choice, tuple[Measurement, ...]]:
+    """Independent columns in place of the choice where no dependence shows; what was measured."""
+    if all(len(clique) < 2 for clique in downward_closure(workload)):
+        return choice, ()
+    look = first_look(curator, workload, rows)
+    if look.dependent:
+        return choice, look.measurements
+    reason = (
+        f"pairs of columns are {look.excess:.4f} further from independence than chance gives, in "
+        f"total variation, with a noise of {look.stddev:.4f}: only single columns are measured"
+    )
+    return Choice("independent", reason), look.measurements
 
 
 def _resized(
@@ -303,11 +342,13 @@ def table_workload(
     return Workload(domain, biased, list(biased.values()))
 
 
-def _constrained(release: Release, schema: Schema) -> Release:
+def _constrained(release: Release, schema: Schema, device: str | None) -> Release:
     """The release with a model that gives ruled out records probability zero."""
     if not schema.constraints:
         return release
     assert isinstance(release.model, GraphicalModel)
     tables = [m for m in release.measurements if isinstance(m, Measurement)]
-    model = estimate(schema.domain, tables, total=release.model.total, zeros=schema.zeros)
+    model = estimate(
+        schema.domain, tables, total=release.model.total, zeros=schema.zeros, device=device
+    )
     return replace(release, model=model)

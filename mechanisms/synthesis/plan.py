@@ -136,7 +136,7 @@ def plan(
         domain = _own_domain(workload)
     wanted = Workload.over(domain, workload)
     budget = Budget(epsilon, delta)
-    measures = unit is None and only_measures(entry, chosen, wanted)
+    measures = only_measures(entry, chosen, wanted)
     budget = replace(budget, accounting=accounting_of(accounting, measures, budget, None))
     rng = np.random.default_rng(0)
     count = min(rows, _MOST_ROWS)

@@ -20,12 +20,20 @@ from mechanisms.synthesis.open_columns import assumed
 from mechanisms.synthesis.plan import made_up
 from mechanisms.workload import Workload
 from pgmkit.dataset import Dataset
+from pgmkit.devices import device_of
 from pgmkit.errors import InvalidInput
 from pgmkit.randomness import generator
 from pgmkit.tables.frames import encode, names_of
 from pgmkit.tables.schema import NoRows, Schema
 
-__all__ = ["check_kinds", "check_mechanism", "check_public_records", "dry_run", "public_records"]
+__all__ = [
+    "check_kinds",
+    "check_mechanism",
+    "check_public_records",
+    "dry_run",
+    "public_records",
+    "with_device",
+]
 
 _DRY_ROWS = 100
 
@@ -88,6 +96,24 @@ def check_mechanism(
             f"the schema has constraints, which the model of {mechanism} cannot hold; use aim, "
             "mst or mwem+pgm, or take the constraints out"
         )
+
+
+def with_device(
+    device: str | None, mechanism: str, settings: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """The settings of a mechanism named, with the device among them.
+
+    Raises InvalidInput for a device that is not there or said twice.
+    """
+    if device is None:
+        return settings
+    device_of(device)
+    if "device" in settings:
+        raise InvalidInput(
+            f"device is given twice, as {device!r} and in settings as {settings['device']!r}; "
+            "give it once"
+        )
+    return settings if mechanism == "auto" else {**settings, "device": device}
 
 
 def check_public_records(public: Any, schema: Schema, mechanism: str) -> None:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, get_args, overload
 import torch
 
 from pgmkit.clique_index import maximal
+from pgmkit.contraction_order import plan
+from pgmkit.devices import card_memory, device_of
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge, NotCertified
 from pgmkit.estimation.methods import METHODS, minimise
@@ -144,8 +146,12 @@ def estimate(
             the truth, sqrt(cells / 2) with Gaussian noise. The search also ends when the loss
             falls by less than a quarter of that over max(30, a fifth of all) iterations.
         max_seconds: time after which the best model so far is returned.
-        device, dtype: where and in what precision to compute. float32 halves memory and resolves a
-            loss to about six digits, so small tolerances end on the progress rule.
+        device, dtype: where and in what precision to compute: "cpu", a CUDA card ("cuda",
+            "cuda:1"), or "auto", a card where there is one and a pass is large enough to gain
+            (``pgmkit.devices.WORTH_A_CARD``). Passes run in float64 buffers either way. float32
+            tables take half the memory of the search around
+            them, and resolve a loss to about six digits, so small tolerances end on the progress
+            rule.
         memory_limit: bytes of working memory allowed; by default half of what the machine or the
             process's control group has, or of what a card has free. The tables of the
             model's junction tree, which sampling needs, may take 4 GiB, or this if it is more.
@@ -177,16 +183,15 @@ def estimate(
     request.check(max_seconds)
     used, total = request.used, request.known_total()
     impossible = check_zeros(domain, zeros)
-    # Where nothing is measured, one cell of no attribute stands for the uniform model.
-    cliques = _maximal(domain, [m.clique for m in used] + [z.clique for z in impossible] + [()])
-    where = torch.device(device or "cpu")
+    cliques = cliques_of(domain, used, impossible)
+    where = device_of(device, lambda: plan(cliques, (), domain.sizes).cost)
     limit = memory_limit if memory_limit is not None else available(where) // 2
     model_limit = max(MEMORY_LIMIT, memory_limit or 0)
     deadline = inf if max_seconds is None else started + max_seconds
     oracle = None
     if inference != "region":
         try:
-            oracle = _tree_oracle(
+            oracle = tree_oracle(
                 domain,
                 cliques,
                 used,
@@ -217,7 +222,7 @@ def estimate(
             )
         _warn_of_poor_fit(relaxed)
         return relaxed
-    with oracle.session(), _reporter(progress, max_seconds) as report:
+    with card_memory(where), oracle.session(), _reporter(progress, max_seconds) as report:
         objective = make_loss(loss, oracle.layout, used, dtype, oracle.device)
         problem = Problem(oracle, objective, total, deadline)
         monitor = Monitor(
@@ -225,12 +230,12 @@ def estimate(
         )
         point = _searched(problem, monitor, request, impossible, warm_start)
     logger.info("estimated in %d iterations: %s", monitor.iterations, monitor.stopped)
-    model = _fitted(problem, monitor, point, model_limit)
+    model = fitted(problem, monitor, point, model_limit)
     _warn_of_poor_fit(model)
     return model
 
 
-def _tree_oracle(
+def tree_oracle(
     domain: Domain,
     cliques: Sequence[Clique],
     used: Sequence[Measurement],
@@ -287,16 +292,18 @@ def _warn_of_poor_fit(model: GraphicalModel | RegionModel) -> None:
         )
 
 
-def _fitted(problem: Problem, monitor: Monitor, point: Point, memory_limit: int) -> GraphicalModel:
-    layout = problem.inference.layout
-    tables = layout.split(problem.inference.masked(point.potentials))
+def factors(inference: MarginalOracle, potentials: torch.Tensor) -> tuple[Factor, ...]:
+    """Flat potentials as a model keeps them."""
+    layout = inference.layout
+    tables = layout.split(inference.masked(potentials).clone())
+    held = zip(layout.cliques, layout.domains, tables, strict=True)
+    return tuple(Factor(domain, table) for clique, domain, table in held if clique)
+
+
+def fitted(problem: Problem, monitor: Monitor, point: Point, memory_limit: int) -> GraphicalModel:
     return GraphicalModel(
-        domain=layout.domain,
-        potentials=tuple(
-            Factor(layout.domain.project(clique), table.clone())
-            for clique, table in zip(layout.cliques, tables, strict=True)
-            if clique
-        ),
+        domain=problem.inference.layout.domain,
+        potentials=factors(problem.inference, point.potentials),
         total=problem.total,
         loss=monitor.best_loss,
         gap=monitor.gap,
@@ -315,7 +322,7 @@ def _check_inference(inference: str, **tree_only: object) -> None:
         raise InvalidInput(f"inference must be one of {known}; got {inference!r}")
     if inference != "region":
         return
-    usual = {"method": ("auto",), "warm_start": (None,), "device": (None, "cpu")}
+    usual = {"method": ("auto",), "warm_start": (None,), "device": (None, "cpu", "auto")}
     for name, value in tree_only.items():
         if value not in usual[name]:
             raise InvalidInput(
@@ -324,11 +331,15 @@ def _check_inference(inference: str, **tree_only: object) -> None:
             )
 
 
-def _maximal(domain: Domain, cliques: Sequence[Clique]) -> list[Clique]:
-    """The cliques that lie in no other, in the domain's attribute order."""
-    position = {name: place for place, name in enumerate(domain)}
-    kept = (cliques[place] for place in maximal(cliques))
-    return [tuple(sorted(clique, key=position.__getitem__)) for clique in kept]
+def cliques_of(
+    domain: Domain, used: Sequence[Measurement], zeros: Sequence[Zeros] = ()
+) -> list[Clique]:
+    """The cliques of a model, in the domain's attribute order; none lies in another.
+
+    Where nothing is measured, one cell of no attribute stands for the uniform model.
+    """
+    cliques = [*(m.clique for m in used), *(z.clique for z in zeros), ()]
+    return [domain.ordered(cliques[place]) for place in maximal(cliques)]
 
 
 def _check_possible(inference: MarginalOracle, zeros: Sequence[Zeros]) -> None:
@@ -341,13 +352,13 @@ def _check_possible(inference: MarginalOracle, zeros: Sequence[Zeros]) -> None:
 
 
 def _check_memory(inference: MarginalOracle, used: Sequence[Measurement], limit: int) -> None:
-    needed = _needed(inference, used)
+    needed = needed_bytes(inference, used)
     if needed > limit:
         cells = sum(inference.layout.domain.size(m.clique) for m in used)
         raise ModelTooLarge(
             f"estimation from {cells:,} measured cells in {inference.layout.cells:,} cells of "
             f"cliques needs {needed / 2**20:,.0f} MiB; the limit is {limit / 2**20:,.0f} MiB. "
-            "Measure fewer or smaller cliques, use float32, or raise memory_limit"
+            "Measure fewer or smaller cliques, or raise memory_limit"
         )
 
 
@@ -376,11 +387,11 @@ def working_bytes(domain: Domain, measurements: Sequence[Measurement]) -> int:
     True
     """
     used = [m for m in measurements if m.clique]
-    inference = MarginalOracle(domain, _maximal(domain, [m.clique for m in used]))
-    return _needed(inference, used)
+    inference = MarginalOracle(domain, cliques_of(domain, used))
+    return needed_bytes(inference, used)
 
 
-def _needed(inference: MarginalOracle, used: Sequence[Measurement]) -> int:
+def needed_bytes(inference: MarginalOracle, used: Sequence[Measurement]) -> int:
     solver = _SOLVER_VECTORS * inference.layout.cells * inference.dtype.itemsize
     cells = sum(inference.layout.domain.size(m.clique) for m in used)
     tabular = sum(len(m.values) for m in used if m.matrix is None)
@@ -390,7 +401,7 @@ def _needed(inference: MarginalOracle, used: Sequence[Measurement]) -> int:
 
 def _unmeasured(problem: Problem, monitor: Monitor) -> Point:
     """Nothing to fit: the flat potentials, whatever the start."""
-    point = problem.point(uniform(problem))
+    point = problem.point(uniform(problem.inference))
     loss = problem.loss.value(point.marginals)
     monitor.raise_bound(loss)
     monitor.record(point, loss)

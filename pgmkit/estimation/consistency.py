@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from itertools import combinations
 from math import inf
@@ -36,12 +37,24 @@ _MAX_ITERATIONS = 1000
 _WINDOW = 5
 
 
+Table = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Observed:
+    """A noisy table, or the noisy tables of many sets: a cell a row, a set a column."""
+
+    clique: Clique
+    values: Table
+    stddev: float
+
+
 @dataclass(frozen=True)
 class NoisyTable:
     """All identity measurements of one clique combined by inverse variance."""
 
     clique: Clique
-    values: NDArray[np.float64]
+    values: Table
     variance: float
 
 
@@ -50,41 +63,105 @@ class ConsistentTables:
     """``bound`` is below the squared loss of any marginals; tables agree to about 0.01 counts."""
 
     bound: float
-    tables: dict[Clique, NDArray[np.float64]]
+    tables: dict[Clique, Table]
     iterations: int
 
 
-def combine(domain: Domain, measurements: Iterable[Measurement]) -> tuple[list[NoisyTable], float]:
+def combine(domain: Domain, observed: Iterable[Observed]) -> tuple[list[NoisyTable], Table]:
     """One table per set of attributes (axes in the domain's order) and the loss no table can avoid.
 
     For repeated tables sum |x - y_i|^2 / s_i^2 = |x - mean|^2 / s^2 + the spread around the
     weighted mean.
     """
-    groups: dict[frozenset[str], list[Measurement]] = {}
-    position = {name: place for place, name in enumerate(domain)}
-    for m in measurements:
-        groups.setdefault(frozenset(m.clique), []).append(m)
-    tables, spread = [], 0.0
+    groups: dict[frozenset[str], list[Observed]] = {}
+    for each in observed:
+        groups.setdefault(frozenset(each.clique), []).append(each)
+    tables, spread = [], np.zeros(())
     for attributes, group in groups.items():
-        clique = tuple(sorted(attributes, key=position.__getitem__))
-        arrays = [_ordered(domain, m, clique) for m in group]
+        clique = domain.ordered(attributes)
+        arrays = [_ordered(domain, each, clique) for each in group]
         if len(group) == 1:
             tables.append(NoisyTable(clique, arrays[0], group[0].stddev ** 2))
             continue
-        weights = [m.stddev**-2 for m in group]
+        weights = [each.stddev**-2 for each in group]
         mean = sum(w * a for w, a in zip(weights, arrays, strict=True)) / sum(weights)
-        spread += sum(
-            w * float(((a - mean) ** 2).sum()) / 2 for w, a in zip(weights, arrays, strict=True)
-        )
+        apart = [((a - mean) ** 2).sum(axis=0) for a in arrays]
+        spread = spread + sum(w * a for w, a in zip(weights, apart, strict=True)) / 2
         tables.append(NoisyTable(clique, np.asarray(mean), 1 / sum(weights)))
     return tables, spread
 
 
-def _ordered(domain: Domain, m: Measurement, clique: Clique) -> NDArray[np.float64]:
-    if m.clique == clique:
-        return m.values
-    table = m.values.reshape(domain.shape(m.clique))
-    return table.transpose([m.clique.index(name) for name in clique]).reshape(-1)
+def _ordered(domain: Domain, observed: Observed, clique: Clique) -> Table:
+    if observed.clique == clique:
+        return observed.values
+    return observed.values[domain.cell_map(clique, observed.clique)]
+
+
+class Relaxation:
+    """The problem and its dual; multipliers are a vector, or a matrix with a column for each set.
+
+    ``total`` is a number, or one for each set.
+    """
+
+    def __init__(
+        self,
+        domain: Domain,
+        observed: Iterable[Observed],
+        total: float | Table,
+        zeros: Sequence[Zeros],
+    ) -> None:
+        self.domain = domain
+        noisy, self.spread = combine(domain, observed)
+        self.cliques = [table.clique for table in noisy]
+        self.y = np.concatenate([table.values for table in noisy])
+        variance = np.repeat([t.variance for t in noisy], [len(t.values) for t in noisy])
+        self.precisions = 1 / variance
+        highest = _highest(domain, noisy, zeros)
+        self._highest = highest.reshape(-1, *[1] * (self.y.ndim - 1))
+        constraints, rows = agreement_and_totals(domain, self.cliques)
+        scale = 1 / np.sqrt(constraints.power(2) @ variance)
+        self._b = np.zeros((len(scale), *self.y.shape[1:]))
+        self._b[rows:] = np.multiply.outer(scale[rows:], total)
+        constraints.data *= np.repeat(scale, np.diff(constraints.indptr))
+        self._constraints = constraints
+        self._weighted = constraints.T.tocsr()
+        self._weighted.data *= np.repeat(variance, np.diff(self._weighted.indptr))
+
+    @property
+    def start(self) -> Table:
+        """Multipliers of zero."""
+        return np.zeros_like(self._b)
+
+    def of(self, sets: NDArray[np.int64]) -> Relaxation:
+        """The same for some of the sets."""
+        other = copy(self)
+        other.y, other._b = self.y[:, sets], self._b[:, sets]
+        return other
+
+    def flat_tables(self, multipliers: Table) -> Table:
+        """The tables that minimise the Lagrangian, one after the other."""
+        x = self._weighted @ multipliers
+        x += self.y
+        return np.clip(x, 0.0, self._highest, out=x)
+
+    def negative_dual(self, multipliers: Table) -> tuple[Table, Table]:
+        """Value, of each set, and gradient."""
+        x = self.flat_tables(multipliers)
+        violated = self._constraints @ x - self._b
+        moved = np.subtract(x, self.y, out=x)
+        moved *= moved
+        value = np.einsum("i...,i...->...", multipliers, violated) - self.precisions @ moved / 2
+        return value, violated
+
+    def tables(self, multipliers: Table) -> dict[Clique, Table]:
+        """By clique; further axes are those of the multipliers."""
+        x = self.flat_tables(multipliers)
+        sizes = [self.domain.size(clique) for clique in self.cliques]
+        parts = np.split(x, np.cumsum(sizes)[:-1])
+        return {
+            clique: part.reshape(*self.domain.shape(clique), *x.shape[1:])
+            for clique, part in zip(self.cliques, parts, strict=True)
+        }
 
 
 def consistent_tables(
@@ -105,32 +182,8 @@ def consistent_tables(
     >>> consistent_tables(Domain({"a": 2}), y, total=2.0).tables[("a",)].round(6)
     array([2., 0.])
     """
-    noisy, spread = combine(domain, measurements)
-    cliques = [t.clique for t in noisy]
-    offsets = np.cumsum([0] + [len(t.values) for t in noisy])
-    y = np.concatenate([t.values for t in noisy])
-    variance = np.repeat([t.variance for t in noisy], np.diff(offsets))
-    highest = _highest(domain, noisy, zeros)
-    constraints, rows = agreement_and_totals(domain, cliques)
-    scale = 1 / np.sqrt(constraints.power(2) @ variance)
-    b = np.concatenate([np.zeros(rows), total * scale[rows:]])
-    constraints.data *= np.repeat(scale, np.diff(constraints.indptr))
-    weighted = constraints.T.tocsr()
-    weighted.data *= np.repeat(variance, np.diff(weighted.indptr))
-    precisions = 1 / variance
-
-    def tables(multipliers: NDArray[np.float64]) -> NDArray[np.float64]:
-        x = weighted @ multipliers
-        x += y
-        return np.clip(x, 0.0, highest, out=x)
-
-    def negative_dual(multipliers: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        x = tables(multipliers)
-        violated = constraints @ x - b
-        moved = np.subtract(x, y, out=x)
-        moved *= moved
-        return float(multipliers @ violated - moved @ precisions / 2), violated
-
+    observed = [Observed(m.clique, m.values, m.stddev) for m in measurements]
+    relaxation = Relaxation(domain, observed, total, zeros)
     values: list[float] = []
 
     def stalled(intermediate_result: OptimizeResult) -> None:
@@ -140,8 +193,8 @@ def consistent_tables(
             raise StopIteration
 
     found = minimize(
-        negative_dual,
-        np.zeros(len(b)),
+        relaxation.negative_dual,
+        relaxation.start,
         jac=True,
         callback=stalled,
         method="L-BFGS-B",
@@ -152,10 +205,8 @@ def consistent_tables(
             "gtol": 1e-10,
         },
     )
-    x = tables(found.x)
-    split = {t.clique: x[i:j] for t, i, j in zip(noisy, offsets[:-1], offsets[1:], strict=True)}
-    shaped = {clique: flat.reshape(domain.shape(clique)) for clique, flat in split.items()}
-    return ConsistentTables(spread - float(found.fun), shaped, int(found.nit))
+    bound = float(relaxation.spread) - float(found.fun)
+    return ConsistentTables(bound, relaxation.tables(found.x), int(found.nit))
 
 
 def _highest(

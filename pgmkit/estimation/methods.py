@@ -16,7 +16,7 @@ from pgmkit.estimation.problem import OUT_OF_TIME, Monitor, Point, Problem
 from pgmkit.estimation.proximal import can_polish, polish, proximal
 from pgmkit.losses import Loss, MeasuredLoss
 
-__all__ = ["METHODS", "minimise"]
+__all__ = ["METHODS", "finish", "minimise"]
 
 Method = Callable[[Problem, Point, Monitor], Point]
 METHODS: dict[str, Method] = {
@@ -38,17 +38,24 @@ def minimise(problem: Problem, start: Point, monitor: Monitor, name: str) -> Poi
         method(problem, start, monitor)
     else:
         _minimise_in_stages(problem, start, monitor, method, stages)
-    if name == "auto" and first != "newton" and not monitor.certified and not problem.late():
-        assert monitor.best is not None
-        if is_small(problem):
-            monitor.begin_stage()
-            newton(problem, monitor.best, monitor)
-        elif can_polish(problem):
-            polish(problem, monitor.best, monitor)
+    if name == "auto" and first != "newton":
+        finish(problem, monitor)
     if monitor.stopped == NO_DESCENT and problem.late():
         monitor.stopped = OUT_OF_TIME
     assert monitor.best is not None
     return monitor.best
+
+
+def finish(problem: Problem, monitor: Monitor) -> None:
+    """Where ``accelerated`` has stalled short of a certificate, another method goes on."""
+    if monitor.certified or problem.late():
+        return
+    assert monitor.best is not None
+    if is_small(problem):
+        monitor.begin_stage()
+        newton(problem, monitor.best, monitor)
+    elif can_polish(problem):
+        polish(problem, monitor.best, monitor)
 
 
 def _check_method(problem: Problem, name: str) -> None:

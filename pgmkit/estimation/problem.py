@@ -101,6 +101,7 @@ class Progress:
     gap: float
 
 
+CERTIFIED = "certified: the duality gap is within the tolerance"
 OUT_OF_TIME = "time: max_seconds has passed"
 
 
@@ -197,7 +198,7 @@ class Monitor:
 
     def _reason(self) -> str:
         if self.certified:
-            return "certified: the duality gap is within the tolerance"
+            return CERTIFIED
         window = max(self.patience, len(self._history) // 5)
         if len(self._history) > window:
             gained = self._history[-1 - window] - self._history[-1]

@@ -12,7 +12,7 @@ from pgmkit.losses import CallableLoss, Penalty
 from pgmkit.measurement import Measurement
 from pgmkit.total import estimate_total
 
-__all__ = ["Request"]
+__all__ = ["Request", "positive"]
 
 
 @dataclass(frozen=True)
@@ -63,13 +63,17 @@ class Request:
     def known_total(self) -> float:
         """The total that was given, or else estimated."""
         if self.total is None:
-            estimated = estimate_total(self.measurements).value
-            if estimated <= 0:
-                raise InvalidInput(
-                    f"the measurements imply a total of {estimated:.6g}, which is not above 0: the "
-                    "noise exceeds the data. Pass total= explicitly"
-                )
-            return estimated
+            return positive(estimate_total(self.measurements).value)
         if isinstance(self.total, bool) or not isfinite(self.total) or self.total <= 0:
             raise InvalidInput(f"total ({self.total}) must be a finite number above 0")
         return float(self.total)
+
+
+def positive(estimated: float) -> float:
+    """The total that measurements imply, if there can be records."""
+    if estimated <= 0:
+        raise InvalidInput(
+            f"the measurements imply a total of {estimated:.6g}, which is not above 0: the noise "
+            "exceeds the data. Pass total= explicitly"
+        )
+    return estimated

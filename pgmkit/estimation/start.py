@@ -18,14 +18,15 @@ from pgmkit.estimation.scaling import refit, scale
 from pgmkit.estimation.tree_potentials import tree_potentials
 from pgmkit.factor import Factor
 from pgmkit.losses import Squared
+from pgmkit.marginal_oracle import MarginalOracle
 from pgmkit.model import GraphicalModel
 from pgmkit.structural_zeros import Zeros
 
-__all__ = ["best_start", "uniform"]
+__all__ = ["best_start", "fold", "uniform"]
 
 Table = NDArray[np.float64]
 
-_PRECISION = 0.01
+PRECISION = 0.01
 """Precision of the consistency relaxation, as a share of the certified gap to reach."""
 _NEAR = 25.0
 """Certified gap, in units of the one to reach, of an earlier model that needs no other start."""
@@ -41,12 +42,12 @@ def best_start(
     """The start with the lowest loss: the earlier model, the consistent tables, or uniform."""
     starts = []
     if warm_start is not None:
-        starts.append(problem.point(_fold(problem, request.domain, warm_start)))
+        starts.append(problem.point(fold(problem.inference, request.domain, warm_start)))
     used = request.used
     tabular = [m for m in used if m.matrix is None]
     late = bool(starts) and time.perf_counter() >= monitor.deadline
     if tabular and not callable(request.loss) and not late:
-        precision = _PRECISION * monitor.goal
+        precision = PRECISION * monitor.goal
         consistent = consistent_tables(
             request.domain, tabular, problem.total, precision, zeros, monitor.deadline
         )
@@ -59,7 +60,7 @@ def best_start(
         if request.method in ("auto", "accelerated", "proximal") and not near:
             starts.append(_consistent_start(problem, monitor, request.domain, consistent.tables))
     if not starts:
-        starts.append(problem.point(uniform(problem)))
+        starts.append(problem.point(uniform(problem.inference)))
     return min(starts, key=lambda point: problem.loss.value(point.marginals))
 
 
@@ -88,18 +89,17 @@ def _consistent_start(
     return scale(problem, start, [tables[clique] for clique in cliques], enough)
 
 
-def uniform(problem: Problem) -> torch.Tensor:
+def uniform(inference: MarginalOracle) -> torch.Tensor:
     """Potentials of zero."""
-    inference = problem.inference
     return torch.zeros(inference.layout.cells, dtype=inference.dtype, device=inference.device)
 
 
-def _fold(problem: Problem, domain: Domain, model: GraphicalModel) -> torch.Tensor:
+def fold(inference: MarginalOracle, domain: Domain, model: GraphicalModel) -> torch.Tensor:
     """The earlier model's potentials, each added to a clique that contains it."""
     if model.domain != domain:
         raise InvalidInput("warm_start is a model of another domain; pass one of the same domain")
-    flat = uniform(problem)
-    layout = problem.inference.layout
+    flat = uniform(inference)
+    layout = inference.layout
     tables = layout.split(flat)
     for factor in model.potentials:
         clique = factor.domain.attributes

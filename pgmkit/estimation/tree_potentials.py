@@ -7,6 +7,7 @@ potentials of zero.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from math import inf
@@ -33,9 +34,13 @@ def tree_potentials(
 ) -> list[Table]:
     """Potentials of a normalised model, one array per clique; cliques without a table get zeros,
     and so do those that are not reached by the ``deadline`` of ``time.perf_counter``.
+
+    Further axes of the tables, the same in all, count sets: each gets potentials of its own, over
+    the cliques that are the most informative in the mean.
     """
-    fractions = {clique: _fractions(table) for clique, table in tables.items()}
-    potentials = {clique: np.zeros(domain.shape(clique)) for clique in cliques}
+    fractions = {clique: _fractions(table, len(clique)) for clique, table in tables.items()}
+    sets = next((table.shape[len(clique) :] for clique, table in tables.items()), ())
+    potentials = {clique: np.zeros((*domain.shape(clique), *sets)) for clique in cliques}
     held = [clique for clique in cliques if clique in fractions]
     for clique, separator in _growth(domain, held, fractions, deadline):
         summed = tuple(i for i, name in enumerate(clique) if name not in separator)
@@ -44,14 +49,17 @@ def tree_potentials(
     return [potentials[clique] for clique in cliques]
 
 
-def _fractions(table: Table) -> Table:
-    """The table summing to 1, without zeros; uniform where noise left nothing positive."""
+def _fractions(table: Table, rank: int) -> Table:
+    """The table of so many axes summing to 1, without zeros; uniform where noise left nothing
+    positive.
+    """
+    axes = tuple(range(rank))
     positive = np.maximum(table, 0.0)
-    total = positive.sum()
-    if total <= 0:
-        return np.full(table.shape, 1 / table.size)
-    floored = np.maximum(positive / total, _FLOOR)
-    return floored / floored.sum()
+    total = positive.sum(axes)
+    uniform = 1 / math.prod(table.shape[:rank])
+    shares = np.where(total > 0, positive / np.where(total > 0, total, 1.0), uniform)
+    floored = np.maximum(shares, _FLOOR)
+    return np.asarray(floored / floored.sum(axes))
 
 
 def _growth(
@@ -71,13 +79,14 @@ def _growth(
     ]
     if all(frozenset(clique) in held for clique, _ in names):
         return [(held[frozenset(clique)], separator) for clique, separator in names]
-    return _greedy_growth(cliques, fractions, deadline)
+    return _greedy_growth(domain, cliques, fractions, deadline)
 
 
 def _greedy_growth(
-    cliques: Sequence[Clique], fractions: Mapping[Clique, Table], deadline: float
+    domain: Domain, cliques: Sequence[Clique], fractions: Mapping[Clique, Table], deadline: float
 ) -> list[tuple[Clique, Clique]]:
-    left = sorted(cliques, key=lambda clique: -_information(fractions[clique]))
+    mean = {c: fractions[c].reshape(*domain.shape(c), -1).mean(axis=-1) for c in cliques}
+    left = sorted(cliques, key=lambda clique: -_information(mean[clique]))
     covered: set[str] = set()
     grown: list[tuple[Clique, Clique]] = []
     grown_sets: list[set[str]] = []

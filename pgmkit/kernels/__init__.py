@@ -14,10 +14,11 @@ from functools import cache
 import torch
 
 from pgmkit.kernels import cpu, reference
-from pgmkit.kernels.reference import TILE_CELLS, peaks
+from pgmkit.kernels.reference import TILE_CELLS, Table, peaks
 
 __all__ = [
     "TILE_CELLS",
+    "Table",
     "contract",
     "contract_steps",
     "log_contract",
@@ -56,19 +57,14 @@ def contract(left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, tor
 
 
 def contract_steps(
-    left: torch.Tensor,
-    right: torch.Tensor,
-    out: torch.Tensor,
-    steps: torch.Tensor,
-    places: torch.Tensor,
-    tiles: torch.Tensor,
+    left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, table: Table
 ) -> None:
     """Several sums of products in flat buffers at once (see ``reference``)."""
     if on_card(out):
         from pgmkit.kernels import cuda
 
-        return cuda.contract_steps(left, right, out, steps, places, tiles)
-    return reference.contract_steps(left, right, out, steps, places, tiles)
+        return cuda.contract_steps(left, right, out, table)
+    return reference.contract_steps(left, right, out, table)
 
 
 def shift_exp(

@@ -15,7 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
-from pgmkit.kernels.reference import TILE_CELLS
+from pgmkit.kernels.reference import TILE_CELLS, Table, finite
 
 __all__ = ["contract", "contract_steps", "log_contract", "max_contract", "shift_exp"]
 
@@ -181,22 +181,18 @@ def log_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 def contract(left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Sums of exp(left + right) over ``summed`` divided by exp(scale), and ``scale``."""
-    high_left, high_right = (_finite(side.amax(-1)) for side in (left, right))
+    high_left, high_right = (finite(side.amax(-1)) for side in (left, right))
     product = _tiled(scaled_kernel, left, right, high_left, high_right)
     return product, high_left[:, :, None] + high_right[:, None, :]
 
 
 def contract_steps(
-    left: torch.Tensor,
-    right: torch.Tensor,
-    out: torch.Tensor,
-    steps: torch.Tensor,
-    places: torch.Tensor,
-    tiles: torch.Tensor,
+    left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, table: Table
 ) -> None:
     """Several sums of products in flat buffers at once."""
-    steps_kernel[(len(tiles),)](
-        left, right, out, steps, places, tiles, TILE_CELLS=TILE_CELLS, TERMS=TERMS, num_warps=WARPS
+    programs = len(table[2])
+    steps_kernel[(programs,)](
+        left, right, out, *table, TILE_CELLS=TILE_CELLS, TERMS=TERMS, num_warps=WARPS
     )
 
 
@@ -212,10 +208,6 @@ def shift_exp(
             values, shifts, starts, out, runs, cells, steps, RUN=RUN, num_warps=WARPS
         )
     return out
-
-
-def _finite(highest: torch.Tensor) -> torch.Tensor:
-    return highest.masked_fill(highest.isneginf(), 0.0)
 
 
 def _tiled(

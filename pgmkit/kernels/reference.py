@@ -12,8 +12,10 @@ import torch
 
 __all__ = [
     "TILE_CELLS",
+    "Table",
     "contract",
     "contract_steps",
+    "finite",
     "log_contract",
     "max_contract",
     "peaks",
@@ -24,6 +26,8 @@ BLOCK_CELLS = 1 << 16
 """Largest temporary, in cells: half a megabyte in float64, which a core's cache holds. Larger ones
 are fresh memory at every call, and the system's clearing of their pages costs more than the sums.
 """
+Table = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""Steps, places and tiles of ``contract_steps``, all of whole numbers."""
 TILE_CELLS = 64
 """Results that one program of ``contract_steps`` makes."""
 
@@ -55,26 +59,23 @@ def contract(left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, tor
     No sum exceeds the number of its terms, and none whose largest term is the product of the two
     peaks underflows.
     """
-    high_left = _finite(left.amax(-1, keepdim=True))
-    high_right = _finite(right.amax(-1, keepdim=True))
+    high_left = finite(left.amax(-1, keepdim=True))
+    high_right = finite(right.amax(-1, keepdim=True))
     product = torch.bmm((left - high_left).exp_(), (right - high_right).exp_().transpose(1, 2))
     return product, high_left + high_right.transpose(1, 2)
 
 
 def contract_steps(
-    left: torch.Tensor,
-    right: torch.Tensor,
-    out: torch.Tensor,
-    steps: torch.Tensor,
-    places: torch.Tensor,
-    tiles: torch.Tensor,
+    left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, table: Table
 ) -> None:
-    """Several sums of products of numbers in flat buffers, each described by a row of ``steps``.
+    """Several sums of products of numbers in flat buffers, each described by a row of the
+    ``table``'s steps.
 
     A row holds where left, right and out start; the extents of batch, rows, summed and columns; and
-    where in ``places`` the distances begin of left's (batch, rows, summed), right's (batch, summed,
-    columns) and out's (batch, rows, columns). ``tiles`` divides the work among programs.
+    where in its places the distances begin of left's (batch, rows, summed), right's (batch, summed,
+    columns) and out's (batch, rows, columns). Its tiles divide the work among programs.
     """
+    steps, places, _ = table
     for row in steps.tolist():
         starts, (batch, rows, summed, columns), runs = row[:3], row[3:7], row[7:]
         extents = (batch, rows, summed, batch, summed, columns, batch, rows, columns)
@@ -96,7 +97,7 @@ def peaks(values: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
     """
     # "unsafe" leaves out a check of the starts, which waits for the device.
     highest = torch.segment_reduce(values, "max", offsets=starts, unsafe=True)
-    return _finite(highest)
+    return finite(highest)
 
 
 def shift_exp(
@@ -112,7 +113,7 @@ def shift_exp(
     return torch.sub(values.to(out.dtype), spread.to(out.dtype), out=out).exp_()
 
 
-def _finite(highest: torch.Tensor) -> torch.Tensor:
+def finite(highest: torch.Tensor) -> torch.Tensor:
     """The peaks, with 0 where all is minus infinity: so that subtracting them leaves it so."""
     return highest.masked_fill(highest.isneginf(), 0.0)
 

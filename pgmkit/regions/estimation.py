@@ -87,9 +87,8 @@ def _regions(
             'inference="region" needs a measurement of at least one attribute, got none; '
             'inference="exact" gives the uniform model'
         )
-    position = {name: place for place, name in enumerate(domain)}
     found = dict.fromkeys(frozenset(m.clique) for m in measurements)
     held = list(found)
     extra = (frozenset(each.clique) for each in zeros)
     found.update((clique, None) for clique in extra if not any(clique <= other for other in held))
-    return tuple(tuple(sorted(clique, key=position.__getitem__)) for clique in found)
+    return tuple(map(domain.ordered, found))

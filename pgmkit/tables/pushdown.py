@@ -62,7 +62,7 @@ class FrameCounts:
             self._codec = KeptCodes(schema.columns)
         self._outside = np.zeros(len(schema.columns), dtype=np.int64)
         self._tables = _Tables(self.domain)
-        self._expected = [_ordered(self.domain, each) for each in expected]
+        self._expected = [self.domain.ordered(each) for each in expected]
         self._rows = self.scans = 0
         zeros = [] if not schema.checked else [zeros.clique for zeros in schema.zeros]
         self._count([(), *((name,) for name in schema.columns), *zeros])
@@ -92,7 +92,7 @@ class FrameCounts:
         """
         asked = [self.domain.clique(clique) for clique in cliques]
         check_memory(dict.fromkeys(asked), self.domain.sizes)
-        self._count([_ordered(self.domain, clique) for clique in asked])
+        self._count([self.domain.ordered(clique) for clique in asked])
         return {clique: self._tables.table(clique) for clique in asked}
 
     def _count(self, cliques: Iterable[Clique]) -> None:
@@ -178,12 +178,6 @@ class _Tables:
         """The smallest counted clique that holds this one."""
         among = _holding_all(self._holding, clique) if clique else self._found
         return min(among, key=self._domain.size, default=None)
-
-
-def _ordered(domain: Domain, names: Iterable[str]) -> Clique:
-    """The names in the domain's order."""
-    places = {name: i for i, name in enumerate(domain.attributes)}
-    return tuple(sorted(names, key=places.__getitem__))
 
 
 def _holding_all(holding: dict[str, set[Clique]], clique: Clique) -> set[Clique]:

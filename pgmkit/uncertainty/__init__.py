@@ -22,11 +22,10 @@ from __future__ import annotations
 import logging
 import math
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import inf
 from typing import Any, Literal, NoReturn
 
 import numpy as np
@@ -35,14 +34,19 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 from scipy.stats import t as student
 
-from pgmkit.errors import InvalidInput, NotCertified, TooSlow, TotalUndetermined
-from pgmkit.estimation import estimate
+from pgmkit.batched_answers import BatchedAnswers
+from pgmkit.batched_oracle import gains
+from pgmkit.errors import InvalidInput, TooSlow, TotalUndetermined
+from pgmkit.estimation.batched_problem import stacked
+from pgmkit.estimation.many import ManyEstimates, Replication, reporter
+from pgmkit.estimation.problem import OUT_OF_TIME
 from pgmkit.kronecker import Kronecker
+from pgmkit.marginal_oracle import MarginalOracle
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
 from pgmkit.queries import FactoredQuery
 from pgmkit.structural_zeros import Zeros
-from pgmkit.total import estimate_total
+from pgmkit.total import estimate_total, estimate_totals
 from pgmkit.uncertainty.bounded import nonnegative_interval
 from pgmkit.uncertainty.linear import Answer, LinearEstimate
 
@@ -78,15 +82,6 @@ class Interval:
         from pgmkit import html
 
         return html.interval(self)
-
-
-@dataclass(frozen=True)
-class Replication:
-    """What a progress callback receives after each re-estimation."""
-
-    done: int
-    of: int
-    seconds: float
 
 
 @dataclass(frozen=True, repr=False)
@@ -125,7 +120,12 @@ class Uncertainty:
         closed = self._linear.answer(query)
         if closed is not None:
             return _closed_form(estimate, closed, checked)
-        return self._bootstrap(lambda model: model.answer(query), _nonnegative(query), checked)
+        drawn = (
+            np.stack([replicate.answer(query) for replicate in self._reused()])
+            if self._batch is None
+            else self._batch.answer(query)
+        )
+        return _bootstrap(estimate, drawn, _nonnegative(query), checked)
 
     def statistic(
         self, function: Callable[[GraphicalModel], Any], *, level: float = 0.95
@@ -134,22 +134,16 @@ class Uncertainty:
 
         ``function`` maps a model to a number or an array of a fixed shape.
         """
-        return self._bootstrap(function, False, _checked_level(level))
-
-    def _bootstrap(
-        self, function: Callable[[GraphicalModel], Any], nonnegative: bool, level: float
-    ) -> Interval:
+        checked = _checked_level(level)
         estimate = np.asarray(function(self.model), dtype=np.float64)
-        # Flat: an answer may have as many axes as an array can.
         drawn = np.stack([np.ravel(function(r)).astype(np.float64) for r in self._reused()])
-        # Around the model's answer, not around the replicates' mean: the bias that the bounds
-        # of counts cause counts as error.
-        spread = np.sqrt(((drawn - estimate.reshape(-1)) ** 2).mean(axis=0))
-        stddev = spread.reshape(estimate.shape)
-        reach = float(student.ppf((1 + level) / 2, len(drawn))) * stddev
-        low = np.maximum(estimate - reach, 0.0) if nonnegative else estimate - reach
-        high = estimate + reach
-        return Interval(estimate, stddev, np.asarray(low), np.asarray(high), level, "bootstrap")
+        return _bootstrap(estimate, drawn, False, checked)
+
+    @cached_property
+    def _batch(self) -> BatchedAnswers | None:
+        """All replicates' answers at once, where they gain by it."""
+        small = gains(MarginalOracle(self.model.domain, self.model.cliques or [()]))
+        return BatchedAnswers(self.replicates) if small else None
 
     def _reused(self) -> Iterable[GraphicalModel]:
         size = 2 * self.model.tree.bytes() * self._count
@@ -175,7 +169,8 @@ def error_bars(
     touched. ``model`` is one that
     ``pgmkit.estimate`` made from the same measurements with the squared loss. Its structural
     zeros hold in the replicates, and so does its total, unless the total is the one that the
-    measurements imply: then it is estimated anew each time.
+    measurements imply: then it is estimated anew each time. Replicates are estimated on the
+    model's device, in its precision.
 
     Args:
         model: whose answers need error bars.
@@ -190,7 +185,7 @@ def error_bars(
     Raises InvalidInput for measurements that are none, not of this domain or not this model's,
     for too few replicates, and for a conditioned model.
 
-    >>> from pgmkit.domain import Domain
+    >>> from pgmkit import Domain, estimate
     >>> domain = Domain({"a": 2, "b": 2})
     >>> y = [Measurement(("a", "b"), [[400.0, 100.0], [300.0, 203.0]], stddev=10.0)]
     >>> bars = error_bars(estimate(domain, y, total=1000), y, replicates=20, seed=0)
@@ -205,6 +200,7 @@ def error_bars(
             "usual, and fewer than 20 give no usable standard errors"
         )
     zeros, fixed = _zeros(model), _fixed_total(model, known)
+    like = model.potentials[0].values if model.potentials else torch.empty(0, dtype=torch.float64)
     linear = LinearEstimate(model.domain, known, fixed, zeros)
     limit = _Limit(max_seconds, replicates)
 
@@ -213,21 +209,24 @@ def error_bars(
         rng = np.random.default_rng(seed)
         logger.info("error bars: %d re-estimations", replicates)
         made: list[GraphicalModel] = []
-        with _reporter(progress, replicates) as report, warnings.catch_warnings():
-            warnings.simplefilter("ignore", NotCertified)  # the model's own fit is what counts
-            for noisy in _redrawn(model, known, replicates, rng):
-                total = max(1.0, estimate_total(noisy).value) if fixed is None else fixed
-                again = estimate(
-                    model.domain,
-                    noisy,
-                    total=total,
-                    zeros=zeros,
-                    warm_start=model,
-                    tolerance=_TOLERANCE,
-                    max_seconds=max_seconds,
-                )
-                made.append(again)
-                limit.check(len(made))
+        sets = list(_redrawn(model, known, replicates, rng))
+        many = ManyEstimates(
+            model.domain,
+            sets,
+            _totals(sets) if fixed is None else fixed,
+            None,
+            {
+                "zeros": zeros,
+                "warm_start": model,
+                "tolerance": _TOLERANCE,
+                "device": like.device,
+                "dtype": like.dtype,
+            },
+        )
+        with reporter("error bars", progress, replicates) as report:
+            for models in many.chunks(limit.deadline):
+                made += models
+                limit.check(made)
                 report(len(made))
         return tuple(made)
 
@@ -248,10 +247,15 @@ class _Limit:
             self._refuse()
         self._started = time.perf_counter()
 
-    def check(self, done: int) -> None:
-        """Raises TooSlow where the rest is foreseen to end late."""
+    @property
+    def deadline(self) -> float:
+        return inf if self.seconds is None else self._started + self.seconds
+
+    def check(self, made: Sequence[GraphicalModel]) -> None:
+        """Raises TooSlow where the rest is foreseen to end late, or the last was cut short."""
         passed = time.perf_counter() - self._started
-        if self.seconds is not None and passed * self.of / done > self.seconds:
+        late = self.seconds is not None and passed * self.of / len(made) > self.seconds
+        if late or made[-1].stopped == OUT_OF_TIME:
             self._refuse()
 
     def _refuse(self) -> NoReturn:
@@ -260,6 +264,19 @@ class _Limit:
             f"the error bars take longer than the {self.seconds:g} s they were given; raise "
             "max_seconds, or ask within a measured table"
         )
+
+
+def _bootstrap(estimate: Array, drawn: Array, nonnegative: bool, level: float) -> Interval:
+    # Flat: an answer may have as many axes as an array can.
+    drawn = drawn.reshape(len(drawn), -1)
+    # Around the model's answer, not around the replicates' mean: the bias that the bounds of
+    # counts cause counts as error.
+    spread = np.sqrt(((drawn - estimate.reshape(-1)) ** 2).mean(axis=0))
+    stddev = spread.reshape(estimate.shape)
+    reach = float(student.ppf((1 + level) / 2, len(drawn))) * stddev
+    low = np.maximum(estimate - reach, 0.0) if nonnegative else estimate - reach
+    high = estimate + reach
+    return Interval(estimate, stddev, np.asarray(low), np.asarray(high), level, "bootstrap")
 
 
 def _closed_form(estimate: Array, answer: Answer, level: float) -> Interval:
@@ -296,6 +313,12 @@ def _redrawn(
             Measurement(m.clique, mean + rng.normal(0.0, m.stddev, mean.shape), m.stddev, m.matrix)
             for m, mean in zip(measurements, expected, strict=True)
         ]
+
+
+def _totals(sets: Sequence[Sequence[Measurement]]) -> list[float]:
+    """The totals that each set implies."""
+    found = estimate_totals(sets[0], [each.values for each in stacked(sets)])
+    return [max(1.0, total) for total in found.tolist()]
 
 
 def _applied(m: Measurement, cells: Array) -> Array:
@@ -365,22 +388,3 @@ def _checked_level(level: Any) -> float:
     if isinstance(level, bool) or not isinstance(level, int | float) or not 0 < level < 1:
         raise InvalidInput(f"level must be above 0 and below 1, got {level!r}; 0.95 is usual")
     return float(level)
-
-
-@contextmanager
-def _reporter(
-    progress: bool | Callable[[Replication], None] | None, replicates: int
-) -> Iterator[Callable[[int], None]]:
-    started = time.perf_counter()
-    if progress is True:
-        from tqdm import tqdm
-
-        with tqdm(desc="error bars", unit="model", total=replicates, disable=None) as bar:
-            yield lambda done: bar.update(1)
-        return
-    call = progress if callable(progress) else None
-    yield (
-        lambda done: (
-            call(Replication(done, replicates, time.perf_counter() - started)) if call else None
-        )
-    )

@@ -81,8 +81,12 @@ def summed(joint: Array, domain: Domain, clique: Sequence[str]) -> Array:
     return joint.sum(away).transpose([held.index(name) for name in clique])
 
 
+@pytest.mark.parametrize("most", [0, 1 << 10])
 @pytest.mark.parametrize("block", range(10))
-def test_every_answer_is_that_of_the_joint_written_out(block: int) -> None:
+def test_every_answer_is_that_of_the_joint_written_out(
+    block: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgmkit.posterior.MOST_CELLS", most)
     for seed in range(20 * block, 20 * block + 20):
         graph, tables = random_graph(seed)
         joint = written_out(graph.domain, tables)

@@ -5,6 +5,7 @@ import json
 import zipfile
 from collections.abc import Sequence
 from functools import reduce
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +48,26 @@ def test_marginals_inside_and_outside_the_cliques(problem: Problem, data: st.Dat
         np.testing.assert_allclose(table, expected, rtol=1e-9, atol=1e-10)
         np.testing.assert_allclose(model.marginal(clique), expected, rtol=1e-9, atol=1e-10)
     assert model.log_partition == pytest.approx(problem.log_partition(), rel=1e-10, abs=1e-9)
+
+
+def test_the_caller_of_each_marginal_keeps_torch_as_it_was() -> None:
+    """And an iteration that is left in its middle: what a session changes ends with it."""
+    domain = Domain({f"x{i}": 40 for i in range(8)})
+    chain = [(f"x{i}", f"x{i + 1}") for i in range(7)]
+    factors = tuple(Factor(domain.project(c), np.zeros((40, 40))) for c in chain)
+    model = GraphicalModel(domain, factors, total=40.0)
+    threads, tiny = torch.get_num_threads(), torch.tensor([1e-310], dtype=torch.float64)
+    triples = list(combinations(domain, 3))
+    seen = 0
+    for _, table in model.each_marginal(triples):
+        seen += 1
+        assert table.sum() == pytest.approx(40.0)
+        assert not torch.is_inference_mode_enabled()
+        assert torch.get_num_threads() == threads
+        assert float(tiny * 0.5) > 0
+    assert seen == len(triples)
+    next(model.each_marginal(triples))
+    assert not torch.is_inference_mode_enabled()
 
 
 @given(problems(most=5))

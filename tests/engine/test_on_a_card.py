@@ -9,8 +9,9 @@ import torch
 from brute_force import CLIQUE_SETS, FIVE
 from pretend_device import CARD, MixedDevices, PretendCard, pretend_card
 
-from pgmkit import Domain, Measurement, Zeros, estimate
-from pgmkit.errors import ModelTooLarge
+from pgmkit import Domain, Measurement, Zeros, error_bars, estimate
+from pgmkit.devices import WORTH_A_CARD, device_of
+from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.estimation import Progress
 from pgmkit.estimation import mirror_descent as search
 from pgmkit.estimation.problem import Monitor
@@ -150,3 +151,60 @@ def test_memory_is_asked_of_the_card() -> None:
     measured = [Measurement(("a", "b"), np.ones(10**6), 1.0)]
     with pretend_card(card_bytes=100 << 20), pytest.raises(ModelTooLarge, match="limit is 50 MiB"):
         estimate(domain, measured, total=10, device="cuda")
+
+
+def test_error_bars_stay_where_the_model_is(card: PretendCard) -> None:
+    measured = noisy(CLIQUE_SETS["chain"])
+    models = [estimate(FIVE, measured, total=1000, device=device) for device in ("cpu", "cuda")]
+    pair = (FIVE.attributes[0], FIVE.attributes[-1])
+    bars = [error_bars(model, measured, replicates=20, seed=1) for model in models]
+    found = [each.marginal(pair) for each in bars]
+    assert found[1].method == "bootstrap"
+    assert {r.potentials[0].values.device for r in bars[1].replicates} == {CARD}
+    np.testing.assert_allclose(found[1].estimate, found[0].estimate, atol=1.0)
+    np.testing.assert_allclose(found[1].stddev, found[0].stddev, rtol=0.2, atol=0.5)
+
+
+def test_error_bars_keep_the_precision() -> None:
+    measured = noisy(CLIQUE_SETS["chain"])
+    model = estimate(FIVE, measured, total=1000, dtype=torch.float32)
+    bars = error_bars(model, measured, replicates=20, seed=1)
+    assert {r.potentials[0].values.dtype for r in bars.replicates} == {torch.float32}
+
+
+@pytest.mark.parametrize(
+    ("cards", "multiplications", "chosen"),
+    [(1, 1e9, "cuda"), (1, WORTH_A_CARD, "cuda"), (1, 0.9 * WORTH_A_CARD, "cpu"), (0, 1e9, "cpu")],
+)
+def test_auto_takes_a_card_for_large_passes(
+    cards: int, multiplications: float, chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: cards > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: cards)
+    assert device_of("auto", lambda: multiplications).type == chosen
+
+
+def test_auto_estimates_small_models_on_the_processor(
+    card: PretendCard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = noisy(CLIQUE_SETS["chain"])
+    small = estimate(FIVE, measured, total=1000, device="auto")
+    assert small.potentials[0].values.device.type == "cpu" and card.launches == 0
+    monkeypatch.setattr("pgmkit.devices.WORTH_A_CARD", 10)
+    large = estimate(FIVE, measured, total=1000, device="auto")
+    assert large.potentials[0].values.device == CARD
+
+
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [
+        ("cuda", r"device 'cuda' is not there: torch .* finds 0 CUDA cards\. Pass device=\"cpu\""),
+        ("cuda:3", "device 'cuda:3' is not there"),
+        ("mps", "device must be"),
+        ("gpu", "device must be"),
+        (3.5, "device must be"),
+    ],
+)
+def test_a_card_that_is_not_there_is_refused(device: object, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        estimate(FIVE, noisy(CLIQUE_SETS["chain"]), total=1000, device=device)

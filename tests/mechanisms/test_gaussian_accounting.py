@@ -1,4 +1,4 @@
-"""Gaussian accounting against dp-accounting and sums over the lattice, and who may use it."""
+"""Gaussian accounting against dp-accounting, sums over the lattice and random selections."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from typing import Any
 import dp_accounting
 import numpy as np
 import pytest
-from dp_accounting.pld.privacy_loss_distribution import from_discrete_gaussian_mechanism
+from dp_accounting.pld.privacy_loss_distribution import (
+    from_discrete_gaussian_mechanism,
+    from_randomized_response,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from replay import replay
-from scipy.special import ndtri_exp
-from test_replay import DOMAIN, PAIRS, drawn, neighbour, quick
+from scipy.special import log_softmax, ndtri_exp
+from test_replay import PAIRS, PUBLIC, drawn, neighbour, quick
 
 from mechanisms import synthesize
 from mechanisms.dispatch import only_measures, run, run_on
@@ -25,13 +28,12 @@ from mechanisms.privacy.conversions import epsilon_from_rho, rho_from_epsilon
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.ledger import Ledger
 from mechanisms.privacy.neighbours import NEIGHBOURS
-from mechanisms.privacy.noise_scales import additive
+from mechanisms.privacy.noise_scales import additive, exponential, permute_and_flip
 from mechanisms.registry import MECHANISMS, configure
 from pgmkit.errors import InvalidInput
-from pgmkit.tables.schema import Categorical, OpenCategorical, Schema
+from pgmkit.tables.schema import Integer, Schema
 
 EXACT = Budget(1.0, 1e-6, accounting="gaussian")
-MEASURING = [name for name, entry in MECHANISMS.items() if entry.measures]
 DATA = drawn(np.random.default_rng(0))
 
 
@@ -91,21 +93,80 @@ def test_an_independent_accountant_of_the_discrete_draws_agrees(epsilon: float, 
     assert found >= 0.9 * epsilon
 
 
+@given(st.floats(1e-9, 40), st.integers(2, 8), st.integers(0, 2**32))
+def test_no_selection_is_easier_to_tell_than_what_is_charged(
+    cost: float, size: int, seed: int
+) -> None:
+    """Scores that move by at most 1: (epsilon, delta) of the two laws, beside that of mu-GDP."""
+    rng = np.random.default_rng(seed)
+    before = rng.normal(0, rng.choice([0.1, 1, 10]), size)
+    moved = rng.choice([rng.uniform(-1, 1, size), rng.choice([-1.0, 1.0], size)])
+    scale, mu = exponential(EXACT, 1.0, cost), math.sqrt(2 * cost)
+    laws = [log_softmax(each / scale) for each in (before, before + moved)]
+    assert_no_easier(laws[0], laws[1], mu)
+    assert_no_easier(laws[1], laws[0], mu)
+
+
+def assert_no_easier(one: np.ndarray, other: np.ndarray, mu: float) -> None:
+    for epsilon in [0.0, *np.abs(one - other) * 0.999, 0.3 * mu, mu]:
+        delta = float(np.maximum(np.exp(one) - np.exp(epsilon + other), 0).sum())
+        assert delta <= gaussian_dp.delta_from_mu(mu, epsilon) * (1 + 1e-9) + 1e-15
+
+
+@given(st.floats(1e-6, 40))
+def test_the_worst_selection_costs_exactly_what_is_charged(cost: float) -> None:
+    """Of two candidates, one up and one down: half the range on either side is the kink."""
+    half = 1.0 / exponential(EXACT, 1.0, cost)
+    first = 1 / (1 + math.exp(-half))  # the probability of the better one of two
+    kink = gaussian_dp.delta_from_mu(math.sqrt(2 * cost), 0.0)
+    assert 2 * first - 1 == pytest.approx(kink, rel=1e-7)
+
+
+@given(st.floats(1e-9, 40))
+def test_permute_and_flip_has_half_the_range(cost: float) -> None:
+    """It is epsilon-DP, so its log ratios may lie anywhere in -epsilon..epsilon."""
+    epsilon = 2 / permute_and_flip(EXACT, 1.0, cost)
+    probability = 1 / (1 + math.exp(-epsilon))
+    kink = gaussian_dp.delta_from_mu(math.sqrt(2 * cost), 0.0)
+    assert 2 * probability - 1 == pytest.approx(kink, rel=1e-7)
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 4.0])
+@pytest.mark.parametrize("select", [0.1, 0.5, 1.0])
+def test_an_independent_accountant_of_selections_agrees(epsilon: float, select: float) -> None:
+    """dp-accounting's composition of discrete Gaussians and of the worst selections."""
+    delta, steps = 1e-6, 12
+    budget = Budget(epsilon, delta, accounting="gaussian")
+    half = 1.0 / exponential(budget, 1.0, select * budget.total / steps)
+    # Randomized response with two answers: 1 - p/2 and p/2.
+    worst = from_randomized_response(
+        2 / (1 + math.exp(half)), 2, value_discretization_interval=1e-4
+    ).self_compose(steps)
+    if select < 1:
+        scale = gaussian_dp.scale(1.0, (1 - select) * budget.total / steps)
+        loss = from_discrete_gaussian_mechanism(scale, value_discretization_interval=1e-4)
+        worst = worst.compose(loss.self_compose(steps))
+    found = worst.get_epsilon_for_delta(delta)
+    assert found <= epsilon + 2 * steps * 1e-4
+    assert found >= 0.5 * epsilon  # many selections are less than their Gaussian curves
+
+
 @pytest.mark.parametrize("relation", NEIGHBOURS)
-@pytest.mark.parametrize("name", [*MEASURING, "mixture"])
-def test_runs_that_measure_draw_what_is_charged(name: str, relation: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", sorted(set(MECHANISMS) - {"dual-query"}))
+def test_runs_draw_what_is_charged(name: str, relation: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     entry, settings = configure(name, **quick(name))
+    public = {"public": PUBLIC} if entry.public else {}
 
     def job(data: Any) -> Any:
-        return run_on(Curator(data, EXACT, neighbours=relation), entry, settings, PAIRS)
+        return run_on(Curator(data, EXACT, neighbours=relation), entry, settings, PAIRS, **public)
 
     data = drawn(rng)
     replay(job, data, neighbour(data, relation, rng), tmp_path, pure=False)
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
-def test_each_mechanism_runs_under_the_least_noise_that_is_proven(name: str) -> None:
+def test_each_mechanism_by_name_has_the_accounting_of_its_draws(name: str) -> None:
     entry, settings = configure(name, **quick(name))
     if entry.public:
         return
@@ -137,38 +198,34 @@ def test_a_mixture_that_selects_pairs_stays_with_zcdp() -> None:
     assert not Mixture(cells=5).measures(PAIRS)
 
 
-def test_selections_are_refused_before_a_charge() -> None:
+def test_dual_query_keeps_to_the_prices_that_its_rate_follows_from() -> None:
     curator = Curator(DATA, EXACT, neighbours="add/remove", seed=0)
-    entry, settings = configure("mst")
-    with pytest.raises(InvalidInput, match="only measure"):
+    entry, settings = configure("dual-query")
+    with pytest.raises(InvalidInput, match="accounting='zcdp'"):
         run_on(curator, entry, settings, PAIRS)
-    pairs = [("a", "b"), ("b", "c")]
-    zero = {pair: np.zeros(DOMAIN.shape(pair)) for pair in pairs}
-    for draw in [
-        lambda: curator.choose(pairs, zero, 0.001),
-        lambda: curator.choose_cells(pairs, zero, 0.001),
-        lambda: curator.draw_signed(pairs, zero, 0.001),
-        lambda: curator.choose_public([{pairs[0]: np.full((2, 3), 1 / 6)}], 0.001),
-    ]:
-        with pytest.raises(InvalidInput, match="no price"):
-            draw()
     assert not curator.ledger.entries
 
 
-@pytest.mark.parametrize("mechanism", ["auto", "aim"])
-def test_the_front_door_refuses_it_before_open_columns_are_paid(mechanism: str) -> None:
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 10.0])
+@pytest.mark.parametrize("unit", [{}, {"unit": "id", "max_rows": 2}])
+@pytest.mark.parametrize("rows", [100, 3000])
+def test_auto_has_the_accounting_of_independent_columns(
+    rows: int, unit: dict[str, Any], epsilon: float
+) -> None:
+    """Else it would be behind them where it takes them, by a conversion alone."""
     import pandas as pd
 
-    frame = pd.DataFrame({"a": ["x", "y"] * 50, "b": ["u", "v"] * 50})
-    schema = Schema({"a": OpenCategorical(), "b": Categorical(("u", "v"))})
-    with pytest.raises(InvalidInput, match="only measure"):
+    numbers = np.arange(rows)
+    frame = pd.DataFrame({"id": numbers // 2, "a": numbers % 2, "b": numbers % 3})
+    schema = Schema({"a": Integer(0, 1), "b": Integer(0, 2)})
+    found = [
         synthesize(
-            frame, schema, epsilon=1.0, delta=1e-6, mechanism=mechanism, accounting="gaussian"
-        )
-    release = synthesize(
-        frame, schema, epsilon=3.0, delta=1e-6, mechanism="independent", workload=1, seed=0
-    )
-    assert release.ledger is not None and release.ledger.budget.gaussian
+            frame, schema, epsilon=epsilon, delta=1e-9, mechanism=name, seed=0, **unit
+        ).ledger
+        for name in ("auto", "independent")
+    ]
+    assert found[0].budget == found[1].budget
+    assert found[0].budget.gaussian == (epsilon < 5)
 
 
 def test_ledgers_across_runs(tmp_path: Path) -> None:
@@ -181,13 +238,13 @@ def test_ledgers_across_runs(tmp_path: Path) -> None:
     exact = Ledger.create(tmp_path / "gaussian", EXACT, neighbours="add/remove")
     exact = Ledger.open(tmp_path / "gaussian")
     assert exact.budget == EXACT
-    with pytest.raises(InvalidInput, match="Gaussian measurements alone"):
+    with pytest.raises(InvalidInput, match="more than zCDP"):
         run("gaussian", DATA, PAIRS, 0.5, 1e-6, ledger=exact, accounting="zcdp", **arguments)
-    with pytest.raises(InvalidInput, match="only measure"):
-        run("mst", DATA, PAIRS, 0.5, 1e-6, ledger=exact, **arguments)
     assert not exact.entries
-    run("gaussian", DATA, PAIRS, 0.5, 1e-6, ledger=exact, **arguments)
-    assert exact.spent == pytest.approx(gaussian_dp.largest_cost(0.5, 1e-6))
+    for mechanism in ("gaussian", "mst"):
+        release = run(mechanism, DATA, PAIRS, 0.4, 1e-6, ledger=exact, **arguments)
+        assert release.ledger is not None and release.ledger.budget.gaussian
+    assert exact.spent == pytest.approx(2 * gaussian_dp.largest_cost(0.4, 1e-6))
 
 
 @given(st.floats(0.01, 30), st.floats(1e-12, 0.1), st.floats(1e-4, 1), st.floats(1, 100))

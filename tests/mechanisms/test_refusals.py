@@ -67,7 +67,7 @@ WRONG: dict[str, list[Any]] = {
     "seed": [-1, 1.5, True, *ODD],
     "progress": [3, *ODD],
     "ledger": ["people.ledger", 3, *ODD],
-    "accounting": ["renyi", "gaussian", 3, *ODD],
+    "accounting": ["renyi", 3, *ODD],
     "unit": ["id", "job", "age", 3, *ODD],
     "max_rows": [2, 0, *ODD],
     "neighbours": ["swap", 3, ["add/remove"], None, *ODD],
@@ -90,7 +90,7 @@ TOGETHER: list[dict[str, Any]] = [
     {"mechanism": "pmw-pub", "public": FRAME[["job"]]},
     {"mechanism": "gem-pub", "public": FRAME[["job"]]},
     {"mechanism": "gem-pub", "public": FRAME, "settings": {"queries": 10**6}},
-    {"mechanism": "mst", "accounting": "gaussian"},
+    {"mechanism": "dual-query", "accounting": "gaussian"},
     {"mechanism": "mixture", "schema": Schema(OPEN.columns, RULED_OUT)},
     {"schema": Schema(OPEN.columns, RULED_OUT), "public": FRAME},
     {"unit": "id", "max_rows": 0},
@@ -98,7 +98,6 @@ TOGETHER: list[dict[str, Any]] = [
     {"unit": "job", "max_rows": 2},
     {"unit": "age", "max_rows": 2},
     {"unit": ["id"], "max_rows": 2},
-    {"mechanism": "mst", "unit": "id", "max_rows": 2, "accounting": "gaussian"},
 ]
 ADD_REMOVE_ONLY: list[dict[str, Any]] = [
     {"mechanism": name, "settings": {"one_way_share": 0.0}}

@@ -1,0 +1,84 @@
+"""The weights of histograms where they lie: numpy's arrays, or torch's tensors on a card.
+
+Both slice, multiply in place and add up alike; what differs is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
+
+__all__ = ["binned", "copied", "index", "numbers", "on_host", "placed", "summed"]
+
+
+def placed(values: Any, device: torch.device | None) -> Any:
+    """A copy in float64: of numpy where the device is None or the processor, else on the card."""
+    whole = np.array(values, dtype=np.float64)
+    if device is None or device.type == "cpu":
+        return whole
+    import torch
+
+    return torch.from_numpy(whole).to(device)
+
+
+def copied(weights: Any) -> Any:
+    """The same weights again, where they lie."""
+    return weights.copy() if isinstance(weights, np.ndarray) else weights.clone()
+
+
+def summed(table: Any, axes: tuple[int, ...]) -> Any:
+    """The table summed over these axes; itself where there are none."""
+    # The sum over all axes of numpy's is a scalar, not an array; torch takes no axes for all.
+    if isinstance(table, np.ndarray):
+        return np.asarray(table.sum(axis=axes))
+    return table.sum(axes) if axes else table
+
+
+def binned(weights: Any, places: NDArray[np.int64], cells: int) -> Any:
+    """The sum of the weights in each of the cells that the places name."""
+    if isinstance(weights, np.ndarray):
+        sums = np.bincount(places, weights, minlength=cells)
+        return sums.astype(np.float64, copy=False)
+    import torch
+
+    there = torch.from_numpy(places).to(weights.device)
+    return weights.new_zeros(cells).index_add_(0, there, weights)
+
+
+def index(where: Any, weights: Any) -> Any:
+    """What picks these weights, slices or places, where they lie."""
+    if isinstance(where, tuple) or isinstance(weights, np.ndarray):
+        return where
+    import torch
+
+    return torch.as_tensor(where, device=weights.device)
+
+
+def numbers(sums: Sequence[Any]) -> list[float]:
+    """Scalars as numbers; a card is waited for once."""
+    if not sums or isinstance(sums[0], np.generic):
+        return [float(each) for each in sums]
+    import torch
+
+    found: list[float] = torch.stack(list(sums)).tolist()
+    return found
+
+
+def on_host(tables: Sequence[Any]) -> list[Array]:
+    """Tables as numpy's arrays; from a card all in one copy."""
+    if not tables or isinstance(tables[0], np.ndarray):
+        return list(tables)
+    import torch
+
+    flat = torch.cat([table.reshape(-1) for table in tables]).cpu().numpy()
+    ends = np.cumsum([table.numel() for table in tables])[:-1]
+    parts = np.split(flat, ends)
+    return [part.reshape(tuple(t.shape)) for part, t in zip(parts, tables, strict=True)]

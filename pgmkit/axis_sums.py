@@ -1,0 +1,79 @@
+"""Sums over any axes of an array, in the order that memory likes.
+
+numpy sums short trailing axes one stretch at a time, at up to 30 nanoseconds a cell. Here the last
+few axes are summed by a matrix product with zeros and ones, and the others from the first on, each
+as long vectors: about a nanosecond a cell.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["sum_axes"]
+
+Array = NDArray[np.float64]
+
+_LONG = 16
+"""Cells of a vector that is worth a call of its own."""
+_PLAIN = 1 << 11
+"""Cells that numpy's own sum takes no longer for than the calls here."""
+
+
+def sum_axes(table: Array, away: tuple[int, ...]) -> Array:
+    """The table summed over some axes, which are gone.
+
+    >>> sum_axes(np.arange(24.0).reshape(2, 3, 4), (0, 2)).tolist()
+    [60.0, 92.0, 124.0]
+    """
+    if not away:
+        return table
+    if table.size <= _PLAIN:
+        return np.asarray(table.sum(away))
+    reader, steps, shape = _plan(table.shape, away)
+    found = table.reshape(-1)
+    if reader is not None:
+        found = (found.reshape(-1, len(reader)) @ reader).reshape(-1)
+    for before, summed in steps:
+        found = found.reshape(before, summed, -1).sum(1)
+    return found.reshape(shape)
+
+
+@lru_cache(maxsize=1 << 12)
+def _plan(
+    shape: tuple[int, ...], away: tuple[int, ...]
+) -> tuple[Array | None, list[tuple[int, int]], tuple[int, ...]]:
+    """The matrix for the last axes, the sums over others as (cells before, cells summed), and the
+    result's shape.
+    """
+    first = len(shape)
+    while first and prod(shape[first:]) < _LONG:
+        first -= 1
+    reader = None
+    if any(axis >= first for axis in away):
+        reader = _reader(shape[first:], tuple([axis - first for axis in away if axis >= first]))
+    steps, before = [], 1
+    summed = 1
+    for axis in range(first):
+        if axis in away:
+            summed *= shape[axis]
+            continue
+        if summed > 1:
+            steps.append((before, summed))
+            summed = 1
+        before *= shape[axis]
+    if summed > 1:
+        steps.append((before, summed))
+    return reader, steps, tuple([n for axis, n in enumerate(shape) if axis not in away])
+
+
+def _reader(shape: tuple[int, ...], away: tuple[int, ...]) -> Array:
+    """Whether each cell of a small table is summed into each of the result's."""
+    kept = [1 if axis in away else n for axis, n in enumerate(shape)]
+    target = np.broadcast_to(np.arange(prod(kept)).reshape(kept), shape).reshape(-1)
+    found = np.zeros((prod(shape), prod(kept)))
+    found[np.arange(len(found)), target] = 1.0
+    return found

@@ -1,0 +1,97 @@
+"""Messages for many records of evidence at once: their tables have one more axis, the first.
+
+The axis counts the records. It is an attribute that is never summed out, so the tree, its order and
+its products are those of a single record; only scales and sums are taken record by record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pgmkit.elimination import EliminationTree, best_tree, elimination_tree
+from pgmkit.message_passing import LOST, Messages, Table
+
+__all__ = ["WHOSE", "BatchedMessages", "batched_tree"]
+
+Array = NDArray[np.float64]
+
+WHOSE = 0b1
+"""The axis of records as a set; attributes follow it, each one place higher than in the graph."""
+
+
+def batched_tree(
+    scopes: Sequence[int], heads: Sequence[int], own: Sequence[bool], sizes: Sequence[int]
+) -> EliminationTree:
+    """The tree for inputs of the graph's ``scopes`` and ``heads``; ``own`` says which of them are
+    different for each record. ``sizes`` are the number of records, then those of the attributes.
+    """
+    order = best_tree(scopes, heads, tuple(sizes[1:])).order
+    placed = [scope << 1 | WHOSE for scope in scopes]
+    moved = [head << 1 if head >= 0 else head for head in heads]
+    tree = elimination_tree(placed, moved, [v + 1 for v in order], tuple(sizes))
+    for node, different in enumerate(own):
+        if not different:
+            tree.tables[node] &= ~WHOSE
+    for node in range(tree.inputs, len(tree.scopes)):
+        held = 0
+        for operand in tree.operands[node]:
+            held |= tree.tables[operand]
+        tree.tables[node] = 0 if tree.barren[node] else held & tree.scopes[node]
+    return tree
+
+
+class BatchedMessages(Messages):
+    """``Messages`` of many records, each scaled by itself; ``lost`` are those that underflow.
+
+    Sets of attributes are those of ``batched_tree``.
+    """
+
+    def _upward(self, tables: Sequence[Array]) -> None:
+        self.lost = np.zeros(self.tree.sizes[0], dtype=bool)
+        super()._upward(tables)
+
+    def rescaled(self, table: Table) -> tuple[Array, float | Array]:
+        peaks = self._sound(table, table[1].max(axis=_others(table)))
+        return table[1] / _along(table, peaks), np.log(peaks)
+
+    def log_of(self, value: Array) -> float | Array:
+        return np.log(self._sound((WHOSE if value.ndim else 0, value), value))
+
+    def settled(self, found: Table) -> Table:
+        sums = self._sound(found, found[1].sum(axis=_others(found)))
+        return found[0], found[1] / _along(found, sums)
+
+    def marginal(self, members: int) -> Array:
+        """The marginals of any attributes: the records' axis first, the others ascending."""
+        single = not members & (members - 1)
+        home = self.homes[members.bit_length() - 1] if single else self._home(members)
+        table = self.joint(members) if home is None else self.belief(home, members | WHOSE)
+        values = table[1] if table[0] & WHOSE else table[1][None]
+        return np.broadcast_to(values, (self.tree.sizes[0], *values.shape[1:]))
+
+    def joint(self, members: int) -> Table:
+        found: Table = (0, np.array(1.0))
+        for root in self.tree.roots:
+            inside = members & (self.below[root] | self.tree.scopes[root]) & ~WHOSE
+            if inside:
+                part = self._connected(root, inside | WHOSE)
+                found = self.product(found, part, found[0] | part[0])
+        return found
+
+    def _sound(self, table: Table, numbers: Array) -> Array:
+        """Numbers to divide by, one for each record or for all; 1 for records that are lost."""
+        wrong = ~((numbers > LOST) & np.isfinite(numbers))
+        self.lost |= wrong
+        return np.where(wrong, 1.0, numbers)
+
+
+def _others(table: Table) -> tuple[int, ...]:
+    """All axes but the records'."""
+    return tuple(range(table[0] & WHOSE, table[1].ndim))
+
+
+def _along(table: Table, numbers: Array) -> Array:
+    return numbers.reshape(-1, *[1] * (table[1].ndim - 1)) if numbers.ndim else numbers

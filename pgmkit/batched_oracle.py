@@ -1,0 +1,136 @@
+"""MARGINAL-ORACLE for many sets of potentials over the same cliques, in one pass.
+
+Small models are ruled by the overhead of each operation. Here every table of a pass has one more
+axis, which counts the sets; a set that leaves the range of numbers is passed on its own.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from math import nan
+
+import torch
+
+from pgmkit.contraction import contract
+from pgmkit.contraction_batch import batched
+from pgmkit.contraction_buffers import ContractionBuffers
+from pgmkit.errors import NumericalFailure
+from pgmkit.marginal_oracle import MarginalOracle
+from pgmkit.semirings import LOG, MAX, Semiring
+
+__all__ = ["BatchedOracle", "gains", "table_cells"]
+
+
+_LARGE_PASS = 1 << 16
+"""Cells of all tables of a pass above which, on a CPU, it gains nothing from a batch."""
+
+
+def gains(single: MarginalOracle) -> bool:
+    """Whether passes for many sets cost each of them less than passes for one."""
+    return single.device.type != "cpu" or table_cells(single) <= _LARGE_PASS
+
+
+def table_cells(single: MarginalOracle) -> int:
+    """Of all tables of a pass."""
+    return sum(map(single.plan.cells, range(len(single.plan.axes))))
+
+
+class BatchedOracle:
+    """``count`` times ``single``: vectors over the cliques' cells become rows of a matrix.
+
+    In float64. Not to be shared between threads, as its buffers are not.
+
+    >>> from pgmkit.domain import Domain
+    >>> one = MarginalOracle(Domain({"a": 2}), [("a",)])
+    >>> both = BatchedOracle(one, 2)
+    >>> potentials = torch.tensor([[0.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
+    >>> totals = torch.tensor([2.0, 4.0], dtype=torch.float64)
+    >>> both.marginals(potentials, totals)[0].round(decimals=2)
+    tensor([[1.0000, 1.0000],
+            [1.0800, 2.9200]], dtype=torch.float64)
+    """
+
+    def __init__(self, single: MarginalOracle, count: int) -> None:
+        self.single, self.count = single, count
+        self.plan = batched(single.plan, count)
+        self._guess = torch.zeros(count, dtype=torch.float64, device=single.device)
+
+    @cached_property
+    def _passing(self) -> ContractionBuffers:
+        return ContractionBuffers(self.plan, self.single.device, torch.float64)
+
+    def marginals(
+        self, potentials: torch.Tensor, totals: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """``fast_marginals`` of every row, in units of its total, and the log partition functions.
+
+        A row that leaves nothing possible, or is no number, has NaN for both.
+        """
+        potentials = self.single.masked(potentials)
+        peaks, guess = self.peaks(potentials), self._guess
+        inputs = self._load(potentials, peaks + guess.unsqueeze(1) / peaks.shape[1])
+        partition = self._passing.forward()
+        below = guess + partition.log()
+        one = self.single
+        held = (partition > one.smallest) & (partition < one.largest) & (below >= -one.safe_spread)
+        self._guess = torch.where(held, below, guess)
+        adjoint = self._passing.backward(torch.where(held, totals / partition, 0.0))
+        marginals = torch.empty_like(potentials)
+        for own, other, cells in zip(
+            self._blocks(inputs), self._blocks(adjoint), self.single.layout.slices, strict=True
+        ):
+            torch.mul(own, other, out=marginals[:, cells])
+        log_partition = below + peaks.sum(1)
+        for row in torch.nonzero(~held).flatten().tolist():
+            marginals[row], log_partition[row] = self._alone(potentials[row], float(totals[row]))
+            found = log_partition[row] - peaks[row].sum()
+            self._guess[row] = torch.where(found.isfinite(), found, guess[row])
+        return marginals, log_partition
+
+    def maximum(self, scores: torch.Tensor) -> torch.Tensor:
+        """Each row's largest sum of scores over all joint configurations."""
+        return self._contracted(self.single.masked(scores), MAX)
+
+    def log_partition(self, potentials: torch.Tensor) -> torch.Tensor:
+        """Each row's log partition function, in log space throughout."""
+        potentials = self.single.masked(potentials)
+        peaks = self.peaks(potentials)
+        shifted = torch.empty_like(potentials)
+        for place, cells in enumerate(self.single.layout.slices):
+            torch.sub(potentials[:, cells], peaks[:, place, None], out=shifted[:, cells])
+        return self._contracted(shifted, LOG) + peaks.sum(1)
+
+    def peaks(self, potentials: torch.Tensor) -> torch.Tensor:
+        """The largest potential of each clique, a column each; 0 where all are minus infinity."""
+        highest = torch.stack([potentials[:, cells].amax(1) for cells in self.single.layout.slices])
+        return highest.T.masked_fill(torch.isinf(highest.T), 0.0)
+
+    def _load(self, potentials: torch.Tensor, shifts: torch.Tensor) -> torch.Tensor:
+        """The exponentials of the shifted potentials become the inputs of a pass."""
+        inputs = self._passing.inputs
+        slices = self.single.layout.slices
+        for place, (block, cells) in enumerate(zip(self._blocks(inputs), slices, strict=True)):
+            torch.sub(potentials[:, cells], shifts[:, place, None], out=block)
+        return inputs.exp_()
+
+    def _blocks(self, flat: torch.Tensor) -> list[torch.Tensor]:
+        """What lies clique by clique in a pass, as a matrix for each clique."""
+        count = self.count
+        return [
+            flat[count * cells.start : count * cells.stop].view(count, -1)
+            for cells in self.single.layout.slices
+        ]
+
+    def _contracted(self, rows: torch.Tensor, semiring: Semiring) -> torch.Tensor:
+        layout = self.single.layout
+        tables = [
+            rows[:, cells].view(self.count, *shape)
+            for cells, shape in zip(layout.slices, layout.shapes, strict=True)
+        ]
+        return contract(self.plan, tables, semiring)
+
+    def _alone(self, potentials: torch.Tensor, total: float) -> tuple[torch.Tensor, float]:
+        try:
+            return self.single.fast_marginals(potentials, total)
+        except NumericalFailure:
+            return torch.full_like(potentials, nan), nan

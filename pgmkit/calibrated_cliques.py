@@ -1,0 +1,264 @@
+"""Cliques of a calibrated junction tree: P(rest | separator), and what passes through it.
+
+The separator is what a clique shares with its parent, the rest what it adds. Messages are vectors
+over all cells of a separator: upward the probability of the evidence below given its cells,
+downward the posterior of its cells. What a clique gives further down are its *outputs*: the
+marginals of its rest, one attribute after another, then the posteriors of its children's
+separators.
+
+Small cliques go by cells: what they multiply by is looked up for each cell, and the smallest read
+their outputs by one product with a matrix of zeros and ones, which costs a call where sums cost one
+for each output. Large ones go by axes, and are sliced by what is observed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pgmkit.axis_sums import sum_axes
+from pgmkit.domain import Domain
+
+__all__ = ["Axes", "Clique", "Frame", "LargeClique", "Seen", "SmallClique", "frame_of"]
+
+Array = NDArray[np.float64]
+Axes = tuple[str, ...]
+
+_MOST_SMALL = 1 << 13
+"""Cells of a small clique."""
+_MOST_READ = 1 << 15
+"""Entries of the matrix that reads a small clique's outputs."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Evidence: the codes of observed attributes, and of every attribute that something is known
+    of a number for each value, in [0, 1] (0 where it is not the observed one).
+    """
+
+    codes: Mapping[str, int]
+    weights: Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What a clique is over; the order of the axes of its table and of the separators'."""
+
+    domain: Domain
+    separator: Axes
+    rest: Axes
+    axes: Axes
+    below: tuple[Axes, ...]
+    """The separators of the children."""
+    small: bool
+
+
+def frame_of(domain: Domain, separator: Axes, rest: Axes, below: Sequence[Axes]) -> Frame:
+    """The frame of a clique whose separator has this order of axes.
+
+    Of a large clique the axes are: of the separator what does not go on to the largest child, of
+    the rest what does not, then what does; of the separator what does. So the sums for this child
+    and for the parent are over long vectors.
+    """
+    axes = separator + rest
+    small = domain.size(axes) <= _MOST_SMALL
+    if not small and below:
+        on = max(below, key=domain.size)
+        axes = tuple(
+            [name for name in separator if name not in on]
+            + [name for name in rest if name not in on]
+            + [name for name in rest if name in on]
+            + [name for name in separator if name in on]
+        )
+    ordered = tuple([tuple([name for name in axes if name in each]) for each in below])
+    return Frame(domain, separator, rest, axes, ordered, small)
+
+
+class Clique:
+    """P(rest | separator).
+
+    Args:
+        frame: of the clique.
+        table: axes as the frame says.
+    """
+
+    def __init__(self, frame: Frame, table: Array) -> None:
+        self.domain, self.separator, self.rest = frame.domain, frame.separator, frame.rest
+        self.axes, self.table, self.below = frame.axes, table, frame.below
+        self.spans: dict[Axes, tuple[int, int]] = {}
+        """Where each output is; children with one separator share it."""
+        self.outputs = self.own = 0
+        for axes in (*((name,) for name in frame.rest), *frame.below):
+            if axes not in self.spans:
+                end = self.outputs + self.domain.size(axes)
+                self.spans[axes] = self.outputs, end
+                self.outputs = end
+            if axes[0] in frame.rest and len(self.spans) <= len(frame.rest):
+                self.own = self.outputs
+
+    def absorb(self, seen: Seen, received: Iterable[tuple[int, Array]]) -> tuple[Array, Array]:
+        """The table times the evidence and messages from children, and the message to the parent.
+
+        Args:
+            seen: what is about the rest counts here.
+            received: the child's number and its message.
+        """
+        raise AssertionError("subclasses do")
+
+    def outputs_of(self, table: Array, mass: Array, seen: Seen) -> Array:
+        """The outputs, one after another.
+
+        Args:
+            table: the clique's own, or what ``absorb`` gave.
+            mass: the posterior of the separator's cells; for what ``absorb`` gave, divided by the
+                message.
+        """
+        raise AssertionError("subclasses do")
+
+    @cached_property
+    def readings(self) -> list[tuple[Axes, int]]:
+        """How outputs are read, the largest first: each from the smallest one before that has its
+        attributes; 0 stands for the clique itself.
+        """
+        alone = tuple([n for n in self.rest if not any(n in axes for axes in self.below)])
+        made: list[Axes] = [self.axes]
+        found = []
+        for axes in sorted({*self.spans, alone} - {()}, key=self.domain.size, reverse=True):
+            held = [i for i, each in enumerate(made) if set(axes) <= set(each)]
+            found.append((axes, min(held, key=lambda i: self.domain.size(made[i]))))
+            made.append(axes)
+        return found
+
+    def summed(self, axes: Axes) -> Array:
+        """P(these of the rest | separator's) for axes in any order that hold the separator."""
+        away = tuple([place for place, name in enumerate(self.axes) if name not in axes])
+        kept = [name for name in self.axes if name in axes]
+        found = sum_axes(self.table.reshape(self.domain.shape(self.axes)), away)
+        return found.transpose([kept.index(name) for name in axes])
+
+
+class SmallClique(Clique):
+    """The table has a row a cell of the separator."""
+
+    def __init__(self, frame: Frame, table: Array) -> None:
+        super().__init__(frame, table.reshape(frame.domain.size(frame.separator), -1))
+        self._ones = np.ones(self.table.shape[1])
+        self._cells: dict[Axes, NDArray[np.int64]] = {}
+
+    def absorb(self, seen: Seen, received: Iterable[tuple[int, Array]]) -> tuple[Array, Array]:
+        table = self.table
+        for name in self.rest:
+            if (weights := seen.weights.get(name)) is not None:
+                table = table * weights.take(self.cells_of((name,)))
+        for child, message in received:
+            table = table * message.take(self.cells_of(self.below[child]))
+        return table, np.dot(table, self._ones)
+
+    def outputs_of(self, table: Array, mass: Array, seen: Seen) -> Array:
+        joint = (table * mass[:, None]).reshape(-1)
+        if self.reader is not None:
+            return np.dot(joint, self.reader)
+        made = [joint]
+        found = np.empty(self.outputs)
+        for axes, source, cells in self._sums:
+            made.append(np.bincount(cells, made[source]))
+            if axes in self.spans:
+                start, end = self.spans[axes]
+                found[start:end] = made[-1]
+        return found
+
+    def cells_of(self, axes: Axes) -> NDArray[np.int64]:
+        """For every cell of the clique the cell of a table over some of its attributes."""
+        found = self._cells.get(axes)
+        if found is None:
+            flat = self.domain.cell_map(self.axes, axes)
+            found = self._cells[axes] = flat.reshape(self.table.shape)
+        return found
+
+    @cached_property
+    def reader(self) -> Array | None:
+        """Of every cell and output, whether the cell is one of those it sums."""
+        if self.table.size * self.outputs > _MOST_READ:
+            return None
+        found = np.zeros((self.table.size, self.outputs))
+        rows = np.arange(self.table.size)
+        for axes, (start, _) in self.spans.items():
+            found[rows, self.cells_of(axes).reshape(-1) + start] = 1.0
+        return found
+
+    @cached_property
+    def _sums(self) -> list[tuple[Axes, int, NDArray[np.int64]]]:
+        made = [self.axes, *(axes for axes, _ in self.readings)]
+        return [
+            (axes, source, self.domain.cell_map(made[source], axes))
+            for axes, source in self.readings
+        ]
+
+
+class LargeClique(Clique):
+    """Whose table is sliced by the evidence, and summed over axes."""
+
+    @cached_property
+    def _sums(self) -> list[tuple[Axes, int, tuple[int, ...]]]:
+        made = [self.axes, *(axes for axes, _ in self.readings)]
+        return [
+            (axes, source, tuple([i for i, n in enumerate(made[source]) if n not in axes]))
+            for axes, source in self.readings
+        ]
+
+    def absorb(self, seen: Seen, received: Iterable[tuple[int, Array]]) -> tuple[Array, Array]:
+        codes = seen.codes
+        table = self.table[_cut(self.axes, codes)]
+        for name in self.rest:
+            if (weights := seen.weights.get(name)) is not None:
+                table = table * self._spread((name,), weights[_cut((name,), codes)])
+        for child, message in received:
+            table = table * self._spread(*self._sliced(self.below[child], message, codes))
+        away = tuple([place for place, name in enumerate(self.axes) if name in self.rest])
+        kept = tuple([name for name in self.axes if name in self.separator])
+        held = sum_axes(table, away)
+        ordered = held.transpose([kept.index(name) for name in self.separator])
+        return table, self._whole(self.separator, ordered, codes)
+
+    def outputs_of(self, table: Array, mass: Array, seen: Seen) -> Array:
+        codes = seen.codes
+        if table is self.table:
+            table = table[_cut(self.axes, codes)]
+        joint = table * self._spread(*self._sliced(self.separator, mass, codes))
+        made = [joint]
+        found = np.empty(self.outputs)
+        for axes, source, away in self._sums:
+            made.append(sum_axes(made[source], away))
+            if axes in self.spans:
+                start, end = self.spans[axes]
+                found[start:end] = self._whole(axes, made[-1], codes)
+        return found
+
+    def _sliced(self, axes: Axes, vector: Array, codes: Mapping[str, int]) -> tuple[Axes, Array]:
+        return axes, vector.reshape(self.domain.shape(axes))[_cut(axes, codes)]
+
+    def _spread(self, axes: Axes, table: Array) -> Array:
+        """A table over some of the attributes, for products with the clique's."""
+        held = [name for name in self.axes if name in axes]
+        ordered = table.transpose([axes.index(name) for name in held]).copy()
+        return ordered[tuple([_ALL if name in axes else None for name in self.axes])]
+
+    def _whole(self, axes: Axes, table: Array, codes: Mapping[str, int]) -> Array:
+        """The vector over all cells of a table of those that agree with the evidence."""
+        if codes.keys().isdisjoint(axes):
+            return table.reshape(-1)
+        cut = _cut(axes, codes)
+        whole = np.zeros(self.domain.shape(axes))
+        whole[cut] = table
+        return whole.reshape(-1)
+
+
+_ALL = slice(None)
+
+
+def _cut(axes: Axes, codes: Mapping[str, int]) -> tuple[slice, ...]:
+    return tuple([slice(codes[n], codes[n] + 1) if n in codes else _ALL for n in axes])

@@ -1,0 +1,230 @@
+"""A junction tree calibrated once without evidence, for many sets of evidence after another.
+
+Every clique holds P(rest | separator to its parent) of the distribution without evidence, so a
+subtree without evidence sends the message 1 upward and needs no work; evidence is absorbed on the
+cliques from where it is up to the root (Huang and Darwiche 1996, with conditionals for ratios).
+Downward the posterior of a separator gives all marginals of a small subtree without evidence in one
+product. Nothing that evidence changes is kept in the tree: one posterior cannot spoil the next.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pgmkit.axis_sums import sum_axes
+from pgmkit.calibrated_cliques import Clique as TreeClique
+from pgmkit.calibrated_cliques import Frame, LargeClique, SmallClique, frame_of
+from pgmkit.domain import Clique, Domain
+from pgmkit.elimination import each_bit
+from pgmkit.junction_tree import JunctionTree, contracted
+from pgmkit.message_passing import Kernel, Table, Underflow, kernel_of
+
+__all__ = ["CalibratedTree"]
+
+Array = NDArray[np.float64]
+Input = tuple[int, Array, float]
+
+_LEAST_ENTRY = 1e-290
+"""Products of positive numbers that are not this small have lost nothing."""
+LEAST_PROBABILITY = 1e-200
+"""Of evidence, beside which nothing that underflowed counts."""
+_MERGED_CELLS = 256
+"""Of a clique that takes no longer than the two it is made of: fewer steps, of more cells."""
+_MOST_PRECOMPUTED = 1 << 14
+"""Entries of the matrix P(values of all attributes below | separator) of one subtree."""
+
+
+class CalibratedTree:
+    """Cliques with conditionals, parents before children.
+
+    Args:
+        tree: a junction tree that holds every table.
+        inputs: of each table its attributes as a set, the table with its axes in the domain's
+            order, entries in [0, 1], and the log of what it was divided by.
+        conditional: whether the tables are the conditional distributions of a Bayesian network.
+        limit: bytes that a table of a joint marginal may take.
+        kernels: products of two tables, kept for the questions to come.
+
+    Raises Underflow where the sum over all tables is zero, or something may have been lost.
+    """
+
+    def __init__(
+        self,
+        tree: JunctionTree,
+        inputs: Sequence[Input],
+        conditional: bool,
+        limit: int,
+        kernels: dict[tuple[int, int, int], Kernel],
+    ) -> None:
+        tree = contracted(tree, _MERGED_CELLS)
+        self.tree, self.domain, self.limit, self.kernels = tree, tree.domain, limit, kernels
+        self.bit = {name: 1 << place for place, name in enumerate(tree.domain)}
+        self.parents, self.children = tree.parents, tree.children
+        self.number = {}
+        """Of each clique, the place among its parent's children."""
+        for below in self.children:
+            self.number.update({child: place for place, child in enumerate(below)})
+        self.log_sum = sum([log for _, _, log in inputs])
+        self.cliques: list[TreeClique] = []
+        self._calibrate(inputs, conditional)
+        self._lay_out()
+
+    def _calibrate(self, inputs: Sequence[Input], conditional: bool) -> None:
+        domain, children = self.domain, self.children
+        given, frames = self._assigned(inputs), self._frames()
+        messages: dict[int, Array] = {}
+        for here in range(len(frames) - 1, -1, -1):
+            frame = frames[here]
+            factors = given[here] + [
+                (axes, messages.pop(child))
+                for axes, child in zip(frame.below, children[here], strict=True)
+            ]
+            if not conditional:
+                _check_nothing_lost(factors)
+            table = _product(domain, frame.axes, factors)
+            away = tuple([place for place, name in enumerate(frame.axes) if name in frame.rest])
+            message = sum_axes(table, away)
+            peak = float(message.max())
+            if not LEAST_PROBABILITY < peak < math.inf:
+                raise Underflow
+            self.log_sum += math.log(peak)
+            kept = tuple([name for name in frame.axes if name in frame.separator])
+            messages[here] = (message / peak).transpose([kept.index(n) for n in frame.separator])
+            table /= _spread(frame.axes, kept, np.where(message > 0, message, 1.0))
+            self.cliques.append((SmallClique if frame.small else LargeClique)(frame, table))
+        self.cliques.reverse()
+
+    def _frames(self) -> list[Frame]:
+        tree = self.tree
+        found: list[Frame] = []
+        ordered = list(tree.separators)
+        for here, clique in enumerate(tree.cliques):
+            separator, below = ordered[here], [tree.separators[c] for c in self.children[here]]
+            rest = tuple([name for name in clique if name not in separator])
+            found.append(frame_of(self.domain, separator, rest, below))
+            for child, axes in zip(self.children[here], found[-1].below, strict=True):
+                ordered[child] = axes
+        return found
+
+    def _assigned(self, inputs: Sequence[Input]) -> list[list[tuple[tuple[str, ...], Array]]]:
+        """For each clique the tables that it holds as the smallest that can."""
+        names = self.domain.attributes
+        given: list[list[tuple[tuple[str, ...], Array]]] = [[] for _ in self.tree.cliques]
+        for members, table, _ in inputs:
+            axes = tuple([names[v] for v in each_bit(members)])
+            home = self.tree.holds(axes)
+            assert home is not None
+            given[home].append((axes, table))
+        return given
+
+    def _lay_out(self) -> None:
+        """Where marginals lie in one vector: those of a subtree side by side."""
+        self.top: dict[str, int] = {}
+        """Of each attribute the clique that adds it."""
+        self.place: dict[Clique, slice] = {}
+        self.width = [0] * len(self.cliques)
+        self.start = [0] * len(self.cliques)
+        own = [clique.own for clique in self.cliques]
+        for here in range(len(self.cliques) - 1, -1, -1):
+            self.width[here] += own[here]
+            if (above := self.parents[here]) >= 0:
+                self.width[above] += self.width[here]
+        end = 0
+        for here, clique in enumerate(self.cliques):
+            if self.parents[here] < 0:
+                self.start[here], end = end, end + self.width[here]
+            at = self.start[here]
+            for name in clique.rest:
+                start, stop = clique.spans[(name,)]
+                self.top[name], self.place[(name,)] = here, slice(at + start, at + stop)
+            at += own[here]
+            for child in self.children[here]:
+                self.start[child] = at
+                at += self.width[child]
+        self.end = end
+        self.roots = [here for here, above in enumerate(self.parents) if above < 0]
+        self._below: dict[int, Array | None] = {}
+
+    def bits(self, names: Iterable[str]) -> int:
+        """The attributes as a set."""
+        return sum([self.bit[name] for name in names])
+
+    def product(self, one: Table, other: Table, wanted: int) -> Table:
+        """The product of two tables, summed to the wanted ones of their attributes."""
+        kernel = kernel_of(self.kernels, self.domain.shape(), self.limit, one[0], other[0], wanted)
+        return (one[0] | other[0]) & wanted, kernel(one[1], other[1])
+
+    def below(self, here: int) -> Array | None:
+        """P(value of each attribute of the subtree | separator), without evidence; None where that
+        is too large.
+        """
+        if here in self._below:
+            return self._below[here]
+        # Children first: a subtree may be deeper than calls may nest.
+        order = [here]
+        for each in order:
+            if each not in self._below and self._fits(each):
+                order += [child for child in self.children[each] if child not in self._below]
+        for each in reversed(order):
+            if each not in self._below:
+                self._below[each] = self._joined(each) if self._fits(each) else None
+        return self._below[here]
+
+    def _fits(self, here: int) -> bool:
+        return (
+            self.domain.size(self.cliques[here].separator) * self.width[here] <= _MOST_PRECOMPUTED
+        )
+
+    def _joined(self, here: int) -> Array | None:
+        clique, parts = self.cliques[here], []
+        rows = self.domain.size(clique.separator)
+        for name in clique.rest:
+            parts.append(clique.summed((*clique.separator, name)).reshape(rows, -1))
+        for child in self.children[here]:
+            below = self._below[child]
+            if below is None:
+                return None
+            axes = self.cliques[child].separator
+            met = clique.separator + tuple([name for name in axes if name in clique.rest])
+            number = {name: place for place, name in enumerate(met)}
+            last = len(met)
+            joined = np.einsum(
+                clique.summed(met),
+                [number[name] for name in met],
+                below.reshape(*self.domain.shape(axes), -1),
+                [*(number[name] for name in axes), last],
+                [*(number[name] for name in clique.separator), last],
+            )
+            parts.append(joined.reshape(rows, -1))
+        return np.concatenate(parts, axis=1)
+
+
+def _spread(axes: tuple[str, ...], held: tuple[str, ...], table: Array) -> Array:
+    """A table, for products with one over more attributes."""
+    order = [name for name in axes if name in held]
+    moved = table.transpose([held.index(name) for name in order])
+    return moved[tuple([slice(None) if name in held else None for name in axes])]
+
+
+def _product(
+    domain: Domain, axes: tuple[str, ...], factors: Sequence[tuple[tuple[str, ...], Array]]
+) -> Array:
+    """The product of tables over some of these attributes."""
+    found = np.ones(domain.shape(axes))
+    for held, table in factors:
+        found *= _spread(axes, held, table)
+    return found
+
+
+def _check_nothing_lost(factors: Sequence[tuple[tuple[str, ...], Array]]) -> None:
+    """Raises Underflow where a product of positive entries might come near the smallest number."""
+    least = 1.0
+    for _, table in factors:
+        present = table[table > 0]
+        least *= float(present.min()) if present.size else 1.0
+    if least < _LEAST_ENTRY:
+        raise Underflow

@@ -1,0 +1,176 @@
+"""The posterior of one set of evidence on a calibrated junction tree.
+
+Evidence goes up to the root from the cliques that add the observed attributes, and posteriors come
+down where they are asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pgmkit.axis_sums import sum_axes
+from pgmkit.calibrated_cliques import Axes, Seen
+from pgmkit.calibrated_tree import LEAST_PROBABILITY, CalibratedTree
+from pgmkit.elimination import each_bit
+from pgmkit.message_passing import Table, Underflow
+
+__all__ = ["Calibration"]
+
+Array = NDArray[np.float64]
+
+
+class Calibration:
+    """What one set of evidence makes of a calibrated tree, which it leaves as it is.
+
+    Args:
+        calibrated: the tree.
+        seen: the evidence.
+
+    Raises Underflow where it has probability zero, or one beside which terms may have been lost.
+    """
+
+    def __init__(self, calibrated: CalibratedTree, seen: Seen) -> None:
+        self.calibrated, self.seen = calibrated, seen
+        self.tables: dict[int, Array] = {}
+        """Of the cliques from evidence up to the root: P(rest, evidence below | separator)."""
+        self.messages: dict[int, Array] = {}
+        """Of the same: P(evidence below | separator)."""
+        self._outputs: dict[int, Array] = {}
+        self.log_sum = calibrated.log_sum
+        self._absorb()
+
+    def _absorb(self) -> None:
+        calibrated = self.calibrated
+        parents, number = calibrated.parents, calibrated.number
+        received: dict[int, list[tuple[int, Array]]] = {}
+        for name in self.seen.weights:
+            here = calibrated.top[name]
+            while here >= 0 and here not in received:
+                received[here] = []
+                here = parents[here]
+        for here in sorted(received, reverse=True):  # children follow their parents
+            table, message = calibrated.cliques[here].absorb(self.seen, received[here])
+            self.tables[here], self.messages[here] = table, message
+            if parents[here] >= 0:
+                received[parents[here]].append((number[here], message))
+                continue
+            total = float(message[0])
+            if not total > LEAST_PROBABILITY:
+                raise Underflow
+            self.log_sum += math.log(total)
+
+    @cached_property
+    def singles(self) -> Array:
+        """The marginals of all attributes, where `CalibratedTree.place` says."""
+        calibrated = self.calibrated
+        cliques, children, starts = calibrated.cliques, calibrated.children, calibrated.start
+        found = np.empty(calibrated.end)
+        left = [(root, _SURE) for root in calibrated.roots]
+        while left:
+            here, mass = left.pop()
+            start = starts[here]
+            if here not in self.tables and (below := calibrated.below(here)) is not None:
+                np.dot(mass, below, out=found[start : start + below.shape[1]])
+                continue
+            clique = cliques[here]
+            outputs = self._spread(here, mass)
+            found[start : start + clique.own] = outputs[: clique.own]
+            for child, axes in zip(children[here], clique.below, strict=True):
+                first, last = clique.spans[axes]
+                left.append((child, outputs[first:last]))
+        # One sum for all; a NaN is found as well.
+        if not abs(float(found.sum()) - len(calibrated.place)) < _DRIFT:
+            raise Underflow
+        return found
+
+    def _spread(self, here: int, mass: Array) -> Array:
+        """The outputs of a clique whose separator's cells have this posterior."""
+        clique = self.calibrated.cliques[here]
+        table = self.tables.get(here)
+        if table is None:
+            return clique.outputs_of(clique.table, mass, self.seen)
+        return clique.outputs_of(table, self._share(here, mass), self.seen)
+
+    def _share(self, here: int, mass: Array) -> Array:
+        """The posterior divided by the message, 0 where both are."""
+        return mass / np.maximum(self.messages[here], _LEAST_MESSAGE)
+
+    def marginal(self, members: int) -> Array:
+        """The marginal of a set of attributes of one clique; axes in the domain's order. Observed
+        attributes are left out.
+        """
+        calibrated = self.calibrated
+        members &= ~calibrated.bits(self.seen.codes)
+        names = [calibrated.domain.attributes[v] for v in each_bit(members)]
+        if not names:
+            return np.array(1.0)
+        # Cliques follow their parents, and the last one that adds an attribute holds them all.
+        here = max([calibrated.top[name] for name in names])
+        clique = calibrated.cliques[here]
+        if len(names) == 1:
+            first, last = clique.spans[(names[0],)]
+            return self._settled(self._outputs_of(here)[first:last])
+        mass = self._mass(here)
+        if here in self.tables:
+            mass = self._share(here, mass)
+        kept = members | calibrated.bits(clique.separator)
+        table = self._freed(clique.axes, self.tables.get(here, clique.table), kept)
+        joint = calibrated.product(table, self._freed(clique.separator, mass), members)
+        return self._settled(joint[1])
+
+    def _settled(self, table: Array) -> Array:
+        total = float(table.sum())
+        if not 1 - _DRIFT < total < 1 + _DRIFT:
+            raise Underflow
+        return table / total
+
+    def _outputs_of(self, here: int) -> Array:
+        """The outputs of a clique, by those of the cliques above it."""
+        path = []
+        while here >= 0 and here not in self._outputs:
+            path.append(here)
+            here = self.calibrated.parents[here]
+        for each in reversed(path):
+            self._outputs[each] = self._spread(each, self._mass(each))
+        return self._outputs[path[0] if path else here]
+
+    def _mass(self, here: int) -> Array:
+        """The posterior of the cells of a clique's separator."""
+        above = self.calibrated.parents[here]
+        if above < 0:
+            return _SURE
+        outputs, clique = self._outputs_of(above), self.calibrated.cliques[above]
+        first, last = clique.spans[self.calibrated.cliques[here].separator]
+        return outputs[first:last]
+
+    def _freed(self, axes: Axes, table: Array, kept: int = -1) -> Table:
+        """A clique's table without attributes observed or not kept, axes ascending."""
+        codes, domain = self.seen.codes, self.calibrated.domain
+        shape = domain.shape(axes)
+        if table.size < math.prod(shape):  # sliced by the evidence
+            shape = table.shape
+        at = tuple(
+            [
+                (codes[name] if length > 1 else 0) if name in codes else _ALL
+                for name, length in zip(axes, shape, strict=True)
+            ]
+        )
+        found = table.reshape(shape)[at]
+        free = [name for name in axes if name not in codes]
+        bit = self.calibrated.bit
+        away = tuple([place for place, name in enumerate(free) if not bit[name] & kept])
+        left = [name for name in free if bit[name] & kept]
+        order = sorted(range(len(left)), key=lambda place: bit[left[place]])
+        return self.calibrated.bits(left), sum_axes(found, away).transpose(order)
+
+
+_SURE = np.ones(1)
+_ALL = slice(None)
+_LEAST_MESSAGE = 1e-300
+"""What stands for a message of zero where it divides: the posterior is zero there."""
+_DRIFT = 1e-6
+"""How far from one probabilities may sum by rounding."""

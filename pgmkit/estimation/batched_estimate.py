@@ -1,0 +1,188 @@
+"""Many sets of measurements of one structure, each estimated as by ``estimate``, side by side."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pgmkit.batched_oracle import BatchedOracle
+from pgmkit.errors import NumericalFailure
+from pgmkit.estimation import factors, fitted
+from pgmkit.estimation.batched_lbfgs import minimise_many
+from pgmkit.estimation.batched_problem import BatchedSquares
+from pgmkit.estimation.batched_search import BatchedSearch, Points
+from pgmkit.estimation.consistency import Observed, Relaxation
+from pgmkit.estimation.methods import finish
+from pgmkit.estimation.problem import CERTIFIED, Monitor, Point, Problem
+from pgmkit.estimation.start import PRECISION, fold, uniform
+from pgmkit.estimation.tree_potentials import tree_potentials
+from pgmkit.losses import make_loss
+from pgmkit.marginal_oracle import MarginalOracle
+from pgmkit.measurement import Measurement
+from pgmkit.model import GraphicalModel
+from pgmkit.self_check import LEAST, SHARE, check
+from pgmkit.structural_zeros import Zeros
+
+__all__ = ["BatchedEstimate"]
+
+Array = NDArray[np.float64]
+
+_CLOSE = 1e-8
+"""Relative difference of log partition functions that rounding may explain."""
+_SUMS = 1e-9
+"""Share of the total by which the sum of a table may be off."""
+
+
+@dataclass(frozen=True)
+class BatchedEstimate:
+    """Sets of ``measurements`` with the values ``observed``, a column each; the squared loss."""
+
+    first: int
+    """The place of the first set among those that were given, for errors."""
+    inference: MarginalOracle
+    measurements: Sequence[Measurement]
+    observed: Sequence[Observed]
+    totals: Array
+    zeros: Sequence[Zeros]
+    warm_start: GraphicalModel | None
+    tolerance: float
+    deadline: float
+    model_limit: int
+
+    def models(self) -> list[GraphicalModel]:
+        """One for each set, in their order."""
+        started = time.perf_counter()
+        one = self.inference
+        with one.session():
+            loss = BatchedSquares(one.layout, self.measurements, self.observed, one.device)
+            totals = torch.as_tensor(self.totals, device=one.device)
+            goal = self.tolerance * loss.unit
+            search = BatchedSearch(one, loss, totals, goal, self.deadline)
+            search.run(self._start(search))
+            self._verify(search, started)
+            certified = search.certified().tolist()
+            late = time.perf_counter() >= self.deadline
+            return [
+                self._model(search, row) if known or late else self._finished(search, row)
+                for row, known in enumerate(certified)
+            ]
+
+    def _start(self, search: BatchedSearch) -> Points:
+        """Of each set the start with the lowest loss: the earlier model, consistent tables, or
+        uniform.
+        """
+        starts, domain = [], self.inference.layout.domain
+        if self.warm_start is not None:
+            starts.append(fold(self.inference, domain, self.warm_start))
+        tabular = [
+            values
+            for m, values in zip(self.measurements, self.observed, strict=True)
+            if m.matrix is None
+        ]
+        if tabular:
+            starts.append(self._consistent(search, tabular))
+        if not starts:
+            starts.append(uniform(self.inference))
+        shape = len(self.totals), self.inference.layout.cells
+        best, *others = (search.point(each.expand(shape)) for each in starts)
+        for other in others:
+            best = other.where(other.loss < best.loss, best)
+        return best
+
+    def _consistent(self, search: BatchedSearch, tabular: list[Observed]) -> torch.Tensor:
+        """Potentials of consistent tables, and the bound that these give where they are all."""
+        one, count = self.inference, len(self.totals)
+        domain = one.layout.domain
+        relaxation = Relaxation(domain, tabular, self.totals, self.zeros)
+        multipliers, values = minimise_many(
+            lambda sets: relaxation.of(sets).negative_dual,
+            relaxation.start,
+            np.full(count, PRECISION * search.goal),
+            self.deadline,
+        )
+        if len(tabular) == len(self.measurements):
+            bound = torch.as_tensor(relaxation.spread - values).to(search.bound)
+            search.bound = torch.maximum(search.bound, bound)
+        tables = relaxation.tables(multipliers)
+        parts = tree_potentials(domain, one.layout.cliques, tables, self.deadline)
+        flat = np.concatenate([part.reshape(-1, *part.shape[-1:]) for part in parts])
+        return torch.as_tensor(np.ascontiguousarray(flat.T), device=one.device)
+
+    def _verify(self, search: BatchedSearch, started: float) -> None:
+        """Every set against a pass in log space; some, as time allows, against a second opinion."""
+        best, one = search.best, self.inference
+        again = BatchedOracle(one, len(self.totals)).log_partition(best.potentials)
+        apart = (again - best.log_partition).abs() / (1 + again.abs())
+        sums = torch.stack([best.marginals[:, cells].sum(1) for cells in one.layout.slices])
+        off = (sums / search.totals - 1).abs().amax(0)
+        wrong = ~((apart <= _CLOSE) & (off <= _SUMS))
+        if bool(wrong.any()):
+            row = int(wrong.nonzero()[0])
+            raise NumericalFailure(
+                f"inference contradicts itself: the logarithm of the sum over all records is "
+                f"{float(best.log_partition[row])!r} by one pass and {float(again[row])!r} by "
+                f"another, for measurement_sets[{self.first + row}]. Please report these "
+                f"{len(one.layout.cliques)} cliques"
+            )
+        checked = time.perf_counter()
+        seconds = max(LEAST, SHARE * (checked - started))
+        for row in range(len(self.totals)):
+            self._check(search.row(row), float(self.totals[row]))
+            spent = time.perf_counter() - checked
+            if spent * (row + 2) / (row + 1) > seconds:
+                break
+
+    def _check(self, point: Point, total: float) -> None:
+        log_partition, started = float(point.log_partition), time.perf_counter()
+        check(
+            self.inference,
+            point.potentials,
+            point.marginals,
+            log_partition,
+            total=total,
+            started=started,
+        )
+
+    def _model(self, search: BatchedSearch, row: int) -> GraphicalModel:
+        one, loss = self.inference, float(search.best.loss[row])
+        return GraphicalModel(
+            domain=one.layout.domain,
+            potentials=factors(one, search.best.potentials[row]),
+            total=float(self.totals[row]),
+            loss=loss,
+            gap=max(0.0, loss - float(search.bound[row])),
+            unit=search.loss.unit,
+            certified=search.stopped[row] == CERTIFIED,
+            iterations=int(search.iterations[row]),
+            stopped=search.stopped[row],
+            memory_limit=self.model_limit,
+        )
+
+    def _finished(self, search: BatchedSearch, row: int) -> GraphicalModel:
+        """What ``estimate`` makes of a search that has stalled short of a certificate."""
+        one = self.inference
+        measured = [
+            Measurement(m.clique, each.values[:, row], m.stddev, m.matrix)
+            for m, each in zip(self.measurements, self.observed, strict=True)
+        ]
+        loss = make_loss("squared", one.layout, measured, one.dtype, one.device)
+        problem = Problem(one, loss, float(self.totals[row]), self.deadline)
+        now = time.perf_counter()
+        monitor = Monitor(
+            problem,
+            tolerance=self.tolerance,
+            max_seconds=self.deadline - now,
+            report=None,
+            started=now,
+        )
+        monitor.best, monitor.best_loss = search.row(row), float(search.best.loss[row])
+        monitor.raise_bound(float(search.bound[row]))
+        monitor.iterations, monitor.stopped = int(search.iterations[row]), search.stopped[row]
+        finish(problem, monitor)
+        self._check(monitor.best, problem.total)
+        return fitted(problem, monitor, monitor.best, self.model_limit)

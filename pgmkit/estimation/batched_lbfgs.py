@@ -1,0 +1,122 @@
+"""L-BFGS for many smooth convex functions of one kind at once, each with its own line search."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["minimise_many"]
+
+Array = NDArray[np.float64]
+Function = Callable[[Array], tuple[Array, Array]]
+"""From points, a column each, to their values and gradients."""
+
+_MEMORY = 12
+_MOST_ITERATIONS = 1000
+_WINDOW = 8
+_ARMIJO = 1e-4
+_LEAST_CURVATURE = 1e-12
+
+
+def minimise_many(
+    functions: Callable[[NDArray[np.int64]], Function],
+    start: Array,
+    precision: Array,
+    deadline: float = inf,
+) -> tuple[Array, Array]:
+    """The points reached, a column each as in ``start``, and their values.
+
+    ``functions(columns)`` are those of some columns. A column ends when its value fell by less than
+    its ``precision`` over eight iterations; what is left goes on without it.
+
+    >>> centres = np.array([[1.0, 2.0, 3.0]])
+    >>> def functions(columns):
+    ...     c = centres[:, columns]
+    ...     return lambda x: (((x - c) ** 2).sum(axis=0), 2 * (x - c))
+    >>> minimise_many(functions, np.zeros((1, 3)), np.full(3, 1e-12))[0].round(6)
+    array([[1., 2., 3.]])
+    """
+    found, values = start.copy(), np.full(start.shape[1], inf)
+    left = np.arange(start.shape[1])
+    run = _Run(functions(left), start)
+    for _ in range(_MOST_ITERATIONS):
+        run.step()
+        ended = run.fallen() < precision[left]
+        if time.perf_counter() >= deadline:
+            ended[:] = True
+        found[:, left], values[left] = run.points, run.values
+        if ended.all():
+            break
+        if 2 * ended.sum() >= len(ended):
+            left = left[~ended]
+            run.keep(~ended, functions(left))
+    return found, values
+
+
+class _Run:
+    """The points of some columns, and what is remembered of their ways."""
+
+    def __init__(self, function: Function, points: Array) -> None:
+        self.function, self.points = function, points
+        self.values, self.gradients = function(points)
+        steepest = np.sqrt(_dots(self.gradients, self.gradients))
+        self.scale = 1 / np.maximum(steepest, 1e-300)
+        self.share = np.ones_like(self.values)
+        self.pairs: deque[tuple[Array, Array, Array]] = deque(maxlen=_MEMORY)
+        self.history = [self.values]
+
+    def step(self) -> None:
+        """Each column moves, or halves its share of the way for the next time."""
+        way = self._way()
+        slope = _dots(self.gradients, way)
+        moved = self.share * way
+        values, gradients = self.function(self.points + moved)
+        taken = values <= self.values + _ARMIJO * self.share * slope
+        moved, turned = np.where(taken, moved, 0.0), np.where(taken, gradients - self.gradients, 0)
+        curvature, length = _dots(moved, turned), _dots(turned, turned)
+        curved = curvature > _LEAST_CURVATURE * length
+        inverse = np.where(curved, 1 / np.where(curved, curvature, 1.0), 0.0)
+        self.pairs.append((moved, turned, inverse))
+        self.scale = np.where(curved, curvature / np.where(curved, length, 1.0), self.scale)
+        self.points = self.points + moved
+        self.values = np.where(taken, values, self.values)
+        self.gradients = self.gradients + turned
+        self.share = np.where(taken, 1.0, self.share / 4)
+        self.history.append(self.values)
+
+    def fallen(self) -> Array:
+        """By how much each value fell lately; infinite at first."""
+        if len(self.history) <= _WINDOW:
+            return np.full_like(self.values, inf)
+        return self.history[-1 - _WINDOW] - self.history[-1]
+
+    def keep(self, columns: NDArray[np.bool_], function: Function) -> None:
+        """Go on with these columns only."""
+        self.function = function
+        self.points, self.gradients = self.points[:, columns], self.gradients[:, columns]
+        self.values, self.scale = self.values[columns], self.scale[columns]
+        self.share = self.share[columns]
+        self.history = [values[columns] for values in self.history[-_WINDOW:]]
+        pairs = [(s[:, columns], y[:, columns], r[columns]) for s, y, r in self.pairs]
+        self.pairs = deque(pairs, maxlen=_MEMORY)
+
+    def _way(self) -> Array:
+        """The two loops of Nocedal (1980), column by column."""
+        way, shares = -self.gradients, []
+        for moved, turned, inverse in reversed(self.pairs):
+            shares.append(inverse * _dots(moved, way))
+            way -= shares[-1] * turned
+        way *= self.scale
+        for (moved, turned, inverse), share in zip(self.pairs, reversed(shares), strict=True):
+            way += (share - inverse * _dots(turned, way)) * moved
+        return way
+
+
+def _dots(left: Array, right: Array) -> Array:
+    """The inner product of each pair of columns."""
+    return np.einsum("ij,ij->j", left, right)

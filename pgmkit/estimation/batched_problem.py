@@ -1,0 +1,114 @@
+"""Many problems of one structure: the measured values and totals of each set, and their losses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from math import sqrt
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pgmkit.estimation.consistency import Observed
+from pgmkit.kronecker import Kronecker
+from pgmkit.losses import ULPS, coordinates
+from pgmkit.marginal_oracle import Layout
+from pgmkit.matrix import is_sparse
+from pgmkit.measurement import Measurement
+
+__all__ = ["BatchedSquares", "same_structure", "stacked"]
+
+Array = NDArray[np.float64]
+
+
+def same_structure(one: Measurement, other: Measurement) -> bool:
+    """Whether two measurements differ in nothing but their values."""
+    return (
+        one.clique == other.clique
+        and one.stddev == other.stddev
+        and one.values.shape == other.values.shape
+        and _same_matrix(one.matrix, other.matrix)
+    )
+
+
+def _same_matrix(one: object, other: object) -> bool:
+    if one is other:
+        return True
+    if isinstance(one, Kronecker) and isinstance(other, Kronecker):
+        if len(one.factors) != len(other.factors):
+            return False
+        return all(map(_same_matrix, one.factors, other.factors))
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return np.array_equal(one, other)
+    if is_sparse(one) and is_sparse(other):
+        return one.shape == other.shape and (one != other).nnz == 0
+    return False
+
+
+def stacked(sets: Sequence[Sequence[Measurement]]) -> list[Observed]:
+    """The measurements of all sets: of each the values, a set a column."""
+    return [
+        Observed(group[0].clique, np.stack([m.values for m in group], axis=1), group[0].stddev)
+        for group in zip(*sets, strict=True)
+    ]
+
+
+class BatchedSquares:
+    """sum_i ((Q mu - y)_i / stddev_i)^2 / 2 of every set: marginals and values are its rows."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        measurements: Sequence[Measurement],
+        observed: Sequence[Observed],
+        device: torch.device,
+    ) -> None:
+        rows, columns, weights, start = [], [], [], 0
+        for m in measurements:
+            i, j, w = coordinates(layout, m)
+            rows.append(i + start)
+            columns.append(j)
+            weights.append(w / m.stddev)
+            start += len(m.values)
+        straight = np.arange(layout.cells)
+        places = [np.concatenate(side) for side in (rows, columns)]
+        self._diagonal = start == layout.cells and all(
+            np.array_equal(side, straight) for side in places
+        )
+        self._rows, self._columns = (torch.as_tensor(side, device=device) for side in places)
+        self._weights = torch.as_tensor(np.concatenate(weights), device=device)
+        self._cells = layout.cells
+        scaled = np.concatenate([each.values / each.stddev for each in observed]).T
+        self.target = torch.as_tensor(np.ascontiguousarray(scaled), device=device)
+        self.unit = sqrt(start / 2)
+
+    def of(self, sets: torch.Tensor) -> BatchedSquares:
+        """The same for some of the sets."""
+        other = copy(self)
+        other.target = self.target[sets]
+        return other
+
+    def residual(self, marginals: torch.Tensor) -> torch.Tensor:
+        """(Q mu - y) / stddev, one entry per measured value."""
+        if self._diagonal:
+            return marginals * self._weights - self.target
+        picked = marginals.index_select(1, self._columns).mul_(self._weights)
+        return torch.neg(self.target).index_add_(1, self._rows, picked)
+
+    def value(self, residual: torch.Tensor) -> torch.Tensor:
+        return residual.square().sum(1) / 2
+
+    def gradient(self, residual: torch.Tensor) -> torch.Tensor:
+        """By the marginals: Q^T (r / stddev)."""
+        if self._diagonal:
+            return residual * self._weights
+        picked = residual.index_select(1, self._rows).mul_(self._weights)
+        blank = residual.new_zeros(len(residual), self._cells)
+        return blank.index_add_(1, self._columns, picked)
+
+    def rounding(self, residual: torch.Tensor) -> torch.Tensor:
+        """As ``Loss.rounding``, of each set."""
+        sizes = (residual + self.target).abs() + self.target.abs()
+        shift = ULPS * torch.finfo(residual.dtype).eps * sizes
+        return ((residual.abs() + shift) * shift).sum(1)

@@ -1,0 +1,328 @@
+"""Estimation of many models of one structure: ``estimate_many``."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import inf, prod
+from typing import Any, TypedDict, Unpack
+
+import numpy as np
+import torch
+
+from pgmkit.batched_oracle import gains, table_cells
+from pgmkit.contraction_order import plan
+from pgmkit.devices import device_of
+from pgmkit.domain import Domain
+from pgmkit.errors import InvalidInput, NotCertified, PgmkitError
+from pgmkit.estimation import cliques_of, estimate, needed_bytes, tree_oracle
+from pgmkit.estimation.batched_estimate import BatchedEstimate
+from pgmkit.estimation.batched_problem import same_structure, stacked
+from pgmkit.estimation.request import Request, positive
+from pgmkit.losses import CallableLoss, Penalty, Squared
+from pgmkit.marginal_oracle import MarginalOracle
+from pgmkit.matrix import is_sparse
+from pgmkit.measurement import Measurement
+from pgmkit.memory import available
+from pgmkit.model import MEMORY_LIMIT, GraphicalModel
+from pgmkit.structural_zeros import Zeros, check_zeros
+from pgmkit.total import estimate_totals
+
+__all__ = ["ManyEstimates", "Replication", "estimate_many", "reporter"]
+
+_CHUNK_CELLS = 1 << 23
+"""Cells of all tables of a batched pass, at most: more gain nothing."""
+_BATCH_VECTORS = 40
+"""Vectors over the cliques' cells that a batch keeps for each set."""
+_WRITTEN_OUT = 1 << 22
+"""Entries of a matrix that is not sparse, at most, to be one for a batch."""
+
+
+@dataclass(frozen=True)
+class Replication:
+    """What a progress callback receives: estimates ``done``, ``of`` how many, and seconds."""
+
+    done: int
+    of: int
+    seconds: float
+
+
+class Options(TypedDict, total=False):
+    """What ``estimate`` takes by name, too."""
+
+    zeros: Iterable[Zeros]
+    loss: str | Penalty | CallableLoss
+    method: str
+    warm_start: GraphicalModel | None
+    tolerance: float
+    device: str | torch.device | None
+    dtype: torch.dtype
+    memory_limit: int | None
+
+
+def estimate_many(
+    domain: Domain,
+    measurement_sets: Iterable[Iterable[Measurement]],
+    *,
+    total: float | Sequence[float] | None = None,
+    max_seconds: float | None = None,
+    progress: bool | Callable[[Replication], None] | None = None,
+    **options: Unpack[Options],
+) -> list[GraphicalModel]:
+    """A model for each set of measurements, as ``estimate`` makes it; the sets differ in their
+    values only.
+
+    Small models are estimated side by side: one pass of inference serves all sets, which costs
+    each a fraction of what it costs alone. Every set has its own steps, stops by itself, and has
+    its own certificate: model i has a loss within its ``gap`` of the optimum, like that of
+    ``estimate``, though not the same potentials to the last digit. Models that gain nothing from
+    it (more than 65,536 cells in the tables of a pass, on the CPU), other losses than the squared
+    one, methods by name and float32 are estimated one after the other.
+
+    Args:
+        domain: the attributes.
+        measurement_sets: for each model its measurements, in counts; the i-th measurements of all
+            sets have the same clique, stddev and matrix.
+        total: number of records, for all models or one for each; estimated from each set's
+            measurements when None.
+        max_seconds: for all sets together; those not done by then are the best found so far.
+        progress: True for a bar on a terminal, or a callable that gets ``Replication`` records.
+        options: as ``estimate`` takes them: ``zeros``, ``loss``, ``method``, ``warm_start`` (one
+            model, for all), ``tolerance``, ``device``, ``dtype`` and ``memory_limit``.
+
+    Raises:
+        InvalidInput: as ``estimate``, and where structures differ; like ``NumericalFailure`` and
+            ``TotalUndetermined`` it names the set.
+        ModelTooLarge: where one model does not fit; sets that do not fit together are taken in
+            smaller numbers.
+
+    Warns:
+        NotCertified: some models may miss their best fit by more than one noise unit.
+
+    >>> domain = Domain({"a": 2, "b": 2})
+    >>> def measured(x):
+    ...     return [Measurement(("a",), [x, 1000 - x], 1.0), Measurement(("b",), [300, 700], 2.0)]
+    >>> models = estimate_many(domain, [measured(600.0), measured(610.0)], total=1000)
+    >>> [model.marginal(["a"]).round(1).tolist() for model in models]
+    [[600.0, 400.0], [610.0, 390.0]]
+    """
+    started = time.perf_counter()
+    deadline = inf if max_seconds is None else started + max_seconds
+    many = ManyEstimates(domain, measurement_sets, total, max_seconds, options)
+    made: list[GraphicalModel] = []
+    with reporter("estimates", progress, len(many.sets)) as report:
+        for models in many.chunks(deadline):
+            made += models
+            report(len(made))
+    _warn_of_poor_fits(made)
+    return made
+
+
+class ManyEstimates:
+    """The checked sets, and their models chunk by chunk."""
+
+    def __init__(
+        self,
+        domain: Domain,
+        measurement_sets: Iterable[Iterable[Measurement]],
+        total: float | Sequence[float] | None,
+        max_seconds: float | None,
+        options: Options,
+    ) -> None:
+        self.domain, self.options = domain, options
+        self.loss, self.tolerance = options.get("loss", "squared"), options.get("tolerance", 0.1)
+        self.zeros = check_zeros(domain, options.get("zeros", ()))
+        self.sets = [_listed(place, each) for place, each in enumerate(measurement_sets)]
+        for place, each in enumerate(self.sets):
+            with _naming(place):
+                if place:
+                    _check_same(domain, self.sets[0], each)
+                else:
+                    self._request(each, None).check(max_seconds)
+        self.totals = self._known_totals(total)
+
+    def _request(self, each: list[Measurement], total: float | None) -> Request:
+        method = self.options.get("method", "auto")
+        return Request(self.domain, each, total, self.loss, method, self.tolerance)
+
+    def _known_totals(self, given: float | Sequence[float] | None) -> list[float]:
+        if not self.sets:
+            return []
+        first, found = self.sets[0], []
+        if given is None:
+            estimated = estimate_totals(first, [each.values for each in stacked(self.sets)])
+        for place, number in enumerate(
+            estimated.tolist() if given is None else _each_total(given, len(self.sets))
+        ):
+            with _naming(place):
+                known = given is not None
+                found.append(
+                    self._request(first, number).known_total() if known else positive(number)
+                )
+        return found
+
+    def chunks(self, deadline: float) -> Iterator[list[GraphicalModel]]:
+        """The models of the sets, in order, some at a time."""
+        inference = self._inference() if len(self.sets) > 1 else None
+        if inference is None:
+            for place in range(len(self.sets)):
+                yield [self._alone(place, deadline)]
+            return
+        size = self._chunk(inference)
+        for start in range(0, len(self.sets), size):
+            yield self._batch(inference, range(start, min(start + size, len(self.sets))), deadline)
+
+    def _alone(self, place: int, deadline: float) -> GraphicalModel:
+        left = None if deadline == inf else max(1e-3, deadline - time.perf_counter())
+        total = self.totals[place]
+        with _naming(place), warnings.catch_warnings():
+            warnings.simplefilter("ignore", NotCertified)  # said once, of all
+            return estimate(
+                self.domain, self.sets[place], total=total, max_seconds=left, **self.options
+            )
+
+    def _batch(
+        self, inference: MarginalOracle, places: range, deadline: float
+    ) -> list[GraphicalModel]:
+        used = [[m for m in self.sets[place] if m.clique] for place in places]
+        batch = BatchedEstimate(
+            first=places.start,
+            inference=inference,
+            measurements=used[0],
+            observed=stacked(used),
+            totals=np.array(self.totals[places.start : places.stop]),
+            zeros=self.zeros,
+            warm_start=self.options.get("warm_start"),
+            tolerance=self.tolerance,
+            deadline=deadline,
+            model_limit=self._model_limit,
+        )
+        return batch.models()
+
+    @property
+    def _model_limit(self) -> int:
+        return max(MEMORY_LIMIT, self.options.get("memory_limit") or 0)
+
+    def _limit(self, device: torch.device) -> int:
+        limit = self.options.get("memory_limit")
+        return limit if limit is not None else available(device) // 2
+
+    def _inference(self) -> MarginalOracle | None:
+        """What a batch takes, or None where one gains nothing or has no method."""
+        used = [m for m in self.sets[0] if m.clique]
+        usual = self.loss in ("squared", Squared()) and self.options.get("method", "auto") == "auto"
+        float64 = self.options.get("dtype", torch.float64) == torch.float64
+        if not used or not usual or not float64 or not all(map(_is_writable, used)):
+            return None
+        cliques = cliques_of(self.domain, used, self.zeros)
+        sizes = self.domain.sizes
+        device = device_of(self.options.get("device"), lambda: plan(cliques, (), sizes).cost)
+        inference = tree_oracle(
+            self.domain,
+            cliques,
+            used,
+            self.zeros,
+            device=device,
+            dtype=torch.float64,
+            limit=self._limit(device),
+            model_limit=self._model_limit,
+        )
+        return inference if gains(inference) else None
+
+    def _chunk(self, inference: MarginalOracle) -> int:
+        """How many sets are estimated side by side."""
+        used = [m for m in self.sets[0] if m.clique]
+        each = needed_bytes(inference, used) + 8 * _BATCH_VECTORS * inference.layout.cells
+        fitting = self._limit(inference.device) // each
+        return max(1, min(fitting, _CHUNK_CELLS // table_cells(inference)))
+
+
+def _is_writable(m: Measurement) -> bool:
+    """Whether the matrix may be written out for a batch."""
+    return m.matrix is None or is_sparse(m.matrix) or prod(m.matrix.shape) <= _WRITTEN_OUT
+
+
+def _listed(place: int, given: Any) -> list[Measurement]:
+    if isinstance(given, Measurement):
+        raise InvalidInput(
+            f"measurement_sets[{place}] is one Measurement, but must be a list of them, a set "
+            "for each model; write [[m1, m2], ...]"
+        )
+    try:
+        return list(given)
+    except TypeError:
+        raise InvalidInput(
+            f"measurement_sets[{place}] must be a list of Measurement records, got "
+            f"{type(given).__name__}"
+        ) from None
+
+
+def _each_total(total: float | Sequence[float], count: int) -> list[float]:
+    if isinstance(total, int | float) or np.ndim(total) == 0:
+        return [total] * count  # type: ignore[list-item]
+    if len(total) != count:
+        raise InvalidInput(
+            f"total has {len(total)} numbers for {count} measurement_sets; give one for each, or "
+            "a single one for all"
+        )
+    return [float(each) for each in total]
+
+
+def _check_same(domain: Domain, first: list[Measurement], other: list[Measurement]) -> None:
+    if len(first) != len(other):
+        raise InvalidInput(
+            f"it holds {len(other)} measurements, measurement_sets[0] {len(first)}; all sets must "
+            "measure the same: estimate what differs by itself, with estimate"
+        )
+    for one, another in zip(first, other, strict=True):
+        if not isinstance(another, Measurement):
+            raise InvalidInput(f"it holds {another!r:.80}, but must hold Measurement records")
+        if not same_structure(one, another):
+            raise InvalidInput(
+                f"it holds {another!r:.160} where measurement_sets[0] holds {one!r:.160}; the same "
+                "clique, stddev and matrix are needed in all sets: estimate what differs by "
+                "itself, with estimate"
+            )
+        another.check(domain)
+
+
+@contextmanager
+def _naming(place: int) -> Iterator[None]:
+    """Errors say which set they are about."""
+    try:
+        yield
+    except PgmkitError as error:
+        raise type(error)(f"measurement_sets[{place}]: {error}") from error
+
+
+def _warn_of_poor_fits(models: Sequence[GraphicalModel]) -> None:
+    poor = [place for place, model in enumerate(models) if model.poor_fit]
+    if poor:
+        warnings.warn(
+            f"{len(poor)} of {len(models)} estimates may miss their measurements by more than the "
+            f"noise; the first is measurement_sets[{poor[0]}], {models[poor[0]].fit}. Allow more "
+            "time (max_seconds), or look for measurements whose stddev or total cannot be right",
+            NotCertified,
+            stacklevel=3,
+        )
+
+
+@contextmanager
+def reporter(
+    what: str, progress: bool | Callable[[Replication], None] | None, of: int
+) -> Iterator[Callable[[int], None]]:
+    """Takes how many estimates are done to the bar or callback that was asked for."""
+    started = time.perf_counter()
+    if progress is True:
+        from tqdm import tqdm
+
+        with tqdm(desc=what, unit="model", total=of, disable=None) as bar:
+            yield lambda done: bar.update(done - bar.n)
+        return
+    call = progress if callable(progress) else None
+    yield (
+        lambda done: call(Replication(done, of, time.perf_counter() - started)) if call else None
+    )

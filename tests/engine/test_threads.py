@@ -1,0 +1,98 @@
+"""Threads change how long work takes, and nothing else."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from pgmkit import Domain, Factor, GraphicalModel, counting, sampling_parts
+from pgmkit.counting import count_marginals
+from pgmkit.threads import cores, in_threads, threads_for
+
+
+def squares(n: int) -> list[Callable[[], int]]:
+    return [lambda i=i: i * i for i in range(n)]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize("n", [0, 1, 3, 40])
+def test_results_come_in_order(threads: int, n: int) -> None:
+    assert list(in_threads(squares(n), threads)) == [i * i for i in range(n)]
+
+
+def test_tasks_run_at_once_and_none_far_ahead() -> None:
+    both = threading.Barrier(2, timeout=20)
+    begun: list[int] = []
+
+    def meet(i: int) -> int:
+        begun.append(i)
+        return both.wait() * 0 + i
+
+    found = in_threads((lambda i=i: meet(i) for i in range(4)), 2)  # alone each would wait for ever
+    assert next(found) == 0
+    assert len(begun) <= 3
+    assert list(found) == [1, 2, 3]
+
+
+def test_an_error_comes_in_its_place() -> None:
+    def wrong() -> int:
+        raise ZeroDivisionError
+
+    found = in_threads([*squares(1), wrong, *squares(9)], 2)
+    assert next(found) == 0
+    with pytest.raises(ZeroDivisionError):
+        next(found)
+
+
+def test_cores_are_those_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
+    for asked, found in [("", 4), ("2", 2), ("2,1", 2), ("16", 4), ("0", 1), ("many", 4)]:
+        monkeypatch.setenv("OMP_NUM_THREADS", asked)
+        assert cores() == found, asked
+
+
+def test_torch_has_its_threads_back() -> None:
+    before = torch.get_num_threads()
+    with threads_for(10, worth=11):
+        assert torch.get_num_threads() == 1
+    with threads_for(11, worth=11):
+        assert torch.get_num_threads() == before
+    assert torch.get_num_threads() == before
+
+
+def test_counts_do_not_depend_on_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    sizes = {name: int(n) for name, n in zip("abcdef", rng.integers(2, 9, 6), strict=True)}
+    columns = {name: rng.integers(0, n, 40_000).astype(np.uint8) for name, n in sizes.items()}
+    cliques = list(itertools.combinations(sizes, 3))
+    monkeypatch.setattr(counting, "_THREADED_CODES", 0)
+    found = []
+    for threads in (1, 3):
+        monkeypatch.setattr(counting, "cores", lambda threads=threads: threads)
+        found.append(count_marginals(columns, sizes, 40_000, cliques))
+    for clique in cliques:
+        cells = np.ravel_multi_index([columns[a] for a in clique], [sizes[a] for a in clique])
+        plain = np.bincount(cells, minlength=found[0][clique].size)
+        for tables in found:
+            np.testing.assert_array_equal(tables[clique].reshape(-1), plain)
+
+
+def test_parts_do_not_depend_on_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(1)
+    domain = Domain({"a": 4, "b": 5, "c": 3})
+    factors = tuple(
+        Factor(domain.project(pair), rng.normal(size=domain.shape(pair)))
+        for pair in [("a", "b"), ("b", "c")]
+    )
+    drawn = GraphicalModel(domain, factors, total=1.0).sample_in_parts(5000, 700, rng=0)
+    alone = [drawn.part(i) for i in range(drawn.count)]
+    for threads in (1, 3):
+        monkeypatch.setattr(sampling_parts, "cores", lambda threads=threads: threads)
+        for part, expected in zip(drawn.parts(0, drawn.count), alone, strict=True):
+            for name in domain:
+                np.testing.assert_array_equal(part[name], expected[name])

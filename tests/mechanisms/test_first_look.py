@@ -1,0 +1,151 @@
+"""What "auto" looks at before it pays for pairs: dependence beyond chance, at what price."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from replay import replay
+
+from mechanisms import synthesize
+from mechanisms.privacy.budget import Budget
+from mechanisms.privacy.curator import Curator
+from mechanisms.privacy.neighbours import NEIGHBOURS
+from mechanisms.release.record import Release
+from mechanisms.synthesis.first_look import first_look
+from mechanisms.workload import k_way
+from pgmkit.dataset import Dataset
+from pgmkit.domain import Domain
+from pgmkit.tables.schema import Forbid, Integer, Schema
+
+DOMAIN = Domain({"a": 4, "b": 5, "c": 6, "d": 3, "e": 2})
+PAIRS = k_way(DOMAIN, 2)
+BUDGETS = [Budget(1.0, 1e-9), Budget(1.0, 1e-9, accounting="gaussian"), Budget(2.0)]
+DEVIATIONS = 6.1  # of a mean of looks: once in 1e9
+
+
+def table(rng: np.random.Generator, rows: int, dependence: float) -> Dataset:
+    """Uneven columns; each row has one hidden code in all of them with this probability."""
+    hidden, same = rng.integers(0, 6, rows), rng.random(rows) < dependence
+    columns = {}
+    for name, size in DOMAIN.sizes.items():
+        own = rng.choice(size, rows, p=rng.dirichlet(np.full(size, 2.0)))
+        columns[name] = np.where(same, hidden % size, own)
+    return Dataset(DOMAIN, columns)
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+@pytest.mark.parametrize("relation", NEIGHBOURS)
+def test_noise_and_chance_are_what_is_said_of_them(budget: Budget, relation: str) -> None:
+    """Independent columns, new ones each time: the excess is noise about zero."""
+    found = []
+    for seed in range(30):
+        data = table(np.random.default_rng([seed, 1]), 2000, 0.0)
+        look = first_look(Curator(data, budget, neighbours=relation, seed=seed), PAIRS, len(data))
+        found.append(look.excess / look.stddev)
+    # What is said is the noise in the mean of distances; that of the columns adds to it.
+    assert abs(np.mean(found)) <= DEVIATIONS * 1.5 / math.sqrt(len(found))
+    assert 0.4 <= np.std(found) <= 2.0
+
+
+@pytest.mark.parametrize("relation", NEIGHBOURS)
+def test_dependence_is_seen_as_it_is(relation: str) -> None:
+    """With little noise the excess is the distance from independence, found by counting."""
+    data = table(np.random.default_rng(3), 50_000, 0.3)
+    look = first_look(
+        Curator(data, Budget(10.0, 1e-9), neighbours=relation, seed=0), PAIRS, len(data)
+    )
+    distances = []
+    for pair in itertools.combinations(DOMAIN, 2):
+        counts = data.marginal(pair) / len(data)
+        product = np.outer(counts.sum(1), counts.sum(0))
+        distances.append(np.abs(counts - product).sum() / 2)
+    assert look.dependent
+    assert look.excess == pytest.approx(np.mean(distances), rel=0.1)
+
+
+def schema() -> Schema:
+    return Schema({name: Integer(0, size - 1) for name, size in DOMAIN.sizes.items()})
+
+
+def released(
+    data: Dataset, mechanism: str, epsilon: float, relation: str = "add/remove"
+) -> Release:
+    return synthesize(
+        data,
+        schema(),
+        epsilon=epsilon,
+        delta=1e-9,
+        mechanism=mechanism,
+        seed=0,
+        neighbours=relation,
+    ).release
+
+
+def precision(release: Release, name: str) -> float:
+    return sum(m.stddev**-2 for m in release.measurements if m.clique == (name,))
+
+
+@pytest.mark.parametrize("relation", NEIGHBOURS)
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 10.0])
+def test_where_none_is_seen_single_columns_get_nearly_all(epsilon: float, relation: str) -> None:
+    data = table(np.random.default_rng(8), 12_000, 0.0)
+    auto, alone = (released(data, name, epsilon, relation) for name in ("auto", "independent"))
+    assert auto.mechanism == "independent"
+    assert auto.ledger is not None
+    assert auto.ledger.remaining == 0
+    for name in DOMAIN:
+        assert precision(auto, name) >= 0.97 * precision(alone, name)
+
+
+@pytest.mark.parametrize("relation", NEIGHBOURS)
+def test_where_some_is_seen_the_columns_are_not_measured_twice(relation: str) -> None:
+    data = table(np.random.default_rng(5), 12_000, 0.5)
+    release = released(data, "auto", 1.0, relation)
+    assert release.mechanism == "aim"
+    assert release.ledger is not None and release.ledger.remaining == 0
+    steps = [entry.step for entry in release.ledger.entries]
+    looked = [step for step in steps if step.startswith("auto: measure ") and "total" not in step]
+    assert looked == [f"auto: measure {name}" for name in DOMAIN]
+    # AIM's first round selects at once.
+    after = steps[steps.index("auto: errors of pairs") + 1]
+    assert after.startswith("select 6")
+
+
+def neighbour(data: Dataset, relation: str) -> Dataset:
+    """The first row replaced by another in every column, or taken out."""
+    if relation == "replace-one":
+        columns = {name: np.array(data.columns[name]) for name in DOMAIN}
+        for name, size in DOMAIN.sizes.items():
+            columns[name][0] = (columns[name][0] + 1) % size
+        return Dataset(DOMAIN, columns)
+    return Dataset(DOMAIN, {name: data.columns[name][1:] for name in DOMAIN})
+
+
+@pytest.mark.parametrize("relation", NEIGHBOURS)
+@pytest.mark.parametrize(("dependence", "taken"), [(0.0, "independent"), (0.5, "aim")])
+def test_both_ways_are_replayed(
+    dependence: float, taken: str, relation: str, tmp_path: Path
+) -> None:
+    data = table(np.random.default_rng(4), 4000, dependence)
+
+    def job(records: Dataset) -> Any:
+        release = synthesize(records, schema(), epsilon=1.0, delta=1e-9, neighbours=relation)
+        assert release.mechanism == taken
+        return release
+
+    replay(job, data, neighbour(data, relation), tmp_path, pure=False)
+
+
+def test_constraints_hold_where_columns_are_taken_for_independent() -> None:
+    data = table(np.random.default_rng(8), 12_000, 0.0)
+    holds = (data.columns["a"] != 0) | (data.columns["b"] != 0)
+    kept = Dataset(DOMAIN, {name: data.columns[name][holds] for name in DOMAIN})
+    ruled = Schema(schema().columns, [Forbid({"a": 0, "b": 0})])
+    release = synthesize(kept, ruled, epsilon=1.0, delta=1e-9, seed=0)
+    records = release.release.sample(5000, rng=0)
+    assert not ((records.columns["a"] == 0) & (records.columns["b"] == 0)).any()

@@ -43,7 +43,7 @@ def _same_matrix(one: Any, other: Any) -> bool:
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         return np.array_equal(one, other)
     if is_sparse(one) and is_sparse(other):
-        return one.shape == other.shape and int((one != other).nnz) == 0
+        return bool(one.shape == other.shape and (one != other).nnz == 0)
     return False
 
 

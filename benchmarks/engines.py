@@ -1,13 +1,15 @@
 """Data in an engine: passes, time and memory of counting, of a release, and of records back.
 
     python -m benchmarks.engines [--rows 10000000] [--columns 12] [--growth]
+        [--partitions 4] [--engines spark duckdb dask] [--releases spark]
 
 Spark in local mode with a heap of 2 GB, DuckDB and Dask beside it, every run in a process of its
 own. Rows are drawn column by column, each from the one before, and stored as parquet (one file a
 partition) first. `count` is all pairs in one pass, `release` AIM at epsilon 1 from the frame to a
 parquet folder of as many records. CPU seconds and the peak of resident memory are those of all
-processes together: this one, the JVM and the Python workers. ``--growth`` adds counting by rows
-and by partitions, and the plot. Writes ``results/engines.json`` and ``results/engines.svg``.
+processes together: this one, the JVM and the Python workers. ``--growth`` adds a tenth and a
+hundredth of the rows, and Spark with 1 and 2 partitions. Writes ``results/engines.json`` and
+``results/engines.svg``.
 """
 
 from __future__ import annotations
@@ -130,6 +132,21 @@ class Peak(threading.Thread):
             self.most = max(self.most, sum(mb for _, mb in processes().values()))
 
 
+def written(made: Any, request: dict[str, Any]) -> None:
+    """The records as parquet, as many as were asked for."""
+    from pyarrow import dataset
+
+    with tempfile.TemporaryDirectory(dir=Path(request["folder"]).parent) as folder:
+        target = f"{folder}/records"
+        if request["engine"] == "spark":
+            made.write.parquet(target)
+        elif request["engine"] == "dask":
+            made.to_parquet(target)
+        else:
+            made.write_parquet(target)
+        assert dataset.dataset(target, format="parquet").count_rows() == request["rows"]
+
+
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """One run: passes, wall and CPU seconds, and peak memory."""
     from pgmkit import counts_of
@@ -152,13 +169,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         )
         laps["aim"] = time.perf_counter() - started - laps["count"]
         made = release.sample(request["rows"], rng=0, like=frame)
-        target = str(Path(request["folder"]).with_suffix(".out"))
-        if request["engine"] == "spark":
-            made.write.mode("overwrite").parquet(target)
-        elif request["engine"] == "dask":
-            made.to_parquet(target)
-        else:
-            made.write_parquet(target)
+        written(made, request)
         laps["records"] = time.perf_counter() - started - laps["count"] - laps["aim"]
     peak.done.set()
     return {
@@ -172,38 +183,59 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 def requests(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     rows, columns = arguments.rows, arguments.columns
-    asked = [
-        {"engine": engine, "what": what, "rows": rows, "columns": columns, "partitions": 4}
-        for engine in arguments.engines
-        for what in ("count", "release")
-    ]
-    if arguments.growth:
-        base = {"engine": "spark", "what": "count", "columns": columns}
-        asked += [{**base, "rows": rows // k, "partitions": 4} for k in (100, 30, 10, 3)]
-        asked += [{**base, "rows": rows // 10, "partitions": p} for p in (1, 2, 8, 16)]
-    return asked
+
+    def asked(engine: str, what: str, rows: int, partitions: int) -> dict[str, Any]:
+        return {
+            "engine": engine,
+            "what": what,
+            "rows": rows,
+            "columns": columns,
+            "partitions": partitions,
+        }
+
+    # The small ones first: what fails, fails soon.
+    sizes = (rows // 100, rows // 10, rows) if arguments.growth else (rows,)
+    usual = arguments.partitions
+    found = []
+    for size in sizes:
+        for engine in arguments.engines:
+            parts = (1, 2, 4) if arguments.growth and engine == "spark" else (usual,)
+            found += [asked(engine, "count", size, each) for each in parts]
+        found += [asked(engine, "release", size, usual) for engine in arguments.releases]
+    return found
 
 
 def plot(records: list[dict[str, Any]]) -> None:
+    """CPU seconds by rows: counting in each engine, by partitions in Spark, and each release."""
     import matplotlib
 
     matplotlib.use("svg")
     from matplotlib import pyplot
 
     matplotlib.rcParams["svg.hashsalt"] = "engines"
-    figure, axes = pyplot.subplots(1, 2, figsize=(7.2, 3.0), sharey=True)
-    counted = [r for r in records if r["engine"] == "spark" and r["what"] == "count"]
-    rows = sorted((r["rows"], r["seconds"], r["cpu"]) for r in counted if r["partitions"] == 4)
-    tenth = max(r[0] for r in rows) // 10
-    parts = sorted((r["partitions"], r["seconds"], r["cpu"]) for r in counted if r["rows"] == tenth)
-    for axis, points in zip(axes, (rows, parts), strict=True):
-        axis.plot([p[0] for p in points], [p[1] for p in points], "o-", label="wall")
-        axis.plot([p[0] for p in points], [p[2] for p in points], "o-", label="CPU")
+    figure, axes = pyplot.subplots(1, 3, figsize=(9.6, 3.2), sharey=True)
+
+    def line(axis: Any, label: str, what: str, **wanted: Any) -> None:
+        chosen = [r for r in records if r["what"] == what and wanted.items() <= r.items()]
+        points = sorted((r["rows"], r["cpu"]) for r in chosen)
+        if points:
+            axis.plot(*zip(*points, strict=True), "o-", label=label)
+
+    engines = sorted({r["engine"] for r in records})
+    for engine in engines:
+        line(axes[0], engine, "count", engine=engine, partitions=4)
+        line(axes[2], engine, "release", engine=engine, partitions=4)
+    for partitions in sorted({r["partitions"] for r in records}):
+        line(axes[1], f"{partitions}", "count", engine="spark", partitions=partitions)
+    titles = ("all pairs, 4 partitions", "all pairs, Spark by partitions", "AIM, end to end")
+    for axis, title in zip(axes, titles, strict=True):
+        axis.set(xscale="log", yscale="log", xlabel="rows")
+        axis.set_title(title, fontsize=9)
         axis.legend(fontsize=7)
-    axes[0].set(xscale="log", xlabel="rows, in 4 partitions", ylabel="seconds, all pairs")
-    axes[1].set(xlabel=f"partitions, {tenth:,} rows", xticks=[p[0] for p in parts])
+    axes[0].set_ylabel("CPU seconds, all processes")
     figure.tight_layout()
     figure.savefig(RESULTS / "engines.svg", metadata={"Date": None})
+    pyplot.close(figure)
 
 
 def identity(record: dict[str, Any]) -> tuple[Any, ...]:
@@ -214,7 +246,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--columns", type=int, default=12)
+    parser.add_argument("--partitions", type=int, default=4)
     parser.add_argument("--engines", nargs="*", default=("spark", "duckdb", "dask"))
+    parser.add_argument("--releases", nargs="*", default=("spark",))
     parser.add_argument("--growth", action="store_true")
     arguments = parser.parse_args()
     kept = {identity(r): r for r in read_results("engines").get("records", [])}
@@ -234,8 +268,7 @@ def main() -> None:
         table(HEADER, [[*identity(r), r["passes"], r["seconds"], r["cpu"], r["peak_mb"]]
                        for _, r in sorted(kept.items())])
     )  # fmt: skip
-    if arguments.growth:
-        plot([r for _, r in sorted(kept.items())])
+    plot([r for _, r in sorted(kept.items())])
 
 
 if __name__ == "__main__":

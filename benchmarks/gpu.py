@@ -1,17 +1,21 @@
-"""The estimation problems on a CUDA card, in double and single precision, beside the CPU.
+"""What a CUDA card gives, beside the processor of the same machine.
 
     python -m benchmarks.gpu [--problems star wide] [--seeds 0]
+    python -m benchmarks.gpu --device cpu --small    # all of it without a card: that it works
 
-Each figure is of a process of its own, first and second call, with the card's copy bandwidth
-measured beside it. "to 1%" is the time to within 1% of the best loss known, which is kept in
-``best_losses.json``. Prints a table, writes ``results/gpu.json`` and ``results/gpu.svg``. Without
-CUDA it says so and ends.
+Estimation in double and single precision; passes of one and of a hundred sets of potentials;
+cliques of 1e7 and 1e8 cells as a share of the device's copy bandwidth; training of GEM and RAP;
+histograms; counting. Each figure is of a process of its own. "to 1%" is the time to within 1% of
+the best loss known, which is kept in ``best_losses.json``. Where mbi and a CUDA build of jax are
+installed, mbi estimates on the same card. Prints tables, writes ``results/gpu.json`` and
+``results/gpu.svg`` (``--small``: prints only). Without CUDA it says so and ends.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 from typing import Any
 
@@ -19,16 +23,22 @@ from benchmarks import problems
 from benchmarks.common import RESULTS, fresh_process, machine, table, write_results
 from benchmarks.estimation import BEST, run_ours, time_to_loss
 
-SIDES = {
-    "cuda float64": {"device": "cuda"},
-    "cuda float32": {"device": "cuda", "dtype": "float32"},
-    "cpu float64": {"device": "cpu"},
-}
 COPY_BYTES = 1 << 30
 HEADER = (
     "problem", "device", "1st call s", "2nd call s", "to 1% s", "loss", "gap", "passes",
     "GPU MB", "RSS MB",
 )  # fmt: skip
+GEM = {"rounds": 2, "steps": 30, "hidden": [1024, 1024], "noise_width": 512}
+RAP = {"rounds": 2, "steps": 100}
+
+
+def sides(device: str) -> dict[str, dict[str, Any]]:
+    """What ``estimate`` is given: the device in both precisions, and the processor beside it."""
+    chosen: dict[str, dict[str, Any]] = {
+        f"{device} float64": {"device": device},
+        f"{device} float32": {"device": device, "dtype": "float32"},
+    }
+    return chosen | {"cpu float64": {"device": "cpu"}}
 
 
 def row(key: str, side: str, answer: dict[str, Any], best: float | None) -> list[Any]:
@@ -40,6 +50,86 @@ def row(key: str, side: str, answer: dict[str, Any], best: float | None) -> list
     ]  # fmt: skip
 
 
+def estimation(arguments: argparse.Namespace) -> list[list[Any]]:
+    """Every problem on every side."""
+    best = json.loads(BEST.read_text()) if BEST.exists() else {}
+    rows = []
+    for name in arguments.problems:
+        for seed in arguments.seeds:
+            for side, options in sides(arguments.device).items():
+                key = f"{name}/{seed}"
+                said(f"{key} {side}")
+                answer = run_ours(name, seed, calls=2, **options)
+                rows.append(row(key, side, answer, best.get(key, {}).get("loss")))
+            if on_card(arguments.device) and has_jax_with_cuda():
+                said(f"{name}/{seed} mbi")
+                rows.append(peer(name, seed))
+    return rows
+
+
+def peer(name: str, seed: int) -> list[Any]:
+    """mbi on the card that jax finds, for a thousand iterations of its mirror descent."""
+    request = {"job": "estimation", "name": name, "seed": seed, "calls": 2, "iterations": 1000}
+    answer = fresh_process("benchmarks.peer", request)
+    first, second = answer["calls"]
+    key, side = f"{name}/{seed}", "mbi, jax on CUDA"
+    return [
+        key, side, first["seconds"], second["seconds"], None, second["loss"], None, None, None,
+        answer.get("peak_rss_mb"),
+    ]  # fmt: skip
+
+
+def works(small: bool) -> dict[str, dict[str, Any]]:
+    """Everything but estimation: what is done, and with how much."""
+    rows, attributes = (10**5, 12) if small else (10**8, 24)
+    gem, rap = (
+        {**settings, "rounds": 1, "steps": 2} if small else settings for settings in (GEM, RAP)
+    )
+    found: dict[str, dict[str, Any]] = {
+        f"clique of {cells:.0e} cells": {"job": "clique", "cells": cells}
+        for cells in ((10**4, 10**5) if small else (10**7, 10**8))
+    }
+    for name in ("tree",) if small else ("star", "tree", "dense", "triangle"):
+        for batch in (1, 100):
+            key = f"pass of {name}, each of {batch}"
+            found[key] = {"job": "passes", "name": name, "batch": batch}
+    found["GEM as wide as the paper's"] = {"job": "training", "mechanism": "gem", "settings": gem}
+    found["RAP"] = {"job": "training", "mechanism": "rap", "settings": rap}
+    found[f"histogram of 2^{attributes} weights"] = {"job": "histogram", "attributes": attributes}
+    found[f"counting all pairs of {rows:,} rows"] = {"job": "counting", "rows": rows}
+    return found
+
+
+def timed(arguments: argparse.Namespace, bandwidth: float) -> list[list[Any]]:
+    """Every work on the device and on the processor."""
+    rows = []
+    for key, request in works(arguments.small).items():
+        seconds, share = [], None
+        for device in (arguments.device, "cpu"):
+            said(f"{key} {device}")
+            answer = fresh_process("benchmarks.gpu_work", {**request, "device": device})
+            seconds.append(answer["seconds"])
+            if "moved_gb" in answer and device == arguments.device:
+                share = answer["moved_gb"] / answer["seconds"] / bandwidth
+        rows.append([key, *seconds, seconds[1] / seconds[0], share])
+    return rows
+
+
+def on_card(device: str) -> bool:
+    return device.partition(":")[0] == "cuda"
+
+
+def has_jax_with_cuda() -> bool:
+    """Whether mbi can be run on a card here, asked of a process that jax may take memory in."""
+    question = "import mbi, jax; assert jax.devices('gpu')"
+    done = subprocess.run([sys.executable, "-c", question], capture_output=True, check=False)
+    return done.returncode == 0
+
+
+def said(what: str) -> None:
+    print(f"{what} ...", file=sys.stderr, flush=True)
+
+
 def plot(rows: list[list[Any]], card: str) -> None:
     import matplotlib
 
@@ -48,9 +138,10 @@ def plot(rows: list[list[Any]], card: str) -> None:
 
     keys = list(dict.fromkeys(row[0] for row in rows))
     figure, axis = pyplot.subplots(figsize=(1.6 + 1.1 * len(keys), 3.2))
-    for offset, side in enumerate(SIDES):
-        heights = [row[3] for row in rows if row[1] == side]
-        axis.bar([i + 0.27 * (offset - 1) for i in range(len(keys))], heights, 0.26, label=side)
+    for offset, side in enumerate(dict.fromkeys(row[1] for row in rows)):
+        heights = {row[0]: row[3] for row in rows if row[1] == side}
+        places = [i + 0.2 * (offset - 1) for i, key in enumerate(keys) if key in heights]
+        axis.bar(places, list(heights.values()), 0.19, label=side)
     axis.set_xticks(range(len(keys)), keys)
     axis.set(yscale="log", ylabel="seconds, second call", title=card)
     axis.legend(fontsize=7)
@@ -58,39 +149,42 @@ def plot(rows: list[list[Any]], card: str) -> None:
     figure.savefig(RESULTS / "gpu.svg", metadata={"Date": None})
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--problems", nargs="+", choices=problems.NAMES, default=problems.NAMES)
+def asked() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="What a CUDA card gives beside the processor.")
+    parser.add_argument("--problems", nargs="+", choices=problems.NAMES)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument("--device", default="cuda", help="cuda, cuda:1 and so on, or cpu")
+    parser.add_argument("--small", action="store_true", help="little of everything, as a proof")
     arguments = parser.parse_args()
+    if arguments.problems is None:
+        arguments.problems = ["star"] if arguments.small else problems.NAMES
+    return arguments
+
+
+def main() -> None:
+    arguments = asked()
     import torch
 
-    if not torch.cuda.is_available():
-        raise SystemExit(
-            "no CUDA card: torch.cuda.is_available() is false. Run this on a machine with a card "
-            f"and a CUDA build of torch (this is torch {torch.__version__})."
+    if on_card(arguments.device) and not torch.cuda.is_available():
+        print(
+            f"no CUDA card: torch {torch.__version__} finds none. Run this on a machine with one "
+            "and a CUDA build of torch, or with --device cpu --small"
         )
-    bandwidth = fresh_process("benchmarks.ours", {"job": "copy_bandwidth", "bytes": COPY_BYTES})
-    best = json.loads(BEST.read_text()) if BEST.exists() else {}
-    rows = []
-    for name in arguments.problems:
-        for seed in arguments.seeds:
-            for side, options in SIDES.items():
-                key = f"{name}/{seed}"
-                print(f"{key} {side} ...", file=sys.stderr, flush=True)
-                answer = run_ours(name, seed, calls=2, **options)
-                rows.append(row(key, side, answer, best.get(key, {}).get("loss")))
+        return
+    copied = COPY_BYTES // 16 if arguments.small else COPY_BYTES
+    request = {"job": "copy_bandwidth", "bytes": copied, "device": arguments.device}
+    bandwidth = fresh_process("benchmarks.gpu_work", request)
+    estimated = estimation(arguments)
+    others = timed(arguments, bandwidth["copy_gb_per_second"])
+    header = ("work", f"{arguments.device} s", "cpu s", "ratio", "share of copy bandwidth")
     print(f"{bandwidth['card']}: copies {bandwidth['copy_gb_per_second']:.0f} GB/s\n")
-    print(table(HEADER, rows))
-    write_results(
-        "gpu",
-        {
-            "machine": machine(),
-            **bandwidth,
-            "rows": [dict(zip(HEADER, values, strict=True)) for values in rows],
-        },
-    )
-    plot(rows, bandwidth["card"])
+    print(table(HEADER, estimated), table(header, others), sep="\n\n")
+    if arguments.small:
+        return
+    records = [dict(zip(HEADER, values, strict=True)) for values in estimated]
+    more = [dict(zip(header, values, strict=True)) for values in others]
+    write_results("gpu", {"machine": machine(), **bandwidth, "rows": records, "works": more})
+    plot(estimated, bandwidth["card"])
 
 
 if __name__ == "__main__":

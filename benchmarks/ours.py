@@ -108,25 +108,7 @@ def _cpu_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def copy_bandwidth(request: dict[str, Any]) -> dict[str, Any]:
-    """Device-to-device copies of one gibibyte, read and write counted, best of ten."""
-    source = torch.ones(request["bytes"] // 8, dtype=torch.float64, device="cuda")
-    target = torch.empty_like(source)
-    best = float("inf")
-    for _ in range(10):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        target.copy_(source)
-        torch.cuda.synchronize()
-        best = min(best, time.perf_counter() - start)
-    return {
-        "card": torch.cuda.get_device_name(),
-        "torch": torch.__version__,
-        "copy_gb_per_second": 2 * request["bytes"] / best / 1e9,
-    }
-
-
-JOBS = {"estimation": estimation, "marginals": marginals, "copy_bandwidth": copy_bandwidth}
+JOBS = {"estimation": estimation, "marginals": marginals}
 
 if __name__ == "__main__":
     serve(lambda request: JOBS[request["job"]](request))

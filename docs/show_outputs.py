@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: what each block showed when outputs were recorded; the benchmarks' chart."""
+"""Hooks of mkdocs: what each block showed when outputs were recorded; the benchmarks' charts."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ doc_blocks = import_module("doc_blocks")
 
 
 def on_files(files: Files, *, config: Any) -> Files:
-    """The site's files, with the chart of errors against the budget."""
-    chart = ROOT / "benchmarks" / "results" / "adaptive-adult.svg"
-    files.append(File.generated(config, "img/errors.svg", abs_src_path=str(chart)))
+    """The site's files, with the benchmarks' charts."""
+    for name, chart in (("errors", "adaptive-adult"), ("engines", "engines")):
+        path = ROOT / "benchmarks" / "results" / f"{chart}.svg"
+        files.append(File.generated(config, f"img/{name}.svg", abs_src_path=str(path)))
     return files
 
 

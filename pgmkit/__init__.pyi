@@ -2,6 +2,7 @@ from . import bif, losses, queries, uai
 from .dataset import Dataset
 from .domain import Domain
 from .errors import (
+    EngineFailed,
     FromRecords,
     InvalidInput,
     ModelTooLarge,
@@ -49,6 +50,7 @@ __all__ = [
     "DateTime",
     "Determines",
     "Domain",
+    "EngineFailed",
     "Factor",
     "FactorGraph",
     "FactoredQuery",

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.elimination import EliminationTree, best_tree, elimination_tree
-from pgmkit.message_passing import LOST, Messages, Table
+from pgmkit.message_passing import LOST, Messages, Scale, Table
 
 __all__ = ["WHOSE", "BatchedMessages", "batched_tree"]
 
@@ -29,10 +29,11 @@ def batched_tree(
     different for each record. ``sizes`` are the number of records, then those of the attributes.
     """
     order = best_tree(scopes, heads, tuple(sizes[1:])).order
-    placed = [scope << 1 | WHOSE for scope in scopes]
-    moved = [head << 1 if head >= 0 else head for head in heads]
+    # A last input, of the records alone, is never multiplied: so nothing sums their axis out.
+    placed = [scope << 1 | WHOSE for scope in (*scopes, 0)]
+    moved = [head << 1 if head >= 0 else head for head in (*heads, -1)]
     tree = elimination_tree(placed, moved, [v + 1 for v in order], tuple(sizes))
-    for node, different in enumerate(own):
+    for node, different in enumerate((*own, False)):
         if not different:
             tree.tables[node] &= ~WHOSE
     for node in range(tree.inputs, len(tree.scopes)):
@@ -51,13 +52,13 @@ class BatchedMessages(Messages):
 
     def _upward(self, tables: Sequence[Array]) -> None:
         self.lost = np.zeros(self.tree.sizes[0], dtype=bool)
-        super()._upward(tables)
+        super()._upward([*tables, np.ones(())])
 
-    def rescaled(self, table: Table) -> tuple[Array, float | Array]:
+    def rescaled(self, table: Table) -> tuple[Array, Scale]:
         peaks = self._sound(table, table[1].max(axis=_others(table)))
         return table[1] / _along(table, peaks), np.log(peaks)
 
-    def log_of(self, value: Array) -> float | Array:
+    def log_of(self, value: Array) -> Scale:
         return np.log(self._sound((WHOSE if value.ndim else 0, value), value))
 
     def settled(self, found: Table) -> Table:

@@ -25,9 +25,14 @@ _LARGE_PASS = 1 << 16
 """Cells of all tables of a pass above which, on a CPU, it gains nothing from a batch."""
 
 
+_WIDE_PASS = 8
+"""As many times the cells of the cliques: products of wide tables are copied more than computed."""
+
+
 def gains(single: MarginalOracle) -> bool:
     """Whether passes for many sets cost each of them less than passes for one."""
-    return single.device.type != "cpu" or table_cells(single) <= _LARGE_PASS
+    most = min(_LARGE_PASS, _WIDE_PASS * single.layout.cells)
+    return single.device.type != "cpu" or table_cells(single) <= most
 
 
 def table_cells(single: MarginalOracle) -> int:

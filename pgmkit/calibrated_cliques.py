@@ -30,7 +30,7 @@ Axes = tuple[str, ...]
 
 _MOST_SMALL = 1 << 13
 """Cells of a small clique."""
-_MOST_READ = 1 << 15
+_MOST_READ = 1 << 14
 """Entries of the matrix that reads a small clique's outputs."""
 
 
@@ -162,10 +162,10 @@ class SmallClique(Clique):
         joint = (table * mass[:, None]).reshape(-1)
         if self.reader is not None:
             return np.dot(joint, self.reader)
-        made = [joint]
+        made: list[Array] = [joint]
         found = np.empty(self.outputs)
         for axes, source, cells in self._sums:
-            made.append(np.bincount(cells, made[source]))
+            made.append(np.bincount(cells, made[source]).astype(np.float64, copy=False))
             if axes in self.spans:
                 start, end = self.spans[axes]
                 found[start:end] = made[-1]

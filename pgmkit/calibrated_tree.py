@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from string import ascii_letters
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +35,7 @@ LEAST_PROBABILITY = 1e-200
 """Of evidence, beside which nothing that underflowed counts."""
 _MERGED_CELLS = 256
 """Of a clique that takes no longer than the two it is made of: fewer steps, of more cells."""
-_MOST_PRECOMPUTED = 1 << 14
+_MOST_PRECOMPUTED = 1 << 12
 """Entries of the matrix P(values of all attributes below | separator) of one subtree."""
 
 
@@ -190,14 +191,14 @@ class CalibratedTree:
                 return None
             axes = self.cliques[child].separator
             met = clique.separator + tuple([name for name in axes if name in clique.rest])
-            number = {name: place for place, name in enumerate(met)}
-            last = len(met)
+            letter = dict(zip(met, ascii_letters, strict=False))
+            held, given, made = (
+                "".join([letter[name] for name in each]) for each in (met, axes, clique.separator)
+            )
             joined = np.einsum(
+                f"{held},{given}...->{made}...",
                 clique.summed(met),
-                [number[name] for name in met],
                 below.reshape(*self.domain.shape(axes), -1),
-                [*(number[name] for name in axes), last],
-                [*(number[name] for name in clique.separator), last],
             )
             parts.append(joined.reshape(rows, -1))
         return np.concatenate(parts, axis=1)

@@ -75,7 +75,8 @@ class ContractionBuffers:
 
     def _bind_level(self, level: list[Step]) -> None:
         """Small steps in one launch; larger ones by themselves, which does not depend on it."""
-        small, large = [], []
+        small: list[Step] = []
+        large: list[Step] = []
         for step in level:
             (small if is_small(self.plan, step) else large).append(step)
         if small:

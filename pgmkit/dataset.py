@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pgmkit.counting import count_marginals
+from pgmkit.devices import device_of
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["Counts", "Dataset"]
 
@@ -121,6 +125,23 @@ class Dataset:
             )
         wanted = [self._domain.clique(clique) for clique in cliques]
         return count_marginals(self._columns, self._domain.sizes, self._rows, wanted)
+
+    def on(self, device: str | torch.device) -> Counts:
+        """The same records, counted on a CUDA card (`pgmkit.card_records`), or these on "cpu".
+
+        "auto" takes a card where there is one. Raises InvalidInput for a device that is not there,
+        ModelTooLarge where a card has not enough free memory.
+
+        >>> data = Dataset(Domain({"a": 2}), {"a": [0, 1, 1]})
+        >>> data.on("cpu") is data
+        True
+        """
+        where = device_of(device)
+        if where.type == "cpu":
+            return self
+        from pgmkit.card_records import RecordsOnCard
+
+        return RecordsOnCard(self._domain, self._columns, where)
 
     def project(self, attrs: Iterable[str]) -> Dataset:
         """The same rows over `attrs` only, in the given order; columns are shared, not copied.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 __all__ = [
+    "EngineFailed",
     "FromRecords",
     "InvalidInput",
     "ModelTooLarge",
@@ -32,6 +33,10 @@ class TotalUndetermined(InvalidInput):
 
 class NumericalFailure(PgmkitError, ArithmeticError):
     """A computation produced a value that is not finite or did not reach its tolerance."""
+
+
+class EngineFailed(PgmkitError, RuntimeError):
+    """The engine that holds the records (Spark, Dask, DuckDB) failed; nothing came of that pass."""
 
 
 class TooSlow(PgmkitError, TimeoutError):

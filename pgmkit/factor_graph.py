@@ -150,8 +150,8 @@ class FactorGraph:
     def posteriors(self, evidence: Mapping[str, Sequence[Hashable]]) -> Posteriors:
         """The distributions given each of many records of the same observed attributes.
 
-        Records are taken through the graph side by side, which on small graphs costs each of them
-        a fraction of what it costs alone.
+        Records that differ are taken through the graph side by side where they are 32 or more and
+        its tables are small, which costs each of them a fraction of what it costs alone.
 
         Args:
             evidence: for each observed attribute a column: for every record a state's name, or a

@@ -6,6 +6,7 @@ import math
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from pgmkit.elimination import EliminationTree, best_tree, each_bit, elimination
 from pgmkit.junction_tree import tree_of_order
 from pgmkit.message_passing import LEAST_ENTRY, Kernel, Underflow
 
-__all__ = ["GraphTables"]
+__all__ = ["GraphTables", "Inputs"]
 
 Array = NDArray[np.float64]
 
@@ -50,6 +51,8 @@ class GraphTables:
         default_factory=dict
     )
     kernels: dict[tuple[int, int, int], Kernel] = field(default_factory=dict)
+    structures: dict[tuple[int, int], Any] = field(default_factory=dict)
+    """What batches of records share, by relevant and observed attributes."""
     passes: list[float] = field(default_factory=list)
     """Of each set of evidence that was answered by itself, what it cost, in cells."""
 
@@ -181,3 +184,26 @@ class GraphTables:
             return CalibratedTree(tree, self.inputs, conditional, self.memory_limit, self.kernels)
         except Underflow:
             return None
+
+
+@dataclass
+class Inputs:
+    """Tables with their attributes as sets, axes ascending."""
+
+    scopes: list[int] = field(default_factory=list)
+    heads: list[int] = field(default_factory=list)
+    """The attribute that each is a conditional distribution of, as a set; -1 for any other."""
+    tables: list[Array] = field(default_factory=list)
+    lost: bool = False
+    """Whether entries are too far below their table's peak for plain numbers."""
+    log_scale: float = 0.0
+    """log of what was taken out of the tables."""
+
+    def add(self, members: int, table: Array, head: int) -> None:
+        """One more table; a number goes to the scale."""
+        if members:
+            self.scopes.append(members)
+            self.heads.append(head)
+            self.tables.append(table)
+        else:
+            self.log_scale += math.log(table) if table > 0 else -math.inf

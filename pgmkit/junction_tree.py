@@ -138,7 +138,7 @@ def tree_of_order(domain: Domain, scopes: Iterable[int], order: Iterable[int]) -
         order: places of attributes.
 
     >>> tree_of_order(Domain({"a": 2, "b": 3, "c": 4}), [0b011, 0b110], [0, 1, 2]).cliques
-    (('a', 'b'), ('b', 'c'))
+    (('b', 'c'), ('a', 'b'))
     """
     neighbours = [0] * len(domain)
     for scope in scopes:

@@ -63,10 +63,6 @@ class Loss(Protocol):
 
     def value_and_gradient(self, marginals: torch.Tensor) -> tuple[float, torch.Tensor]: ...
 
-    def excess(self, new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
-        """L(new) - L(old) - <grad L(old), new - old>, of the small change and not of the losses."""
-        ...
-
     def cut(self, marginals: torch.Tensor) -> Cut: ...
 
     def rounding(self, marginals: torch.Tensor) -> float:
@@ -335,14 +331,6 @@ class MeasuredLoss:
         value, gradient = self.scalar_and_gradient(marginals)
         return float(value), gradient
 
-    def excess(self, new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
-        change = self.observations.applied(new - old).double()
-        if isinstance(self.penalty, Squared):
-            return 0.5 * dot(change, change)
-        before = self.observations.residual(old).double()
-        rise = self.penalty.value(before + change) - self.penalty.value(before)
-        return rise - dot(self.penalty.slope(before), change)
-
     def cut(self, marginals: torch.Tensor) -> Cut:
         """The cut at u = phi'(r)."""
         return self.cut_of_dual(self.penalty.slope(self.observations.residual(marginals)))
@@ -403,10 +391,6 @@ class DifferentiableLoss:
                 raise InvalidInput("a callable loss must return a scalar torch tensor")
             (gradient,) = torch.autograd.grad(value, point)
         return value.detach(), gradient
-
-    def excess(self, new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
-        value, gradient = self.scalar_and_gradient(old)
-        return self.scalar(new) - value - dot(gradient, new - old)
 
     def cut(self, marginals: torch.Tensor) -> Cut:
         value, gradient = self.value_and_gradient(marginals)

@@ -33,6 +33,8 @@ __all__ = [
 Array = NDArray[np.float64]
 Table = tuple[int, Array]
 """Attributes as a set, and the table with its axes ascending."""
+Scale = float | Array
+"""A logarithm, or one for each of many records."""
 
 LEAST_ENTRY = 1e-290
 """Entries of tables with peak 1 below this are not for plain numbers."""
@@ -162,25 +164,32 @@ class Messages:
 
     def _upward(self, tables: Sequence[Array]) -> None:
         self.values: list[Array | None] = list(tables)
-        self.log_sum: float | Array = 0.0
+        scales: list[Scale] = [0.0] * self.tree.inputs
         for node in range(self.tree.inputs, len(self.tree.scopes)):
-            value = None if self.tree.barren[node] else self._made(node)
-            if value is not None and self.scaled:
-                value, log_peak = self.rescaled((self.tree.tables[node], value))
-                self.log_sum += log_peak
+            value: Array | None = None
+            scale: Scale = 0.0
+            if not self.tree.barren[node]:  # one that is has a sum of 1, whatever is below it
+                value = self._made(node)
+                for operand in self.tree.operands[node]:
+                    scale = scale + scales[operand]
+                if self.scaled:
+                    value, log_peak = self.rescaled((self.tree.tables[node], value))
+                    scale = scale + log_peak
             self.values.append(value)
+            scales.append(scale)
+        self.log_sum: Scale = 0.0
         for root in self.tree.roots:
             if (value := self.values[root]) is not None:
-                self.log_sum += self.log_of(value)
+                self.log_sum = self.log_sum + scales[root] + self.log_of(value)
 
-    def rescaled(self, table: Table) -> tuple[Array, float | Array]:
+    def rescaled(self, table: Table) -> tuple[Array, Scale]:
         """The table with peak 1, and log of what it was divided by."""
         peak = float(table[1].max())
         if not LOST < peak < math.inf:
             raise Underflow
         return table[1] / peak, math.log(peak)
 
-    def log_of(self, value: Array) -> float | Array:
+    def log_of(self, value: Array) -> Scale:
         """The logarithm of a root's sum."""
         if not LEAST_SUM < float(value) < math.inf:
             raise Underflow

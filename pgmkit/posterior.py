@@ -22,7 +22,7 @@ from pgmkit.elimination import each_bit
 from pgmkit.errors import InvalidInput, ModelTooLarge, NumericalFailure
 from pgmkit.evidence import Evidence
 from pgmkit.factor import Factor
-from pgmkit.graph_tables import GraphTables
+from pgmkit.graph_tables import GraphTables, Inputs
 from pgmkit.message_passing import LEAST_ENTRY, Messages, Underflow
 from pgmkit.model import GraphicalModel
 from pgmkit.randomness import Rng
@@ -323,7 +323,7 @@ class Posterior:
         """log of the sum; minus infinity where it is zero."""
         try:
             messages, log_scale = self._messages(0)
-            return messages.log_sum + log_scale
+            return float(messages.log_sum) + log_scale
         except Underflow:
             pass
         if not set(self.graph.domain) - set(self.evidence.codes):
@@ -390,26 +390,3 @@ class Posterior:
 _ALL = slice(None)
 _WORTH_ALL = 8
 """Attributes whose marginals take as long together as one by itself."""
-
-
-@dataclass
-class Inputs:
-    """Tables with their attributes as sets, axes ascending."""
-
-    scopes: list[int] = field(default_factory=list)
-    heads: list[int] = field(default_factory=list)
-    """The attribute that each is a conditional distribution of, as a set; -1 for any other."""
-    tables: list[Array] = field(default_factory=list)
-    lost: bool = False
-    """Whether entries are too far below their table's peak for plain numbers."""
-    log_scale: float = 0.0
-    """log of what was taken out of the tables."""
-
-    def add(self, members: int, table: Array, head: int) -> None:
-        """One more table; a number goes to the scale."""
-        if members:
-            self.scopes.append(members)
-            self.heads.append(head)
-            self.tables.append(table)
-        else:
-            self.log_scale += math.log(table) if table > 0 else -math.inf

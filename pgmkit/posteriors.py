@@ -16,6 +16,7 @@ from pgmkit.elimination import EliminationTree, each_bit
 from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.evidence import Evidence
 from pgmkit.graph_tables import GraphTables
+from pgmkit.message_passing import Kernel
 from pgmkit.posterior import Posterior
 
 __all__ = ["Posteriors"]
@@ -24,7 +25,11 @@ Array = NDArray[np.float64]
 Codes = NDArray[np.int64]
 
 _CHUNK_CELLS = 1 << 20
-"""Cells that the largest table of a pass may have, where it is more than one record's."""
+"""Cells that the largest table of a pass may have; no batch where it has as many for few records.
+"""
+_REMEMBERED = 16
+_FEW = 32
+"""Fewer different records are sooner taken one by one: a graph calibrates itself for those."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,14 +96,30 @@ class Posteriors:
         for known, passes in self._passes.items():
             if not relevant & ~known:
                 return passes
-        structure = _Structure.of(self.graph, relevant, observed)
-        first, _ = self._different
-        size = max(1, min(_CHUNK_CELLS, self.graph.memory_limit // 8) // structure.largest)
-        self._passes[relevant] = [
-            _Pass(self, structure, first[start : start + size])
-            for start in range(0, len(first), size)
-        ]
+        self._passes[relevant] = self._new_passes(relevant, observed)
         return self._passes[relevant]
+
+    def _new_passes(self, relevant: int, observed: int) -> list[_Pass]:
+        first, _ = self._different
+        if len(first) < _FEW:
+            return [_OneByOne(self, observed, first)]
+        known = self.graph.structures
+        structure = known.get((relevant, observed))
+        if structure is None:
+            if len(known) >= _REMEMBERED:
+                del known[next(iter(known))]
+            structure = _Structure.of(self.graph, relevant, observed)
+            known[relevant, observed] = structure
+        size = min(_CHUNK_CELLS, self.graph.memory_limit // 8) // structure.largest
+        if size < _FEW:
+            return [_OneByOne(self, observed, first)]
+        parts = np.split(first, range(size, len(first), size))
+        return [_Batch(self, observed, part, structure) for part in parts]
+
+    def alone(self, row: int) -> Posterior:
+        """What the graph gives of one record."""
+        codes = dict(zip(self.names, self.codes[row].tolist(), strict=True))
+        return Posterior(self.graph, Evidence(codes, {}))
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,6 +135,9 @@ class _Structure:
     numbers: list[int]
     """Places of tables all of whose attributes are observed."""
     tree: EliminationTree
+    kernels: dict[tuple[int, int, int], Kernel] = field(default_factory=dict)
+    """Of the number of records in ``kernels_for``."""
+    kernels_for: list[int] = field(default_factory=lambda: [0])
 
     @classmethod
     def of(cls, graph: GraphTables, relevant: int, observed: int) -> _Structure:
@@ -145,6 +169,14 @@ class _Structure:
         sizes = self.tree.sizes
         return max((_cells(scope, sizes) for scope in self.tree.scopes), default=1)
 
+    def messages(self, count: int, tables: list[Array]) -> BatchedMessages:
+        """Of so many records."""
+        if self.kernels_for != [count]:
+            self.kernels.clear()
+            self.kernels_for[:] = [count]
+        tree = replace(self.tree, sizes=(count, *self.graph.domain.shape()))
+        return BatchedMessages(tree, tables, False, self.graph.memory_limit, self.kernels)
+
     def sliced(self, place: int, codes: dict[int, Codes]) -> Array:
         """A table with the records' values: their axis first, where it has an observed one."""
         members, table, _ = self.graph.inputs[place]
@@ -163,55 +195,79 @@ def _cells(scope: int, sizes: Sequence[int]) -> int:
     return cells
 
 
-class _Pass:
-    """Messages of some different records, ``rows`` of the whole."""
+@dataclass(eq=False)
+class _OneByOne:
+    """Some different records, ``rows`` of the whole, each by itself."""
 
-    def __init__(self, whole: Posteriors, structure: _Structure, rows: Codes) -> None:
-        self.whole, self.structure, self.rows = whole, structure, rows
+    whole: Posteriors
+    observed: int
+    rows: Codes
+
+    @cached_property
+    def posteriors(self) -> list[Posterior]:
+        return [self.whole.alone(row) for row in self.rows.tolist()]
+
+    def log_sums(self) -> Array:
+        found = np.empty(len(self.rows))
+        for place, alone in enumerate(self.posteriors):
+            with _naming(self.rows[place]):
+                found[place] = alone.log_partition
+        return found
+
+    def marginals(self, asked: Sequence[Clique]) -> dict[Clique, Array]:
+        parts = []
+        for place, alone in enumerate(self.posteriors):
+            with _naming(self.rows[place]):
+                parts.append(alone.marginals(asked))
+        return {clique: np.stack([part[clique] for part in parts]) for clique in asked}
+
+
+class _Batch:
+    """Messages of some different records, ``rows`` of the whole, side by side."""
+
+    def __init__(
+        self, whole: Posteriors, observed: int, rows: Codes, structure: _Structure
+    ) -> None:
+        self.whole, self.observed, self.rows = whole, observed, rows
         graph = whole.graph
         places = [graph.bits[name].bit_length() - 1 for name in whole.names]
         codes = dict(zip(places, whole.codes[rows].T, strict=True))
-        scale = np.zeros(len(rows))
+        self.scale = np.zeros(len(rows))
         tables = []
         with np.errstate(divide="ignore"):
             for place in structure.numbers:
-                scale += np.log(structure.sliced(place, codes)) + graph.inputs[place][2]
+                self.scale += np.log(structure.sliced(place, codes)) + graph.inputs[place][2]
         for place, scope in zip(structure.places, structure.scopes, strict=True):
             if place < 0:
                 tables.append(np.ones(_cells(scope, graph.domain.shape())))
             else:
                 tables.append(structure.sliced(place, codes))
-                scale += graph.inputs[place][2]
-        self.scale = scale
-        tree = replace(structure.tree, sizes=(len(rows), *graph.domain.shape()))
-        self.messages = BatchedMessages(tree, tables, False, graph.memory_limit, {})
-        self.messages.lost |= np.isneginf(scale) | graph.lost
+                self.scale += graph.inputs[place][2]
+        self.messages = structure.messages(len(rows), tables)
+        self.messages.lost |= np.isneginf(self.scale) | graph.lost
 
     def log_sums(self) -> Array:
         found = self.messages.log_sum + self.scale
-        for row, alone in self._lost():
-            with _naming(row, self.rows):
-                found[row] = alone.log_partition
+        lost = self._lost()
+        found[lost] = _OneByOne(self.whole, self.observed, self.rows[lost]).log_sums()
         return found
 
     def marginals(self, asked: Sequence[Clique]) -> dict[Clique, Array]:
-        bits, observed = self.whole.graph.bits, self.structure.observed
+        bits = self.whole.graph.bits
         found = {}
         for clique in asked:
-            members = sum([bits[name] for name in clique]) & ~observed
+            members = sum([bits[name] for name in clique]) & ~self.observed
             found[clique] = self._arranged(clique, self.messages.marginal(members << 1))
-        for row, alone in self._lost():
-            with _naming(row, self.rows):
-                for clique, table in alone.marginals(asked).items():
-                    found[clique][row] = table
+        lost = self._lost()
+        if len(lost):
+            alone = _OneByOne(self.whole, self.observed, self.rows[lost]).marginals(asked)
+            for clique, tables in alone.items():
+                found[clique][lost] = tables
         return found
 
-    def _lost(self) -> Iterator[tuple[int, Posterior]]:
-        """Records that plain numbers have lost, which may be impossible, and their posteriors."""
-        for row in np.flatnonzero(self.messages.lost).tolist():
-            codes = self.whole.codes[self.rows[row]].tolist()
-            known = dict(zip(self.whole.names, codes, strict=True))
-            yield row, Posterior(self.whole.graph, Evidence(known, {}))
+    def _lost(self) -> Codes:
+        """Records that plain numbers have lost, and those that are impossible."""
+        return np.flatnonzero(self.messages.lost)
 
     def _arranged(self, clique: Clique, table: Array) -> Array:
         """From ascending axes without observed attributes to the clique's, with them."""
@@ -225,8 +281,11 @@ class _Pass:
 
 
 @contextmanager
-def _naming(row: int, rows: Codes) -> Iterator[None]:
+def _naming(row: int) -> Iterator[None]:
     try:
         yield
     except InvalidInput as error:
-        raise InvalidInput(f"record {rows[row]}: {error}") from None
+        raise InvalidInput(f"record {row}: {error}") from None
+
+
+_Pass = _OneByOne | _Batch

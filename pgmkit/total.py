@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -83,7 +82,12 @@ def estimate_totals(
     """
     found = _determining(measurements)
     shares, _ = _shares([stddev for *_, stddev in found])
-    each = [reduce(np.kron, weights, np.ones(1)) @ values[place] for place, weights, _ in found]
+    each = []
+    for place, parts, _ in found:
+        weights: NDArray[np.float64] = np.ones(1)
+        for part in parts:
+            weights = np.asarray(np.kron(weights, part), dtype=np.float64)
+        each.append(weights @ values[place])
     return np.asarray(shares @ np.array(each))
 
 

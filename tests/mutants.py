@@ -623,7 +623,7 @@ MUTANTS = (
     # One row decides how others are read, or whether the run succeeds.
     Mutant(
         "numbers of all kinds read together",
-        "pgmkit/tables/bins.py",
+        "pgmkit/tables/bin_codes.py",
         "whole = np.array([isinstance(e, int) and abs(e) <= LARGEST for e in positions], dtype=bool)",
         "whole = np.zeros(len(positions), dtype=bool)",
         "tables/test_company",

@@ -18,6 +18,7 @@ REPOSITORY = Path(__file__).parent.parent
 MODULES = (
     *("adaptive", "counting", "coverage", "estimation", "gpu", "marginals", "mwem_pgm", "networks"),
     "regions",
+    "threads",
     "units",
 )
 MARKED = "# Benchmarks\n<!-- adaptive: begin -->\nold\n<!-- adaptive: end -->\nafter\n"

@@ -12,7 +12,14 @@ import click
 from mechanisms.cli import main
 
 ROOT = Path(__file__).parent.parent
-RAISED = {"InvalidInput", "ModelTooLarge", "NumericalFailure", "TotalUndetermined", "warn"}
+RAISED = {
+    "EngineFailed",
+    "InvalidInput",
+    "ModelTooLarge",
+    "NumericalFailure",
+    "TotalUndetermined",
+    "warn",
+}
 
 
 def messages(path: Path) -> Iterator[tuple[int, str]]:

@@ -427,15 +427,20 @@ class Curator:
         return float(noisy[0]) / 1000
 
     def discover(
-        self, values: Sequence[str], cost: float, delta: float, *, step: str = "discover"
+        self,
+        values: Sequence[str] | Mapping[str, int],
+        cost: float,
+        delta: float,
+        *,
+        step: str = "discover",
     ) -> list[str]:
         """The frequent ones of a column's values, which nobody listed in advance.
 
-        `values` has one text a row of the same records. Each distinct one's count gets discrete
-        Gaussian noise at this cost, and those above a threshold are given, the most frequent
-        first. A value of a single row (or a single unit) passes with probability at most `delta`
-        (a part of it where neighbours can differ by several such values): (rho, delta)-approximate
-        zCDP.
+        `values` has one text a row of the same records, or the rows of each text. Each distinct
+        one's count gets discrete Gaussian noise at this cost, and those above a threshold are
+        given, the most frequent first. A value of a single row (or a single unit) passes with
+        probability at most `delta` (a part of it where neighbours can differ by several such
+        values): (rho, delta)-approximate zCDP.
 
         Raises InvalidInput for a pure budget, or a delta above what the budget reserves;
         BudgetExceeded if cost is not available.

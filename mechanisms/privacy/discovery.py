@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
@@ -16,10 +16,21 @@ if TYPE_CHECKING:
 __all__ = ["distinct", "frequent", "threshold"]
 
 
-def distinct(values: Sequence[str]) -> tuple[NDArray[np.str_], NDArray[np.int64]]:
-    """The different texts and their counts."""
-    texts, counts = np.unique(np.asarray(values, dtype=str), return_counts=True)
-    return texts, counts.astype(np.int64)
+def distinct(
+    values: Sequence[str] | Mapping[str, int],
+) -> tuple[NDArray[np.str_], NDArray[np.int64]]:
+    """The different texts, in order, and their counts.
+
+    >>> distinct(["b", "a", "b"])
+    (array(['a', 'b'], dtype='<U1'), array([1, 2]))
+    >>> distinct({"b": 2, "a": 1})
+    (array(['a', 'b'], dtype='<U1'), array([1, 2]))
+    """
+    rows = list(values.values()) if isinstance(values, Mapping) else [1] * len(values)
+    texts, places = np.unique(np.asarray(list(values), dtype=str), return_inverse=True)
+    counts = np.zeros(len(texts), dtype=np.int64)
+    np.add.at(counts, places, np.asarray(rows, dtype=np.int64))
+    return texts, counts
 
 
 def threshold(scale: float, delta: float, neighbours: Neighbours) -> float:

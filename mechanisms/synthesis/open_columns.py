@@ -14,7 +14,7 @@ from pgmkit.dataset import Counts, Dataset
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.columns import Column
-from pgmkit.tables.frames import columns_of, counts_of, names_of
+from pgmkit.tables.frames import counts_of, names_of, tally_of
 from pgmkit.tables.pushdown import FrameCounts
 from pgmkit.tables.schema import NoRows, Numeric, OpenCategorical, Schema, outside_error
 
@@ -53,7 +53,7 @@ def resolved(
     columns, of whatever sizes.
     """
     unlisted, fine = open_columns(schema), _fine(schema)
-    texts = {name: _present_texts(data, schema, name) for name in unlisted}
+    tallies = {name: _present_texts(data, schema, name) for name in unlisted}
     share = _DISCOVERY_SHARE * curator.remaining / len(schema.unresolved)
     found: dict[str, Any] = {}
     for name in fine:
@@ -67,7 +67,7 @@ def resolved(
         declared_open = schema.columns[name]
         assert isinstance(declared_open, OpenCategorical)
         delta = curator.ledger.budget.reserved / len(unlisted)
-        labels = curator.discover(texts[name], share, delta, step=f"discover {name}")
+        labels = curator.discover(tallies[name], share, delta, step=f"discover {name}")
         found[name] = declared_open.found([t for t in labels if t != declared_open.other])
     concrete = schema.resolve(found)
     return concrete, curator.recoded(counted(data, concrete, workload))
@@ -105,21 +105,21 @@ def _quantiles(fine: Numeric, cells: np.ndarray, bins: int) -> list[float]:
     return [float(edge) for edge in fine.positions[1 + np.searchsorted(reached, goals)]]
 
 
-def _present_texts(data: Any, schema: Schema, name: str) -> list[str]:
-    """The column's values as texts; undeclared missing ones need a place."""
+def _present_texts(data: Any, schema: Schema, name: str) -> dict[str, int]:
+    """The column's texts and their numbers of rows; undeclared missing ones need a place."""
     column = schema.columns[name]
     assert isinstance(column, OpenCategorical)
-    values = columns_of(data, [name])[name]
-    texts = column.texts(values)
-    if column.missing is None and column.outside is None and len(texts) < len(values):
-        raise outside_error(name, len(values) - len(texts))
-    return texts
+    tally = tally_of(data, name, column)
+    missing = tally[None]
+    if column.missing is None and column.outside is None and missing:
+        raise outside_error(name, missing)
+    return {text: rows for text, rows in tally.items() if text is not None}
 
 
 def _rows_alone(data: Any, schema: Schema) -> Counts:
     """The records as codes of a column of one value: all that is known before any is found."""
     name = schema.unresolved[0]
-    rows = len(columns_of(data, [name])[name])
+    rows = tally_of(data, name, OpenCategorical()).total()
     domain = Domain({"(rows)": 1})
     schema.check_rows(rows)
     return Dataset(domain, {"(rows)": np.zeros(rows, dtype=np.uint8)}) if rows else NoRows(domain)

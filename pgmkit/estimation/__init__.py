@@ -146,12 +146,10 @@ def estimate(
             the truth, sqrt(cells / 2) with Gaussian noise. The search also ends when the loss
             falls by less than a quarter of that over max(30, a fifth of all) iterations.
         max_seconds: time after which the best model so far is returned.
-        device, dtype: where and in what precision to compute: "cpu", a CUDA card ("cuda",
-            "cuda:1"), or "auto", a card where there is one and a pass is large enough to gain
-            (``pgmkit.devices.WORTH_A_CARD``). Passes run in float64 buffers either way. float32
-            tables take half the memory of the search around
-            them, and resolve a loss to about six digits, so small tolerances end on the progress
-            rule.
+        device: where to compute: "cpu", a CUDA card ("cuda", "cuda:1"), or "auto", a card where
+            there is one and a pass is large enough to gain (``pgmkit.devices.WORTH_A_CARD``).
+        dtype: of the model's tables. The search for them is in float64 in any case: in float32 the
+            rounding of a large count is not small beside its noise.
         memory_limit: bytes of working memory allowed; by default half of what the machine or the
             process's control group has, or of what a card has free. The tables of the
             model's junction tree, which sampling needs, may take 4 GiB, or this if it is more.
@@ -197,7 +195,6 @@ def estimate(
                 used,
                 impossible,
                 device=where,
-                dtype=dtype,
                 limit=limit,
                 model_limit=model_limit,
             )
@@ -223,14 +220,14 @@ def estimate(
         _warn_of_poor_fit(relaxed)
         return relaxed
     with card_memory(where), oracle.session(), _reporter(progress, max_seconds) as report:
-        objective = make_loss(loss, oracle.layout, used, dtype, oracle.device)
+        objective = make_loss(loss, oracle.layout, used, oracle.dtype, oracle.device)
         problem = Problem(oracle, objective, total, deadline)
         monitor = Monitor(
             problem, tolerance=tolerance, max_seconds=max_seconds, report=report, started=started
         )
         point = _searched(problem, monitor, request, impossible, warm_start)
     logger.info("estimated in %d iterations: %s", monitor.iterations, monitor.stopped)
-    model = fitted(problem, monitor, point, model_limit)
+    model = fitted(problem, monitor, point, model_limit, dtype)
     _warn_of_poor_fit(model)
     return model
 
@@ -242,14 +239,11 @@ def tree_oracle(
     zeros: Sequence[Zeros],
     *,
     device: torch.device,
-    dtype: torch.dtype,
     limit: int,
     model_limit: int,
 ) -> MarginalOracle:
     """Inference on a junction tree, and ModelTooLarge where a step of the way would not fit."""
-    oracle = MarginalOracle(
-        domain, cliques, device=device, dtype=dtype, memory_limit=limit, zeros=zeros
-    )
+    oracle = MarginalOracle(domain, cliques, device=device, memory_limit=limit, zeros=zeros)
     _check_memory(oracle, used, limit)
     _check_tree(domain, cliques, model_limit)
     _check_possible(oracle, zeros)
@@ -292,18 +286,27 @@ def _warn_of_poor_fit(model: GraphicalModel | RegionModel) -> None:
         )
 
 
-def factors(inference: MarginalOracle, potentials: torch.Tensor) -> tuple[Factor, ...]:
+def factors(
+    inference: MarginalOracle, potentials: torch.Tensor, dtype: torch.dtype = torch.float64
+) -> tuple[Factor, ...]:
     """Flat potentials as a model keeps them."""
     layout = inference.layout
-    tables = layout.split(inference.masked(potentials).clone())
+    tables = layout.split(inference.masked(potentials).to(dtype, copy=True))
     held = zip(layout.cliques, layout.domains, tables, strict=True)
     return tuple(Factor(domain, table) for clique, domain, table in held if clique)
 
 
-def fitted(problem: Problem, monitor: Monitor, point: Point, memory_limit: int) -> GraphicalModel:
+def fitted(
+    problem: Problem,
+    monitor: Monitor,
+    point: Point,
+    memory_limit: int,
+    dtype: torch.dtype = torch.float64,
+) -> GraphicalModel:
+    """The model of a point."""
     return GraphicalModel(
         domain=problem.inference.layout.domain,
-        potentials=factors(problem.inference, point.potentials),
+        potentials=factors(problem.inference, point.potentials, dtype),
         total=problem.total,
         loss=monitor.best_loss,
         gap=monitor.gap,

@@ -119,4 +119,4 @@ class _Run:
 
 def _dots(left: Array, right: Array) -> Array:
     """The inner product of each pair of columns."""
-    return np.einsum("ij,ij->j", left, right)
+    return np.asarray(np.einsum("ij,ij->j", left, right))

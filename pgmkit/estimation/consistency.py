@@ -142,7 +142,7 @@ class Relaxation:
         """The tables that minimise the Lagrangian, one after the other."""
         x = self._weighted @ multipliers
         x += self.y
-        return np.clip(x, 0.0, self._highest, out=x)
+        return np.asarray(np.clip(x, 0.0, self._highest, out=x))
 
     def negative_dual(self, multipliers: Table) -> tuple[Table, Table]:
         """Value, of each set, and gradient."""
@@ -150,8 +150,8 @@ class Relaxation:
         violated = self._constraints @ x - self._b
         moved = np.subtract(x, self.y, out=x)
         moved *= moved
-        value = np.einsum("i...,i...->...", multipliers, violated) - self.precisions @ moved / 2
-        return value, violated
+        linear = np.asarray(np.einsum("i...,i...->...", multipliers, violated))
+        return np.asarray(linear - self.precisions @ moved / 2), violated
 
     def tables(self, multipliers: Table) -> dict[Clique, Table]:
         """By clique; further axes are those of the multipliers."""

@@ -79,8 +79,9 @@ def estimate_many(
     each a fraction of what it costs alone. Every set has its own steps, stops by itself, and has
     its own certificate: model i has a loss within its ``gap`` of the optimum, like that of
     ``estimate``, though not the same potentials to the last digit. Models that gain nothing from
-    it (more than 65,536 cells in the tables of a pass, on the CPU), other losses than the squared
-    one, methods by name and float32 are estimated one after the other.
+    it (on the CPU: more than 65,536 cells in the tables of a pass, or eight times the cells of the
+    cliques, as of grids) are estimated one after the other; so are other losses than the squared
+    one, methods by name, and float32.
 
     Args:
         domain: the attributes.
@@ -115,8 +116,9 @@ def estimate_many(
     made: list[GraphicalModel] = []
     with reporter("estimates", progress, len(many.sets)) as report:
         for models in many.chunks(deadline):
-            made += models
-            report(len(made))
+            for model in models:
+                made.append(model)
+                report(len(made))
     _warn_of_poor_fits(made)
     return made
 
@@ -226,7 +228,6 @@ class ManyEstimates:
             used,
             self.zeros,
             device=device,
-            dtype=torch.float64,
             limit=self._limit(device),
             model_limit=self._model_limit,
         )

@@ -84,12 +84,7 @@ def _compare(
 ) -> _Comparison:
     reached = problem.loss.scalar(new.marginals)
     divergence = problem.divergence(new, origin)
-    if new.marginals.dtype == torch.float64:
-        rise = reached - loss - dot(gradient, new.marginals - origin.marginals)
-    else:  # what large numbers differ by is lost in their rounding
-        rise = problem.loss.excess(new.marginals, origin.marginals)
-        moved = dot(new.potentials - origin.potentials, new.marginals - origin.marginals)
-        divergence = 0.5 * moved
+    rise = reached - loss - dot(gradient, new.marginals - origin.marginals)
     before, after, excess, apart, start, log_partition = read(
         loss, reached, rise, divergence, origin.log_partition, new.log_partition
     )

@@ -8,6 +8,7 @@ other libraries are collected, the needed columns only.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ import narwhals as nw
 import numpy as np
 
 from pgmkit.tables.scan import Codec, Scan, code_type, gathered
+from pgmkit.tables.tally import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,6 +37,10 @@ class Engine(ABC):
     @abstractmethod
     def line(self, scan: Scan) -> NDArray[np.int64]:
         """One pass over the records; see `Scan`."""
+
+    @abstractmethod
+    def tally(self, tally: Tally) -> Counter[str | None]:
+        """One pass over the records of one column; see `Tally`."""
 
     @abstractmethod
     def kept(self, codec: Codec) -> Engine:
@@ -73,6 +79,16 @@ class _Spark(Engine):
         line[added["cell"].to_numpy()] = added["rows"].to_numpy()
         return line
 
+    def tally(self, tally: Tally) -> Counter[str | None]:
+        """The partitions' texts are added in this process."""
+        found = self.frame.mapInArrow(tally.rows_of_counts, "text string, rows long")
+        parts = nw.from_native(found).collect()
+        added: Counter[str | None] = Counter()
+        texts, rows = parts["text"].to_list(), parts["rows"].to_list()
+        for text, number in zip(texts, rows, strict=True):
+            added[text] += number
+        return added
+
     def kept(self, codec: Codec) -> Engine:
         """The codes as a persisted data frame."""
         from pyspark.sql.types import ByteType, IntegerType, ShortType, StructField, StructType
@@ -93,14 +109,22 @@ class _Dask(Engine):
 
     def line(self, scan: Scan) -> NDArray[np.int64]:
         """Every partition gives its line; a tree of tasks adds them."""
+        found: NDArray[np.int64] = self._added(scan.line, _sum)
+        return found
+
+    def tally(self, tally: Tally) -> Counter[str | None]:
+        """Every partition gives its counts; a tree of tasks adds them."""
+        found: Counter[str | None] = self._added(tally.counted, _sum_of_counts)
+        return found
+
+    def _added(self, counted: Callable[[list[Any]], Any], added: Callable[[list[Any]], Any]) -> Any:
         from dask.delayed import delayed
 
-        lines = [delayed(_line_of)(scan, part) for part in self.frame.to_delayed()]
-        while len(lines) > 1:
-            groups = range(0, len(lines), _ADDED_TOGETHER)
-            lines = [delayed(_sum)(lines[i : i + _ADDED_TOGETHER]) for i in groups]
-        found: NDArray[np.int64] = lines[0].compute()
-        return found
+        parts = [delayed(counted)([part]) for part in self.frame.to_delayed()]
+        while len(parts) > 1:
+            groups = range(0, len(parts), _ADDED_TOGETHER)
+            parts = [delayed(added)(parts[i : i + _ADDED_TOGETHER]) for i in groups]
+        return parts[0].compute()
 
     def kept(self, codec: Codec) -> Engine:
         """The codes as a persisted data frame."""
@@ -118,15 +142,22 @@ class _Here(Engine):
         """Coded and counted as they come."""
         return scan.line(self.frames())
 
+    def tally(self, tally: Tally) -> Counter[str | None]:
+        """Counted as they come."""
+        return tally.counted(self.frames())
+
     def kept(self, codec: Codec) -> Engine:
         """The codes in memory: a byte for each value of a column of up to 127."""
         codes = list(codec.arrow_codes(self.frames()))
         return _Here(lambda: gathered(codes))
 
 
-def _line_of(scan: Scan, part: Any) -> NDArray[np.int64]:
-    return scan.line([part])
-
-
 def _sum(lines: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
     return np.sum(lines, axis=0, dtype=np.int64)
+
+
+def _sum_of_counts(counts: Sequence[Counter[str | None]]) -> Counter[str | None]:
+    added: Counter[str | None] = Counter()
+    for each in counts:
+        added.update(each)
+    return added

@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING, Any
 import narwhals as nw
 
 from pgmkit.errors import InvalidInput
+from pgmkit.tables.engines import engine_of
+from pgmkit.tables.labelled import OpenCategorical
 from pgmkit.tables.pushdown import FrameCounts
 from pgmkit.tables.records import arrow_table
 from pgmkit.tables.schema import NoRows, Schema
+from pgmkit.tables.tally import Tally
 from pgmkit.tables.values import series_values
 
 if TYPE_CHECKING:
@@ -33,6 +36,7 @@ __all__ = [
     "in_memory",
     "names_of",
     "pandas_frame",
+    "tally_of",
 ]
 
 Frame = nw.DataFrame[Any] | nw.LazyFrame[Any]
@@ -105,6 +109,19 @@ def counts_of(
         schema.check_names(_names(wrapped))
         return FrameCounts(wrapped, schema, expected, keep=keep)
     return encode(frame, schema)
+
+
+def tally_of(frame: Any, name: str, column: OpenCategorical) -> Counter[str | None]:
+    """How many rows each text of an open column has, counted where they are; None: missing.
+
+    >>> import pyarrow
+    >>> tally_of(pyarrow.table({"job": ["cook", "cook"]}), "job", OpenCategorical())
+    Counter({'cook': 2})
+    """
+    wrapped = _wrapped(frame)
+    if isinstance(wrapped, nw.LazyFrame) and not wrapped.implementation.is_polars():
+        return engine_of(wrapped, [name]).tally(Tally(name, column))
+    return column.tally(columns_of(frame, [name])[name])
 
 
 @dataclass(frozen=True)

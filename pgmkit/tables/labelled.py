@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pgmkit.errors import InvalidInput
-from pgmkit.tables.bins import LARGEST
+from pgmkit.tables.bin_codes import LARGEST
 from pgmkit.tables.columns import OUTSIDE, Column
 from pgmkit.tables.values import distinct, is_null, number_of, text_of
 
@@ -238,11 +239,15 @@ class OpenCategorical(Column):
         """Whether a value is missing, listed texts included."""
         return is_null(value) or text_of(value) in (self.missing or ())
 
-    def texts(self, values: Any) -> list[str]:
-        """The texts of a column of values, missing ones left out."""
+    def tally(self, values: Any) -> Counter[str | None]:
+        """How many of a column's values have each text; missing ones under None."""
+        counted: Counter[str | None] = Counter()
+        if len(values) == 0:
+            return counted
         found, places = distinct(values)
-        texts = [None if self.is_missing(value) else text_of(value) for value in found]
-        return [text for place in places.tolist() if (text := texts[place]) is not None]
+        for value, rows in zip(found, np.bincount(places).tolist(), strict=True):
+            counted[None if self.is_missing(value) else text_of(value)] += rows
+        return counted
 
     def found(self, labels: Sequence[str]) -> Categorical:
         """The concrete column with the labels that were found."""

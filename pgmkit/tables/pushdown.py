@@ -15,7 +15,7 @@ import numpy as np
 from pgmkit.clique_index import maximal
 from pgmkit.counting import check_memory
 from pgmkit.domain import Clique, Domain
-from pgmkit.errors import InvalidInput
+from pgmkit.errors import EngineFailed, InvalidInput, PgmkitError
 from pgmkit.tables.engines import engine_of
 from pgmkit.tables.scan import Codec, KeptCodes, Scan
 from pgmkit.tables.schema import Schema, outside_error
@@ -42,7 +42,7 @@ class FrameCounts:
     this object.
 
     Raises InvalidInput for values outside the schema, for a frame without rows, and in a later pass
-    for one whose records are not what they were.
+    for one whose records are not what they were; EngineFailed where a pass fails in the engine.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class FrameCounts:
             read = [n for n in self.domain if first or any(n in clique for clique in chosen)]
             codec = type(self._codec)({n: self._codec.columns[n] for n in read})
             scan = Scan(codec, tuple(chosen))
-            line = self._engine.line(scan)
+            line = self._line(scan)
             self.scans += 1
             if first:
                 self._outside = line[: len(read)]
@@ -115,6 +115,18 @@ class FrameCounts:
                 self._tables.add(clique, line[place].reshape(self.domain.shape(clique)))
             if not first:
                 self._check_same(line[: len(read)], chosen)
+
+    def _line(self, scan: Scan) -> NDArray[np.int64]:
+        try:
+            return self._engine.line(scan)
+        except PgmkitError:
+            raise
+        except Exception as error:
+            raise EngineFailed(
+                f"{self.library.name.lower()} failed in pass {self.scans + 1} over the records "
+                f"({type(error).__name__}, above); nothing was counted in it. Once the engine runs "
+                "again, give its frame anew"
+            ) from error
 
     def _check_same(self, outside: NDArray[np.int64], counted: Sequence[Clique]) -> None:
         """A frame that is computed anew for every pass may come out otherwise."""

@@ -225,9 +225,10 @@ def error_bars(
         )
         with reporter("error bars", progress, replicates) as report:
             for models in many.chunks(limit.deadline):
-                made += models
+                for again in models:
+                    made.append(again)
+                    report(len(made))
                 limit.check(made)
-                report(len(made))
         return tuple(made)
 
     return Uncertainty(model, linear, replicates, estimated)

@@ -9,7 +9,7 @@ import torch
 from brute_force import CLIQUE_SETS, FIVE
 from pretend_device import CARD, MixedDevices, PretendCard, pretend_card
 
-from pgmkit import Domain, Measurement, Zeros, error_bars, estimate
+from pgmkit import Dataset, Domain, Measurement, Zeros, error_bars, estimate
 from pgmkit.devices import WORTH_A_CARD, device_of
 from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.estimation import Progress
@@ -208,3 +208,25 @@ def test_auto_estimates_small_models_on_the_processor(
 def test_a_card_that_is_not_there_is_refused(device: object, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         estimate(FIVE, noisy(CLIQUE_SETS["chain"]), total=1000, device=device)
+
+
+def test_records_are_counted_on_the_card(
+    card: PretendCard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgmkit.card_records._PIECE_ROWS", 700)
+    rng = np.random.default_rng(0)
+    sizes = {"a": 3, "b": 300, "c": 2, "d": 1}
+    data = Dataset(Domain(sizes), {name: rng.integers(0, n, 2000) for name, n in sizes.items()})
+    there = data.on("cuda")
+    cliques = [("a",), ("b", "a"), ("a", "b"), ("c", "b", "a"), (), ("d", "c"), ("a",)]
+    found, expected = there.marginals(cliques), data.marginals(cliques)
+    assert list(found) == list(expected) and len(there) == 2000 and card.launches > 0
+    for clique, counts in found.items():
+        assert counts.dtype == np.int64
+        np.testing.assert_array_equal(counts, expected[clique])
+
+
+def test_records_that_do_not_fit_on_the_card() -> None:
+    data = Dataset(Domain({"a": 2}), {"a": np.zeros(5000, dtype=int)})
+    with pretend_card(card_bytes=4096), pytest.raises(ModelTooLarge, match="the data set needs"):
+        data.on("cuda")

@@ -1,6 +1,7 @@
 """Frames of every kind: the same counts, and the same kind of frame back."""
 
 import datetime
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,12 +15,24 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from mechanisms import synthesize
 from pgmkit import Dataset, InvalidInput
-from pgmkit.tables.frames import FrameForm, counts_of, decode, encode
+from pgmkit.tables import frames
+from pgmkit.tables.frames import FrameForm, counts_of, decode, encode, tally_of
 from pgmkit.tables.made_frames import made_frame
 from pgmkit.tables.pushdown import FrameCounts
 from pgmkit.tables.records import arrow_table
-from pgmkit.tables.schema import Boolean, Categorical, Date, DateTime, Integer, Numeric, Schema
+from pgmkit.tables.schema import (
+    Boolean,
+    Categorical,
+    Date,
+    DateTime,
+    Integer,
+    Numeric,
+    OpenCategorical,
+    Schema,
+)
+from pgmkit.tables.values import text_of
 
 SCHEMA = Schema(
     {
@@ -258,3 +271,39 @@ def test_times_with_a_zone_are_what_a_clock_there_shows() -> None:
     there = pd.DataFrame({"when": hours.tz_localize("Asia/Tokyo")})
     for frame in (there, pl.from_pandas(there), pa.Table.from_pandas(there)):
         np.testing.assert_array_equal(encode(frame, schema).columns["when"], plain)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), rows=st.integers(1, 60))
+def test_texts_of_open_columns_are_counted_alike_everywhere(seed: int, rows: int) -> None:
+    """Of texts that some engines' own grouping would hold together, and of numbers."""
+    rng = np.random.default_rng(seed)
+    texts = ["a", "A", "a ", "", "?", "\u00e9", "e\u0301", None]
+    open_ones: dict[str, list[Any]] = {
+        "text": ["a", *(texts[i] for i in rng.integers(0, len(texts), rows - 1))],
+        "number": rng.choice([0.0, -0.0, 1.5, 3.0], rows).tolist(),
+    }
+    columns = {**table(seed, rows), **open_ones}
+    for name, values in open_ones.items():
+        column = OpenCategorical(missing=("?",))
+        wanted = Counter(None if column.is_missing(value) else text_of(value) for value in values)
+        for kind, make in KINDS.items():
+            assert tally_of(make(columns), name, column) == wanted, kind
+
+
+@pytest.mark.parametrize("kind", ["duckdb", "dask", "polars lazy"])
+def test_open_columns_are_found_in_an_engine(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same labels and noisy counts as in memory, and no column of records comes here."""
+    rng = np.random.default_rng(0)
+    columns = table(0, 400)
+    columns["job"] = rng.choice(["cook", "nurse", "rare"], 400, p=[0.5, 0.49, 0.01]).tolist()
+    columns["place"] = rng.choice(["north", "south"], 400).tolist()
+    schema = Schema({name: OpenCategorical() for name in ("job", "place")})
+    options: dict[str, Any] = {"epsilon": 5.0, "delta": 1e-4, "mechanism": "mst", "seed": 0}
+    here = synthesize(KINDS["pandas"](columns), schema, **options)
+    if kind != "polars lazy":
+        monkeypatch.setattr(frames, "in_memory", None)
+    there = synthesize(KINDS[kind](columns), schema, **options)
+    assert here.schema == there.schema
+    for one, other in zip(here.measurements, there.measurements, strict=True):
+        assert one.clique == other.clique and np.array_equal(one.values, other.values)

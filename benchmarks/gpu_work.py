@@ -1,0 +1,145 @@
+"""The work that ``benchmarks.gpu`` times on a device, one job a process."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.common import serve
+
+Work = Callable[[], object]
+
+
+def copy_bandwidth(request: dict[str, Any]) -> dict[str, Any]:
+    """Copies within the device's memory, read and write counted, least of ten."""
+    source = torch.ones(request["bytes"] // 8, dtype=torch.float64, device=request["device"])
+    target = torch.empty_like(source)
+    seconds = least(lambda: target.copy_(source), request["device"], 10)
+    return {
+        "card": card(request["device"]),
+        "torch": torch.__version__,
+        "copy_gb_per_second": 2 * request["bytes"] / seconds / 1e9,
+    }
+
+
+def clique(request: dict[str, Any]) -> dict[str, Any]:
+    """A pass of a clique of so many cells with a pair and a single beside it.
+
+    What it must move at least is the potentials, read once, and the marginals, written once.
+    """
+    from pgmkit import Domain
+    from pgmkit.marginal_oracle import MarginalOracle
+
+    side = round(request["cells"] ** (1 / 3))
+    domain = Domain({"a": side, "b": side, "c": side, "d": 10})
+    cliques = [("a", "b", "c"), ("c", "d")]
+    oracle = MarginalOracle(domain, cliques, device=request["device"])
+    potentials = torch.zeros(oracle.layout.cells, dtype=torch.float64, device=request["device"])
+    with oracle.session():
+        seconds = least(lambda: oracle.begin_marginals(potentials), request["device"], 5)
+    return {"seconds": seconds, "moved_gb": 16 * oracle.layout.cells / 1e9}
+
+
+def passes(request: dict[str, Any]) -> dict[str, Any]:
+    """A pass of a stored problem's structure, alone and for so many sets of potentials."""
+    from benchmarks import problems
+    from pgmkit import Domain
+    from pgmkit.marginal_oracle import MarginalOracle
+
+    problem = problems.load(request["name"])
+    oracle = MarginalOracle(Domain(problem.domain), problem.cliques, device=request["device"])
+    sets = torch.zeros(
+        request["batch"], oracle.layout.cells, dtype=torch.float64, device=request["device"]
+    )
+
+    def work() -> None:
+        for potentials in sets:
+            oracle.begin_marginals(potentials)
+
+    with oracle.session():
+        return {"seconds": least(work, request["device"], 5) / request["batch"]}
+
+
+def training(request: dict[str, Any]) -> dict[str, Any]:
+    """A mechanism of trained rows, from its call to its release."""
+    from mechanisms.datasets.census import census
+    from mechanisms.dispatch import run
+    from mechanisms.registry import configure
+    from mechanisms.workload import k_way
+
+    data = census(20_000)
+    workload = k_way(data.domain, 2)
+    chosen = configure(request["mechanism"], **request["settings"], device=request["device"])[1]
+
+    def work() -> object:
+        return run(chosen, data, workload, 1.0, 1e-6, neighbours="replace-one", seed=0)
+
+    return {"seconds": least(work, request["device"], 2)}
+
+
+def histogram(request: dict[str, Any]) -> dict[str, Any]:
+    """An update of every cell of a pair and all pairs' tables, of so many Boolean attributes."""
+    from mechanisms.families.histogram import FullDomain, Histogram
+    from mechanisms.queries.cells import Cell
+    from pgmkit import Domain
+
+    domain = Domain({f"x{i}": 2 for i in range(request["attributes"])})
+    support = FullDomain(domain)
+    held = Histogram(support, np.ones(support.shape), torch.device(request["device"]))
+    pairs = list(itertools.combinations(domain, 2))
+
+    def work() -> None:
+        for index in range(4):
+            held.scale(Cell(pairs[0], index), 1.1)
+        held.tables(pairs)
+
+    return {"seconds": least(work, request["device"], 3)}
+
+
+def counting(request: dict[str, Any]) -> dict[str, Any]:
+    """All pairs of so many rows of 13 columns; the rows lie on the device already."""
+    from benchmarks.counting import ADULT
+    from pgmkit import Dataset, Domain
+
+    rng = np.random.default_rng(0)
+    columns = {name: rng.integers(0, n, request["rows"]) for name, n in ADULT.items()}
+    data = Dataset(Domain(ADULT), columns).on(request["device"])
+    pairs = list(itertools.combinations(ADULT, 2))
+    return {"seconds": least(lambda: data.marginals(pairs), request["device"], 3)}
+
+
+def least(work: Work, device: str, calls: int) -> float:
+    """The least wall time of some calls after a first one, each waited for."""
+    work()
+    wait(device)
+    seconds = []
+    for _ in range(calls):
+        start = time.perf_counter()
+        work()
+        wait(device)
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
+
+
+def wait(device: str) -> None:
+    """Until the device has done all it was given."""
+    if device != "cpu":
+        torch.cuda.synchronize()
+
+
+def card(device: str) -> str:
+    """The device's name."""
+    return "the processor" if device == "cpu" else torch.cuda.get_device_name()
+
+
+JOBS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    each.__name__: each for each in (copy_bandwidth, clique, passes, training, histogram, counting)
+}
+
+if __name__ == "__main__":
+    serve(lambda request: JOBS[request["job"]](request))

@@ -1,0 +1,216 @@
+"""What a second core gives: each piece of work on one thread and on two, in one run.
+
+    python -m benchmarks.threads [--repeat 5]
+
+Every figure is the least wall time of some calls in processes of their own, which take turns on one
+and on two threads (OMP_NUM_THREADS): on a shared machine the least is nearest to what the work
+takes by itself. Where other work takes the cores that says little of a second one, and so the
+processor time of the busiest thread stands beside it: what the call would have taken at least on
+cores of its own. Prints a table and writes ``results/threads.json``, where the works that
+``--only`` leaves out keep their figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from benchmarks import problems
+from benchmarks.common import fresh_process, machine, read_results, serve, table, write_results
+
+Work = Callable[[], object]
+HEADER = (
+    "work", "1 thread: wall s", "2 threads: wall s", "speed-up", "1 thread: busiest CPU s",
+    "2 threads: busiest CPU s", "speed-up on cores of their own",
+)  # fmt: skip
+_LOOK_SECONDS = 0.005
+
+
+def estimation(name: str) -> Work:
+    """``estimate`` of a stored problem, some seconds of it at most."""
+    from pgmkit import Domain, Measurement, estimate
+
+    problem = problems.load(name)
+    domain = Domain(problem.domain)
+    measurements = [
+        Measurement(clique, y, problem.sigma)
+        for clique, y in zip(problem.cliques, problem.values, strict=True)
+    ]
+    return lambda: estimate(domain, measurements, total=problem.total)
+
+
+def large_pass() -> Work:
+    """A pass of inference of 5e8 multiplications."""
+    import torch
+
+    from pgmkit import Domain
+    from pgmkit.marginal_oracle import MarginalOracle
+
+    domain = Domain(dict.fromkeys("abc", 800))
+    oracle = MarginalOracle(domain, [("a", "b"), ("b", "c"), ("a", "c")])
+    potentials = torch.randn(oracle.layout.cells, dtype=torch.float64)
+
+    def passed() -> None:
+        with oracle.session():
+            oracle.fast_marginals(potentials)
+
+    return passed
+
+
+def counting() -> Work:
+    """All three-way marginals of a million rows of 13 columns."""
+    from benchmarks.counting import ADULT
+    from pgmkit import Dataset, Domain
+
+    rng = np.random.default_rng(0)
+    columns = {name: rng.integers(0, size, 1_000_000) for name, size in ADULT.items()}
+    data = Dataset(Domain(ADULT), columns)
+    cliques = list(itertools.combinations(ADULT, 3))
+    return lambda: data.marginals(cliques)
+
+
+def sampling() -> Work:
+    """Two million records of a chain of 20 attributes, in eight parts."""
+    from pgmkit import Domain, Factor, GraphicalModel
+
+    rng = np.random.default_rng(0)
+    domain = Domain({f"x{i}": 20 for i in range(20)})
+    pairs = list(itertools.pairwise(domain))
+    factors = tuple(Factor(domain.project(p), rng.normal(size=(20, 20))) for p in pairs)
+    model = GraphicalModel(domain, factors, total=1.0)
+    made = model.sample_in_parts(2_000_000, 250_000, rng=0)
+
+    def drawn() -> None:
+        for _ in made.parts(0, made.count):
+            pass
+
+    return drawn
+
+
+def training(name: str, **settings: Any) -> Work:
+    """A mechanism of trained rows on the built-in census."""
+    from mechanisms.datasets.census import census
+    from mechanisms.dispatch import run
+    from mechanisms.registry import configure
+    from mechanisms.workload import k_way
+
+    data = census(20_000)
+    workload = k_way(data.domain, 2)
+    chosen = configure(name, **settings)[1]
+    return lambda: run(chosen, data, workload, 1.0, 1e-6, neighbours="replace-one", seed=0)
+
+
+WORKS: dict[str, Callable[[], Work]] = {
+    "estimation of triangle": lambda: estimation("triangle"),
+    "a pass of 5e8 multiplications": large_pass,
+    "counting": counting,
+    "sampling in parts": sampling,
+    "GEM, 2 rounds of 10 steps": lambda: training("gem", rounds=2, steps=10),
+    "GEM as wide as the paper's, 1 round of 5 steps": lambda: training(
+        "gem", rounds=1, steps=5, hidden=(1024, 1024), noise_width=512
+    ),
+    "mixture, 50 steps": lambda: training("mixture", steps=50),
+}
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """The least wall time of some calls, and the least CPU time of the busiest thread of one."""
+    work = WORKS[request["work"]]()
+    work()
+    walls, busiest = [], []
+    for _ in range(request["calls"]):
+        with Busiest() as threads:
+            start = time.perf_counter()
+            work()
+            walls.append(time.perf_counter() - start)
+        busiest.append(threads.seconds)
+    return {"wall": min(walls), "cpu": min(busiest)}
+
+
+class Busiest:
+    """The processor time of the thread that used most of it in the block (Linux).
+
+    Threads that end leave no record, so they are looked at every few milliseconds.
+    """
+
+    def __enter__(self) -> Busiest:
+        self._before, self._last, self._done = used(), used(), threading.Event()
+        self._looking = threading.Thread(target=self._look)
+        self._looking.start()
+        return self
+
+    def _look(self) -> None:
+        while not self._done.wait(_LOOK_SECONDS):
+            self._last |= used()
+
+    def __exit__(self, *_: object) -> None:
+        self._last |= used()
+        self._done.set()
+        self._looking.join()
+        own = str(self._looking.native_id)
+        self.seconds = max(
+            seconds - self._before.get(thread, 0.0)
+            for thread, seconds in self._last.items()
+            if thread != own
+        )
+
+
+def used() -> dict[str, float]:
+    """Seconds that each thread of this process has spent on a processor."""
+    found = {}
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # it has ended
+            found[task.name] = int((task / "schedstat").read_text().split()[0]) / 1e9
+    return found
+
+
+def on(threads: int, work: str, calls: int) -> dict[str, Any]:
+    """``answer`` in a process that has so many threads."""
+    # A thread that waits for another sleeps: what it spins would count as its work.
+    asked = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"}
+    with mock.patch.dict(os.environ, asked):
+        return fresh_process("benchmarks.threads", {"work": work, "calls": calls})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Time work on one thread and on two.")
+    parser.add_argument("--repeat", type=int, default=5, help="processes for each figure")
+    parser.add_argument("--calls", type=int, default=3, help="timed calls in each")
+    parser.add_argument("--only", nargs="+", default=[*WORKS], choices=[*WORKS])
+    arguments = parser.parse_args()
+    known = {row["work"]: row for row in read_results("threads").get("rows", [])}
+    for work in arguments.only:
+        print(f"{work} ...", file=sys.stderr, flush=True)
+        runs = [
+            [on(threads, work, arguments.calls) for threads in (1, 2)]
+            for _ in range(arguments.repeat)
+        ]
+        one, two = (
+            {name: min(run[name] for run in side) for name in ("wall", "cpu")}
+            for side in zip(*runs, strict=True)
+        )
+        found = [work]
+        for name in ("wall", "cpu"):
+            found += [one[name], two[name], one[name] / two[name]]
+        known[work] = dict(zip(HEADER, found, strict=True))
+        rows = [known[each] for each in WORKS if each in known]
+        write_results("threads", {"machine": machine(), "rows": rows})
+    print(table(HEADER, [list(row.values()) for row in rows]))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 3 and sys.argv[1].endswith(".json"):
+        serve(answer)
+    else:
+        main()

@@ -8,9 +8,8 @@ total variation of up to 200 pairs of columns for `auto` (with the table's targe
 one) and for `independent`, and their difference in standard errors of that difference. Every run
 has noise of its own. Prints a table as Markdown; the rows where auto is worse by more than one
 standard error are marked. Where auto takes independent columns both differ by noise alone, so that
-one row in six of these is marked by chance. Alone, independent columns are accounted for as
-Gaussian noise, which is 5% less noise at epsilon 1 than auto's accounting, as auto may select:
-`--accounting zcdp` gives both the same.
+one row in six of these is marked by chance. Both have the same accounting by default;
+`--accounting` gives independent columns another.
 
 `python -m benchmarks.zoo` makes the same comparison, with fewer seeds, for its rows.
 """

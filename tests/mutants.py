@@ -581,8 +581,8 @@ MUTANTS = (
     Mutant(
         "exact n in MST",
         "mechanisms/mst.py",
-        f"estimator(domain, {TOTAL}, ",
-        f"estimator(domain, {EXACT}, ",
+        f"estimator(domain, {TOTAL},",
+        f"estimator(domain, {EXACT},",
     ),
     Mutant(
         "exact n in measure_one_way",
@@ -593,20 +593,20 @@ MUTANTS = (
     Mutant(
         "exact n in AIM",
         "mechanisms/aim.py",
-        f"final = estimator(domain, {TOTAL}, ",
-        f"final = estimator(domain, {EXACT}, ",
+        f"final = estimator(domain, {TOTAL},",
+        f"final = estimator(domain, {EXACT},",
     ),
     Mutant(
         "exact n in MWEM+PGM",
         "mechanisms/mwem_pgm.py",
-        f"estimator(domain, {TOTAL}, ",
-        f"estimator(domain, {EXACT}, ",
+        f"estimator(domain, {TOTAL},",
+        f"estimator(domain, {EXACT},",
     ),
     Mutant(
         "exact n in clique-tree",
         "mechanisms/clique_tree.py",
-        f"estimator(domain, {TOTAL}, ",
-        f"estimator(domain, {EXACT}, ",
+        f"estimator(domain, {TOTAL},",
+        f"estimator(domain, {EXACT},",
     ),
     Mutant(
         "exact n in HDMM+PGM",
@@ -617,13 +617,13 @@ MUTANTS = (
     Mutant(
         "exact n in the independent baseline",
         "mechanisms/baselines.py",
-        f"estimator(curator.domain, {TOTAL}, ",
-        f"estimator(curator.domain, {EXACT}, ",
+        f"estimator(curator.domain, {TOTAL},",
+        f"estimator(curator.domain, {EXACT},",
     ),
     # One row decides how others are read, or whether the run succeeds.
     Mutant(
         "numbers of all kinds read together",
-        "pgmkit/tables/bins.py",
+        "pgmkit/tables/bin_codes.py",
         "whole = np.array([isinstance(e, int) and abs(e) <= LARGEST for e in positions], dtype=bool)",
         "whole = np.zeros(len(positions), dtype=bool)",
         "tables/test_company",

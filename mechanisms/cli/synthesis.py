@@ -185,6 +185,11 @@ def plan(
             f"{', '.join(open_names)}. Finding them takes a tenth of the budget first, which is "
             "not in this plan"
         )
+    if mechanism == "auto" and choice.name == "aim":
+        lines.append(
+            "before that auto looks whether the columns depend on each other, for a fiftieth of "
+            "the budget, which is not in this plan; where they do not, it takes independent"
+        )
     lines.append("values that the schema does not have are")
     lines += [f"  {name}: {place}" for name, place in places.items()]
     emit(values, "\n".join(lines), json_out)

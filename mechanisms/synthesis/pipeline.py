@@ -208,7 +208,8 @@ def synthesize(
         # Public records know some dependence, which is worth it whatever the number of rows.
         counts_rows = mechanism == "auto" and public is None
         rows = _rows(curator) if counts_rows else None
-        choice, first = choose(schema, wanted, rows=rows), ()
+        choice = choose(schema, wanted, rows=rows)
+        first: tuple[Measurement, ...] = ()
         if choice.name == "aim" and rows is not None:
             dry_run(choice, {}, schema, wanted, budget, protected, None)
             choice, first = _seen(curator, choice, wanted, rows)
@@ -295,8 +296,9 @@ def _seen(
     if look.dependent:
         return choice, look.measurements
     reason = (
-        f"pairs of columns are {look.excess:.4f} further from independence than chance gives, in "
-        f"total variation, with a noise of {look.stddev:.4f}: only single columns are measured"
+        f"pairs of columns are {look.excess:.4f} further from independence than chance gives "
+        f"(total variation, noise {look.stddev:.4f}), and would be worth their price from "
+        f"{look.needed:.4f} on: only single columns are measured"
     )
     return Choice("independent", reason), look.measurements
 

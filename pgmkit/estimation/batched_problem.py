@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from math import sqrt
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,7 +33,7 @@ def same_structure(one: Measurement, other: Measurement) -> bool:
     )
 
 
-def _same_matrix(one: object, other: object) -> bool:
+def _same_matrix(one: Any, other: Any) -> bool:
     if one is other:
         return True
     if isinstance(one, Kronecker) and isinstance(other, Kronecker):
@@ -42,7 +43,7 @@ def _same_matrix(one: object, other: object) -> bool:
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         return np.array_equal(one, other)
     if is_sparse(one) and is_sparse(other):
-        return one.shape == other.shape and (one != other).nnz == 0
+        return one.shape == other.shape and int((one != other).nnz) == 0
     return False
 
 

@@ -252,5 +252,13 @@ class _State:
         average = self.average
         if average is not None:
             average = _Cuts(*(value[sets] for value in vars(average).values()))
-        rows = (self.previous, self.step, self.weight, self.growth, self.halvings)
-        return _State(self.point.of(sets), *(row[sets] for row in rows), average, self.checks)
+        return _State(
+            point=self.point.of(sets),
+            previous=self.previous[sets],
+            step=self.step[sets],
+            weight=self.weight[sets],
+            growth=self.growth[sets],
+            halvings=self.halvings[sets],
+            average=average,
+            checks=self.checks,
+        )

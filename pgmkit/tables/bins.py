@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pgmkit.errors import InvalidInput
+from pgmkit.tables.bin_codes import LARGEST, BinCodes
 from pgmkit.tables.columns import OUTSIDE, Column
 from pgmkit.tables.edges import equal_widths
 from pgmkit.tables.values import (
@@ -28,12 +29,7 @@ if TYPE_CHECKING:
 
     from pgmkit.tables.columns import Codes, Values
 
-__all__ = ["LARGEST", "Binned"]
-
-_MOST_LOOKED_UP = 1 << 16
-"""Whole numbers of which a table of codes is kept."""
-LARGEST = 1 << 62
-"""Whole numbers beyond are refused: positions are int64."""
+__all__ = ["Binned"]
 
 
 @dataclass(frozen=True)
@@ -259,7 +255,7 @@ class Binned(Column):
             found, places = distinct(values)
             return self._codes_of_few(found)[places]
         array, null = numbers
-        codes = self._codes_at(self._positions_of(array))
+        codes = self._bin_codes.at(self._positions_of(array))
         if null.any():
             codes[null] = self._null_code
         if self._missing_numbers:
@@ -286,19 +282,7 @@ class Binned(Column):
             else:
                 positions.append(position)
                 present.append(i)
-        codes[present] = self._codes_of_positions(positions)
-        return codes
-
-    def _codes_of_positions(self, positions: Sequence[int | float]) -> Codes:
-        """Whole numbers by themselves: as float64 they would depend on the company they are in."""
-        whole = np.array([isinstance(e, int) and abs(e) <= LARGEST for e in positions], dtype=bool)
-        codes = np.empty(len(whole), dtype=np.int64)
-        numbers = [each for each, exact in zip(positions, whole, strict=True) if exact]
-        others = [
-            _as_float(each) for each, exact in zip(positions, whole, strict=True) if not exact
-        ]
-        codes[whole] = self._codes_at(np.array(numbers, dtype=np.int64))
-        codes[~whole] = self._codes_at(np.array(others, dtype=np.float64))
+        codes[present] = self._bin_codes.of(positions)
         return codes
 
     @cached_property
@@ -315,47 +299,10 @@ class Binned(Column):
     def _positions_of(self, array: NDArray[Any]) -> NDArray[Any]:
         """Numbers or times as positions; NaN for those that are not this column's."""
 
-    def _codes_at(self, positions: NDArray[Any]) -> Codes:
-        """The codes of positions; -1 outside."""
-        if positions.dtype.kind == "f" or self._looked_up is None:
-            return self._searched(positions)
-        first, codes = self._looked_up
-        return codes[np.clip(positions, first, first + len(codes) - 1) - first]
-
     @cached_property
-    def _looked_up(self) -> tuple[int, Codes] | None:
-        """A whole number and the codes of it and of those that follow, one beyond each end.
-
-        None where values are no whole steps, or spread too far. A look-up takes a tenth of the time
-        of a search.
-        """
-        if not self.whole:
-            return None
-        known = [*self.positions.tolist(), *(self._position(value) for value in self.special)]
-        first, last = min(known) - 1, max(known) + 1
-        if last - first > _MOST_LOOKED_UP:
-            return None
-        return first, self._searched(np.arange(first, last + 1))
-
-    def _searched(self, positions: NDArray[Any]) -> Codes:
-        ends = self.positions
-        codes: Codes = np.searchsorted(ends, positions, side="right") - 1
-        last = len(ends) - 2
-        if not self.whole:
-            codes[positions == ends[-1]] = last
-        if self.outside == "clip":
-            codes = np.clip(codes, 0, last)
-        codes[(codes > last) | (codes < 0)] = OUTSIDE
-        if positions.dtype.kind == "f":
-            codes[np.isnan(positions)] = OUTSIDE
-            if self.whole:
-                with np.errstate(invalid="ignore"):
-                    broken = positions != np.floor(positions)
-                if self.outside != "clip":
-                    codes[broken] = OUTSIDE
-        for i, value in enumerate(self.special):
-            codes[positions == self._position(value)] = last + 1 + i
-        return codes
+    def _bin_codes(self) -> BinCodes:
+        special = tuple(self._position(value) for value in self.special)
+        return BinCodes(self.positions, special, whole=self.whole, clip=self.outside == "clip")
 
     def own_values(self, codes: Codes, rng: np.random.Generator) -> Values:
         positions = np.append(self.positions, [self._position(value) for value in self.special])
@@ -416,11 +363,3 @@ class Binned(Column):
 
     def _stored(self, value: Any) -> Any:
         return [plain(each) for each in value] if isinstance(value, tuple) else plain(value)
-
-
-def _as_float(position: int | float) -> float:
-    """Infinite where the number is too large, and so beyond every bin."""
-    try:
-        return float(position)
-    except OverflowError:
-        return math.inf if position > 0 else -math.inf

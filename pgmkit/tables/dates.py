@@ -6,6 +6,7 @@ import datetime
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -31,7 +32,7 @@ class _Temporal(Binned):
 
     `format`: of the texts, as strftime writes it, such as "%d/%m/%Y" or "%Y%m%d" (also of whole
     numbers then), "%-d/%-m/%Y" without leading zeros. Values are then decoded as texts in this
-    format.
+    format; with `decode_as: datetime` CSV files alone are written in it.
     """
 
     units: ClassVar[Mapping[str, str]]
@@ -56,7 +57,15 @@ class _Temporal(Binned):
 
     @property
     def parses_as(self) -> tuple[str, ...]:
-        return ("date32", "timestamp[us]") if self.format is None else ()
+        return ("date32", "timestamp[us]") if self._is_iso else ()
+
+    @property
+    def _is_iso(self) -> bool:
+        """Whether texts in the format are ISO 8601, without a zone."""
+        form = self.format
+        return form is None or (
+            form.startswith("%Y-%m-%d") and form[-2:] in ("%d", "%M", "%S", "00")
+        )
 
     @property
     def step(self) -> str:
@@ -64,7 +73,9 @@ class _Temporal(Binned):
         return self.units[self.unit]
 
     def position(self, value: object) -> int:
-        return int(_moment(value, self.format).astype(f"datetime64[{self.step}]").astype(np.int64))
+        if isinstance(value, str):
+            return _position_of_text(value, self.format, self.step)
+        return _steps(_moment(value, self.format), self.step)
 
     def _positions_of(self, array: NDArray[Any]) -> NDArray[Any]:
         if array.dtype.kind == "M":
@@ -81,11 +92,14 @@ class _Temporal(Binned):
         return positions[places]
 
     def _from_positions(self, positions: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
-        """A day, or a second, drawn uniformly among those of the unit."""
+        """A day, or what the format writes (a second), drawn uniformly among those of the unit."""
         unit = f"datetime64[{self.step}]"
         starts = positions.astype(unit).astype(self.stored_as).astype(np.int64)
         stops = (positions + 1).astype(unit).astype(self.stored_as).astype(np.int64)
         drawn = rng.integers(starts, stops).astype(self.stored_as)
+        if self.stored_as == "datetime64[s]" and self.format is not None:
+            finest = "s" if "%S" in self.format else "m" if "%M" in self.format else "h"
+            drawn = drawn.astype(f"datetime64[{finest}]").astype(self.stored_as)
         if self.kind in ("date", "datetime"):
             return drawn.astype("datetime64[D]" if self.kind == "date" else "datetime64[us]")
         found, places = np.unique(drawn, return_inverse=True)
@@ -96,6 +110,16 @@ class _Temporal(Binned):
 
     def _shown(self, position: Any) -> str:
         return str(np.int64(position).astype(f"datetime64[{self.step}]"))
+
+
+@lru_cache(maxsize=1 << 16)
+def _position_of_text(text: str, form: str | None, step: str) -> int:
+    """Kept, since the same days stand in every batch of a file."""
+    return _steps(_moment(text, form), step)
+
+
+def _steps(moment: np.datetime64, step: str) -> int:
+    return int(moment.astype(f"datetime64[{step}]").astype(np.int64))
 
 
 def _moment(value: object, form: str | None) -> np.datetime64:

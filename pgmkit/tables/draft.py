@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from pgmkit.errors import InvalidInput
-from pgmkit.tables.bins import LARGEST
+from pgmkit.tables.bin_codes import LARGEST
 from pgmkit.tables.columns import Column
 from pgmkit.tables.csv_file import is_index
 from pgmkit.tables.draft_format import MISSING, decimals_of, named_format, seen_format
@@ -19,6 +20,7 @@ from pgmkit.tables.draft_numbers import number_column
 from pgmkit.tables.draft_times import time_column
 from pgmkit.tables.files import all_names, batches, names_of
 from pgmkit.tables.labelled import Boolean, Categorical, OpenCategorical
+from pgmkit.tables.numbers import Integer
 from pgmkit.tables.schema import Schema
 from pgmkit.tables.schema_file import FileFormat, dump_yaml
 from pgmkit.tables.values import distinct, is_null, text_of
@@ -27,6 +29,9 @@ __all__ = ["Drafted", "draft", "draft_column"]
 
 _ROWS_OF_AN_IDENTIFIER = 20
 """Fewer rows may be all distinct by chance."""
+_DIFFERING = 0.9
+"""Texts of which more than this share are distinct have no frequent ones to be found."""
+_NAMED_IDENTIFIER = re.compile(r"(?i:(^|.*[_. -])(id|uid|uuid|guid))|.*[a-z](ID|Id)")
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,10 @@ def draft(
     else:
         tallies = _tallies(path, form)
         form = decimals_of(tallies.values(), form)
-        drafts = {name: _drafted(t, most_values, form.decimal) for name, t in tallies.items()}
+        drafts = {
+            name: _unless_named_identifier(name, _drafted(tally, most_values, form.decimal))
+            for name, tally in tallies.items()
+        }
         head = (
             "# Drafted from the values of public data. Correct ranges to what is possible, not to\n"
             "# what occurs, and list every value that may occur.\n"
@@ -82,6 +90,20 @@ def draft(
     form = replace(form, ignore=(*form.ignore, *left_out))
     notes |= {name: each.note for name, each in drafts.items()}
     return head + _yaml(Schema(columns, file=form), notes)
+
+
+def _unless_named_identifier(name: str, drafted: Drafted) -> Drafted:
+    """Left out, where the name says identifier and the values would be binned or searched for."""
+    many = isinstance(drafted.column, OpenCategorical) or (
+        isinstance(drafted.column, Integer) and drafted.column.bins is not None
+    )
+    if not many or not _NAMED_IDENTIFIER.fullmatch(name):
+        return drafted
+    return Drafted(
+        None,
+        "an identifier by its name; left out. If one stands for a person with several rows, it is "
+        f"the unit to protect (--unit {name}); as a column it would be {drafted.note}",
+    )
 
 
 def _yaml(schema: Schema, notes: Mapping[str, str]) -> str:
@@ -158,11 +180,12 @@ def _present(
     if numbered is not None:
         return Drafted(*numbered)
     rows = sum(counts.values())
-    if len(counts) == rows >= _ROWS_OF_AN_IDENTIFIER:
+    if rows >= _ROWS_OF_AN_IDENTIFIER and len(counts) > _DIFFERING * rows:
+        differ = f"all {rows} texts differ" if len(counts) == rows else "nearly all texts differ"
         return Drafted(
             None,
-            f"an identifier: all {rows} texts differ; left out. If one stands for a person with "
-            "several rows, it is the unit to protect; to keep it, list it as open",
+            f"an identifier: {differ}; left out. If one stands for a person with several rows, it "
+            "is the unit to protect; to keep it, list it as open",
         )
     if len(counts) <= most_values:
         note = f"{len(counts)} labels; list every one that may occur, or give `other`"

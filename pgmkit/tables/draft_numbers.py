@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
+from itertools import pairwise
 
-from pgmkit.tables.bins import LARGEST
+from pgmkit.tables.bin_codes import LARGEST
 from pgmkit.tables.columns import Column
 from pgmkit.tables.labelled import Categorical
 from pgmkit.tables.numbers import Integer, Numeric
@@ -26,6 +27,8 @@ _OFTEN = 0.01
 _DENSE = 0.5
 """Whole numbers that fill less of their range are codes, not quantities."""
 _ROWS_OF_AN_IDENTIFIER = 20
+_PAIRS_EXPECTED = 20
+"""Pairs of equal numbers to expect of a quantity; that there are none has probability e^-20."""
 
 Drafted = tuple[Column | None, str]
 
@@ -111,13 +114,17 @@ def _whole(
 
 
 def _is_identifier(numbers: Counter[int]) -> bool:
-    """Distinct numbers that count the rows, or that have many digits."""
+    """Distinct numbers that count the rows, that have many digits, or that never meet by chance.
+
+    Of n independent draws among W numbers about n (n - 1) / 2 W pairs agree.
+    """
     given = list(numbers)
-    counted = max(numbers) - min(numbers) < 2 * len(numbers) and given in (
-        sorted(given),
-        sorted(given, reverse=True),
-    )
-    return counted or min(map(abs, numbers)) >= 10**8
+    rows, width = len(given), max(given) - min(given) + 1
+    in_order = given in (sorted(given), sorted(given, reverse=True))
+    evenly = len({after - before for before, after in pairwise(given)}) == 1
+    counted = in_order and (evenly or width <= 2 * rows)
+    apart = rows * (rows - 1) > 2 * _PAIRS_EXPECTED * width
+    return counted or apart or min(map(abs, given)) >= 10**8
 
 
 def _sentinels(numbers: Counter[int]) -> tuple[int, ...]:

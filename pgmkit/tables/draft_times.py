@@ -22,6 +22,12 @@ _MOMENTS = (
     *(day + time for day in _FORMATS for time in _TIMES),
 )
 """Points in time; those with the Z of Greenwich keep it as a letter of theirs."""
+_ISO = tuple(
+    f"%Y-%m-%d{sign}{time}"
+    for sign in ("T", " ")
+    for time in ("%H:00:00", "%H:%M:00", "%H:%M", "%H:%M:%S")
+)
+"""ISO texts written in one way; in whole hours or minutes where all of them are."""
 _YEARS = range(1800, 2201)
 
 
@@ -33,21 +39,53 @@ def time_column(texts: Sequence[str], missing: tuple[str, ...] | None) -> tuple[
     '%d/%m/%Y'
     """
     moments, form = _iso(texts), None
+    if moments is not None and any(moment.time() != datetime.time() for moment in moments):
+        return _timed(
+            moments, next((f for f in _ISO if _all_written(moments, texts, f)), None), missing
+        )
     if moments is None:
         form = next((f for f in (*_FORMATS, *_MOMENTS) if _parse(texts, f) is not None), None)
         moments = None if form is None else _parse(texts, form)
     if moments is None:
         return None
-    written = "" if form is None else f" written {form}{_doubt(texts, form)}"
-    low, high = min(moments), max(moments)
-    unit = _unit((high - low).days)
+    doubt = "" if form is None else _doubt(texts, form)
     if any(moment.time() != datetime.time() for moment in moments):
-        unit = "hour" if (high - low).days <= 10 else unit
-        timed = DateTime(low.isoformat(), high.isoformat(), unit=unit, format=form, missing=missing)
-        return timed, f"points in time{written}, by {unit}; decoded uniformly within, to the second"
-    first, last = low.date(), high.date()
+        return _timed(moments, form, missing, doubt)
+    first, last = min(moments).date(), max(moments).date()
+    unit = _unit((last - first).days)
     column = Date(str(first), str(last), unit=unit, format=form, missing=missing)
-    return column, f"dates {first} to {last}{written}, by {unit}; decoded uniformly within"
+    said = f"dates {first} to {last}{_written(form)}{doubt}, by {unit}; decoded uniformly within"
+    return column, said
+
+
+def _timed(
+    moments: Sequence[datetime.datetime],
+    form: str | None,
+    missing: tuple[str, ...] | None,
+    doubt: str = "",
+) -> tuple[Column, str]:
+    """Points in time; those that are ISO stay times in data frames, whatever their format."""
+    low, high = min(moments), max(moments)
+    unit = "hour" if (high - low).days <= 10 else _unit((high - low).days)
+    kind = "datetime" if form in _ISO else None
+    column = DateTime(
+        low.isoformat(),
+        high.isoformat(),
+        unit=unit,
+        format=form,
+        missing=missing,
+        decode_as=kind,
+    )
+    said = f"points in time{_written(form)}{doubt}, by {unit}; decoded uniformly within"
+    return column, said
+
+
+def _written(form: str | None) -> str:
+    return "" if form is None else f" written {form}"
+
+
+def _all_written(moments: Sequence[datetime.datetime], texts: Sequence[str], form: str) -> bool:
+    return all(moment.strftime(form) == text for moment, text in zip(moments, texts, strict=True))
 
 
 def _iso(texts: Sequence[str]) -> list[datetime.datetime] | None:

@@ -157,6 +157,12 @@ def all_names(path: str | os.PathLike[str], form: FileFormat) -> list[str]:
         return names
     if is_foreign(path):
         return list(foreign_table(path).column_names)
+    if not is_csv(path):
+        raise InvalidInput(
+            f"{os.fspath(path)} must be CSV (.csv, .data, .txt, .tsv, also .gz, .bz2, .zst), "
+            "parquet (.parquet, .pq), or .xlsx, .sav, .dta, .sas7bdat; read other formats into a "
+            "data frame and pass that"
+        )
     return csv_names(os.fspath(path), form)
 
 
@@ -171,12 +177,6 @@ def batches(
     `broken`: a list that gets an entry for each ill-formed line; without it they are errors. Raises
     InvalidInput as `encode_file` does.
     """
-    if not (_is_parquet(path) or is_foreign(path) or is_csv(path)):
-        raise InvalidInput(
-            f"{os.fspath(path)} must be CSV (.csv, .data, .txt, .tsv, also .gz), parquet (.parquet,"
-            " .pq), or .xlsx, .sav, .dta, .sas7bdat; read other formats into a data frame and "
-            "pass that"
-        )
     found = all_names(path, form)
     _check_names(os.fspath(path), found, names)
     wanted = [n for n in found if not _is_left_out(n, form)] if names is None else list(names)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pgmkit.errors import InvalidInput
-from pgmkit.tables.bins import LARGEST
+from pgmkit.tables.bin_codes import LARGEST
 from pgmkit.tables.columns import OUTSIDE, Column
 from pgmkit.tables.values import distinct, is_null, number_of, text_of
 

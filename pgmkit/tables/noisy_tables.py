@@ -113,8 +113,10 @@ def _csv(path: str, schema: Schema, stddev: float | None, value: str | None) -> 
             raise InvalidInput(f"{where} gives the cell {', '.join(texts) or 'total'} again")
         seen.add(texts)
         rows.append(_cells(where, schema, clique, texts, known))
-        values[i] = _number(where, "value", line[counted])
-        noises[i] = stddev if noise is None else _number(where, _STDDEV, line[noise])
+        values[i] = _number(where, "value", line[counted], schema.file.decimal)
+        noises[i] = (
+            stddev if noise is None else _number(where, _STDDEV, line[noise], schema.file.decimal)
+        )
         if not noises[i] > 0:
             raise InvalidInput(f"{where}: stddev must be above 0, got {noises[i]:g}")
     return _measurement(schema, clique, rows, values, noises)
@@ -179,15 +181,16 @@ def _codes(name: str, column: Column, text: str) -> NDArray[np.bool_]:
     return codes_of(name, column, MISSING if absent and text not in column.own_labels else text)
 
 
-def _number(where: str, title: str, text: str) -> float:
+def _number(where: str, title: str, text: str, decimal: str) -> float:
+    plain = text if decimal == "." else text.replace(".", "").replace(decimal, ".")
     try:
-        number = float(text)
+        number = float(plain)
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
         raise InvalidInput(
-            f"{where}: {title} {text.strip()!r} is no number (write 1234.5: a decimal point, no "
-            "separators of thousands)"
+            f"{where}: {title} {text.strip()!r} is no number (write 1234{decimal}5, without "
+            'separators of thousands; a decimal comma needs `file: {decimal: ","}` in the schema)'
         )
     return number
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pgmkit.errors import InvalidInput
-from pgmkit.tables.bins import LARGEST, Binned
+from pgmkit.tables.bin_codes import LARGEST
+from pgmkit.tables.bins import Binned
 from pgmkit.tables.values import number_of, numbers_among, text_of
 
 if TYPE_CHECKING:

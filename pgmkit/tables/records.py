@@ -123,7 +123,11 @@ def _csv_texts(values: Any, column: Column, form: FileFormat) -> Any:
         words = getattr(column, "words", None) or ("False", "True")
         texts = compute.if_else(values, words[1], words[0])
     elif pa.types.is_timestamp(values.type):
-        texts = compute.strftime(values.cast(pa.timestamp("s"), safe=False), "%Y-%m-%dT%H:%M:%S")
+        seconds = values.cast(pa.timestamp("s"), safe=False)
+        form_of_times = getattr(column, "format", None)
+        if form_of_times is None or "%-" in form_of_times:  # which Arrow does not write
+            form_of_times = "%Y-%m-%dT%H:%M:%S"
+        texts = compute.strftime(seconds, form_of_times)
     elif pa.types.is_string(values.type):
         texts = values
     else:

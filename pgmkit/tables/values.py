@@ -108,20 +108,25 @@ def parsed(values: Any, kinds: Sequence[str], absent: Sequence[str]) -> Any:
     import pyarrow as pa
     from pyarrow import compute
 
-    if not _is_text(values.type):
+    if not kinds or not _is_text(values.type):
         return None
     for texts in _ever_plainer(values, absent):
-        # Arrow reads 0x1F as a number where all texts are whole, and nothing else here does.
-        if compute.any(compute.match_substring(texts, "x", ignore_case=True)).as_py():
-            return None
         for kind in kinds:
             try:
                 found = compute.cast(texts, pa.type_for_alias(kind))
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
                 continue
             # Whole numbers that float64 would round are read exactly, whatever is beside them.
-            return None if kind == "float64" and _rounds(found) else found
+            rounded = kind == "float64" and _rounds(found)
+            return None if rounded or (kind == "int64" and _hexadecimal(texts)) else found
     return None
+
+
+def _hexadecimal(texts: Any) -> bool:
+    """Whether some text is like 0x1F, which Arrow reads as a whole number and nothing else here."""
+    from pyarrow import compute
+
+    return any(compute.any(compute.match_substring(texts, sign)).as_py() for sign in "xX")
 
 
 def _rounds(numbers: Any) -> bool:
@@ -136,9 +141,11 @@ def _ever_plainer(values: Any, absent: Sequence[str]) -> Iterator[Any]:
     import pyarrow as pa
     from pyarrow import compute
 
-    if not absent:
+    if absent:
+        null = compute.is_in(values, pa.array(["", *absent], values.type))
+    else:
         yield values
-    null = compute.is_in(values, pa.array(["", *absent], values.type))
+        null = compute.equal(compute.binary_length(values), 0)
     some = compute.if_else(null, pa.scalar(None, values.type), values)
     yield some
     yield compute.utf8_trim_whitespace(some)

@@ -7,15 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import yaml
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mechanisms.cli import main
 from pgmkit.errors import InvalidInput
+from pgmkit.tables.dates import DateTime
 from pgmkit.tables.draft import draft, draft_column
+from pgmkit.tables.draft_times import time_column
 from pgmkit.tables.files import encode_file, write_records
 from pgmkit.tables.labelled import Categorical, OpenCategorical
+from pgmkit.tables.records import arrow_table, csv_lines
 from pgmkit.tables.schema import FileFormat, Schema
 
 RNG = np.random.default_rng(0)
@@ -127,6 +133,79 @@ def test_identifiers_are_left_out_with_advice_and_indexes_too(tmp_path: Path) ->
     (tmp_path / "s.yaml").write_text(text)
     data = encode_file(tmp_path / "t.csv", Schema.load(tmp_path / "s.yaml"), ignore_extra=False)
     assert list(data.domain) == ["age"]
+
+
+@given(
+    st.integers(60, 400),
+    st.integers(-(10**6), 10**6),
+    st.sampled_from([1, 2, 7, 100, 10**6]),
+    st.booleans(),
+    st.integers(0, 2**32 - 1),
+)
+def test_numbers_that_never_meet_are_identifiers(
+    rows: int, first: int, step: int, shuffled: bool, seed: int
+) -> None:
+    numbers = first + step * np.arange(rows)
+    if shuffled:
+        np.random.default_rng(seed).shuffle(numbers)
+    pairs = rows * (rows - 1) / 2 / (step * (rows - 1) + 1)
+    drafted = draft_column(numbers)
+    if not shuffled or pairs > 20:
+        assert drafted.column is None and "identifier" in drafted.note
+    elif abs(numbers).min() < 10**8:
+        assert drafted.column is not None
+
+
+@given(st.integers(1, 2000), st.integers(1, 10**7), st.integers(0, 2**32 - 1))
+def test_numbers_drawn_at_random_are_no_identifiers(rows: int, width: int, seed: int) -> None:
+    numbers = np.random.default_rng(seed).integers(0, width, rows + 20)
+    assert draft_column(numbers).column is not None
+
+
+@pytest.mark.parametrize("name", ["id", "person_id", "HH ID", "hhID", "caseId", "uuid"])
+def test_a_name_tells_an_identifier_that_occurs_several_times(name: str, tmp_path: Path) -> None:
+    some = RNG.integers(0, 70000, 150).repeat(4).tolist()
+    other = [f"k{i}" for i in some]
+    write(tmp_path / "t.csv", {name: some, "grid": some, f"k_{name}": other, "paid": other})
+    text = draft(tmp_path / "t.csv", look=True)
+    assert list(yaml.safe_load(text)["columns"]) == ["grid", "paid"]
+    assert f"# {name}: an identifier by its name" in text and f"--unit {name}" in text
+
+
+@given(
+    st.lists(
+        st.datetimes(datetime.datetime(1950, 1, 1), datetime.datetime(2040, 1, 1)), min_size=2
+    ),
+    st.sampled_from(["T", " "]),
+    st.sampled_from(["%H:00:00", "%H:%M:00", "%H:%M", "%H:%M:%S"]),
+)
+def test_times_are_written_as_they_were(
+    moments: list[datetime.datetime], sign: str, time: str
+) -> None:
+    form = f"%Y-%m-%d{sign}{time}"
+    texts = [moment.strftime(form) for moment in moments]
+    column, note = time_column(texts, None) or (None, "")
+    assert (column is not None and "points in time" in note) or not any(m.hour for m in moments)
+    if not isinstance(column, DateTime):
+        return
+    schema = Schema({"t": column, "u": Categorical(("x",))})
+    values = {"t": texts, "u": ["x"] * len(texts)}
+    data = schema.encode(pandas.DataFrame(values))
+    table = arrow_table(data, schema, np.random.default_rng(0))
+    lines = csv_lines(table, schema, FileFormat())
+    for line in lines.decode().splitlines():
+        text = line.removesuffix(",x")
+        assert datetime.datetime.strptime(text, form).strftime(form) == text
+    read = pandas.read_csv(io.BytesIO(b"t,u\n" + lines), dtype=str)
+    again = schema.encode(read)
+    np.testing.assert_array_equal(again.columns["t"], data.columns["t"])
+
+
+@pytest.mark.parametrize("suffix", [".feather", ".csv.zip", ".json", ""])
+def test_a_suffix_that_is_not_read_is_named(suffix: str, tmp_path: Path) -> None:
+    (tmp_path / f"t{suffix}").write_bytes(b"PK\x03\x04\xff\xfe")
+    with pytest.raises(InvalidInput, match="must be CSV"):
+        draft(tmp_path / f"t{suffix}", look=True)
 
 
 def test_a_tab_a_semicolon_a_comma_for_decimals(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def passes(request: dict[str, Any]) -> dict[str, Any]:
     """A pass of a stored problem's structure, alone and for so many sets of potentials."""
     from benchmarks import problems
     from pgmkit import Domain
-    from pgmkit.batched_oracle import BatchedOracle
+    from pgmkit.batches.oracle import BatchedOracle
     from pgmkit.marginal_oracle import MarginalOracle
 
     problem = problems.load(request["name"])

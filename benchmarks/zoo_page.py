@@ -81,8 +81,8 @@ def summary(lines: Sequence[dict[str, Any]]) -> str:
     said += [
         "",
         f"Over seeds: {len(found)} comparisons of auto with independent columns. In {same} of them "
-        "auto took independent columns with every seed, so that the two differ by noise "
-        f"and by their accounting only; about {0.16 * same:.0f} of these are expected above +1 by "
+        "auto took independent columns with every seed, so that the two differ by noise only; "
+        f"about {0.16 * same:.0f} of these are expected above +1 by "
         "chance. Above +1:",
         "",
     ]

@@ -1,4 +1,6 @@
 from . import bif, losses, queries, uai
+from .conditioning.posterior import Posterior
+from .conditioning.posteriors import Posteriors
 from .dataset import Dataset
 from .domain import Domain
 from .errors import (
@@ -20,8 +22,6 @@ from .junction_tree import JunctionTree
 from .kronecker import Kronecker
 from .measurement import Measurement
 from .model import GraphicalModel
-from .posterior import Posterior
-from .posteriors import Posteriors
 from .queries import FactoredQuery
 from .regions.model import RegionModel
 from .structural_zeros import Zeros

@@ -10,15 +10,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pgmkit.conditional_tables import checked_conditionals
+from pgmkit.conditioning.evidence import Evidence, observed_codes
+from pgmkit.conditioning.graph_tables import GraphTables
+from pgmkit.conditioning.posterior import Posterior
+from pgmkit.conditioning.posteriors import Posteriors
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
-from pgmkit.evidence import Evidence, observed_codes
 from pgmkit.factor import Factor
-from pgmkit.graph_tables import GraphTables
 from pgmkit.model import MEMORY_LIMIT, GraphicalModel
-from pgmkit.posterior import Posterior
-from pgmkit.posteriors import Posteriors
 
 __all__ = ["FactorGraph"]
 

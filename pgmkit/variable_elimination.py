@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from pgmkit.batches.contraction import batched
 from pgmkit.contraction import contract
-from pgmkit.contraction_batch import batched
 from pgmkit.contraction_order import plan
 from pgmkit.contraction_plan import Plan
 from pgmkit.domain import Clique, Domain

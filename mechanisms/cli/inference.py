@@ -11,8 +11,8 @@ import click
 from mechanisms.cli.options import as_json, emit, writable
 
 if TYPE_CHECKING:
+    from pgmkit.conditioning.posterior import Posterior
     from pgmkit.factor_graph import FactorGraph
-    from pgmkit.posterior import Posterior
 
 __all__ = ["infer"]
 

@@ -13,14 +13,14 @@ from typing import Any, TypedDict, Unpack
 import numpy as np
 import torch
 
-from pgmkit.batched_oracle import gains, table_cells
+from pgmkit.batches.estimate import BatchedEstimate
+from pgmkit.batches.oracle import gains, table_cells
+from pgmkit.batches.problem import same_structure, stacked
 from pgmkit.contraction_order import plan
 from pgmkit.devices import device_of
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput, NotCertified, PgmkitError
 from pgmkit.estimation import cliques_of, estimate, needed_bytes, tree_oracle
-from pgmkit.estimation.batched_estimate import BatchedEstimate
-from pgmkit.estimation.batched_problem import same_structure, stacked
 from pgmkit.estimation.request import Request, positive
 from pgmkit.losses import CallableLoss, Penalty, Squared
 from pgmkit.marginal_oracle import MarginalOracle

@@ -34,10 +34,10 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 from scipy.stats import t as student
 
-from pgmkit.batched_answers import BatchedAnswers
-from pgmkit.batched_oracle import gains
+from pgmkit.batches.answers import BatchedAnswers
+from pgmkit.batches.oracle import gains
+from pgmkit.batches.problem import stacked
 from pgmkit.errors import InvalidInput, TooSlow, TotalUndetermined
-from pgmkit.estimation.batched_problem import stacked
 from pgmkit.estimation.many import ManyEstimates, Replication, reporter
 from pgmkit.estimation.problem import OUT_OF_TIME
 from pgmkit.kronecker import Kronecker

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from small_problems import SmallProblem, draw
 from structures import draw_case, draw_structure
 
-import pgmkit.batched_oracle
+import pgmkit.batches.oracle
 from pgmkit import (
     Domain,
     Factor,
@@ -34,10 +34,10 @@ from pgmkit import (
     estimate_many,
     uncertainty,
 )
-from pgmkit.batched_answers import BatchedAnswers
-from pgmkit.batched_oracle import BatchedOracle
+from pgmkit.batches.answers import BatchedAnswers
+from pgmkit.batches.lbfgs import minimise_many
+from pgmkit.batches.oracle import BatchedOracle
 from pgmkit.estimation import many
-from pgmkit.estimation.batched_lbfgs import minimise_many
 from pgmkit.marginal_oracle import MarginalOracle
 
 Array = NDArray[np.float64]
@@ -233,7 +233,7 @@ def test_large_passes_go_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(1)
     sets = [pairs(rng) for _ in range(3)]
     together = estimate_many(DOMAIN, sets, total=90)
-    monkeypatch.setattr(pgmkit.batched_oracle, "_LARGE_PASS", 10)
+    monkeypatch.setattr(pgmkit.batches.oracle, "_LARGE_PASS", 10)
     monkeypatch.setattr(many, "BatchedEstimate", None)  # not to be called
     for model, other in zip(estimate_many(DOMAIN, sets, total=90), together, strict=True):
         assert abs(model.loss - other.loss) <= max(model.gap, other.gap) + 1e-9
@@ -340,7 +340,7 @@ class TestReplicates:
         query = FactoredQuery.marginal(model.domain, ["a", "d"])
         batch = error_bars(model, measured, replicates=20, seed=seed)
         together = batch.answer(query)
-        monkeypatch.setattr(pgmkit.batched_oracle, "_LARGE_PASS", 0)
+        monkeypatch.setattr(pgmkit.batches.oracle, "_LARGE_PASS", 0)
         alone = error_bars(model, measured, replicates=20, seed=seed)
         one_by_one = alone.answer(query)
         assert alone._batch is None

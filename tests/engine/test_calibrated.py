@@ -17,7 +17,7 @@ from test_factor_graph import (
 )
 
 from pgmkit import Domain, FactorGraph, InvalidInput
-from pgmkit.axis_sums import sum_axes
+from pgmkit.conditioning.axis_sums import sum_axes
 
 Array = NDArray[np.float64]
 
@@ -78,12 +78,20 @@ def check(
 
 @pytest.mark.parametrize("block", range(8))
 def test_evidence_one_set_after_another(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pgmkit.posterior.MOST_CELLS", 1 << 10 if block % 2 else 0)
-    monkeypatch.setattr("pgmkit.calibrated_tree._MERGED_CELLS", [256, 1, 20, 1][block % 4])
+    monkeypatch.setattr("pgmkit.conditioning.posterior.MOST_CELLS", 1 << 10 if block % 2 else 0)
+    monkeypatch.setattr(
+        "pgmkit.conditioning.calibrated_tree._MERGED_CELLS", [256, 1, 20, 1][block % 4]
+    )
     # Every kind of clique, though the tables are small.
-    monkeypatch.setattr("pgmkit.calibrated_cliques._MOST_SMALL", [1 << 13, 0, 20, 8][block % 4])
-    monkeypatch.setattr("pgmkit.calibrated_cliques._MOST_READ", [1 << 15, 1, 100, 1][block // 2])
-    monkeypatch.setattr("pgmkit.calibrated_tree._MOST_PRECOMPUTED", [1 << 14, 0, 30][block % 3])
+    monkeypatch.setattr(
+        "pgmkit.conditioning.calibrated_cliques._MOST_SMALL", [1 << 13, 0, 20, 8][block % 4]
+    )
+    monkeypatch.setattr(
+        "pgmkit.conditioning.calibrated_cliques._MOST_READ", [1 << 15, 1, 100, 1][block // 2]
+    )
+    monkeypatch.setattr(
+        "pgmkit.conditioning.calibrated_tree._MOST_PRECOMPUTED", [1 << 14, 0, 30][block % 3]
+    )
     calibrated = 0
     for seed in range(10 * block, 10 * block + 10):
         if seed % 2:

@@ -86,7 +86,7 @@ def summed(joint: Array, domain: Domain, clique: Sequence[str]) -> Array:
 def test_every_answer_is_that_of_the_joint_written_out(
     block: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pgmkit.posterior.MOST_CELLS", most)
+    monkeypatch.setattr("pgmkit.conditioning.posterior.MOST_CELLS", most)
     for seed in range(20 * block, 20 * block + 20):
         graph, tables = random_graph(seed)
         joint = written_out(graph.domain, tables)

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.elimination import EliminationTree, each_bit
+from pgmkit.conditioning.elimination import EliminationTree, each_bit
 from pgmkit.errors import ModelTooLarge
 
 __all__ = [

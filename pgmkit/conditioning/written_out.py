@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.elimination import each_bit
-from pgmkit.message_passing import LEAST_SUM, Underflow
+from pgmkit.conditioning.elimination import each_bit
+from pgmkit.conditioning.message_passing import LEAST_SUM, Underflow
 
 __all__ = ["MOST_CELLS", "WrittenOut"]
 

@@ -11,8 +11,8 @@ from math import nan
 
 import torch
 
+from pgmkit.batches.contraction import batched
 from pgmkit.contraction import contract
-from pgmkit.contraction_batch import batched
 from pgmkit.contraction_buffers import ContractionBuffers
 from pgmkit.errors import NumericalFailure
 from pgmkit.marginal_oracle import MarginalOracle

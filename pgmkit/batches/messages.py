@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.elimination import EliminationTree, best_tree, elimination_tree
-from pgmkit.message_passing import LOST, Messages, Scale, Table
+from pgmkit.conditioning.elimination import EliminationTree, best_tree, elimination_tree
+from pgmkit.conditioning.message_passing import LOST, Messages, Scale, Table
 
 __all__ = ["WHOSE", "BatchedMessages", "batched_tree"]
 

@@ -10,14 +10,14 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.batched_messages import BatchedMessages, batched_tree
+from pgmkit.batches.messages import BatchedMessages, batched_tree
+from pgmkit.conditioning.elimination import EliminationTree, each_bit
+from pgmkit.conditioning.evidence import Evidence
+from pgmkit.conditioning.graph_tables import GraphTables
+from pgmkit.conditioning.message_passing import Kernel
+from pgmkit.conditioning.posterior import Posterior
 from pgmkit.domain import Clique
-from pgmkit.elimination import EliminationTree, each_bit
 from pgmkit.errors import InvalidInput, ModelTooLarge
-from pgmkit.evidence import Evidence
-from pgmkit.graph_tables import GraphTables
-from pgmkit.message_passing import Kernel
-from pgmkit.posterior import Posterior
 
 __all__ = ["Posteriors"]
 

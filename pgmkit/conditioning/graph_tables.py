@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.calibrated_tree import CalibratedTree
+from pgmkit.conditioning.calibrated_tree import CalibratedTree
+from pgmkit.conditioning.elimination import EliminationTree, best_tree, each_bit, elimination_tree
+from pgmkit.conditioning.message_passing import LEAST_ENTRY, Kernel, Underflow
 from pgmkit.domain import Clique, Domain
-from pgmkit.elimination import EliminationTree, best_tree, each_bit, elimination_tree
 from pgmkit.junction_tree import tree_of_order
-from pgmkit.message_passing import LEAST_ENTRY, Kernel, Underflow
 
 __all__ = ["GraphTables", "Inputs"]
 

@@ -16,13 +16,13 @@ from string import ascii_letters
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.axis_sums import sum_axes
-from pgmkit.calibrated_cliques import Clique as TreeClique
-from pgmkit.calibrated_cliques import Frame, LargeClique, SmallClique, frame_of
+from pgmkit.conditioning.axis_sums import sum_axes
+from pgmkit.conditioning.calibrated_cliques import Clique as TreeClique
+from pgmkit.conditioning.calibrated_cliques import Frame, LargeClique, SmallClique, frame_of
+from pgmkit.conditioning.elimination import each_bit
+from pgmkit.conditioning.message_passing import Kernel, Table, Underflow, kernel_of
 from pgmkit.domain import Clique, Domain
-from pgmkit.elimination import each_bit
 from pgmkit.junction_tree import JunctionTree, contracted
-from pgmkit.message_passing import Kernel, Table, Underflow, kernel_of
 
 __all__ = ["CalibratedTree"]
 

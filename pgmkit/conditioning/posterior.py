@@ -11,23 +11,23 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pgmkit.calibrated_cliques import Seen
-from pgmkit.calibration import Calibration
+from pgmkit.conditioning.calibrated_cliques import Seen
+from pgmkit.conditioning.calibration import Calibration
+from pgmkit.conditioning.elimination import each_bit
+from pgmkit.conditioning.evidence import Evidence
+from pgmkit.conditioning.graph_tables import GraphTables, Inputs
+from pgmkit.conditioning.message_passing import LEAST_ENTRY, Messages, Underflow
+from pgmkit.conditioning.written_out import MOST_CELLS, WrittenOut
 from pgmkit.contraction import adjoints, forward, maximiser
 from pgmkit.contraction_order import plan
 from pgmkit.contraction_plan import Plan
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique
-from pgmkit.elimination import each_bit
 from pgmkit.errors import InvalidInput, ModelTooLarge, NumericalFailure
-from pgmkit.evidence import Evidence
 from pgmkit.factor import Factor
-from pgmkit.graph_tables import GraphTables, Inputs
-from pgmkit.message_passing import LEAST_ENTRY, Messages, Underflow
 from pgmkit.model import GraphicalModel
 from pgmkit.randomness import Rng
 from pgmkit.semirings import MAX
-from pgmkit.written_out import MOST_CELLS, WrittenOut
 
 __all__ = ["Posterior"]
 

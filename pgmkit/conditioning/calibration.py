@@ -12,11 +12,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.axis_sums import sum_axes
-from pgmkit.calibrated_cliques import Axes, Seen
-from pgmkit.calibrated_tree import LEAST_PROBABILITY, CalibratedTree
-from pgmkit.elimination import each_bit
-from pgmkit.message_passing import Table, Underflow
+from pgmkit.conditioning.axis_sums import sum_axes
+from pgmkit.conditioning.calibrated_cliques import Axes, Seen
+from pgmkit.conditioning.calibrated_tree import LEAST_PROBABILITY, CalibratedTree
+from pgmkit.conditioning.elimination import each_bit
+from pgmkit.conditioning.message_passing import Table, Underflow
 
 __all__ = ["Calibration"]
 

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pgmkit.batched_oracle import BatchedOracle
+from pgmkit.batches.lbfgs import minimise_many
+from pgmkit.batches.oracle import BatchedOracle
+from pgmkit.batches.problem import BatchedSquares
+from pgmkit.batches.search import BatchedSearch, Points
 from pgmkit.errors import NumericalFailure
 from pgmkit.estimation import factors, fitted
-from pgmkit.estimation.batched_lbfgs import minimise_many
-from pgmkit.estimation.batched_problem import BatchedSquares
-from pgmkit.estimation.batched_search import BatchedSearch, Points
 from pgmkit.estimation.consistency import Observed, Relaxation
 from pgmkit.estimation.methods import finish
 from pgmkit.estimation.problem import CERTIFIED, Monitor, Point, Problem

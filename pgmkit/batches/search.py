@@ -13,8 +13,8 @@ from math import inf
 
 import torch
 
-from pgmkit.batched_oracle import BatchedOracle
-from pgmkit.estimation.batched_problem import BatchedSquares
+from pgmkit.batches.oracle import BatchedOracle
+from pgmkit.batches.problem import BatchedSquares
 from pgmkit.estimation.mirror_descent import NO_DESCENT
 from pgmkit.estimation.problem import CERTIFIED, OUT_OF_TIME, Point
 from pgmkit.losses import ULPS

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pgmkit.batched_oracle import BatchedOracle
+from pgmkit.batches.oracle import BatchedOracle
 from pgmkit.domain import Clique
 from pgmkit.errors import ModelTooLarge
 from pgmkit.marginal_oracle import MarginalOracle

@@ -20,7 +20,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.axis_sums import sum_axes
+from pgmkit.conditioning.axis_sums import sum_axes
 from pgmkit.domain import Domain
 
 __all__ = ["Axes", "Clique", "Frame", "LargeClique", "Seen", "SmallClique", "frame_of"]

@@ -1,0 +1,1 @@
+"""A factor graph given evidence: orders, messages, trees kept between questions, and answers."""

@@ -136,7 +136,7 @@ def device_option(command: Command) -> Command:
     """--device."""
     return click.option(
         "--device",
-        help="Where models are computed: cpu, a CUDA card (cuda, cuda:1), or auto, a card where "
+        help="Device that computes models: cpu, a CUDA card (cuda, cuda:1), or auto, a card where "
         "there is one and it gains [default: cpu].",
     )(command)
 

@@ -206,13 +206,10 @@ def synthesize(
         wanted = _resized(likely, schema.domain, workload, target)
         said = _rows_left_out(curator, excess) if report_dropped and excess is not None else ""
         # Public records know some dependence, which is worth it whatever the number of rows.
-        counts_rows = mechanism == "auto" and public is None
-        rows = _rows(curator) if counts_rows else None
-        choice = choose(schema, wanted, rows=rows)
-        first: tuple[Measurement, ...] = ()
-        if choice.name == "aim" and rows is not None:
-            dry_run(choice, {}, schema, wanted, budget, protected, None)
-            choice, first = _seen(curator, choice, wanted, rows)
+        if mechanism == "auto" and public is None:
+            choice, first = _looked_at(curator, schema, wanted, choose)
+        else:
+            choice, first = choose(schema, wanted, rows=None), ()
         logger.info("mechanism %s: %s", choice.name, choice.reason)
         entry, chosen = configure(choice.name, **{**choice.settings, **options})
         if mechanism == "auto" and device is not None and hasattr(chosen, "device"):
@@ -286,12 +283,20 @@ def _rows(curator: Curator) -> int:
     return max(0, round(float(curator.measure((), cost, step="auto: measure").values[0])))
 
 
-def _seen(
-    curator: Curator, choice: Choice, workload: Workload, rows: int
+def _looked_at(
+    curator: Curator, schema: Schema, workload: Workload, choose: Callable[..., Choice]
 ) -> tuple[Choice, tuple[Measurement, ...]]:
-    """Independent columns in place of the choice where no dependence shows; what was measured."""
-    if all(len(clique) < 2 for clique in downward_closure(workload)):
+    """The choice of "auto" by the number of rows and, before AIM, by a first look at the data.
+
+    Where no dependence shows it is independent columns. With it come the marginals that were
+    measured.
+    """
+    rows = _rows(curator)
+    choice = choose(schema, workload, rows=rows)
+    if choice.name != "aim" or all(len(clique) < 2 for clique in downward_closure(workload)):
         return choice, ()
+    # What AIM would refuse it refuses before the look is paid for.
+    dry_run(choice, {}, schema, workload, curator.ledger.budget, curator.neighbours, None)
     look = first_look(curator, workload, rows)
     if look.dependent:
         return choice, look.measurements

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from test_factor_graph import random_graph, summed, weighed, written_out
 
-from pgmkit import Domain, FactorGraph, InvalidInput, ModelTooLarge, posteriors
+from pgmkit import Domain, FactorGraph, InvalidInput, ModelTooLarge
+from pgmkit.conditioning import posteriors
 
 
 @pytest.fixture(autouse=True)

@@ -466,11 +466,28 @@ def test_noise_grows_with_the_rows_of_a_unit(tmp_path: Path) -> None:
     schema = {"columns": {n: column.to_dict() for n, column in CLOSED.items()}}
     path = tmp_path / "schema.json"
     path.write_text(json.dumps(schema))
-    at = [run(visits(), max_rows=k).measurements[0].stddev for k in (1, 2, 8)]
+
+    def noise(k: int, accounting: str) -> float:
+        return run(visits(), max_rows=k, accounting=accounting).measurements[0].stddev
+
+    at = [noise(k, "zcdp") for k in (1, 2, 8)]
     assert at == pytest.approx([at[0], 2 * at[0], 8 * at[0]])
-    rows = plan("independent", PAIRS, 1.0, 1e-6, neighbours="replace-one", rows=100)
+    # Under Gaussian accounting the discreteness of the noise weighs the less the wider it is.
+    wider = [noise(k, "gaussian") / k for k in (1, 2, 8)]
+    assert at[0] > wider[0] > wider[1] > wider[2] > 0.99 * wider[0]
+    rows = plan(
+        "independent", PAIRS, 1.0, 1e-6, neighbours="replace-one", rows=100, accounting="zcdp"
+    )
     units = plan(
-        "independent", PAIRS, 1.0, 1e-6, neighbours="replace-one", rows=100, unit="id", max_rows=6
+        "independent",
+        PAIRS,
+        1.0,
+        1e-6,
+        neighbours="replace-one",
+        rows=100,
+        accounting="zcdp",
+        unit="id",
+        max_rows=6,
     )
     assert units.max_rows == 6 and "6 times" in str(units) and "times that" not in str(rows)
     # The number of rows is not public any more, and takes a part.
@@ -545,7 +562,18 @@ def test_the_command_line_protects_units(tmp_path: Path, monkeypatch: pytest.Mon
     options = ["--mechanism", "independent", "--schema", "visits.json"]
     of_units = ["--unit", "id", "--max-rows", "3"]
     at = {
-        k: done("plan", *options, "--rows", "200", "--unit", "id", "--max-rows", str(k))["noise"]
+        k: done(
+            "plan",
+            *options,
+            "--rows",
+            "200",
+            "--unit",
+            "id",
+            "--max-rows",
+            str(k),
+            "--accounting",
+            "zcdp",
+        )["noise"]
         for k in (1, 4)
     }
     assert at[4] == pytest.approx(4 * at[1])

@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.common import fresh_process, machine, read_results, table, write_results
 from benchmarks.region_problems import NAMES, RECORDS, SIGMA
 
-STEPS = (1.0, 0.1)
+STEPS = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 """Of the peer's mirror descent, in units of the noise's variance over the records."""
 
 
@@ -41,12 +41,16 @@ def main() -> None:
 
 
 def _peer(request: dict[str, Any], asked: argparse.Namespace) -> dict[str, Any]:
+    """The step with the lowest loss, and what every step reached."""
     tried = []
     for share in STEPS:
         step = {"step": share * SIGMA**2 / RECORDS, "iterations": asked.iterations}
         worker = "benchmarks.regions_peer"
-        tried.append({**fresh_process(worker, {**request, **step}, asked.peer_python), **step})
-    return min(tried, key=lambda found: found["loss"] if found["loss"] > 0 else float("inf"))
+        found = fresh_process(worker, {**request, **step}, asked.peer_python)
+        tried.append({**found, "share": share, "iterations": asked.iterations})
+    best = min(tried, key=lambda found: found["loss"] if found["loss"] > 0 else float("inf"))
+    kept = ("share", "loss", "measured", "cpu_seconds")
+    return {**best, "tried": [{key: each[key] for key in kept} for each in tried]}
 
 
 def _report(problems: dict[str, Any]) -> str:

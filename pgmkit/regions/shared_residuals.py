@@ -61,7 +61,9 @@ def shared_residuals(domain: Domain, cliques: Sequence[Clique]) -> Shared:
     rows, places = [], []
     for clique in cliques:
         held = [each for each in _subsets(clique) if each in starts]
-        rows.append(np.concatenate([_rows(domain, clique, each) for each in ((), *held)]))
+        rows.append(
+            np.concatenate([_rows(domain, clique, each) for each in (frozenset[str](), *held)])
+        )
         ranges = [np.arange(starts[each], starts[each] + _length(domain, each)) for each in held]
         places.append(np.concatenate([np.zeros(0, dtype=np.int64), *ranges]))
     return Shared(tuple(rows), tuple(places), size)
@@ -81,7 +83,7 @@ def _length(domain: Domain, attributes: frozenset[str]) -> int:
     return int(np.prod([domain.sizes[name] - 1 for name in attributes]))
 
 
-def _rows(domain: Domain, clique: Clique, kept: frozenset[str] | Clique) -> Array:
+def _rows(domain: Domain, clique: Clique, kept: frozenset[str]) -> Array:
     rows = np.ones((1, 1))
     for name in clique:
         size = domain.sizes[name]

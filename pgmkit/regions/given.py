@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, overload
+from typing import Protocol, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,14 +17,20 @@ from pgmkit.matrix import as_dense
 from pgmkit.queries import FactoredQuery
 from pgmkit.randomness import Rng, generator
 
-if TYPE_CHECKING:
-    from pgmkit.regions.model import RegionModel
-
 Array = NDArray[np.float64]
 
 _MOST_DRAWS = 2_000_000
 """Records drawn, of which those that meet the conditions are kept."""
 _TOGETHER = 200_000
+
+
+class Whole(Protocol):
+    """The model of all records."""
+
+    @property
+    def domain(self) -> Domain: ...
+    def answer(self, query: FactoredQuery) -> Array: ...
+    def sample(self, n: int, *, rng: Rng = None) -> Dataset: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +41,7 @@ class GivenRegions:
     holds both, elsewhere from records near the tables, with the warning ``FromRecords``.
     """
 
-    model: RegionModel
+    model: Whole
     allowed: Mapping[str, NDArray[np.bool_]]
 
     @property

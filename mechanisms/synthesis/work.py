@@ -18,7 +18,7 @@ _SECONDS_OF_A_ROUND, _SECONDS_OF_THE_SIGNAL, _SECONDS_OF_A_MB = 0.05, 5e-6, 0.15
 """Of a round: at least, for each row in units of the noise, as estimates take more steps to be as
 near as less noise asks for, and for each MB that the model may have. `gss_abortion`, of the half
 "choosing", takes 0.2 s a round at epsilon 1 and 1.0 s at epsilon 10 with a model of 2 MB (99 s in
-all, where `mixture` takes 16 s and has three quarters of its error)."""
+all, where `mixture` takes 16 s and has 0.7 of its error)."""
 
 
 def aim_seconds(domain: Domain, rows: int, budget: Budget) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from math import inf
+from math import inf, nan
 from typing import Any
 
 from benchmarks.common import fresh_process, machine, read_results, table, write_results
@@ -63,7 +63,7 @@ def _report(problems: dict[str, Any]) -> str:
     for name, sides in problems.items():
         own, peer = sides["own"], _nearest(sides["peer"]) if sides.get("peer") else {}
         both = [
-            f"{own[key]:.4g} / {peer[key]:.4g}" if peer else f"{own[key]:.4g}" for key in fields
+            f"{own[key]:.4g} / {peer.get(key, nan):.4g}" if peer else f"{own[key]:.4g}" for key in fields
         ]
         rest = [own[key] for key in ("noisy", "joint_cpu_seconds", "agreement", "unmeasured")]
         rows.append([name, *both, *rest, own["independent"]])

@@ -18,8 +18,17 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
-from pgmkit import Domain, FactoredQuery, FromRecords, Measurement, Zeros, estimate, queries
-from pgmkit.errors import InvalidInput, ModelTooLarge, NumericalFailure
+from pgmkit import (
+    Domain,
+    FactoredQuery,
+    FromRecords,
+    Measurement,
+    Zeros,
+    estimate,
+    estimate_total,
+    queries,
+)
+from pgmkit.errors import InvalidInput, ModelTooLarge, NumericalFailure, TotalUndetermined
 from pgmkit.kronecker import Kronecker
 from pgmkit.regions.model import RegionModel
 from pgmkit.regions.polytope import LocalPolytope
@@ -145,6 +154,73 @@ def test_tables_agree_and_are_the_relaxations_optimum(
     assert model.loss == pytest.approx(optimum, abs=close + 1e-4 * model.unit)
     assert model.certified
     assert model.loss - model.gap <= optimum + close
+
+
+def possible_zeros(
+    domain: Domain, measured: list[Measurement], rng: np.random.Generator
+) -> list[Zeros]:
+    """Zeros in some measured tables, all kept by two records at least."""
+    records = [{name: int(rng.integers(size)) for name, size in domain.sizes.items()} for _ in "ab"]
+    found = {}
+    for m in measured:
+        allowed = rng.random(domain.shape(m.clique)) < 0.6
+        for record in records:
+            allowed[tuple(record[name] for name in m.clique)] = True
+        if rng.random() < 0.6:
+            found[frozenset(m.clique)] = Zeros(m.clique, allowed)
+    return list(found.values())
+
+
+@settings(max_examples=50, deadline=None)
+@given(problems(), st.integers(0, 2**32 - 1), st.sampled_from(["squared", "huber", "absolute"]))
+def test_zeros_hold_at_the_optimum(
+    problem: tuple[Domain, list[Measurement]], seed: int, loss: str
+) -> None:
+    domain, measured = problem
+    zeros = possible_zeros(domain, measured, np.random.default_rng(seed))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = estimate(
+            domain,
+            measured,
+            total=TOTAL,
+            inference="region",
+            tolerance=1e-3,
+            zeros=zeros,
+            loss=loss,
+        )
+    assert_consistent(model)
+    for each in zeros:
+        assert (model.marginal(each.clique)[~each.allowed] == 0).all()
+    optimum = relaxed_optimum(domain, measured, loss, zeros=zeros)
+    close = 1e-5 * (1 + optimum)
+    assert model.certified, model
+    assert model.loss - model.gap <= optimum + close
+    assert model.loss >= optimum - close
+
+
+@settings(max_examples=25, deadline=None)
+@given(problems())
+def test_auto_is_exact_where_that_fits_and_totals_are_those_implied(
+    problem: tuple[Domain, list[Measurement]],
+) -> None:
+    domain, measured = problem
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        exact = estimate(domain, measured, total=TOTAL)
+        auto = estimate(domain, measured, total=TOTAL, inference="auto")
+    assert not isinstance(auto, RegionModel)
+    for m in measured:
+        np.testing.assert_array_equal(auto.marginal(m.clique), exact.marginal(m.clique))
+    try:
+        implied = estimate_total(measured).value
+    except TotalUndetermined:
+        implied = 0.0
+    if implied > 0:
+        assert estimate(domain, measured, inference="region").total == pytest.approx(implied)
+    else:
+        with pytest.raises(InvalidInput, match="total"):
+            estimate(domain, measured, inference="region")
 
 
 @settings(max_examples=25, deadline=None)

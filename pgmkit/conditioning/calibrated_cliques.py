@@ -13,6 +13,7 @@ for each output. Large ones go by axes, and are sliced by what is observed.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -78,7 +79,7 @@ def frame_of(domain: Domain, separator: Axes, rest: Axes, below: Sequence[Axes])
     return Frame(domain, separator, rest, axes, ordered, small)
 
 
-class Clique:
+class Clique(ABC):
     """P(rest | separator).
 
     Args:
@@ -100,6 +101,7 @@ class Clique:
             if axes[0] in frame.rest and len(self.spans) <= len(frame.rest):
                 self.own = self.outputs
 
+    @abstractmethod
     def absorb(self, seen: Seen, received: Iterable[tuple[int, Array]]) -> tuple[Array, Array]:
         """The table times the evidence and messages from children, and the message to the parent.
 
@@ -107,8 +109,8 @@ class Clique:
             seen: what is about the rest counts here.
             received: the child's number and its message.
         """
-        raise AssertionError("subclasses do")
 
+    @abstractmethod
     def outputs_of(self, table: Array, mass: Array, seen: Seen) -> Array:
         """The outputs, one after another.
 
@@ -117,7 +119,6 @@ class Clique:
             mass: the posterior of the separator's cells; for what ``absorb`` gave, divided by the
                 message.
         """
-        raise AssertionError("subclasses do")
 
     @cached_property
     def readings(self) -> list[tuple[Axes, int]]:

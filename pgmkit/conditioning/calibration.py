@@ -12,10 +12,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from pgmkit.bit_sets import each_bit
 from pgmkit.conditioning.axis_sums import sum_axes
 from pgmkit.conditioning.calibrated_cliques import Axes, Seen
 from pgmkit.conditioning.calibrated_tree import LEAST_PROBABILITY, CalibratedTree
-from pgmkit.conditioning.elimination import each_bit
 from pgmkit.conditioning.message_passing import Table, Underflow
 
 __all__ = ["Calibration"]
@@ -161,10 +161,10 @@ class Calibration:
         )
         found = table.reshape(shape)[at]
         free = [name for name in axes if name not in codes]
-        bit = self.calibrated.bit
-        away = tuple([place for place, name in enumerate(free) if not bit[name] & kept])
-        left = [name for name in free if bit[name] & kept]
-        order = sorted(range(len(left)), key=lambda place: bit[left[place]])
+        places = domain.places
+        away = tuple([axis for axis, name in enumerate(free) if not kept >> places[name] & 1])
+        left = [name for name in free if kept >> places[name] & 1]
+        order = sorted(range(len(left)), key=lambda axis: places[left[axis]])
         return self.calibrated.bits(left), sum_axes(found, away).transpose(order)
 
 

@@ -16,11 +16,11 @@ import heapq
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 
-from pgmkit.junction_tree import Search
+from pgmkit.bit_sets import each_bit
+from pgmkit.elimination_search import Search
 
-__all__ = ["EliminationTree", "best_tree", "each_bit", "elimination_tree"]
+__all__ = ["EliminationTree", "best_tree", "elimination_tree"]
 
 
 @dataclass
@@ -51,21 +51,6 @@ class EliminationTree:
         for operand in self.operands[node]:
             scope |= self.scopes[operand]
         return scope & ~self.scopes[node]
-
-
-@lru_cache(maxsize=1 << 16)
-def each_bit(members: int) -> tuple[int, ...]:
-    """The attributes of a set, ascending.
-
-    >>> each_bit(0b1010)
-    (1, 3)
-    """
-    found = []
-    while members:
-        low = members & -members
-        found.append(low.bit_length() - 1)
-        members ^= low
-    return tuple(found)
 
 
 _MEASURES_OF_A_CELL = 0.0003

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pgmkit.bit_sets import each_bit
 from pgmkit.conditioning.calibrated_tree import CalibratedTree
-from pgmkit.conditioning.elimination import EliminationTree, best_tree, each_bit, elimination_tree
+from pgmkit.conditioning.elimination import EliminationTree, best_tree, elimination_tree
 from pgmkit.conditioning.message_passing import LEAST_ENTRY, Kernel, Underflow
 from pgmkit.domain import Clique, Domain
 from pgmkit.junction_tree import tree_of_order

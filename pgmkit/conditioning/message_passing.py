@@ -16,7 +16,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.conditioning.elimination import EliminationTree, each_bit
+from pgmkit.bit_sets import each_bit
+from pgmkit.conditioning.elimination import EliminationTree
 from pgmkit.errors import ModelTooLarge
 
 __all__ = [

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.conditioning.elimination import each_bit
+from pgmkit.bit_sets import each_bit
 from pgmkit.conditioning.message_passing import LEAST_SUM, Underflow
 
 __all__ = ["MOST_CELLS", "WrittenOut"]

@@ -44,14 +44,22 @@ _MEASURES_AT_LEAST = 600
 
 
 class Search:
-    """The best elimination order seen so far."""
+    """The best elimination order seen so far.
 
-    def __init__(self, neighbours: list[int], sizes: tuple[int, ...]) -> None:
+    Args:
+        neighbours: of each attribute, as a set.
+        sizes: of the attributes.
+        among: the set of those to order; all, when left out.
+    """
+
+    def __init__(
+        self, neighbours: list[int], sizes: tuple[int, ...], among: int | None = None
+    ) -> None:
         self.sizes = sizes
         self.logs = [math.log(size) for size in sizes]
         self.weights: dict[int, int] = {}
         self.neighbours = neighbours
-        self.left = (1 << len(neighbours)) - 1
+        self.left = (1 << len(neighbours)) - 1 if among is None else among
         self.prefix = self._take_simplicial()
         self.measured = 0
         self.measures = {v: self._measure(self.neighbours, v) for v in each_bit(self.left)}
@@ -61,7 +69,7 @@ class Search:
     def _take_simplicial(self) -> list[Step]:
         """Eliminate attributes whose neighbours are all joined; the best orders start with them."""
         steps: list[Step] = []
-        waiting = list(range(len(self.neighbours)))
+        waiting = list(each_bit(self.left))
         while waiting:
             v = waiting.pop()
             around = self.neighbours[v]
@@ -142,6 +150,10 @@ class Search:
             degree += 1
             log_cells += self.logs[u]
         return twice >> 1, degree, log_cells
+
+    def cells_of(self, steps: list[Step]) -> int:
+        """Total cells of all cliques of an elimination, maximal or not."""
+        return sum([self._weight(around | 1 << v) for v, around in steps])
 
     def _cells(self, steps: list[Step]) -> int:
         """Total cells of the maximal cliques of an elimination."""

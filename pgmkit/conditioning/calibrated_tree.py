@@ -33,6 +33,8 @@ LEAST_PROBABILITY = 1e-200
 """Of evidence, beside which nothing that underflowed counts."""
 _MERGED_CELLS = 256
 """Of a clique that takes no longer than the two it is made of: fewer steps, of more cells."""
+_MOST_PREPARED = 1 << 16
+"""Cells of a tree that is prepared as a whole; of a larger one, what evidence meets."""
 _MOST_PRECOMPUTED = 1 << 12
 """Entries of the matrix P(values of all attributes below | separator) of one subtree."""
 
@@ -70,6 +72,10 @@ class CalibratedTree:
         self.cliques: list[TreeClique] = []
         self._calibrate(inputs, conditional)
         self._lay_out()
+        if tree.cells <= _MOST_PREPARED:
+            for here, clique in enumerate(self.cliques):
+                clique.prepare()
+                self.below(here)
 
     def _calibrate(self, inputs: Sequence[Input], conditional: bool) -> None:
         domain, children = self.domain, self.children

@@ -35,6 +35,7 @@ class Calibration:
 
     def __init__(self, calibrated: CalibratedTree, seen: Seen) -> None:
         self.calibrated, self.seen = calibrated, seen
+        self.place = calibrated.place
         self.tables: dict[int, Array] = {}
         """Of the cliques from evidence up to the root: P(rest, evidence below | separator)."""
         self.messages: dict[int, Array] = {}
@@ -47,7 +48,7 @@ class Calibration:
         calibrated = self.calibrated
         parents, number = calibrated.parents, calibrated.number
         received: dict[int, list[tuple[int, Array]]] = {}
-        for name in self.seen.weights:
+        for name in (*self.seen.codes, *self.seen.weights):
             here = calibrated.top[name]
             while here >= 0 and here not in received:
                 received[here] = []

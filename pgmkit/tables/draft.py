@@ -31,6 +31,8 @@ _ROWS_OF_AN_IDENTIFIER = 20
 """Fewer rows may be all distinct by chance."""
 _DIFFERING = 0.9
 """Texts of which more than this share are distinct have no frequent ones to be found."""
+_MOST_LISTED, _ROWS_OF_A_LABEL = 500, 20
+"""Texts that each occur so often are a list, such as of countries, and no free words."""
 _NAMED_IDENTIFIER = re.compile(r"(?i:(^|.*[_. -])(id|uid|uuid|guid))|.*[a-z](ID|Id)")
 
 
@@ -187,7 +189,8 @@ def _present(
             f"an identifier: {differ}; left out. If one stands for a person with several rows, it "
             "is the unit to protect; to keep it, list it as open",
         )
-    if len(counts) <= most_values:
+    closed = len(counts) <= _MOST_LISTED and rows >= _ROWS_OF_A_LABEL * len(counts)
+    if len(counts) <= most_values or closed:
         note = f"{len(counts)} labels; list every one that may occur, or give `other`"
         return Drafted(Categorical(tuple(sorted(counts)), missing=missing), note)
     note = f"{len(counts)} texts: open, the frequent ones are found with a budget"

@@ -79,7 +79,7 @@ class Numeric(_Numbers):
     """Numbers from `low` to `high` in `bins` of equal width, or between `edges`.
 
     `decimals`: places behind the point of decoded values; by default as many as tell a thousand
-    values in the narrowest bin apart.
+    values in the narrowest bin apart. `trailing_zeros`: CSV files get all of them: 2.50.
 
     With `quantiles` the inner edges are still to be found; the schema is then unresolved.
 
@@ -91,6 +91,7 @@ class Numeric(_Numbers):
     becomes = ("number", "integer", "text")
     quantiles: bool = False
     decimals: int | None = None
+    trailing_zeros: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -103,6 +104,10 @@ class Numeric(_Numbers):
             isinstance(places, bool) or not isinstance(places, int) or not 0 <= places <= 15
         ):
             raise InvalidInput(f"decimals must be a whole number from 0 to 15, got {places!r}")
+        if not isinstance(self.trailing_zeros, bool):
+            raise InvalidInput(f"trailing_zeros must be true or false, got {self.trailing_zeros!r}")
+        if self.trailing_zeros and places is None:
+            raise InvalidInput("trailing_zeros needs decimals: how many places are written")
         if self.decode_as == "integer" and places != 0:
             raise InvalidInput('decode_as "integer" needs decimals: 0')
 
@@ -124,7 +129,15 @@ class Numeric(_Numbers):
         return Numeric(edges=edges, **self._other_fields())
 
     def _other_fields(self) -> dict[str, Any]:
-        names = ("spikes", "special", "decimals", "missing", "outside", "decode_as")
+        names = (
+            "spikes",
+            "special",
+            "decimals",
+            "trailing_zeros",
+            "missing",
+            "outside",
+            "decode_as",
+        )
         return {name: getattr(self, name) for name in names}
 
     @property

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "absent_numbers",
+    "dictionary",
     "distinct",
     "is_null",
     "number_of",
@@ -54,6 +55,22 @@ def distinct(values: Any) -> tuple[list[Any], NDArray[np.intp]]:
     for i, value in enumerate(array):
         places[i] = seen.setdefault(_key(value), len(seen))
     return [value for _, value in seen], places
+
+
+def dictionary(values: Any) -> tuple[Any, NDArray[np.intp]] | None:
+    """An Arrow dictionary's distinct values, and the place among them of each value.
+
+    None for other values, and for dictionaries with null places or values that are no texts.
+    """
+    if not _is_arrow(values):
+        return None
+    import pyarrow as pa
+
+    if not isinstance(values, pa.DictionaryArray) or values.indices.null_count:
+        return None
+    if not _is_text(values.dictionary.type):
+        return None
+    return values.dictionary, values.indices.to_numpy(zero_copy_only=False)
 
 
 def _key(value: Any) -> tuple[type, Any]:
@@ -123,10 +140,13 @@ def parsed(values: Any, kinds: Sequence[str], absent: Sequence[str]) -> Any:
 
 
 def _hexadecimal(texts: Any) -> bool:
-    """Whether some text is like 0x1F, which Arrow reads as a whole number and nothing else here."""
-    from pyarrow import compute
+    """Whether some text may be like 0x1F, which Arrow reads as a whole number and nothing else here.
 
-    return any(compute.any(compute.match_substring(texts, sign)).as_py() for sign in "xX")
+    The bytes of all texts are searched at once, and those beside them where the array is a slice.
+    """
+    held = texts.buffers()[2]
+    whole = b"" if held is None else held.to_pybytes()
+    return b"x" in whole or b"X" in whole
 
 
 def _rounds(numbers: Any) -> bool:

@@ -144,7 +144,8 @@ def csv_batches(
     utf8 = _is_utf8(form)
     kind = pa.binary() if utf8 else pa.string()
     # The reader finds distinct texts in the time that it takes to hold all of them.
-    kinds = {name: pa.dictionary(pa.int32(), kind) if name in repeating else kind for name in header}
+    few = pa.dictionary(pa.int32(), kind)
+    kinds = {name: few if name in repeating else kind for name in header}
     try:
         with pa.input_stream(path, compression="detect") as raw:
             reader = arrow_csv.open_csv(

@@ -140,7 +140,7 @@ def parsed(values: Any, kinds: Sequence[str], absent: Sequence[str]) -> Any:
 
 
 def _hexadecimal(texts: Any) -> bool:
-    """Whether some text may be like 0x1F, which Arrow reads as a whole number and nothing else here.
+    """Whether some text may be like 0x1F, which Arrow alone reads as a whole number.
 
     The bytes of all texts are searched at once, and those beside them where the array is a slice.
     """

@@ -1,7 +1,7 @@
 """Whether columns depend on each other enough to be worth measuring: what "auto" looks at first.
 
-Single columns are measured, which every mechanism needs, and for at most a fiftieth of the budget the
-distances of all pairs from the product of their columns, together. Their mean has little noise,
+Single columns are measured, which every mechanism needs, and for at most a fiftieth of the budget
+the distances of all pairs from the product of their columns, together. Their mean has little noise,
 however many pairs there are. What chance alone would give is drawn from the noisy columns:
 distances of random tables from the product of columns with the same noise. Nothing is lost where no
 dependence shows: the budget that is left goes to the same columns. Where noise is far below what

@@ -16,7 +16,7 @@ from pgmkit.tables.columns import Column
 from pgmkit.tables.draft_edges import crowded_edges
 from pgmkit.tables.labelled import Categorical
 from pgmkit.tables.numbers import Integer, Numeric
-from pgmkit.tables.values import number_of, text_of
+from pgmkit.tables.values import bare, number_of, text_of
 
 __all__ = ["number_column"]
 
@@ -32,6 +32,7 @@ _OFTEN = 0.01
 _DENSE = 0.5
 """Whole numbers that fill less of their range are codes, not quantities."""
 _ROWS_OF_AN_IDENTIFIER = 20
+_PLAIN = re.compile(r"[-+.,0-9eE]+")
 _PAIRS_EXPECTED = 20
 """Pairs of equal numbers to expect of a quantity; that there are none has probability e^-20."""
 
@@ -52,16 +53,25 @@ def number_column(
     >>> number_column(likert, None, 50)[1]
     'whole numbers 1..5, a code each'
     """
-    numbers = _numbers(counts, decimal)
+    printed = Counter[str]()
+    for text, times in counts.items():
+        if decimal == ",":
+            text = text.replace(".", "").replace(",", ".")
+        printed[bare(text)] += times
+    numbers = _numbers(printed)
     if numbers is None:
         return None
     if all(isinstance(number, int) for number in numbers):
-        return _whole(numbers, missing, most_values)  # type: ignore[arg-type]
-    places = {_places(text, decimal) for text in counts}
-    return _real(numbers, max(places), len(places) == 1, missing)
+        column, note = _whole(numbers, missing, most_values)  # type: ignore[arg-type]
+    else:
+        places = {_places(text) for text in printed}
+        column, note = _real(numbers, max(places), len(places) == 1, missing)
+    signs = any(decimal == "." and bare(text) != text for text in counts)
+    signs |= any(not _PLAIN.fullmatch(text) for text in counts)
+    return column, note + ("; read and written without signs for units and thousands" * signs)
 
 
-def _numbers(counts: Counter[str], decimal: str) -> Counter[int | float] | None:
+def _numbers(counts: Counter[str]) -> Counter[int | float] | None:
     """How often each number occurs; None where a text is none, a code such as 007, or a whole
     number of more digits than columns of numbers hold.
     """
@@ -70,8 +80,6 @@ def _numbers(counts: Counter[str], decimal: str) -> Counter[int | float] | None:
         digits = text.lstrip("+-")
         if len(digits) > 1 and digits[0] == "0" and digits.isdigit():
             return None
-        if decimal == ",":
-            text = text.replace(".", "").replace(",", ".")
         try:
             number = number_of(text)
         except ValueError:
@@ -253,8 +261,8 @@ def _nines(numbers: Counter[int | float]) -> tuple[float, ...]:
     return tuple(sorted(found))
 
 
-def _places(text: str, decimal: str) -> int:
-    """Digits behind the decimal sign."""
+def _places(text: str) -> int:
+    """Digits behind the decimal point."""
     mantissa, _, exponent = text.lower().partition("e")
-    behind = len(mantissa.partition(decimal)[2])
+    behind = len(mantissa.partition(".")[2])
     return max(0, behind - int(exponent)) if exponent else behind

@@ -13,7 +13,7 @@ import numpy as np
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.bin_codes import LARGEST
 from pgmkit.tables.bins import Binned
-from pgmkit.tables.values import number_of, numbers_among, text_of
+from pgmkit.tables.values import bare, number_of, numbers_among, text_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,14 +24,17 @@ __all__ = ["Integer", "Numeric"]
 
 
 class _Numbers(Binned):
-    """What whole and real numbers share."""
+    """What whole and real numbers share.
+
+    Texts are read as spreadsheets print them too: $1,234.50, 33 % and (12.00) are numbers.
+    """
 
     @property
     def parses_as(self) -> tuple[str, ...]:
         return ("int64", "float64")
 
     def position(self, value: object) -> int | float:
-        return number_of(value)
+        return number_of(bare(value.strip()) if isinstance(value, str) else value)
 
     @cached_property
     def _missing_numbers(self) -> frozenset[int | float]:

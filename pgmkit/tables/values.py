@@ -7,6 +7,7 @@ NaT and an empty text are one notion of missing.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "absent_numbers",
+    "bare",
     "dictionary",
     "distinct",
     "is_null",
@@ -33,6 +35,13 @@ __all__ = [
 ]
 
 
+_CURRENCY = "[$€£¥₹]"
+_DECORATED = re.compile(
+    rf"(?P<open>\()?(?P<sign>[+-])?(?:{_CURRENCY}\s?)?(?P<inner>[+-])?"
+    r"(?P<whole>\d{1,3}(?P<apart>[, '\u2019\u00a0\u202f])\d{3}(?:(?P=apart)\d{3})*|\d+)"
+    rf"(?P<rest>\.\d+)?(?:\s?(?:{_CURRENCY}|%))?(?P<close>\))?"
+)
+"""Numbers as spreadsheets print them."""
 _EXACT = 2.0**53
 """From here on not every whole number is a float64."""
 
@@ -263,6 +272,21 @@ def number_of(value: object) -> int | float:
         except ValueError:
             pass
     return float(value)  # type: ignore[arg-type]
+
+
+def bare(text: str) -> str:
+    """A number's text without signs of currency or percent, thousands set apart, or the brackets
+    that accountants write for a minus; other texts as they are.
+
+    >>> bare("$1,234.50"), bare("33 %"), bare("(12.00)"), bare("-€7"), bare("1,23"), bare("12-34")
+    ('1234.50', '33', '-12.00', '-7', '1,23', '12-34')
+    """
+    found = _DECORATED.fullmatch(text)
+    if found is None or (found["open"] is None) != (found["close"] is None):
+        return text
+    digits = re.sub(r"[^0-9]", "", found["whole"]) + (found["rest"] or "")
+    minus = "-" in (found["sign"] or "") + (found["inner"] or "") or found["open"] is not None
+    return "-" + digits if minus else digits
 
 
 def plain(value: Any) -> Any:

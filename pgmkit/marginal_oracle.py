@@ -117,7 +117,7 @@ class MarginalOracle:
         self.safe_spread = -_SAFE_SHARE * log(tiny)
         self.smallest, self.largest = tiny**0.5, tiny**-0.5
         self._below_peaks = 0.0
-        self._waits = self.device.type == "cpu"
+        self.waits = self.device.type == "cpu"
         self.log_passes = 0
         held = dict.fromkeys(name for clique in cliques for name in clique)
         self._log_records = fsum(log(domain.sizes[name]) for name in held)
@@ -216,8 +216,16 @@ class MarginalOracle:
         """``fast_marginals`` without waiting for a card: its log partition function may be a tensor
         without axes there, NaN where the pass has failed and ``fast_marginals`` is called for.
         """
-        if self._waits:
+        if self.waits:
             return self.fast_marginals(potentials, total)
+        return self.try_marginals(potentials, total)
+
+    def try_marginals(
+        self, potentials: torch.Tensor, total: float = 1.0
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """``fast_marginals`` in linear space only, and nothing that waits for a device: the log
+        partition function is a tensor without axes, NaN where the pass has failed.
+        """
         potentials = self.masked(potentials)
         peaks, guess = self._peaks(potentials).double(), self._guess
         self._load(potentials, peaks + guess / len(peaks))
@@ -225,19 +233,19 @@ class MarginalOracle:
         change = partition.log()
         below = guess + change
         held = (change.abs() < log(self.largest)) & (below >= -self.safe_spread)
-        self._guess = torch.where(held, below, guess)
+        guess.copy_(torch.where(held, below, guess))  # in place: a captured pass goes on with it
         marginals = self._counts(total / partition)
         log_partition = below + peaks.sum()
         return marginals, log_partition.masked_fill_(~held, nan)
 
     @cached_property
     def _guess(self) -> torch.Tensor:
-        """What the last pass on a card found below the peaks, there."""
+        """What the last of ``try_marginals`` found below the peaks."""
         return torch.full((), self._below_peaks, dtype=torch.float64, device=self.device)
 
     def wait(self) -> None:
         """Make ``begin_marginals`` wait for the card from now on: a pass failed there."""
-        self._waits = True
+        self.waits = True
 
     def rough_marginals(
         self, potentials: torch.Tensor, total: float = 1.0
@@ -338,8 +346,7 @@ class MarginalOracle:
 
     def _counts(self, seed: torch.Tensor | float) -> torch.Tensor:
         """The way back of a pass: marginals times the partition function and ``seed``."""
-        passing = self._passing
-        return (passing.inputs * passing.backward(seed)).to(self.dtype)
+        return self._passing.weighted(seed).to(self.dtype)
 
     def _load(self, potentials: torch.Tensor, shifts: torch.Tensor) -> None:
         """The exponentials of the shifted potentials become the inputs of a pass."""

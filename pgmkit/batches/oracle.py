@@ -71,6 +71,25 @@ class BatchedOracle:
 
         A row that leaves nothing possible, or is no number, has NaN for both.
         """
+        marginals, log_partition = self.try_marginals(potentials, totals)
+        for row in torch.nonzero(log_partition.isnan()).flatten().tolist():
+            own = self.single.masked(potentials[row])
+            marginals[row], log_partition[row] = self._alone(own, float(totals[row]))
+            found = log_partition[row] - self.peaks(own.unsqueeze(0)).sum()
+            self._guess[row] = torch.where(found.isfinite(), found, self._guess[row])
+        return marginals, log_partition
+
+    def begin_marginals(
+        self, potentials: torch.Tensor, totals: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """As ``marginals``, on a card as ``try_marginals``: nothing waits for it."""
+        begun = self.marginals if self.single.device.type == "cpu" else self.try_marginals
+        return begun(potentials, totals)
+
+    def try_marginals(
+        self, potentials: torch.Tensor, totals: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """``marginals`` in linear space only, with NaN for rows that it does not hold."""
         potentials = self.single.masked(potentials)
         peaks, guess = self.peaks(potentials), self._guess
         inputs = self._load(potentials, peaks + guess.unsqueeze(1) / peaks.shape[1])
@@ -78,19 +97,14 @@ class BatchedOracle:
         below = guess + partition.log()
         one = self.single
         held = (partition > one.smallest) & (partition < one.largest) & (below >= -one.safe_spread)
-        self._guess = torch.where(held, below, guess)
-        adjoint = self._passing.backward(torch.where(held, totals / partition, 0.0))
+        guess.copy_(torch.where(held, below, guess))  # in place: a captured pass goes on with it
+        adjoint = self._passing.backward(torch.where(held, totals / partition, nan))
         marginals = torch.empty_like(potentials)
         for own, other, cells in zip(
             self._blocks(inputs), self._blocks(adjoint), self.single.layout.slices, strict=True
         ):
             torch.mul(own, other, out=marginals[:, cells])
-        log_partition = below + peaks.sum(1)
-        for row in torch.nonzero(~held).flatten().tolist():
-            marginals[row], log_partition[row] = self._alone(potentials[row], float(totals[row]))
-            found = log_partition[row] - peaks[row].sum()
-            self._guess[row] = torch.where(found.isfinite(), found, guess[row])
-        return marginals, log_partition
+        return marginals, torch.where(held, below + peaks.sum(1), nan)
 
     def maximum(self, scores: torch.Tensor) -> torch.Tensor:
         """Each row's largest sum of scores over all joint configurations."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -178,6 +178,13 @@ class Monitor:
             self.report(Progress(self.iterations, seconds, loss, self.best_loss, self.gap))
         self.stopped = self._reason()
         return bool(self.stopped)
+
+    def record_several(self, point: Point, losses: Sequence[float]) -> bool:
+        """Record iterates of which the last alone is at hand: ``point``; as ``record``."""
+        for loss in losses[:-1]:
+            self._history.append(min(self.best_loss, *self._history[-1:], loss))
+        self.iterations += len(losses) - 1
+        return self.record(point, losses[-1])
 
     @property
     def _settled(self) -> bool:

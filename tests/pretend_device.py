@@ -4,14 +4,16 @@ Inside ``with pretend_card() as card`` torch takes ``device="cuda"`` for this ca
 computes as on a processor, but cannot be mixed with what lies on the host, and its values reach
 Python by a counted synchronisation only. ``card.launches`` counts operations that a card would
 launch (views are free), ``card.moved_bytes`` what these read and write of its memory (operands
-repeated along an axis once), ``card.synchronisations`` those that wait for it, and ``card.uploads``
-copies from the host. CUDA graphs are captured and replayed as on a card: what is captured is not
-executed then, and nothing in it may wait or copy from the host.
+repeated along an axis once), ``card.peak_bytes`` the most that tensors held at once,
+``card.synchronisations`` what waits for the card, and ``card.uploads`` copies from the host. CUDA
+graphs are captured and replayed as on a card: what is captured is not executed then, and nothing in
+it may wait or copy from the host.
 """
 
 from __future__ import annotations
 
 import sys
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -60,6 +62,7 @@ class OnCard(torch.Tensor):
                 dtype=real.dtype, device="cpu", dispatch_device=True,
             )  # fmt: skip
         made.host, made.card = real, card
+        card.hold(made)
         return made
 
     @property
@@ -103,6 +106,8 @@ class PretendCard(TorchFunctionMode):
         self.waits: Counter[str] = Counter()
         self.uploads = 0
         self.moved_bytes = 0
+        self.held_bytes = self.peak_bytes = 0
+        self._holders: Counter[int] = Counter()
         self.graphs: list[CardGraph] = []
         self.capturing: CardGraph | None = None
 
@@ -119,6 +124,22 @@ class PretendCard(TorchFunctionMode):
         self.ops.clear()
         self.waits.clear()
         self.uploads = self.moved_bytes = 0
+        self.peak_bytes = self.held_bytes
+
+    def hold(self, made: OnCard) -> None:
+        """Count the memory of a tensor as long as it or a view of it lives."""
+        storage = made.host.untyped_storage()
+        place, size = storage.data_ptr(), storage.nbytes()
+        self._holders[place] += 1
+        if self._holders[place] == 1:
+            self.held_bytes += size
+            self.peak_bytes = max(self.peak_bytes, self.held_bytes)
+        weakref.finalize(made, self._let_go, place, size)
+
+    def _let_go(self, place: int, size: int) -> None:
+        self._holders[place] -= 1
+        if not self._holders[place]:
+            self.held_bytes -= size
 
     def wait(self, why: str) -> None:
         """Count a synchronisation."""

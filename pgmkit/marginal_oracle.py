@@ -37,7 +37,7 @@ _IMPOSSIBLE = (
 )
 _LARGE_CLIQUE = 1 << 12
 """Cells of a clique, on average, above which each has its own calls."""
-_THREADED_COST = 1e8
+THREADED_COST = 1e8
 """Multiplications a pass above which several threads pay for their synchronisation."""
 
 
@@ -45,6 +45,23 @@ _THREADED_COST = 1e8
 def _thread_pools() -> ThreadpoolController:
     """The thread pools of the loaded BLAS libraries; looking for them takes milliseconds."""
     return ThreadpoolController()
+
+
+@contextmanager
+def pass_settings() -> Iterator[None]:
+    """Settings of torch and its libraries for passes, restored on exit.
+
+    Denormals slow matrix products a hundredfold and weigh nothing next to a partition function.
+    """
+    coarse = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False  # three digits are no marginals
+    torch.set_flush_denormal(True)
+    try:
+        with _thread_pools().limit(limits=1, user_api="blas"), torch.inference_mode():
+            yield
+    finally:
+        torch.set_flush_denormal(False)
+        torch.backends.cuda.matmul.allow_tf32 = coarse
 
 
 class Layout:
@@ -166,24 +183,10 @@ class MarginalOracle:
 
     @contextmanager
     def session(self) -> Iterator[None]:
-        """Settings for many small passes: one thread (restored on exit) and no denormal numbers.
-
-        Denormals slow matrix products a hundredfold and weigh nothing next to a partition function.
-        """
-        coarse = torch.backends.cuda.matmul.allow_tf32
-        torch.backends.cuda.matmul.allow_tf32 = False  # three digits are no marginals
+        """Settings for many small passes: one thread (restored on exit) and no denormal numbers."""
         work = self.plan.cost if self.device.type == "cpu" else inf
-        torch.set_flush_denormal(True)
-        try:
-            with (
-                threads_for(work, _THREADED_COST),
-                _thread_pools().limit(limits=1, user_api="blas"),
-                torch.inference_mode(),
-            ):
-                yield
-        finally:
-            torch.set_flush_denormal(False)
-            torch.backends.cuda.matmul.allow_tf32 = coarse
+        with threads_for(work, THREADED_COST), pass_settings():
+            yield
 
     def marginals(self, potentials: torch.Tensor, total: float = 1.0) -> tuple[torch.Tensor, float]:
         """Marginals in units of ``total`` (flat) and the log partition function, to full relative

@@ -15,16 +15,15 @@ from pgmkit.batches.contraction import batched
 from pgmkit.contraction import contract
 from pgmkit.contraction_buffers import ContractionBuffers
 from pgmkit.errors import NumericalFailure
-from pgmkit.marginal_oracle import MarginalOracle
+from pgmkit.marginal_oracle import THREADED_COST, MarginalOracle
 from pgmkit.semirings import LOG, MAX, Semiring
 
-__all__ = ["BatchedOracle", "gains", "table_cells"]
-
+__all__ = ["BatchedOracle", "gains", "gains_by_threads", "gains_when_coarse", "table_cells"]
 
 _LARGE_PASS = 1 << 16
-"""Cells of all tables of a pass above which, on a CPU, it gains nothing from a batch."""
-
-
+"""Cells of all tables of a pass above which, on a CPU, it gains nothing from a batch, and threads
+with a pass each do not wait for Python.
+"""
 _WIDE_PASS = 8
 """As many times the cells of the cliques: products of wide tables are copied more than computed."""
 
@@ -33,6 +32,19 @@ def gains(single: MarginalOracle) -> bool:
     """Whether passes for many sets cost each of them less than passes for one."""
     most = min(_LARGE_PASS, _WIDE_PASS * single.layout.cells)
     return single.device.type != "cpu" or table_cells(single) <= most
+
+
+def gains_when_coarse(single: MarginalOracle) -> bool:
+    """As ``gains``, for estimates to within a noise unit, as error bars need them: few of these end
+    with a method of their own, set by set, and wide tables gain, too.
+    """
+    return single.device.type != "cpu" or table_cells(single) <= _LARGE_PASS
+
+
+def gains_by_threads(single: MarginalOracle) -> bool:
+    """Whether threads of a processor, each with passes of its own, work side by side."""
+    large = table_cells(single) > _LARGE_PASS and single.plan.cost < THREADED_COST
+    return large and single.device.type == "cpu"
 
 
 def table_cells(single: MarginalOracle) -> int:

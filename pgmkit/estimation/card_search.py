@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import NamedTuple
 
 import torch
 
@@ -13,7 +14,7 @@ from pgmkit.losses import MeasuredLoss
 __all__ = ["can_search_on_card", "card_search"]
 
 _STEPS = 8
-"""Between two looks: a search has 30 and more, and some too many cost little."""
+"""Between two looks."""
 
 
 def can_search_on_card(problem: Problem) -> bool:
@@ -22,43 +23,80 @@ def can_search_on_card(problem: Problem) -> bool:
 
 
 def card_search(problem: Problem, start: Point, monitor: Monitor) -> Point:
-    """Minimise from ``start``; ``monitor.stopped`` is empty where no step passes its test any
-    more, be it that passes fail: those of log space may find one.
+    """Minimise from ``start``, step by step as ``accelerated`` and to the same end: where that lies
+    between two looks the last steps are taken once more.
+
+    ``monitor.stopped`` is empty where no step passes its test any more, be it that passes fail:
+    those of log space may find one.
     """
-    search = CardSearch(problem, start)
-    point, losses = start, [problem.loss.value(start.marginals)]
-    while not monitor.record_several(point, losses):
+    search, point = CardSearch(problem, start), start
+    stops = monitor.record(start, problem.loss.value(start.marginals))
+    while not stops:
         begun = time.perf_counter()
-        found = search.steps(_STEPS)
-        if found is None:
-            break
-        point, losses = found
+        looked = search.look()
         problem.pass_seconds[:] = [time.perf_counter() - begun]
+        if looked.stuck:
+            break
+        if not looked.iterates:
+            continue
+        *before, last = looked.iterates
+        place = next((each for each in before if not monitor.pass_by(each.loss)), last)
+        if place is not last:
+            looked = search.look_again(place.tries)
+        point = looked.point.copied()
+        stops = monitor.record(point, looked.iterates[-1].loss)
     return point
 
 
+class _Iterate(NamedTuple):
+    """A step taken: after how many tries since the look before, and the loss there."""
+
+    tries: int
+    loss: float
+
+
+class _Look(NamedTuple):
+    """What the host sees; the point is overwritten by the next step."""
+
+    point: Point
+    iterates: list[_Iterate]
+    stuck: bool
+    """Whether the step has become so short that it says nothing."""
+
+
 class CardSearch:
-    """The search's state on the card, which every step overwrites."""
+    """The search's state on the card, which every step overwrites, and as it was eight before."""
 
     def __init__(self, problem: Problem, start: Point) -> None:
         assert isinstance(problem.loss, MeasuredLoss)
         objective = MeasuredObjective(problem, problem.loss)
         self._steps = Steps(objective, start_at(objective, objective.at(start)))
+        self._before = self._steps.state.copied()
 
-    def steps(self, count: int) -> tuple[Point, list[float]] | None:
-        """The point after so many more steps, and the loss after each: one look. None where the
-        step has become so short that it says nothing.
-        """
-        losses, point = [], self._steps.state.point
+    def look(self) -> _Look:
+        """After eight more tries of a step."""
+        self._before.take(self._steps.state)
+        return self._tried(_STEPS)
+
+    def look_again(self, tries: int) -> _Look:
+        """After some of the last eight tries, which are made again."""
+        self._steps.state.take(self._before)
+        return self._tried(tries)
+
+    def _tried(self, count: int) -> _Look:
+        state, numbers = self._steps.state, []
         for _ in range(count):
             self._steps.take()
-            losses.append(point.loss.clone())
-        halvings, log_partition, *found = read(
-            self._steps.state.halvings, point.log_partition, *losses
-        )
-        if halvings > MOST_HALVINGS:
-            return None
-        return Point(point.potentials.clone(), point.marginals.clone(), log_partition), found
+            numbers += [state.point.loss.clone(), state.halvings.clone()]
+        log_partition, *found = read(state.point.log_partition, *numbers)
+        losses, halvings = found[::2], found[1::2]
+        iterates = [
+            _Iterate(tries, loss)
+            for tries, (loss, failed) in enumerate(zip(losses, halvings, strict=True), 1)
+            if failed == 0
+        ]
+        point = Point(state.point.potentials, state.point.marginals, log_partition)
+        return _Look(point, iterates, halvings[-1] > MOST_HALVINGS)
 
 
 class MeasuredObjective:

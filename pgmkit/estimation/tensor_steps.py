@@ -86,6 +86,11 @@ class State(NamedTuple):
         """All there is."""
         return (*self.point, *self[1:])
 
+    def take(self, other: State) -> None:
+        """Become the other, in the memory that this one has."""
+        for own, new in zip(self.tensors, other.tensors, strict=True):
+            own.copy_(new)
+
     def copied(self) -> State:
         """The same in memory of its own."""
         return State(Points(*(v.clone() for v in self.point)), *(v.clone() for v in self[1:]))
@@ -142,6 +147,4 @@ class Steps:
         self._step()
 
     def _in_place(self) -> None:
-        found = advance(self._objective, self.state)
-        for held, new in zip(self.state.tensors, found.tensors, strict=True):
-            held.copy_(new)
+        self.state.take(advance(self._objective, self.state))

@@ -12,7 +12,7 @@ from pretend_device import CARD, MixedDevices, PretendCard, pretend_card
 from pgmkit import Dataset, Domain, Measurement, Zeros, error_bars, estimate
 from pgmkit.devices import WORTH_A_CARD, device_of
 from pgmkit.errors import InvalidInput, ModelTooLarge
-from pgmkit.estimation import Progress
+from pgmkit.estimation import _BASE_BYTES, Progress, needed_bytes
 from pgmkit.estimation import mirror_descent as search
 from pgmkit.estimation.problem import Monitor
 from pgmkit.marginal_oracle import MarginalOracle
@@ -189,6 +189,25 @@ def test_memory_is_asked_of_the_card() -> None:
     measured = [Measurement(("a", "b"), np.ones(10**6), 1.0)]
     with pretend_card(card_bytes=100 << 20), pytest.raises(ModelTooLarge, match="limit is 50 MiB"):
         estimate(domain, measured, total=10, device="cuda")
+
+
+@pytest.mark.filterwarnings("ignore::pgmkit.errors.NotCertified")
+@pytest.mark.parametrize("loss", ["squared", "huber"])
+@pytest.mark.parametrize("sizes", [(30, 30, 30, 2), (12, 40, 5, 60)])
+def test_an_estimate_holds_no_more_than_it_asks_for(
+    card: PretendCard, sizes: tuple[int, ...], loss: str
+) -> None:
+    domain = Domain(dict(zip("abcd", sizes, strict=True)))
+    rng = np.random.default_rng(0)
+    cliques = [("a", "b", "c"), ("c", "d"), ("a", "d")]
+    measured = [Measurement(c, rng.dirichlet(np.ones(domain.size(c))) * 1e4, 3.0) for c in cliques]
+    asked = needed_bytes(MarginalOracle(domain, cliques, device="cuda"), measured) - _BASE_BYTES
+    card.reset()
+    model = estimate(
+        domain, measured, total=1e4, loss=loss, method="accelerated", device="cuda", max_seconds=4
+    )
+    assert model.iterations > 1
+    assert card.peak_bytes <= asked <= 4 * card.peak_bytes
 
 
 def test_error_bars_stay_where_the_model_is(card: PretendCard) -> None:

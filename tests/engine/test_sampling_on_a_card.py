@@ -76,7 +76,7 @@ def test_a_model_on_a_card_draws_there(monkeypatch: pytest.MonkeyPatch) -> None:
         assert card.ops["sort"] == 2, "one for each clique of the tree"
         assert card.synchronisations - waits < 30
     for name in domain:
-        np.testing.assert_array_equal(records[name], here[name])
+        np.testing.assert_array_equal(records.columns[name], here.columns[name])
 
 
 def test_a_card_without_room_leaves_it_to_the_processor() -> None:

@@ -191,9 +191,8 @@ def test_memory_is_asked_of_the_card() -> None:
         estimate(domain, measured, total=10, device="cuda")
 
 
-@pytest.mark.filterwarnings("ignore::pgmkit.errors.NotCertified")
 @pytest.mark.parametrize("loss", ["squared", "huber"])
-@pytest.mark.parametrize("sizes", [(30, 30, 30, 2), (12, 40, 5, 60)])
+@pytest.mark.parametrize("sizes", [(20, 20, 20, 2), (12, 40, 5, 60)])
 def test_an_estimate_holds_no_more_than_it_asks_for(
     card: PretendCard, sizes: tuple[int, ...], loss: str
 ) -> None:
@@ -203,10 +202,19 @@ def test_an_estimate_holds_no_more_than_it_asks_for(
     measured = [Measurement(c, rng.dirichlet(np.ones(domain.size(c))) * 1e4, 3.0) for c in cliques]
     asked = needed_bytes(MarginalOracle(domain, cliques, device="cuda"), measured) - _BASE_BYTES
     card.reset()
-    model = estimate(
-        domain, measured, total=1e4, loss=loss, method="accelerated", device="cuda", max_seconds=4
-    )
-    assert model.iterations > 1
+
+    class Enough(Exception):
+        pass
+
+    def record(progress: Progress) -> None:
+        if progress.iteration > 12:
+            raise Enough
+
+    with pytest.raises(Enough):
+        estimate(
+            domain, measured, total=1e4, loss=loss, method="accelerated", tolerance=1e-9,
+            device="cuda", progress=record,
+        )  # fmt: skip
     assert card.peak_bytes <= asked <= 4 * card.peak_bytes
 
 

@@ -188,8 +188,9 @@ def plan(
         )
     if mechanism == "auto" and choice.name == "aim":
         lines.append(
-            "before that auto looks whether the columns depend on each other, for a fiftieth of "
-            "the budget, which is not in this plan; where they do not, it takes independent"
+            "before that auto looks whether the columns depend on each other, for up to a "
+            "fiftieth of the budget, which is not in this plan; where they do not, it takes "
+            "independent"
         )
     lines.append("values that the schema does not have are")
     lines += [f"  {name}: {place}" for name, place in places.items()]

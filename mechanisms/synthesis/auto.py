@@ -131,8 +131,8 @@ def _by_time(
             return Choice(
                 "aim",
                 f"{columns} columns and {marginals} marginals: adaptive marginals with a graphical "
-                f"model, which has error bars, conditional records and constraints; at most about "
-                f"{math.ceil(needed)} s",
+                "model, which has error bars, conditional records and constraints; usually at "
+                f"most about {math.ceil(needed)} s",
                 {} if model_mb == _MODELS_MB[0] else {"model_mb": model_mb},
             )
     late = f"aim may take {needed:.0f} s for {columns} columns, with the smallest model of use too"

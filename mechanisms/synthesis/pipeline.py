@@ -110,8 +110,8 @@ def synthesize(
         report_dropped: spend a hundredth of the budget to say in `reason`, with noise, how many
             rows `max_rows` left out.
         mechanism: a name, or "auto" (see `choose_mechanism`; where the number of rows is private
-            it takes a five-hundredth of the budget to know it, and before `aim` a fiftieth to see
-            whether columns depend on each other at all); `settings`: its options.
+            it takes a five-hundredth of the budget to know it, and before `aim` up to a fiftieth to
+            see whether columns depend on each other at all); `settings`: its options.
         workload: what should be answered well: all marginals of so many columns (two by default),
             or a Workload, or column sets.
         target: a column to predict later: marginals that hold it get four times the weight, and

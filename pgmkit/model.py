@@ -345,6 +345,8 @@ class GraphicalModel:
         with refusing(path, "a model file"):
             arrays = zipped_arrays(whole_file(path, max_bytes), max_bytes)
             header = json.loads(str(arrays["header"]))
+            if header.get("format") == "pgmkit region model":
+                raise InvalidInput("it holds a region model; read it with RegionModel.load")
             if (header.get("format"), header.get("version")) != (FORMAT, FORMAT_VERSION):
                 raise InvalidInput(
                     f"it holds {header.get('format')!r}, "

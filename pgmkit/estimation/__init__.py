@@ -279,9 +279,10 @@ def _searched(
 
 def _warn_of_poor_fit(model: GraphicalModel | RegionModel) -> None:
     if model.poor_fit:
+        other = "try method='proximal', " if isinstance(model, GraphicalModel) else ""
         warnings.warn(
             f"the estimate is {model.fit}: its marginals may miss the measurements by more than "
-            "their noise. Allow more time (max_seconds), try method='proximal', or look for "
+            f"their noise. Allow more time (max_seconds), {other}or look for "
             "measurements whose stddev or total cannot be right",
             NotCertified,
             stacklevel=3,

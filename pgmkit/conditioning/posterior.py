@@ -15,7 +15,7 @@ from pgmkit.bit_sets import each_bit
 from pgmkit.conditioning.calibrated_cliques import Seen
 from pgmkit.conditioning.calibration import Calibration
 from pgmkit.conditioning.evidence import Evidence
-from pgmkit.conditioning.graph_tables import GraphTables, Inputs
+from pgmkit.conditioning.graph_tables import CELLS_OF_A_TABLE, GraphTables, Inputs
 from pgmkit.conditioning.joint import GivenJoint
 from pgmkit.conditioning.message_passing import LEAST_ENTRY, Messages, Underflow
 from pgmkit.conditioning.written_out import MOST_CELLS, WrittenOut
@@ -93,13 +93,11 @@ class Posterior:
             return found
         bits = self.graph.bits
         sets = [sum([bits[name] for name in clique]) for clique in asked]
-        wanted = 0
-        for members in sets:
-            wanted |= members
+        free, tables = ~self._observed, dict[int, Array]()
         try:
-            messages, _ = self._messages(wanted, asked)
-            free = ~self._observed
-            tables = {m: messages.marginal(m & free) for m in sets}
+            for group in self._together(sets, asked):
+                messages, _ = self._messages(_union(group), asked)
+                tables |= {m: self._marginal(messages, m & free) for m in group}
         except Underflow:
             tables = self._found_in_logarithms(sets)
         return {
@@ -256,6 +254,30 @@ class Posterior:
                 inputs.add(1 << v, np.ones(graph.domain.shape()[v]), -1)
         return inputs
 
+    def _together(self, sets: Sequence[int], asked: Sequence[Clique]) -> list[list[int]]:
+        """The sets of attributes, by what is answered from the same messages: usually all; each
+        with its own ancestors where those of all together make much larger tables.
+        """
+        everything = [list(sets)]
+        if self.graph.children is None or len(sets) > _FEW_SETS or self._prepared(asked):
+            return everything
+        seen = self._observed | sum([self.graph.bits[name] for name in self.evidence.likelihood])
+        groups: dict[int, list[int]] = {}
+        for members in sets:
+            groups.setdefault(self.graph.relevant(members | seen), []).append(members)
+        relevant = _union(groups)
+        if len(groups) == 1 or relevant in self._messages_of:
+            return everything
+        together = self._first_cells(relevant)
+        if together < _LARGE_PASS or sum(map(self._first_cells, groups)) > together:
+            return everything
+        return list(groups.values())
+
+    def _first_cells(self, relevant: int) -> float:
+        """Multiplications for the relevant attributes by one greedy order."""
+        inputs = self._inputs(relevant)
+        return self.graph.planning(tuple(inputs.scopes), tuple(inputs.heads)).first.cells
+
     def _prepared(self, asked: Sequence[Clique]) -> tuple[Prepared, float] | None:
         """What the graph holds for any evidence given this one's, where that answers; and log of
         what the likelihoods were divided by.
@@ -324,13 +346,29 @@ class Posterior:
         if (written := self._written_out(inputs)) is not None:
             self._messages_of[relevant] = written, inputs.log_scale
             return written, inputs.log_scale
-        tree = self.graph.tree(tuple(inputs.scopes), tuple(inputs.heads))
-        conditional = self.graph.children is not None
-        made = Messages(
-            tree, inputs.tables, conditional, self.graph.memory_limit, self.graph.kernels
-        )
+        made = self._passed(inputs)
         self._messages_of[relevant] = made, inputs.log_scale
         return made, inputs.log_scale
+
+    def _marginal(self, messages: Messages | Prepared | WrittenOut, members: int) -> Array:
+        """A marginal from messages, or from a tree of its own if they lead through large tables."""
+        if not isinstance(messages, Messages):
+            return messages.marginal(members)
+        most = 4 * messages.tree.cells + CELLS_OF_A_TABLE * messages.tree.inputs
+        if messages.joint_cells(members) <= most:
+            return messages.marginal(members)
+        seen = self._observed | sum([self.graph.bits[name] for name in self.evidence.likelihood])
+        inputs = self._inputs(self.graph.relevant(members | seen))
+        # A table of ones: so that the attributes meet in a node, for which the order is looked for.
+        ones = np.ones([self.graph.domain.shape()[v] for v in each_bit(members)])
+        inputs.add(members, ones, -1)
+        return self._passed(inputs).marginal(members)
+
+    def _passed(self, inputs: Inputs) -> Messages:
+        graph = self.graph
+        tree = graph.tree(tuple(inputs.scopes), tuple(inputs.heads))
+        conditional = graph.children is not None
+        return Messages(tree, inputs.tables, conditional, graph.memory_limit, graph.kernels)
 
     def _written_out(self, inputs: Inputs) -> WrittenOut | None:
         """The joint of a few attributes; None where they are many."""
@@ -412,6 +450,17 @@ class Posterior:
         return prepared, [torch.as_tensor(table) for _, table in self._logarithms]
 
 
+def _union(sets: Iterable[int]) -> int:
+    found = 0
+    for members in sets:
+        found |= members
+    return found
+
+
 _ALL = slice(None)
+_FEW_SETS = 16
+"""Sets of attributes for which it is looked whether they are better answered one by one."""
+_LARGE_PASS = 2e6
+"""Multiplications that take longer than the search for several trees."""
 _WORTH_ALL = 8
 """Attributes whose marginals take as long together as one by itself."""

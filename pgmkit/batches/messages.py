@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.conditioning.elimination import EliminationTree, elimination_tree
+from pgmkit.conditioning.elimination import EliminationTree, Planning, elimination_tree
 from pgmkit.conditioning.message_passing import LOST, Messages, Scale, Table
 
 __all__ = ["WHOSE", "BatchedMessages", "batched_tree"]

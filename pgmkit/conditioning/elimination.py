@@ -13,6 +13,7 @@ sets of attributes: those of its place in the tree (``scope``) and those its tab
 from __future__ import annotations
 
 import heapq
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -44,6 +45,15 @@ class EliminationTree:
     """Multiplications of a pass upward and downward."""
     order: list[int] = field(default_factory=list)
     """The order of elimination that it came from."""
+
+    @property
+    def largest(self) -> int:
+        """Cells of the largest product."""
+        cells = 1
+        for node in range(self.inputs, len(self.scopes)):
+            members = self.scopes[node] | self.summed(node)
+            cells = max(cells, math.prod([self.sizes[v] for v in each_bit(members)]))
+        return cells
 
     def summed(self, node: int) -> int:
         """The attributes that leave at this node."""

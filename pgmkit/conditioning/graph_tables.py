@@ -160,9 +160,13 @@ class GraphTables:
         self.count(best.cells, len(scopes))
         return best
 
-    @cached_property
+    @property
     def joint(self) -> Joint | None:
-        """The joint distribution of all attributes, where it has few cells."""
+        """The joint distribution of all attributes for further evidence, where it has few cells."""
+        return self._joint if self.passes else None
+
+    @cached_property
+    def _joint(self) -> Joint | None:
         if self.lost or self.domain.size() > MOST_CELLS:
             return None
         return Joint(self.domain, self.inputs)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from pgmkit.bit_sets import each_bit
@@ -18,17 +17,14 @@ from pgmkit.conditioning.evidence import Evidence
 from pgmkit.conditioning.graph_tables import CELLS_OF_A_TABLE, GraphTables, Inputs
 from pgmkit.conditioning.joint import GivenJoint
 from pgmkit.conditioning.message_passing import LEAST_ENTRY, Messages, Underflow
+from pgmkit.conditioning.modes import Modes
 from pgmkit.conditioning.written_out import MOST_CELLS, WrittenOut
-from pgmkit.contraction import adjoints, forward, maximiser
-from pgmkit.contraction_order import plan
-from pgmkit.contraction_plan import Plan
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput, ModelTooLarge, NumericalFailure
 from pgmkit.factor import Factor
 from pgmkit.model import GraphicalModel
 from pgmkit.randomness import Rng
-from pgmkit.semirings import MAX
 
 __all__ = ["Posterior"]
 
@@ -127,32 +123,26 @@ class Posterior:
         """A most probable record that agrees with the evidence, and log of its weight: of the
         product of the tables (of a Bayesian network, its log-probability with the evidence).
         """
-        prepared, tensors = self._for_modes
-        values = forward(prepared, tensors, MAX)
-        score = float(values[-1])
-        if score == -math.inf:
-            raise InvalidInput(self._impossible())
-        best = maximiser(prepared, values) | dict(self.evidence.codes)
-        return {name: best.get(name, 0) for name in self.graph.domain}, score
+        modes, constant = self._modes
+        best, codes = modes.record(), self.evidence.codes
+        record = {
+            name: codes[name] if name in codes else best[place]
+            for place, name in enumerate(self.graph.domain)
+        }
+        return record, modes.best + constant
 
     def max_marginals(self) -> dict[str, Array]:
         """For each attribute and value the log weight of the best record that has the value."""
-        prepared, tensors = self._for_modes
-        values = forward(prepared, tensors, MAX)
-        best = float(values[-1])
-        if best == -math.inf:
-            raise InvalidInput(self._impossible())
-        sizes = self.graph.domain.sizes
-        found = {name: np.full(size, best) for name, size in sizes.items()}
-        others = adjoints(prepared, values, MAX)
-        for axes, own, rest in zip(prepared.inputs, tensors, others, strict=True):
-            for axis, name in enumerate(axes):
-                away = [i for i in range(len(axes)) if i != axis]
-                table = own + rest
-                peaks = table.amax(away) if away else table
-                found[name] = peaks.numpy()
-        for name, code in self.evidence.codes.items():
-            found[name] = np.where(np.arange(sizes[name]) == code, best, -math.inf)
+        modes, constant = self._modes
+        sizes, codes = self.graph.domain.shape(), self.evidence.codes
+        reached = modes.reached()
+        found = {}
+        for place, name in enumerate(self.graph.domain):
+            if name in codes:
+                seen = np.arange(sizes[place]) == codes[name]
+                found[name] = np.where(seen, modes.best + constant, -math.inf)
+            else:
+                found[name] = reached[place] + constant
         return found
 
     def entropy(self) -> float:
@@ -439,15 +429,28 @@ class Posterior:
         return code if states is None else states[code]
 
     @cached_property
-    def _for_modes(self) -> tuple[Plan, list[torch.Tensor]]:
-        axes = [clique for clique, _ in self._logarithms]
-        prepared = plan(axes, (), self.graph.domain.sizes)
-        if 8 * prepared.largest > self.graph.memory_limit:
+    def _modes(self) -> tuple[Modes, float]:
+        """Maxima over the attributes that were not observed, and log of what has none of them."""
+        bits, constant = self.graph.bits, 0.0
+        scopes, tables = list[int](), list[Array]()
+        for clique, table in self._logarithms:
+            if not clique:
+                constant += float(table)
+                continue
+            scopes.append(sum([bits[name] for name in clique]))
+            tables.append(
+                table.transpose(sorted(range(len(clique)), key=lambda i: bits[clique[i]]))
+            )
+        tree = self.graph.tree(tuple(scopes), (-1,) * len(scopes))
+        if 8 * (largest := tree.largest) > self.graph.memory_limit:
             raise ModelTooLarge(
-                f"the search for a mode needs a table of {prepared.largest:,} cells; the limit is "
+                f"the search for a mode needs a table of {largest:,} cells; the limit is "
                 f"{self.graph.memory_limit:,} bytes. Observe more, or raise memory_limit"
             )
-        return prepared, [torch.as_tensor(table) for _, table in self._logarithms]
+        modes = Modes(tree, tables)
+        if modes.best + constant == -math.inf:
+            raise InvalidInput(self._impossible())
+        return modes, constant
 
 
 def _union(sets: Iterable[int]) -> int:

@@ -47,6 +47,8 @@ class Posterior:
         default_factory=dict, repr=False
     )
 
+    _inputs_of: dict[int, Inputs] = field(default_factory=dict, repr=False)
+
     @property
     def log_partition(self) -> float:
         """log of the sum of the product of the tables, and likelihoods, over what agrees with the
@@ -207,6 +209,13 @@ class Posterior:
                 found.append((left, np.log(table[tuple(codes.get(n, _ALL) for n in clique)])))
         return found
 
+    def _sliced(self, relevant: int) -> Inputs:
+        """What ``_inputs`` gives, kept until there are messages of it."""
+        found = self._inputs_of.get(relevant)
+        if found is None:
+            found = self._inputs_of[relevant] = self._inputs(relevant)
+        return found
+
     def _inputs(self, relevant: int) -> Inputs:
         """The tables of the relevant attributes, sliced by the evidence, and the likelihoods."""
         graph, observed = self.graph, self._observed
@@ -265,7 +274,7 @@ class Posterior:
 
     def _first_cells(self, relevant: int) -> float:
         """Multiplications for the relevant attributes by one greedy order."""
-        inputs = self._inputs(relevant)
+        inputs = self._sliced(relevant)
         return self.graph.planning(tuple(inputs.scopes), tuple(inputs.heads)).first.cells
 
     def _prepared(self, asked: Sequence[Clique]) -> tuple[Prepared, float] | None:
@@ -330,13 +339,15 @@ class Posterior:
         for known, found in self._messages_of.items():
             if not relevant & ~known:
                 return found
-        inputs = self._inputs(relevant)
+        inputs = self._sliced(relevant)
         if inputs.log_scale == -math.inf or inputs.lost or self.graph.lost:
             raise Underflow
         if (written := self._written_out(inputs)) is not None:
+            del self._inputs_of[relevant]
             self._messages_of[relevant] = written, inputs.log_scale
             return written, inputs.log_scale
         made = self._passed(inputs)
+        del self._inputs_of[relevant]
         self._messages_of[relevant] = made, inputs.log_scale
         return made, inputs.log_scale
 
@@ -344,14 +355,15 @@ class Posterior:
         """A marginal from messages, or from a tree of its own if they lead through large tables."""
         if not isinstance(messages, Messages):
             return messages.marginal(members)
-        most = 4 * messages.tree.cells + CELLS_OF_A_TABLE * messages.tree.inputs
-        if messages.joint_cells(members) <= most:
+        tree, sizes = messages.tree, self.graph.domain.shape()
+        most = _OWN_TREE * (tree.cells + CELLS_OF_A_TABLE * tree.inputs)
+        cells = math.prod([sizes[v] for v in each_bit(members)])
+        if cells * tree.cells <= most or messages.joint_cells(members) <= most:
             return messages.marginal(members)
         seen = self._observed | sum([self.graph.bits[name] for name in self.evidence.likelihood])
         inputs = self._inputs(self.graph.relevant(members | seen))
         # A table of ones: so that the attributes meet in a node, for which the order is looked for.
-        ones = np.ones([self.graph.domain.shape()[v] for v in each_bit(members)])
-        inputs.add(members, ones, -1)
+        inputs.add(members, np.ones([sizes[v] for v in each_bit(members)]), -1)
         return self._passed(inputs).marginal(members)
 
     def _passed(self, inputs: Inputs) -> Messages:
@@ -461,6 +473,8 @@ def _union(sets: Iterable[int]) -> int:
 
 
 _ALL = slice(None)
+_OWN_TREE = 4
+"""How many times the multiplications of a tree are worth another."""
 _FEW_SETS = 16
 """Sets of attributes for which it is looked whether they are better answered one by one."""
 _LARGE_PASS = 2e6

@@ -258,19 +258,30 @@ class Posterior:
         with its own ancestors where those of all together make much larger tables.
         """
         everything = [list(sets)]
-        if self.graph.children is None or len(sets) > _FEW_SETS or self._prepared(asked):
+        if (
+            self.graph.children is None
+            or len(sets) > _FEW_SETS
+            or max(map(len, asked), default=0) < 2
+        ):
+            return everything
+        if self._prepared(asked) is not None:
             return everything
         seen = self._observed | sum([self.graph.bits[name] for name in self.evidence.likelihood])
         groups: dict[int, list[int]] = {}
         for members in sets:
             groups.setdefault(self.graph.relevant(members | seen), []).append(members)
         relevant = _union(groups)
-        if len(groups) == 1 or relevant in self._messages_of:
+        if len(groups) == 1 or relevant in self._messages_of or self._few_cells(relevant):
             return everything
         together = self._first_cells(relevant)
         if together < _LARGE_PASS or sum(map(self._first_cells, groups)) > together:
             return everything
         return list(groups.values())
+
+    def _few_cells(self, members: int) -> bool:
+        """Whether the joint distribution of these attributes is written out."""
+        sizes = self.graph.domain.shape()
+        return math.prod([sizes[v] for v in each_bit(members & ~self._observed)]) <= MOST_CELLS
 
     def _first_cells(self, relevant: int) -> float:
         """Multiplications for the relevant attributes by one greedy order."""
@@ -374,13 +385,11 @@ class Posterior:
 
     def _written_out(self, inputs: Inputs) -> WrittenOut | None:
         """The joint of a few attributes; None where they are many."""
-        sizes, held, cells = self.graph.domain.shape(), 0, 1
-        for scope in inputs.scopes:
-            for v in each_bit(scope & ~held):
-                cells *= sizes[v]
-            if cells > MOST_CELLS:
-                return None
-            held |= scope
+        held = _union(inputs.scopes)
+        if not self._few_cells(held):
+            return None
+        sizes = self.graph.domain.shape()
+        cells = math.prod([sizes[v] for v in each_bit(held)])
         self.graph.count(cells, len(inputs.scopes))
         return WrittenOut(inputs.scopes, inputs.tables, sizes)
 

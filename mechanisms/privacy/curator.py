@@ -528,8 +528,7 @@ class Curator:
         self, cliques: Sequence[Clique], estimates: Mapping[Clique, ArrayLike]
     ) -> list[int]:
         """||marginal - estimate||_1 of each clique, in the scores' units."""
-        grids = scores.Grids(cliques, estimates, [self.domain.shape(c) for c in cliques])
-        return grids.distances(self._marginals(cliques))
+        return scores.distances(cliques, estimates, self._marginals(cliques))
 
     def _estimate(
         self, clique: Clique, estimates: Mapping[Clique, ArrayLike]

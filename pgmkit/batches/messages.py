@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.conditioning.elimination import EliminationTree, best_tree, elimination_tree
+from pgmkit.conditioning.elimination import EliminationTree, Planning, elimination_tree
 from pgmkit.conditioning.message_passing import LOST, Messages, Scale, Table
 
 __all__ = ["WHOSE", "BatchedMessages", "batched_tree"]
@@ -28,7 +28,7 @@ def batched_tree(
     """The tree for inputs of the graph's ``scopes`` and ``heads``; ``own`` says which of them are
     different for each record. ``sizes`` are the number of records, then those of the attributes.
     """
-    order = best_tree(scopes, heads, tuple(sizes[1:])).order
+    order = Planning(scopes, heads, tuple(sizes[1:])).best().order
     # A last input, of the records alone, is never multiplied: so nothing sums their axis out.
     placed = [scope << 1 | WHOSE for scope in (*scopes, 0)]
     moved = [head << 1 if head >= 0 else head for head in (*heads, -1)]

@@ -167,7 +167,8 @@ class SmallClique(Clique):
     def outputs_of(self, table: Array, mass: Array, seen: Seen) -> Array:
         joint = (table * mass[:, None]).reshape(-1)
         if self.reader is not None:
-            return np.dot(self.reader, joint)
+            read: Array = np.dot(self.reader, joint)
+            return read
         made: list[Array] = [joint]
         found = np.empty(self.outputs)
         for axes, source, cells in self._sums:

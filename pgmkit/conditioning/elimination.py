@@ -19,9 +19,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pgmkit.bit_sets import each_bit
-from pgmkit.elimination_search import Search
+from pgmkit.elimination_search import Search, Step
 
-__all__ = ["EliminationTree", "best_tree", "elimination_tree"]
+__all__ = ["EliminationTree", "Planning", "elimination_tree"]
 
 
 @dataclass
@@ -46,6 +46,15 @@ class EliminationTree:
     order: list[int] = field(default_factory=list)
     """The order of elimination that it came from."""
 
+    @property
+    def largest(self) -> int:
+        """Cells of the largest product."""
+        cells = 1
+        for node in range(self.inputs, len(self.scopes)):
+            members = self.scopes[node] | self.summed(node)
+            cells = max(cells, math.prod([self.sizes[v] for v in each_bit(members)]))
+        return cells
+
     def summed(self, node: int) -> int:
         """The attributes that leave at this node."""
         scope = 0
@@ -60,44 +69,63 @@ _MEASURES_OF_A_TABLE = 4
 """Attributes measured in the time that a table of the tree takes to be planned."""
 
 
+_NEARLY = 1.5
+"""By how much the cells of an order's cliques may exceed those of the fewest, for its tree may not.
+"""
 _PATIENCE = 12
 """Orders tried beyond twice those up to the last better one."""
 
 
-def best_tree(
-    scopes: Sequence[int],
-    heads: Sequence[int],
-    sizes: tuple[int, ...],
-    start: EliminationTree | None = None,
-) -> EliminationTree:
-    """The tree with the fewest multiplications among many orders, ``start`` included.
+class Planning:
+    """The search for the tree with the fewest multiplications among many orders.
 
-    The search goes on until another order costs more than what the best tree so far takes to run,
-    or most of the orders tried brought nothing: a small graph gets one greedy order. It goes by the
-    size of the graph, not by a clock, so the same graph gets the same tree on every machine.
+    Args:
+        scopes, heads, sizes: as ``elimination_tree`` takes them.
     """
-    neighbours, held = [0] * len(sizes), 0
-    for scope in scopes:
-        held |= scope
-        for v in each_bit(scope):
-            neighbours[v] |= scope
-    search = Search([around & ~(1 << v) for v, around in enumerate(neighbours)], sizes, held)
-    best, improved, planned, least = start, 0, 0, math.inf
-    for tried, steps in enumerate(search.orders(random.Random(0)), 1):
-        # The cells of all cliques are known at once, and nearly in proportion to the tree's.
-        if (cells := search.cells_of(steps)) < least:
-            tree = elimination_tree(scopes, heads, [v for v, _ in steps], sizes)
-            least, planned = cells, planned + 1
-            if best is None or tree.cells < best.cells:
-                best, improved = tree, tried
-        if tried > _PATIENCE + 2 * improved:
-            break
-        assert best is not None  # the first order is always planned
-        spent = search.measured + _MEASURES_OF_A_TABLE * planned * len(scopes)
-        if spent * (tried + 1) / tried > _MEASURES_OF_A_CELL * best.cells:
-            break
-    assert best is not None
-    return best
+
+    def __init__(self, scopes: Sequence[int], heads: Sequence[int], sizes: tuple[int, ...]) -> None:
+        neighbours, held = [0] * len(sizes), 0
+        for scope in scopes:
+            held |= scope
+            for v in each_bit(scope):
+                neighbours[v] |= scope
+        self.scopes, self.heads, self.sizes = scopes, heads, sizes
+        around = [members & ~(1 << v) for v, members in enumerate(neighbours)]
+        self._search = Search(around, sizes, held)
+        self._orders = self._search.orders(random.Random(0))
+        steps = next(self._orders)
+        self.first = self._tree(steps)
+        """The tree of one greedy order."""
+        self._least = self._search.cells_of(steps)
+
+    def _tree(self, steps: Sequence[Step]) -> EliminationTree:
+        return elimination_tree(self.scopes, self.heads, [v for v, _ in steps], self.sizes)
+
+    def best(self, start: EliminationTree | None = None) -> EliminationTree:
+        """The tree with the fewest multiplications among many orders, ``start`` included.
+
+        The search goes on until another order costs more than what the best tree so far takes to
+        run, or most of the orders tried brought nothing: a small graph gets one greedy order. It
+        goes by the size of the graph, not by a clock, so the same graph gets the same tree on every
+        machine.
+        """
+        best, improved, planned, least = self.first, 1, 1, self._least
+        if start is not None and start.cells <= best.cells:
+            best, improved = start, 0
+        tried = 1
+        while tried <= _PATIENCE + 2 * improved:
+            spent = self._search.measured + _MEASURES_OF_A_TABLE * planned * len(self.scopes)
+            if spent * (tried + 1) / tried > _MEASURES_OF_A_CELL * best.cells:
+                break
+            if (steps := next(self._orders, None)) is None:
+                break
+            tried += 1
+            # The cells of all cliques are known at once, and nearly in proportion to the tree's.
+            if (cells := self._search.cells_of(steps)) < _NEARLY * least:
+                tree, least, planned = self._tree(steps), min(least, cells), planned + 1
+                if tree.cells < best.cells:
+                    best, improved = tree, tried
+        return best
 
 
 class _Growing:

@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 from pgmkit.bit_sets import each_bit
 from pgmkit.conditioning.calibrated_tree import CalibratedTree
-from pgmkit.conditioning.elimination import EliminationTree, best_tree, elimination_tree
+from pgmkit.conditioning.elimination import EliminationTree, Planning, elimination_tree
 from pgmkit.conditioning.joint import Joint
 from pgmkit.conditioning.message_passing import LEAST_ENTRY, Kernel, Underflow
 from pgmkit.conditioning.written_out import MOST_CELLS
 from pgmkit.domain import Clique, Domain
 from pgmkit.junction_tree import CELL_BYTES, junction_tree, tree_of_order
 
-__all__ = ["GraphTables", "Inputs"]
+__all__ = ["CELLS_OF_A_TABLE", "GraphTables", "Inputs"]
 
 Array = NDArray[np.float64]
 Input = tuple[int, Array, float]
@@ -36,7 +36,7 @@ _SEARCHED_DOWN = 2
 """How many times smaller a tree may become by it."""
 _CALIBRATED_BYTES = 100 << 20
 """What a calibrated tree may take."""
-_CELLS_OF_A_TABLE = 20_000.0
+CELLS_OF_A_TABLE = 20_000.0
 """Cells of a pass in the time that a table takes to find its place in an order, and its marginal.
 """
 _SEARCH_CELLS = 1000.0
@@ -58,6 +58,7 @@ class GraphTables:
     trees: dict[tuple[tuple[int, ...], tuple[int, ...]], EliminationTree] = field(
         default_factory=dict
     )
+    plannings: dict[tuple[tuple[int, ...], tuple[int, ...]], Planning] = field(default_factory=dict)
     kernels: dict[tuple[int, int, int], Kernel] = field(default_factory=dict)
     structures: dict[tuple[int, int], Any] = field(default_factory=dict)
     """What batches of records share, by relevant and observed attributes."""
@@ -131,13 +132,13 @@ class GraphTables:
         held = {v for scope in scopes for v in each_bit(scope)}
         scopes += [1 << v for v in range(len(self.domain)) if v not in held]
         heads += [-1] * (len(scopes) - len(heads))
-        return best_tree(scopes, heads, self.domain.shape()).order
+        return Planning(scopes, heads, self.domain.shape()).best().order
 
     def tree(self, scopes: tuple[int, ...], heads: tuple[int, ...]) -> EliminationTree:
         """The tree of a structure: remembered, or from the whole graph's order, or a new one.
 
-        The first structure gets an order of its own, and so does one for which the whole graph's
-        order is slower than a search.
+        The first structure gets an order of its own, and so does one of few of the tables, or for
+        which the whole graph's order is slower than a search.
         """
         trees = self.trees
         key = (scopes, heads)
@@ -146,10 +147,11 @@ class GraphTables:
             return trees[key]
         sizes = self.domain.shape()
         best = None
-        if trees:
+        if trees and 2 * len(scopes) > len(self.tables):
             best = elimination_tree(scopes, heads, self.order, sizes)
         if best is None or best.cells > _SEARCH_CELLS * len(sizes):
-            best = best_tree(scopes, heads, sizes, best)
+            best = self.planning(scopes, heads).best(best)
+        self.plannings.pop(key, None)
         if len(trees) >= _REMEMBERED:
             del trees[next(iter(trees))]
         if len(self.kernels) >= _REMEMBERED_KERNELS:
@@ -158,16 +160,28 @@ class GraphTables:
         self.count(best.cells, len(scopes))
         return best
 
-    @cached_property
+    @property
     def joint(self) -> Joint | None:
-        """The joint distribution of all attributes, where it has few cells."""
+        """The joint distribution of all attributes for further evidence, where it has few cells."""
+        return self._joint if self.passes else None
+
+    @cached_property
+    def _joint(self) -> Joint | None:
         if self.lost or self.domain.size() > MOST_CELLS:
             return None
         return Joint(self.domain, self.inputs)
 
+    def planning(self, scopes: tuple[int, ...], heads: tuple[int, ...]) -> Planning:
+        """The search for a structure's tree; kept until the tree is asked for."""
+        found = self.plannings.get((scopes, heads))
+        if found is None:
+            found = Planning(scopes, heads, self.domain.shape())
+            self.plannings[scopes, heads] = found
+        return found
+
     def count(self, cells: float, tables: int) -> None:
         """A set of evidence was answered by itself: so many cells of so many tables."""
-        self.passes.append(cells + _CELLS_OF_A_TABLE * tables)
+        self.passes.append(cells + CELLS_OF_A_TABLE * tables)
 
     @property
     def calibrated(self) -> CalibratedTree | None:

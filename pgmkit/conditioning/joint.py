@@ -76,7 +76,8 @@ class GivenJoint:
     @cached_property
     def singles(self) -> Array:
         """The marginals of all attributes, where ``place`` says."""
-        return np.dot(self.joint.reader, self.table)
+        found: Array = np.dot(self.joint.reader, self.table)
+        return found
 
     def marginal(self, members: int) -> Array:
         """The marginal of any attributes, axes in the domain's order."""

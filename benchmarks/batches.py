@@ -1,11 +1,13 @@
-"""What batches gain: estimates, error bars and posteriors side by side and one at a time.
+"""What batches gain: passes, estimates, error bars and posteriors side by side and one at a time.
 
 ``python -m benchmarks.batches [--out FILE] [--only TASK ...] [--names NAME ...]``; the tasks are
-estimates, error_bars and posteriors. Both sides run in one process, and seconds are processor time
-for one model or record.
+passes, estimates, error_bars and posteriors. Both sides run in one process, and seconds are
+processor time for one set of potentials, model or record.
 
-Estimates: ``estimate_many`` of 1, 10 and 100 redrawn sets of the measurements of each estimation
-problem, beside ``estimate`` of the first few of them. Error bars: 50 replicates and the bars of one
+Passes: inference for 1, 10 and 100 sets of potentials at once, beside one set at a time, whether
+batches are taken for the problem or not; ``gains`` is the rule's word. Estimates:
+``estimate_many`` of 1, 10 and 100 redrawn sets of the measurements of each estimation problem,
+beside ``estimate`` of the first few of them. Error bars: 50 replicates and the bars of one
 unmeasured marginal, beside replicates made by ``estimate`` one after the other from the model as
 warm start and asked one by one. Posteriors: all single marginals given five attributes, of records
 drawn from the networks that pgmpy ships, beside ``FactorGraph.posterior`` of the first few of them.
@@ -14,6 +16,7 @@ drawn from the networks that pgmpy ships, beside ``FactorGraph.posterior`` of th
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import statistics
 import time
@@ -24,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from benchmarks import problems
 from benchmarks.published_networks import network
@@ -37,6 +41,8 @@ from pgmkit import (
     estimate,
     estimate_many,
 )
+from pgmkit.batches.oracle import BatchedOracle, gains, table_cells
+from pgmkit.marginal_oracle import MarginalOracle
 
 SIZES = (1, 10, 100)
 REPLICATES = 50
@@ -44,6 +50,8 @@ ALONE = 5
 """Models, replicates or records that are made one at a time, to compare with."""
 ROUNDS = 3
 NETWORKS = ("asia", "child", "alarm", "insurance", "hailfinder", "win95pts", "hepar2", "andes")
+MOST_CELLS = 1 << 25
+"""Cells of all tables of a pass that are tried."""
 PATIENCE = 60.0
 """Seconds that a batch may take, as foreseen from one model, to be run."""
 
@@ -63,6 +71,25 @@ def main() -> None:
             stored.setdefault(task, {})[name] = found
             print(task, name, json.dumps(found), flush=True)
             arguments.out.write_text(json.dumps(stored, indent=1, sort_keys=True) + "\n")
+
+
+def passes(name: str) -> dict[str, Any]:
+    """Seconds a set of potentials, alone and for each size of batch, and what the rule says."""
+    problem = problems.load(name)
+    single = MarginalOracle(Domain(problem.domain), problem.cliques)
+    rng, cells = np.random.default_rng(0), single.layout.cells
+    potentials = torch.as_tensor(rng.normal(0, 0.1, (max(SIZES), cells)))
+    found: dict[str, Any] = {"gains": gains(single), "table_cells": table_cells(single)}
+    with single.session():
+        found["alone"] = taken(lambda: [single.fast_marginals(p) for p in potentials[:ALONE]])[0]
+        found["alone"] /= ALONE
+        for size in SIZES:
+            if size * table_cells(single) > MOST_CELLS:
+                continue
+            many, totals = BatchedOracle(single, size), torch.ones(size, dtype=torch.float64)
+            work = functools.partial(many.marginals, potentials[:size], totals)
+            found[str(size)] = taken(work)[0] / size
+    return found
 
 
 def estimates(name: str) -> dict[str, Any]:
@@ -175,6 +202,7 @@ def once(work: Callable[[], Any]) -> tuple[float, Any]:
 
 
 TASKS: dict[str, tuple[tuple[str, ...], Callable[[str], dict[str, Any]]]] = {
+    "passes": (problems.NAMES, passes),
     "estimates": (problems.NAMES, estimates),
     "error_bars": (("star", "tree", "wide", "grid", "boolean"), bars),
     "posteriors": (NETWORKS, posteriors),

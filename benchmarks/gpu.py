@@ -3,12 +3,13 @@
     python -m benchmarks.gpu [--problems star wide] [--seeds 0]
     python -m benchmarks.gpu --device cpu --small    # all of it without a card: that it works
 
-Estimation in double and single precision; passes of one and of a hundred sets of potentials;
-cliques of 1e7 and 1e8 cells as a share of the device's copy bandwidth; training of GEM and RAP;
-histograms; counting. Each figure is of a process of its own. "to 1%" is the time to within 1% of
-the best loss known, which is kept in ``best_losses.json``. Where mbi and a CUDA build of jax are
-installed, mbi estimates on the same card. Prints tables, writes ``results/gpu.json`` and
-``results/gpu.svg`` (``--small``: prints only). Without CUDA it says so and ends.
+Estimation in double and single precision; passes of one and of a hundred sets of potentials; steps
+of a search, captured as a graph; cliques of 1e7 and 1e8 cells as a share of the device's copy
+bandwidth; training of GEM and RAP; histograms; counting; sampling. Each figure is of a process of
+its own. "to 1%" is the time to within 1% of the best loss known, which is kept in
+``best_losses.json``. Where mbi and a CUDA build of jax are installed, mbi estimates on the same
+card. Prints tables, writes ``results/gpu.json`` (with the card's name) and ``results/gpu.svg``
+(``--small``: prints only). Without CUDA it says so and ends.
 """
 
 from __future__ import annotations
@@ -93,10 +94,13 @@ def works(small: bool) -> dict[str, dict[str, Any]]:
         for batch in (1, 100):
             key = f"pass of {name}, each of {batch}"
             found[key] = {"job": "passes", "name": name, "batch": batch}
+        found[f"step of {name}"] = {"job": "steps", "name": name}
     found["GEM as wide as the paper's"] = {"job": "training", "mechanism": "gem", "settings": gem}
     found["RAP"] = {"job": "training", "mechanism": "rap", "settings": rap}
     found[f"histogram of 2^{attributes} weights"] = {"job": "histogram", "attributes": attributes}
     found[f"counting all pairs of {rows:,} rows"] = {"job": "counting", "rows": rows}
+    drawn = 10**5 if small else 10**7
+    found[f"sampling {drawn:,} records"] = {"job": "sampling", "rows": drawn}
     return found
 
 

@@ -62,10 +62,53 @@ def passes(request: dict[str, Any]) -> dict[str, Any]:
     def work() -> object:
         if count == 1:
             return oracle.begin_marginals(sets[0])
-        return many.marginals(sets, totals)
+        return many.begin_marginals(sets, totals)
 
     with oracle.session():
         return {"seconds": least(work, device, 5) / count}
+
+
+def steps(request: dict[str, Any]) -> dict[str, Any]:
+    """A step of the search for a stored problem's model, captured where that can be."""
+    from benchmarks import problems
+    from pgmkit import Domain, Measurement
+    from pgmkit.estimation.card_search import MeasuredObjective
+    from pgmkit.estimation.problem import Problem
+    from pgmkit.estimation.start import uniform
+    from pgmkit.estimation.tensor_steps import Steps, start_at
+    from pgmkit.losses import MeasuredLoss, make_loss
+    from pgmkit.marginal_oracle import MarginalOracle
+
+    given, device = problems.load(request["name"]), torch.device(request["device"])
+    measured = [
+        Measurement(clique, y, given.sigma)
+        for clique, y in zip(given.cliques, given.values, strict=True)
+    ]
+    oracle = MarginalOracle(Domain(given.domain), given.cliques, device=device)
+    with oracle.session():
+        loss = make_loss("squared", oracle.layout, measured, torch.float64, device)
+        assert isinstance(loss, MeasuredLoss)
+        problem = Problem(oracle, loss, given.total)
+        objective = MeasuredObjective(problem, loss)
+        first = start_at(objective, objective.at(problem.point(uniform(oracle))))
+        taken = Steps(objective, first)
+        for _ in range(30):
+            taken.take()
+        return {"seconds": least(taken.take, request["device"], 10)}
+
+
+def sampling(request: dict[str, Any]) -> dict[str, Any]:
+    """So many records of a chain of 20 attributes of 20 values, brought to the processor."""
+    from pgmkit import Domain, Factor, GraphicalModel
+
+    rng = np.random.default_rng(0)
+    domain = Domain({f"x{i}": 20 for i in range(20)})
+    made = []
+    for pair in itertools.pairwise(domain):
+        values = torch.tensor(rng.normal(size=(20, 20)), device=request["device"])
+        made.append(Factor(domain.project(pair), values))
+    model = GraphicalModel(domain, tuple(made), total=1.0)
+    return {"seconds": least(lambda: model.sample(request["rows"], rng=0), request["device"], 2)}
 
 
 def training(request: dict[str, Any]) -> dict[str, Any]:
@@ -141,7 +184,8 @@ def card(device: str) -> str:
 
 
 JOBS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    each.__name__: each for each in (copy_bandwidth, clique, passes, training, histogram, counting)
+    each.__name__: each
+    for each in (copy_bandwidth, clique, passes, steps, training, histogram, counting, sampling)
 }
 
 if __name__ == "__main__":

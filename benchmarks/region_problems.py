@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-NAMES = ("pairs", "grid", "triples", "adult")
+NAMES = ("pairs", "grid", "triples", "adult", "prefix")
 RECORDS, SIGMA = 50_000, 20.0
 ASKED = 60
 """Tables that nobody measured, by which joint models are judged."""
@@ -26,6 +26,13 @@ class Problem:
     cliques: tuple[Clique, ...]
     values: tuple[np.ndarray, ...]
     unmeasured: tuple[Clique, ...]
+    cumulative: bool = False
+
+    def seen(self, values: np.ndarray) -> np.ndarray:
+        """The table behind noisy values: themselves, or the differences of cumulative ones."""
+        if not self.cumulative:
+            return values
+        return np.diff(np.diff(values, axis=0, prepend=0), axis=1, prepend=0)
 
     @property
     def total(self) -> int:
@@ -45,7 +52,8 @@ class Problem:
 
 def draw(name: str, seed: int = 0) -> Problem:
     """One of ``NAMES``: all 190 pairs of 20 attributes, a 15 x 15 grid, 50 triples of 30
-    attributes, each of ten values; or all 78 pairs of ADULT.
+    attributes, each of ten values; or all 78 pairs of ADULT. "prefix": the first, of which sums of
+    all cells up to each one are measured instead of cells.
     """
     rng = np.random.default_rng([seed, *name.encode()])
     columns, cliques, unmeasured = {
@@ -53,12 +61,16 @@ def draw(name: str, seed: int = 0) -> Problem:
         "grid": _grid,
         "triples": _triples,
         "adult": _adult,
+        "prefix": _pairs,
     }[name](rng)
     domain = {key: int(codes.max()) + 1 for key, codes in columns.items()}
     exact = Problem(domain, columns, tuple(cliques), (), tuple(unmeasured))
+    cumulative = name == "prefix"
     tables = (exact.counts(clique) for clique in cliques)
+    if cumulative:
+        tables = (table.cumsum(0).cumsum(1) for table in tables)
     noisy = tuple(table + rng.normal(0, SIGMA, table.shape) for table in tables)
-    return Problem(domain, columns, exact.cliques, noisy, exact.unmeasured)
+    return Problem(domain, columns, exact.cliques, noisy, exact.unmeasured, cumulative)
 
 
 _Parts = tuple[dict[str, np.ndarray], list[Clique], list[Clique]]

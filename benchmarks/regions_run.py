@@ -19,7 +19,7 @@ def relaxed(request: dict[str, Any]) -> dict[str, Any]:
     problem = draw(request["name"], request["seed"])
     domain = pgmkit.Domain(problem.domain)
     measured = [
-        pgmkit.Measurement(clique, y, SIGMA)
+        pgmkit.Measurement(clique, y, SIGMA, _sums(y) if problem.cumulative else None)
         for clique, y in zip(problem.cliques, problem.values, strict=True)
     ]
     # What is imported on first use is imported here.
@@ -34,7 +34,9 @@ def relaxed(request: dict[str, Any]) -> dict[str, Any]:
         "loss": model.loss,
         "gap": model.gap,
         "measured": _mean(problem, problem.cliques, model),
-        "noisy": float(np.mean([*map(problem.variation, problem.cliques, problem.values)])),
+        "noisy": float(
+            np.mean([*map(problem.variation, problem.cliques, map(problem.seen, problem.values))])
+        ),
         "peak_rss_mb": peak,
     }
     cpu = time.process_time()
@@ -48,6 +50,10 @@ def relaxed(request: dict[str, Any]) -> dict[str, Any]:
         "independent": float(np.mean([_independent(problem, c) for c in problem.unmeasured])),
         "joint_peak_rss_mb": peak_rss_mb(),
     }
+
+
+def _sums(values: np.ndarray) -> list[np.ndarray]:
+    return [np.tri(size) for size in values.shape]
 
 
 def _mean(problem: Any, cliques: Any, model: pgmkit.RegionModel) -> float:

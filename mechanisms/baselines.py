@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from mechanisms.families.graphical import estimator
 from mechanisms.families.tables import TablesModel, projected
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
-from mechanisms.settings import Settings, at_least, flag, setting, torch_device
+from mechanisms.settings import Settings, at_least, flag, one_of, setting, torch_device
 from mechanisms.workload import Workload, WorkloadLike, varied
 from pgmkit.measurement import Measurement
 from pgmkit.total import estimate_total
@@ -54,11 +55,17 @@ class Projection(Settings):
         model_mb: The largest junction tree of the workload's cliques, in MB (2^20 bytes) of float64
             cells, for which the result is a graphical model, 0 or above. Beyond it the result is
             locally consistent nonnegative tables, which draw no records.
+        inference: Whether to go without a tree. "exact": never. "auto": beyond `model_mb` the
+            result is a region model of such tables, which draws records near them
+            (`pgmkit.RegionModel`). "region": always.
         device: Where models are estimated: "cpu", a CUDA card such as "cuda", or "auto", a card
             where there is one and a model is large enough to gain (`pgmkit.devices`).
     """
 
     model_mb: float = setting(80.0, at_least(0))
+    inference: Literal["exact", "auto", "region"] = setting(
+        "exact", one_of("exact", "auto", "region")
+    )
     device: str = setting("cpu", torch_device())
 
 
@@ -113,7 +120,12 @@ def projection(
     workload = Workload.over(curator.domain, workload)
     measurements = _measure(curator, workload)
     model = projected(
-        curator.domain, measurements, curator.public_total, settings.model_mb, settings.device
+        curator.domain,
+        measurements,
+        curator.public_total,
+        settings.model_mb,
+        settings.device,
+        settings.inference,
     )
     return Release("gaussian+projection", model, measurements, curator.ledger, settings)
 

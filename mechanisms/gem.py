@@ -42,6 +42,12 @@ from mechanisms.families.training import (
     trainer,
     worst_errors,
 )
+from mechanisms.families.training_memory import (
+    answering_bytes,
+    fitting_cells_bytes,
+    fitting_tables_bytes,
+    network_bytes,
+)
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
 from mechanisms.rounds.loop import Round, adapt
@@ -65,7 +71,7 @@ from mechanisms.settings import (
 )
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.dataset import Dataset
-from pgmkit.devices import card_memory, device_of
+from pgmkit.devices import card_memory, check_room, device_of
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.threads import threads_for
@@ -247,12 +253,14 @@ def _run(
     device = device_of(settings.device)
     columns = Columns(curator.domain)
     generator = _generator(columns, settings)
+    _check_room(device, generator, workload, settings, settings.rounds or 1)
     with threads_for(generator.multiplications, _THREADED_COST), card_memory(device):
         generator.to(device)
         prepare(generator, columns)
         first, total = measure_one_way(curator, one_way_share)
         state = GemState(columns, generator().detach(), total, generator.weights_now())
         rounds = _RULES[name, settings.select].of(curator, workload, settings, total)
+        _check_room(device, generator, workload, settings, rounds)
         update = trainer(generator, columns, _training(settings), rounds, total)
         if first:
             # The averages are over rounds.
@@ -282,6 +290,25 @@ def _generator(columns: Columns, settings: Gem) -> Generator:
         torch.Generator().manual_seed(settings.seed),
         _PRECISION[settings.precision],
     )
+
+
+def _check_room(
+    device: torch.device, generator: Generator, workload: Workload, settings: Gem, rounds: int
+) -> None:
+    """ModelTooLarge where a card has no room for so many rounds; the rule for their number may need
+    a total that is only known when it has been paid for.
+    """
+    columns, rows = Columns(workload.domain), settings.batch_rows
+    singles = [(name,) for name in workload.domain]
+    taken = sorted(workload.cliques, key=workload.domain.size)[-rounds * settings.queries :]
+    whole = [*singles, *taken] if settings.select == "marginals" else singles
+    needed = network_bytes(generator.parameter_count, settings.hidden, rows)
+    needed += fitting_tables_bytes(columns, whole, rows)
+    if settings.select == "queries":
+        cells = min(rounds * settings.queries, sum(map(workload.domain.size, workload.cliques)))
+        needed += fitting_cells_bytes(columns, cells, max(map(len, workload.cliques)), rows)
+    needed = max(needed, answering_bytes(columns, workload.cliques, rows))
+    check_room(device, needed, f"GEM with {rows:,} rows of {columns.width:,} codes")
 
 
 def _training(settings: Gem) -> Training:

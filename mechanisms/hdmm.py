@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from mechanisms.families.lattice import least_squares
 from mechanisms.families.tables import TablesModel, least_squares_table, projected
@@ -78,12 +78,18 @@ class HdmmPgm(Settings):
         model_mb: The largest junction tree of the measured cliques, in MB (2^20 bytes) of float64
             cells, for which the result is a graphical model, 0 or above. Beyond it the result is
             locally consistent nonnegative tables, which draw no records.
+        inference: Whether to go without a tree. "exact": never. "auto": beyond `model_mb` the
+            result is a region model of such tables, which draws records near them
+            (`pgmkit.RegionModel`). "region": always.
         device: Where models are estimated: "cpu", a CUDA card such as "cuda", or "auto", a card
             where there is one and a model is large enough to gain (`pgmkit.devices`).
     """
 
     queries: Mapping[str, str] = field(default_factory=dict, metadata=_NAMED_QUERIES)
     model_mb: float = setting(80.0, at_least(0))
+    inference: Literal["exact", "auto", "region"] = setting(
+        "exact", one_of("exact", "auto", "region")
+    )
     device: str = setting("cpu", torch_device())
 
 
@@ -118,7 +124,12 @@ def hdmm_pgm(curator: Curator, workload: WorkloadLike, settings: HdmmPgm | None 
     workload = Workload.over(curator.domain, workload)
     _, measurements = _measured(curator, workload, settings.queries)
     model = projected(
-        curator.domain, measurements, curator.public_total, settings.model_mb, settings.device
+        curator.domain,
+        measurements,
+        curator.public_total,
+        settings.model_mb,
+        settings.device,
+        settings.inference,
     )
     return Release("hdmm+pgm", model, measurements, curator.ledger, settings)
 

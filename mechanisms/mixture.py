@@ -26,6 +26,7 @@ from mechanisms.families.graphical import estimator
 from mechanisms.families.held_out import best_penalty, split
 from mechanisms.families.mixture_fit import Misfit, fit_mixture
 from mechanisms.families.product_mixture import Columns, ProductAnswers, ProductMixtureModel
+from mechanisms.families.training_memory import answering_bytes, fitting_tables_bytes
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
 from mechanisms.rounds.select_and_measure import known_total, measure_one_way
@@ -40,7 +41,7 @@ from mechanisms.settings import (
     whole_number,
 )
 from mechanisms.workload import Workload, WorkloadLike, downward_closure
-from pgmkit.devices import card_memory, device_of
+from pgmkit.devices import card_memory, check_room, device_of
 from pgmkit.domain import Clique, Domain
 from pgmkit.measurement import Measurement
 from pgmkit.threads import one_thread
@@ -131,6 +132,7 @@ def mixture(
     device = device_of(settings.device)
     orders = _orders(workload)
     columns = Columns(domain)
+    _check_room(device, columns, orders, settings)
     whole = curator.remaining
     if first:
         total = known_total(curator, first)
@@ -219,6 +221,21 @@ def _pair_costs(
     trust = max(0.0, 1 - noise**2 / variance) if variance > 0 else 0.0
     shares: NDArray[np.float64] = np.maximum(mean + trust * (distances - mean), _LEAST_SHARE * mean)
     return shares
+
+
+def _check_room(
+    device: torch.device, columns: Columns, orders: list[list[Clique]], settings: Mixture
+) -> None:
+    """ModelTooLarge where a card has no room for the fit to all that may be measured."""
+    domain = columns.domain
+    kept = list(itertools.chain(*settings.whole(domain, orders)))
+    needed = 0
+    if orders and not kept:
+        needed = answering_bytes(columns, orders[0], settings.rows)
+        kept = sorted(orders[0], key=domain.size)[-settings.pairs * len(domain) :]
+    cliques = [*((name,) for name in domain), *kept]
+    needed = max(needed, fitting_tables_bytes(columns, cliques, settings.rows))
+    check_room(device, needed, f"a mixture of {settings.rows:,} rows of {columns.width:,} codes")
 
 
 def _orders(workload: Workload) -> list[list[Clique]]:

@@ -25,6 +25,11 @@ from mechanisms.families.product_mixture import (
     RelaxedRowsModel,
 )
 from mechanisms.families.targets import Targets
+from mechanisms.families.training_memory import (
+    answering_bytes,
+    fitting_cells_bytes,
+    fitting_tables_bytes,
+)
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
 from mechanisms.rounds.loop import Round, adapt
@@ -40,7 +45,7 @@ from mechanisms.settings import (
     whole_number,
 )
 from mechanisms.workload import Workload, WorkloadLike
-from pgmkit.devices import card_memory, device_of
+from pgmkit.devices import card_memory, check_room, device_of
 from pgmkit.measurement import Measurement
 from pgmkit.threads import one_thread
 
@@ -176,6 +181,7 @@ def _run(
     check_queries(curator, workload, settings)
     domain = curator.domain
     device = device_of(settings.device)
+    _check_room(device, workload, settings, settings.queries or 1)
     with one_thread(), card_memory(device):
         columns = Columns(domain)
         random = torch.Generator().manual_seed(settings.seed)
@@ -183,6 +189,7 @@ def _run(
         free = family.first(settings.rows, columns.width, random).to(device)
         first, total = measure_one_way(curator, settings.one_way_share)
         count = settings.queries or _queries(curator, workload, settings, total)
+        _check_room(device, workload, settings, count)
         steps = CellRounds(curator, workload, settings.rounds, count, settings.select_share)
         update = _fitter(settings, family)
         start = RapState(columns, family.rows(free), total, free)
@@ -196,6 +203,20 @@ def _run(
         )
         rows = state.rows.double().cpu().numpy()
     return Release(name, family.model(domain, rows, total), measurements, curator.ledger, settings)
+
+
+def _check_room(device: torch.device, workload: Workload, settings: Rap, queries: int) -> None:
+    """ModelTooLarge where a card has no room for so many queries a round; the rule for their number
+    may need a total that is only known when it has been paid for.
+    """
+    columns, rows = Columns(workload.domain), settings.rows
+    singles = [(name,) for name in workload.domain]
+    cells = min(settings.rounds * queries, sum(map(workload.domain.size, workload.cliques)))
+    places = max(map(len, workload.cliques))
+    needed = fitting_tables_bytes(columns, singles, rows)
+    needed += fitting_cells_bytes(columns, cells, places, rows)
+    needed = max(needed, answering_bytes(columns, workload.cliques, rows))
+    check_room(device, needed, f"RAP with {rows:,} rows of {columns.width:,} codes")
 
 
 def _queries(curator: Curator, workload: Workload, settings: Rap, total: float) -> int:

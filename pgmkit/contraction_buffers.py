@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -23,6 +24,8 @@ Action = Callable[[], object]
 Room = Callable[[], torch.Tensor]
 
 _SMALLEST_GROUP = 3
+_LARGE_INPUT = 1 << 16
+"""Cells of an input from which another call costs less than writing its adjoint out."""
 _LARGEST_GROUPED_STEP = 1 << 13
 """Steps above this many multiplications gain nothing from sharing a call."""
 
@@ -30,9 +33,8 @@ _LARGEST_GROUPED_STEP = 1 << 13
 class ContractionBuffers:
     """Values and adjoints of a plan; inputs are ``values[: inputs]``, flattened one after another.
 
-    A pass takes what was written to ``inputs`` and leaves the plan's result, one number or as many
-    as its output has cells, in ``result`` and, times a seed for each, the derivatives by the inputs
-    in ``input_adjoints``.
+    A pass takes what was written to ``inputs`` and gives the plan's result, one number or as many
+    as its output has cells, and the derivatives by the inputs, times a seed for each.
     """
 
     def __init__(self, plan: Plan, device: torch.device, dtype: torch.dtype) -> None:
@@ -43,12 +45,13 @@ class ContractionBuffers:
         self.values = torch.ones(cells + 1, dtype=dtype, device=device)  # the last cell stays 1
         self.adjoint = torch.zeros(cells, dtype=dtype, device=device)
         used = sum(plan.cells(value) for value in range(len(plan.inputs)))
-        self.inputs, self.input_adjoints = self.values[:used], self.adjoint[:used]
+        self.inputs, self._input_adjoints = self.values[:used], self.adjoint[:used]
         last, end = self.offsets[-1], self.offsets[-1] + plan.cells(len(plan.axes) - 1)
         self.result, self._seed = self.values[last:end], self.adjoint[last:end]
         self._scratch = _Scratch(dtype, device)
         self._up: list[Action] = []
         self._down: list[Action] = []
+        self._spreads: list[_Spread] = []
         if kernels.on_card(self.values):
             for level in _levels(plan):
                 self._bind_level(level)
@@ -65,13 +68,40 @@ class ContractionBuffers:
 
     def backward(self, seed: torch.Tensor | float) -> torch.Tensor:
         """``seed`` times the result's derivatives by the inputs; overwritten by the next run."""
+        self._return(seed)
+        for each in self._spreads:
+            each.view(self._input_adjoints).copy_(each.adjoint)
+        return self._input_adjoints
+
+    def weighted(self, seed: torch.Tensor | float) -> torch.Tensor:
+        """The inputs times ``backward``, in memory of its own: marginals, from the tables of a
+        distribution.
+
+        A large input that is only summed has the adjoint of its sums, repeated: it is multiplied by
+        that, and read and written once, instead of being written out, read again and multiplied.
+        """
+        self._return(seed)
+        found, start = torch.empty_like(self.inputs), 0
+        for each in sorted(self._spreads, key=lambda spread: spread.start):
+            self._multiply_back(found, start, each.start)
+            torch.mul(each.view(self.inputs), each.adjoint, out=each.view(found))
+            start = each.start + each.adjoint.numel()
+        self._multiply_back(found, start, len(found))
+        return found
+
+    def _multiply_back(self, found: torch.Tensor, start: int, end: int) -> None:
+        if start < end:
+            own, other = self.inputs[start:end], self._input_adjoints[start:end]
+            torch.mul(own, other, out=found[start:end])
+
+    def _return(self, seed: torch.Tensor | float) -> None:
+        """All adjoints but the repeated ones."""
         if isinstance(seed, torch.Tensor):
             self._seed.copy_(seed)
         else:
             self._seed.fill_(seed)
         for action in self._down:
             action()
-        return self.input_adjoints
 
     def _bind_level(self, level: list[Step]) -> None:
         """Small steps in one launch; larger ones by themselves, which does not depend on it."""
@@ -108,7 +138,10 @@ class ContractionBuffers:
         target = self._view(self.adjoint, step.left)
         spread = self._view(self.adjoint, step.out).view(shape).expand(target.shape)
         self._up.append(lambda: torch.sum(source, dims, out=out))
-        self._down.append(lambda: target.copy_(spread))
+        if step.left < len(self.plan.inputs) and target.numel() >= _LARGE_INPUT:
+            self._spreads.append(_Spread(self.offsets[step.left], spread))
+        else:
+            self._down.append(lambda: target.copy_(spread))
 
     def _bind_pair(self, step: Step) -> None:
         assert step.kernel is not None and step.right is not None
@@ -185,6 +218,18 @@ class ContractionBuffers:
             return _Strided(self.values, self.adjoint, int(cells[0, 0]), shape, strides)
         flat = torch.from_numpy(cells.reshape(-1)).to(self.device)
         return _Gathered(self.values, self.adjoint, flat, shape)
+
+
+@dataclass(frozen=True)
+class _Spread:
+    """The adjoint of an input that is only summed: that of its sums, as a view of its shape."""
+
+    start: int
+    adjoint: torch.Tensor
+
+    def view(self, inputs: torch.Tensor) -> torch.Tensor:
+        """The input's cells among all."""
+        return inputs[self.start : self.start + self.adjoint.numel()].view(self.adjoint.shape)
 
 
 class _Strided:

@@ -1,22 +1,22 @@
 """Junction trees: which tables an exact computation needs, and how large they are.
 
 An elimination order turns the graph of the cliques into a chordal one, whose maximal cliques form
-a junction tree. Finding the order with the fewest cells is NP-hard, so the best of several greedy
-orders and of randomised restarts is taken. Attributes whose neighbours are already joined
-(simplicial ones) never need a choice; a decomposable model has only those and costs one cheap pass.
-Sets of attributes are integers here, with one bit for each attribute.
+a junction tree; `elimination_search` looks for an order. Sets of attributes are integers here, with
+one bit for each attribute.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from numbers import Real
 
+from pgmkit.bit_sets import each_bit
 from pgmkit.domain import Clique, Domain
+from pgmkit.elimination_search import Search, Step, maximal_cliques
 from pgmkit.errors import InvalidInput, ModelTooLarge
 
 __all__ = [
@@ -86,7 +86,7 @@ class JunctionTree:
         ranks = (1 << len(self.cliques)) - 1
         for name in self.domain.clique(attrs, "attrs"):
             ranks &= containing[name]
-        return by_size[_lowest(ranks)] if ranks else None
+        return by_size[(ranks & -ranks).bit_length() - 1] if ranks else None
 
     @cached_property
     def containing(self) -> tuple[list[int], dict[str, int]]:
@@ -142,13 +142,13 @@ def tree_of_order(domain: Domain, scopes: Iterable[int], order: Iterable[int]) -
     """
     neighbours = [0] * len(domain)
     for scope in scopes:
-        for v in _each(scope):
+        for v in each_bit(scope):
             neighbours[v] |= scope
     steps: list[Step] = []
     for v in order:
         around = neighbours[v] & ~(1 << v)
         steps.append((v, around))
-        for u in _each(around):
+        for u in each_bit(around):
             neighbours[u] = (neighbours[u] | around) & ~(1 << v)
     return _build(domain, steps)
 
@@ -172,8 +172,7 @@ def contracted(tree: JunctionTree, most_cells: int) -> JunctionTree:
         place.append(len(scopes))
         scopes.append(set(clique))
         parents.append(above)
-    rank = {name: index for index, name in enumerate(domain)}
-    cliques = [tuple(sorted(scope, key=rank.__getitem__)) for scope in scopes]
+    cliques = [domain.ordered(scope) for scope in scopes]
     separators = [
         tuple([name for name in clique if above >= 0 and name in scopes[above]])
         for clique, above in zip(cliques, parents, strict=True)
@@ -249,201 +248,9 @@ def _cells_of_graph(neighbours: tuple[int, ...], sizes: tuple[int, ...]) -> int:
     return search.cells
 
 
-def _lowest(members: int) -> int:
-    return (members & -members).bit_length() - 1
-
-
-def _each(members: int) -> Iterator[int]:
-    while members:
-        low = members & -members
-        yield low.bit_length() - 1
-        members ^= low
-
-
-Step = tuple[int, int]
-"""An eliminated attribute and its neighbours at that time."""
-
-Measure = tuple[int, int, float]
-"""Of an attribute: edges missing among its neighbours, their number, log cells of its clique."""
-
-Rank = Callable[[Measure], float]
-"""The attribute with the lowest rank is eliminated next."""
-
-_RANKS: tuple[Rank, ...] = (
-    lambda measure: measure[0] + 1e-3 * measure[2],  # min-fill, ties by weight
-    lambda measure: measure[2],  # min-weight
-    lambda measure: measure[1] + 1e-3 * measure[2],  # min-degree, ties by weight
-)
-
-_MEASURES_PER_SECOND = 600_000
-"""Attributes measured in a second of restarts on a slow machine; their number follows from it."""
-
-_MOST_RESTARTS = 1000
-
-_MEASURES_OF_A_CELL = 0.2
-"""Attributes measured in the time that some tens of passes spend on a cell of the tree."""
-
-_MEASURES_AT_LEAST = 600
-"""A millisecond of restarts, which the smallest graph may have."""
-
-
-class Search:
-    """The best elimination order seen so far."""
-
-    def __init__(self, neighbours: list[int], sizes: tuple[int, ...]) -> None:
-        self.sizes = sizes
-        self.logs = [math.log(size) for size in sizes]
-        self.weights: dict[int, int] = {}
-        self.neighbours = neighbours
-        self.left = (1 << len(neighbours)) - 1
-        self.prefix = self._take_simplicial()
-        self.measured = 0
-        self.measures = {v: self._measure(self.neighbours, v) for v in _each(self.left)}
-        self.best: list[Step] = []
-        self.cells = -1
-
-    def _take_simplicial(self) -> list[Step]:
-        """Eliminate attributes whose neighbours are all joined; the best orders start with them."""
-        steps: list[Step] = []
-        waiting = list(range(len(self.neighbours)))
-        while waiting:
-            v = waiting.pop()
-            around = self.neighbours[v]
-            if not self.left >> v & 1 or any(
-                around & ~self.neighbours[u] != 1 << u for u in _each(around)
-            ):
-                continue
-            steps.append((v, around))
-            self.left ^= 1 << v
-            for u in _each(around):
-                self.neighbours[u] ^= 1 << v
-                waiting.append(u)
-        return steps
-
-    def deterministic(self) -> None:
-        for rank in _RANKS:
-            self._try(rank)
-            if not self.left:
-                return
-
-    def orders(self, rng: random.Random) -> Iterator[list[Step]]:
-        """Orders one after another, without end where there is a choice, the likeliest first."""
-        for rank in _RANKS:
-            yield self.prefix + self._greedy(rank)
-            if not self.left:
-                return
-        for rank in _random_ranks(rng):
-            yield self.prefix + self._greedy(rank)
-
-    def restarts(self, seconds: float, rng: random.Random) -> None:
-        """Random mixtures of min-fill and min-weight with noise, as many as the size allows."""
-        if not self.left:
-            return
-        each = self.measured // len(_RANKS) + len(self.measures)
-        ranks = _random_ranks(rng)
-        for done in range(min(_MOST_RESTARTS, int(seconds * _MEASURES_PER_SECOND / each))):
-            # No longer than what the tree that was found so far can take.
-            if done * each >= _MEASURES_AT_LEAST + _MEASURES_OF_A_CELL * self.cells:
-                return
-            self._try(next(ranks))
-
-    def _try(self, rank: Rank) -> None:
-        steps = self.prefix + self._greedy(rank)
-        cells = self._cells(steps)
-        if self.cells < 0 or cells < self.cells:
-            self.best, self.cells = steps, cells
-
-    def _greedy(self, rank: Rank) -> list[Step]:
-        """Eliminate what is left after the simplicial attributes, the lowest rank first."""
-        steps: list[Step] = []
-        neighbours, left = list(self.neighbours), self.left
-        ranks = {v: rank(measure) for v, measure in self.measures.items()}
-        while left:
-            v = min(ranks, key=ranks.__getitem__)
-            around = neighbours[v]
-            steps.append((v, around))
-            left ^= 1 << v
-            del ranks[v]
-            if around == left:  # all the rest is one clique: no choice is left
-                break
-            for u in _affected(neighbours, v):
-                ranks[u] = rank(self._measure(neighbours, u))
-        for v in _each(left):
-            left ^= 1 << v
-            steps.append((v, left))
-        return steps
-
-    def _measure(self, neighbours: list[int], v: int) -> Measure:
-        self.measured += 1
-        around = members = neighbours[v]
-        twice = degree = 0
-        log_cells = self.logs[v]
-        while members:
-            low = members & -members
-            u = low.bit_length() - 1
-            members ^= low
-            twice += (around & ~neighbours[u]).bit_count() - 1
-            degree += 1
-            log_cells += self.logs[u]
-        return twice >> 1, degree, log_cells
-
-    def _cells(self, steps: list[Step]) -> int:
-        """Total cells of the maximal cliques of an elimination."""
-        return sum(self._weight(clique) for clique in _maximal(steps).values())
-
-    def _weight(self, clique: int) -> int:
-        found = self.weights.get(clique)
-        if found is None:
-            found = self.weights[clique] = math.prod(self.sizes[v] for v in _each(clique))
-        return found
-
-
-def _random_ranks(rng: random.Random) -> Iterator[Rank]:
-    """Mixtures of min-fill and min-weight with noise, without end."""
-    draw = rng.random
-    while True:
-        fill, noise = 0.5 + 0.5 * draw(), 4 * draw()
-
-        def rank(measure: Measure, fill: float = fill, noise: float = noise) -> float:
-            missing, _, log_cells = measure
-            return fill * math.log1p(missing) + (1 - fill) * log_cells + noise * draw()
-
-        yield rank
-
-
-def _affected(neighbours: list[int], v: int) -> Iterator[int]:
-    """Join the neighbours of `v`, take it out, and give the attributes whose measure may change."""
-    around = neighbours[v]
-    changed = around
-    for u in _each(around):
-        missing = around & ~neighbours[u] & ~(1 << u)
-        neighbours[u] ^= 1 << v
-        for w in _each(missing):
-            # The edge u-w is new: one missing edge less for those next to both.
-            changed |= neighbours[u] & neighbours[w]
-            neighbours[u] |= 1 << w
-            neighbours[w] |= 1 << u
-    return _each(changed & ~(1 << v))
-
-
-def _maximal(steps: Sequence[Step]) -> dict[int, int]:
-    """The maximal elimination cliques, by the attribute that is eliminated in them.
-
-    A later clique lies inside an earlier one exactly when it is what some elimination left behind.
-    """
-    remainders: set[int] = set()
-    found: dict[int, int] = {}
-    for v, around in steps:
-        clique = around | 1 << v
-        if clique not in remainders:
-            found[v] = clique
-        remainders.add(around)
-    return found
-
-
 def _build(domain: Domain, steps: Sequence[Step]) -> JunctionTree:
     """The junction tree of an elimination: its steps' tree, contracted to the maximal cliques."""
-    masks = _maximal(steps)
+    masks = maximal_cliques(steps)
     edges = _edges(steps)
     names = domain.attributes
     listed: list[int] = []
@@ -460,9 +267,9 @@ def _build(domain: Domain, steps: Sequence[Step]) -> JunctionTree:
     shared = [masks[v] & above for v, above in zip(listed, above_of, strict=True)]
     return JunctionTree(
         domain,
-        tuple(tuple(names[u] for u in _each(masks[v])) for v in listed),
+        tuple(tuple(names[u] for u in each_bit(masks[v])) for v in listed),
         tuple(parents),
-        tuple(tuple(names[u] for u in _each(members)) for members in shared),
+        tuple(tuple(names[u] for u in each_bit(members)) for members in shared),
         tuple(names[v] for v, _ in steps),
     )
 
@@ -483,7 +290,7 @@ def _edges(steps: Sequence[Step]) -> dict[int, list[int]]:
     for v, around in steps:
         if not around:
             continue
-        above = home[min(_each(around), key=when.__getitem__)]
+        above = home[min(each_bit(around), key=when.__getitem__)]
         if home[v] != above:
             edges[home[v]].append(above)
             edges[above].append(home[v])

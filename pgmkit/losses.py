@@ -256,6 +256,12 @@ class Squared:
     def slope(self, r: torch.Tensor) -> torch.Tensor:
         return r
 
+    def excess(self, new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
+        """By how much the loss at ``new`` exceeds its tangent at ``old``; large ones not taken
+        from each other.
+        """
+        return self.value(new - old)
+
     def unit(self, rows: int) -> float:
         return sqrt(rows / 2)
 
@@ -273,6 +279,12 @@ class Huber:
 
     def slope(self, r: torch.Tensor) -> torch.Tensor:
         return r.clamp(-self.width, self.width) * (self.height / self.width)
+
+    def excess(self, new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
+        near, far = (r.clamp(-self.width, self.width) for r in (old, new))
+        # phi(new) - phi(old) - phi'(old) (new - old), value by value
+        apart = far * (new - far / 2) - near * (old - near / 2) - near * (new - old)
+        return apart.sum(dtype=torch.float64) * (self.height / self.width)
 
     @property
     def curvature(self) -> float:
@@ -298,6 +310,9 @@ class Absolute:
 
     def slope(self, r: torch.Tensor) -> torch.Tensor:
         return sqrt(2) * r.sign()
+
+    def excess(self, new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
+        return sqrt(2) * (new.abs() - new * old.sign()).sum(dtype=torch.float64)
 
     def unit(self, rows: int) -> float:
         return sqrt(rows)

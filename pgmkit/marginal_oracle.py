@@ -37,7 +37,7 @@ _IMPOSSIBLE = (
 )
 _LARGE_CLIQUE = 1 << 12
 """Cells of a clique, on average, above which each has its own calls."""
-_THREADED_COST = 1e8
+THREADED_COST = 1e8
 """Multiplications a pass above which several threads pay for their synchronisation."""
 
 
@@ -45,6 +45,23 @@ _THREADED_COST = 1e8
 def _thread_pools() -> ThreadpoolController:
     """The thread pools of the loaded BLAS libraries; looking for them takes milliseconds."""
     return ThreadpoolController()
+
+
+@contextmanager
+def pass_settings() -> Iterator[None]:
+    """Settings of torch and its libraries for passes, restored on exit.
+
+    Denormals slow matrix products a hundredfold and weigh nothing next to a partition function.
+    """
+    coarse = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False  # three digits are no marginals
+    torch.set_flush_denormal(True)
+    try:
+        with _thread_pools().limit(limits=1, user_api="blas"), torch.inference_mode():
+            yield
+    finally:
+        torch.set_flush_denormal(False)
+        torch.backends.cuda.matmul.allow_tf32 = coarse
 
 
 class Layout:
@@ -117,7 +134,7 @@ class MarginalOracle:
         self.safe_spread = -_SAFE_SHARE * log(tiny)
         self.smallest, self.largest = tiny**0.5, tiny**-0.5
         self._below_peaks = 0.0
-        self._waits = self.device.type == "cpu"
+        self.waits = self.device.type == "cpu"
         self.log_passes = 0
         held = dict.fromkeys(name for clique in cliques for name in clique)
         self._log_records = fsum(log(domain.sizes[name]) for name in held)
@@ -166,24 +183,10 @@ class MarginalOracle:
 
     @contextmanager
     def session(self) -> Iterator[None]:
-        """Settings for many small passes: one thread (restored on exit) and no denormal numbers.
-
-        Denormals slow matrix products a hundredfold and weigh nothing next to a partition function.
-        """
-        coarse = torch.backends.cuda.matmul.allow_tf32
-        torch.backends.cuda.matmul.allow_tf32 = False  # three digits are no marginals
+        """Settings for many small passes: one thread (restored on exit) and no denormal numbers."""
         work = self.plan.cost if self.device.type == "cpu" else inf
-        torch.set_flush_denormal(True)
-        try:
-            with (
-                threads_for(work, _THREADED_COST),
-                _thread_pools().limit(limits=1, user_api="blas"),
-                torch.inference_mode(),
-            ):
-                yield
-        finally:
-            torch.set_flush_denormal(False)
-            torch.backends.cuda.matmul.allow_tf32 = coarse
+        with threads_for(work, THREADED_COST), pass_settings():
+            yield
 
     def marginals(self, potentials: torch.Tensor, total: float = 1.0) -> tuple[torch.Tensor, float]:
         """Marginals in units of ``total`` (flat) and the log partition function, to full relative
@@ -216,8 +219,16 @@ class MarginalOracle:
         """``fast_marginals`` without waiting for a card: its log partition function may be a tensor
         without axes there, NaN where the pass has failed and ``fast_marginals`` is called for.
         """
-        if self._waits:
+        if self.waits:
             return self.fast_marginals(potentials, total)
+        return self.try_marginals(potentials, total)
+
+    def try_marginals(
+        self, potentials: torch.Tensor, total: float = 1.0
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """``fast_marginals`` in linear space only, and nothing that waits for a device: the log
+        partition function is a tensor without axes, NaN where the pass has failed.
+        """
         potentials = self.masked(potentials)
         peaks, guess = self._peaks(potentials).double(), self._guess
         self._load(potentials, peaks + guess / len(peaks))
@@ -225,19 +236,19 @@ class MarginalOracle:
         change = partition.log()
         below = guess + change
         held = (change.abs() < log(self.largest)) & (below >= -self.safe_spread)
-        self._guess = torch.where(held, below, guess)
+        guess.copy_(torch.where(held, below, guess))  # in place: a captured pass goes on with it
         marginals = self._counts(total / partition)
         log_partition = below + peaks.sum()
         return marginals, log_partition.masked_fill_(~held, nan)
 
     @cached_property
     def _guess(self) -> torch.Tensor:
-        """What the last pass on a card found below the peaks, there."""
+        """What the last of ``try_marginals`` found below the peaks."""
         return torch.full((), self._below_peaks, dtype=torch.float64, device=self.device)
 
     def wait(self) -> None:
         """Make ``begin_marginals`` wait for the card from now on: a pass failed there."""
-        self._waits = True
+        self.waits = True
 
     def rough_marginals(
         self, potentials: torch.Tensor, total: float = 1.0
@@ -338,8 +349,7 @@ class MarginalOracle:
 
     def _counts(self, seed: torch.Tensor | float) -> torch.Tensor:
         """The way back of a pass: marginals times the partition function and ``seed``."""
-        passing = self._passing
-        return (passing.inputs * passing.backward(seed)).to(self.dtype)
+        return self._passing.weighted(seed).to(self.dtype)
 
     def _load(self, potentials: torch.Tensor, shifts: torch.Tensor) -> None:
         """The exponentials of the shifted potentials become the inputs of a pass."""

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import inf
 from numbers import Real
 from typing import Any, Literal, overload
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from pgmkit.atomic_write import atomic_writer
 from pgmkit.bulk_marginals import each_marginal
+from pgmkit.card_sampling import sample_on_card, worth_a_card
 from pgmkit.clique_index import CliqueIndex
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique, Domain
@@ -291,11 +292,15 @@ class GraphicalModel:
     ) -> Dataset:
         """Draw ``n`` records; see ``pgmkit.sampling.sample`` for the two methods.
 
-        ``rng``: a seed, a numpy Generator, or None for a fresh one.
+        ``rng``: a seed, a numpy Generator, or None for a fresh one. The records of a seed are the
+        same wherever the model lies; a card draws many of them at once.
         """
         check_fits(self.tree, self.memory_limit)
-        drawn_from = generator(rng)
-        columns = sample(self.tree, lambda i: _array(self._beliefs[i]), n, drawn_from, method)
+        device = self.potentials[0].values.device if self.potentials else torch.device("cpu")
+        draw = sample
+        if worth_a_card(self.domain, n, device):
+            draw = partial(sample_on_card, device=device)
+        columns = draw(self.tree, lambda i: _array(self._beliefs[i]), n, generator(rng), method)
         return Dataset(self.domain, columns)
 
     def sample_in_parts(self, n: int, rows: int, *, rng: Rng = None) -> PartedSample:
@@ -340,6 +345,8 @@ class GraphicalModel:
         with refusing(path, "a model file"):
             arrays = zipped_arrays(whole_file(path, max_bytes), max_bytes)
             header = json.loads(str(arrays["header"]))
+            if header.get("format") == "pgmkit region model":
+                raise InvalidInput("it holds a region model; read it with RegionModel.load")
             if (header.get("format"), header.get("version")) != (FORMAT, FORMAT_VERSION):
                 raise InvalidInput(
                     f"it holds {header.get('format')!r}, "

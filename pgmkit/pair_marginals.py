@@ -17,8 +17,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from pgmkit.bit_sets import each_bit
 from pgmkit.junction_tree import CELL_BYTES
-from pgmkit.tree_marginals import Routes, Tables, each_bit
+from pgmkit.tree_marginals import Routes, Tables
 
 __all__ = ["PairMarginals"]
 

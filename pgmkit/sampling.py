@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Method",
     "blocks",
+    "check_mass",
+    "check_request",
     "given_out",
     "grouped_table",
     "ravel",
@@ -71,7 +73,7 @@ def sample(
     >>> sorted(zip(records["a"].tolist(), records["b"].tolist(), strict=True))
     [(0, 0), (0, 0), (0, 0), (0, 0), (1, 0), (1, 0), (1, 1), (1, 1)]
     """
-    _check(n, rng, method)
+    check_request(n, rng, method)
     draw = _draw_rounded if method == "round" else _draw_independent
     columns: dict[str, np.ndarray] = {}
     for index, (clique, separator) in enumerate(zip(tree.cliques, tree.separators, strict=True)):
@@ -83,7 +85,8 @@ def sample(
     return {name: columns[name] for name in tree.domain.attributes}
 
 
-def _check(n: int, rng: np.random.Generator, method: str) -> None:
+def check_request(n: int, rng: np.random.Generator, method: str) -> None:
+    """Raises InvalidInput where an argument is not what it should be."""
     if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 0:
         raise InvalidInput(f"n must be a non-negative integer, the number of records; got {n!r}")
     if not isinstance(rng, np.random.Generator):
@@ -142,7 +145,7 @@ def _draw_independent(
     width = table.shape[1]
     first = groups.astype(np.intp) * width
     mass = cumulative.take(first + (width - 1))
-    _check_mass(mass, clique)
+    check_mass(mass, clique)
     level = rng.random(len(groups)) * mass  # strictly below the mass, in floating point too
     # The first cell whose cumulative mass exceeds the level has mass of its own. One bisection
     # for all records: each group keeps its own cumulative sums, at their full precision.
@@ -225,7 +228,7 @@ def rounded_counts(
     and 100 records it fills a single column.)
     """
     mass = table.sum(axis=1)
-    _check_mass(mass, clique)
+    check_mass(mass, clique)
     expected = table / mass[:, None] * sizes[:, None]
     counts = np.floor(expected).astype(np.int64)
     fraction = expected - counts
@@ -248,7 +251,8 @@ def rounded_counts(
     return counts
 
 
-def _check_mass(mass: np.ndarray, clique: Clique) -> None:
+def check_mass(mass: np.ndarray, clique: Clique) -> None:
+    """Raises NumericalFailure where records have to go and the marginal has nothing."""
     if mass.size and not (mass.min() > 0 and mass.max() < np.inf):
         raise NumericalFailure(
             f"clique {clique} has no finite mass for the separator values of some records: "

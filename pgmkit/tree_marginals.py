@@ -15,18 +15,19 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 import torch
 
+from pgmkit.bit_sets import each_bit
 from pgmkit.contraction_plan import Kernel
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.junction_tree import JunctionTree
 from pgmkit.semirings import LINEAR
 
-__all__ = ["Routes", "Tables", "check_beliefs", "each_bit", "marginals", "routes_of"]
+__all__ = ["Routes", "Tables", "check_beliefs", "marginals", "routes_of"]
 
 _DIRECT_CELLS = 1 << 12
 """A table up to this size is summed in one step; larger ones by way of shared smaller tables."""
@@ -389,11 +390,3 @@ class Tables:
             self.reserve(axes)
             table = kernel.restore(LINEAR.contract(table, pending.pop(factor), kernel))
         return table
-
-
-def each_bit(members: int) -> Iterator[int]:
-    """The places of a set's members, ascending."""
-    while members:
-        low = members & -members
-        yield low.bit_length() - 1
-        members ^= low

@@ -1,18 +1,23 @@
 """A pretend card: tensors with real values and another device's tag, and a count of what they cost.
 
-Inside ``with PretendCard() as card`` torch takes ``device="cuda"`` for this card. What lies on it
+Inside ``with pretend_card() as card`` torch takes ``device="cuda"`` for this card. What lies on it
 computes as on a processor, but cannot be mixed with what lies on the host, and its values reach
 Python by a counted synchronisation only. ``card.launches`` counts operations that a card would
-launch (views are free), ``card.synchronisations`` those that wait for it, and ``card.uploads``
-copies from the host.
+launch (views are free), ``card.moved_bytes`` what these read and write of its memory (operands
+repeated along an axis once), ``card.peak_bytes`` the most that tensors held at once,
+``card.synchronisations`` what waits for the card, and ``card.uploads`` copies from the host. CUDA
+graphs are captured and replayed as on a card: what is captured is not executed then, and nothing in
+it may wait or copy from the host.
 """
 
 from __future__ import annotations
 
 import sys
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import prod
 from types import ModuleType
 from typing import Any
 from unittest import mock
@@ -31,6 +36,7 @@ _WAITING = {
     aten._local_scalar_dense, aten.equal, aten.nonzero, aten.masked_select, aten._unique2,
     aten.unique_dim, aten.unique_consecutive, aten.is_nonzero, aten.bincount,
 }  # fmt: skip
+_OVERWRITING = {aten.copy_, aten.fill_, aten.zero_}
 _DATA = {torch.tensor, torch.as_tensor, torch.asarray}
 _METADATA = {
     aten.sym_size, aten.sym_stride, aten.sym_numel, aten.sym_storage_offset, aten.is_contiguous,
@@ -56,6 +62,7 @@ class OnCard(torch.Tensor):
                 dtype=real.dtype, device="cpu", dispatch_device=True,
             )  # fmt: skip
         made.host, made.card = real, card
+        card.hold(made)
         return made
 
     @property
@@ -72,7 +79,7 @@ class OnCard(torch.Tensor):
         raise TypeError("can't convert a tensor on a card to numpy; use Tensor.cpu() first")
 
     def cpu(self, *_: Any, **__: Any) -> torch.Tensor:
-        self.card.waits["copy to the host"] += 1
+        self.card.wait("copy to the host")
         return self.host.detach().clone()
 
     def tolist(self) -> Any:
@@ -98,6 +105,11 @@ class PretendCard(TorchFunctionMode):
         self.ops: Counter[str] = Counter()
         self.waits: Counter[str] = Counter()
         self.uploads = 0
+        self.moved_bytes = 0
+        self.held_bytes = self.peak_bytes = 0
+        self._holders: Counter[int] = Counter()
+        self.graphs: list[CardGraph] = []
+        self.capturing: CardGraph | None = None
 
     @property
     def launches(self) -> int:
@@ -111,11 +123,39 @@ class PretendCard(TorchFunctionMode):
         """Count from here."""
         self.ops.clear()
         self.waits.clear()
-        self.uploads = 0
+        self.uploads = self.moved_bytes = 0
+        self.peak_bytes = self.held_bytes
+
+    def hold(self, made: OnCard) -> None:
+        """Count the memory of a tensor as long as it or a view of it lives."""
+        storage = made.host.untyped_storage()
+        place, size = storage.data_ptr(), storage.nbytes()
+        self._holders[place] += 1
+        if self._holders[place] == 1:
+            self.held_bytes += size
+            self.peak_bytes = max(self.peak_bytes, self.held_bytes)
+        weakref.finalize(made, self._let_go, place, size)
+
+    def _let_go(self, place: int, size: int) -> None:
+        self._holders[place] -= 1
+        if not self._holders[place]:
+            self.held_bytes -= size
+
+    def wait(self, why: str) -> None:
+        """Count a synchronisation."""
+        if self.capturing is not None:
+            raise AssertionError(f"{why} in a capture: the host would wait for what has not begun")
+        self.waits[why] += 1
+
+    def upload(self) -> None:
+        """Count a copy from the host."""
+        if self.capturing is not None:
+            raise AssertionError("a copy from the host in a capture")
+        self.uploads += 1
 
     def put(self, host: torch.Tensor) -> torch.Tensor:
         """A copy of a tensor of the host on the card, counted."""
-        self.uploads += 1
+        self.upload()
         return OnCard(host.detach().clone(), self)
 
     # What names a device: tensors are made, or moved.
@@ -140,9 +180,9 @@ class PretendCard(TorchFunctionMode):
         if func in _DATA and isinstance(args[0], OnCard):
             return args[0] if "dtype" not in kwargs else args[0].to(kwargs["dtype"])
         real_args = tree_map(lambda x: x.host if isinstance(x, OnCard) else x, args)
-        made = func(*real_args, **kwargs)
         if func in _DATA:
-            return self.put(made)
+            return self.put(func(*real_args, **kwargs))
+        made = self.execute(lambda: func(*real_args, **kwargs), real_args)
         if getattr(func, "__name__", "") != "empty":
             self.ops[getattr(func, "__name__", str(func))] += 1
         wrapped = OnCard(made.detach(), self)
@@ -178,8 +218,9 @@ class PretendCard(TorchFunctionMode):
         for each in _tensors((args, kwargs)):
             if not isinstance(each, OnCard) and each.ndim:
                 raise MixedDevices(f"{func}: a tensor of shape {tuple(each.shape)} is on the host")
+        real_args, real_kwargs = _real(args), _real(kwargs)
         with _Counting(self):
-            made = func(*_real(args), **_real(kwargs))
+            made = self.execute(lambda: func(*real_args, **real_kwargs), (real_args, real_kwargs))
         known = {id(e.host): e for e in _tensors((args, kwargs)) if isinstance(e, OnCard)}
 
         def on_card(value: Any) -> Any:
@@ -193,28 +234,39 @@ class PretendCard(TorchFunctionMode):
     def _copied(self, func: Any, args: Any, kwargs: Any) -> Any:
         target, source = args[0], args[1]
         if not isinstance(target, OnCard):
-            self.waits["copy to the host"] += 1
+            self.wait("copy to the host")
         elif not isinstance(source, OnCard):
-            self.uploads += 1
+            self.upload()
         else:
             self.ops["copy_"] += 1
-        func(*_real(args), **kwargs)
+            self.moved_bytes += cell_bytes(target.host) + cell_bytes(source.host)
+        real_args = _real(args)
+        self.execute(lambda: func(*real_args, **kwargs), real_args)
         return target
 
-    def count(self, func: Any, args: Any) -> None:
+    def execute(self, work: Callable[[], Any], operands: Any) -> Any:
+        """The result of work on tensors of the card, kept where a graph is captured."""
+        if self.capturing is None:
+            return work()
+        return self.capturing.keep(work, _tensors(operands))
+
+    def count(self, func: Any, args: Any, kwargs: Any, made: Any) -> None:
         packet, name = func.overloadpacket, func.__name__.split(".")[0]
         by_mask = packet in (aten.index, aten.index_put, aten.index_put_) and any(
             each is not None and each.dtype == torch.bool for each in args[1]
         )
         unsized = func is aten.repeat_interleave.Tensor
         if packet in _WAITING or by_mask or unsized:
-            self.waits[name] += 1
+            self.wait(name)
         if packet is aten._local_scalar_dense:
             return
         view = any(a.alias_info and not a.alias_info.is_write for a in func._schema.arguments)
         allocation = name in ("new_empty", "empty_like", "new_empty_strided", "empty_strided")
         if not view and not allocation:
             self.ops[name] += 1
+            read = args[1:] if packet in _OVERWRITING else args
+            inputs = {k: v for k, v in kwargs.items() if k != "out"}
+            self.moved_bytes += sum(map(cell_bytes, _tensors((read, inputs, made))))
 
 
 class _Counting(TorchDispatchMode):
@@ -228,8 +280,80 @@ class _Counting(TorchDispatchMode):
         if _is_composite(func):
             with self:
                 return func.decompose(*args, **(kwargs or {}))
-        self.card.count(func, args)
-        return func(*args, **(kwargs or {}))
+        made = func(*args, **(kwargs or {}))
+        self.card.count(func, args, kwargs or {}, made)
+        return made
+
+
+def cell_bytes(tensor: torch.Tensor) -> int:
+    """Of the cells behind a tensor: those repeated by a stride of 0 count once."""
+    strides = zip(tensor.shape, tensor.stride(), strict=True)
+    return tensor.element_size() * prod(size for size, stride in strides if stride)
+
+
+class CardGraph:
+    """In place of ``torch.cuda.CUDAGraph``: what was captured works on the same memory again.
+
+    After the capture the memory is as it was before, and what was made in it holds nothing.
+    """
+
+    def __init__(self) -> None:
+        self._work: list[Callable[[], None]] = []
+        self._before: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
+        self._made: dict[int, torch.Tensor] = {}
+        self.card: PretendCard | None = None
+
+    def keep(self, work: Callable[[], Any], operands: list[torch.Tensor]) -> Any:
+        """Do it now, for the shapes, and again whenever the graph is replayed."""
+        for each in operands:
+            place = each.untyped_storage().data_ptr()
+            if place not in self._made and place not in self._before:
+                self._before[place] = (each.untyped_storage(), each.untyped_storage().clone())
+        found = work()
+        known = {each.untyped_storage().data_ptr() for each in operands}
+        fresh = [each for each in _tensors(found) if each.untyped_storage().data_ptr() not in known]
+        self._made |= {each.untyped_storage().data_ptr(): each for each in fresh}
+
+        def again() -> None:
+            made = _tensors(work())
+            new = [each for each in made if each.untyped_storage().data_ptr() not in known]
+            for held, value in zip(fresh, new, strict=True):
+                held.copy_(value)
+
+        self._work.append(again)
+        return found
+
+    def captured(self) -> None:
+        for storage, before in self._before.values():
+            storage.copy_(before)
+        for each in self._made.values():
+            each.fill_(torch.nan if each.dtype.is_floating_point else 0)
+
+    def replay(self) -> None:
+        assert self.card is not None, "nothing was captured"
+        self.card.ops["graph"] += 1
+        with torch.inference_mode():
+            for each in self._work:
+                each()
+
+
+def _capturer(card: PretendCard) -> Callable[..., Any]:
+    """In place of ``torch.cuda.graph``."""
+
+    @contextmanager
+    def capture(graph: CardGraph, *, capture_error_mode: str) -> Iterator[None]:
+        assert capture_error_mode == "thread_local"
+        launches = card.ops.copy()
+        graph.card, card.capturing = card, graph
+        try:
+            yield
+        finally:
+            card.capturing = None
+        graph.captured()
+        card.ops = launches
+        card.graphs.append(graph)
+
+    return capture
 
 
 class CardGenerator:
@@ -254,6 +378,18 @@ class _AnyGenerator:
         return CardGenerator(device) if torch.device(device).type == "cuda" else _Generator()
 
 
+def _kernel_bytes(name: str, args: Any) -> int:
+    """What a Triton kernel reads and writes: operands once, and what it makes."""
+    if name == "contract_steps":
+        steps = args[3][0][:, 3:7].tolist()
+        return 8 * sum(b * (r * s + s * c + r * c) for b, r, s, c in steps)
+    if name == "shift_exp":
+        return sum(map(cell_bytes, args))
+    left, right = args
+    made = left.element_size() * left.shape[0] * left.shape[1] * right.shape[1]
+    return cell_bytes(left) + cell_bytes(right) + made
+
+
 def _launcher(card: PretendCard) -> ModuleType:
     """In place of the module of Triton kernels: the reference's values, for one launch each.
 
@@ -266,7 +402,9 @@ def _launcher(card: PretendCard) -> ModuleType:
             if not all(isinstance(each, OnCard) for each in _tensors(args)):
                 raise MixedDevices(f"{name}: a tensor is on the host")
             card.ops[name] += 1
-            found = getattr(reference, name)(*_real(args))
+            real_args = _real(args)
+            card.moved_bytes += _kernel_bytes(name, real_args)
+            found = card.execute(lambda: getattr(reference, name)(*real_args), real_args)
             own = {id(x.host): x for x in _tensors(args) if isinstance(x, OnCard)}
 
             def on_card(value: Any) -> Any:
@@ -293,11 +431,16 @@ def pretend_card(card_bytes: int = 80 << 30) -> Iterator[PretendCard]:
         mock.patch.object(torch.cuda, "mem_get_info", lambda device: (card_bytes, card_bytes)),
         mock.patch.object(torch, "Generator", _AnyGenerator),
         mock.patch.object(kernels, "has_triton", lambda: True),
+        mock.patch.object(torch.cuda, "CUDAGraph", CardGraph),
         _modules_move(),
         PretendCard() as card,
     ):
         module = _launcher(card)
-        with _imported(module), mock.patch.object(kernels, "cuda", module, create=True):
+        with (
+            _imported(module),
+            mock.patch.object(kernels, "cuda", module, create=True),
+            mock.patch.object(torch.cuda, "graph", _capturer(card)),
+        ):
             yield card
 
 

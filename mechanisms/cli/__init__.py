@@ -77,6 +77,9 @@ def main() -> None:
     Exit codes: 0 done, 1 a fault in pgmkit, 2 bad input, 3 a limit refused it, 130 interrupted.
     Completion: eval "$(_PGMKIT_COMPLETE=bash_source pgmkit)"   (or zsh_source, fish_source)
     """
+    # Threads that wait for others sleep. By default they spin, and where other processes use the
+    # cores too they take the time of those that they wait for. Read when torch is loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 for command in (

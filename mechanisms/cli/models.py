@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -13,6 +13,7 @@ from mechanisms.cli.options import as_json, device_option, emit, read_schema, wr
 if TYPE_CHECKING:
     from pgmkit.measurement import Measurement
     from pgmkit.model import GraphicalModel
+    from pgmkit.regions.model import RegionModel
     from pgmkit.tables.schema import Schema
 
 __all__ = ["estimate"]
@@ -37,6 +38,13 @@ _UNITS = 6.0
     help="Standard deviation of the noise in each cell, where the tables do not say.",
 )
 @click.option("--value", help="The CSV column of noisy counts [default: the only other one].")
+@click.option(
+    "--inference",
+    type=click.Choice(["exact", "region", "auto"]),
+    default="exact",
+    show_default=True,
+    help="On a junction tree, or by tables that agree with each other (auto: where no tree fits).",
+)
 @device_option
 @as_json
 def estimate(
@@ -46,6 +54,7 @@ def estimate(
     total: float | None,
     stddev: float | None,
     value: str | None,
+    inference: Literal["exact", "region", "auto"],
     device: str | None,
     json_out: bool,
 ) -> None:
@@ -77,7 +86,7 @@ def estimate(
     left_out = [name for name in described.columns if name not in measured]
     if left_out:
         described = _restricted(described, measured, left_out)
-    model = _fitted(described, measurements, total, device)
+    model = _fitted(described, measurements, total, inference, device)
     release = Release("estimate", model, tuple(measurements), None, None)
     TableRelease(release, described).save(target)
     values = sum(len(measurement.values) for measurement in measurements)
@@ -125,8 +134,12 @@ def _restricted(schema: Schema, measured: set[str], left_out: Sequence[str]) -> 
 
 
 def _fitted(
-    schema: Schema, measurements: Sequence[Measurement], total: float | None, device: str | None
-) -> GraphicalModel:
+    schema: Schema,
+    measurements: Sequence[Measurement],
+    total: float | None,
+    inference: Literal["exact", "region", "auto"],
+    device: str | None,
+) -> GraphicalModel | RegionModel:
     from pgmkit import estimate as fit
     from pgmkit.errors import InvalidInput, TotalUndetermined
 
@@ -138,6 +151,7 @@ def _fitted(
             measurements,
             total=total,
             zeros=schema.zeros,
+            inference=inference,
             device=device,
             progress=True,
         )

@@ -150,7 +150,7 @@ def plan(
     pgmkit plan --schema people.yaml --rows 50000 --mechanism aim --epsilon 1
     """
     from mechanisms.privacy.budget import Budget
-    from mechanisms.synthesis.auto import Choice, choose_mechanism
+    from mechanisms.synthesis.auto import choice_of
     from mechanisms.synthesis.open_columns import ASSUMED_LABELS, assumed
     from mechanisms.synthesis.pipeline import table_workload
     from mechanisms.synthesis.plan import plan as planned
@@ -158,11 +158,12 @@ def plan(
     asked = read_schema(schema)
     described = assumed(asked)
     workload = table_workload(described.domain, k, target)
-    choice = Choice(mechanism, "as asked")
+    budget = Budget(epsilon, delta)
     if mechanism == "auto":
-        budget = Budget(epsilon, delta)
         accounting = accounting or budget.least_noise
-        choice = choose_mechanism(described, workload, budget, rows=rows, max_rows=max_rows or 1)
+    choice = choice_of(
+        mechanism, described, workload, budget=budget, rows=rows, max_rows=max_rows or 1
+    )
     found = planned(
         choice.name,
         workload,
@@ -187,8 +188,9 @@ def plan(
         )
     if mechanism == "auto" and choice.name == "aim":
         lines.append(
-            "before that auto looks whether the columns depend on each other, for a fiftieth of "
-            "the budget, which is not in this plan; where they do not, it takes independent"
+            "before that auto looks whether the columns depend on each other, for up to a "
+            "fiftieth of the budget, which is not in this plan; where they do not, it takes "
+            "independent"
         )
     lines.append("values that the schema does not have are")
     lines += [f"  {name}: {place}" for name, place in places.items()]

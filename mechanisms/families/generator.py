@@ -77,6 +77,11 @@ class Generator(torch.nn.Module):
         matrices = sum(parameter.numel() for parameter in self.parameters() if parameter.ndim == 2)
         return 3 * len(self.noise) * matrices
 
+    @property
+    def parameter_count(self) -> int:
+        """Of all weights, scales and shifts."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
     def weights_now(self) -> tuple[torch.Tensor, ...]:
         """A copy of all weights, to keep."""
         return tuple(parameter.detach().clone() for parameter in self.parameters())

@@ -136,14 +136,15 @@ class ProductAnswers:
                 sorted(columns.domain, key=lambda name: columns.domain.sizes[name])
             )
         }
-        self._groups: dict[Clique, list[tuple[Clique, Clique]]] = {}
+        # By all attributes but the last: the cliques as given, and in this order.
+        self.groups: dict[Clique, list[tuple[Clique, Clique]]] = {}
         self._total = False
         for clique in cliques:
             if not clique:
                 self._total = True
                 continue
             ordered = tuple(sorted(clique, key=rank.__getitem__))
-            self._groups.setdefault(ordered[:-1], []).append((clique, ordered))
+            self.groups.setdefault(ordered[:-1], []).append((clique, ordered))
 
     def __call__(
         self, rows: torch.Tensor, shares: torch.Tensor | None = None
@@ -152,7 +153,7 @@ class ProductAnswers:
         if shares is None:
             shares = rows.new_full((len(rows),), 1 / len(rows))
         tables: dict[Clique, torch.Tensor] = {(): shares.sum()} if self._total else {}
-        for prefix, group in self._groups.items():
+        for prefix, group in self.groups.items():
             lasts = [ordered[-1] for _, ordered in group]
             right = torch.cat([rows[:, self._columns.of(name)] for name in lasts], dim=1)
             product = self._left(rows, shares, prefix).t() @ right

@@ -110,7 +110,7 @@ class TablesModel:
         raise InvalidInput(
             "records cannot be drawn from separate tables, which are no distribution over all "
             "attributes; use gaussian+projection or hdmm+pgm with a workload whose model fits "
-            "model_mb, or another mechanism such as aim"
+            'model_mb, or with their setting inference="auto", or another mechanism such as aim'
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -150,13 +150,15 @@ def projected(
     known_total: int | None,
     model_mb: float,
     device: str = "cpu",
+    inference: str = "exact",
 ) -> Model:
     """The model nearest to noisy marginals: a graphical model, or locally consistent tables.
 
     A GraphicalModel where the junction tree of the measured cliques takes at most `model_mb` (MB of
     float64 cells); otherwise one nonnegative table for each measured clique that agrees with the
-    others on what they share (least squares, weights 1/variance), as a TablesModel. An unknown
-    total is estimated and at least 1. `device`: of a graphical model.
+    others on what they share (least squares, weights 1/variance), as a TablesModel, which draws no
+    records. With `inference` "auto" that is a RegionModel, which does; with "region" always. An
+    unknown total is estimated and at least 1. `device`: of a graphical model.
 
     >>> domain = Domain({"a": 2, "b": 2})
     >>> noisy = [Measurement(("a",), [7.0, -1.0], 1.0), Measurement(("b",), [3.0, 3.0], 1.0)]
@@ -165,15 +167,19 @@ def projected(
     """
     from mechanisms.families.graphical import estimator, tree_megabytes
     from mechanisms.families.lattice import nonnegative_tables
+    from pgmkit.estimation import estimate
     from pgmkit.junction_tree import junction_tree
     from pgmkit.model import MEMORY_LIMIT
     from pgmkit.total import estimate_total
 
     used = [m for m in measurements if m.clique]
     limit = min(model_mb, MEMORY_LIMIT / 2**20)
-    if tree_megabytes(junction_tree(domain, [m.clique for m in used])) <= limit:
+    tree = None if inference == "region" else junction_tree(domain, [m.clique for m in used])
+    if tree is not None and tree_megabytes(tree) <= limit:
         return estimator(domain, known_total, device=device)(None, measurements)
     total = known_total or max(1.0, estimate_total(measurements, domain).value)
+    if inference != "exact":
+        return estimate(domain, used, total=total, inference="region")
     noisy = [least_squares_table(m) for m in used]
     return TablesModel(domain, nonnegative_tables(domain, noisy, total), total)
 

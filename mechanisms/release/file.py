@@ -32,6 +32,7 @@ _DIGEST = 64
 """Characters of the checksum at the end of the file, which is the comment of the archive."""
 MODELS = {
     "pgmkit model": "pgmkit.model:GraphicalModel",
+    "pgmkit region model": "pgmkit.regions.model:RegionModel",
     "pgmkit product mixture": "mechanisms.families.product_mixture:ProductMixtureModel",
     "pgmkit relaxed rows": "mechanisms.families.product_mixture:RelaxedRowsModel",
     "pgmkit histogram": "mechanisms.families.histogram:HistogramModel",

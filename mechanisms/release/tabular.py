@@ -16,6 +16,7 @@ from mechanisms.release.quick_bars import quick_bars, without_bars
 from mechanisms.release.record import Release
 from pgmkit.errors import InvalidInput, TooSlow
 from pgmkit.model import GraphicalModel
+from pgmkit.regions.model import RegionModel
 from pgmkit.randomness import Rng, generator
 from pgmkit.tables.constraints import Condition, codes_of
 from pgmkit.tables.frames import FrameForm, decode
@@ -205,11 +206,11 @@ class TableRelease:
         The first question that needs them takes some seconds of re-estimation, further ones none;
         with `max_seconds` it raises TooSlow where they would take longer.
 
-        Raises InvalidInput for a model that is not graphical.
+        Raises InvalidInput for a model that is neither graphical nor of regions.
         """
         from pgmkit.uncertainty import error_bars
 
-        if not isinstance(self.model, GraphicalModel):
+        if not isinstance(self.model, GraphicalModel | RegionModel):
             raise InvalidInput(
                 f"there are no error bars for the model of {self.mechanism}; use a mechanism with "
                 "a graphical model: aim, mst or mwem+pgm"

@@ -15,7 +15,7 @@ from pgmkit.errors import InvalidInput
 if TYPE_CHECKING:
     from pgmkit.tables.schema import Schema
 
-__all__ = ["Choice", "check_limits", "choose_mechanism"]
+__all__ = ["Choice", "check_limits", "choice_of", "choose_mechanism"]
 
 _MANY_ATTRIBUTES = 40
 _MODELS_MB = (80.0, 20.0, 5.0, 2.0)
@@ -49,6 +49,13 @@ class Choice:
     name: str
     reason: str
     settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+def choice_of(mechanism: str, schema: Schema, workload: Workload, **known: Any) -> Choice:
+    """The mechanism that was asked for, or for "auto" `choose_mechanism` by what is known."""
+    if mechanism != "auto":
+        return Choice(mechanism, "as asked")
+    return choose_mechanism(schema, workload, **known)
 
 
 def choose_mechanism(
@@ -148,8 +155,8 @@ def _by_time(
             return Choice(
                 "aim",
                 f"{columns} columns and {marginals} marginals: adaptive marginals with a graphical "
-                f"model, which has error bars, conditional records and constraints; at most about "
-                f"{math.ceil(needed)} s",
+                "model, which has error bars, conditional records and constraints; usually at "
+                f"most about {math.ceil(needed)} s",
                 {} if model_mb == _MODELS_MB[0] else {"model_mb": model_mb},
             )
     late = f"aim may take {needed:.0f} s for {columns} columns, with the smallest model of use too"

@@ -1,7 +1,7 @@
 """Whether columns depend on each other enough to be worth measuring: what "auto" looks at first.
 
-Single columns are measured, which every mechanism needs, and for a fiftieth of the budget the
-distances of all pairs from the product of their columns, together. Their mean has little noise,
+Single columns are measured, which every mechanism needs, and for at most a fiftieth of the budget
+the distances of all pairs from the product of their columns, together. Their mean has little noise,
 however many pairs there are. What chance alone would give is drawn from the noisy columns:
 distances of random tables from the product of columns with the same noise. Nothing is lost where no
 dependence shows: the budget that is left goes to the same columns. Where noise is far below what
@@ -27,7 +27,10 @@ from pgmkit.measurement import Measurement
 
 __all__ = ["FirstLook", "first_look"]
 
-_ERRORS_SHARE = 0.02
+_MOST_ERRORS_SHARE = 0.02
+_OF_NEEDED = 0.25
+"""Of the excess that pairs are worth their price from: noise in the distances that is no more than
+that decides as well as less would, and large tables have it for a thousandth of the budget."""
 _LEAST_SHARE, _MOST_SHARE, _ROWS_OF_A_SHARE = 1 / 16, 0.5, 25.0
 """Of the budget, for the single columns: so many rows a column, in units of the noise, halve it."""
 _DEVIATIONS = 2.0
@@ -94,20 +97,34 @@ def first_look(curator: Curator, workload: Workload, rows: int) -> FirstLook:
     model = estimator(curator.domain, curator.public_total)(None, measurements)
     columns = {name: model.marginal((name,)) for (name,) in singles}
     tables = {pair: model.marginal(pair) for pair in pairs}
-    price = _ERRORS_SHARE * whole
+    price = _price(curator, pairs, whole)
     distances = curator.measure_errors(pairs, tables, price, step="auto: errors of pairs")
     found = float(distances.mean()) / (2 * model.total)
     chance, spread, bare = _chance(columns, pairs, model.total, measurements[0].stddev)
     # Noise in the mean of so many distances is that of one over the root of their number.
     noise_of_one = curator.errors_stddev(len(pairs), price)
     stddev = math.hypot(noise_of_one / math.sqrt(len(pairs)) / (2 * model.total), spread)
-    cells = math.fsum(map(curator.domain.size, pairs)) / len(pairs)
-    loss = cells * curator.expected_error(curator.remaining / len(pairs)) / (2 * model.total)
+    loss = _loss(curator, pairs) / (2 * model.total)
     needed = max(_DEVIATIONS * stddev, _OF_NOISE * loss)
     square = float(distances.mean()) ** 2
     uneven = max(0.0, float(distances.var()) - noise_of_one**2)
     evenness = square / (square + uneven) if square else 1.0
     return FirstLook(tuple(measurements), found - chance, stddev, needed, bare, loss, evenness)
+
+
+def _loss(curator: Curator, pairs: Sequence[Clique]) -> float:
+    """The noise of a pair's cells together, in counts, if what is left measured all of them."""
+    cells = math.fsum(map(curator.domain.size, pairs)) / len(pairs)
+    return cells * curator.expected_error(curator.remaining / len(pairs))
+
+
+def _price(curator: Curator, pairs: Sequence[Clique], whole: float) -> float:
+    """What the distances may cost: from public figures alone."""
+    most = _MOST_ERRORS_SHARE * whole
+    wanted = _OF_NEEDED * _OF_NOISE * _loss(curator, pairs)
+    ratio = curator.errors_stddev(len(pairs), most) / math.sqrt(len(pairs)) / wanted
+    # The noise of a cost grows as its inverse, or as the root of that.
+    return most * min(1.0, ratio if curator.ledger.budget.pure else ratio**2)
 
 
 def _chance(

@@ -22,7 +22,7 @@ from mechanisms.registry import configure
 from mechanisms.release.record import Release
 from mechanisms.release.tabular import TableRelease
 from mechanisms.rounds.loop import Round, round_reports
-from mechanisms.synthesis.auto import Choice, check_limits, choose_mechanism
+from mechanisms.synthesis.auto import Choice, check_limits, choice_of
 from mechanisms.synthesis.first_look import first_look
 from mechanisms.synthesis.open_columns import (
     assumed,
@@ -36,6 +36,7 @@ from mechanisms.synthesis.refusals import (
     check_mechanism,
     check_public_records,
     dry_run,
+    on_device,
     public_records,
     with_device,
 )
@@ -109,8 +110,8 @@ def synthesize(
         report_dropped: spend a hundredth of the budget to say in `reason`, with noise, how many
             rows `max_rows` left out.
         mechanism: a name, or "auto" (see `choose_mechanism`; where the number of rows is private
-            it takes a five-hundredth of the budget to know it, and before `aim` a fiftieth to see
-            whether columns depend on each other at all); `settings`: its options.
+            it takes a five-hundredth of the budget to know it, and before `aim` up to a fiftieth to
+            see whether columns depend on each other at all); `settings`: its options.
         workload: what should be answered well: all marginals of so many columns (two by default),
             or a Workload, or column sets.
         target: a column to predict later: marginals that hold it get four times the weight, and
@@ -165,10 +166,7 @@ def synthesize(
     options = with_device(device, mechanism, options)
     budget = _budget(schema, epsilon, delta)
     protected = relation(neighbours, unit, max_rows)
-    if unit is not None:
-        check_unit(unit, schema)
-    elif report_dropped:
-        raise InvalidInput("report_dropped is about the rows of units; give unit and max_rows")
+    check_unit(unit, schema, report_dropped)
     check_mechanism(schema, mechanism, options, public is not None)
     check_limits(schema, public is not None, seconds, memory_mb)
     form = None if isinstance(data, Dataset | NoRows) else FrameForm.of(data)
@@ -176,11 +174,10 @@ def synthesize(
     measures = _measures(schema, mechanism, options, likely, public is not None)
     budget = replace(budget, accounting=accounting_of(accounting, measures, budget, ledger))
     schema = schema if strict else schema.placed()
-    if public is not None:
-        check_public_records(public, schema, mechanism)
+    check_public_records(public, schema, mechanism)
 
     choose = partial(
-        _choice,
+        choice_of,
         mechanism,
         budget=budget,
         max_rows=protected.max_rows,
@@ -212,20 +209,12 @@ def synthesize(
             choice, first = choose(schema, wanted, rows=None), ()
         logger.info("mechanism %s: %s", choice.name, choice.reason)
         entry, chosen = configure(choice.name, **{**choice.settings, **options})
-        if mechanism == "auto" and device is not None and hasattr(chosen, "device"):
-            chosen = replace(chosen, device=device)
+        chosen = on_device(chosen, device)
         others = None if public is None else public_records(public, schema)
         release = run_on(
             curator, entry, chosen, wanted, public=others, first=first, progress=report
         )
     return TableRelease(_constrained(release, schema, device), schema, form, choice.reason + said)
-
-
-def _choice(mechanism: str, schema: Schema, workload: Workload, **known: Any) -> Choice:
-    """The mechanism that was asked for, or the one for these public figures."""
-    if mechanism != "auto":
-        return Choice(mechanism, "as asked")
-    return choose_mechanism(schema, workload, **known)
 
 
 def _budget(schema: Schema, epsilon: float, delta: float) -> Budget:

@@ -31,6 +31,7 @@ __all__ = [
     "check_mechanism",
     "check_public_records",
     "dry_run",
+    "on_device",
     "public_records",
     "with_device",
 ]
@@ -116,8 +117,17 @@ def with_device(
     return settings if mechanism == "auto" else {**settings, "device": device}
 
 
+def on_device(chosen: Any, device: str | None) -> Any:
+    """A mechanism's settings with the device, where it computes on one."""
+    if device is None or not hasattr(chosen, "device"):
+        return chosen
+    return replace(chosen, device=device)
+
+
 def check_public_records(public: Any, schema: Schema, mechanism: str) -> None:
-    """Raises InvalidInput for public records that could not be used."""
+    """Raises InvalidInput for public records that could not be used; none are well."""
+    if public is None:
+        return
     if isinstance(public, Dataset):
         if schema.unresolved:
             raise InvalidInput(

@@ -17,8 +17,10 @@ from pgmkit.tables.values import distinct, is_null, series_values, text_of
 __all__ = ["bounded_frame", "check_unit"]
 
 
-def check_unit(unit: str, schema: Schema) -> None:
-    """Raises InvalidInput for a unit that the schema would release."""
+def check_unit(unit: str | None, schema: Schema, report_dropped: bool) -> None:
+    """Raises InvalidInput for a unit that the schema would release, or a report without one."""
+    if unit is None and report_dropped:
+        raise InvalidInput("report_dropped is about the rows of units; give unit and max_rows")
     if unit in schema.columns:
         raise InvalidInput(
             f"the unit's column {unit!r} is not released; take it out of the schema, which "

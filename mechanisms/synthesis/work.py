@@ -18,7 +18,7 @@ _SECONDS_OF_A_ROUND, _SECONDS_OF_THE_SIGNAL, _SECONDS_OF_A_MB = 0.05, 5e-6, 0.15
 """Of a round: at least, for each row in units of the noise, as estimates take more steps to be as
 near as less noise asks for, and for each MB that the model may have. `gss_abortion`, of the half
 "choosing", takes 0.2 s a round at epsilon 1 and 1.0 s at epsilon 10 with a model of 2 MB (99 s in
-all, where `mixture` takes 16 s and has three quarters of its error)."""
+all, where `mixture` takes 16 s and has 0.7 of its error)."""
 
 
 def aim_seconds(domain: Domain, rows: int, budget: Budget) -> float:
@@ -33,6 +33,10 @@ def aim_seconds(domain: Domain, rows: int, budget: Budget) -> float:
 
 def longest_aim_seconds(domain: Domain, rows: int, budget: Budget, model_mb: float) -> float:
     """CPU seconds of a table whose columns depend much, with a model of at most so many MB.
+
+    No bound: where columns rule most pairs of values out (places within districts) an estimate can
+    take thousands of passes in log space. `MplsStops` of the zoo at epsilon 1, predicted at 18 s,
+    took 15 to 18 s with most draws of the noise and 84 to 110 s with one, with a target.
 
     >>> domain, budget = Domain({f"q{i}": 5 for i in range(20)}), Budget(1.0, 1e-9)
     >>> usual = aim_seconds(domain, 100_000, budget)

@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from pgmkit.batches.lbfgs import minimise_many
 from pgmkit.batches.oracle import BatchedOracle
 from pgmkit.batches.problem import BatchedSquares
-from pgmkit.batches.search import BatchedSearch, Points
+from pgmkit.batches.search import BatchedSearch
 from pgmkit.errors import NumericalFailure
 from pgmkit.estimation import factors, fitted
 from pgmkit.estimation.consistency import Observed, Relaxation
 from pgmkit.estimation.methods import finish
 from pgmkit.estimation.problem import CERTIFIED, Monitor, Point, Problem
 from pgmkit.estimation.start import PRECISION, fold, uniform
+from pgmkit.estimation.tensor_steps import Points
 from pgmkit.estimation.tree_potentials import tree_potentials
 from pgmkit.losses import make_loss
 from pgmkit.marginal_oracle import MarginalOracle

@@ -15,16 +15,15 @@ from pgmkit.batches.contraction import batched
 from pgmkit.contraction import contract
 from pgmkit.contraction_buffers import ContractionBuffers
 from pgmkit.errors import NumericalFailure
-from pgmkit.marginal_oracle import MarginalOracle
+from pgmkit.marginal_oracle import THREADED_COST, MarginalOracle
 from pgmkit.semirings import LOG, MAX, Semiring
 
-__all__ = ["BatchedOracle", "gains", "table_cells"]
-
+__all__ = ["BatchedOracle", "gains", "gains_by_threads", "gains_when_coarse", "table_cells"]
 
 _LARGE_PASS = 1 << 16
-"""Cells of all tables of a pass above which, on a CPU, it gains nothing from a batch."""
-
-
+"""Cells of all tables of a pass above which, on a CPU, it gains nothing from a batch, and threads
+with a pass each do not wait for Python.
+"""
 _WIDE_PASS = 8
 """As many times the cells of the cliques: products of wide tables are copied more than computed."""
 
@@ -33,6 +32,19 @@ def gains(single: MarginalOracle) -> bool:
     """Whether passes for many sets cost each of them less than passes for one."""
     most = min(_LARGE_PASS, _WIDE_PASS * single.layout.cells)
     return single.device.type != "cpu" or table_cells(single) <= most
+
+
+def gains_when_coarse(single: MarginalOracle) -> bool:
+    """As ``gains``, for estimates to within a noise unit, as error bars need them: few of these end
+    with a method of their own, set by set, and wide tables gain, too.
+    """
+    return single.device.type != "cpu" or table_cells(single) <= _LARGE_PASS
+
+
+def gains_by_threads(single: MarginalOracle) -> bool:
+    """Whether threads of a processor, each with passes of its own, work side by side."""
+    large = table_cells(single) > _LARGE_PASS and single.plan.cost < THREADED_COST
+    return large and single.device.type == "cpu"
 
 
 def table_cells(single: MarginalOracle) -> int:
@@ -71,6 +83,25 @@ class BatchedOracle:
 
         A row that leaves nothing possible, or is no number, has NaN for both.
         """
+        marginals, log_partition = self.try_marginals(potentials, totals)
+        for row in torch.nonzero(log_partition.isnan()).flatten().tolist():
+            own = self.single.masked(potentials[row])
+            marginals[row], log_partition[row] = self._alone(own, float(totals[row]))
+            found = log_partition[row] - self.peaks(own.unsqueeze(0)).sum()
+            self._guess[row] = torch.where(found.isfinite(), found, self._guess[row])
+        return marginals, log_partition
+
+    def begin_marginals(
+        self, potentials: torch.Tensor, totals: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """As ``marginals``, on a card as ``try_marginals``: nothing waits for it."""
+        begun = self.marginals if self.single.device.type == "cpu" else self.try_marginals
+        return begun(potentials, totals)
+
+    def try_marginals(
+        self, potentials: torch.Tensor, totals: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """``marginals`` in linear space only, with NaN for rows that it does not hold."""
         potentials = self.single.masked(potentials)
         peaks, guess = self.peaks(potentials), self._guess
         inputs = self._load(potentials, peaks + guess.unsqueeze(1) / peaks.shape[1])
@@ -78,19 +109,14 @@ class BatchedOracle:
         below = guess + partition.log()
         one = self.single
         held = (partition > one.smallest) & (partition < one.largest) & (below >= -one.safe_spread)
-        self._guess = torch.where(held, below, guess)
-        adjoint = self._passing.backward(torch.where(held, totals / partition, 0.0))
+        guess.copy_(torch.where(held, below, guess))  # in place: a captured pass goes on with it
+        adjoint = self._passing.backward(torch.where(held, totals / partition, nan))
         marginals = torch.empty_like(potentials)
         for own, other, cells in zip(
             self._blocks(inputs), self._blocks(adjoint), self.single.layout.slices, strict=True
         ):
             torch.mul(own, other, out=marginals[:, cells])
-        log_partition = below + peaks.sum(1)
-        for row in torch.nonzero(~held).flatten().tolist():
-            marginals[row], log_partition[row] = self._alone(potentials[row], float(totals[row]))
-            found = log_partition[row] - peaks[row].sum()
-            self._guess[row] = torch.where(found.isfinite(), found, guess[row])
-        return marginals, log_partition
+        return marginals, torch.where(held, below + peaks.sum(1), nan)
 
     def maximum(self, scores: torch.Tensor) -> torch.Tensor:
         """Each row's largest sum of scores over all joint configurations."""

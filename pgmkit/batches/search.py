@@ -17,39 +17,16 @@ from pgmkit.batches.oracle import BatchedOracle
 from pgmkit.batches.problem import BatchedSquares
 from pgmkit.estimation.mirror_descent import NO_DESCENT
 from pgmkit.estimation.problem import CERTIFIED, OUT_OF_TIME, Point
+from pgmkit.estimation.tensor_steps import MOST_HALVINGS, Points, Steps, start_at
 from pgmkit.losses import ULPS
 from pgmkit.marginal_oracle import MarginalOracle
 
-__all__ = ["BatchedSearch", "Points"]
+__all__ = ["BatchedSearch"]
 
-_GROWTH = 1.1
-_MOST_HALVINGS = 40
 _MOST_ROUNDS = 300
 """What a set needs beyond these, a method of its own finds sooner."""
 _PATIENCE = 30
 _EPSILON = torch.finfo(torch.float64).eps
-
-
-@dataclass
-class Points:
-    """Rows of potentials and marginals, and what they imply; residuals are standardised."""
-
-    potentials: torch.Tensor
-    marginals: torch.Tensor
-    log_partition: torch.Tensor
-    residual: torch.Tensor
-    loss: torch.Tensor
-
-    def of(self, sets: torch.Tensor) -> Points:
-        return Points(*(value[sets] for value in vars(self).values()))
-
-    def where(self, chosen: torch.Tensor, others: Points) -> Points:
-        """These rows where chosen, those of the others elsewhere."""
-        wide = chosen.unsqueeze(1)
-        pairs = zip(vars(self).values(), vars(others).values(), strict=True)
-        return Points(
-            *(torch.where(wide if own.ndim > 1 else chosen, own, rest) for own, rest in pairs)
-        )
 
 
 @dataclass
@@ -74,13 +51,21 @@ class BatchedSearch:
         self.bound = torch.zeros_like(self.totals)
         self.stopped = [""] * len(self.totals)
         self.iterations = torch.zeros(len(self.totals), dtype=torch.int64)
+        self._average: _Cuts | None = None
+        self._checks = 0
 
     def point(self, potentials: torch.Tensor) -> Points:
         """One pass; rows without a distribution have a loss of infinity."""
-        marginals, log_partition = self.oracle.marginals(potentials, self.totals)
+        marginals, log_partition = self.oracle.begin_marginals(potentials, self.totals)
         residual = self.loss.residual(marginals)
         loss = self.loss.value(residual).nan_to_num_(inf, inf, inf)
         return Points(potentials, marginals, log_partition, residual, loss)
+
+    def gradient(self, residual: torch.Tensor) -> torch.Tensor:
+        return self.loss.gradient(residual)
+
+    def excess(self, new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
+        return self.loss.value(new - old)
 
     def row(self, place: int) -> Point:
         """The best point of one set."""
@@ -91,9 +76,9 @@ class BatchedSearch:
 
     def run(self, start: Points) -> None:
         """Search from these points until every set has stopped."""
-        self.best = Points(*(value.clone() for value in vars(start).values()))  # written into
+        self.best = Points(*(value.clone() for value in start))  # written into
         whole, self._sets = self.loss, torch.arange(len(self.totals), device=self.totals.device)
-        totals, self._state = self.totals, _State.at(start, self.loss)
+        totals, self._steps = self.totals, Steps(self, start_at(self, start))
         rounds, check_at, history = 0, 8, [start.loss]
         while True:
             rounds += 1
@@ -108,12 +93,18 @@ class BatchedSearch:
             if 2 * int(left.sum()) <= len(left):
                 left = left.to(self._sets.device)
                 self._sets = self._sets[left]
-                self._state = self._state.of(left)
+                self._leave(left)
                 self.loss, self.totals = whole.of(self._sets), totals[self._sets]
                 self.oracle = BatchedOracle(self.single, len(self._sets))
                 history = [losses[left] for losses in history]
-            self._advance()
+            self._steps.take()
         self.loss, self.totals = whole, totals
+
+    def _leave(self, left: torch.Tensor) -> None:
+        """Go on with some of the sets."""
+        self._steps = Steps(self, self._steps.state.of(left))
+        if self._average is not None:
+            self._average = _Cuts(*(value[left] for value in vars(self._average).values()))
 
     @property
     def _late(self) -> bool:
@@ -121,9 +112,9 @@ class BatchedSearch:
 
     def _record(self, rounds: int, history: list[torch.Tensor]) -> bool:
         """Keep what is best; whether the losses fall so slowly that a bound may end a search."""
-        own, sets = self._state.point, self._sets
+        own, sets = self._steps.state.point, self._sets
         better = torch.nonzero(own.loss < self.best.loss[sets]).flatten()
-        for kept, new in zip(vars(self.best).values(), vars(own).values(), strict=True):
+        for kept, new in zip(self.best, own, strict=True):
             kept[sets[better]] = new[better]
         history.append(self.best.loss[sets])
         running = torch.tensor([not self.stopped[i] for i in sets.tolist()])
@@ -132,8 +123,7 @@ class BatchedSearch:
 
     def _certify(self) -> None:
         """Bounds from the cuts at the present points and from their averages, as in ``Monitor``."""
-        state = self._state
-        residual = state.point.residual
+        residual = self._steps.state.point.residual
         products = residual * self.loss.target
         conjugate = self.loss.value(residual)
         cut = _Cuts(
@@ -141,10 +131,10 @@ class BatchedSearch:
             self.loss.gradient(residual),
             conjugate + products.abs().sum(1),
         )
-        state.checks += 1
-        before = state.average
-        state.average = cut if before is None else before.blend(cut, 2 / (1 + state.checks))
-        for each in (cut, state.average):
+        self._checks += 1
+        before = self._average
+        self._average = cut if before is None else before.blend(cut, 2 / (1 + self._checks))
+        for each in (cut, self._average):
             self._raise(each)
 
     def _raise(self, cut: _Cuts) -> None:
@@ -168,7 +158,7 @@ class BatchedSearch:
         gained = [inf] * len(done)
         if len(history) > window + 1:
             gained = (history[-1 - window] - history[-1]).tolist()
-        stuck = (self._state.halvings > _MOST_HALVINGS).tolist()
+        stuck = (self._steps.state.halvings > MOST_HALVINGS).tolist()
         for row, place in enumerate(sets.tolist()):
             if self.stopped[place]:
                 continue
@@ -185,34 +175,6 @@ class BatchedSearch:
                 reason = f"iterations: {rounds} reached" if rounds >= _MOST_ROUNDS else ""
             self.stopped[place] = reason
 
-    def _advance(self) -> None:
-        """One step of every set: from a point ahead along its last change, with its own test."""
-        s = self._state
-        next_weight = (1 + (1 + 4 * s.weight.square()).sqrt()) / 2
-        momentum = (s.weight - 1) / next_weight
-        origin = s.point
-        if bool((momentum > 0).any()):
-            ahead = s.point.potentials - s.previous
-            origin = self.point(s.point.potentials + momentum.unsqueeze(1) * ahead)
-        gradient = self.loss.gradient(origin.residual)
-        new = self.point(origin.potentials - s.step.unsqueeze(1) * gradient)
-        moved = new.potentials - origin.potentials
-        apart = new.log_partition - origin.log_partition
-        divergence = (moved * new.marginals).sum(1) - self.totals * apart
-        excess = self.loss.value(new.residual - origin.residual)
-        taken = excess <= divergence / s.step + 4 * _EPSILON * origin.loss
-        taken &= new.loss.isfinite() & origin.loss.isfinite()
-        again = taken & (new.loss > s.point.loss) & (momentum > 0)
-        onward = taken & ~again
-        # A point ahead from which no step passes is given up like one that raises the loss.
-        again |= (s.halvings > _MOST_HALVINGS // 2) & (momentum > 0)
-        s.previous = torch.where((onward | again).unsqueeze(1), s.point.potentials, s.previous)
-        s.weight = torch.where(onward, next_weight, torch.where(again, 1.0, s.weight))
-        s.point = new.where(onward, s.point)
-        s.growth = torch.where(taken, s.growth, _GROWTH)
-        s.step = torch.where(taken, s.step * s.growth, s.step / 2)
-        s.halvings = torch.where(taken, 0, s.halvings + 1)
-
 
 @dataclass
 class _Cuts:
@@ -225,40 +187,3 @@ class _Cuts:
     def blend(self, other: _Cuts, weight: float) -> _Cuts:
         pairs = zip(vars(self).values(), vars(other).values(), strict=True)
         return _Cuts(*(torch.lerp(own, new, weight) for own, new in pairs))
-
-
-@dataclass
-class _State:
-    """Where the sets that go on are, one row each."""
-
-    point: Points
-    previous: torch.Tensor
-    step: torch.Tensor
-    weight: torch.Tensor
-    growth: torch.Tensor
-    halvings: torch.Tensor
-    average: _Cuts | None = None
-    checks: int = 0
-
-    @classmethod
-    def at(cls, start: Points, loss: BatchedSquares) -> _State:
-        largest = loss.gradient(start.residual).abs().amax(1)
-        growth = torch.full_like(largest, 2.0)
-        step = growth / torch.where(largest > 0, largest, 1.0)
-        halvings = torch.zeros_like(largest, dtype=torch.int64)
-        return cls(start, start.potentials, step, torch.ones_like(step), growth, halvings)
-
-    def of(self, sets: torch.Tensor) -> _State:
-        average = self.average
-        if average is not None:
-            average = _Cuts(*(value[sets] for value in vars(average).values()))
-        return _State(
-            point=self.point.of(sets),
-            previous=self.previous[sets],
-            step=self.step[sets],
-            weight=self.weight[sets],
-            growth=self.growth[sets],
-            halvings=self.halvings[sets],
-            average=average,
-            checks=self.checks,
-        )

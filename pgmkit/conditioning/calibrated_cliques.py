@@ -13,6 +13,7 @@ for each output. Large ones go by axes, and are sliced by what is observed.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -36,8 +37,8 @@ _MOST_READ = 1 << 14
 
 @dataclass(frozen=True)
 class Seen:
-    """Evidence: the codes of observed attributes, and of every attribute that something is known
-    of a number for each value, in [0, 1] (0 where it is not the observed one).
+    """Evidence: the codes of observed attributes, and of others that something is known of a
+    number for each value, in [0, 1].
     """
 
     codes: Mapping[str, int]
@@ -78,7 +79,7 @@ def frame_of(domain: Domain, separator: Axes, rest: Axes, below: Sequence[Axes])
     return Frame(domain, separator, rest, axes, ordered, small)
 
 
-class Clique:
+class Clique(ABC):
     """P(rest | separator).
 
     Args:
@@ -100,6 +101,7 @@ class Clique:
             if axes[0] in frame.rest and len(self.spans) <= len(frame.rest):
                 self.own = self.outputs
 
+    @abstractmethod
     def absorb(self, seen: Seen, received: Iterable[tuple[int, Array]]) -> tuple[Array, Array]:
         """The table times the evidence and messages from children, and the message to the parent.
 
@@ -107,8 +109,8 @@ class Clique:
             seen: what is about the rest counts here.
             received: the child's number and its message.
         """
-        raise AssertionError("subclasses do")
 
+    @abstractmethod
     def outputs_of(self, table: Array, mass: Array, seen: Seen) -> Array:
         """The outputs, one after another.
 
@@ -117,7 +119,10 @@ class Clique:
             mass: the posterior of the separator's cells; for what ``absorb`` gave, divided by the
                 message.
         """
-        raise AssertionError("subclasses do")
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Make what the first evidence would make otherwise."""
 
     @cached_property
     def readings(self) -> list[tuple[Axes, int]]:
@@ -150,10 +155,11 @@ class SmallClique(Clique):
         self._cells: dict[Axes, NDArray[np.int64]] = {}
 
     def absorb(self, seen: Seen, received: Iterable[tuple[int, Array]]) -> tuple[Array, Array]:
-        table = self.table
-        for name in self.rest:
-            if (weights := seen.weights.get(name)) is not None:
-                table = table * weights.take(self.cells_of((name,)))
+        table = self._agreeing(seen.codes)
+        if seen.weights:
+            for name in self.rest:
+                if (weights := seen.weights.get(name)) is not None:
+                    table = table * weights.take(self.cells_of((name,)))
         for child, message in received:
             table = table * message.take(self.cells_of(self.below[child]))
         return table, np.dot(table, self._ones)
@@ -161,7 +167,7 @@ class SmallClique(Clique):
     def outputs_of(self, table: Array, mass: Array, seen: Seen) -> Array:
         joint = (table * mass[:, None]).reshape(-1)
         if self.reader is not None:
-            return np.dot(joint, self.reader)
+            return np.dot(self.reader, joint)
         made: list[Array] = [joint]
         found = np.empty(self.outputs)
         for axes, source, cells in self._sums:
@@ -179,15 +185,36 @@ class SmallClique(Clique):
             found = self._cells[axes] = flat.reshape(self.table.shape)
         return found
 
+    def prepare(self) -> None:
+        for axes in self.below:
+            self.cells_of(axes)
+        if self.reader is None:
+            self._sums  # noqa: B018 - kept from now on
+
+    def _agreeing(self, codes: Mapping[str, int]) -> Array:
+        """The table where the rest agrees with what was observed, zeros elsewhere."""
+        table = self.table
+        observed = {name: codes[name] for name in self.rest if name in codes}
+        if not observed:
+            return table
+        if self.reader is None:
+            shape, cut = self.domain.shape(self.axes), _cut(self.axes, observed)
+            found = np.zeros(shape)
+            found[cut] = table.reshape(shape)[cut]
+            return found.reshape(table.shape)
+        for name, code in observed.items():
+            table = table * self.reader[self.spans[(name,)][0] + code].reshape(table.shape)
+        return table
+
     @cached_property
     def reader(self) -> Array | None:
-        """Of every cell and output, whether the cell is one of those it sums."""
+        """Of every output and cell, whether the cell is one of those it sums."""
         if self.table.size * self.outputs > _MOST_READ:
             return None
-        found = np.zeros((self.table.size, self.outputs))
-        rows = np.arange(self.table.size)
+        found = np.zeros((self.outputs, self.table.size))
+        columns = np.arange(self.table.size)
         for axes, (start, _) in self.spans.items():
-            found[rows, self.cells_of(axes).reshape(-1) + start] = 1.0
+            found[self.cells_of(axes).reshape(-1) + start, columns] = 1.0
         return found
 
     @cached_property
@@ -202,6 +229,9 @@ class SmallClique(Clique):
 class LargeClique(Clique):
     """Whose table is sliced by the evidence, and summed over axes."""
 
+    def prepare(self) -> None:
+        self._sums  # noqa: B018 - kept from now on
+
     @cached_property
     def _sums(self) -> list[tuple[Axes, int, tuple[int, ...]]]:
         made = [self.axes, *(axes for axes, _ in self.readings)]
@@ -215,7 +245,7 @@ class LargeClique(Clique):
         table = self.table[_cut(self.axes, codes)]
         for name in self.rest:
             if (weights := seen.weights.get(name)) is not None:
-                table = table * self._spread((name,), weights[_cut((name,), codes)])
+                table = table * self._spread((name,), weights)
         for child, message in received:
             table = table * self._spread(*self._sliced(self.below[child], message, codes))
         away = tuple([place for place, name in enumerate(self.axes) if name in self.rest])

@@ -16,11 +16,11 @@ from string import ascii_letters
 import numpy as np
 from numpy.typing import NDArray
 
+from pgmkit.bit_sets import each_bit
 from pgmkit.conditioning.axis_sums import sum_axes
 from pgmkit.conditioning.calibrated_cliques import Clique as TreeClique
 from pgmkit.conditioning.calibrated_cliques import Frame, LargeClique, SmallClique, frame_of
-from pgmkit.conditioning.elimination import each_bit
-from pgmkit.conditioning.message_passing import Kernel, Table, Underflow, kernel_of
+from pgmkit.conditioning.message_passing import LEAST_ENTRY, Kernel, Table, Underflow, kernel_of
 from pgmkit.domain import Clique, Domain
 from pgmkit.junction_tree import JunctionTree, contracted
 
@@ -29,12 +29,12 @@ __all__ = ["CalibratedTree"]
 Array = NDArray[np.float64]
 Input = tuple[int, Array, float]
 
-_LEAST_ENTRY = 1e-290
-"""Products of positive numbers that are not this small have lost nothing."""
 LEAST_PROBABILITY = 1e-200
 """Of evidence, beside which nothing that underflowed counts."""
 _MERGED_CELLS = 256
 """Of a clique that takes no longer than the two it is made of: fewer steps, of more cells."""
+_MOST_PREPARED = 1 << 16
+"""Cells of a tree that is prepared as a whole; of a larger one, what evidence meets."""
 _MOST_PRECOMPUTED = 1 << 12
 """Entries of the matrix P(values of all attributes below | separator) of one subtree."""
 
@@ -63,7 +63,6 @@ class CalibratedTree:
     ) -> None:
         tree = contracted(tree, _MERGED_CELLS)
         self.tree, self.domain, self.limit, self.kernels = tree, tree.domain, limit, kernels
-        self.bit = {name: 1 << place for place, name in enumerate(tree.domain)}
         self.parents, self.children = tree.parents, tree.children
         self.number = {}
         """Of each clique, the place among its parent's children."""
@@ -73,6 +72,10 @@ class CalibratedTree:
         self.cliques: list[TreeClique] = []
         self._calibrate(inputs, conditional)
         self._lay_out()
+        if tree.cells <= _MOST_PREPARED:
+            for here, clique in enumerate(self.cliques):
+                clique.prepare()
+                self.below(here)
 
     def _calibrate(self, inputs: Sequence[Input], conditional: bool) -> None:
         domain, children = self.domain, self.children
@@ -152,7 +155,7 @@ class CalibratedTree:
 
     def bits(self, names: Iterable[str]) -> int:
         """The attributes as a set."""
-        return sum([self.bit[name] for name in names])
+        return sum([1 << self.domain.places[name] for name in names])
 
     def product(self, one: Table, other: Table, wanted: int) -> Table:
         """The product of two tables, summed to the wanted ones of their attributes."""
@@ -227,5 +230,5 @@ def _check_nothing_lost(factors: Sequence[tuple[tuple[str, ...], Array]]) -> Non
     for _, table in factors:
         present = table[table > 0]
         least *= float(present.min()) if present.size else 1.0
-    if least < _LEAST_ENTRY:
+    if least < LEAST_ENTRY:
         raise Underflow

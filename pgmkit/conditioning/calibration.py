@@ -12,10 +12,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from pgmkit.bit_sets import each_bit
 from pgmkit.conditioning.axis_sums import sum_axes
 from pgmkit.conditioning.calibrated_cliques import Axes, Seen
 from pgmkit.conditioning.calibrated_tree import LEAST_PROBABILITY, CalibratedTree
-from pgmkit.conditioning.elimination import each_bit
 from pgmkit.conditioning.message_passing import Table, Underflow
 
 __all__ = ["Calibration"]
@@ -35,6 +35,7 @@ class Calibration:
 
     def __init__(self, calibrated: CalibratedTree, seen: Seen) -> None:
         self.calibrated, self.seen = calibrated, seen
+        self.place = calibrated.place
         self.tables: dict[int, Array] = {}
         """Of the cliques from evidence up to the root: P(rest, evidence below | separator)."""
         self.messages: dict[int, Array] = {}
@@ -47,7 +48,7 @@ class Calibration:
         calibrated = self.calibrated
         parents, number = calibrated.parents, calibrated.number
         received: dict[int, list[tuple[int, Array]]] = {}
-        for name in self.seen.weights:
+        for name in (*self.seen.codes, *self.seen.weights):
             here = calibrated.top[name]
             while here >= 0 and here not in received:
                 received[here] = []
@@ -161,10 +162,10 @@ class Calibration:
         )
         found = table.reshape(shape)[at]
         free = [name for name in axes if name not in codes]
-        bit = self.calibrated.bit
-        away = tuple([place for place, name in enumerate(free) if not bit[name] & kept])
-        left = [name for name in free if bit[name] & kept]
-        order = sorted(range(len(left)), key=lambda place: bit[left[place]])
+        places = domain.places
+        away = tuple([axis for axis, name in enumerate(free) if not kept >> places[name] & 1])
+        left = [name for name in free if kept >> places[name] & 1]
+        order = sorted(range(len(left)), key=lambda axis: places[left[axis]])
         return self.calibrated.bits(left), sum_axes(found, away).transpose(order)
 
 

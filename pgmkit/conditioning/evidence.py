@@ -84,7 +84,11 @@ def _column(name: str, values: Sequence[Hashable]) -> list[Hashable]:
 def _code(
     domain: Domain, states: Mapping[str, tuple[Hashable, ...]], name: str, value: Hashable
 ) -> int:
-    size = domain.sizes[domain.clique((name,))[0]]
+    size = domain.sizes.get(name)
+    if size is None:
+        size = domain.project([name]).size()  # raises
+    if type(value) is int and 0 <= value < size and name not in states:
+        return value
     named = states.get(name)
     if named is not None and value in named:
         return named.index(value)

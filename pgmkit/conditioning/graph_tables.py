@@ -11,21 +11,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pgmkit.bit_sets import each_bit
 from pgmkit.conditioning.calibrated_tree import CalibratedTree
-from pgmkit.conditioning.elimination import EliminationTree, best_tree, each_bit, elimination_tree
+from pgmkit.conditioning.elimination import EliminationTree, best_tree, elimination_tree
+from pgmkit.conditioning.joint import Joint
 from pgmkit.conditioning.message_passing import LEAST_ENTRY, Kernel, Underflow
+from pgmkit.conditioning.written_out import MOST_CELLS
 from pgmkit.domain import Clique, Domain
-from pgmkit.junction_tree import tree_of_order
+from pgmkit.junction_tree import CELL_BYTES, junction_tree, tree_of_order
 
 __all__ = ["GraphTables", "Inputs"]
 
 Array = NDArray[np.float64]
+Input = tuple[int, Array, float]
 
 _REMEMBERED = 64
 _REMEMBERED_KERNELS = 1 << 16
 _CALIBRATED_AFTER = 2
 """Sets of evidence that are answered one by one before the graph is calibrated for the others: it
 takes about as long as two more."""
+_SEARCH_SECONDS = 0.01
+"""Of the search for the tree that is calibrated."""
+_SEARCHED_DOWN = 2
+"""How many times smaller a tree may become by it."""
 _CALIBRATED_BYTES = 100 << 20
 """What a calibrated tree may take."""
 _CELLS_OF_A_TABLE = 20_000.0
@@ -53,6 +61,7 @@ class GraphTables:
     kernels: dict[tuple[int, int, int], Kernel] = field(default_factory=dict)
     structures: dict[tuple[int, int], Any] = field(default_factory=dict)
     """What batches of records share, by relevant and observed attributes."""
+    _inputs: dict[int, Input] = field(default_factory=dict)
     passes: list[float] = field(default_factory=list)
     """Of each set of evidence that was answered by itself, what it cost, in cells."""
 
@@ -60,20 +69,27 @@ class GraphTables:
     def bits(self) -> dict[str, int]:
         return {name: 1 << place for name, place in self.domain.places.items()}
 
-    @cached_property
-    def inputs(self) -> list[tuple[int, Array, float]]:
-        """Of each table: its attributes, the table with ascending axes and peak 1, log of the peak.
+    @property
+    def inputs(self) -> list[Input]:
+        """Of each table what ``input`` gives."""
+        return [self.input(number) for number in range(len(self.tables))]
+
+    def input(self, number: int) -> Input:
+        """Of one table: its attributes, the table with ascending axes and peak 1, log of the peak.
 
         Conditional tables stay as they are: their sums mean something.
         """
-        found = []
-        place = self.domain.places
-        for clique, table in self.tables:
-            order = sorted(range(len(clique)), key=[place[name] for name in clique].__getitem__)
-            peak = 1.0 if self.children is not None else float(table.max())
-            scaled = table if peak in (0.0, 1.0) else table / peak
-            members = sum([self.bits[name] for name in clique])
-            found.append((members, scaled.transpose(order), math.log(peak) if peak else 0.0))
+        found = self._inputs.get(number)
+        if found is None:
+            clique, table = self.tables[number]
+            places = self.domain.places
+            axes = [places[name] for name in clique]
+            if len(axes) > 1:
+                table = table.transpose(sorted(range(len(axes)), key=axes.__getitem__))
+            log_peak = 0.0
+            if self.children is None and (peak := float(table.max())) not in (0.0, 1.0):
+                table, log_peak = table / peak, math.log(peak)
+            found = self._inputs[number] = sum([1 << v for v in axes]), table, log_peak
         return found
 
     @cached_property
@@ -86,12 +102,11 @@ class GraphTables:
         )
 
     @cached_property
-    def families(self) -> list[int]:
-        """Of a Bayesian network, for each attribute the set of it and its parents."""
-        found = [0] * len(self.domain)
-        for (members, _, _), child in zip(self.inputs, self.children or (), strict=True):
-            found[self.bits[child].bit_length() - 1] = members
-        return found
+    def own(self) -> list[int]:
+        """Of a Bayesian network, for each attribute the number of its table."""
+        places = self.domain.places
+        numbers = {places[child]: number for number, child in enumerate(self.children or ())}
+        return [numbers[v] for v in range(len(self.domain))]
 
     def relevant(self, asked: int) -> int:
         """The attributes without which nothing is lost about those asked (and observed)."""
@@ -102,7 +117,7 @@ class GraphTables:
             found |= new
             around = 0
             for v in each_bit(new):
-                around |= self.families[v]
+                around |= self.input(self.own[v])[0]
             new = around & ~found
         return found
 
@@ -143,6 +158,13 @@ class GraphTables:
         self.count(best.cells, len(scopes))
         return best
 
+    @cached_property
+    def joint(self) -> Joint | None:
+        """The joint distribution of all attributes, where it has few cells."""
+        if self.lost or self.domain.size() > MOST_CELLS:
+            return None
+        return Joint(self.domain, self.inputs)
+
     def count(self, cells: float, tables: int) -> None:
         """A set of evidence was answered by itself: so many cells of so many tables."""
         self.passes.append(cells + _CELLS_OF_A_TABLE * tables)
@@ -175,9 +197,17 @@ class GraphTables:
             return None
         tree = tree_of_order(self.domain, [members for members, _, _ in self.inputs], self.order)
         # Its cliques are gone through about twice, where evidence slices them less.
-        if 2 * tree.cells > sum(self.passes) / len(self.passes):
+        most = min(
+            sum(self.passes) / len(self.passes) / 2,
+            self.memory_limit // CELL_BYTES,
+            _CALIBRATED_BYTES // CELL_BYTES,
+        )
+        if tree.cells > _SEARCHED_DOWN * most:
             return None
-        if tree.bytes() > min(self.memory_limit, _CALIBRATED_BYTES):
+        # What is gone through so often is worth a search of its own.
+        searched = junction_tree(self.domain, [c for c, _ in self.tables], seconds=_SEARCH_SECONDS)
+        tree = min(tree, searched, key=lambda each: each.cells)
+        if tree.cells > most:
             return None
         conditional = self.children is not None
         try:

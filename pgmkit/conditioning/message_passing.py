@@ -16,7 +16,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.conditioning.elimination import EliminationTree, each_bit
+from pgmkit.bit_sets import each_bit
+from pgmkit.conditioning.elimination import EliminationTree
 from pgmkit.errors import ModelTooLarge
 
 __all__ = [
@@ -45,11 +46,34 @@ LEAST_SUM = 1e-280
 """A sum of numbers in [0, 1] this large has lost nothing that counts."""
 
 
+_FEW_CELLS = 512
+"""Cells of a product that takes less time by itself than to be arranged as one of matrices."""
+
+
 class Underflow(ArithmeticError):
     """The sum is zero, or too small for floating-point numbers."""
 
 
-class Kernel:
+class SpreadKernel:
+    """How two tables are multiplied, each spread over the attributes of both, and summed to the
+    attributes wanted.
+    """
+
+    __slots__ = ("away", "cells", "first", "second")
+
+    def __init__(self, one: int, other: int, wanted: int, sizes: Sequence[int]) -> None:
+        axes = each_bit(one | other)
+        self.first = [sizes[v] if one >> v & 1 else 1 for v in axes]
+        self.second = [sizes[v] if other >> v & 1 else 1 for v in axes]
+        self.away = tuple([axis for axis, v in enumerate(axes) if not wanted >> v & 1])
+        self.cells = _cells(each_bit((one | other) & wanted), sizes)
+
+    def __call__(self, one: Array, other: Array) -> Array:
+        made = one.reshape(self.first) * other.reshape(self.second)
+        return np.asarray(np.add.reduce(made, self.away)) if self.away else made
+
+
+class MatrixKernel:
     """How two tables are multiplied and summed to the attributes wanted: a matrix product."""
 
     __slots__ = ("cells", "first", "left", "mode", "out", "right", "second", "shape")
@@ -93,6 +117,9 @@ class Kernel:
         return made if self.out is None else made.transpose(self.out)
 
 
+Kernel = SpreadKernel | MatrixKernel
+
+
 def kernel_of(
     kernels: dict[tuple[int, int, int], Kernel],
     sizes: Sequence[int],
@@ -105,7 +132,8 @@ def kernel_of(
     key = (one, other, wanted)
     found = kernels.get(key)
     if found is None:
-        found = Kernel(one, other, wanted, sizes)
+        few = _cells(each_bit(one | other), sizes) <= _FEW_CELLS
+        found = (SpreadKernel if few else MatrixKernel)(one, other, wanted, sizes)
         if 8 * found.cells > limit:
             raise ModelTooLarge(
                 f"a table of {found.cells:,} cells ({8 * found.cells:,} bytes) is needed; the "

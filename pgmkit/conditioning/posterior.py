@@ -11,11 +11,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from pgmkit.bit_sets import each_bit
 from pgmkit.conditioning.calibrated_cliques import Seen
 from pgmkit.conditioning.calibration import Calibration
-from pgmkit.conditioning.elimination import each_bit
 from pgmkit.conditioning.evidence import Evidence
 from pgmkit.conditioning.graph_tables import GraphTables, Inputs
+from pgmkit.conditioning.joint import GivenJoint
 from pgmkit.conditioning.message_passing import LEAST_ENTRY, Messages, Underflow
 from pgmkit.conditioning.written_out import MOST_CELLS, WrittenOut
 from pgmkit.contraction import adjoints, forward, maximiser
@@ -32,6 +33,7 @@ from pgmkit.semirings import MAX
 __all__ = ["Posterior"]
 
 Array = NDArray[np.float64]
+Prepared = Calibration | GivenJoint
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,10 +109,10 @@ class Posterior:
 
     def _singles(self, asked: Sequence[Clique]) -> dict[Clique, Array] | None:
         """Marginals of many single attributes at once; None for other questions, or other ways."""
-        if {*map(len, asked)} != {1} or (known := self._calibration(())) is None:
+        if {*map(len, asked)} != {1} or (known := self._prepared(())) is None:
             return None
         calibration, _ = known
-        place, codes = calibration.calibrated.place, self.evidence.codes
+        place, codes = calibration.place, self.evidence.codes
         if len(asked) * _WORTH_ALL < len(place):
             return None
         try:
@@ -223,10 +225,13 @@ class Posterior:
         inputs = Inputs()
         codes = {graph.bits[name].bit_length() - 1: c for name, c in self.evidence.codes.items()}
         children = graph.children
-        for place, (members, table, log_peak) in enumerate(graph.inputs):
-            head = -1 if children is None else graph.bits[children[place]]
-            if children is not None and not head & relevant:
-                continue
+        bits = each_bit(relevant)
+        numbers = (
+            range(len(graph.tables)) if children is None else sorted([graph.own[v] for v in bits])
+        )
+        for number in numbers:
+            members, table, log_peak = graph.input(number)
+            head = -1 if children is None else graph.bits[children[number]]
             inputs.log_scale += log_peak
             if members & observed:
                 at = tuple([codes.get(v, _ALL) for v in each_bit(members)])
@@ -251,43 +256,63 @@ class Posterior:
                 inputs.add(1 << v, np.ones(graph.domain.shape()[v]), -1)
         return inputs
 
-    def _calibration(self, asked: Sequence[Clique]) -> tuple[Calibration, float] | None:
-        """The graph's calibrated tree given the evidence, where that answers; and log of what the
-        likelihoods were divided by.
+    def _prepared(self, asked: Sequence[Clique]) -> tuple[Prepared, float] | None:
+        """What the graph holds for any evidence given this one's, where that answers; and log of
+        what the likelihoods were divided by.
         """
+        if self.graph.joint is not None:
+            return self._given_joint
         calibrated = self.graph.calibrated_for(asked)
         return None if calibrated is None or self._messages_of else self._calibrated
 
     @cached_property
-    def _calibrated(self) -> tuple[Calibration, float] | None:
+    def _given_joint(self) -> tuple[Prepared, float] | None:
         """None where the evidence is too unlikely for it."""
-        calibrated = self.graph.calibrated
-        assert calibrated is not None
-        sizes = self.graph.domain.sizes
-        weights, log_scale = {}, 0.0
-        for name, values in self.evidence.likelihood.items():
-            peak = float(values.max())
-            if not peak or (values[values > 0] / peak < LEAST_ENTRY).any():
-                return None
-            weights[name], log_scale = values / peak, log_scale + math.log(peak)
-        for name, code in self.evidence.codes.items():
-            sure = np.zeros(sizes[name])
-            sure[code] = weights[name][code] if name in weights else 1.0
-            weights[name] = sure
+        joint = self.graph.joint
+        assert joint is not None
+        if (known := self._seen()) is None:
+            return None
         try:
-            return Calibration(calibrated, Seen(self.evidence.codes, weights)), log_scale
+            return joint.given(known[0]), known[1]
         except Underflow:
             return None
 
+    @cached_property
+    def _calibrated(self) -> tuple[Prepared, float] | None:
+        """None where the evidence is too unlikely for it."""
+        calibrated = self.graph.calibrated
+        assert calibrated is not None
+        if (known := self._seen()) is None:
+            return None
+        try:
+            return Calibration(calibrated, known[0]), known[1]
+        except Underflow:
+            return None
+
+    def _seen(self) -> tuple[Seen, float] | None:
+        """The evidence as weights with peak 1, and log of what they were divided by; None where
+        some are too small for plain numbers.
+        """
+        codes = self.evidence.codes
+        weights, log_scale = {}, 0.0
+        for name, values in self.evidence.likelihood.items():
+            peak = float(values[codes[name]] if name in codes else values.max())
+            if not peak or (values[values > 0] / peak < LEAST_ENTRY).any():
+                return None
+            log_scale += math.log(peak)
+            if name not in codes:
+                weights[name] = values / peak
+        return Seen(codes, weights), log_scale
+
     def _messages(
         self, wanted: int, asked: Sequence[Clique] = ()
-    ) -> tuple[Messages | Calibration | WrittenOut, float]:
+    ) -> tuple[Messages | Prepared | WrittenOut, float]:
         """Messages that know the wanted attributes, and log of what their tables leave out.
 
         ``asked`` are the sets among them that marginals are asked of.
         """
-        if (calibration := self._calibration(asked)) is not None:
-            return calibration
+        if (prepared := self._prepared(asked)) is not None:
+            return prepared
         seen = self._observed | sum([self.graph.bits[name] for name in self.evidence.likelihood])
         relevant = self.graph.relevant(wanted | seen)
         for known, found in self._messages_of.items():

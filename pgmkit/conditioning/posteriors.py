@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.batches.messages import BatchedMessages, batched_tree
-from pgmkit.conditioning.elimination import EliminationTree, each_bit
+from pgmkit.bit_sets import each_bit
+from pgmkit.conditioning.elimination import EliminationTree
 from pgmkit.conditioning.evidence import Evidence
 from pgmkit.conditioning.graph_tables import GraphTables
 from pgmkit.conditioning.message_passing import Kernel

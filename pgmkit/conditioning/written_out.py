@@ -11,10 +11,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.conditioning.elimination import each_bit
+from pgmkit.bit_sets import each_bit
 from pgmkit.conditioning.message_passing import LEAST_SUM, Underflow
 
-__all__ = ["MOST_CELLS", "WrittenOut"]
+__all__ = ["MOST_CELLS", "WrittenOut", "product"]
 
 Array = NDArray[np.float64]
 
@@ -44,9 +44,7 @@ class WrittenOut:
         for scope in scopes:
             held |= scope
         self.axes = each_bit(held)
-        joint = np.ones([sizes[v] for v in self.axes])
-        for scope, table in zip(scopes, tables, strict=True):
-            joint *= table.reshape([sizes[v] if scope >> v & 1 else 1 for v in self.axes])
+        joint = product(scopes, tables, self.axes, sizes)
         total = float(joint.sum())
         if not LEAST_SUM < total < math.inf:
             raise Underflow
@@ -57,3 +55,13 @@ class WrittenOut:
         """The marginal of any of the attributes, axes ascending."""
         away = tuple([axis for axis, v in enumerate(self.axes) if not members >> v & 1])
         return np.asarray(self.joint.sum(away)) if away else self.joint.copy()
+
+
+def product(
+    scopes: Sequence[int], tables: Sequence[Array], axes: Sequence[int], sizes: Sequence[int]
+) -> Array:
+    """The product of tables with ascending axes, over axes that hold them all."""
+    found = np.ones([sizes[v] for v in axes])
+    for scope, table in zip(scopes, tables, strict=True):
+        found *= table.reshape([sizes[v] if scope >> v & 1 else 1 for v in axes])
+    return found

@@ -39,6 +39,8 @@ logger = logging.getLogger(__name__)
 
 _SOLVER_VECTORS = 14
 """Vectors over the cliques' cells that a method keeps: points, gradients, cuts, the best so far."""
+_CARD_VECTORS = 26
+"""As many on a card, where a step makes all that it may need, and can be taken back."""
 _OBSERVED_BYTES = 40
 """Of a measured cell: its place, weight, value and residual."""
 _START_BYTES = 100
@@ -277,9 +279,10 @@ def _searched(
 
 def _warn_of_poor_fit(model: GraphicalModel | RegionModel) -> None:
     if model.poor_fit:
+        other = "try method='proximal', " if isinstance(model, GraphicalModel) else ""
         warnings.warn(
             f"the estimate is {model.fit}: its marginals may miss the measurements by more than "
-            "their noise. Allow more time (max_seconds), try method='proximal', or look for "
+            f"their noise. Allow more time (max_seconds), {other}or look for "
             "measurements whose stddev or total cannot be right",
             NotCertified,
             stacklevel=3,
@@ -395,7 +398,8 @@ def working_bytes(domain: Domain, measurements: Sequence[Measurement]) -> int:
 
 
 def needed_bytes(inference: MarginalOracle, used: Sequence[Measurement]) -> int:
-    solver = _SOLVER_VECTORS * inference.layout.cells * inference.dtype.itemsize
+    vectors = _CARD_VECTORS if inference.device.type == "cuda" else _SOLVER_VECTORS
+    solver = vectors * inference.layout.cells * inference.dtype.itemsize
     cells = sum(inference.layout.domain.size(m.clique) for m in used)
     tabular = sum(len(m.values) for m in used if m.matrix is None)
     phases = (_START_BYTES * tabular, inference.pass_bytes + solver)

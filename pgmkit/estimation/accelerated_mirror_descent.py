@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from math import inf, sqrt
 
+from pgmkit.estimation.card_search import can_search_on_card, card_search
 from pgmkit.estimation.mirror_descent import NO_DESCENT, first_step, proximal_step
 from pgmkit.estimation.problem import Monitor, Point, Problem, Scalar
 
@@ -18,7 +19,15 @@ _GROWTH = 1.1
 
 
 def accelerated(problem: Problem, start: Point, monitor: Monitor) -> Point:
-    """Minimise the problem's loss from ``start``; returns the last accepted point."""
+    """Minimise the problem's loss from ``start``; returns the last accepted point.
+
+    On a card the host looks on every few steps only, as long as no pass fails there.
+    """
+    if can_search_on_card(problem):
+        start = card_search(problem, start, monitor)
+        if monitor.stopped:
+            return start
+        problem.inference.wait()
     point, previous = start, start
     loss, gradient = problem.loss.value_and_gradient(point.marginals)
     step, weight, growth = first_step(gradient, point), 1.0, 2.0

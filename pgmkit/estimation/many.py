@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from math import inf, prod
 from typing import Any, TypedDict, Unpack
 
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 
 from pgmkit.batches.estimate import BatchedEstimate
-from pgmkit.batches.oracle import gains, table_cells
+from pgmkit.batches.oracle import gains, gains_by_threads, gains_when_coarse, table_cells
 from pgmkit.batches.problem import same_structure, stacked
 from pgmkit.contraction_order import plan
 from pgmkit.devices import device_of
@@ -23,12 +24,13 @@ from pgmkit.errors import InvalidInput, NotCertified, PgmkitError
 from pgmkit.estimation import cliques_of, estimate, needed_bytes, tree_oracle
 from pgmkit.estimation.request import Request, positive
 from pgmkit.losses import CallableLoss, Penalty, Squared
-from pgmkit.marginal_oracle import MarginalOracle
+from pgmkit.marginal_oracle import MarginalOracle, pass_settings
 from pgmkit.matrix import is_sparse
 from pgmkit.measurement import Measurement
 from pgmkit.memory import available
 from pgmkit.model import MEMORY_LIMIT, GraphicalModel
 from pgmkit.structural_zeros import Zeros, check_zeros
+from pgmkit.threads import cores, in_threads, one_thread
 from pgmkit.total import estimate_totals
 
 __all__ = ["ManyEstimates", "Replication", "estimate_many", "reporter"]
@@ -79,9 +81,10 @@ def estimate_many(
     each a fraction of what it costs alone. Every set has its own steps, stops by itself, and has
     its own certificate: model i has a loss within its ``gap`` of the optimum, like that of
     ``estimate``, though not the same potentials to the last digit. Models that gain nothing from
-    it (on the CPU: more than 65,536 cells in the tables of a pass, or eight times the cells of the
-    cliques, as of grids) are estimated one after the other; so are other losses than the squared
-    one, methods by name, and float32.
+    it are estimated by themselves: on the CPU those with more than 65,536 cells in the tables of a
+    pass (as many at a time as there are cores), or, with a tolerance below 1, with more than eight
+    times the cells of the cliques, as of grids. So are other losses than the squared one, methods
+    by name, and float32.
 
     Args:
         domain: the attributes.
@@ -170,18 +173,42 @@ class ManyEstimates:
         """The models of the sets, in order, some at a time."""
         inference = self._inference() if len(self.sets) > 1 else None
         if inference is None:
-            for place in range(len(self.sets)):
-                yield [self._alone(place, deadline)]
+            yield from self._one_by_one(deadline)
             return
         size = self._chunk(inference)
         for start in range(0, len(self.sets), size):
             yield self._batch(inference, range(start, min(start + size, len(self.sets))), deadline)
 
+    def _one_by_one(self, deadline: float) -> Iterator[list[GraphicalModel]]:
+        """The models of the sets, in order, as many at a time as threads gain by."""
+        count = self._at_once()
+        for start in range(0, len(self.sets), count):
+            places = range(start, min(start + count, len(self.sets)))
+            tasks = [partial(self._alone, place, deadline) for place in places]
+            with ExitStack() as settings:
+                if count > 1:  # are the whole process's: each thread finds and leaves them so
+                    settings.enter_context(one_thread())
+                    settings.enter_context(pass_settings())
+                settings.enter_context(warnings.catch_warnings())
+                warnings.simplefilter("ignore", NotCertified)  # said once, of all
+                made = list(in_threads(tasks, count))
+            yield made
+
+    def _at_once(self) -> int:
+        """How many sets are estimated at the same time, each in a thread."""
+        used = [m for m in self.sets[0] if m.clique] if len(self.sets) > 1 else []
+        if not used or self.options.get("device") not in (None, "cpu", torch.device("cpu")):
+            return 1
+        single = MarginalOracle(self.domain, cliques_of(self.domain, used, self.zeros))
+        if not gains_by_threads(single):
+            return 1
+        fitting = self._limit(single.device) // needed_bytes(single, used)
+        return max(1, min(cores(), fitting))
+
     def _alone(self, place: int, deadline: float) -> GraphicalModel:
         left = None if deadline == inf else max(1e-3, deadline - time.perf_counter())
         total = self.totals[place]
-        with _naming(place), warnings.catch_warnings():
-            warnings.simplefilter("ignore", NotCertified)  # said once, of all
+        with _naming(place):
             return estimate(
                 self.domain, self.sets[place], total=total, max_seconds=left, **self.options
             )
@@ -231,7 +258,8 @@ class ManyEstimates:
             limit=self._limit(device),
             model_limit=self._model_limit,
         )
-        return inference if gains(inference) else None
+        worth = gains if self.tolerance < 1 else gains_when_coarse
+        return inference if worth(inference) else None
 
     def _chunk(self, inference: MarginalOracle) -> int:
         """How many sets are estimated side by side."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 
 import torch
@@ -26,6 +26,10 @@ class Point:
     marginals: torch.Tensor
     log_partition: Scalar
     """A tensor only where the point was begun on a card and not read yet; NaN if it failed."""
+
+    def copied(self) -> Point:
+        """The same in memory of its own."""
+        return replace(self, potentials=self.potentials.clone(), marginals=self.marginals.clone())
 
 
 def read(*scalars: Scalar) -> list[float]:
@@ -178,6 +182,21 @@ class Monitor:
             self.report(Progress(self.iterations, seconds, loss, self.best_loss, self.gap))
         self.stopped = self._reason()
         return bool(self.stopped)
+
+    def pass_by(self, loss: float) -> bool:
+        """Record an iterate whose point is not at hand; False, and nothing is recorded, where it
+        would end the search or be looked at for a bound.
+        """
+        best, self.best_loss = self.best_loss, min(self.best_loss, loss)
+        self.iterations += 1
+        self._history.append(min(loss, *self._history[-1:]))
+        due = self.iterations >= self._check_at and self._settled
+        passed = not due and not self._reason()
+        self.best_loss = best
+        if not passed:
+            self.iterations -= 1
+            self._history.pop()
+        return passed
 
     @property
     def _settled(self) -> bool:

@@ -10,9 +10,10 @@ import torch
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.estimation.problem import Progress
-from pgmkit.losses import CallableLoss, MeasuredLoss, Penalty, make_loss
+from pgmkit.losses import CallableLoss, MeasuredLoss, Penalty, Squared, make_loss
 from pgmkit.marginal_oracle import Layout
 from pgmkit.measurement import Measurement
+from pgmkit.regions.interior_point import Region, needed_bytes, regions_of
 from pgmkit.regions.model import RegionModel
 from pgmkit.regions.polytope import LocalPolytope
 from pgmkit.regions.relaxation import hessian_bound, solve
@@ -58,7 +59,10 @@ def estimate_regions(
     squares = hessian_bound(layout, measurements)
     polytope = LocalPolytope(domain, regions, total, tuple(zeros))
     goal = tolerance * objective.unit
-    found = solve(polytope, objective, squares, goal=goal, deadline=deadline, report=report)
+    inner = _interior(polytope, layout, measurements, objective, memory_limit - needed)
+    found = solve(
+        polytope, objective, squares, regions=inner, goal=goal, deadline=deadline, report=report
+    )
     places = zip(regions, layout.slices, layout.shapes, strict=True)
     gap = max(0.0, found.loss - found.bound)
     return RegionModel(
@@ -77,6 +81,23 @@ def estimate_regions(
         iterations=found.steps,
         stopped=found.stopped,
     )
+
+
+def _interior(
+    polytope: LocalPolytope,
+    layout: Layout,
+    measurements: Sequence[Measurement],
+    objective: MeasuredLoss,
+    memory: int,
+) -> Sequence[Region]:
+    """For interior points; none where a projection is the solution, or where they do not fit."""
+    whole = all(m.matrix is None for m in measurements)
+    if whole and isinstance(objective.penalty, Squared):
+        return ()
+    if needed_bytes(layout, measurements) > memory:
+        return ()
+    found = regions_of(polytope, layout, measurements)
+    return found if all(len(region.cells) for region in found) else ()
 
 
 def _regions(

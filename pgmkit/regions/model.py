@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from math import inf, prod
 from typing import Any, overload
@@ -21,8 +22,11 @@ from pgmkit.matrix import as_dense
 from pgmkit.model import MEMORY_LIMIT
 from pgmkit.queries import FactoredQuery
 from pgmkit.randomness import Rng, generator
+from pgmkit.regions.file import read_regions, write_regions
+from pgmkit.regions.given import GivenRegions
 from pgmkit.regions.joint import Agreement, Joint, agreement, fit_joint
 from pgmkit.structural_zeros import Zeros
+from pgmkit.untrusted import LARGEST
 
 Array = NDArray[np.float64]
 
@@ -38,7 +42,7 @@ class RegionModel:
     A relaxation: no distribution need have all these tables at once. Marginals and queries within
     a region are answered from its table. All others, and records, come from ``joint``, a
     distribution near the tables; ``agreement`` says how near, and such answers warn with
-    ``FromRecords``. There is no most probable record, and no conditioning.
+    ``FromRecords``. There is no most probable record.
 
     Attributes:
         domain: the attributes.
@@ -179,6 +183,32 @@ class RegionModel:
         if not isinstance(n, int | np.integer) or isinstance(n, bool) or n < 1:
             raise InvalidInput(f"n must be a positive integer, the number of records; got {n!r}")
         return self.joint.sample(int(n), generator(rng))
+
+    def given(self, evidence: Mapping[str, int | Sequence[int]]) -> GivenRegions:
+        """The same answers about the records that have these codes (one, or any of several).
+
+        Raises ``InvalidInput`` for unknown attributes or codes.
+
+        >>> from pgmkit import Measurement, estimate
+        >>> y = [Measurement(("a", "b"), [[40.0, 10.0], [12.0, 38.0]], 1.0)]
+        >>> model = estimate(Domain({"a": 2, "b": 2}), y, total=100, inference="region")
+        >>> model.given({"a": 0}).marginal(["b"])
+        array([40., 10.])
+        """
+        allowed = {name: self.domain.allowed(name, codes) for name, codes in evidence.items()}
+        return GivenRegions(self, allowed)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model to one file, whole or not at all; ``load`` reads it."""
+        write_regions({each.name: getattr(self, each.name) for each in fields(self)}, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, max_bytes: int = LARGEST) -> RegionModel:
+        """Read a model that ``save`` wrote; ``InvalidInput`` for anything else.
+
+        A file that would expand to more than ``max_bytes`` is refused.
+        """
+        return cls(**read_regions(path, max_bytes))
 
     def _answer(self, query: FactoredQuery) -> Array:
         if not isinstance(query, FactoredQuery):

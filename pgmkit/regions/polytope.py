@@ -22,7 +22,7 @@ from pgmkit.structural_zeros import Zeros
 Array = NDArray[np.float64]
 
 _MAX_STEPS = 300
-_MAX_HALVINGS = 40
+_MAX_HALVINGS = 100
 _LONGEST = 1e12
 """Multiple of a Newton step still tried: zeros that contradict each other would go on for ever."""
 _MAX_SOLVES = 400

@@ -2,11 +2,12 @@
 
     minimise  L(x)  over  x in the local polytope
 
-by projected gradients with momentum (Beck and Teboulle, 2009) in the metric of a diagonal that
-majorises the loss's Hessian. With whole tables measured and Gaussian noise that diagonal is the
-Hessian, and the first step is the solution. The multipliers of each projection give a bound: a cut
-of the loss, minimised over the polytope (``LocalPolytope.lowest``). As all real tables lie in the
-polytope, it bounds the loss of the exact problem too.
+With whole tables measured and Gaussian noise the solution is a projection. Else it is found by
+interior points (``pgmkit.regions.interior_point``), and where their matrices do not fit, by
+projected gradients with momentum (Beck and Teboulle, 2009) in the metric of a diagonal that
+majorises the loss's Hessian. The multipliers of each projection give a bound: a cut of the loss,
+minimised over the polytope (``LocalPolytope.lowest``). As all real tables lie in the polytope, it
+bounds the loss of the exact problem too.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from math import inf
 
 import numpy as np
 import torch
+from numpy.linalg import LinAlgError
 from numpy.typing import NDArray
 
 from pgmkit.estimation.problem import OUT_OF_TIME, Progress
@@ -26,6 +28,7 @@ from pgmkit.losses import Loss, MeasuredLoss, host
 from pgmkit.marginal_oracle import Layout
 from pgmkit.matrix import Matrix, is_sparse
 from pgmkit.measurement import Measurement
+from pgmkit.regions.interior_point import InteriorPoint, Region
 from pgmkit.regions.polytope import LocalPolytope
 
 Array = NDArray[np.float64]
@@ -33,6 +36,9 @@ Array = NDArray[np.float64]
 _MAX_STEPS = 5000
 _PATIENCE = 50
 """Steps over which the loss has to fall by a tenth of the gap asked for."""
+_MAX_ROUNDS = 100
+_SHORTEST = 1e-6
+"""Share of an interior point's step below which rounding has the better of the search."""
 _UNSEEN = 1e-2
 """Curvature given to cells that no measurement sees, as a share of the least of the others."""
 
@@ -53,6 +59,7 @@ def solve(
     loss: MeasuredLoss,
     squares: Array,
     *,
+    regions: Sequence[Region] = (),
     goal: float,
     deadline: float = inf,
     report: Callable[[Progress], None] | None = None,
@@ -60,10 +67,15 @@ def solve(
     """Ends at a gap of ``goal``, when the loss falls no more, or at ``deadline``
     (``time.perf_counter``).
 
-    ``loss`` is of all the polytope's cells; ``squares`` is its ``hessian_bound``.
+    ``loss`` is of all the polytope's cells; ``squares`` is its ``hessian_bound``. ``regions`` are
+    those of interior points; with none, or short of the goal, projected gradients follow.
     """
     search = _Search(polytope, loss, goal, deadline, report)
     point = polytope.even()
+    if regions:
+        point = _centred(search, loss, regions)
+        if search.stopped:
+            return Relaxed(search.tables, search.loss, search.bound, search.steps, search.stopped)
     for stage in loss.smooth_stages():
         assert isinstance(stage, MeasuredLoss)
         curvature = squares / stage.penalty.curvature
@@ -114,6 +126,23 @@ class _Search:
         if len(history) >= _MAX_STEPS:
             return f"iterations: {_MAX_STEPS} reached"
         return ""
+
+
+def _centred(search: _Search, loss: MeasuredLoss, regions: Sequence[Region]) -> Array:
+    """The last tables of interior points, each made to agree to rounding."""
+    inner = InteriorPoint(search.polytope, regions, loss.penalty)
+    tables, length = inner.tables, 1.0
+    for _ in range(_MAX_ROUNDS):
+        try:
+            length = inner.step()
+        except LinAlgError:
+            break
+        tables, _ = search.polytope.nearest(inner.tables, np.ones(len(tables)))
+        search.bound = max(search.bound, inner.bound())
+        search.record(tables, loss.value(torch.from_numpy(tables)), [])
+        if search.stopped or length < _SHORTEST:
+            break
+    return tables
 
 
 def _descend(search: _Search, stage: MeasuredLoss, curvature: Array, start: Array) -> Array:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from pgmkit.errors import InvalidInput
-from pgmkit.tables.values import text_of
+from pgmkit.tables.values import dictionary, text_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -153,6 +153,9 @@ class Column(ABC):
         The codes do not depend on how the values came: as texts, numbers or dates, from a file or
         from a frame.
         """
+        known = dictionary(values)
+        if known is not None:
+            return self.encode(known[0])[known[1]]
         codes = self._codes(values)
         if self.outside is not None:
             codes = np.where(codes < 0, self.outside_code, codes)

@@ -6,7 +6,7 @@ import codecs
 import csv
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ __all__ = [
 _SUFFIXES = (".csv", ".data", ".txt", ".tsv")
 _COMPRESSED = (".gz", ".bz2", ".zst")
 _SEPARATORS = (",", ";", "\t", "|")
-_BLOCK = 1 << 23
+_BLOCK = 1 << 24
 """Bytes read at a time: each distinct text of a block is looked at once."""
 
 
@@ -120,8 +120,12 @@ def csv_batches(
     header: list[str],
     wanted: list[str],
     broken: list[object] | None,
+    repeating: Collection[str] = (),
 ) -> Iterator[dict[str, Any]]:
-    """The wanted columns as Arrow texts; see `pgmkit.tables.files.batches`."""
+    """The wanted columns as Arrow texts, those `repeating` as dictionaries of texts.
+
+    See `pgmkit.tables.files.batches`.
+    """
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
@@ -139,6 +143,9 @@ def csv_batches(
     # Bytes are decoded by the column: one that is no text must not stop a placed schema.
     utf8 = _is_utf8(form)
     kind = pa.binary() if utf8 else pa.string()
+    # The reader finds distinct texts in the time that it takes to hold all of them.
+    few = pa.dictionary(pa.int32(), kind)
+    kinds = {name: few if name in repeating else kind for name in header}
     try:
         with pa.input_stream(path, compression="detect") as raw:
             reader = arrow_csv.open_csv(
@@ -155,7 +162,7 @@ def csv_batches(
                 ),
                 convert_options=arrow_csv.ConvertOptions(
                     include_columns=wanted,
-                    column_types=dict.fromkeys(header, kind),
+                    column_types=kinds,
                     strings_can_be_null=False,
                     quoted_strings_can_be_null=False,
                 ),
@@ -177,6 +184,8 @@ def _texts(values: Any, tolerant: bool) -> Any:
     """Bytes as texts; with `tolerant`, those that are no UTF-8 with replacement signs."""
     import pyarrow as pa
 
+    if pa.types.is_dictionary(values.type):
+        return pa.DictionaryArray.from_arrays(values.indices, _texts(values.dictionary, tolerant))
     if pa.types.is_string(values.type):
         return values
     try:

@@ -23,7 +23,7 @@ from pgmkit.tables.labelled import Boolean, Categorical, OpenCategorical
 from pgmkit.tables.numbers import Integer
 from pgmkit.tables.schema import Schema
 from pgmkit.tables.schema_file import FileFormat, dump_yaml
-from pgmkit.tables.values import distinct, is_null, text_of
+from pgmkit.tables.values import bare, distinct, is_null, number_of, text_of
 
 __all__ = ["Drafted", "draft", "draft_column"]
 
@@ -31,6 +31,9 @@ _ROWS_OF_AN_IDENTIFIER = 20
 """Fewer rows may be all distinct by chance."""
 _DIFFERING = 0.9
 """Texts of which more than this share are distinct have no frequent ones to be found."""
+_DASHES = frozenset(("-", "--", ".", "..", "...", "\u2013", "\u2026"))
+_MOST_LISTED, _ROWS_OF_A_LABEL = 500, 20
+"""Texts that each occur so often are a list, such as of countries, and no free words."""
 _NAMED_IDENTIFIER = re.compile(r"(?i:(^|.*[_. -])(id|uid|uuid|guid))|.*[a-z](ID|Id)")
 
 
@@ -58,7 +61,13 @@ def draft(
     a first line that may be a record.
     """
     form = (seen_format if look else named_format)(path, file or FileFormat())
-    notes = {name: "an index of rows: left out" for name in all_names(path, form) if is_index(name)}
+    notes = {
+        name: "without a name: left out. Give it one, or all with --names"
+        if place and not name
+        else "an index of rows: left out"
+        for place, name in enumerate(all_names(path, form))
+        if is_index(name)
+    }
     if not look:
         note = "open: values are found with a budget; better give its type, low and high, or values"
         drafts = {name: Drafted(OpenCategorical(), note) for name in names_of(path, form)}
@@ -148,12 +157,30 @@ def _tally(values: Any) -> Counter[str]:
 
 def _drafted(tally: Mapping[str, int], most_values: int, decimal: str) -> Drafted:
     """The column of texts that occur so often."""
-    counts = Counter({t: times for t, times in tally.items() if t and t not in MISSING})
-    listed = sorted(text for text in tally if text in MISSING)
+    absent = _absent(tally)
+    counts = Counter({t: times for t, times in tally.items() if t and t not in absent})
+    listed = sorted(text for text in tally if text in absent)
     missing = tuple(listed) if listed else () if "" in tally else None
     gaps = f"; {sum(tally.values()) - sum(counts.values())} missing" if missing is not None else ""
     drafted = _present(counts, missing, most_values, decimal)
     return replace(drafted, note=drafted.note + gaps)
+
+
+def _absent(tally: Mapping[str, int]) -> frozenset[str]:
+    """The texts for missing values; dashes and points are, where all else is numbers or times."""
+    usual = frozenset(MISSING)
+    rest = [text for text in tally if text and text not in usual and text not in _DASHES]
+    if rest and (all(map(_is_plain_number, rest)) or time_column(rest, None) is not None):
+        return usual | _DASHES
+    return usual
+
+
+def _is_plain_number(text: str) -> bool:
+    try:
+        number_of(bare(text))
+    except ValueError:
+        return False
+    return True
 
 
 def _present(
@@ -187,8 +214,13 @@ def _present(
             f"an identifier: {differ}; left out. If one stands for a person with several rows, it "
             "is the unit to protect; to keep it, list it as open",
         )
-    if len(counts) <= most_values:
+    closed = len(counts) <= _MOST_LISTED and rows >= _ROWS_OF_A_LABEL * len(counts)
+    if len(counts) <= most_values or closed:
         note = f"{len(counts)} labels; list every one that may occur, or give `other`"
+        folded = Counter(text.casefold() for text in counts)
+        if len(folded) < len(counts):
+            twice = sorted(text for text in counts if folded[text.casefold()] > 1)
+            note += f"; {', '.join(twice[:4])} differ by case: one may be listed in `aliases`"
         return Drafted(Categorical(tuple(sorted(counts)), missing=missing), note)
     note = f"{len(counts)} texts: open, the frequent ones are found with a budget"
     return Drafted(OpenCategorical(missing=missing), note)

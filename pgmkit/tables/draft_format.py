@@ -11,15 +11,20 @@ from dataclasses import replace
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.csv_file import first_lines, is_csv, likely_separator, separator_of
 from pgmkit.tables.schema_file import FileFormat
-from pgmkit.tables.values import number_of
+from pgmkit.tables.values import bare, number_of
 
 __all__ = ["MISSING", "decimals_of", "named_format", "seen_format"]
 
-MISSING = ("?", "NA", "N/A", "NaN", "nan", "null", "NULL", "None")
+MISSING = (
+    *("?", "NA", "na", "N/A", "n/a", "N/a", "#N/A", "#NA", "<NA>", "NaN", "nan", "NAN"),
+    *("null", "NULL", "Null", "None"),
+)
 """Texts that are taken for missing values."""
 _LINES = 1000
+_RECORDS_TO_TELL = 5
+"""Fewer may have a gap of their own spelling among their numbers."""
 _COMMENT_SIGNS = "#%|/!*"
-_COMMA = re.compile(r"[+-]?\d{1,3}(\.\d{3})*,\d+|[+-]?\d+,\d+")
+_COMMA = re.compile(r"[+-]?\d{1,3}([. \u00a0\u202f]\d{3})*,\d+|[+-]?\d+,\d+")
 
 
 def named_format(path: str | os.PathLike[str], form: FileFormat) -> FileFormat:
@@ -60,7 +65,13 @@ def seen_format(path: str | os.PathLike[str], form: FileFormat) -> FileFormat:
     form = _separated(form, separator)
     if form.names is None:
         first, *others = _rows(lines, form) or [[]]
-        if _is_record(first, [row for row in others if len(row) == len(first)]):
+        others = [row for row in others if len(row) == len(first)]
+        if _is_second_header(others):
+            raise InvalidInput(
+                f"the second line of {os.fspath(path)} is no record: it has words where all others "
+                "have numbers, as a second header line has. Delete one of the two"
+            )
+        if _is_record(first, others):
             form = replace(form, names=tuple(f"column_{i + 1}" for i in range(len(first))))
     return form
 
@@ -74,12 +85,17 @@ def decimals_of(columns: Iterable[Iterable[str]], form: FileFormat) -> FileForma
     if form.decimal != "." or form.separator in (None, ","):
         return form
     for column in columns:
-        texts = [text for text in column if text not in MISSING]
+        texts = [_unsigned(text) for text in column if text not in MISSING]
         if any(_COMMA.fullmatch(t) for t in texts) and all(
             _COMMA.fullmatch(t) or t.lstrip("+-").isdigit() for t in texts
         ):
             return replace(form, decimal=",")
     return form
+
+
+def _unsigned(text: str) -> str:
+    """Without signs of currency and percent."""
+    return text.strip("$€£¥₹% \u00a0\u202f")
 
 
 def _separated(form: FileFormat, separator: str) -> FileFormat:
@@ -124,9 +140,22 @@ def _is_record(first: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
     return any(again) or (not names and all(len(below[i]) == len(others) for i in texts))
 
 
+def _is_second_header(records: Sequence[Sequence[str]]) -> bool:
+    """Whether the first of the records has names: no number, and words over columns of numbers."""
+    if len(records) < _RECORDS_TO_TELL:
+        return False
+    first, *others = records
+    if not all(first) or any(map(_is_number, first)) or {*first} & {*MISSING}:
+        return False
+    below = [set(column) - {"", *MISSING} for column in zip(*others, strict=True)]
+    if any(name in seen for name, seen in zip(first, below, strict=True)):
+        return False
+    return any(seen and all(map(_is_number, seen)) for seen in below)
+
+
 def _is_number(text: str) -> bool:
     try:
-        number_of(text.replace(",", "."))
+        number_of(bare(_unsigned(text)).replace(",", "."))
     except ValueError:
         return False
     return True

@@ -5,13 +5,18 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
+
+import numpy as np
 
 from pgmkit.tables.bin_codes import LARGEST
 from pgmkit.tables.columns import Column
+from pgmkit.tables.draft_edges import crowded_edges
 from pgmkit.tables.labelled import Categorical
 from pgmkit.tables.numbers import Integer, Numeric
-from pgmkit.tables.values import number_of, text_of
+from pgmkit.tables.values import bare, number_of, text_of
 
 __all__ = ["number_column"]
 
@@ -27,6 +32,7 @@ _OFTEN = 0.01
 _DENSE = 0.5
 """Whole numbers that fill less of their range are codes, not quantities."""
 _ROWS_OF_AN_IDENTIFIER = 20
+_PLAIN = re.compile(r"[-+.,0-9eE]+")
 _PAIRS_EXPECTED = 20
 """Pairs of equal numbers to expect of a quantity; that there are none has probability e^-20."""
 
@@ -47,16 +53,25 @@ def number_column(
     >>> number_column(likert, None, 50)[1]
     'whole numbers 1..5, a code each'
     """
-    numbers = _numbers(counts, decimal)
+    printed = Counter[str]()
+    for text, times in counts.items():
+        if decimal == ",":
+            text = text.replace(".", "").replace(",", ".")
+        printed[bare(text)] += times
+    numbers = _numbers(printed)
     if numbers is None:
         return None
     if all(isinstance(number, int) for number in numbers):
-        return _whole(numbers, missing, most_values)  # type: ignore[arg-type]
-    places = max(_places(text, decimal) for text in counts)
-    return _real(numbers, places, missing)
+        column, note = _whole(numbers, missing, most_values)  # type: ignore[arg-type]
+    else:
+        places = {_places(text) for text in printed}
+        column, note = _real(numbers, max(places), len(places) == 1, missing)
+    signs = any(decimal == "." and bare(text) != text for text in counts)
+    signs |= any(not _PLAIN.fullmatch(text) for text in counts)
+    return column, note + ("; read and written without signs for units and thousands" * signs)
 
 
-def _numbers(counts: Counter[str], decimal: str) -> Counter[int | float] | None:
+def _numbers(counts: Counter[str]) -> Counter[int | float] | None:
     """How often each number occurs; None where a text is none, a code such as 007, or a whole
     number of more digits than columns of numbers hold.
     """
@@ -65,8 +80,6 @@ def _numbers(counts: Counter[str], decimal: str) -> Counter[int | float] | None:
         digits = text.lstrip("+-")
         if len(digits) > 1 and digits[0] == "0" and digits.isdigit():
             return None
-        if decimal == ",":
-            text = text.replace(".", "").replace(",", ".")
         try:
             number = number_of(text)
         except ValueError:
@@ -108,9 +121,12 @@ def _whole(
         column = Integer(low, high, special=special, missing=missing)
         return column, f"whole numbers {low}..{high}, a code each{beside}"
     spikes = tuple(sorted(n for n, times in usual.items() if times > _SPIKE * rows))
-    column = Integer(low, high, bins=_BINS, spikes=spikes, special=special, missing=missing)
+    shared = {n: times for n, times in usual.items() if n not in spikes}
+    edges = crowded_edges(shared, low, high, _BINS, whole=True)
+    bins = Bins(low, high, edges)
+    column = Integer(**bins.fields, spikes=spikes, special=special, missing=missing)
     alone = f"; {', '.join(map(str, spikes))} alone, being frequent" if spikes else ""
-    return column, f"whole numbers {low}..{high} in {_BINS} bins{alone}{beside}"
+    return column, f"whole numbers {low}..{high} in {bins}{alone}{beside}"
 
 
 def _is_identifier(numbers: Counter[int]) -> bool:
@@ -144,7 +160,12 @@ def _sentinels(numbers: Counter[int]) -> tuple[int, ...]:
         if rest[-1] < 2 * below[-1] and not frequent:
             break
         found.append(rest.pop())
-    while len(rest) > 2 and rest[0] < 0 and re.fullmatch(r"-(\d|9+|[789]{2,})", str(rest[0])):
+    while (
+        len(rest) > 2
+        and rest[0] < 0
+        and not _reaches_zero(numbers)
+        and re.fullmatch(r"-(\d|9+|[789]{2,})", str(rest[0]))
+    ):
         positive = [n for n in rest if n >= 0]
         if len(positive) < len(rest) - 4 or len(positive) < 2:
             break
@@ -152,7 +173,45 @@ def _sentinels(numbers: Counter[int]) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def _real(numbers: Counter[int | float], places: int, missing: tuple[str, ...] | None) -> Drafted:
+@dataclass(frozen=True)
+class Bins:
+    """The bins of a drafted column: of equal width, or between edges where rows are crowded."""
+
+    low: Any
+    high: Any
+    edges: tuple[Any, ...] | None
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """As columns take them."""
+        if self.edges is not None:
+            return {"edges": self.edges}
+        return {"low": self.low, "high": self.high, "bins": _BINS}
+
+    def __str__(self) -> str:
+        if self.edges is None:
+            return f"{_BINS} bins"
+        return (
+            f"{len(self.edges) - 1} bins between round edges at every {1 / _BINS:.0%} of the rows, "
+            "which crowd at one end"
+        )
+
+
+def _reaches_zero(numbers: Counter[int]) -> bool:
+    """Whether numbers below 0 are ever more frequent up to 0, without a gap: quantities, no codes.
+
+    >>> _reaches_zero(Counter({-2: 3, -1: 9, 0: 20, 1: 8})), _reaches_zero(Counter({-1: 9, 0: 20}))
+    (True, False)
+    """
+    below = sorted(n for n in numbers if n < 0)
+    times = [numbers[n] for n in [*below, 0]]
+    rising = all(before < after for before, after in pairwise(times))
+    return len(below) > 1 and below == list(range(-len(below), 0)) and rising
+
+
+def _real(
+    numbers: Counter[int | float], places: int, padded: bool, missing: tuple[str, ...] | None
+) -> Drafted:
     rows = sum(numbers.values())
     if len(numbers) <= _MOST_LEVELS and rows >= 3 * len(numbers):
         levels = tuple(sorted(numbers))
@@ -166,19 +225,27 @@ def _real(numbers: Counter[int | float], places: int, missing: tuple[str, ...] |
     first, last = math.floor(low / step) * step, math.ceil(high / step) * step
     first, last = min(low, round(first, digits)), max(high, round(last, digits))
     spikes = tuple(sorted(float(n) for n, times in usual.items() if times > _SPIKE * rows))
+    shared = {n: times for n, times in usual.items() if n not in spikes}
+    bins = Bins(first, last, crowded_edges(shared, first, last, _BINS, whole=False))
     column = Numeric(
-        first,
-        last,
-        bins=_BINS,
+        **bins.fields,
         spikes=spikes,
         special=special,
         decimals=min(places, 15),
+        trailing_zeros=padded and 0 < places <= 15,
         missing=missing,
     )
-    alone = f"; {', '.join(f'{n:g}' for n in spikes)} alone, being frequent" if spikes else ""
+    alone = f"; {', '.join(map(_plain, spikes))} alone, being frequent" if spikes else ""
     beside = f"; {', '.join(map(text_of, special))} beside them as special values"
-    note = f"numbers {first:g}..{last:g} of {places} decimals in {_BINS} bins{alone}"
+    note = f"numbers {_plain(first)}..{_plain(last)} of {places} decimals in {bins}{alone}"
     return column, note + (beside if special else "")
+
+
+def _plain(number: float) -> str:
+    """A number without an exponent, but for very large and very small ones."""
+    if number and not 1e-6 <= abs(number) < 1e16:
+        return f"{number:g}"
+    return np.format_float_positional(number, trim="-")
 
 
 def _nines(numbers: Counter[int | float]) -> tuple[float, ...]:
@@ -194,8 +261,8 @@ def _nines(numbers: Counter[int | float]) -> tuple[float, ...]:
     return tuple(sorted(found))
 
 
-def _places(text: str, decimal: str) -> int:
-    """Digits behind the decimal sign."""
+def _places(text: str) -> int:
+    """Digits behind the decimal point."""
     mantissa, _, exponent = text.lower().partition("e")
-    behind = len(mantissa.partition(decimal)[2])
+    behind = len(mantissa.partition(".")[2])
     return max(0, behind - int(exponent)) if exponent else behind

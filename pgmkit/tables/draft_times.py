@@ -11,10 +11,13 @@ from pgmkit.tables.dates import Date, DateTime, strptime
 __all__ = ["time_column"]
 
 _PADDED = ("%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d")
+_NAMED = ("%d %b %Y", "%d-%b-%Y", "%d-%b-%y", "%d %B %Y", "%B %d, %Y", "%b %d, %Y")
 _FORMATS = (
     "%Y%m%d",
     *_PADDED,
-    *(form.replace("%d", "%-d").replace("%m", "%-m") for form in _PADDED),
+    *_NAMED,
+    *(form.replace("%d", "%-d").replace("%m", "%-m") for form in (*_PADDED, *_NAMED)),
+    *("%Y-%m", "%m/%Y", "%b-%y", "%b %Y", "%B %Y"),
 )
 _TIMES = (" %H:%M", " %H:%M:%S", "T%H:%M:%S")
 _MOMENTS = (
@@ -28,6 +31,8 @@ _ISO = tuple(
     for time in ("%H:00:00", "%H:%M:00", "%H:%M", "%H:%M:%S")
 )
 """ISO texts written in one way; in whole hours or minutes where all of them are."""
+_CLOCKS = ("%H:%M", "%H:%M:%S", "%-H:%M", "%-H:%M:%S", "%I:%M %p", "%-I:%M %p")
+"""Times of day; on the day that Python takes where there is none."""
 _YEARS = range(1800, 2201)
 
 
@@ -43,6 +48,12 @@ def time_column(texts: Sequence[str], missing: tuple[str, ...] | None) -> tuple[
         return _timed(
             moments, next((f for f in _ISO if _all_written(moments, texts, f)), None), missing
         )
+    if moments is None and ":" in texts[0]:
+        form = next((f for f in _CLOCKS if _parse(texts, f) is not None), None)
+        if form is not None:
+            day = "1900-01-01T"
+            column = DateTime(f"{day}00:00:00", f"{day}23:59:59", format=form, missing=missing)
+            return column, f"times of day{_written(form)}, by hour; decoded uniformly within"
     if moments is None:
         form = next((f for f in (*_FORMATS, *_MOMENTS) if _parse(texts, f) is not None), None)
         moments = None if form is None else _parse(texts, form)

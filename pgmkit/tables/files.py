@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +16,9 @@ import numpy as np
 from pgmkit.atomic_write import atomic_writer
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.csv_file import csv_batches, csv_names, is_csv, is_index
+from pgmkit.tables.dates import Date
 from pgmkit.tables.foreign import foreign_table, is_foreign
-from pgmkit.tables.labelled import Categorical
+from pgmkit.tables.labelled import Boolean, Categorical
 from pgmkit.tables.numbers import Integer, Numeric
 from pgmkit.tables.records import arrow_table, csv_lines, respelled
 
@@ -60,7 +61,8 @@ def encode_file(
     if not ignore_extra:
         _check_no_others(path, schema)
     broken: list[object] | None = None if schema.checked else []
-    for batch in batches(path, schema.file, tuple(schema.columns), broken):
+    repeating = {name for name, column in schema.columns.items() if _repeats(column)}
+    for batch in batches(path, schema.file, tuple(schema.columns), broken, repeating):
         for name, column in schema.columns.items():
             codes = column.encode(_plain_decimals(batch[name], column, schema.file))
             outside[name] += int((codes < 0).sum())
@@ -108,6 +110,13 @@ def read_frame(
     return pa.concat_tables(parts, promote_options="permissive")
 
 
+def _repeats(column: Column) -> bool:
+    """Whether a file is likely to hold few distinct texts of this column, over and over."""
+    if isinstance(column, Integer):
+        return column.bins is None and column.edges is None
+    return isinstance(column, Categorical | Boolean | Date)
+
+
 def _plain_decimals(values: Any, column: Column, form: FileFormat) -> Any:
     """Texts of numbers with a decimal point, where the file writes a comma."""
     import pyarrow as pa
@@ -116,7 +125,12 @@ def _plain_decimals(values: Any, column: Column, form: FileFormat) -> Any:
     numbers = isinstance(column, Integer | Numeric) or (
         isinstance(column, Categorical) and column.midpoints is not None
     )
-    if form.decimal == "." or not numbers or not pa.types.is_string(values.type):
+    if form.decimal == "." or not numbers:
+        return values
+    if pa.types.is_dictionary(values.type):
+        known = _plain_decimals(values.dictionary, column, form)
+        return pa.DictionaryArray.from_arrays(values.indices, known)
+    if not pa.types.is_string(values.type):
         return values
     return compute.replace_substring(compute.replace_substring(values, ".", ""), ",", ".")
 
@@ -171,10 +185,12 @@ def batches(
     form: FileFormat,
     names: tuple[str, ...] | None = None,
     broken: list[object] | None = None,
+    repeating: Collection[str] = (),
 ) -> Iterator[dict[str, Any]]:
     """Columns by name as Arrow arrays, some 100,000 rows at a time; `names` limits them.
 
-    `broken`: a list that gets an entry for each ill-formed line; without it they are errors. Raises
+    `broken`: a list that gets an entry for each ill-formed line; without it they are errors.
+    `repeating`: columns of few distinct texts, which CSV files give as dictionaries. Raises
     InvalidInput as `encode_file` does.
     """
     found = all_names(path, form)
@@ -184,7 +200,7 @@ def batches(
         return _parquet(os.fspath(path), wanted)
     if is_foreign(path):
         return map(_arrays, foreign_table(path).select(wanted).to_batches(_ROWS))
-    return csv_batches(os.fspath(path), form, found, wanted, broken)
+    return csv_batches(os.fspath(path), form, found, wanted, broken, repeating)
 
 
 def write_file(path: str | os.PathLike[str], columns: Mapping[str, NDArray[Any]]) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.bin_codes import LARGEST
 from pgmkit.tables.bins import Binned
-from pgmkit.tables.values import number_of, numbers_among, text_of
+from pgmkit.tables.values import bare, number_of, numbers_among, text_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,14 +24,17 @@ __all__ = ["Integer", "Numeric"]
 
 
 class _Numbers(Binned):
-    """What whole and real numbers share."""
+    """What whole and real numbers share.
+
+    Texts are read as spreadsheets print them too: $1,234.50, 33 % and (12.00) are numbers.
+    """
 
     @property
     def parses_as(self) -> tuple[str, ...]:
         return ("int64", "float64")
 
     def position(self, value: object) -> int | float:
-        return number_of(value)
+        return number_of(bare(value.strip()) if isinstance(value, str) else value)
 
     @cached_property
     def _missing_numbers(self) -> frozenset[int | float]:
@@ -79,7 +82,7 @@ class Numeric(_Numbers):
     """Numbers from `low` to `high` in `bins` of equal width, or between `edges`.
 
     `decimals`: places behind the point of decoded values; by default as many as tell a thousand
-    values in the narrowest bin apart.
+    values in the narrowest bin apart. `trailing_zeros`: CSV files get all of them: 2.50.
 
     With `quantiles` the inner edges are still to be found; the schema is then unresolved.
 
@@ -91,6 +94,7 @@ class Numeric(_Numbers):
     becomes = ("number", "integer", "text")
     quantiles: bool = False
     decimals: int | None = None
+    trailing_zeros: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -103,6 +107,10 @@ class Numeric(_Numbers):
             isinstance(places, bool) or not isinstance(places, int) or not 0 <= places <= 15
         ):
             raise InvalidInput(f"decimals must be a whole number from 0 to 15, got {places!r}")
+        if not isinstance(self.trailing_zeros, bool):
+            raise InvalidInput(f"trailing_zeros must be true or false, got {self.trailing_zeros!r}")
+        if self.trailing_zeros and places is None:
+            raise InvalidInput("trailing_zeros needs decimals: how many places are written")
         if self.decode_as == "integer" and places != 0:
             raise InvalidInput('decode_as "integer" needs decimals: 0')
 
@@ -124,7 +132,15 @@ class Numeric(_Numbers):
         return Numeric(edges=edges, **self._other_fields())
 
     def _other_fields(self) -> dict[str, Any]:
-        names = ("spikes", "special", "decimals", "missing", "outside", "decode_as")
+        names = (
+            "spikes",
+            "special",
+            "decimals",
+            "trailing_zeros",
+            "missing",
+            "outside",
+            "decode_as",
+        )
         return {name: getattr(self, name) for name in names}
 
     @property

@@ -13,6 +13,7 @@ import numpy as np
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.columns import Column
 from pgmkit.tables.labelled import Boolean, Categorical
+from pgmkit.tables.numbers import Numeric
 
 if TYPE_CHECKING:
     from pgmkit.dataset import Dataset
@@ -131,10 +132,25 @@ def _csv_texts(values: Any, column: Column, form: FileFormat) -> Any:
     elif pa.types.is_string(values.type):
         texts = values
     else:
-        texts = values.cast(pa.string())
+        texts = _padded(values, column).cast(pa.string())
         if pa.types.is_floating(values.type) and form.decimal != ".":
             texts = compute.replace_substring(texts, ".", form.decimal)
     return _quoted(texts.fill_null(absent), form.written_separator)
+
+
+def _padded(values: Any, column: Column) -> Any:
+    """Numbers as Arrow's decimals, whose texts have trailing zeros, where the column has them.
+
+    Beyond 2^53 steps a float64 does not know its last decimal: such columns stay as they are.
+    """
+    import pyarrow as pa
+
+    if not isinstance(column, Numeric) or not column.trailing_zeros or column.kind != "number":
+        return values
+    largest = max(map(abs, map(float, [*column.positions, *column.special])))
+    if largest * 10.0 ** (column.decimals or 0) >= 2.0**53:
+        return values
+    return values.cast(pa.decimal128(38, column.decimals or 0))
 
 
 def _quoted(texts: Any, separator: str) -> Any:

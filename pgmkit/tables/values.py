@@ -7,6 +7,7 @@ NaT and an empty text are one notion of missing.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "absent_numbers",
+    "bare",
+    "dictionary",
     "distinct",
     "is_null",
     "number_of",
@@ -32,6 +35,13 @@ __all__ = [
 ]
 
 
+_CURRENCY = "[$€£¥₹]"
+_DECORATED = re.compile(
+    rf"(?P<open>\()?(?P<sign>[+-])?(?:{_CURRENCY}\s?)?(?P<inner>[+-])?"
+    r"(?P<whole>\d{1,3}(?P<apart>[, '\u2019\u00a0\u202f])\d{3}(?:(?P=apart)\d{3})*|\d+)"
+    rf"(?P<rest>\.\d+)?(?:\s?(?:{_CURRENCY}|%))?(?P<close>\))?"
+)
+"""Numbers as spreadsheets print them."""
 _EXACT = 2.0**53
 """From here on not every whole number is a float64."""
 
@@ -54,6 +64,22 @@ def distinct(values: Any) -> tuple[list[Any], NDArray[np.intp]]:
     for i, value in enumerate(array):
         places[i] = seen.setdefault(_key(value), len(seen))
     return [value for _, value in seen], places
+
+
+def dictionary(values: Any) -> tuple[Any, NDArray[np.intp]] | None:
+    """An Arrow dictionary's distinct values, and the place among them of each value.
+
+    None for other values, and for dictionaries with null places or values that are no texts.
+    """
+    if not _is_arrow(values):
+        return None
+    import pyarrow as pa
+
+    if not isinstance(values, pa.DictionaryArray) or values.indices.null_count:
+        return None
+    if not _is_text(values.dictionary.type):
+        return None
+    return values.dictionary, values.indices.to_numpy(zero_copy_only=False)
 
 
 def _key(value: Any) -> tuple[type, Any]:
@@ -123,10 +149,13 @@ def parsed(values: Any, kinds: Sequence[str], absent: Sequence[str]) -> Any:
 
 
 def _hexadecimal(texts: Any) -> bool:
-    """Whether some text is like 0x1F, which Arrow reads as a whole number and nothing else here."""
-    from pyarrow import compute
+    """Whether some text may be like 0x1F, which Arrow alone reads as a whole number.
 
-    return any(compute.any(compute.match_substring(texts, sign)).as_py() for sign in "xX")
+    The bytes of all texts are searched at once, and those beside them where the array is a slice.
+    """
+    held = texts.buffers()[2]
+    whole = b"" if held is None else held.to_pybytes()
+    return b"x" in whole or b"X" in whole
 
 
 def _rounds(numbers: Any) -> bool:
@@ -243,6 +272,21 @@ def number_of(value: object) -> int | float:
         except ValueError:
             pass
     return float(value)  # type: ignore[arg-type]
+
+
+def bare(text: str) -> str:
+    """A number's text without signs of currency or percent, thousands set apart, or the brackets
+    that accountants write for a minus; other texts as they are.
+
+    >>> bare("$1,234.50"), bare("33 %"), bare("(12.00)"), bare("-€7"), bare("1,23"), bare("12-34")
+    ('1234.50', '33', '-12.00', '-7', '1,23', '12-34')
+    """
+    found = _DECORATED.fullmatch(text)
+    if found is None or (found["open"] is None) != (found["close"] is None):
+        return text
+    digits = re.sub(r"[^0-9]", "", found["whole"]) + (found["rest"] or "")
+    minus = "-" in (found["sign"] or "") + (found["inner"] or "") or found["open"] is not None
+    return "-" + digits if minus else digits
 
 
 def plain(value: Any) -> Any:

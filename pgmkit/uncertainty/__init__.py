@@ -36,19 +36,20 @@ from scipy.stats import t as student
 
 from pgmkit.batches.answers import BatchedAnswers
 from pgmkit.batches.oracle import gains
-from pgmkit.batches.problem import stacked
 from pgmkit.errors import InvalidInput, TooSlow, TotalUndetermined
-from pgmkit.estimation.many import ManyEstimates, Replication, reporter
+from pgmkit.estimation.many import Replication, reporter
 from pgmkit.estimation.problem import OUT_OF_TIME
 from pgmkit.kronecker import Kronecker
 from pgmkit.marginal_oracle import MarginalOracle
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
 from pgmkit.queries import FactoredQuery
+from pgmkit.regions.model import RegionModel
 from pgmkit.structural_zeros import Zeros
-from pgmkit.total import estimate_total, estimate_totals
+from pgmkit.total import estimate_total
 from pgmkit.uncertainty.bounded import nonnegative_interval
 from pgmkit.uncertainty.linear import Answer, LinearEstimate
+from pgmkit.uncertainty.replicates import Estimated, re_estimated
 
 __all__ = ["Interval", "Replication", "Uncertainty", "error_bars"]
 
@@ -56,8 +57,6 @@ logger = logging.getLogger(__name__)
 
 Array = NDArray[np.float64]
 
-_TOLERANCE = 1.0
-"""Of the re-estimations, as in `estimate`: it adds 1.4 / sqrt(cells) to a cell's variance."""
 _CACHE_BYTES = 1 << 30
 """Replicates keep their tables between queries while all of them fit here."""
 
@@ -91,13 +90,13 @@ class Uncertainty:
     The replicates are estimated when a query first needs them: those in closed form never do.
     """
 
-    model: GraphicalModel
+    model: Estimated
     _linear: LinearEstimate
     _count: int
-    _estimated: Callable[[], tuple[GraphicalModel, ...]]
+    _estimated: Callable[[], tuple[Estimated, ...]]
 
     @cached_property
-    def replicates(self) -> tuple[GraphicalModel, ...]:
+    def replicates(self) -> tuple[Estimated, ...]:
         """The re-estimated models; the first use takes as long as all of them."""
         return self._estimated()
 
@@ -127,9 +126,7 @@ class Uncertainty:
         )
         return _bootstrap(estimate, drawn, _nonnegative(query), checked)
 
-    def statistic(
-        self, function: Callable[[GraphicalModel], Any], *, level: float = 0.95
-    ) -> Interval:
+    def statistic(self, function: Callable[[Any], Any], *, level: float = 0.95) -> Interval:
         """Bootstrap error bars of anything computed from a model: a ratio, a conditional mean.
 
         ``function`` maps a model to a number or an array of a fixed shape.
@@ -142,18 +139,22 @@ class Uncertainty:
     @cached_property
     def _batch(self) -> BatchedAnswers | None:
         """All replicates' answers at once, where they gain by it."""
+        if isinstance(self.model, RegionModel):
+            return None
         small = gains(MarginalOracle(self.model.domain, self.model.cliques or [()]))
-        return BatchedAnswers(self.replicates) if small else None
+        replicates = [each for each in self.replicates if isinstance(each, GraphicalModel)]
+        return BatchedAnswers(replicates) if small else None
 
-    def _reused(self) -> Iterable[GraphicalModel]:
-        size = 2 * self.model.tree.bytes() * self._count
-        if size <= _CACHE_BYTES:
+    def _reused(self) -> Iterable[Estimated]:
+        if isinstance(self.model, RegionModel):
+            return self.replicates
+        if 2 * self.model.tree.bytes() * self._count <= _CACHE_BYTES:
             return self.replicates
         return (replace(replicate) for replicate in self.replicates)
 
 
 def error_bars(
-    model: GraphicalModel,
+    model: Estimated,
     measurements: Iterable[Measurement],
     *,
     replicates: int = 100,
@@ -170,7 +171,8 @@ def error_bars(
     ``pgmkit.estimate`` made from the same measurements with the squared loss. Its structural
     zeros hold in the replicates, and so does its total, unless the total is the one that the
     measurements imply: then it is estimated anew each time. Replicates are estimated on the
-    model's device, in its precision.
+    model's device, in its precision. A ``RegionModel`` has error bars too; beyond its regions every
+    replicate needs a joint distribution of its own, which takes seconds for each.
 
     Args:
         model: whose answers need error bars.
@@ -200,31 +202,18 @@ def error_bars(
             "usual, and fewer than 20 give no usable standard errors"
         )
     zeros, fixed = _zeros(model), _fixed_total(model, known)
-    like = model.potentials[0].values if model.potentials else torch.empty(0, dtype=torch.float64)
     linear = LinearEstimate(model.domain, known, fixed, zeros)
     limit = _Limit(max_seconds, replicates)
 
-    def estimated() -> tuple[GraphicalModel, ...]:
+    def estimated() -> tuple[Estimated, ...]:
         limit.start()
         rng = np.random.default_rng(seed)
         logger.info("error bars: %d re-estimations", replicates)
-        made: list[GraphicalModel] = []
+        made: list[Estimated] = []
         sets = list(_redrawn(model, known, replicates, rng))
-        many = ManyEstimates(
-            model.domain,
-            sets,
-            _totals(sets) if fixed is None else fixed,
-            None,
-            {
-                "zeros": zeros,
-                "warm_start": model,
-                "tolerance": _TOLERANCE,
-                "device": like.device,
-                "dtype": like.dtype,
-            },
-        )
+        many = re_estimated(model, sets, fixed, zeros, limit.deadline)
         with reporter("error bars", progress, replicates) as report:
-            for models in many.chunks(limit.deadline):
+            for models in many:
                 for again in models:
                     made.append(again)
                     report(len(made))
@@ -252,7 +241,7 @@ class _Limit:
     def deadline(self) -> float:
         return inf if self.seconds is None else self._started + self.seconds
 
-    def check(self, made: Sequence[GraphicalModel]) -> None:
+    def check(self, made: Sequence[Estimated]) -> None:
         """Raises TooSlow where the rest is foreseen to end late, or the last was cut short."""
         passed = time.perf_counter() - self._started
         late = self.seconds is not None and passed * self.of / len(made) > self.seconds
@@ -302,7 +291,7 @@ def _nonnegative(query: FactoredQuery) -> bool:
 
 
 def _redrawn(
-    model: GraphicalModel,
+    model: Estimated,
     measurements: Sequence[Measurement],
     replicates: int,
     rng: np.random.Generator,
@@ -316,20 +305,16 @@ def _redrawn(
         ]
 
 
-def _totals(sets: Sequence[Sequence[Measurement]]) -> list[float]:
-    """The totals that each set implies."""
-    found = estimate_totals(sets[0], [each.values for each in stacked(sets)])
-    return [max(1.0, total) for total in found.tolist()]
-
-
 def _applied(m: Measurement, cells: Array) -> Array:
     if m.matrix is None:
         return cells
     return m.matrix.matvec(cells) if isinstance(m.matrix, Kronecker) else m.matrix @ cells
 
 
-def _zeros(model: GraphicalModel) -> list[Zeros]:
-    """The model's structural zeros: where its potentials are minus infinity."""
+def _zeros(model: Estimated) -> list[Zeros]:
+    """The model's structural zeros: where a graphical model's potentials are minus infinity."""
+    if isinstance(model, RegionModel):
+        return list(model.zeros)
     found = []
     for factor in model.potentials:
         impossible = torch.isneginf(factor.values)
@@ -338,7 +323,7 @@ def _zeros(model: GraphicalModel) -> list[Zeros]:
     return found
 
 
-def _fixed_total(model: GraphicalModel, measurements: Sequence[Measurement]) -> float | None:
+def _fixed_total(model: Estimated, measurements: Sequence[Measurement]) -> float | None:
     try:
         implied = estimate_total(measurements).value
     except TotalUndetermined:
@@ -347,10 +332,10 @@ def _fixed_total(model: GraphicalModel, measurements: Sequence[Measurement]) -> 
 
 
 def _checked(model: Any, measurements: Any) -> list[Measurement]:
-    if not isinstance(model, GraphicalModel):
+    if not isinstance(model, Estimated):
         raise InvalidInput(
-            f"model must be a GraphicalModel, got {type(model).__name__}; error bars need a model "
-            "that pgmkit.estimate made"
+            f"model must be a GraphicalModel or a RegionModel, got {type(model).__name__}; "
+            "error bars need a model that pgmkit.estimate made"
         )
     if model.stopped == "conditioned":
         raise InvalidInput(
@@ -374,11 +359,11 @@ def _checked(model: Any, measurements: Any) -> list[Measurement]:
     return known
 
 
-def _check_covered(model: GraphicalModel, measurements: Sequence[Measurement]) -> None:
-    for factor in model.potentials:
-        clique = factor.domain.attributes
+def _check_covered(model: Estimated, measurements: Sequence[Measurement]) -> None:
+    ruled_out = [set(each.clique) for each in _zeros(model)]
+    for clique in model.cliques:
         covered = any(set(clique) <= set(m.clique) for m in measurements)
-        if not covered and not bool(torch.isneginf(factor.values).any()):
+        if not covered and set(clique) not in ruled_out:
             raise InvalidInput(
                 f"the model has the clique {clique!r}, which no measurement covers; pass all the "
                 "measurements that it was estimated from"

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from mechanisms.cli import main
 from mechanisms.release.tabular import TableRelease
-from pgmkit import InvalidInput, Measurement, estimate
+from pgmkit import FromRecords, InvalidInput, Measurement, RegionModel, estimate
 from pgmkit.tables.noisy_tables import read_noisy_tables
 from pgmkit.tables.schema import Categorical, Integer, Schema
 
@@ -120,6 +120,24 @@ def test_ranges_and_unequal_noise_are_rows_of_a_matrix(folder: Path, seed: int) 
     wanted = np.stack([row / spread for row, _, spread in rows])
     np.testing.assert_allclose(found.matrix.toarray(), wanted)  # type: ignore[union-attr]
     np.testing.assert_allclose(found.values, [value / spread for _, value, spread in rows])
+
+
+def test_a_region_model(folder: Path) -> None:
+    tables = {"age-sex": TRUTH.sum(2), "sex-pay": TRUTH.sum(0), "age-pay": TRUTH.sum(1)}
+    for name, table in tables.items():
+        write(folder / f"{name}.csv", name.split("-"), table)
+    names = [f"{name}.csv" for name in tables]
+    done("estimate", *names, "--schema", "people.yaml", "--out", "m.pgm", "--inference", "region")
+    model = TableRelease.load("m.pgm").model
+    assert isinstance(model, RegionModel) and model.certified
+    reply = json.loads(done("query", "m.pgm", "pay | sex = F", "--json").stdout)
+    of_women = model.marginal(("sex", "pay"))[0]
+    np.testing.assert_allclose(reply["count"][: len(of_women)], of_women, rtol=1e-6)
+    with pytest.warns(FromRecords, match="lie within no region"):
+        done("query", "m.pgm", "age, sex, pay", "--json")
+    done("sample", "m.pgm", "--given", "sex = F", "--rows", "50", "--out", "w.csv")
+    with (folder / "w.csv").open() as file:
+        assert [row["sex"] for row in csv.DictReader(file)] == ["F"] * 50
 
 
 def test_a_table_may_be_a_total_alone_and_stddev_an_option(folder: Path) -> None:

@@ -3,7 +3,9 @@
 import itertools
 import random
 import re
+import warnings
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,6 +27,7 @@ from pgmkit import (
     Measurement,
     ModelTooLarge,
     NotCertified,
+    NumericalFailure,
     Replication,
     TooSlow,
     TotalUndetermined,
@@ -392,3 +395,51 @@ def test_the_message_of_a_set_is_not_lost() -> None:
     with pytest.raises(InvalidInput) as caught:
         estimate_many(DOMAIN, [pairs(rng), pairs(rng)], total=[90, float("nan")])
     assert re.search(r"measurement_sets\[1\].*finite number above 0", str(caught.value))
+
+
+@pytest.mark.filterwarnings("ignore::pgmkit.errors.NotCertified")
+def test_large_models_are_estimated_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as there are cores, with the bits of one after the other; settings are restored."""
+    domain = Domain(dict.fromkeys("abcd", 4))
+    cliques = [("a", "b"), ("b", "c"), ("c", "d"), ("a", "d")]
+    rng = np.random.default_rng(0)
+    sets = [
+        [
+            Measurement(c, rng.dirichlet(np.ones(16)) * 500 + rng.normal(0, 9, 16), 9.0)
+            for c in cliques
+        ]
+        for _ in range(5)
+    ]
+    monkeypatch.setattr("pgmkit.batches.oracle._LARGE_PASS", 0)
+    found, asked = [], []
+    for cores in (1, 3):
+        monkeypatch.setattr(many, "cores", lambda cores=cores: cores)
+        inner = many.in_threads
+        monkeypatch.setattr(
+            many, "in_threads", lambda tasks, n, inner=inner: asked.append(n) or inner(tasks, n)
+        )
+        before = torch.get_num_threads(), list(warnings.filters), torch.is_inference_mode_enabled()
+        found.append(estimate_many(domain, sets, total=500))
+        after = torch.get_num_threads(), list(warnings.filters), torch.is_inference_mode_enabled()
+        assert before == after
+    assert 3 in asked and asked[0] == 1
+    for one, other in zip(*found, strict=True):
+        assert (one.loss, one.gap, one.iterations) == (other.loss, other.gap, other.iterations)
+        for here, there in zip(one.potentials, other.potentials, strict=True):
+            assert torch.equal(here.values, there.values)
+
+
+def test_an_error_in_a_thread_names_its_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pgmkit.batches.oracle._LARGE_PASS", 0)
+    monkeypatch.setattr(many, "cores", lambda: 2)
+    inner = many.estimate
+
+    def failing(domain: Domain, measured: list[Measurement], **options: Any) -> GraphicalModel:
+        if measured[0].values[0] == 7:
+            raise NumericalFailure("lost")
+        return inner(domain, measured, **options)
+
+    monkeypatch.setattr(many, "estimate", failing)
+    sets = [[Measurement(("a",), [x, 5.0], 1.0)] for x in (5.0, 6.0, 7.0, 8.0)]
+    with pytest.raises(NumericalFailure, match=r"measurement_sets\[2\]: lost"):
+        estimate_many(Domain({"a": 2}), sets, total=11)

@@ -81,12 +81,16 @@ def summed(joint: Array, domain: Domain, clique: Sequence[str]) -> Array:
     return joint.sum(away).transpose([held.index(name) for name in clique])
 
 
-@pytest.mark.parametrize("most", [0, 1 << 10])
+@pytest.mark.parametrize("route", ["trees", "what is relevant", "the graph"])
 @pytest.mark.parametrize("block", range(10))
 def test_every_answer_is_that_of_the_joint_written_out(
-    block: int, most: int, monkeypatch: pytest.MonkeyPatch
+    block: int, route: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pgmkit.conditioning.posterior.MOST_CELLS", most)
+    """By elimination trees, or with the joint of the relevant or of all attributes."""
+    some = 0 if route == "trees" else 1 << 10
+    monkeypatch.setattr("pgmkit.conditioning.posterior.MOST_CELLS", some)
+    every = 1 << 10 if route == "the graph" else 0
+    monkeypatch.setattr("pgmkit.conditioning.graph_tables.MOST_CELLS", every)
     for seed in range(20 * block, 20 * block + 20):
         graph, tables = random_graph(seed)
         joint = written_out(graph.domain, tables)

@@ -10,12 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pgmkit.domain import Clique, Domain
+from pgmkit.elimination_search import Rank, Search, Step
 from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.junction_tree import (
     JunctionTree,
-    Rank,
-    Search,
-    Step,
     check_fits,
     junction_tree,
     model_cells,

@@ -5,10 +5,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
-from brute_force import CLIQUE_SETS, FIVE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_operands import Stacks, operands, runs
@@ -68,23 +68,34 @@ def test_shifted_exponentials_are_those_of_torch(
     close(found, expected)
 
 
-@pytest.mark.parametrize("name", ["star", "nested", "all pairs", "cycle of triples"])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@st.composite
+def structures(draw: st.DrawFn) -> tuple[dict[str, int], list[tuple[str, ...]]]:
+    """Attributes of few values, often one, and cliques of them, some within others."""
+    sizes = {name: draw(st.sampled_from([1, 2, 3, 5, 7])) for name in "abcdef"}
+    clique = st.lists(st.sampled_from("abcdef"), min_size=1, max_size=3, unique=True)
+    return sizes, [tuple(each) for each in draw(st.lists(clique, min_size=1, max_size=6))]
+
+
+@FEW
+@given(structures(), st.sampled_from([torch.float64, torch.float32]), st.integers(0, 10**6))
 def test_levels_of_a_pass_are_the_pass(
-    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    structure: tuple[dict[str, int], list[tuple[str, ...]]], dtype: torch.dtype, seed: int
 ) -> None:
     """Forward and backward through a plan in launches of whole levels, and as processors do it."""
-    used = plan(CLIQUE_SETS[name], (), FIVE.sizes)
-    cells = torch.rand(sum(FIVE.size(clique) for clique in CLIQUE_SETS[name]), dtype=dtype)
+    sizes, cliques = structure
+    used = plan(cliques, (), sizes)
+    random = torch.Generator().manual_seed(seed)
+    cells = torch.rand(sum(map(used.cells, range(len(cliques)))), generator=random, dtype=dtype)
     found = []
     for here in (False, True):
-        monkeypatch.setattr(kernels, "on_card", lambda values, here=here: here)
-        passing = ContractionBuffers(used, torch.device("cpu"), dtype)
-        passing.inputs.copy_(cells)
-        result = passing.forward().clone()
-        found.append((result, passing.backward(2.0).clone()))
-    close(found[1][0], found[0][0])
-    close(found[1][1], found[0][1])
+        with mock.patch.object(kernels, "on_card", lambda values, here=here: here):
+            passing = ContractionBuffers(used, torch.device("cpu"), dtype)
+            passing.inputs.copy_(cells)
+            result = passing.forward().clone()
+            found.append((result, passing.backward(2.0).clone(), passing.weighted(2.0)))
+    for plain, launched in zip(*found, strict=True):
+        close(launched, plain)
+    close(found[0][2], found[0][1] * cells)
 
 
 def test_what_is_not_a_number_stays_so() -> None:

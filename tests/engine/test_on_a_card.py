@@ -12,7 +12,7 @@ from pretend_device import CARD, MixedDevices, PretendCard, pretend_card
 from pgmkit import Dataset, Domain, Measurement, Zeros, error_bars, estimate
 from pgmkit.devices import WORTH_A_CARD, device_of
 from pgmkit.errors import InvalidInput, ModelTooLarge
-from pgmkit.estimation import Progress
+from pgmkit.estimation import _BASE_BYTES, Progress, needed_bytes
 from pgmkit.estimation import mirror_descent as search
 from pgmkit.estimation.problem import Monitor
 from pgmkit.marginal_oracle import MarginalOracle
@@ -92,9 +92,8 @@ def test_zeros_and_wide_spreads(card: PretendCard) -> None:
     assert failed or float(log_partition) == pytest.approx(exact)
 
 
-@pytest.mark.parametrize("method", ["mirror_descent", "accelerated"])
-def test_a_step_waits_once_and_uploads_nothing(
-    card: PretendCard, method: str, monkeypatch: pytest.MonkeyPatch
+def test_a_step_of_mirror_descent_waits_once_and_uploads_nothing(
+    card: PretendCard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every attempted step is one decision, and the search for a certificate, ever more seldom,
     some more: an iteration without it waits as often as it attempts a step, mostly once.
@@ -117,7 +116,7 @@ def test_a_step_waits_once_and_uploads_nothing(
     measured = noisy(CLIQUE_SETS["cycle of five"])
     with pytest.raises(Enough):
         estimate(
-            FIVE, measured, total=1000, method=method, tolerance=0.0, device="cuda",
+            FIVE, measured, total=1000, method="mirror_descent", tolerance=0.0, device="cuda",
             progress=record,
         )  # fmt: skip
     launches, waits, uploads, tried, certified = np.diff(np.array(seen), axis=0).T
@@ -146,11 +145,77 @@ def test_a_pass_is_at_most_sixty_launches(card: PretendCard, name: str) -> None:
     assert float(log_partition) == pytest.approx(expected[1], abs=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("cliques", "times"), [([("a", "b", "c"), ("c", "d")], 6), ([("a", "b", "c")], 6)]
+)
+def test_a_pass_of_a_large_clique_moves_its_table_six_times(
+    card: PretendCard, cliques: list[tuple[str, ...]], times: int
+) -> None:
+    """Potentials are read for their peaks and for their exponentials, which are written, summed,
+    and multiplied to marginals, which are written: their adjoint is never written out.
+    """
+    domain = Domain({"a": 103, "b": 101, "c": 105, "d": 10})
+    oracle = MarginalOracle(domain, cliques, device="cuda")
+    potentials = torch.randn(oracle.layout.cells, dtype=torch.float64)
+    there = potentials.to("cuda")
+    with oracle.session():
+        oracle.begin_marginals(there, 100.0)
+        card.reset()
+        marginals, log_partition = oracle.begin_marginals(there, 100.0)
+    assert card.moved_bytes <= (times + 0.05) * 8 * domain.size(cliques[0])
+    expected = MarginalOracle(domain, cliques).marginals(potentials, 100)
+    np.testing.assert_allclose(marginals.cpu(), expected[0], rtol=1e-9, atol=1e-15)
+    assert float(log_partition) == pytest.approx(expected[1], abs=1e-9)
+
+
+def test_the_card_counts_what_is_moved(card: PretendCard) -> None:
+    there, row = torch.zeros(100, 50, device="cuda"), torch.zeros(50, device="cuda")
+    for work, cells in (
+        (lambda: there + 1, 2 * 5000),
+        (lambda: there.add_(row.expand(100, 50)), 2 * 5000 + 50),
+        (lambda: there.fill_(1.0), 5000),
+        (lambda: there.copy_(row.expand(100, 50)), 5000 + 50),
+        (lambda: there.sum(0), 5000 + 50),
+        (lambda: there[:, 3].exp(), 200),
+        (lambda: there.t().view(50, 100), 0),
+    ):
+        card.reset()
+        work()
+        assert card.moved_bytes == 4 * cells
+
+
 def test_memory_is_asked_of_the_card() -> None:
     domain = Domain({"a": 1000, "b": 1000})
     measured = [Measurement(("a", "b"), np.ones(10**6), 1.0)]
     with pretend_card(card_bytes=100 << 20), pytest.raises(ModelTooLarge, match="limit is 50 MiB"):
         estimate(domain, measured, total=10, device="cuda")
+
+
+@pytest.mark.parametrize("loss", ["squared", "huber"])
+@pytest.mark.parametrize("sizes", [(20, 20, 20, 2), (12, 40, 5, 60)])
+def test_an_estimate_holds_no_more_than_it_asks_for(
+    card: PretendCard, sizes: tuple[int, ...], loss: str
+) -> None:
+    domain = Domain(dict(zip("abcd", sizes, strict=True)))
+    rng = np.random.default_rng(0)
+    cliques = [("a", "b", "c"), ("c", "d"), ("a", "d")]
+    measured = [Measurement(c, rng.dirichlet(np.ones(domain.size(c))) * 1e4, 3.0) for c in cliques]
+    asked = needed_bytes(MarginalOracle(domain, cliques, device="cuda"), measured) - _BASE_BYTES
+    card.reset()
+
+    class Enough(Exception):
+        pass
+
+    def record(progress: Progress) -> None:
+        if progress.iteration > 12:
+            raise Enough
+
+    with pytest.raises(Enough):
+        estimate(
+            domain, measured, total=1e4, loss=loss, method="accelerated", tolerance=1e-9,
+            device="cuda", progress=record,
+        )  # fmt: skip
+    assert card.peak_bytes <= asked <= 4 * card.peak_bytes
 
 
 def test_error_bars_stay_where_the_model_is(card: PretendCard) -> None:

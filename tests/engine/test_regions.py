@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import warnings
+from collections.abc import Sequence
 from math import sqrt
+from typing import Any
 
 import cvxpy
 import numpy as np
 import pytest
+import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
-from pgmkit import Domain, FactoredQuery, FromRecords, Measurement, Zeros, estimate, queries
-from pgmkit.errors import InvalidInput, ModelTooLarge, NumericalFailure
+from pgmkit import (
+    Domain,
+    FactoredQuery,
+    FromRecords,
+    Measurement,
+    Zeros,
+    estimate,
+    estimate_total,
+    queries,
+)
+from pgmkit.errors import InvalidInput, ModelTooLarge, NumericalFailure, TotalUndetermined
+from pgmkit.kronecker import Kronecker
 from pgmkit.regions.model import RegionModel
 from pgmkit.regions.polytope import LocalPolytope
 
@@ -23,20 +37,52 @@ Array = NDArray[np.float64]
 TOTAL = 100.0
 
 
+def drawn_matrix(kind: str, sizes: list[int], rng: np.random.Generator) -> Any:
+    """What is measured of a table of these sizes."""
+    cells = int(np.prod(sizes))
+    rows = int(rng.integers(1, cells + 2))
+    if kind == "cells":
+        return None
+    if kind == "prefix":
+        return [np.tri(size) for size in sizes]
+    if kind == "sparse":
+        return scipy.sparse.random_array((rows, cells), density=0.5, rng=rng).tocsr()
+    if kind == "factors":
+        return [rng.normal(size=(int(rng.integers(1, size + 2)), size)) for size in sizes]
+    return rng.normal(size=(rows, cells))
+
+
+KINDS = ("cells", "prefix", "sparse", "factors", "dense")
+
+
 @st.composite
 def problems(draw: st.DrawFn) -> tuple[Domain, list[Measurement]]:
-    """Up to five attributes, up to six tables over one to three of them, any noise."""
+    """Up to five attributes, up to six tables over one to three of them, any matrix and noise."""
     sizes = draw(st.lists(st.integers(1, 3), min_size=2, max_size=5))
     domain = Domain({f"x{i}": size for i, size in enumerate(sizes)})
     names = st.lists(st.sampled_from(domain.attributes), min_size=1, max_size=3, unique=True)
     cliques = draw(st.lists(names.map(tuple), min_size=1, max_size=6))
+    kinds = draw(st.sampled_from([("cells",), KINDS]))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     measured = []
     for clique in cliques:
         size = domain.size(clique)
-        values = rng.dirichlet(np.full(size, 0.5)) * TOTAL + rng.normal(0, 20, size)
-        measured.append(Measurement(clique, values, float(rng.uniform(0.5, 20))))
+        table = rng.dirichlet(np.full(size, 0.5)) * TOTAL
+        matrix = drawn_matrix(str(rng.choice(kinds)), list(domain.shape(clique)), rng)
+        exact = written(Measurement(clique, table, 1.0), matrix) @ table
+        values = exact + rng.normal(0, 20, len(exact))
+        measured.append(Measurement(clique, values, float(rng.uniform(0.5, 20)), matrix))
     return domain, measured
+
+
+def written(m: Measurement, matrix: Any) -> Array:
+    """The matrix of a measurement, entry by entry."""
+    if matrix is None:
+        return np.eye(len(m.values))
+    if isinstance(matrix, Kronecker | list):
+        factors = matrix.factors if isinstance(matrix, Kronecker) else matrix
+        return functools.reduce(np.kron, factors)
+    return matrix.toarray() if scipy.sparse.issparse(matrix) else np.asarray(matrix)
 
 
 def sums_of(domain: Domain, clique: tuple[str, ...], kept: tuple[str, ...]) -> Array:
@@ -51,7 +97,11 @@ def sums_of(domain: Domain, clique: tuple[str, ...], kept: tuple[str, ...]) -> A
 
 
 def relaxed_optimum(
-    domain: Domain, measured: list[Measurement], loss: str = "squared", total: float = TOTAL
+    domain: Domain,
+    measured: list[Measurement],
+    loss: str = "squared",
+    total: float = TOTAL,
+    zeros: Sequence[Zeros] = (),
 ) -> float:
     """The optimum of the relaxation by a solver that shares nothing with the engine."""
     tables = {frozenset(m.clique): m.clique for m in measured}
@@ -61,12 +111,14 @@ def relaxed_optimum(
         shared = tuple(sorted(a & b))
         left = sums_of(domain, first, shared) @ variables[a]
         constraints.append(left == sums_of(domain, second, shared) @ variables[b])
+    for each in zeros:
+        x, held = variables[frozenset(each.clique)], tables[frozenset(each.clique)]
+        constraints.append(x[~each.within(domain, held).reshape(-1)] == 0)
     terms = []
     for m in measured:
         x = variables[frozenset(m.clique)]
         table = sums_of(domain, tables[frozenset(m.clique)], m.clique) @ x
-        matrix = m.matrix if m.matrix is not None else np.eye(domain.size(m.clique))
-        residual = (matrix @ table - m.values) / m.stddev
+        residual = (written(m, m.matrix) @ table - m.values) / m.stddev
         terms.append(
             {
                 "squared": lambda r: cvxpy.sum_squares(r) / 2,
@@ -89,19 +141,86 @@ def assert_consistent(model: RegionModel) -> None:
         np.testing.assert_allclose(left, right, atol=1e-6)
 
 
-@settings(max_examples=60, deadline=None)
-@given(problems())
+@settings(max_examples=100, deadline=None)
+@given(problems(), st.sampled_from(["squared", "squared", "huber", "absolute"]))
 def test_tables_agree_and_are_the_relaxations_optimum(
-    problem: tuple[Domain, list[Measurement]],
+    problem: tuple[Domain, list[Measurement]], loss: str
 ) -> None:
     domain, measured = problem
-    model = estimate(domain, measured, total=TOTAL, inference="region", tolerance=1e-4)
+    model = estimate(domain, measured, total=TOTAL, inference="region", tolerance=1e-4, loss=loss)
     assert_consistent(model)
-    optimum = relaxed_optimum(domain, measured)
+    optimum = relaxed_optimum(domain, measured, loss)
     close = 1e-5 * (1 + optimum)
     assert model.loss == pytest.approx(optimum, abs=close + 1e-4 * model.unit)
     assert model.certified
     assert model.loss - model.gap <= optimum + close
+
+
+def possible_zeros(
+    domain: Domain, measured: list[Measurement], rng: np.random.Generator
+) -> list[Zeros]:
+    """Zeros in some measured tables, all kept by two records at least."""
+    records = [{name: int(rng.integers(size)) for name, size in domain.sizes.items()} for _ in "ab"]
+    found = {}
+    for m in measured:
+        allowed = rng.random(domain.shape(m.clique)) < 0.6
+        for record in records:
+            allowed[tuple(record[name] for name in m.clique)] = True
+        if rng.random() < 0.6:
+            found[frozenset(m.clique)] = Zeros(m.clique, allowed)
+    return list(found.values())
+
+
+@settings(max_examples=50, deadline=None)
+@given(problems(), st.integers(0, 2**32 - 1), st.sampled_from(["squared", "huber", "absolute"]))
+def test_zeros_hold_at_the_optimum(
+    problem: tuple[Domain, list[Measurement]], seed: int, loss: str
+) -> None:
+    domain, measured = problem
+    zeros = possible_zeros(domain, measured, np.random.default_rng(seed))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = estimate(
+            domain,
+            measured,
+            total=TOTAL,
+            inference="region",
+            tolerance=1e-3,
+            zeros=zeros,
+            loss=loss,
+        )
+    assert_consistent(model)
+    for each in zeros:
+        assert (model.marginal(each.clique)[~each.allowed] == 0).all()
+    optimum = relaxed_optimum(domain, measured, loss, zeros=zeros)
+    close = 1e-5 * (1 + optimum)
+    assert model.certified, model
+    assert model.loss - model.gap <= optimum + close
+    assert model.loss >= optimum - close
+
+
+@settings(max_examples=25, deadline=None)
+@given(problems())
+def test_auto_is_exact_where_that_fits_and_totals_are_those_implied(
+    problem: tuple[Domain, list[Measurement]],
+) -> None:
+    domain, measured = problem
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        exact = estimate(domain, measured, total=TOTAL)
+        auto = estimate(domain, measured, total=TOTAL, inference="auto")
+    assert not isinstance(auto, RegionModel)
+    for m in measured:
+        np.testing.assert_array_equal(auto.marginal(m.clique), exact.marginal(m.clique))
+    try:
+        implied = estimate_total(measured).value
+    except TotalUndetermined:
+        implied = 0.0
+    if implied > 0:
+        assert estimate(domain, measured, inference="region").total == pytest.approx(implied)
+    else:
+        with pytest.raises(InvalidInput, match="total"):
+            estimate(domain, measured, inference="region")
 
 
 @settings(max_examples=25, deadline=None)
@@ -138,18 +257,8 @@ def test_other_losses_and_matrices(loss: str) -> None:
         Measurement(("c", "b"), rng.normal(12, 9, 8), 2.0),
         Measurement(("a", "c"), rng.normal(50, 9, 3), 4.0, matrix=[np.tri(3), [1.0, 0.0]]),
     ]
-    written = [
-        m
-        if not hasattr(m.matrix, "factors")
-        else Measurement(m.clique, m.values, m.stddev, np.kron(*m.matrix.factors))
-        for m in measured
-    ]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model = estimate(
-            domain, measured, total=TOTAL, inference="region", loss=loss, tolerance=1e-3
-        )
-    optimum = relaxed_optimum(domain, written, loss)
+    model = estimate(domain, measured, total=TOTAL, inference="region", loss=loss, tolerance=1e-3)
+    optimum = relaxed_optimum(domain, measured, loss)
     assert_consistent(model)
     assert model.loss - model.gap <= optimum * (1 + 1e-5) + 1e-5
     assert model.loss >= optimum * (1 - 1e-5) - 1e-5

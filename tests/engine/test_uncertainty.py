@@ -304,7 +304,7 @@ class TestRunning:
             error_bars(model, y[:2])
         with pytest.raises(InvalidInput, match="must be Measurement records, got str"):
             error_bars(model, [*y, "a"])  # type: ignore[list-item]
-        with pytest.raises(InvalidInput, match="model must be a GraphicalModel, got int"):
+        with pytest.raises(InvalidInput, match="model must be a GraphicalModel or a RegionModel, got int"):
             error_bars(3, y)  # type: ignore[arg-type]
         with pytest.raises(InvalidInput, match="model is conditioned"):
             error_bars(model.given({"a": 0}), y)

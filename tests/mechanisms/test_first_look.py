@@ -103,6 +103,22 @@ def test_where_none_is_seen_single_columns_get_nearly_all(epsilon: float, relati
         assert precision(auto, name) >= 0.97 * precision(alone, name)
 
 
+@pytest.mark.parametrize("relation", NEIGHBOURS)
+def test_the_look_costs_next_to_nothing_where_pairs_have_many_cells(relation: str) -> None:
+    rng = np.random.default_rng(4)
+    domain = Domain({f"x{i}": 20 for i in range(6)})
+    data = Dataset(domain, {name: rng.integers(0, 20, 20_000) for name in domain})
+    for budget in BUDGETS:
+        curator = Curator(data, budget, neighbours=relation, seed=0)
+        look = first_look(curator, k_way(domain, 2), len(data))
+        (spent,) = [e.cost for e in curator.ledger.entries if e.step == "auto: errors of pairs"]
+        # Laplace noise in all distances grows with their number, and stays at its fiftieth.
+        assert spent <= (0.021 if budget.pure else 0.006) * budget.total
+        if not budget.pure:
+            # The noise is what was paid for: too little to decide anything by itself.
+            assert look.stddev <= 0.4 * look.needed
+
+
 def test_pairs_of_independent_columns_are_measured_where_noise_is_small() -> None:
     """The records' own pairs differ from independence by chance, and less noise can tell them."""
     data = table(np.random.default_rng(8), 12_000, 0.0)

@@ -1,0 +1,150 @@
+"""A step of accelerated mirror descent as a function of tensors: its decisions are tensors, too.
+
+Nothing in a step waits for a device, so that a card can capture it. One problem has vectors, and
+numbers without axes; several side by side have a row and an entry each. The step is that of
+``accelerated_mirror_descent``, but for one thing: a step that fails its test is tried again, half
+as long, as the next step.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import torch
+
+from pgmkit.estimation.captured import Captured
+
+__all__ = ["MOST_HALVINGS", "Objective", "Points", "State", "Steps", "advance", "start_at"]
+
+_FIRST_GROWTH, _GROWTH = 2.0, 1.1
+MOST_HALVINGS = 40
+"""Of a step that fails its test: more would be below the rounding of any potential."""
+_EPSILON = torch.finfo(torch.float64).eps
+
+
+class Points(NamedTuple):
+    """Potentials and what they imply; residuals are standardised."""
+
+    potentials: torch.Tensor
+    marginals: torch.Tensor
+    log_partition: torch.Tensor
+    residual: torch.Tensor
+    loss: torch.Tensor
+
+    def of(self, sets: torch.Tensor) -> Points:
+        """The rows of some of several problems."""
+        return Points(*(value[sets] for value in self))
+
+    def where(self, chosen: torch.Tensor, others: Points) -> Points:
+        """These where chosen, the others elsewhere."""
+        wide = chosen.unsqueeze(-1)
+        pairs = zip(self, others, strict=True)
+        return Points(
+            *(
+                torch.where(wide if own.ndim > chosen.ndim else chosen, own, rest)
+                for own, rest in pairs
+            )
+        )
+
+
+class Objective(Protocol):
+    """What is minimised: a loss of residuals, over the marginals of the ``totals``."""
+
+    @property
+    def totals(self) -> torch.Tensor: ...
+
+    def point(self, potentials: torch.Tensor) -> Points:
+        """One pass; a loss of infinity where it fails."""
+        ...
+
+    def gradient(self, residual: torch.Tensor) -> torch.Tensor:
+        """Of the loss, by the marginals."""
+        ...
+
+    def excess(self, new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
+        """By how much the loss at residuals ``new`` exceeds its tangent at ``old``."""
+        ...
+
+
+class State(NamedTuple):
+    """Where a search is; ``halvings`` counts the tests that have failed in a row."""
+
+    point: Points
+    previous: torch.Tensor
+    """Potentials before the last step taken."""
+    step: torch.Tensor
+    weight: torch.Tensor
+    growth: torch.Tensor
+    halvings: torch.Tensor
+
+    def of(self, sets: torch.Tensor) -> State:
+        """The rows of some of several problems."""
+        return State(self.point.of(sets), *(value[sets] for value in self[1:]))
+
+    @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """All there is."""
+        return (*self.point, *self[1:])
+
+    def take(self, other: State) -> None:
+        """Become the other, in the memory that this one has."""
+        for own, new in zip(self.tensors, other.tensors, strict=True):
+            own.copy_(new)
+
+    def copied(self) -> State:
+        """The same in memory of its own."""
+        return State(Points(*(v.clone() for v in self.point)), *(v.clone() for v in self[1:]))
+
+
+def start_at(objective: Objective, start: Points) -> State:
+    """A first step moves no potential by more than two units."""
+    largest = objective.gradient(start.residual).abs().amax(-1)
+    growth = torch.full_like(largest, _FIRST_GROWTH)
+    step = growth / torch.where(largest > 0, largest, 1.0)
+    halvings = torch.zeros_like(largest, dtype=torch.int64)
+    return State(start, start.potentials, step, torch.ones_like(step), growth, halvings)
+
+
+def advance(objective: Objective, s: State) -> State:
+    """One step, from a point ahead along the last change, with the test of ``proximal_step``."""
+    next_weight = (1 + (1 + 4 * s.weight.square()).sqrt()) / 2
+    momentum = (s.weight - 1) / next_weight
+    moving, here = momentum > 0, s.point.potentials
+    origin = objective.point(here + momentum.unsqueeze(-1) * (here - s.previous))
+    gradient = objective.gradient(origin.residual)
+    new = objective.point(origin.potentials - s.step.unsqueeze(-1) * gradient)
+    moved = ((new.potentials - origin.potentials) * new.marginals).sum(-1)
+    divergence = moved - objective.totals * (new.log_partition - origin.log_partition)
+    excess = objective.excess(new.residual, origin.residual)
+    taken = excess <= divergence / s.step + 4 * _EPSILON * origin.loss
+    taken = taken & new.loss.isfinite() & origin.loss.isfinite()
+    again = taken & (new.loss > s.point.loss) & moving
+    onward = taken & ~again
+    # A point ahead from which no step passes is given up like one that raises the loss.
+    again = again | (s.halvings > MOST_HALVINGS // 2) & moving
+    return State(
+        point=new.where(onward, s.point),
+        previous=torch.where((onward | again).unsqueeze(-1), here, s.previous),
+        step=torch.where(taken, s.step * s.growth, s.step / 2),
+        weight=torch.where(onward, next_weight, torch.where(again, 1.0, s.weight)),
+        growth=torch.where(taken, s.growth, _GROWTH),
+        halvings=torch.where(taken, 0, s.halvings + 1),
+    )
+
+
+class Steps:
+    """The steps of a search one after the other, on a card as one launch each.
+
+    ``state`` lies in the same memory throughout: what is to last longer than a step is copied.
+    """
+
+    def __init__(self, objective: Objective, first: State) -> None:
+        self._objective, self.state = objective, first.copied()
+        self._step = Captured(self._in_place, first.step.device)
+
+    def take(self) -> None:
+        """One more."""
+        self._step()
+
+    def _in_place(self) -> None:
+        self.state.take(advance(self._objective, self.state))

@@ -1,0 +1,96 @@
+"""Region models as files: numpy's zip of arrays, no pickle; what is read is bit for bit the same.
+
+The joint distribution is not in the file: it follows from the tables, and is fitted again when it
+is needed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from pgmkit.atomic_write import atomic_writer
+from pgmkit.domain import Domain
+from pgmkit.errors import InvalidInput
+from pgmkit.structural_zeros import Zeros, check_zeros
+from pgmkit.untrusted import refusing, whole_file, zipped_arrays
+
+FORMAT = "pgmkit region model"
+_VERSION = 1
+_NUMBERS = ("total", "loss", "gap", "unit")
+
+
+def write_regions(fields: dict[str, Any], path: str | os.PathLike[str]) -> None:
+    """Write a model's ``fields``, whole or not at all."""
+    tables, zeros = fields["tables"], fields["zeros"]
+    header = {
+        "format": FORMAT,
+        "version": _VERSION,
+        "domain": list(fields["domain"].sizes.items()),
+        "regions": list(tables),
+        "zeros": [each.clique for each in zeros],
+        "certified": fields["certified"],
+        "iterations": fields["iterations"],
+        "stopped": fields["stopped"],
+    }
+    arrays = {f"table{i}": table for i, table in enumerate(tables.values())}
+    arrays |= {f"allowed{i}": each.allowed for i, each in enumerate(zeros)}
+    arrays["variances"] = np.array([fields["variances"][clique] for clique in tables])
+    arrays["numbers"] = np.array([fields[name] for name in _NUMBERS])
+    with atomic_writer(path) as file:
+        np.savez_compressed(file, header=np.array(json.dumps(header)), **arrays)
+
+
+def read_regions(path: str | os.PathLike[str], max_bytes: int) -> dict[str, Any]:
+    """The fields that ``write_regions`` wrote; ``InvalidInput`` for anything else."""
+    with refusing(path, "a file of a region model"):
+        arrays = zipped_arrays(whole_file(path, max_bytes), max_bytes)
+        header = json.loads(str(arrays["header"]))
+        if (header.get("format"), header.get("version")) != (FORMAT, _VERSION):
+            raise InvalidInput(
+                f"it holds {header.get('format')!r}, version {header.get('version')!r}; this reads "
+                f"{FORMAT!r}, version {_VERSION}"
+            )
+        domain = Domain({name: size for name, size in header["domain"]})
+        cliques = [domain.clique(clique) for clique in header["regions"]]
+        numbers = dict(zip(_NUMBERS, arrays["numbers"].tolist(), strict=True))
+        variances = arrays["variances"].tolist()
+        tables = {
+            clique: _table(arrays[f"table{i}"], domain.shape(clique))
+            for i, clique in enumerate(cliques)
+        }
+        _check_numbers(numbers, variances)
+        zeros = [
+            Zeros(tuple(clique), arrays[f"allowed{i}"]) for i, clique in enumerate(header["zeros"])
+        ]
+        return {
+            "domain": domain,
+            "tables": tables,
+            "variances": dict(zip(cliques, variances, strict=True)),
+            "zeros": tuple(check_zeros(domain, zeros)),
+            "certified": bool(header["certified"]),
+            "iterations": int(header["iterations"]),
+            "stopped": str(header["stopped"]),
+            **numbers,
+        }
+
+
+def _table(values: Any, shape: tuple[int, ...]) -> Any:
+    if values.dtype != np.float64 or values.shape != shape:
+        raise InvalidInput(f"it has a table of {values.dtype} of shape {values.shape}, not {shape}")
+    if not (np.isfinite(values).all() and (values >= 0).all()):
+        raise InvalidInput("it has a table with cells below 0 or not finite")
+    return values
+
+
+def _check_numbers(numbers: dict[str, float], variances: list[float]) -> None:
+    if not 0 < numbers["total"] < inf:
+        raise InvalidInput(f"its total is {numbers['total']!r}, not a finite number above 0")
+    if not variances or not all(each > 0 for each in variances):
+        raise InvalidInput("it has a variance that is not above 0, or no region")
+    if any(value != value for value in numbers.values()):
+        raise InvalidInput("it has a number that is NaN")

@@ -1,0 +1,108 @@
+"""What a region model says of the records that meet conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pgmkit.dataset import Dataset
+from pgmkit.domain import Clique, Domain
+from pgmkit.errors import InvalidInput
+from pgmkit.matrix import as_dense
+from pgmkit.queries import FactoredQuery
+from pgmkit.randomness import Rng, generator
+
+Array = NDArray[np.float64]
+
+_MOST_DRAWS = 2_000_000
+"""Records drawn, of which those that meet the conditions are kept."""
+_TOGETHER = 200_000
+
+
+class Whole(Protocol):
+    """The model of all records."""
+
+    @property
+    def domain(self) -> Domain: ...
+    def answer(self, query: FactoredQuery) -> Array: ...
+    def sample(self, n: int, *, rng: Rng = None) -> Dataset: ...
+
+
+@dataclass(frozen=True, eq=False)
+class GivenRegions:
+    """Counts of the records with some codes; ``RegionModel.given`` makes it.
+
+    Every answer is the model's own to the question with the conditions in it: from a region that
+    holds both, elsewhere from records near the tables, with the warning ``FromRecords``.
+    """
+
+    model: Whole
+    allowed: Mapping[str, NDArray[np.bool_]]
+
+    @property
+    def domain(self) -> Domain:
+        """The model's; values that the conditions rule out have counts of zero."""
+        return self.model.domain
+
+    @cached_property
+    def total(self) -> float:
+        """The expected number of such records."""
+        return float(self.answer(FactoredQuery({})).sum())
+
+    def marginal(self, attrs: Iterable[str]) -> Array:
+        """The expected counts over ``attrs``; axes in the given order."""
+        clique = self.domain.clique(attrs)
+        return self.answer(FactoredQuery.marginal(self.domain, clique))
+
+    def marginals(self, cliques: Iterable[Iterable[str]]) -> dict[Clique, Array]:
+        """Many marginals."""
+        checked = [self.domain.clique(clique) for clique in cliques]
+        return {clique: self.marginal(clique) for clique in checked}
+
+    @overload
+    def answer(self, query: FactoredQuery) -> Array: ...
+    @overload
+    def answer(self, query: Sequence[FactoredQuery]) -> list[Array]: ...
+    def answer(self, query: FactoredQuery | Sequence[FactoredQuery]) -> Array | list[Array]:
+        """The answers in counts, as ``RegionModel.answer`` gives them."""
+        if not isinstance(query, FactoredQuery):
+            return [self.answer(one) for one in query]
+        query.check(self.domain)
+        factors = {name: as_dense(factor) for name, factor in query.factors.items()}
+        for name, codes in self.allowed.items():
+            factors[name] = factors.get(name, np.ones((1, len(codes)))) * codes
+        return self.model.answer(FactoredQuery(factors)).reshape(query.answer_shape)
+
+    def sample(self, n: int, *, rng: Rng = None) -> Dataset:
+        """Draw ``n`` records that meet the conditions, by drawing others too and leaving them out.
+
+        Raises ``InvalidInput`` where 2 million records of the model hold fewer than ``n`` of them.
+        """
+        drawn_from, kept, found = generator(rng), list[Dataset](), 0
+        size = min(_MOST_DRAWS, max(n, 1000))
+        for _ in range(max(1, _MOST_DRAWS // size)):
+            kept.append(self._meeting(self.model.sample(size, rng=drawn_from)))
+            found += len(kept[-1])
+            if found >= n:
+                return _first(self.domain, kept, n)
+            size = max(size, _TOGETHER)
+        raise InvalidInput(
+            f"only {found:,} of {_MOST_DRAWS:,} records of this region model have the given codes "
+            f"of {', '.join(self.allowed)}, and {n:,} were asked for; ask for fewer, or give less"
+        )
+
+    def _meeting(self, records: Dataset) -> Dataset:
+        met = np.ones(len(records), dtype=np.bool_)
+        for name, codes in self.allowed.items():
+            met &= codes[records.columns[name]]
+        return Dataset(self.domain, {name: c[met] for name, c in records.columns.items()})
+
+
+def _first(domain: Domain, parts: Sequence[Dataset], n: int) -> Dataset:
+    columns = {name: np.concatenate([part.columns[name] for part in parts])[:n] for name in domain}
+    return Dataset(domain, columns)

@@ -1,0 +1,381 @@
+"""The relaxed problem by interior points, for measurements whose matrices mix many cells.
+
+    minimise  sum phi(Q x - y)  subject to  M_c x_c = (total, s_c) for each region c,  x >= 0
+
+Projected gradients need thousands of steps where the loss is ill conditioned, as with cumulative
+sums of two attributes. Here each region has a Newton matrix of its own, and regions meet only in
+the residuals s that they share (``pgmkit.regions.shared_residuals``), so that some tens of rounds
+of small dense factorisations end at a certificate.
+
+With phi*(u) = c u^2 / 2 for |u| <= h the conjugate of the penalty, the conditions of the optimum
+are, beside those above,
+
+    Q'u - M'l = z >= 0,  x z = 0,  Q x - y = c u + a - b,  a (h - u) = 0 = b (h + u),  a, b >= 0,
+
+and those of the residuals' multipliers: what regions share sums to zero. Newton's method follows
+them from products of a common size to products of zero (Mehrotra, 1992).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+from scipy.linalg import cho_factor, cho_solve
+
+from pgmkit.losses import Penalty, coordinates, host
+from pgmkit.marginal_oracle import Layout
+from pgmkit.matrix import Matrix
+from pgmkit.measurement import Measurement
+from pgmkit.regions.polytope import LocalPolytope
+from pgmkit.regions.shared_residuals import shared_residuals, shared_sizes
+
+Array = NDArray[np.float64]
+
+Targets = tuple[Array, Array, Array]
+"""By how much the three kinds of products that end at zero are to change."""
+
+_TO_BOUNDARY = 0.995
+_RIDGE = 1e-14
+_FAR = 1e100
+"""Stands for a penalty's slope that has no end."""
+_SPARSE = 0.1
+"""Share of nonzeros below which a region's view of its cells is kept sparse."""
+
+
+@dataclass(frozen=True, eq=False)
+class Region:
+    """One table's cells that may hold records, what it shares, and what was measured of it.
+
+    ``shared`` is M_c; ``places`` are those of its rows after the first in s. ``view`` is Q and
+    ``values`` y, in units of the noise.
+    """
+
+    cells: NDArray[np.int64]
+    shared: Array
+    places: NDArray[np.int64]
+    view: Matrix
+    values: Array
+
+    def curvature(self, weights: Array) -> Array:
+        """Q' weights Q: its diagonal alone where there is nothing else."""
+        if isinstance(self.view, np.ndarray):
+            dense: Array = self.view.T @ (self.view * weights[:, None])
+            return dense
+        product = scipy.sparse.csr_array(self.view.T @ (self.view * weights[:, None]))
+        product.eliminate_zeros()
+        diagonal: Array = product.diagonal()
+        if product.nnz == np.count_nonzero(diagonal):
+            return diagonal
+        full: Array = product.toarray()
+        return full
+
+
+def needed_bytes(layout: Layout, measurements: Sequence[Measurement]) -> int:
+    """Memory of the matrices: some of the cells squared where a matrix was measured, those of what
+    is shared by cells, and two of all that is shared.
+    """
+    mixed = {host(layout, m.clique) for m in measurements if m.matrix is not None}
+    sizes = [part.stop - part.start for part in layout.slices]
+    squares = sum(sizes[place] ** 2 for place in mixed)
+    whole, each = shared_sizes(layout.domain, layout.cliques)
+    shared = sum(rows * size for rows, size in zip(each, sizes, strict=True))
+    return 8 * (5 * squares + 3 * shared + 2 * whole**2)
+
+
+def regions_of(
+    polytope: LocalPolytope, layout: Layout, measurements: Sequence[Measurement]
+) -> list[Region]:
+    """One for each of the layout's cliques, which are the polytope's and those measured."""
+    measured: dict[int, list[Measurement]] = {}
+    for m in measurements:
+        measured.setdefault(host(layout, m.clique), []).append(m)
+    shared = shared_residuals(layout.domain, layout.cliques)
+    parts = zip(layout.slices, shared.rows, shared.places, strict=True)
+    found = []
+    for place, (part, rows, each) in enumerate(parts):
+        inside = np.flatnonzero(polytope.allowed[part])
+        views, values = [scipy.sparse.csr_array((0, len(inside)))], [np.zeros(0)]
+        for m in measured.get(place, []):
+            i, j, weights = coordinates(layout, m)
+            shape = len(m.values), part.stop - part.start
+            view = scipy.sparse.csr_array((weights / m.stddev, (i, j - part.start)), shape)
+            views.append(view[:, inside])
+            values.append(m.values / m.stddev)
+        both = scipy.sparse.csr_array(scipy.sparse.vstack(views))
+        sparse = both.nnz <= _SPARSE * both.shape[0] * both.shape[1]
+        found.append(
+            Region(
+                part.start + inside,
+                rows[:, inside],
+                each,
+                both if sparse else both.toarray(),
+                np.concatenate(values),
+            )
+        )
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Local:
+    """One region's unknowns, or how they change: those of the module's equations."""
+
+    x: Array
+    z: Array
+    multipliers: Array
+    u: Array
+    a: Array
+    b: Array
+
+    def along(self, other: Local, step: float) -> Local:
+        """This and a step of another."""
+        return Local(
+            self.x + step * other.x,
+            self.z + step * other.z,
+            self.multipliers + step * other.multipliers,
+            self.u + step * other.u,
+            self.a + step * other.a,
+            self.b + step * other.b,
+        )
+
+    def products(self, height: float) -> tuple[Array, Array, Array]:
+        """Those that are zero at the optimum."""
+        return self.x * self.z, self.a * (height - self.u), self.b * (height + self.u)
+
+    def longest(self, other: Local, height: float) -> float:
+        """The longest step, at most 1, with which nothing falls below zero that may not."""
+        pairs = (
+            (self.x, other.x),
+            (self.z, other.z),
+            (self.a, other.a),
+            (self.b, other.b),
+            (height - self.u, -other.u),
+            (height + self.u, other.u),
+        )
+        return min(float((here[d < 0] / -d[d < 0]).min(initial=1.0)) for here, d in pairs)
+
+
+class InteriorPoint:
+    """The search: ``step`` moves the state; ``tables`` and ``bound`` are those of the state."""
+
+    def __init__(
+        self, polytope: LocalPolytope, regions: Sequence[Region], penalty: Penalty
+    ) -> None:
+        self.regions, self.total, self._cells = regions, polytope.total, int(polytope.offsets[-1])
+        self._softness, self._height = penalty.curvature, min(penalty.steepest, _FAR)
+        self._size = 1 + max(int(r.places.max(initial=-1)) for r in regions)
+        self._s = np.zeros(self._size)
+        self._state = [self._start(region) for region in regions]
+        self._constant: list[Array] | None = None
+        if self._height == _FAR:
+            ones = [np.full(len(r.values), 1 / self._softness) for r in regions]
+            self._constant = [r.curvature(w) for r, w in zip(regions, ones, strict=True)]
+
+    def _start(self, region: Region) -> Local:
+        """Even tables, and products of about one size."""
+        x = np.full(len(region.cells), self.total / len(region.cells))
+        residual = region.view @ x - region.values
+        highest = 0.9 * self._height
+        u = residual if self._softness else np.sign(residual) * highest
+        u = np.clip(u / (self._softness or 1.0), -highest, highest)
+        slope = region.view.T @ u
+        low = float(slope.min() - np.ptp(slope) - 1e-12 * (1 + np.abs(slope).max()))
+        multipliers = np.zeros(len(region.shared))
+        multipliers[0] = low
+        left = residual - self._softness * u
+        size = float((x * (slope - low)).mean())
+        a, b = (np.maximum(side, 0) + size / self._height for side in (left, -left))
+        return Local(x, slope - low, multipliers, u, a, b)
+
+    @property
+    def tables(self) -> Array:
+        """One after the other; they agree but for rounding and what is left of a step."""
+        flat = np.zeros(self._cells)
+        for region, local in zip(self.regions, self._state, strict=True):
+            flat[region.cells] = local.x
+        return flat
+
+    def bound(self) -> float:
+        """No tables that agree have a loss below: Fenchel's inequality at u, over the polytope."""
+        shared = self._gathered([local.multipliers[1:] for local in self._state])
+        tables = self._gathered([np.ones(len(r.places)) for r in self.regions])
+        # Multipliers that cancel wherever a residual is shared cost nothing: <M'l, x> is 0.
+        excess = shared / np.maximum(tables, 1)
+        bound = 0.0
+        for region, local in zip(self.regions, self._state, strict=True):
+            u, multipliers = local.u, local.multipliers[1:] - excess[region.places]
+            least = float((region.view.T @ u - region.shared[1:].T @ multipliers).min())
+            bound += self.total * least - float(u @ (self._softness * u / 2 + region.values))
+        return bound
+
+    def step(self) -> float:
+        """Predict, correct and move; how far, as a share of Newton's step.
+
+        Raises LinAlgError where rounding leaves no positive definite matrix.
+        """
+        state, height = self._state, self._height
+        newton = _Newton(self._eliminations(), self._size)
+        products = [local.products(height) for local in state]
+        predicted, _ = newton.move([(-xz, -au, -bu) for xz, au, bu in products])
+        mean = _mean(state, height)
+        length = _longest(state, predicted, height)
+        there = [local.along(d, length) for local, d in zip(state, predicted, strict=True)]
+        reached = _mean(there, height)
+        centre = (reached / mean) ** 3 * mean
+        targets = [
+            (centre - xz - d.x * d.z, centre - au + d.a * d.u, centre - bu - d.b * d.u)
+            for (xz, au, bu), d in zip(products, predicted, strict=True)
+        ]
+        moves, s = newton.move(targets)
+        length = min(1.0, _TO_BOUNDARY * _longest(state, moves, height))
+        self._state = [local.along(d, length) for local, d in zip(state, moves, strict=True)]
+        self._s = self._s + length * s
+        return length
+
+    def _eliminations(self) -> list[_Elimination]:
+        found = []
+        for place, (region, local) in enumerate(zip(self.regions, self._state, strict=True)):
+            up, down = self._height - local.u, self._height + local.u
+            weights = 1 / (self._softness + local.a / up + local.b / down)
+            fixed = self._constant[place] if self._constant else None
+            curvature = region.curvature(weights) if fixed is None else fixed
+            wanted = np.concatenate([[self.total], self._s[region.places]])
+            found.append(
+                _Elimination(
+                    region=region,
+                    local=local,
+                    up=up,
+                    down=down,
+                    weights=weights,
+                    inner=_Inverse(curvature, local.z / local.x),
+                    wrong=region.shared.T @ local.multipliers + local.z - region.view.T @ local.u,
+                    missing=wanted - region.shared @ local.x,
+                    residual=region.view @ local.x
+                    - region.values
+                    - self._softness * local.u
+                    - local.a
+                    + local.b,
+                )
+            )
+        return found
+
+    def _gathered(self, parts: Sequence[Array]) -> Array:
+        return _gathered(self.regions, parts, self._size)
+
+
+@dataclass(frozen=True, eq=False)
+class _Elimination:
+    """Newton's equations of one region, all but the multipliers' solved for:
+
+        (Q'WQ + Z/X) dx - M'dl = r,  M dx = m + ds_c.
+
+    ``inner`` is the inverse of the first matrix, W = weights. ``up`` and ``down`` are h - u and
+    h + u; the rest is by how much the equations of the optimum are missed.
+    """
+
+    region: Region
+    local: Local
+    up: Array
+    down: Array
+    weights: Array
+    inner: _Inverse
+    wrong: Array
+    missing: Array
+    residual: Array
+
+    @cached_property
+    def outer(self) -> _Inverse:
+        """The inverse of M (Q'WQ + Z/X)^-1 M'."""
+        return _Inverse(self.region.shared @ self.inner(self.region.shared.T))
+
+    def right(self, targets: Targets) -> tuple[Array, Array]:
+        """r, and the part of du that does not depend on dx."""
+        tx, ta, tb = targets
+        push = self.weights * (self.residual - ta / self.up + tb / self.down)
+        return self.wrong + tx / self.local.x - self.region.view.T @ push, push
+
+    def move(self, targets: Targets, multipliers: Array) -> Local:
+        """How all unknowns change, given the multipliers' change."""
+        (tx, ta, tb), local = targets, self.local
+        right, push = self.right(targets)
+        x = self.inner(right + self.region.shared.T @ multipliers)
+        u = self.weights * (self.region.view @ x) + push
+        return Local(
+            x,
+            (tx - local.z * x) / local.x,
+            multipliers,
+            u,
+            (ta + local.a * u) / self.up,
+            (tb - local.b * u) / self.down,
+        )
+
+
+class _Newton:
+    """Newton's equations: regions are eliminated first, what they share is solved for last."""
+
+    def __init__(self, parts: Sequence[_Elimination], size: int) -> None:
+        self.parts, self.size = parts, size
+        self.regions = [part.region for part in parts]
+        matrix = np.zeros((size, size))
+        for part in parts:
+            places = part.region.places
+            whole = part.outer(np.eye(len(places) + 1))
+            matrix[np.ix_(places, places)] += whole[1:, 1:]
+        self.both = _Inverse(matrix)
+
+    def move(self, targets: Sequence[Targets]) -> tuple[list[Local], Array]:
+        """Of each region, and of what they share."""
+        short = [
+            part.missing - part.region.shared @ part.inner(part.right(each)[0])
+            for part, each in zip(self.parts, targets, strict=True)
+        ]
+        present = [
+            part.local.multipliers[1:] + part.outer(each)[1:]
+            for part, each in zip(self.parts, short, strict=True)
+        ]
+        s = self.both(-_gathered(self.regions, present, self.size))
+        moves = [
+            part.move(each, part.outer(lack + np.concatenate([[0.0], s[part.region.places]])))
+            for part, each, lack in zip(self.parts, targets, short, strict=True)
+        ]
+        return moves, s
+
+
+class _Inverse:
+    """Of a positive definite matrix and a diagonal; of a diagonal alone where it is a vector."""
+
+    def __init__(self, matrix: Array, diagonal: Array | float = 0.0) -> None:
+        self._vector = matrix + diagonal if matrix.ndim == 1 else None
+        if matrix.ndim == 2 and len(matrix):
+            whole = matrix.copy()
+            whole[np.diag_indices(len(whole))] += diagonal + _RIDGE * matrix.diagonal().max()
+            self._factor = cho_factor(whole, overwrite_a=True)
+
+    def __call__(self, right: Array) -> Array:
+        if self._vector is not None:
+            scaled: Array = (right.T / self._vector).T
+            return scaled
+        if not len(right):
+            return right
+        solved: Array = cho_solve(self._factor, right)
+        return solved
+
+
+def _mean(state: Sequence[Local], height: float) -> float:
+    products = np.concatenate([part for local in state for part in local.products(height)])
+    return float(products.mean())
+
+
+def _longest(state: Sequence[Local], moves: Sequence[Local], height: float) -> float:
+    return min(here.longest(move, height) for here, move in zip(state, moves, strict=True))
+
+
+def _gathered(regions: Sequence[Region], parts: Sequence[Array], size: int) -> Array:
+    total = np.zeros(size)
+    for region, part in zip(regions, parts, strict=True):
+        np.add.at(total, region.places, part)
+    return total

@@ -1,0 +1,81 @@
+"""Bins for public numbers whose rows crowd at one end: edges by the number of rows, and round."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from pgmkit.tables.edges import equal_widths
+
+__all__ = ["crowded_edges", "fullest_share"]
+
+_FULLEST = 0.25
+"""Share of the rows that the fullest of the bins of equal width may hold."""
+_TAIL = (0.001, 0.005, 0.01, 0.025)
+"""Shares beyond the outermost edges but one: the values of a wide last bin would be drawn
+uniformly, far from where most of them are."""
+_LEAST_ROWS = 5
+"""That an edge in a tail must have beyond it."""
+_FEWEST = 5
+"""Bins of which there is a use."""
+
+
+def fullest_share(numbers: Mapping[Any, int], low: Any, high: Any, bins: int) -> float:
+    """The share of the rows in the fullest of `bins` bins of equal width.
+
+    >>> fullest_share({1: 5, 2: 1, 100: 4}, 0, 100, 20)
+    0.6
+    """
+    values, rows = _sorted(numbers)
+    ends = equal_widths(low, high, bins, whole=False)
+    found, _ = np.histogram(values, bins=ends, weights=rows)
+    return float(found.max() / rows.sum())
+
+
+def crowded_edges(
+    numbers: Mapping[Any, int], low: Any, high: Any, bins: int, *, whole: bool
+) -> tuple[Any, ...] | None:
+    """Edges from `low` to `high`, where a bin of equal width would hold a quarter of the rows.
+
+    The edges are every 1 / `bins` of the rows, and in the tails 2.5%, 1%, 0.5% and 0.1%, where at
+    least five rows lie beyond. Each is rounded to the next power of ten below its distance from its
+    neighbours. None where bins of equal width do, or fewer than five others would be left.
+
+    `numbers`: how often each occurs; those that get a code of their own are not among them.
+
+    >>> crowded_edges({10 * i**3: 1 for i in range(100)}, 0, 10_000_000, 5, whole=True)
+    (0, 80000, 600000, 2000000, 5000000, 10000000)
+    """
+    if not numbers or not low < high or fullest_share(numbers, low, high, bins) <= _FULLEST:
+        return None
+    values, rows = _sorted(numbers)
+    reached, total = np.cumsum(rows), rows.sum()
+    tail = [share for share in _TAIL if share < 1 / bins and share * total >= _LEAST_ROWS]
+    shares = [*tail, *(i / bins for i in range(1, bins)), *(1 - share for share in reversed(tail))]
+    places = np.searchsorted(reached, np.array(shares) * total, side="right")
+    inner = np.unique(values[np.minimum(places, len(values) - 1)])
+    ends = [float(low), *(each for each in inner.tolist() if low < each < high), float(high)]
+    gaps = [after - before for before, after in pairwise(ends)]
+    rounded = [
+        _rounded(each, min(before, after), whole)
+        for each, before, after in zip(ends[1:-1], gaps[:-1], gaps[1:], strict=True)
+    ]
+    kept = [each for each in sorted({*rounded}) if low < each < high]
+    return (low, *kept, high) if len(kept) + 1 >= _FEWEST else None
+
+
+def _sorted(numbers: Mapping[Any, int]) -> tuple[Any, Any]:
+    values = np.array(sorted(numbers), dtype=np.float64)
+    return values, np.array([numbers[each] for each in sorted(numbers)], dtype=np.int64)
+
+
+def _rounded(value: float, gap: float, whole: bool) -> Any:
+    """To the power of ten that is at most the gap, so that neighbours keep their order."""
+    digits = math.floor(math.log10(gap))
+    if whole:
+        return round(round(value), -max(0, digits))
+    return round(value, -digits)

@@ -1,0 +1,126 @@
+"""Long work on a terminal: it shows how far it is, ends, and stops at Ctrl-C with nothing left."""
+
+from __future__ import annotations
+
+import os
+import pty
+import resource
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from mechanisms.synthesis.pipeline import synthesize
+from pgmkit.tables.files import write_records
+from pgmkit.tables.numbers import Integer
+from pgmkit.tables.schema import Schema
+
+COLUMNS, ROWS = 131, 1500
+PATIENCE = 600.0
+"""By the clock: other work may be running beside the tests."""
+
+
+def on_a_terminal(
+    arguments: list[str], folder: Path, interrupt: Callable[[str], bool] = lambda said: False
+) -> tuple[int, str]:
+    """`pgmkit` in a pseudo-terminal: the exit code and all that it said; Ctrl-C when asked to."""
+    import fcntl
+    import struct
+    import termios
+
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+    environment = {**os.environ, "TERM": "xterm"}
+    program = [sys.executable, "-c", "from mechanisms.cli import main; main()", *arguments]
+    started = subprocess.Popen(
+        program, cwd=folder, env=environment, stdin=slave, stdout=slave, stderr=slave,
+        preexec_fn=lambda: _own_terminal(slave),
+    )  # fmt: skip
+    os.close(slave)
+    said, sent, deadline = "", False, time.monotonic() + PATIENCE
+    try:
+        while time.monotonic() < deadline:
+            if select.select([master], [], [], 0.1)[0]:
+                try:
+                    part = os.read(master, 65536)
+                except OSError:  # the other end is closed
+                    break
+                said += part.decode("utf-8", "replace")
+            elif started.poll() is not None:
+                break
+            if not sent and interrupt(said):
+                os.write(master, b"\x03")
+                sent = True
+        return started.wait(timeout=max(1.0, deadline - time.monotonic())), said
+    finally:
+        started.kill()
+        os.close(master)
+
+
+def _own_terminal(slave: int) -> None:
+    """The child leads a session of its own, whose terminal sends it Ctrl-C."""
+    import fcntl
+    import termios
+
+    os.setsid()
+    fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A release of 131 columns, its records, and one of three columns."""
+    folder = tmp_path_factory.mktemp("wide")
+    rng = np.random.default_rng(0)
+    hidden = rng.integers(0, 5, ROWS)
+    values = {f"q{i}": (hidden * (i % 3) + rng.integers(0, 9, ROWS)) % 9 for i in range(COLUMNS)}
+    schema = Schema({name: Integer(0, 8) for name in values})
+    release = synthesize(pa.table(values), schema, epsilon=3.0, delta=1e-9, mechanism="mst", seed=0)
+    release.save(folder / "m.pgm")
+    write_records(folder / "t.csv", schema, [schema.encode(values)], rng)
+    few = schema.restricted(["q0", "q1", "q2"])
+    synthesize(
+        pa.table(values), few, epsilon=3.0, delta=1e-9, mechanism="mst", seed=0
+    ).save(folder / "few.pgm")  # fmt: skip
+    return folder
+
+
+REPORT = ["report", "m.pgm", "--against", "t.csv", "-o", "r.html"]
+
+
+def test_a_report_of_131_columns_shows_how_far_it_is_and_ends(wide: Path) -> None:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    code, said = on_a_terminal(REPORT, wide)
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
+    assert code == 0, said
+    assert "report:" in said and "100%" in said and "wrote" in said
+    shown = {part.split("report:")[1][:5].strip() for part in said.split("\r") if "report:" in part}
+    assert len(shown) >= 5, "the bar moved fewer than five times"
+    assert spent < 60, f"{spent:.0f} s of processor time"
+    assert "membership" in (wide / "r.html").read_text().lower()
+    (wide / "r.html").unlink()
+
+
+def test_ctrl_c_ends_a_report_with_nothing_left(wide: Path) -> None:
+    before = sorted(os.listdir(wide))
+    code, said = on_a_terminal(REPORT, wide, lambda said: "report:" in said)
+    assert code == 130, said
+    assert "interrupted" in said and "Traceback" not in said
+    assert sorted(os.listdir(wide)) == before
+
+
+def test_error_bars_come_unasked_where_they_are_quick(wide: Path) -> None:
+    code, said = on_a_terminal(["query", "few.pgm", "count | q0 = 1 and q2 = 3"], wide)
+    assert code == 0, said
+    assert "no error bars" not in said and "stderr" in said and "low" in said
+
+
+def test_what_has_no_quick_error_bars_says_so(wide: Path) -> None:
+    code, said = on_a_terminal(["query", "m.pgm", "count | q0 = 1 and q77 = 3 and q5 = 2"], wide)
+    assert code == 0, said
+    assert "stderr" in said or ("no error bars" in said and "--error-bars" in said)

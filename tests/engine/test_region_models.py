@@ -1,0 +1,180 @@
+"""What a region model offers besides its tables: conditions, files, error bars."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pgmkit import (
+    Domain,
+    FactoredQuery,
+    FromRecords,
+    GraphicalModel,
+    Measurement,
+    Zeros,
+    error_bars,
+    estimate,
+    queries,
+)
+from pgmkit.errors import InvalidInput, TooSlow
+from pgmkit.regions.model import RECORDS, RegionModel
+
+
+def cycle(noise: float, seed: int, matrix: bool = False) -> tuple[Domain, list[Measurement]]:
+    """Noisy tables of a random distribution over five attributes, of the edges of a cycle."""
+    rng = np.random.default_rng(seed)
+    domain = Domain({name: int(rng.integers(2, 5)) for name in "abcde"})
+    joint = rng.dirichlet(np.full(domain.size(), 0.5)).reshape(domain.shape(tuple("abcde"))) * 1000
+    measured = []
+    for edge in ("ab", "bc", "cd", "de", "ea"):
+        clique = tuple(edge)
+        others = tuple("abcde".index(name) for name in "abcde" if name not in edge)
+        table = joint.sum(axis=others)
+        if edge == "ea":
+            table = table.T
+        factors = [np.tri(domain.sizes[name]) for name in clique] if matrix else None
+        exact = factors[0] @ table @ factors[1].T if factors else table
+        values = exact + rng.normal(0, noise, exact.shape)
+        measured.append(Measurement(clique, values.reshape(-1), noise, factors))
+    return domain, measured
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_files_are_read_bit_for_bit(seed: int, tmp_path: Path) -> None:
+    domain, measured = cycle(10.0, seed, matrix=seed % 2 == 1)
+    allowed = np.ones(domain.shape(("a", "c")), dtype=bool)
+    allowed[0, 1:] = False
+    zeros = [Zeros(("a", "c"), allowed)] if seed > 1 else []
+    model = estimate(domain, measured, total=1000.0, inference="region", zeros=zeros)
+    model.save(tmp_path / "model.pgm")
+    again = RegionModel.load(tmp_path / "model.pgm")
+    for each in fields(model):
+        if each.name not in ("tables", "zeros", "domain"):
+            assert getattr(again, each.name) == getattr(model, each.name), each.name
+    assert list(again.domain.sizes.items()) == list(domain.sizes.items())
+    assert list(again.tables) == list(model.tables)
+    for clique, table in model.tables.items():
+        assert again.tables[clique].tobytes() == table.tobytes()
+    assert [z.clique for z in again.zeros] == [z.clique for z in zeros]
+    for mine, other in zip(zeros, again.zeros, strict=True):
+        np.testing.assert_array_equal(mine.allowed, other.allowed)
+    if not zeros:
+        drawn, same = (each.sample(50, rng=1).columns for each in (model, again))
+        for name in domain:
+            np.testing.assert_array_equal(drawn[name], same[name])
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    domain, measured = cycle(10.0, 0)
+    region, exact = tmp_path / "region.pgm", tmp_path / "exact.pgm"
+    model = estimate(domain, measured, total=1000.0, inference="region")
+    model.save(region)
+    estimate(domain, measured, total=1000.0).save(exact)
+    with pytest.raises(InvalidInput, match="not a file of a region model"):
+        RegionModel.load(exact)
+    with pytest.raises(InvalidInput, match="RegionModel"):
+        GraphicalModel.load(region)
+    content = region.read_bytes()
+    for end in range(0, len(content), max(1, len(content) // 25)):
+        (tmp_path / "cut.pgm").write_bytes(content[:end])
+        with pytest.raises(InvalidInput):
+            RegionModel.load(tmp_path / "cut.pgm")
+    with pytest.raises(InvalidInput):
+        RegionModel.load(region, max_bytes=1000)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_conditions_are_those_of_tables_inside_and_of_records_outside(seed: int) -> None:
+    domain, measured = cycle(3.0, seed)
+    model = estimate(domain, measured, total=1000.0, inference="region")
+    some = [0, domain.sizes["b"] - 1]
+    given = model.given({"b": some})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        kept = np.isin(np.arange(domain.sizes["b"]), some)
+        inside = model.marginal(("a", "b")) * kept
+        np.testing.assert_allclose(given.marginal(("a", "b")), inside, atol=1e-9)
+        np.testing.assert_allclose(given.marginal(("a",)), inside.sum(1), atol=1e-9)
+        assert given.total == pytest.approx(inside.sum())
+        both = FactoredQuery({"b": [[1.0] * len(kept)], "c": queries.prefix(domain.sizes["c"])})
+        table = model.marginal(("c", "b"))[:, kept].sum(1)
+        np.testing.assert_allclose(given.answer(both).ravel(), np.cumsum(table), atol=1e-9)
+    records = model.joint.records.columns
+    met = np.isin(records["b"], some)
+    wanted = np.zeros(domain.shape(("e", "c")))
+    np.add.at(wanted, (records["e"][met], records["c"][met]), 1000.0 / RECORDS)
+    with pytest.warns(FromRecords):
+        np.testing.assert_allclose(given.marginal(("e", "c")), wanted, atol=1e-9)
+    drawn = given.sample(500, rng=0)
+    assert len(drawn) == 500
+    assert set(drawn.columns["b"]) <= set(some)
+
+
+def test_conditioned_records_follow_the_exact_model() -> None:
+    domain, measured = cycle(1.0, 5)
+    relaxed = estimate(domain, measured, total=1000.0, inference="region").given({"a": 0})
+    exact = estimate(domain, measured, total=1000.0).given({"a": 0})
+    drawn = relaxed.sample(20_000, rng=0)
+    for pair in itertools.combinations("bcde", 2):
+        apart = np.abs(drawn.marginal(pair) / 20_000 - exact.marginal(pair) / exact.total)
+        # Local agreement is not the exact model's own; what they share is that of the tables.
+        assert apart.sum() / 2 < 0.06, pair
+
+
+def test_conditions_that_no_record_meets_are_refused() -> None:
+    domain = Domain({"a": 2, "b": 2})
+    measured = [Measurement(("a", "b"), [[500.0, 0.0], [500.0, 0.0]], 0.1)]
+    model = estimate(domain, measured, total=1000.0, inference="region")
+    given = model.given({"b": 1})
+    with pytest.raises(InvalidInput, match="given codes of b"):
+        given.sample(100_000, rng=0)
+    with pytest.raises(InvalidInput, match="codes of 'b' must be within"):
+        model.given({"b": 2})
+
+
+@pytest.mark.parametrize("matrix", [False, True])
+def test_error_bars_are_those_of_the_exact_model_on_a_tree(matrix: bool) -> None:
+    domain, measured = cycle(8.0, 2, matrix)
+    tree = measured[:4]
+    relaxed = estimate(domain, tree, total=1000.0, inference="region")
+    exact = estimate(domain, tree, total=1000.0)
+    bars = error_bars(relaxed, tree, replicates=150, seed=0)
+    others = error_bars(exact, tree, replicates=150, seed=1)
+
+    def cells(model: RegionModel | GraphicalModel) -> np.ndarray:
+        return model.marginal(("b", "c"))
+
+    mine, theirs = bars.statistic(cells), others.statistic(cells)
+    # Two standard deviations of 150 draws each differ by a factor exp(N(0, 1 / 150)).
+    noisy = theirs.stddev > 0.5
+    assert noisy.any()
+    assert (np.abs(np.log(mine.stddev[noisy] / theirs.stddev[noisy])) < 6 / np.sqrt(150)).all()
+    closed, known = bars.marginal(("b", "c")), others.marginal(("b", "c"))
+    assert closed.method == "closed form"
+    np.testing.assert_allclose(closed.stddev, known.stddev, rtol=1e-6)
+    assert (closed.low <= closed.estimate).all()
+    assert (closed.estimate <= closed.high).all()
+
+
+def test_error_bars_beyond_the_regions_come_from_replicates_records() -> None:
+    domain, measured = cycle(8.0, 3)
+    model = estimate(domain, measured, total=1000.0, inference="region")
+    bars = error_bars(model, measured, replicates=20, seed=0)
+    with pytest.warns(FromRecords):
+        interval = bars.marginal(("a", "c"))
+    assert interval.method == "bootstrap"
+    with pytest.warns(FromRecords):
+        drawn = np.stack([each.marginal(("a", "c")) for each in bars.replicates])
+    spread = np.sqrt(((drawn - interval.estimate) ** 2).mean(0))
+    np.testing.assert_allclose(interval.stddev, spread)
+    assert spread.max() > 1
+    quick = error_bars(model, measured, replicates=20, seed=0, max_seconds=1e-3)
+    with pytest.raises(TooSlow, match="max_seconds"):
+        quick.marginal(("a", "c"))
+    with pytest.raises(InvalidInput, match="no measurement covers"):
+        error_bars(model, measured[:3])

@@ -1,0 +1,183 @@
+"""Steps without decisions of the host: traced with values that nobody can read, captured as a graph
+on the pretend card, and replayed; always with the bits of the plain steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+from brute_force import CLIQUE_SETS, FIVE
+from pretend_device import PretendCard, pretend_card
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+from pgmkit import Measurement, estimate
+from pgmkit.batches.problem import BatchedSquares, stacked
+from pgmkit.batches.search import BatchedSearch
+from pgmkit.estimation import captured, cliques_of
+from pgmkit.estimation.card_search import CardSearch, MeasuredObjective
+from pgmkit.estimation.problem import Monitor, Problem, Progress
+from pgmkit.estimation.start import uniform
+from pgmkit.estimation.tensor_steps import Objective, Points, State, Steps, advance, start_at
+from pgmkit.losses import make_loss
+from pgmkit.marginal_oracle import MarginalOracle
+
+NAMES = ["chain", "star", "nested", "cycle of five", "cycle of triples"]
+
+
+def noisy(name: str, seed: int = 0) -> list[Measurement]:
+    rng = np.random.default_rng(seed)
+    found = []
+    for clique in CLIQUE_SETS[name]:
+        n = FIVE.size(clique)
+        found.append(Measurement(clique, rng.dirichlet(np.ones(n)) * 500 + rng.normal(0, 5, n), 5))
+    return found
+
+
+def alone(name: str, loss: str, device: str = "cpu") -> tuple[Objective, State]:
+    measured = noisy(name)
+    oracle = MarginalOracle(FIVE, cliques_of(FIVE, measured), device=device)
+    made = make_loss(loss, oracle.layout, measured, torch.float64, torch.device(device))
+    problem = Problem(oracle, made, 500.0)
+    objective = MeasuredObjective(problem, made)
+    return objective, start_at(objective, objective.at(problem.point(uniform(oracle))))
+
+
+def together(name: str, device: str = "cpu", count: int = 3) -> tuple[Objective, State]:
+    sets = [noisy(name, seed) for seed in range(count)]
+    oracle = MarginalOracle(FIVE, cliques_of(FIVE, sets[0]), device=device)
+    loss = BatchedSquares(oracle.layout, sets[0], stacked(sets), torch.device(device))
+    totals = torch.full((count,), 500.0, dtype=torch.float64, device=device)
+    search = BatchedSearch(oracle, loss, totals, 0.1)
+    search.oracle.begin_marginals = search.oracle.try_marginals  # as on a card
+    start = search.point(uniform(oracle).expand(count, -1))
+    return search, start_at(search, start)
+
+
+def flat(objective: Objective, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return advance(objective, State(Points(*tensors[:5]), *tensors[5:])).tensors
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("kind", ["squared", "huber", "three sets"])
+def test_a_step_asks_for_no_value(name: str, kind: str) -> None:
+    """A trace with fake tensors fails at whatever depends on a value; replayed, it is the step."""
+    objective, state = together(name) if kind == "three sets" else alone(name, kind)
+    with torch.no_grad():
+        for _ in range(3):  # makes the buffers
+            state = advance(objective, state)
+        tracer = make_fx(
+            lambda *s: flat(objective, *s), tracing_mode="fake", _allow_non_fake_inputs=True
+        )
+        traced = tracer(*state.tensors)
+        plain = replayed = state.copied().tensors
+        guess = getattr(objective, "oracle", None) or objective._inference
+        for _ in range(8):
+            before = guess._guess.clone()
+            plain = flat(objective, *plain)
+            guess._guess.copy_(before)
+            replayed = traced(*replayed)
+            for one, other in zip(plain, replayed, strict=True):
+                torch.testing.assert_close(one, other, rtol=0, atol=0)
+    assert plain[4].max() < state.point.loss.max(), "the steps lead nowhere"
+
+
+def test_a_decision_of_the_host_fails_the_trace() -> None:
+    with pytest.raises(GuardOnDataDependentSymNode):
+        make_fx(lambda x: x if x.sum() > 0 else -x, tracing_mode="fake")(torch.ones(3))
+
+
+@pytest.fixture
+def card() -> Iterator[PretendCard]:
+    with pretend_card() as made:
+        yield made
+
+
+def test_a_capture_refuses_what_waits(card: PretendCard) -> None:
+    cells = torch.zeros(3, device="cuda")
+    for work in (
+        lambda: float(cells.sum()),
+        lambda: cells.cpu(),
+        lambda: cells.add_(torch.ones(3).to("cuda")),
+        lambda: cells[cells > 0],
+    ):
+        graph = torch.cuda.CUDAGraph()
+        with (
+            pytest.raises(AssertionError, match="in a capture"),
+            torch.cuda.graph(graph, capture_error_mode="thread_local"),
+        ):
+            work()
+
+
+def test_a_capture_does_nothing_and_a_replay_all_of_it(card: PretendCard) -> None:
+    cells, sums = torch.zeros(3, device="cuda"), torch.zeros((), device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        sums.copy_(cells.add_(1).sum() * 2)
+    assert cells.tolist() == [0, 0, 0] and sums.tolist() == 0
+    card.reset()
+    for time in (1, 2, 3):
+        graph.replay()
+        assert cells.tolist() == [time] * 3 and sums.tolist() == 6 * time
+    assert card.launches == 3
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("kind", ["squared", "huber", "three sets"])
+def test_captured_steps_are_the_plain_ones(card: PretendCard, name: str, kind: str) -> None:
+    found = []
+    for plain_calls in (2, 10**9):
+        objective, first = (
+            together(name, "cuda") if kind == "three sets" else alone(name, kind, "cuda")
+        )
+        card.graphs.clear()
+        with mock.patch.object(captured, "_PLAIN_CALLS", plain_calls), torch.inference_mode():
+            steps = Steps(objective, first)
+            for _ in range(12):
+                steps.take()
+        assert len(card.graphs) == (plain_calls == 2)
+        found.append([each.tolist() for each in steps.state.tensors])
+    assert found[0] == found[1]
+    assert np.max(found[0][4]) < np.max(first.point.loss.tolist()), "the steps lead nowhere"
+
+
+def test_the_host_looks_every_eight_steps(
+    card: PretendCard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two looks nothing waits, and after some plain steps each is one launch. The search
+    takes the steps of the processor, and ends with the same one.
+    """
+    monkeypatch.setattr(captured, "_PLAIN_CALLS", 8)
+    seen: list[tuple[int, ...]] = []
+    looks, tries, certificates = [], [], []
+    tried, certify = CardSearch._tried, Monitor.certify
+
+    def looking(search: CardSearch, count: int) -> object:
+        looks.append(1)
+        tries.extend([1] * count)
+        return tried(search, count)
+
+    monkeypatch.setattr(CardSearch, "_tried", looking)
+    monkeypatch.setattr(Monitor, "certify", lambda *a: certificates.append(1) or certify(*a))
+
+    def record(progress: Progress) -> None:
+        counts = (card.launches, card.synchronisations, card.uploads)
+        seen.append((*counts, len(looks), len(tries), len(certificates)))
+
+    measured = noisy("cycle of five")
+    wanted = {"total": 500, "method": "accelerated", "tolerance": 1e-9}
+    there = estimate(FIVE, measured, device="cuda", progress=record, **wanted)
+    launches, waits, uploads, looked, tried_, certified = np.diff(np.array(seen), axis=0).T
+    plain = certified == 0
+    assert plain.sum() >= 3 and uploads.max() == 0
+    np.testing.assert_array_equal(waits[plain], looked[plain])
+    assert len(looks) <= there.iterations / 2, "most looks are at several steps"
+    # A graph, a loss and a count kept for each try; for a look reading them, and two copies.
+    assert (launches[plain][1:] <= 3 * tried_[plain][1:] + 35 * looked[plain][1:]).all()
+    here = estimate(FIVE, measured, **wanted)
+    assert there.iterations == here.iterations and there.stopped == here.stopped
+    assert there.loss == pytest.approx(here.loss, abs=1e-9 * here.unit)

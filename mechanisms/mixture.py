@@ -4,8 +4,9 @@ Every one-way marginal, every pair of the workload, and every larger subset of i
 those have few cells, are measured; then one fit. No junction tree limits what can be measured, and
 no budget goes to selection. Pairs get shares of the budget that grow with how far they are from
 independence, which a fiftieth of the budget tells of all of them together. Noise is kept out of the
-fit by a penalty that holds the rows near the independent model (see `fit_mixture`); how large it is
-follows from the noisy tables themselves (see `mechanisms.families.held_out`).
+fit twice: each noisy table is drawn to independence as its own noise asks for (see
+`mechanisms.families.shrinkage`), and a penalty holds the rows near the independent model (see
+`fit_mixture`); how large it is follows from the noisy tables (see `mechanisms.families.held_out`).
 
 It relates to RAPsoftmax (Liu, Vietri and Wu 2021; Aydore et al. 2021) as measuring whole marginals
 once relates to selecting queries in rounds; weights by inverse variance, the penalty and the shares
@@ -26,12 +27,14 @@ from mechanisms.families.graphical import estimator
 from mechanisms.families.held_out import best_penalty, split
 from mechanisms.families.mixture_fit import Misfit, fit_mixture
 from mechanisms.families.product_mixture import Columns, ProductAnswers, ProductMixtureModel
+from mechanisms.families.shrinkage import near_independence
 from mechanisms.families.training_memory import answering_bytes, fitting_tables_bytes
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
 from mechanisms.rounds.select_and_measure import known_total, measure_one_way
 from mechanisms.settings import (
     Settings,
+    at_least,
     fraction,
     or_none,
     positive,
@@ -84,6 +87,8 @@ class Mixture(Settings):
         penalty: The weight of independence in the fit, above 0, in units of (total / noise)^0.7,
             where noise is the standard deviation of a pair's cells; None for the weight that the
             noisy tables say is best, for two to three times the time; 8 where pairs are thinned.
+        shrinkage: How strongly each noisy table is drawn to independence before the fit, by its own
+            noise, 0 or more (`mechanisms.families.shrinkage`).
         device: Where the mixture is fitted: "cpu", "cuda", or "auto", a card where there is one.
             Its rows start alike on any device.
         seed: The seed of the rows' start; it protects nothing.
@@ -98,6 +103,7 @@ class Mixture(Settings):
     steps: int = setting(600, whole_number())
     learning_rate: float = setting(0.1, positive())
     penalty: float | None = setting(None, or_none(positive()))
+    shrinkage: float = setting(0.3, at_least(0.0))
     device: str = setting("cpu", torch_device())
     seed: int = setting(0, random_seed())
 
@@ -144,7 +150,7 @@ def mixture(
         with one_thread(), card_memory(device):
             return fit_mixture(
                 columns,
-                taken,
+                near_independence(domain, taken, total, settings.shrinkage),
                 total,
                 rows=settings.rows,
                 steps=steps,

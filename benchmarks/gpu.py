@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from typing import Any
@@ -167,6 +168,7 @@ def asked() -> argparse.Namespace:
 
 def main() -> None:
     arguments = asked()
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line has it
     import torch
 
     if on_card(arguments.device) and not torch.cuda.is_available():

@@ -51,7 +51,7 @@ def estimation(name: str) -> Work:
 
 
 def replicates(name: str) -> Work:
-    """Four re-estimations of a stored problem, as error bars make them."""
+    """Two re-estimations of a stored problem, as error bars make them."""
     from pgmkit import Domain, Measurement, estimate, estimate_many
 
     problem, rng = problems.load(name), np.random.default_rng(0)
@@ -61,7 +61,7 @@ def replicates(name: str) -> Work:
             Measurement(clique, y + rng.normal(0, problem.sigma, y.shape), problem.sigma)
             for clique, y in zip(problem.cliques, problem.values, strict=True)
         ]
-        for _ in range(5)
+        for _ in range(3)
     )
     model = estimate(domain, first)
     return lambda: estimate_many(domain, sets, warm_start=model, tolerance=1.0)
@@ -130,7 +130,7 @@ def training(name: str, **settings: Any) -> Work:
 
 WORKS: dict[str, Callable[[], Work]] = {
     "estimation of triangle": lambda: estimation("triangle"),
-    "four replicates of dense": lambda: replicates("dense"),
+    "two replicates of dense": lambda: replicates("dense"),
     "a pass of 5e8 multiplications": large_pass,
     "counting": counting,
     "sampling in parts": sampling,

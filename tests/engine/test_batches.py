@@ -35,7 +35,6 @@ from pgmkit import (
     error_bars,
     estimate,
     estimate_many,
-    uncertainty,
 )
 from pgmkit.batches.answers import BatchedAnswers
 from pgmkit.batches.lbfgs import minimise_many
@@ -338,7 +337,7 @@ class TestReplicates:
         self, seed: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         # Within the usual tolerance of a noise unit the two stop at different points.
-        monkeypatch.setattr(uncertainty, "_TOLERANCE", 1e-4)
+        monkeypatch.setattr("pgmkit.uncertainty.replicates._TOLERANCE", 1e-4)
         model, measured = self.model("abcde", seed)
         query = FactoredQuery.marginal(model.domain, ["a", "d"])
         batch = error_bars(model, measured, replicates=20, seed=seed)

@@ -148,9 +148,7 @@ def test_captured_steps_are_the_plain_ones(card: PretendCard, name: str, kind: s
 def test_the_host_looks_every_eight_steps(
     card: PretendCard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between two looks nothing waits, and after some plain steps each is one launch. The search
-    takes the steps of the processor, and ends with the same one.
-    """
+    """Between two looks nothing waits, and after some plain steps each is one launch."""
     monkeypatch.setattr(captured, "_PLAIN_CALLS", 8)
     seen: list[tuple[int, ...]] = []
     looks, tries, certificates = [], [], []
@@ -179,5 +177,22 @@ def test_the_host_looks_every_eight_steps(
     # A graph, a loss and a count kept for each try; for a look reading them, and two copies.
     assert (launches[plain][1:] <= 3 * tried_[plain][1:] + 35 * looked[plain][1:]).all()
     here = estimate(FIVE, measured, **wanted)
-    assert there.iterations == here.iterations and there.stopped == here.stopped
-    assert there.loss == pytest.approx(here.loss, abs=1e-9 * here.unit)
+    assert there.loss == pytest.approx(here.loss, abs=1e-8 * here.unit)
+
+
+@pytest.mark.filterwarnings("ignore::pgmkit.errors.NotCertified")
+@pytest.mark.parametrize(
+    ("loss", "tolerance"), [("squared", 0.005), ("squared", 0.001), ("huber", 0.5)]
+)
+def test_the_search_ends_where_that_of_the_processor_does(
+    card: PretendCard, loss: str, tolerance: float
+) -> None:
+    """With the same step, between two looks too."""
+    measured = noisy("cycle of triples", 3)
+    wanted = {"total": 500, "loss": loss, "method": "accelerated", "tolerance": tolerance}
+    there, here = (estimate(FIVE, measured, device=d, **wanted) for d in ("cuda", "cpu"))
+    assert here.iterations > 8
+    assert (there.iterations, there.certified) == (here.iterations, here.certified)
+    assert there.loss == pytest.approx(here.loss, abs=1e-6 * here.unit)
+    for own, other in zip(there.potentials, here.potentials, strict=True):
+        np.testing.assert_allclose(own.values.cpu(), other.values, atol=1e-4)

@@ -103,7 +103,7 @@ class Mixture(Settings):
     steps: int = setting(600, whole_number())
     learning_rate: float = setting(0.1, positive())
     penalty: float | None = setting(None, or_none(positive()))
-    shrinkage: float = setting(0.3, at_least(0.0))
+    shrinkage: float = setting(0.1, at_least(0.0))
     device: str = setting("cpu", torch_device())
     seed: int = setting(0, random_seed())
 

@@ -41,9 +41,6 @@ _OF_NOISE = 0.05
 Measured on six tables of the half "choosing" of `benchmarks.regret`: from 0.03 to 0.05 AIM has 1.02
 to 1.25 times the error of independent columns, from 0.08 to 0.14 it has 0.90 to 0.92 times, and at
 0.18 it has 0.63 to 0.83 times; at 0.06 `mixture` has 0.91 and 0.95 times."""
-_EVEN = 0.4
-"""On the same tables, epsilon 1 and 10: at 0.31 `mixture` has 1.15 and 0.92 times the error of AIM,
-from 0.48 to 0.90 it has 0.77 to 0.98 times (once 1.08)."""
 _OF_CHANCE = 2.0
 """Times the distances that chance alone gives in so many rows: noise below that tells enough of
 them. On three tables of the half "choosing", each column shuffled, AIM had 0.91 to 0.97 times the
@@ -58,8 +55,7 @@ class FirstLook:
     All but the measurements are mean total variations of pairs. `excess`: from the product of their
     columns, less what chance gives under the same noise; `stddev`: of its noise; `needed`: the
     excess from which on pairs are worth their price. `chance`: of independent columns, without
-    noise. `noise`: of pairs, if what is left of the budget measured all of them. `evenness`, 0 to
-    1: how alike the pairs' distances are, their squared mean over their mean square, less noise.
+    noise. `noise`: of pairs, if what is left of the budget measured all of them.
     """
 
     measurements: tuple[Measurement, ...]
@@ -68,12 +64,6 @@ class FirstLook:
     needed: float
     chance: float
     noise: float
-    evenness: float
-
-    @property
-    def even(self) -> bool:
-        """Whether many pairs depend, not a few."""
-        return self.evenness > _EVEN
 
     @property
     def dependent(self) -> bool:
@@ -106,10 +96,7 @@ def first_look(curator: Curator, workload: Workload, rows: int) -> FirstLook:
     stddev = math.hypot(noise_of_one / math.sqrt(len(pairs)) / (2 * model.total), spread)
     loss = _loss(curator, pairs) / (2 * model.total)
     needed = max(_DEVIATIONS * stddev, _OF_NOISE * loss)
-    square = float(distances.mean()) ** 2
-    uneven = max(0.0, float(distances.var()) - noise_of_one**2)
-    evenness = square / (square + uneven) if square else 1.0
-    return FirstLook(tuple(measurements), found - chance, stddev, needed, bare, loss, evenness)
+    return FirstLook(tuple(measurements), found - chance, stddev, needed, bare, loss)
 
 
 def _loss(curator: Curator, pairs: Sequence[Clique]) -> float:

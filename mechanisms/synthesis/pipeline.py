@@ -275,21 +275,21 @@ def _rows(curator: Curator) -> int:
 def _looked_at(
     curator: Curator, schema: Schema, workload: Workload, choose: Callable[..., Choice]
 ) -> tuple[Choice, tuple[Measurement, ...]]:
-    """The choice of "auto" by the number of rows and, before AIM, by a first look at the data.
+    """The choice of "auto" by the number of rows and, where pairs are to be measured, by a look.
 
-    Where no dependence shows it is independent columns, where many pairs depend it may be
-    `mixture`. With it come the marginals that were
+    Where no dependence shows it is independent columns. With it come the marginals that were
     measured.
     """
     rows = _rows(curator)
     choice = choose(schema, workload, rows=rows)
-    if choice.name != "aim" or all(len(clique) < 2 for clique in downward_closure(workload)):
+    pairs = any(len(clique) > 1 for clique in downward_closure(workload))
+    if choice.name not in ("aim", "mixture") or not pairs:
         return choice, ()
-    # What AIM would refuse it refuses before the look is paid for.
+    # What the mechanism would refuse it refuses before the look is paid for.
     dry_run(choice, {}, schema, workload, curator.ledger.budget, curator.neighbours, None)
     look = first_look(curator, workload, rows)
     if look.dependent:
-        return choose(schema, workload, rows=rows, even=look.even), look.measurements
+        return choice, look.measurements
     reason = (
         f"pairs of columns are {look.excess:.4f} further from independence than chance gives "
         f"(total variation, noise {look.stddev:.4f}), and would be worth their price from "

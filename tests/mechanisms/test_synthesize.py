@@ -159,20 +159,22 @@ def test_nothing_private_stays_reachable() -> None:
 
 
 def test_auto_goes_by_columns_budget_limits_and_public_records() -> None:
-    def chosen(columns: int = 10, epsilon: float = 1.0, **figures: Any) -> Choice:
+    def chosen(columns: int = 10, epsilon: float = 1.0, k: int = 2, **figures: Any) -> Choice:
         schema = Schema({f"q{i}": Boolean() for i in range(columns)})
-        workload = table_workload(schema.domain, 2, None)
+        workload = table_workload(schema.domain, k, None)
         return choose_mechanism(schema, workload, Budget(epsilon, 1e-9), **figures)
 
-    assert chosen().name == "aim" and not chosen().settings
+    assert chosen().name == "mixture" and chosen(6).name == "aim" and not chosen(6).settings
     assert chosen(60).name == "mst" and "60 columns" in chosen(60).reason
-    assert chosen(30, seconds=10).name == "mst" and chosen(30, seconds=20).name == "mixture"
-    assert chosen(30, seconds=1000).name == "aim" and not chosen(30, seconds=1000).settings
-    assert chosen(30).settings == {"model_mb": 2.0} and "at most about" in chosen(30).reason
+    assert chosen(30, seconds=10).name == "mst" and chosen(30, seconds=30).name == "mixture"
+    assert chosen(30, k=3, seconds=1000).name == "aim"
+    assert not chosen(30, k=3, seconds=1000).settings
+    assert chosen(30, k=3).settings == {"model_mb": 2.0}
+    assert "at most about" in chosen(30, k=3).reason
     assert chosen(memory_mb=100).name == "mst"
-    assert chosen(memory_mb=430).settings == {"model_mb": 10.0}
+    assert chosen(k=3, memory_mb=430).settings == {"model_mb": 10.0}
     assert chosen(rows=300).name == "independent" and "300 rows" in chosen(rows=300).reason
-    assert chosen(rows=300, epsilon=100.0).name == "aim"
+    assert chosen(rows=300, epsilon=100.0).name == "mixture"
     assert chosen(public=True).name == "gem-pub"
     assert chosen(public=True, seconds=5).name == "pep-pub"
     with pytest.raises(InvalidInput, match="seconds must be above 0"):
@@ -203,7 +205,7 @@ def test_below_the_rule_only_single_columns_beat_pairs() -> None:
             Budget(1.0, 1e-9),
             rows=rows,
         )
-        assert choice.name == ("independent" if below else "aim")
+        assert choice.name == ("independent" if below else "mixture")
 
 
 def test_public_records_may_lack_columns() -> None:

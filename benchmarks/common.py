@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import platform
@@ -36,6 +37,15 @@ def _processor() -> str:
     lines = info.read_text().splitlines() if info.exists() else []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or "unknown processor"
+
+
+def code_state() -> str:
+    """A digest of the sources of the engine and the mechanisms: lines of other code are others'."""
+    found = hashlib.sha256()
+    for folder in ("pgmkit", "mechanisms"):
+        for path in sorted((HERE.parent / folder).rglob("*.py")):
+            found.update(str(path.relative_to(HERE.parent)).encode() + path.read_bytes())
+    return found.hexdigest()[:10]
 
 
 def peak_rss_mb() -> float:
@@ -73,7 +83,7 @@ def fresh_process(
             check=False,
         )
         if done.returncode != 0:
-            raise SystemExit(f"{module} failed on {request}:\n{done.stderr[-3000:]}")
+            raise SystemExit(f"{module} failed on {str(request)[:300]}:\n{done.stderr[-3000:]}")
         result: dict[str, Any] = json.loads(answer.read_text())
         return result
 

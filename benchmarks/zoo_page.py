@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import RESULTS
-from benchmarks.zoo_auto import EPSILONS, Comparison
+from benchmarks.zoo_auto import EPSILONS, LINES, Comparison
 from benchmarks.zoo_tables import TABLES
 
+Rows = dict[str, dict[float, dict[str, Any]]]
+"""Lines by table and epsilon."""
 RESULT = RESULTS / "zoo.jsonl"
 PAGE = RESULTS.parents[1] / "docs" / "zoo.md"
 _BETWEEN = ("<!-- results -->\n", "\n<!-- end of results -->")
@@ -32,6 +34,7 @@ def markdown(lines: Sequence[dict[str, Any]]) -> str:
     head += [f"pairs, eps {e:g}" for e in EPSILONS]
     head += ["exact one-ways", "worst column, eps 1", "F1, eps 1 (real)", "auto - independent"]
     rows = [head, ["---"] * len(head)]
+    first, _ = compared()
     for line in lines:
         found = line["scores"]
         one = found.get("auto 1", {})
@@ -48,7 +51,8 @@ def markdown(lines: Sequence[dict[str, Any]]) -> str:
         spent = sum(step.get("cpu") or 0 for step in line["steps"])
         price = [f"{spent:.0f}", str(line["mb"])]
         exact = _figure(one.get("exact_one_way"))
-        seeds = ", ".join(f"{each.distance:+.1f}" for each in seeded(line).values()) or "-"
+        rows_of_it = first.get(line["table"], {}).values()
+        seeds = ", ".join(f"{each['distance']:+.1f}" for each in rows_of_it) or "-"
         rows.append([line["table"], *size, outcome, *price, *pairs, exact, worst, f1, seeds])
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
@@ -71,28 +75,45 @@ def summary(lines: Sequence[dict[str, Any]]) -> str:
             for step in line["steps"]
             if not step["ok"]
         ]
-    found = [
-        (each.distance, line["table"], epsilon, each)
-        for line in lines
-        for epsilon, each in seeded(line).items()
-    ]
-    worse = sorted((each for each in found if each[0] > 1), key=lambda each: -each[0])
-    same = sum(each[3].taken == ("independent",) for each in found)
-    said += [
+    return "\n".join([*said, "", *_compared()])
+
+
+def _compared() -> list[str]:
+    """What the last comparisons over seeds say, and those that were looked at again."""
+    first, again = compared()
+    rows = [row for each in first.values() for row in each.values()]
+    if not rows:
+        return ["No comparisons over seeds."]
+    alone = [row["distance"] for row in rows if row["taken"] == ["independent"]]
+    above = [row for row in rows if row["distance"] > 1]
+    said = [
+        f"Over seeds: {len(rows)} comparisons of auto with independent columns. In {len(alone)} of "
+        "them auto took independent columns with every seed, so that the two differ by noise and "
+        f"by what auto pays to choose: {np.mean(alone):+.2f} standard errors on average (standard "
+        f"deviation {np.std(alone, ddof=1):.2f}); {sum(d > 1 for d in alone)} are above +1, and "
+        f"{0.165 * len(alone):.0f} would be by chance. Above +1, and again with fresh seeds:",
         "",
-        f"Over seeds: {len(found)} comparisons of auto with independent columns. In {same} of them "
-        "auto took independent columns with every seed, so that the two differ by noise only; "
-        f"about {0.16 * same:.0f} of these are expected above +1 by "
-        "chance. Above +1:",
-        "",
     ]
-    said += [
-        f"- {name}, epsilon {epsilon}: {np.mean(each.auto):.4f} against "
-        f"{np.mean(each.independent):.4f}, {distance:+.1f} standard errors, {len(each.auto)} seeds "
-        f"(taken: {', '.join(each.taken)})."
-        for distance, name, epsilon, each in worse
-    ] or ["- none."]
-    return "\n".join(said)
+    for row in sorted(above, key=lambda row: -row["distance"]):
+        fresh = again.get(row["table"], {}).get(row["epsilon"])
+        said.append(
+            f"- {row['table']}, epsilon {row['epsilon']:g}: {row['auto']:.3f} against "
+            f"{row['independent']:.3f}, {row['distance']:+.1f} standard errors, {row['seeds']} "
+            f"seeds (taken: {', '.join(row['taken'])})"
+            + (f"; {fresh['distance']:+.1f} with {fresh['seeds']} fresh seeds." if fresh else ".")
+        )
+    return said if above else [*said, "- none."]
+
+
+def compared() -> tuple[Rows, Rows]:
+    """The last comparison of each table and epsilon, and the last with fresh seeds."""
+    lines = [json.loads(line) for line in LINES.read_text().splitlines()]
+    first: Rows = {}
+    again: Rows = {}
+    for line in lines:
+        place = again if line["first_seed"] else first
+        place.setdefault(line["table"], {})[line["epsilon"]] = line
+    return first, again
 
 
 def generated(lines: Sequence[dict[str, Any]]) -> str:

@@ -1,31 +1,42 @@
 """All small marginals at once, and a mixture of product rows fitted to them.
 
-One shot: every one-way marginal, every pair of the workload, and every larger subset of its cliques
-where those have few cells, are measured together; then one fit. No junction tree limits what can be
-measured, and no budget goes to selection. Noise is kept out of the fit by a penalty that holds the
-rows near the independent model (see `fit_mixture`).
+Every one-way marginal, every pair of the workload, and every larger subset of its cliques where
+those have few cells, are measured; then one fit. No junction tree limits what can be measured, and
+no budget goes to selection. Pairs get shares of the budget that grow with how far they are from
+independence, which a fiftieth of the budget tells of all of them together. Noise is kept out of the
+fit twice: each noisy table is drawn to independence as its own noise asks for (see
+`mechanisms.families.shrinkage`), and a penalty holds the rows near the independent model (see
+`fit_mixture`); how large it is follows from the noisy tables (see `mechanisms.families.held_out`).
 
 It relates to RAPsoftmax (Liu, Vietri and Wu 2021; Aydore et al. 2021) as measuring whole marginals
-once relates to selecting queries in rounds; weights by inverse variance and the penalty are new.
+once relates to selecting queries in rounds; weights by inverse variance, the penalty and the shares
+of pairs are new.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
-from mechanisms.families.mixture_fit import fit_mixture
+from mechanisms.families.graphical import estimator
+from mechanisms.families.held_out import best_penalty, split
+from mechanisms.families.mixture_fit import Misfit, fit_mixture
 from mechanisms.families.product_mixture import Columns, ProductAnswers, ProductMixtureModel
+from mechanisms.families.shrinkage import near_independence
 from mechanisms.families.training_memory import answering_bytes, fitting_tables_bytes
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
 from mechanisms.rounds.select_and_measure import known_total, measure_one_way
 from mechanisms.settings import (
     Settings,
+    at_least,
     fraction,
+    or_none,
     positive,
     random_seed,
     setting,
@@ -38,12 +49,19 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.measurement import Measurement
 from pgmkit.threads import one_thread
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 __all__ = ["Mixture", "mixture"]
 
 _FIRST_STEPS = 200
 """Steps of the fit to one-way marginals that selection is based on."""
 _POWER = 0.7
 """At 1 the penalty would vanish with the budget faster than the noise that it keeps out grows."""
+_PENALTY = 8.0
+"""Of the fit that selection is based on, and where the search for the best one starts."""
+_LEAST_SHARE = 0.1
+"""Of the mean share of a pair, which every pair gets: distances are noisy."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +75,8 @@ class Mixture(Settings):
             the rest, each larger order of cliques gets half of what the order below it gets.
         select_share: The share of the budget that draws pairs where they are too many to measure,
             above 0 and below 0.5.
+        errors_share: The share of the budget that tells how far each pair is from independence,
+            above 0 and below 0.5.
         cells: The most cells of an order of cliques above 1 that is measured whole, 1 or more. A
             larger order of pairs is thinned; larger cliques are left out.
         pairs: The number of pairs an attribute that thinning keeps, 1 or more, drawn by the
@@ -65,7 +85,10 @@ class Mixture(Settings):
         steps: The number of steps of the fit, 1 or more.
         learning_rate: Adam's first rate, above 0; it falls along a cosine.
         penalty: The weight of independence in the fit, above 0, in units of (total / noise)^0.7,
-            where noise is the standard deviation of a pair's cells.
+            where noise is the standard deviation of a pair's cells; None for the weight that the
+            noisy tables say is best, for two to three times the time; 8 where pairs are thinned.
+        shrinkage: How strongly each noisy table is drawn to independence before the fit, by its own
+            noise, 0 or more (`mechanisms.families.shrinkage`).
         device: Where the mixture is fitted: "cpu", "cuda", or "auto", a card where there is one.
             Its rows start alike on any device.
         seed: The seed of the rows' start; it protects nothing.
@@ -73,12 +96,14 @@ class Mixture(Settings):
 
     one_way_share: float = setting(0.1, fraction(below=0.5))
     select_share: float = setting(0.1, fraction(below=0.5))
+    errors_share: float = setting(0.02, fraction(below=0.5))
     cells: int = setting(50_000, whole_number())
     pairs: int = setting(4, whole_number())
     rows: int = setting(500, whole_number())
     steps: int = setting(600, whole_number())
     learning_rate: float = setting(0.1, positive())
-    penalty: float = setting(8.0, positive())
+    penalty: float | None = setting(None, or_none(positive()))
+    shrinkage: float = setting(0.3, at_least(0.0))
     device: str = setting("cpu", torch_device())
     seed: int = setting(0, random_seed())
 
@@ -114,7 +139,6 @@ def mixture(
     orders = _orders(workload)
     columns = Columns(domain)
     _check_room(device, columns, orders, settings)
-    random = torch.Generator().manual_seed(settings.seed)
     whole = curator.remaining
     if first:
         total = known_total(curator, first)
@@ -122,34 +146,87 @@ def mixture(
         first, total = measure_one_way(curator, settings.one_way_share if orders else 1.0)
     measurements = list(first)
 
-    def fit(taken: list[Measurement], steps: int) -> torch.Tensor:
-        noise = min(m.stddev for m in taken[len(first) :] or first)
+    def fit(taken: Sequence[Measurement], steps: int, penalty: float) -> torch.Tensor:
         with one_thread(), card_memory(device):
             return fit_mixture(
                 columns,
-                taken,
+                near_independence(domain, taken, total, settings.shrinkage),
                 total,
                 rows=settings.rows,
                 steps=steps,
                 learning_rate=settings.learning_rate,
-                penalty=settings.penalty * (total / noise) ** _POWER,
-                random=random,
+                penalty=penalty * _unit(taken, total),
+                random=torch.Generator().manual_seed(settings.seed),
                 device=device,
             )
 
     kept = settings.whole(domain, orders)
-    if orders and not kept:
-        independent = fit(measurements, _FIRST_STEPS)
+    penalty = settings.penalty
+    if penalty is None and not kept:
+        penalty = _PENALTY
+    if kept:
+        costs = _pair_costs(curator, measurements, kept[0], settings.errors_share * whole)
+    elif orders:
+        independent = fit(measurements, _FIRST_STEPS, penalty or _PENALTY)
         kept = [_thinned(curator, columns, independent, total, orders[0], settings, whole)]
+        costs = np.ones(len(kept[0]))
     rest = curator.remaining
     shares = [0.5**i for i in range(len(kept))]
     for share, cliques in zip(shares, kept, strict=True):
-        cost = rest * share / sum(shares) / len(cliques)
+        parts = costs if len(cliques[0]) == 2 else np.ones(len(cliques))
+        parts = rest * share / sum(shares) * parts / parts.sum()
         step = f"{len(cliques[0])}-way: measure"
-        measurements += [curator.measure(clique, cost, step=step) for clique in cliques]
-    rows = fit(measurements, settings.steps).double().cpu().numpy()
+        measurements += [
+            curator.measure(clique, cost, step=step)
+            for clique, cost in zip(cliques, parts.tolist(), strict=True)
+        ]
+    if penalty is None:
+        penalty = _held_out(columns, measurements, total, fit, settings)
+    rows = fit(measurements, settings.steps, penalty).double().cpu().numpy()
     model = ProductMixtureModel(domain, rows, total)
     return Release("mixture", model, tuple(measurements), curator.ledger, settings)
+
+
+def _unit(measurements: Sequence[Measurement], total: float) -> float:
+    """What penalties are counted in; of the noise in pairs, or in all where there are none."""
+    pairs = [m.stddev for m in measurements if len(m.clique) == 2]
+    noise = np.mean([s**-2 for s in pairs or [m.stddev for m in measurements]]) ** -0.5
+    return float((total / noise) ** _POWER)
+
+
+def _held_out(
+    columns: Columns,
+    measurements: Sequence[Measurement],
+    total: float,
+    fit: Callable[[Sequence[Measurement], int, float], torch.Tensor],
+    settings: Mixture,
+) -> float:
+    """The penalty whose fit to a part of the tables' noise says most of the rest."""
+    given, rest = split(measurements, settings.seed)
+    # All tables count alike, though they were not given alike of the budget.
+    judges = [Measurement(m.clique, m.values, 1.0) for m in rest if len(m.clique) > 1]
+    misfit = Misfit(columns, judges, total, device_of(settings.device))
+    steps = -(-settings.steps // 2)
+    return best_penalty(lambda penalty: float(misfit(fit(given, steps, penalty))), _PENALTY)
+
+
+def _pair_costs(
+    curator: Curator, first: Sequence[Measurement], pairs: Sequence[Clique], cost: float
+) -> NDArray[np.float64]:
+    """Shares of the budget of pairs, not scaled: as the distances from independence.
+
+    Noisy distances are drawn to their mean, the more the less they differ beyond their noise.
+    """
+    model = estimator(curator.domain, curator.public_total)(None, first)
+    tables = {pair: model.marginal(pair) for pair in pairs}
+    distances = curator.measure_errors(pairs, tables, cost, step="errors of pairs")
+    mean = float(distances.mean())
+    if mean <= 0:
+        return np.ones(len(pairs))
+    variance, noise = float(distances.var()), curator.errors_stddev(len(pairs), cost)
+    trust = max(0.0, 1 - noise**2 / variance) if variance > 0 else 0.0
+    shares: NDArray[np.float64] = np.maximum(mean + trust * (distances - mean), _LEAST_SHARE * mean)
+    return shares
 
 
 def _check_room(

@@ -19,10 +19,12 @@ from pgmkit.measurement import Measurement
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["fit_mixture", "nearest_counts"]
+__all__ = ["Misfit", "fit_mixture", "nearest_counts"]
 
 _FLOOR = 1e-5
 """Smallest probability of a code in the independent rows that the fit starts near."""
+_SPARSE = 8
+"""Times the measured pairs' cells, below the cells of all pairs, each pair is answered alone."""
 _DIVERSITY = 0.5
 """Standard deviation of the rows' first logits around the independent ones."""
 
@@ -62,11 +64,7 @@ def fit_mixture(
            [0.1, 0.4]], dtype=float32)
     """
     independent = _independent(columns, measurements, total).to(device)
-    cliques = [m.clique for m in measurements]
-    answers = ProductAnswers(columns, dict.fromkeys(cliques))
-    values = _joined([m.values / total for m in measurements]).to(device)
-    weights = [np.full(len(m.values), (total / m.stddev) ** 2) for m in measurements]
-    squares = _joined(weights).to(device)
+    misfit = Misfit(columns, measurements, total, device)
     spread = _DIVERSITY * torch.randn(rows, columns.width, generator=random)
     logits = independent + spread.to(device)
     logits.requires_grad_()
@@ -75,14 +73,67 @@ def fit_mixture(
         while True:
             logs = _log_softmax(columns, logits)
             probabilities = logs.exp()
-            tables = answers(probabilities)
-            errors = torch.cat([tables[clique].reshape(-1) for clique in cliques]) - values
             divergence = (probabilities * (logs - independent)).sum() / rows
-            yield (squares * errors.square()).sum() + penalty * divergence
+            yield misfit(probabilities) + penalty * divergence
 
     optimizer = torch.optim.Adam([logits], lr=learning_rate, betas=(0.9, 0.99))
     descend(optimizer, losses(), steps, last_rate=learning_rate / 50)
     return columns.softmax(logits.detach())
+
+
+class Misfit:
+    """sum over measured cells ((answer - noisy value) / stddev)^2, up to a constant.
+
+    Where most pairs were measured, one matrix product of the rows with themselves answers all of
+    them; other cliques, and few pairs of many columns, are answered each for itself.
+
+    >>> from pgmkit.domain import Domain
+    >>> columns = Columns(Domain({"a": 2, "b": 2}))
+    >>> misfit = Misfit(columns, [Measurement(("a", "b"), [[5, 0], [0, 5]], 2.0)], 10.0)
+    >>> misfit(torch.full((1, 4), 0.5)).item()
+    6.25
+    """
+
+    def __init__(
+        self,
+        columns: Columns,
+        measurements: Sequence[Measurement],
+        total: float,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        pairs = [m for m in measurements if len(m.clique) == 2]
+        if _SPARSE * sum(len(m.values) for m in pairs) < columns.width**2:
+            pairs = []
+        squares = np.zeros((columns.width, columns.width))
+        sums = np.zeros_like(squares)
+        for each in pairs:
+            a, b = map(columns.of, each.clique)
+            weight = (total / each.stddev) ** 2
+            table = weight / total * np.reshape(each.values, columns.domain.shape(each.clique))
+            if a.start > b.start:
+                a, b, table = b, a, table.T
+            squares[a, b] += weight
+            sums[a, b] += table
+        values = np.divide(sums, squares, out=np.zeros_like(sums), where=squares > 0)
+        self._pairs = [_tensor(matrix).to(device) for matrix in (squares, values) if pairs]
+        others = [m for m in measurements if len(m.clique) != 2 or not pairs]
+        self._cliques = [m.clique for m in others]
+        self._answers = ProductAnswers(columns, dict.fromkeys(self._cliques))
+        weights = [np.full(len(m.values), (total / m.stddev) ** 2) for m in others]
+        self._squares = _joined(weights).to(device)
+        self._values = _joined([m.values / total for m in others]).to(device)
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        """Of rows of probabilities, K x columns.width; differentiable."""
+        found = rows.new_zeros(())
+        if self._pairs:
+            squares, values = self._pairs
+            found = (squares * (rows.t() @ rows / len(rows) - values).square()).sum()
+        if self._cliques:
+            tables = self._answers(rows)
+            errors = torch.cat([tables[clique].reshape(-1) for clique in self._cliques])
+            found = found + (self._squares * (errors - self._values).square()).sum()
+        return found
 
 
 def _independent(
@@ -125,4 +176,8 @@ def _log_softmax(columns: Columns, logits: torch.Tensor) -> torch.Tensor:
 
 
 def _joined(parts: Sequence[np.ndarray]) -> torch.Tensor:
-    return torch.tensor(np.concatenate(parts), dtype=torch.float32)
+    return _tensor(np.concatenate(parts) if parts else np.zeros(0))
+
+
+def _tensor(values: np.ndarray) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float32)

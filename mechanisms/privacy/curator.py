@@ -197,6 +197,12 @@ class Curator:
         l1, l2 = self.neighbours.l1 * len(names), self.neighbours.l1 * len(names) ** 0.5
         return self._noisy(step, distances, l1, l2, cost)[0].astype(np.float64)
 
+    def errors_stddev(self, number: int, cost: float) -> float:
+        """The standard deviation, in counts, of each of so many distances of `measure_errors`."""
+        l1, l2 = self.neighbours.l1 * number, self.neighbours.l1 * number**0.5
+        scale = noise_scales.additive(self.ledger.budget, l1, l2, cost)
+        return scale * 2**0.5 if self.ledger.budget.pure else scale
+
     def choose(
         self,
         candidates: Sequence[Clique],
@@ -528,8 +534,7 @@ class Curator:
         self, cliques: Sequence[Clique], estimates: Mapping[Clique, ArrayLike]
     ) -> list[int]:
         """||marginal - estimate||_1 of each clique, in the scores' units."""
-        grids = scores.Grids(cliques, estimates, [self.domain.shape(c) for c in cliques])
-        return grids.distances(self._marginals(cliques))
+        return scores.distances(cliques, estimates, self._marginals(cliques))
 
     def _estimate(
         self, clique: Clique, estimates: Mapping[Clique, ArrayLike]

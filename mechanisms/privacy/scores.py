@@ -14,7 +14,6 @@ Data sets hold fewer than 2^40 rows.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -32,8 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LARGEST",
-    "Grids",
     "cell_differences",
+    "distances",
     "estimate_of",
     "in_counts",
     "on_grid",
@@ -70,40 +69,30 @@ def estimate_of(
     return table
 
 
-class Grids:
-    """Estimates of many cliques in units of 2^-11 counts, to be compared with their counts.
+def distances(
+    cliques: Sequence[Clique],
+    estimates: Mapping[Clique, ArrayLike],
+    counts: Mapping[Clique, Integers],
+) -> list[int]:
+    """||counts - estimate||_1 of each clique in units of 2^-11 counts; it moves as the counts do.
 
     Tables lie one after another in blocks: thousands of small ones are a few operations, and no
-    operation needs more memory than a block. `shapes` are the marginals' shapes. Raises
-    InvalidInput as `estimate_of` does.
+    more memory is needed than a block's. Raises InvalidInput as `estimate_of` does.
 
-    >>> grids = Grids([("a",)], {("a",): np.array([1.0, 0.5])}, [(2,)])
-    >>> grids.distances({("a",): np.array([1, 1])})
+    >>> distances([("a",)], {("a",): np.array([1.0, 0.5])}, {("a",): np.array([1, 1])})
     [1024]
     """
-
-    def __init__(
-        self,
-        cliques: Sequence[Clique],
-        estimates: Mapping[Clique, ArrayLike],
-        shapes: Sequence[tuple[int, ...]],
-    ) -> None:
-        self._blocks: list[tuple[Sequence[Clique], NDArray[np.int64], Integers]] = []
-        sizes = np.array([math.prod(shape) for shape in shapes])
-        block = (np.cumsum(sizes) - sizes) // _BLOCK_CELLS
-        for places in np.split(np.arange(len(sizes)), np.flatnonzero(np.diff(block)) + 1):
-            some = [cliques[place] for place in places]
-            starts = np.cumsum(sizes[places]) - sizes[places]
-            line = _in_line(some, estimates, [shapes[place] for place in places], starts)
-            self._blocks.append((some, starts, on_grid("estimates", line)))
-
-    def distances(self, counts: Mapping[Clique, Integers]) -> list[int]:
-        """||counts - estimate||_1 of each in units; it moves by as much as the counts do in L1."""
-        found: list[int] = []
-        for cliques, starts, grid in self._blocks:
-            line = np.concatenate([counts[clique].reshape(-1) for clique in cliques])
-            found += np.add.reduceat(np.abs(cell_differences(line, grid)), starts).tolist()
-        return found
+    sizes = np.array([counts[clique].size for clique in cliques])
+    block = (np.cumsum(sizes) - sizes) // _BLOCK_CELLS
+    found: list[int] = []
+    for places in np.split(np.arange(len(sizes)), np.flatnonzero(np.diff(block)) + 1):
+        some = [cliques[place] for place in places]
+        starts = np.cumsum(sizes[places]) - sizes[places]
+        line = _in_line(some, estimates, [counts[clique].shape for clique in some], starts)
+        exact = np.concatenate([counts[clique].reshape(-1) for clique in some])
+        away = np.abs(cell_differences(exact, on_grid("estimates", line)))
+        found += np.add.reduceat(away, starts).tolist()
+    return found
 
 
 def _in_line(

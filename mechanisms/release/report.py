@@ -143,6 +143,11 @@ def _structure(model: GraphicalModel) -> Iterator[str]:
     yield graph(model.domain.attributes, model.cliques)
 
 
+def _share(part: float) -> str:
+    """A part of the whole; one that is small is not none."""
+    return "<0.1%" if 0 < part < 0.0005 else f"{part:.1%}"
+
+
 def _budget(ledger: Ledger) -> Iterator[str]:
     """The charges by kind of step, and all of them folded away."""
     groups: dict[tuple[str, str], list[float]] = {}
@@ -150,7 +155,7 @@ def _budget(ledger: Ledger) -> Iterator[str]:
         groups.setdefault((_kind_of_step(entry.step), _law(entry.mechanism)), []).append(entry.cost)
     total = ledger.budget.total
     rows = [
-        [step, law, str(len(costs)), f"{math.fsum(costs) / total:.1%}"]
+        [step, law, str(len(costs)), _share(math.fsum(costs) / total)]
         for (step, law), costs in groups.items()
     ]
     yield "<h2>The budget</h2>"

@@ -16,8 +16,8 @@ from mechanisms.release.quick_bars import quick_bars, without_bars
 from mechanisms.release.record import Release
 from pgmkit.errors import InvalidInput, TooSlow
 from pgmkit.model import GraphicalModel
-from pgmkit.regions.model import RegionModel
 from pgmkit.randomness import Rng, generator
+from pgmkit.regions.model import RegionModel
 from pgmkit.tables.constraints import Condition, codes_of
 from pgmkit.tables.frames import FrameForm, decode
 from pgmkit.tables.made_frames import made_frame

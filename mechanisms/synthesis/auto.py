@@ -27,6 +27,8 @@ error of `mixture`, and takes six times as long."""
 _ORDINARY_SECONDS = 60.0
 _MIXTURE_SECONDS = 0.5
 """Of a column, at least: what `mixture` takes; `mst` takes about one in all."""
+_MIXTURE_MB, _MIXTURE_COLUMNS = 600.0, 7
+"""What `mixture` takes of memory, and the fewest columns of the tables that it was measured on."""
 _BASE_MB, _MB_FOR_A_MODEL_MB = 350.0, 8.0
 """Of a process without a model, and for each MB of the model's tables while it is estimated."""
 _PUBLIC_SECONDS = 150.0
@@ -66,13 +68,15 @@ def choose_mechanism(
     public: bool = False,
     seconds: float | None = None,
     memory_mb: float | None = None,
+    even: bool = False,
 ) -> Choice:
     """The mechanism for a table, and why.
 
     `rows`: their number, where it is public or was paid for. `max_rows`: of a unit, where units are
     protected: noise is so many times larger. `public`: whether there are public
     records. `seconds` (a minute where None) and `memory_mb`: limits, by estimates and no promise
-    (`mechanisms.synthesis.work.longest_aim_seconds`).
+    (`mechanisms.synthesis.work.longest_aim_seconds`). `even`: whether a first look saw that many
+    pairs depend, not a few, which is where `mixture` has less error than `aim`.
 
     Public records lead to `gem-pub`, or `pep-pub` where there is no time to train a network. A
     budget too small for pairs leads to `independent`; more than 40 columns, or limits on memory
@@ -113,8 +117,28 @@ def choose_mechanism(
         if most_mb < 1:
             return Choice("mst", f"{memory_mb:g} MB of memory leave none for the model of aim")
     limit = _ORDINARY_SECONDS if seconds is None else seconds
+    if even and _mixes(schema, workload, limit, memory_mb):
+        return Choice(
+            "mixture",
+            f"many of the pairs of {columns} columns depend on each other: all are measured, and "
+            "no graph leaves some out",
+        )
     rows_of_one = (_MANY_ROWS if rows is None else rows) // max_rows
     return _by_time(schema, len(workload), rows_of_one, budget, limit, most_mb)
+
+
+def _mixes(schema: Schema, workload: Workload, seconds: float, memory_mb: float | None) -> bool:
+    """Whether `mixture` can measure all pairs of this table, within the limits."""
+    from mechanisms.mixture import Mixture  # torch, which takes seconds to import
+
+    columns = len(schema.domain)
+    return (
+        not schema.constraints
+        and columns >= _MIXTURE_COLUMNS
+        and seconds >= _MIXTURE_SECONDS * columns
+        and (memory_mb is None or memory_mb >= _MIXTURE_MB)
+        and Mixture().measures(workload)
+    )
 
 
 def _by_time(

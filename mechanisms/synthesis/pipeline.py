@@ -277,7 +277,8 @@ def _looked_at(
 ) -> tuple[Choice, tuple[Measurement, ...]]:
     """The choice of "auto" by the number of rows and, before AIM, by a first look at the data.
 
-    Where no dependence shows it is independent columns. With it come the marginals that were
+    Where no dependence shows it is independent columns, where many pairs depend it may be
+    `mixture`. With it come the marginals that were
     measured.
     """
     rows = _rows(curator)
@@ -288,7 +289,7 @@ def _looked_at(
     dry_run(choice, {}, schema, workload, curator.ledger.budget, curator.neighbours, None)
     look = first_look(curator, workload, rows)
     if look.dependent:
-        return choice, look.measurements
+        return choose(schema, workload, rows=rows, even=look.even), look.measurements
     reason = (
         f"pairs of columns are {look.excess:.4f} further from independence than chance gives "
         f"(total variation, noise {look.stddev:.4f}), and would be worth their price from "

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import inf
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge
@@ -18,6 +20,8 @@ from pgmkit.regions.model import RegionModel
 from pgmkit.regions.polytope import LocalPolytope
 from pgmkit.regions.relaxation import hessian_bound, solve
 from pgmkit.structural_zeros import Zeros
+
+Array = NDArray[np.float64]
 
 _CELL_BYTES = 500
 """Of a region's cell: its places in the constraints and their transpose, weights, vectors."""
@@ -68,10 +72,7 @@ def estimate_regions(
     return RegionModel(
         domain=domain,
         tables={clique: found.tables[part].reshape(shape) for clique, part, shape in places},
-        variances={
-            clique: 1 / mean if (mean := float(squares[part].mean())) > 0 else inf
-            for clique, part in zip(regions, layout.slices, strict=True)
-        },
+        variances=dict(zip(regions, _variances(layout, squares, inner, total), strict=True)),
         zeros=tuple(zeros),
         total=total,
         loss=found.loss,
@@ -81,6 +82,16 @@ def estimate_regions(
         iterations=found.steps,
         stopped=found.stopped,
     )
+
+
+def _variances(
+    layout: Layout, squares: Array, inner: Sequence[Region], total: float
+) -> list[float]:
+    """Mean variance of each table's cells: by what determines them, or by the sum of all views."""
+    if inner:
+        return [region.variance(total**2) for region in inner]
+    means = [float(squares[part].mean()) for part in layout.slices]
+    return [1 / mean if mean > 0 else inf for mean in means]
 
 
 def _interior(

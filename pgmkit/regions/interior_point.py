@@ -74,6 +74,14 @@ class Region:
         full: Array = product.toarray()
         return full
 
+    def variance(self, spread: float) -> float:
+        """Mean variance of a cell given what was measured of it, and ``spread`` before that."""
+        curvature = self.curvature(np.ones(len(self.values)))
+        if curvature.ndim == 1:
+            return float((1 / (curvature + 1 / spread)).mean())
+        values = np.linalg.eigvalsh(curvature)
+        return float((1 / (np.maximum(values, 0) + 1 / spread)).mean())
+
 
 def needed_bytes(layout: Layout, measurements: Sequence[Measurement]) -> int:
     """Memory of the matrices: some of the cells squared where a matrix was measured, those of what
@@ -220,15 +228,15 @@ class InteriorPoint:
         state, height = self._state, self._height
         newton = _Newton(self._eliminations(), self._size)
         products = [local.products(height) for local in state]
-        predicted, _ = newton.move([(-xz, -au, -bu) for xz, au, bu in products])
+        predicted, _ = newton.move([(-xz, -upper, -lower) for xz, upper, lower in products])
         mean = _mean(state, height)
         length = _longest(state, predicted, height)
         there = [local.along(d, length) for local, d in zip(state, predicted, strict=True)]
         reached = _mean(there, height)
         centre = (reached / mean) ** 3 * mean
         targets = [
-            (centre - xz - d.x * d.z, centre - au + d.a * d.u, centre - bu - d.b * d.u)
-            for (xz, au, bu), d in zip(products, predicted, strict=True)
+            (centre - xz - d.x * d.z, centre - upper + d.a * d.u, centre - lower - d.b * d.u)
+            for (xz, upper, lower), d in zip(products, predicted, strict=True)
         ]
         moves, s = newton.move(targets)
         length = min(1.0, _TO_BOUNDARY * _longest(state, moves, height))

@@ -52,8 +52,8 @@ def time_column(texts: Sequence[str], missing: tuple[str, ...] | None) -> tuple[
         form = next((f for f in _CLOCKS if _parse(texts, f) is not None), None)
         if form is not None:
             day = "1900-01-01T"
-            column = DateTime(f"{day}00:00:00", f"{day}23:59:59", format=form, missing=missing)
-            return column, f"times of day{_written(form)}, by hour; decoded uniformly within"
+            clock = DateTime(f"{day}00:00:00", f"{day}23:59:59", format=form, missing=missing)
+            return clock, f"times of day{_written(form)}, by hour; decoded uniformly within"
     if moments is None:
         form = next((f for f in (*_FORMATS, *_MOMENTS) if _parse(texts, f) is not None), None)
         moments = None if form is None else _parse(texts, form)

@@ -298,6 +298,15 @@ class Boolean(_Labelled):
         own = {word.strip().lower(): code for code, word in enumerate(self.words or ())}
         return (_TRUTH | own).get(text.lower(), OUTSIDE)
 
+    def equal(self, labels: Sequence[object]) -> NDArray[np.bool_]:
+        """As every column, and by the words of files and the usual ones: TRUE, yes, 1."""
+        codes = [self._code(label) for label in labels]
+        known = [
+            self.own_labels[code] if 0 <= code < 2 else label
+            for code, label in zip(codes, labels, strict=True)
+        ]
+        return super().equal(known)
+
     def own_values(self, codes: Codes, rng: np.random.Generator) -> Values:
         if self.kind == "text":
             return np.array(self.words or ("false", "true"), dtype=object)[codes]

@@ -178,3 +178,23 @@ def test_error_bars_beyond_the_regions_come_from_replicates_records() -> None:
         quick.marginal(("a", "c"))
     with pytest.raises(InvalidInput, match="no measurement covers"):
         error_bars(model, measured[:3])
+
+
+@pytest.mark.parametrize("kind", ["cells", "prefix", "mixed"])
+def test_variances_are_those_of_least_squares(kind: str) -> None:
+    rng = np.random.default_rng(1)
+    domain = Domain({"a": 3, "b": 4})
+    matrices = {
+        "cells": [np.eye(12)],
+        "prefix": [np.kron(np.tri(3), np.tri(4))],
+        "mixed": [rng.normal(size=(15, 12)), np.kron(np.tri(3), np.ones((1, 4)))],
+    }[kind]
+    noise = [2.0, 5.0]
+    measured = [
+        Measurement(("a", "b"), q @ np.full(12, 50.0) + rng.normal(0, s, len(q)), s, q)
+        for q, s in zip(matrices, noise, strict=False)
+    ]
+    model = estimate(domain, measured, total=600.0, inference="region")
+    gram = sum(q.T @ q / s**2 for q, s in zip(matrices, noise, strict=False))
+    wanted = float(np.trace(np.linalg.inv(gram)) / 12)
+    assert model.variances["a", "b"] == pytest.approx(wanted, rel=1e-3)

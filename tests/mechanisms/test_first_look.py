@@ -16,6 +16,7 @@ from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.release.record import Release
+from mechanisms.synthesis.auto import choose_mechanism
 from mechanisms.synthesis.first_look import first_look
 from mechanisms.workload import k_way
 from pgmkit.dataset import Dataset
@@ -131,6 +132,39 @@ def test_pairs_of_independent_columns_are_measured_where_noise_is_small() -> Non
         drawn = rng.multinomial(len(data), product, 200) / len(data)
         found.append(np.abs(drawn - product).sum(1).mean() / 2)
     assert look.chance == pytest.approx(np.mean(found), rel=0.05)
+
+
+@pytest.mark.parametrize("relation", NEIGHBOURS)
+@pytest.mark.parametrize("dependent", [2, 8])
+def test_many_dependent_pairs_lead_to_a_mixture_and_few_to_aim(
+    dependent: int, relation: str
+) -> None:
+    """Eight columns, of which two or all follow one hidden code."""
+    rng = np.random.default_rng(dependent)
+    domain = Domain({f"c{i}": 4 for i in range(8)})
+    codes = rng.integers(0, 4, (12_000, 8))
+    hidden = rng.integers(0, 4, 12_000)
+    for i in range(dependent):
+        codes[:, i] = np.where(rng.random(12_000) < 0.7, hidden, codes[:, i])
+    data = Dataset(domain, {f"c{i}": codes[:, i] for i in range(8)})
+    pairs = k_way(domain, 2)
+    look = first_look(Curator(data, Budget(2.0, 1e-9), neighbours=relation, seed=0), pairs, 12_000)
+    distances = np.array(
+        [
+            np.abs(data.marginal(pair) / 12_000 - 1 / 16).sum()
+            for pair in itertools.combinations(domain, 2)
+        ]
+    )
+    expected = distances.mean() ** 2 / (distances**2).mean()
+    assert look.evenness == pytest.approx(expected, rel=0.25)
+    assert look.dependent and look.even == (dependent == 8)
+    schema = Schema({name: Integer(0, 3) for name in domain})
+    budget = Budget(2.0, 1e-9)
+    chosen = choose_mechanism(schema, pairs, budget, rows=12_000, even=look.even)
+    assert chosen.name == ("mixture" if dependent == 8 else "aim")
+    for limits in ({"seconds": 1.0}, {"memory_mb": 500}):
+        again = choose_mechanism(schema, pairs, budget, rows=12_000, even=True, **limits)
+        assert again.name != "mixture"
 
 
 @pytest.mark.parametrize("relation", NEIGHBOURS)

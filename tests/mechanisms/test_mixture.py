@@ -6,11 +6,13 @@ import math
 import numpy as np
 import pytest
 import torch
+from chance import assert_mean, assert_stddev
 from pricing import Priced, total_variation
 
 from mechanisms.datasets.census import census
-from mechanisms.families.mixture_fit import fit_mixture
-from mechanisms.families.product_mixture import Columns, ProductAnswers
+from mechanisms.families.held_out import best_penalty, split
+from mechanisms.families.mixture_fit import Misfit, fit_mixture
+from mechanisms.families.product_mixture import Columns, ProductAnswers, ProductMixtureModel
 from mechanisms.mixture import Mixture, mixture
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
@@ -78,10 +80,97 @@ def test_draws_match_charges_and_the_budget(relation: str, delta: float, cells: 
     noise = Priced(relation, pure=delta == 0)
     curator._noise = noise
     release = mixture(curator, k_way(DATA.domain, 3), Mixture(**QUICK, cells=cells))
-    drawn = 4 + 6 + 4 if cells > 10 else 4 + 2 * 6
+    drawn = 4 + 1 + 6 + 4 if cells > 10 else 4 + 2 * 6
     assert len(noise.costs) == drawn
+    if cells > 10:
+        # Six distances at once, each of which a neighbour moves by l1, not as a table's cells.
+        squares = {"replace-one": 2, "add/remove": 1}[relation]
+        noise.costs[4] *= 6 if delta == 0 else 6 * squares
     assert noise.costs == pytest.approx([e.cost for e in release.ledger.entries], rel=1e-9)
     assert math.fsum(noise.costs) == pytest.approx(curator.ledger.budget.total, rel=1e-9)
+
+
+def missed(model: ProductMixtureModel, measured: list[Measurement]) -> float:
+    return sum(
+        float((((model.marginal(m.clique).ravel() - m.values) / m.stddev) ** 2).sum())
+        for m in measured
+    )
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_the_misfit_is_that_of_cell_by_cell_sums(k: int) -> None:
+    """Whichever way pairs are answered, and with measurements repeated and turned round."""
+    rng = np.random.default_rng(k)
+    domain = Domain({"a": 2, "b": 5, "c": 3, "d": 4})
+    columns = Columns(domain)
+    rows = columns.softmax(torch.tensor(rng.normal(size=(7, columns.width)), dtype=torch.float32))
+    uniform = columns.softmax(torch.zeros(7, columns.width))
+    model, even = (ProductMixtureModel(domain, each.numpy(), 50.0) for each in (rows, uniform))
+    cliques = [c for j in range(1, k + 1) for c in itertools.permutations(domain, j)]
+    measured = [
+        Measurement(c, rng.normal(size=domain.shape(c)), float(rng.uniform(0.5, 2)))
+        for c in (*cliques, *cliques[:6])
+    ]
+    for some in (measured, measured[:5]):
+        misfit = Misfit(columns, some, 50.0)
+        # Up to a constant: repeated pairs are one by the inverse of their variances.
+        found = float(misfit(rows) - misfit(uniform))
+        expected = missed(model, some) - missed(even, some)
+        assert found == pytest.approx(expected, rel=1e-3, abs=0.05)
+
+
+def test_held_out_noise_is_independent_of_what_is_given() -> None:
+    """40,000 cells whose truth is 0, so that values are noise."""
+    rng = np.random.default_rng(1)
+    measured = Measurement(("a",), rng.normal(0, 3.0, 40_000), 3.0)
+    (given,), (kept,) = split([measured], rng=2)
+    for each in (given, kept):
+        assert_stddev(float(np.std(each.values)), each.stddev, 40_000)
+    products = given.values * kept.values / (given.stddev * kept.stddev)
+    assert_mean(products, 0.0)
+
+
+@pytest.mark.parametrize("best", [0.3, 1.0, 5.0, 40.0])
+def test_the_walk_ends_at_the_least_loss(best: float) -> None:
+    found = best_penalty(lambda penalty: math.log(penalty / best) ** 2, 4.0)
+    assert found == pytest.approx(best, rel=1e-6)
+    assert best_penalty(lambda penalty: penalty, 4.0) == 4.0 / 2**5
+    assert best_penalty(lambda penalty: -penalty, 4.0) == 4.0 * 2**5
+
+
+def test_a_table_of_noise_asks_for_more_penalty_than_an_exact_one() -> None:
+    """Noise of 300 in tables of 4,000 records hides their dependence; noise of 2 does not."""
+    found = {}
+    for stddev in (300.0, 2.0):
+        rng = np.random.default_rng(0)
+        noisy = [
+            Measurement(m.clique, m.values + rng.normal(0, stddev, len(m.values)), stddev)
+            for m in exact(2, stddev)
+        ]
+        given, kept = split(noisy, rng=1)
+        misfit = Misfit(Columns(DATA.domain), kept, 4000.0)
+
+        def loss(
+            penalty: float, given: list[Measurement] = given, misfit: Misfit = misfit
+        ) -> float:
+            return float(misfit(fitted(given, penalty, steps=150)))
+
+        found[stddev] = best_penalty(loss, 8.0) * stddev**2
+    assert found[300.0] > 2 * found[2.0]
+
+
+def test_dependent_pairs_get_more_of_the_budget() -> None:
+    release = mixture(
+        Curator(DATA, Budget(20.0, 1e-7), neighbours="add/remove", seed=0), PAIRS, Mixture(**QUICK)
+    )
+    noise = {m.clique: m.stddev for m in release.measurements if len(m.clique) == 2}
+    shares = {n: DATA.marginal((n,)) / 4000 for n in DATA.domain}
+    distances = {
+        c: np.abs(DATA.marginal(c) - 4000 * np.outer(shares[c[0]], shares[c[1]])).sum()
+        for c in PAIRS.cliques
+    }
+    assert min(noise, key=noise.__getitem__) == max(distances, key=distances.__getitem__)
+    assert max(noise, key=noise.__getitem__) == min(distances, key=distances.__getitem__)
 
 
 def test_it_is_accurate_and_seeds_reproduce() -> None:

@@ -17,6 +17,7 @@ from pgmkit.tables.dates import Date, DateTime
 from pgmkit.tables.draft import draft, draft_column
 from pgmkit.tables.files import encode_file, write_records
 from pgmkit.tables.frames import encode
+from pgmkit.tables.labelled import Boolean
 from pgmkit.tables.numbers import Integer, Numeric
 from pgmkit.tables.schema import Schema
 from pgmkit.tables.values import bare
@@ -146,3 +147,12 @@ def test_a_column_without_a_name_is_no_index(tmp_path: Path) -> None:
 def test_labels_that_differ_by_case_are_pointed_out() -> None:
     note = draft_column(np.array(["yes", "no", "Yes", "NO"] * 9)).note
     assert "NO, Yes, no, yes differ by case" in note
+
+
+@pytest.mark.parametrize("word", ["WAHR", "wahr", "true", "TRUE", "yes", "1", True])
+def test_truth_is_asked_for_by_any_of_its_words(word: object) -> None:
+    column = Boolean(words=("FALSCH", "WAHR"), missing=())
+    assert column.equal([word]).tolist() == [False, True, False]
+    assert column.equal(["(missing)", "FALSCH"]).tolist() == [True, False, True]
+    with pytest.raises(InvalidInput, match="no value 'maybe'"):
+        column.equal(["maybe"])

@@ -56,6 +56,7 @@ from mechanisms.rounds.select_and_measure import (
     RoundsRule,
     SelectionSettings,
     check_queries,
+    least_total,
     measure_one_way,
 )
 from mechanisms.settings import (
@@ -253,14 +254,17 @@ def _run(
     device = device_of(settings.device)
     columns = Columns(curator.domain)
     generator = _generator(columns, settings)
-    _check_room(device, generator, workload, settings, settings.rounds or 1)
+    rule = _RULES[name, settings.select]
+    expected = rule.of(curator, workload, settings, least_total(curator), one_way_share)
+    _check_room(device, generator, workload, settings, expected)
     with threads_for(generator.multiplications, _THREADED_COST), card_memory(device):
         generator.to(device)
         prepare(generator, columns)
         first, total = measure_one_way(curator, one_way_share)
         state = GemState(columns, generator().detach(), total, generator.weights_now())
-        rounds = _RULES[name, settings.select].of(curator, workload, settings, total)
-        _check_room(device, generator, workload, settings, rounds)
+        rounds = rule.of(curator, workload, settings, total)
+        if rounds > expected:  # the total was private
+            _check_room(device, generator, workload, settings, rounds)
         update = trainer(generator, columns, _training(settings), rounds, total)
         if first:
             # The averages are over rounds.
@@ -295,9 +299,7 @@ def _generator(columns: Columns, settings: Gem) -> Generator:
 def _check_room(
     device: torch.device, generator: Generator, workload: Workload, settings: Gem, rounds: int
 ) -> None:
-    """ModelTooLarge where a card has no room for so many rounds; the rule for their number may need
-    a total that is only known when it has been paid for.
-    """
+    """ModelTooLarge where a card has no room for so many rounds."""
     columns, rows = Columns(workload.domain), settings.batch_rows
     singles = [(name,) for name in workload.domain]
     taken = sorted(workload.cliques, key=workload.domain.size)[-rounds * settings.queries :]
@@ -308,7 +310,9 @@ def _check_room(
         cells = min(rounds * settings.queries, sum(map(workload.domain.size, workload.cliques)))
         needed += fitting_cells_bytes(columns, cells, max(map(len, workload.cliques)), rows)
     needed = max(needed, answering_bytes(columns, workload.cliques, rows))
-    check_room(device, needed, f"GEM with {rows:,} rows of {columns.width:,} codes")
+    check_room(
+        device, needed, f"GEM with {rows:,} rows of {columns.width:,} codes in {rounds:,} rounds"
+    )
 
 
 def _training(settings: Gem) -> Training:

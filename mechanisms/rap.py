@@ -33,7 +33,12 @@ from mechanisms.families.training_memory import (
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
 from mechanisms.rounds.loop import Round, adapt
-from mechanisms.rounds.select_and_measure import CellRounds, check_queries, measure_one_way
+from mechanisms.rounds.select_and_measure import (
+    CellRounds,
+    check_queries,
+    least_total,
+    measure_one_way,
+)
 from mechanisms.settings import (
     Settings,
     fraction,
@@ -181,15 +186,17 @@ def _run(
     check_queries(curator, workload, settings)
     domain = curator.domain
     device = device_of(settings.device)
-    _check_room(device, workload, settings, settings.queries or 1)
+    expected = _queries(curator, workload, settings, least_total(curator), settings.one_way_share)
+    _check_room(device, workload, settings, expected)
     with one_thread(), card_memory(device):
         columns = Columns(domain)
         random = torch.Generator().manual_seed(settings.seed)
         family = family_of(columns)
         free = family.first(settings.rows, columns.width, random).to(device)
         first, total = measure_one_way(curator, settings.one_way_share)
-        count = settings.queries or _queries(curator, workload, settings, total)
-        _check_room(device, workload, settings, count)
+        count = _queries(curator, workload, settings, total)
+        if count > expected:  # the total was private
+            _check_room(device, workload, settings, count)
         steps = CellRounds(curator, workload, settings.rounds, count, settings.select_share)
         update = _fitter(settings, family)
         start = RapState(columns, family.rows(free), total, free)
@@ -206,9 +213,7 @@ def _run(
 
 
 def _check_room(device: torch.device, workload: Workload, settings: Rap, queries: int) -> None:
-    """ModelTooLarge where a card has no room for so many queries a round; the rule for their number
-    may need a total that is only known when it has been paid for.
-    """
+    """ModelTooLarge where a card has no room for so many queries a round."""
     columns, rows = Columns(workload.domain), settings.rows
     singles = [(name,) for name in workload.domain]
     cells = min(settings.rounds * queries, sum(map(workload.domain.size, workload.cliques)))
@@ -216,13 +221,24 @@ def _check_room(device: torch.device, workload: Workload, settings: Rap, queries
     needed = fitting_tables_bytes(columns, singles, rows)
     needed += fitting_cells_bytes(columns, cells, places, rows)
     needed = max(needed, answering_bytes(columns, workload.cliques, rows))
-    check_room(device, needed, f"RAP with {rows:,} rows of {columns.width:,} codes")
+    check_room(
+        device,
+        needed,
+        f"RAP with {rows:,} rows of {columns.width:,} codes and {queries:,} queries a round",
+    )
 
 
-def _queries(curator: Curator, workload: Workload, settings: Rap, total: float) -> int:
-    """K by the rule, but no more than there are."""
+def _queries(
+    curator: Curator, workload: Workload, settings: Rap, total: float, share: float = 0.0
+) -> int:
+    """K as asked for, or by the rule but no more than there are.
+
+    `share`: of what remains, still to be spent before the rounds.
+    """
+    if settings.queries is not None:
+        return settings.queries
     available = sum(map(workload.domain.size, workload.cliques)) // settings.rounds
-    wanted = round((total / curator.scale(curator.remaining)) ** 0.5 / 5)
+    wanted = round((total / curator.scale((1 - share) * curator.remaining)) ** 0.5 / 5)
     return max(1, min(available, max(5, wanted)))
 
 

@@ -26,7 +26,12 @@ import torch
 
 from mechanisms.families.descent import descend, fitted_or_stalled
 from mechanisms.families.mixed_rows import MixedRows, MixedState
+from mechanisms.families.product_mixture import Columns
 from mechanisms.families.records import Records
+from mechanisms.families.training_memory import (
+    answering_predicates_bytes,
+    fitting_predicates_bytes,
+)
 from mechanisms.privacy.curator import Curator
 from mechanisms.queries.predicates import (
     MeasuredPredicate,
@@ -51,7 +56,7 @@ from mechanisms.settings import (
     whole_number,
 )
 from mechanisms.workload import Workload, WorkloadLike
-from pgmkit.devices import card_memory, device_of
+from pgmkit.devices import card_memory, check_room, device_of
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.threads import one_thread
@@ -122,7 +127,8 @@ def rap_pp(
     """Spend all that remains of the Curator's budget on rows of mixed types.
 
     Raises InvalidInput (before anything is spent) for a workload over another domain, unknown
-    attributes, more queries than there are, or one_way_share = 0 where the total is private.
+    attributes, more queries than there are, or one_way_share = 0 where the total is private;
+    ModelTooLarge for a fit that a card has no room for.
     """
     settings = settings or RapPlusPlus()
     workload = Workload.over(curator.domain, workload)
@@ -131,6 +137,7 @@ def rap_pp(
     predicates = _predicates(domain, workload, settings)
     rounds, count = _rounds(len(predicates), settings)
     check_total(curator, settings.one_way_share)
+    _check_room(device, predicates, rounds * count, settings)
     first, total = measure_one_way(curator, settings.one_way_share)
     steps = _PredicateRounds(curator, predicates, rounds, count, settings.select_share)
     family = MixedRows(domain, settings.numeric, device)
@@ -216,6 +223,23 @@ def _rounds(available: int, settings: RapPlusPlus) -> tuple[int, int]:
     rounds = settings.rounds or max(1, min(_ROUNDS, available // count))
     check_enough(rounds, count, available, "queries")
     return rounds, count
+
+
+def _check_room(
+    device: torch.device, predicates: Predicates, selected: int, settings: RapPlusPlus
+) -> None:
+    """ModelTooLarge where a card has no room for the fit to so many predicates and the one-way
+    marginals of codes.
+    """
+    domain, rows = predicates.domain, settings.rows
+    codes = sum(size for name, size in domain.sizes.items() if name not in settings.numeric)
+    numbers = len(settings.numeric)
+    places = max(1, max(len(each.codes) for each in predicates.list))
+    needed = fitting_predicates_bytes(
+        Columns(domain), codes + numbers, selected + codes, places, numbers, rows
+    )
+    needed += answering_predicates_bytes(len(predicates), places, numbers, rows)
+    check_room(device, needed, f"RAP++ with {rows:,} rows of {codes + numbers:,} parameters")
 
 
 def _fitter(

@@ -73,15 +73,15 @@ class ContractionBuffers:
             each.view(self._input_adjoints).copy_(each.adjoint)
         return self._input_adjoints
 
-    def weighted(self, seed: torch.Tensor | float) -> torch.Tensor:
-        """The inputs times ``backward``, in memory of its own: marginals, from the tables of a
-        distribution.
+    def weighted(self, seed: torch.Tensor | float, dtype: torch.dtype) -> torch.Tensor:
+        """The inputs times ``backward``, in memory of its own and this format: marginals, from the
+        tables of a distribution.
 
         A large input that is only summed has the adjoint of its sums, repeated: it is multiplied by
         that, and read and written once, instead of being written out, read again and multiplied.
         """
         self._return(seed)
-        found, start = torch.empty_like(self.inputs), 0
+        found, start = torch.empty_like(self.inputs, dtype=dtype), 0
         for each in sorted(self._spreads, key=lambda spread: spread.start):
             self._multiply_back(found, start, each.start)
             torch.mul(each.view(self.inputs), each.adjoint, out=each.view(found))

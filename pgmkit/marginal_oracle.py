@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, cached_property
+from itertools import accumulate, chain
 from math import fsum, inf, isfinite, log, nan, prod
 
 import torch
@@ -37,6 +38,8 @@ _IMPOSSIBLE = (
 )
 _LARGE_CLIQUE = 1 << 12
 """Cells of a clique, on average, above which each has its own calls."""
+_PIECE = 1 << 12
+"""Cells of a clique whose peak a card's one block of threads looks for: a longer run in pieces."""
 THREADED_COST = 1e8
 """Multiplications a pass above which several threads pay for their synchronisation."""
 
@@ -329,7 +332,7 @@ class MarginalOracle:
     def _peaks(self, potentials: torch.Tensor) -> torch.Tensor:
         """Each clique's largest potential (0 where all are minus infinity)."""
         if kernels.on_card(potentials):
-            return kernels.peaks(potentials, self._starts)
+            return kernels.peaks(potentials, *self._runs)
         if self._few_large:
             peaks = torch.stack([potentials[cells].amax() for cells in self.layout.slices])
         else:
@@ -349,7 +352,7 @@ class MarginalOracle:
 
     def _counts(self, seed: torch.Tensor | float) -> torch.Tensor:
         """The way back of a pass: marginals times the partition function and ``seed``."""
-        return self._passing.weighted(seed).to(self.dtype)
+        return self._passing.weighted(seed, self.dtype)
 
     def _load(self, potentials: torch.Tensor, shifts: torch.Tensor) -> None:
         """The exponentials of the shifted potentials become the inputs of a pass."""
@@ -364,6 +367,17 @@ class MarginalOracle:
         """Where each clique's cells start, and where the last one's end."""
         starts = [cells.start for cells in self.layout.slices]
         return torch.tensor([*starts, self.layout.cells], device=self.device)
+
+    @cached_property
+    def _runs(self) -> tuple[torch.Tensor, ...]:
+        """The levels of ``kernels.peaks`` over the cliques: large ones in pieces first."""
+        sizes = [cells.stop - cells.start for cells in self.layout.slices]
+        if max(sizes) <= _PIECE:
+            return (self._starts,)
+        firsts = [range(cells.start, cells.stop, _PIECE) for cells in self.layout.slices]
+        pieces = [*chain.from_iterable(firsts), self.layout.cells]
+        counts = accumulate(map(len, firsts), initial=0)
+        return tuple(torch.tensor(list(each), device=self.device) for each in (pieces, counts))
 
     def _spread(self, potentials: torch.Tensor) -> float:
         finite = torch.where(torch.isneginf(potentials), torch.inf, potentials)

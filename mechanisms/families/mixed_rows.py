@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from mechanisms.families.product_mixture import Columns, ProductRows
+from mechanisms.families.targets import one_hot_of
 from mechanisms.queries.predicates import Predicates
 from pgmkit.domain import Domain
 
@@ -69,7 +70,7 @@ class MixedRows:
                 parts.append(codes[:, self.starts[name] : self.starts[name] + size])
             else:
                 place = self._code(numbers[:, self.numbers.index(name)], size)
-                parts.append(torch.nn.functional.one_hot(place, size).to(codes.dtype))
+                parts.append(one_hot_of(place, size).to(codes.dtype))
         return MixedState(Columns(self.domain), torch.cat(parts, dim=1), total, free)
 
     def index(self, predicates: Predicates) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

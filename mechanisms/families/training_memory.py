@@ -11,7 +11,14 @@ from collections.abc import Iterable, Sequence
 from mechanisms.families.product_mixture import Columns, ProductAnswers
 from pgmkit.domain import Clique
 
-__all__ = ["answering_bytes", "fitting_cells_bytes", "fitting_tables_bytes", "network_bytes"]
+__all__ = [
+    "answering_bytes",
+    "answering_predicates_bytes",
+    "fitting_cells_bytes",
+    "fitting_predicates_bytes",
+    "fitting_tables_bytes",
+    "network_bytes",
+]
 
 _FLOAT, _DOUBLE, _INDEX = 4, 8, 8
 _WEIGHTS = 10
@@ -24,6 +31,12 @@ Rows are also parameters with moments, and are cut into attributes and put toget
 """
 _CELLS = 10
 """Arrays of all measured cells: values, noise, answers, errors, their squares; and gradients."""
+_TRUE_THRESHOLDS, _SMOOTH_THRESHOLDS = 5, 8
+"""Arrays of a number for every row and predicate that thresholds add: sums of weights, reach, what
+is met, and its product with the codes; with a temperature their gradients too.
+"""
+_PRODUCT_ROWS = 5
+"""Arrays of product rows: those of two states, and what the second is put together of."""
 
 
 def network_bytes(weights: int, hidden: Sequence[int], rows: int) -> int:
@@ -52,6 +65,29 @@ def fitting_cells_bytes(columns: Columns, cells: int, places: int, rows: int) ->
     gathered = (2 * places + 4) * cells * rows
     codes = 4 * (columns.width + 1) * rows
     return _FLOAT * (gathered + codes + _CELLS * cells) + 2 * _INDEX * places * cells
+
+
+def answering_predicates_bytes(predicates: int, places: int, numbers: int, rows: int) -> int:
+    """All of so many predicates, of so many codes and numbers, against the true thresholds."""
+    return _index_bytes(predicates, places, numbers) + _FLOAT * _TRUE_THRESHOLDS * predicates * rows
+
+
+def fitting_predicates_bytes(
+    columns: Columns, free: int, predicates: int, places: int, numbers: int, rows: int
+) -> int:
+    """Rows of so many free parameters, and their fit to predicates of codes and smooth thresholds.
+
+    The state is also kept as product rows of all ``columns``.
+    """
+    held = _ROWS * free + _PRODUCT_ROWS * columns.width
+    gathered = (2 * places + _SMOOTH_THRESHOLDS) * predicates
+    indexed = _index_bytes(predicates, places, numbers)
+    return indexed + _FLOAT * (rows * (held + gathered) + _CELLS * predicates)
+
+
+def _index_bytes(predicates: int, places: int, numbers: int) -> int:
+    """Where the codes of predicates lie, their weights and bounds."""
+    return predicates * (_INDEX * places + _FLOAT * (numbers + 1))
 
 
 def _operands(columns: Columns, cliques: Iterable[Clique]) -> list[tuple[int, int, int]]:

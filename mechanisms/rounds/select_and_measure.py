@@ -40,6 +40,7 @@ __all__ = [
     "check_queries",
     "check_total",
     "known_total",
+    "least_total",
     "measure_one_way",
 ]
 
@@ -128,6 +129,11 @@ def known_total(curator: Curator, first: Sequence[Measurement]) -> float:
     return max(1.0, estimate_total(first, curator.domain).value)
 
 
+def least_total(curator: Curator) -> float:
+    """What is known of the total before anything is measured: it where it is public, else 1."""
+    return 1.0 if curator.public_total is None else known_total(curator, ())
+
+
 @dataclass(frozen=True)
 class RoundsRule:
     """A number of rounds from public figures: `factor` sqrt(total / noise)^power, at least 1.
@@ -144,18 +150,27 @@ class RoundsRule:
     factor: float
     power: float = 1.0
 
-    def __call__(self, curator: Curator, total: float) -> int:
+    def __call__(self, curator: Curator, total: float, share: float = 0.0) -> int:
+        left = (1 - share) * curator.remaining
         root = self.power / (3 if curator.ledger.budget.pure else 2)
-        return max(1, round(self.factor * (total / curator.scale(curator.remaining)) ** root))
+        return max(1, round(self.factor * (total / curator.scale(left)) ** root))
 
     def of(
-        self, curator: Curator, workload: Workload, settings: QuerySettings, total: float
+        self,
+        curator: Curator,
+        workload: Workload,
+        settings: QuerySettings,
+        total: float,
+        share: float = 0.0,
     ) -> int:
-        """The rounds asked for, or by the rule but no more than there is to measure."""
+        """The rounds asked for, or by the rule but no more than there is to measure.
+
+        `share`: of what remains, still to be spent before the rounds.
+        """
         if settings.rounds is not None:
             return settings.rounds
         available = SELECTIONS[settings.select].available(workload) // (settings.queries or 1)
-        return max(1, min(available, self(curator, total)))
+        return max(1, min(available, self(curator, total, share)))
 
 
 class SelectionRounds(ABC):

@@ -88,16 +88,20 @@ def contract_steps(
         out[starts[2] + ob[:, None, None] + orow[:, None] + oc] = product
 
 
-def peaks(values: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
-    """The largest of each run of cells between neighbours of ``starts`` (which ends in the number
-    of cells); 0 where all are minus infinity, so that subtracting them leaves it so.
+def peaks(values: torch.Tensor, *levels: torch.Tensor) -> torch.Tensor:
+    """The largest of each run of cells between neighbours of a level's starts (which end in the
+    number of cells), then of each run of these by the next level; in the end 0 where all are minus
+    infinity, so that subtracting them leaves it so.
 
     >>> peaks(torch.tensor([1.0, 3.0, -torch.inf]), torch.tensor([0, 2, 3]))
     tensor([3., 0.])
+    >>> peaks(torch.tensor([1.0, 3.0, 2.0]), torch.tensor([0, 1, 2, 3]), torch.tensor([0, 2, 3]))
+    tensor([3., 2.])
     """
-    # "unsafe" leaves out a check of the starts, which waits for the device.
-    highest = torch.segment_reduce(values, "max", offsets=starts, unsafe=True)
-    return finite(highest)
+    for starts in levels:
+        # "unsafe" leaves out a check of the starts, which waits for the device.
+        values = torch.segment_reduce(values, "max", offsets=starts, unsafe=True)
+    return finite(values)
 
 
 def shift_exp(

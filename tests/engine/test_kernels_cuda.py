@@ -92,7 +92,7 @@ def test_levels_of_a_pass_are_the_pass(
             passing = ContractionBuffers(used, torch.device("cpu"), dtype)
             passing.inputs.copy_(cells)
             result = passing.forward().clone()
-            found.append((result, passing.backward(2.0).clone(), passing.weighted(2.0)))
+            found.append((result, passing.backward(2.0).clone(), passing.weighted(2.0, dtype)))
     for plain, launched in zip(*found, strict=True):
         close(launched, plain)
     close(found[0][2], found[0][1] * cells)

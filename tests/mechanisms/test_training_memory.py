@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from pretend_device import pretend_card
 
 from mechanisms.dispatch import run
+from mechanisms.privacy.ledger import Ledger
 from mechanisms.registry import configure
 from mechanisms.workload import k_way
 from pgmkit import Dataset, Domain
 from pgmkit.errors import ModelTooLarge
 
+_QUICK = {"rounds": 2, "queries": 5, "steps": 3, "temperatures": (8.0, 32.0)}
 KINDS = {
     "gem, wide": ("gem", {"rounds": 2, "steps": 2, "hidden": (300, 200), "batch_rows": 50}),
     "gem, many rows": ("gem", {"rounds": 2, "steps": 2, "hidden": (8,), "batch_rows": 900}),
@@ -26,9 +30,34 @@ KINDS = {
     "rap": ("rap", {"rounds": 2, "steps": 3, "rows": 800}),
     "rap, many queries": ("rap", {"rounds": 2, "queries": 150, "steps": 3, "rows": 200}),
     "rap-softmax": ("rap-softmax", {"rounds": 2, "steps": 3, "rows": 800}),
+    "rap++": ("rap++", {**_QUICK, "rows": 900}),
+    "rap++, many queries": ("rap++", {**_QUICK, "queries": 120, "rows": 200}),
+    "rap++, numbers": ("rap++", {**_QUICK, "rows": 300, "numeric": ("x0", "x1")}),
+    "rap++, thresholds": (
+        "rap++",
+        {
+            **_QUICK,
+            "queries": 60,
+            "rows": 150,
+            "numeric": ("x0", "x1"),
+            "label": "x2",
+            "directions": 80,
+        },
+    ),
     "mixture": ("mixture", {"steps": 3, "rows": 500}),
     "mixture, thinned": ("mixture", {"steps": 3, "rows": 200, "cells": 50, "pairs": 1}),
 }
+
+UNSET = {
+    "gem by rule": ("gem", {"steps": 2, "hidden": (8,), "batch_rows": 200}),
+    "gem, marginals by rule": (
+        "gem",
+        {"steps": 2, "hidden": (8,), "batch_rows": 300, "select": "marginals"},
+    ),
+    "rap by rule": ("rap", {"steps": 2, "rows": 200}),
+    "rap-softmax by rule": ("rap-softmax", {"steps": 2, "rows": 200}),
+}
+"""Whose rounds, or queries a round, follow from the total."""
 
 
 def drawn(seed: int) -> tuple[Dataset, int]:
@@ -39,12 +68,12 @@ def drawn(seed: int) -> tuple[Dataset, int]:
     return Dataset(Domain(sizes), columns), int(rng.integers(2, 4))
 
 
-def trained(kind: str, seed: int) -> None:
-    name, settings = KINDS[kind]
+def trained(kind: str, seed: int, epsilon: float = 1.0, neighbours: str = "replace-one") -> None:
+    name, settings = {**KINDS, **UNSET}[kind]
     data, order = drawn(seed)
     chosen = configure(name, **settings, device="cuda")[1]
     workload = k_way(data.domain, order)
-    run(chosen, data, workload, 1.0, 1e-6, neighbours="replace-one", seed=0)
+    run(chosen, data, workload, epsilon, 1e-6, neighbours=neighbours, seed=0)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -54,7 +83,7 @@ def test_what_is_asked_for_is_what_is_held(
 ) -> None:
     monkeypatch.setattr("mechanisms.mixture._FIRST_STEPS", 3)
     asked: list[int] = []
-    for module in ("gem", "rap", "mixture"):
+    for module in ("gem", "rap", "rap_pp", "mixture"):
         monkeypatch.setattr(
             f"mechanisms.{module}.check_room", lambda _device, needed, _what: asked.append(needed)
         )
@@ -70,7 +99,56 @@ def test_a_card_without_room_is_refused_before_anything_is_spent(
     def spent(*_: object, **__: object) -> None:
         raise AssertionError("something was measured")
 
-    for name in ("measure", "measure_cells", "choose"):
-        monkeypatch.setattr(f"mechanisms.privacy.curator.Curator.{name}", spent)
+    monkeypatch.setattr("mechanisms.privacy.ledger.Ledger.charge", spent)
     with pretend_card(card_bytes=1 << 14), pytest.raises(ModelTooLarge, match="rows of"):
         trained(kind, 0)
+
+
+def in_turn(kind: str, monkeypatch: pytest.MonkeyPatch, neighbours: str) -> list[int]:
+    """The bytes asked for, and 0 for every charge, in their order, until the rounds begin."""
+    events: list[int] = []
+    charge = Ledger.charge
+
+    def charged(*given: Any) -> None:
+        events.append(0)
+        charge(*given)
+
+    class Enough(Exception):
+        pass
+
+    def ended(*_: object, **__: object) -> None:
+        raise Enough
+
+    with monkeypatch.context() as patched, pretend_card(), pytest.raises(Enough):
+        patched.setattr("mechanisms.privacy.ledger.Ledger.charge", charged)
+        for module in ("gem", "rap"):
+            patched.setattr(f"mechanisms.{module}.adapt", ended)
+            patched.setattr(
+                f"mechanisms.{module}.check_room",
+                lambda _device, needed, _what: events.append(needed),
+            )
+        trained(kind, 1, 20.0, neighbours)
+    return events
+
+
+@pytest.mark.parametrize("kind", UNSET)
+def test_what_follows_from_a_public_total_is_asked_for_before_anything_is_spent(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needed, *later = in_turn(kind, monkeypatch, "replace-one")
+    assert needed and later and not any(later)
+
+    def spent(*_: object, **__: object) -> None:
+        raise AssertionError("something was measured")
+
+    monkeypatch.setattr("mechanisms.privacy.ledger.Ledger.charge", spent)
+    with pretend_card(card_bytes=needed - 1), pytest.raises(ModelTooLarge, match="rows of"):
+        trained(kind, 1, 20.0)
+
+
+@pytest.mark.parametrize("kind", UNSET)
+def test_a_private_total_is_asked_about_again(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    events = in_turn(kind, monkeypatch, "add/remove")
+    first, after = events[0], max(events[1:])
+    public = in_turn(kind, monkeypatch, "replace-one")[0]
+    assert 0 < first < after and public > first

@@ -24,6 +24,7 @@ from functools import cached_property
 
 import numpy as np
 import scipy.sparse
+from numpy.linalg import LinAlgError
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 
@@ -223,7 +224,7 @@ class InteriorPoint:
     def step(self) -> float:
         """Predict, correct and move; how far, as a share of Newton's step.
 
-        Raises LinAlgError where rounding leaves no positive definite matrix.
+        Raises LinAlgError where rounding leaves no positive definite matrix, or no finite one.
         """
         state, height = self._state, self._height
         newton = _Newton(self._eliminations(), self._size)
@@ -361,16 +362,24 @@ class _Inverse:
         if matrix.ndim == 2 and len(matrix):
             whole = matrix.copy()
             whole[np.diag_indices(len(whole))] += diagonal + _RIDGE * matrix.diagonal().max()
-            self._factor = cho_factor(whole, overwrite_a=True)
+            self._factor = cho_factor(_finite(whole), overwrite_a=True, check_finite=False)
 
     def __call__(self, right: Array) -> Array:
+        right = _finite(right)
         if self._vector is not None:
             scaled: Array = (right.T / self._vector).T
             return scaled
         if not len(right):
             return right
-        solved: Array = cho_solve(self._factor, right)
+        solved: Array = cho_solve(self._factor, right, check_finite=False)
         return solved
+
+
+def _finite(array: Array) -> Array:
+    """Itself; a cell that has become zero makes numbers that are not finite."""
+    if not np.isfinite(array).all():
+        raise LinAlgError("rounding left numbers that are not finite")
+    return array
 
 
 def _mean(state: Sequence[Local], height: float) -> float:

@@ -107,7 +107,8 @@ def confined(shared: Shared, inside: Sequence[NDArray[np.int64]], total: float) 
     """
     size = len(shared.offset)
     kept_rows, kept_places = [], []
-    equations, values = [np.zeros((0, size))], [np.zeros(0)]
+    equations: list[Array] = [np.zeros((0, size))]
+    values: list[Array] = [np.zeros(0)]
     for rows, places, cells in zip(shared.rows, shared.places, inside, strict=True):
         held = rows[:, cells]
         if len(cells) < rows.shape[1]:

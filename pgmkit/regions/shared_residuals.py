@@ -114,7 +114,7 @@ def confined(shared: Shared, inside: Sequence[NDArray[np.int64]], total: float) 
         if len(cells) < rows.shape[1]:
             kept, dropped = _independent(held)
             others = np.zeros((len(dropped), size))
-            weights = np.linalg.lstsq(held[kept].T, held[dropped].T, rcond=None)[0].T
+            weights: Array = np.linalg.lstsq(held[kept].T, held[dropped].T, rcond=None)[0].T
             others[np.arange(len(dropped)), places[dropped - 1]] = 1.0
             others[:, places[kept[1:] - 1]] -= weights[:, 1:]
             equations.append(others)

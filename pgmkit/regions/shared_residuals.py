@@ -113,11 +113,12 @@ def confined(shared: Shared, inside: Sequence[NDArray[np.int64]], total: float) 
         held = rows[:, cells]
         if len(cells) < rows.shape[1]:
             kept, dropped = _independent(held)
-            others = np.zeros((len(dropped), size))
-            weights: Array = np.linalg.lstsq(held[kept].T, held[dropped].T, rcond=None)[0].T
-            others[np.arange(len(dropped)), places[dropped - 1]] = 1.0
-            others[:, places[kept[1:] - 1]] -= weights[:, 1:]
-            equations.append(others)
+            solved = np.linalg.lstsq(held[kept].T, held[dropped].T, rcond=None)[0]
+            weights = np.asarray(solved.T, dtype=np.float64)
+            equation = np.zeros((len(dropped), size))
+            equation[np.arange(len(dropped)), places[dropped - 1]] = 1.0
+            equation[:, places[kept[1:] - 1]] -= weights[:, 1:]
+            equations.append(equation)
             values.append(weights[:, 0] * total)
             held, places = held[kept], places[kept[1:] - 1]
         kept_rows.append(held)

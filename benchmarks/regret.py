@@ -21,8 +21,6 @@ import argparse
 import itertools
 import json
 import os
-import resource
-import signal
 import sys
 import time
 from collections import defaultdict
@@ -32,7 +30,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.common import RESULTS, code_state, fresh_process, peak_rss_mb, serve, table
+from benchmarks.common import (
+    RESULTS,
+    code_state,
+    fresh_process,
+    peak_rss_mb,
+    serve,
+    table,
+    within_cap,
+)
 
 if TYPE_CHECKING:
     from pgmkit.dataset import Dataset
@@ -120,18 +126,7 @@ def variations(data: Dataset, answers: Dataset, k: int) -> np.ndarray[Any, Any]:
 
 def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     """One run: what it found, or that it took more than its cap of CPU seconds."""
-    cap = round(request["cap"])
-
-    def late(number: int, frame: object) -> None:
-        raise TimeoutError
-
-    signal.signal(signal.SIGXCPU, late)
-    # The system ends a process that does not come back from a long call within a minute.
-    resource.setrlimit(resource.RLIMIT_CPU, (cap, cap + 60))
-    try:
-        return run(request)
-    except TimeoutError:
-        return {"over": cap}
+    return within_cap(lambda: run(request), round(request["cap"]))
 
 
 def run(request: Mapping[str, Any]) -> dict[str, Any]:

@@ -84,7 +84,8 @@ def fresh_process(
         )
         if done.returncode != 0:
             raise SystemExit(
-                f"{module} ended with {done.returncode} on {str(request)[:300]}:\n{done.stderr[-3000:]}"
+                f"{module} ended with {done.returncode} on {str(request)[:300]}:\n"
+                f"{done.stderr[-3000:]}"
             )
         result: dict[str, Any] = json.loads(answer.read_text())
         return result

@@ -28,7 +28,7 @@ from pgmkit.measurement import Measurement
 __all__ = ["FirstLook", "first_look"]
 
 _MOST_ERRORS_SHARE = 0.02
-_OF_NEEDED = 0.4
+_OF_NEEDED = 0.37
 """Of the excess that pairs are worth their price from: noise in the distances that is no more than
 that decides as well as less would, and large tables have it for a thousandth of the budget."""
 _LEAST_SHARE, _MOST_SHARE, _ROWS_OF_A_SHARE = 1 / 16, 0.5, 25.0

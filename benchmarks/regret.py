@@ -57,6 +57,8 @@ HALVES: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 TABLES = {name: half for half, names in HALVES.items() for name in names}
 MECHANISMS = ("independent", "mst", "aim", "mwem+pgm", "clique-tree", "mixture", "auto")
+RIVALS = ("independent", "aim", "mixture")
+"""What auto chooses from most: a row without a line of each of them has no regret."""
 EPSILONS = (0.1, 0.3, 1.0, 10.0)
 COMPARABLE = dict.fromkeys(
     ("independent", "mst", "aim", "mwem+pgm", "clique-tree"), ("cd1ceeab3f",)
@@ -195,7 +197,7 @@ def report(runs: Iterable[Mapping[str, Any]], half: str) -> str:
         figures = [_figure(means.get(each)) for each in names]
         best = min(others, key=others.__getitem__, default="")
         row = [name, f"{epsilon:g}", *figures, best, "", ""]
-        if "auto" in means and others:
+        if "auto" in means and all(each in others for each in RIVALS):
             regrets.append(means["auto"] / others[best] - 1)
             row[-2] = f"{regrets[-1]:+.0%}"
         if "auto" in means and "independent" in means:

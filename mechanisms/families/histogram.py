@@ -16,11 +16,11 @@ import numpy as np
 from mechanisms.families.model_file import read_model, write_model
 from mechanisms.families.weights import binned, copied, index, numbers, on_host, placed, summed
 from mechanisms.queries.cells import Cell
-from pgmkit.answering import Answering
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.queries import FactoredQuery
+from pgmkit.query_answers import QueryAnswers
 from pgmkit.randomness import Rng, generator
 from pgmkit.untrusted import LARGEST
 
@@ -245,7 +245,7 @@ class Histogram:
         return self._satisfying[cell]
 
 
-class HistogramModel(Answering):
+class HistogramModel(QueryAnswers):
     """A released histogram, scaled to `total` counts.
 
     >>> model = HistogramModel(FullDomain(Domain({"a": 2, "b": 2})), np.ones((2, 2)), total=8)

@@ -20,11 +20,11 @@ import numpy as np
 import torch
 
 from mechanisms.families.model_file import read_model, write_model
-from pgmkit.answering import Answering
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.queries import FactoredQuery
+from pgmkit.query_answers import QueryAnswers
 from pgmkit.randomness import Rng, generator
 from pgmkit.untrusted import LARGEST
 
@@ -198,7 +198,7 @@ class ProductRows:
         }
 
 
-class ProductMixtureModel(Answering):
+class ProductMixtureModel(QueryAnswers):
     """A released mixture: K product distributions that sum to `total` counts.
 
     `rows` is K x (sum of the attributes' sizes), attributes in the domain's order; within each

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from mechanisms.families.model_file import read_model, write_model
-from pgmkit.answering import Answering
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.kronecker import Kronecker
 from pgmkit.measurement import Measurement
 from pgmkit.queries import FactoredQuery
+from pgmkit.query_answers import QueryAnswers
 from pgmkit.untrusted import LARGEST
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["TablesModel", "least_squares_table", "projected"]
 
 
-class TablesModel(Answering):
+class TablesModel(QueryAnswers):
     """Tables in counts by clique; a marginal is answered from the smallest table that holds it.
 
     `tables` have one axis an attribute of their clique. They need not agree with each other nor be

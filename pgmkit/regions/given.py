@@ -10,12 +10,12 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.answering import Answering
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.matrix import as_dense
 from pgmkit.queries import FactoredQuery
+from pgmkit.query_answers import QueryAnswers
 from pgmkit.randomness import Rng, generator
 
 Array = NDArray[np.float64]
@@ -35,7 +35,7 @@ class Whole(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class GivenRegions(Answering):
+class GivenRegions(QueryAnswers):
     """Counts of the records with some codes; ``RegionModel.given`` makes it.
 
     Every answer is the model's own to the question with the conditions in it: from a region that

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.answering import Answering
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import FromRecords, InvalidInput, ModelTooLarge
@@ -22,6 +21,7 @@ from pgmkit.kronecker import Kronecker
 from pgmkit.matrix import as_dense
 from pgmkit.model import MEMORY_LIMIT
 from pgmkit.queries import FactoredQuery
+from pgmkit.query_answers import QueryAnswers
 from pgmkit.randomness import Rng, generator
 from pgmkit.regions.file import read_regions, write_regions
 from pgmkit.regions.given import GivenRegions
@@ -37,7 +37,7 @@ _BLOCK_CELLS = 1 << 22
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class RegionModel(Answering):
+class RegionModel(QueryAnswers):
     """Tables that fit the measurements best among all that agree wherever they overlap.
 
     A relaxation: no distribution need have all these tables at once. Marginals and queries within

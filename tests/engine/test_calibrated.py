@@ -78,7 +78,7 @@ def check(
 
 @pytest.mark.parametrize("block", range(8))
 def test_evidence_one_set_after_another(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pgmkit.conditioning.posterior.MOST_CELLS", 1 << 10 if block % 2 else 0)
+    monkeypatch.setattr("pgmkit.conditioning.routes.MOST_CELLS", 1 << 10 if block % 2 else 0)
     # In two blocks small graphs have their joint distribution written out instead.
     joint = block in (2, 7)
     monkeypatch.setattr("pgmkit.conditioning.graph_tables.MOST_CELLS", 1 << 10 if joint else 0)

@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 from pgmkit.errors import InvalidInput
 from pgmkit.queries import FactoredQuery
 
-__all__ = ["Answering"]
+__all__ = ["QueryAnswers"]
 
 Array = NDArray[np.float64]
 
 
-class Answering(ABC):
+class QueryAnswers(ABC):
     """A model that answers a factored query at a time.
 
-    >>> class Nothing(Answering):
+    >>> class Nothing(QueryAnswers):
     ...     def _answered(self, query):
     ...         return np.zeros(query.answer_shape)
     >>> Nothing().answer([FactoredQuery({"a": [1.0, 0.0]})])

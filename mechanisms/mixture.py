@@ -64,7 +64,7 @@ _PENALTY = 8.0
 _MORE = 1.5
 """Times the penalty that is best for squares, after a quarter of the steps: what total variation
 asks for. On five tables of the half "choosing" (epsilon 1, two seeds) it has 0.97 times the error
-of the penalty itself, 0.92 to 1.04 times."""
+of the penalty itself, 0.93 to 1.04 times."""
 _LEAST_SHARE = 0.1
 """Of the mean share of a pair, which every pair gets: distances are noisy."""
 

@@ -32,6 +32,7 @@ from mechanisms.release.record import Release
 from mechanisms.settings import Settings, fraction, leave_something, or_none, setting, torch_device
 from mechanisms.workload import Workload, WorkloadLike, varied
 from pgmkit.domain import Clique, Domain
+from pgmkit.measurement import Measurement
 
 if TYPE_CHECKING:
     from pgmkit.model import GraphicalModel
@@ -78,12 +79,19 @@ class Mst(Settings):
         return (1 - self.select_share) * ratio / (1 + ratio)
 
 
-def mst(curator: Curator, workload: WorkloadLike, settings: Mst | None = None) -> Release:
+def mst(
+    curator: Curator,
+    workload: WorkloadLike,
+    settings: Mst | None = None,
+    *,
+    first: Sequence[Measurement] = (),
+) -> Release:
     """Spend all that remains of the Curator's budget on a tree of pairs.
 
     Edges are pairs of attributes that some workload clique holds together; the result is a spanning
-    tree of them, or a forest. Raises InvalidInput (before anything is spent) for a workload over
-    another domain.
+    tree of them, or a forest. `first`: one-way marginals that were measured already; they are
+    measured again with their share of what remains. Raises InvalidInput (before anything is spent)
+    for a workload over another domain.
     """
     settings = settings or Mst()
     workload = Workload.over(curator.domain, workload)
@@ -95,12 +103,12 @@ def mst(curator: Curator, workload: WorkloadLike, settings: Mst | None = None) -
     one_way = (settings.one_way(domain) if edges else 1.0) * whole / len(varied(domain))
     update = estimator(domain, curator.public_total, device=settings.device)
 
-    first = [curator.measure((name,), one_way, step="first: measure") for name in varied(domain)]
-    independent = update(None, first)
+    again = [curator.measure((name,), one_way, step="first: measure") for name in varied(domain)]
+    independent = update(None, [*first, *again])
     tree = _draw_tree(curator, independent, pairs, settings.select_share * whole, edges)
     rest = curator.remaining / len(tree) if tree else 0.0
     second = [curator.measure(pair, rest, step="tree: measure") for pair in tree]
-    measurements = (*first, *second)
+    measurements = (*first, *again, *second)
     return Release("mst", update(independent, measurements), measurements, curator.ledger, settings)
 
 

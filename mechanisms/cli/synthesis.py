@@ -186,7 +186,7 @@ def plan(
             f"{', '.join(open_names)}. Finding them takes a tenth of the budget first, which is "
             "not in this plan"
         )
-    if mechanism == "auto" and choice.name in ("aim", "mixture"):
+    if mechanism == "auto" and choice.name in ("aim", "mixture", "mst"):
         lines.append(
             "before that auto looks whether the columns depend on each other, for up to a "
             "fiftieth of the budget, which is not in this plan; where they do not, it takes "

@@ -120,8 +120,8 @@ def choose_mechanism(
     if _mixes(schema, workload, limit, memory_mb):
         return Choice(
             "mixture",
-            f"all pairs of {columns} columns are measured, and no graph leaves some out; where "
-            "error bars count more, ask for aim",
+            f"all pairs of {columns} columns are measured, and no graph leaves some out; for error "
+            "bars of all questions ask for aim",
         )
     rows_of_one = (_MANY_ROWS if rows is None else rows) // max_rows
     return _by_time(schema, len(workload), rows_of_one, budget, limit, most_mb)

@@ -43,6 +43,11 @@ to 1.25 times the error of independent columns, from 0.08 to 0.14 it has 0.90 to
 0.18 it has 0.63 to 0.83 times. `mixture` has 0.94 to 1.36 times below 0.02 (Wage, HMDA, Chile and
 Arrests at epsilon 0.1 and 0.3), 0.96 to 0.99 times from 0.042 to 0.046 (HMDA at epsilon 1, Wage at
 0.3), and 0.75 to 1.09 times from 0.06 on."""
+_OF_TREE_NOISE = 0.15
+"""The same, of the noise of a tree of pairs. From -0.05 to 0.06 `mst` has 1.14 to 1.20 times the
+error of independent columns, at 0.03 and 0.13 also 0.97 and 1.02 times; at 0.22, 0.88 and 1.3 it
+has 0.75, 0.52 and 0.57 times (loans_full_schema at epsilon 0.3, 0.5 and 1, the networks of
+`benchmarks.wide` of 50 and 100 columns at 0.1 and 1, yrbss at 1; one seed, loans at 1 two)."""
 _OF_CHANCE = 2.0
 """Times the distances that chance alone gives in so many rows: noise below that tells enough of
 them. On three tables of the half "choosing", each column shuffled, AIM had 0.91 to 0.97 times the
@@ -57,7 +62,7 @@ class FirstLook:
     All but the measurements are mean total variations of pairs. `excess`: from the product of their
     columns, less what chance gives under the same noise; `stddev`: of its noise; `needed`: the
     excess from which on pairs are worth their price. `chance`: of independent columns, without
-    noise. `noise`: of pairs, if what is left of the budget measured all of them.
+    noise. `noise`: of pairs, if what is left of the budget measured all of them, or a tree of them.
     """
 
     measurements: tuple[Measurement, ...]
@@ -73,10 +78,10 @@ class FirstLook:
         return self.excess > self.needed or self.noise < _OF_CHANCE * self.chance
 
 
-def first_look(curator: Curator, workload: Workload, rows: int) -> FirstLook:
+def first_look(curator: Curator, workload: Workload, rows: int, *, tree: bool = False) -> FirstLook:
     """Measure the workload's columns and the distances of its pairs; there must be a pair.
 
-    `rows`: their number, about.
+    `rows`: their number, about. `tree`: whether pairs would be those of a tree, and not all.
     """
     closure = downward_closure(workload)
     singles, pairs = ([c for c in closure if len(c) == k] for k in (1, 2))
@@ -89,29 +94,30 @@ def first_look(curator: Curator, workload: Workload, rows: int) -> FirstLook:
     model = estimator(curator.domain, curator.public_total)(None, measurements)
     columns = {name: model.marginal((name,)) for (name,) in singles}
     tables = {pair: model.marginal(pair) for pair in pairs}
-    price = _price(curator, pairs, whole)
+    measured, of_noise = (len(singles) - 1, _OF_TREE_NOISE) if tree else (len(pairs), _OF_NOISE)
+    deciding = of_noise * _loss(curator, pairs, measured)
+    price = _price(curator, len(pairs), whole, deciding)
     distances = curator.measure_errors(pairs, tables, price, step="auto: errors of pairs")
     found = float(distances.mean()) / (2 * model.total)
     chance, spread, bare = _chance(columns, pairs, model.total, measurements[0].stddev)
     # Noise in the mean of so many distances is that of one over the root of their number.
     noise_of_one = curator.errors_stddev(len(pairs), price)
     stddev = math.hypot(noise_of_one / math.sqrt(len(pairs)) / (2 * model.total), spread)
-    loss = _loss(curator, pairs) / (2 * model.total)
-    needed = max(_DEVIATIONS * stddev, _OF_NOISE * loss)
+    loss = _loss(curator, pairs, measured) / (2 * model.total)
+    needed = max(_DEVIATIONS * stddev, of_noise * loss)
     return FirstLook(tuple(measurements), found - chance, stddev, needed, bare, loss)
 
 
-def _loss(curator: Curator, pairs: Sequence[Clique]) -> float:
-    """The noise of a pair's cells together, in counts, if what is left measured all of them."""
+def _loss(curator: Curator, pairs: Sequence[Clique], measured: int) -> float:
+    """The noise of a pair's cells together, in counts, if what is left measured so many pairs."""
     cells = math.fsum(map(curator.domain.size, pairs)) / len(pairs)
-    return cells * curator.expected_error(curator.remaining / len(pairs))
+    return cells * curator.expected_error(curator.remaining / measured)
 
 
-def _price(curator: Curator, pairs: Sequence[Clique], whole: float) -> float:
-    """What the distances may cost: from public figures alone."""
+def _price(curator: Curator, pairs: int, whole: float, deciding: float) -> float:
+    """What the distances may cost, from public figures alone; `deciding`: excess, in counts."""
     most = _MOST_ERRORS_SHARE * whole
-    wanted = _OF_NEEDED * _OF_NOISE * _loss(curator, pairs)
-    ratio = curator.errors_stddev(len(pairs), most) / math.sqrt(len(pairs)) / wanted
+    ratio = curator.errors_stddev(pairs, most) / math.sqrt(pairs) / (_OF_NEEDED * deciding)
     # The noise of a cost grows as its inverse, or as the root of that.
     return most * min(1.0, ratio if curator.ledger.budget.pure else ratio**2)
 

@@ -283,11 +283,11 @@ def _looked_at(
     rows = _rows(curator)
     choice = choose(schema, workload, rows=rows)
     pairs = any(len(clique) > 1 for clique in downward_closure(workload))
-    if choice.name not in ("aim", "mixture") or not pairs:
+    if choice.name not in ("aim", "mixture", "mst") or not pairs:
         return choice, ()
     # What the mechanism would refuse it refuses before the look is paid for.
     dry_run(choice, {}, schema, workload, curator.ledger.budget, curator.neighbours, None)
-    look = first_look(curator, workload, rows)
+    look = first_look(curator, workload, rows, tree=choice.name == "mst")
     if look.dependent:
         return choice, look.measurements
     reason = (

@@ -74,6 +74,8 @@ class CalibratedTree:
     ) -> None:
         tree = contracted(tree, _MERGED_CELLS)
         self.tree, self.domain = tree, tree.domain
+        if 8 * (cells := tree.domain.size(tree.largest)) > _MOST_BYTES:
+            raise ModelTooLarge(f"a clique of {cells:,} cells, and at most {_MOST_BYTES:,} bytes")
         self.parents, self.children = tree.parents, tree.children
         self.number = {}
         """Of each clique, the place among its parent's children."""

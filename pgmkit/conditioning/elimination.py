@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pgmkit.bit_sets import each_bit
 from pgmkit.elimination_search import Search, Step
 
-__all__ = ["EliminationTree", "Planning", "elimination_tree"]
+__all__ = ["WRITTEN", "EliminationTree", "Planning", "elimination_tree"]
 
 
 @dataclass
@@ -69,12 +69,12 @@ _MEASURES_OF_A_TABLE = 4
 """Attributes measured in the time that a table of the tree takes to be planned."""
 
 
-_WRITTEN = 2
+WRITTEN = 2
 """Multiplications in the time that a cell of a table takes to be written, with its memory."""
 _NEARLY = 1.5
 """By how much the cells of an order's cliques may exceed those of the fewest, for its tree may not.
 """
-_PATIENCE = 12
+_PATIENCE = 20
 """Orders tried beyond twice those up to the last better one."""
 
 
@@ -197,8 +197,8 @@ class _Growing:
             heads &= ~gone
         barren = heads == 0
         # Upward once, downward once for each operand; and what is written in between.
-        value = 0.0 if barren else self.cells(table) + _WRITTEN * self.cells(table & ~gone)
-        adjoint = len(operands) * self.cells(scope) + _WRITTEN * self.cells(scope & ~gone)
+        value = 0.0 if barren else self.cells(table) + WRITTEN * self.cells(table & ~gone)
+        adjoint = len(operands) * self.cells(scope) + WRITTEN * self.cells(scope & ~gone)
         tree.cells += value + adjoint
         tree.scopes.append(scope & ~gone)
         tree.tables.append(0 if barren else table & ~gone)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from pgmkit.bit_sets import each_bit
 from pgmkit.conditioning.axis_sums import sum_axes
-from pgmkit.conditioning.elimination import EliminationTree
+from pgmkit.conditioning.elimination import WRITTEN, EliminationTree
 from pgmkit.errors import ModelTooLarge
 
 __all__ = [
@@ -396,7 +396,9 @@ class Messages:
         return found
 
     def joint_cells(self, members: int) -> int:
-        """Multiplications for the joint marginal of some attributes; 0 where a node has it."""
+        """Multiplications for the joint marginal of some attributes, and what is written on the
+        way; 0 where a node has it.
+        """
         if not members & (members - 1) or self._home(members) is not None:
             return 0
         tree, cells = self.tree, 0
@@ -405,8 +407,12 @@ class Messages:
             for each in left:
                 if each >= tree.inputs and (lost := self.below[each] & kept):
                     for operand in tree.operands[each]:
-                        lost |= tree.tables[operand]
+                        # What is barren is not with an attribute kept that it had lost.
+                        known = tree.scopes if self.below[operand] & kept else tree.tables
+                        lost |= known[operand]
                     cells += _cells(each_bit(lost), tree.sizes)
+                    made = lost & (tree.scopes[each] | kept)
+                    cells += WRITTEN * _cells(each_bit(made), tree.sizes)
                     left += tree.operands[each]
         return cells
 

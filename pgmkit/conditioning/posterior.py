@@ -482,7 +482,7 @@ def _union(sets: Iterable[int]) -> int:
 
 
 _ALL = slice(None)
-_OWN_TREE = 4
+_OWN_TREE = 10
 """How many times the multiplications of a tree are worth another."""
 _FEW_SETS = 16
 """Sets of attributes for which it is looked whether they are better answered one by one."""

@@ -119,14 +119,7 @@ def projection(
     settings = settings or Projection()
     workload = Workload.over(curator.domain, workload)
     measurements = _measure(curator, workload)
-    model = projected(
-        curator.domain,
-        measurements,
-        curator.public_total,
-        settings.model_mb,
-        settings.device,
-        settings.inference,
-    )
+    model = projected(curator.domain, measurements, curator.public_total, settings)
     return Release("gaussian+projection", model, measurements, curator.ledger, settings)
 
 

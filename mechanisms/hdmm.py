@@ -123,14 +123,7 @@ def hdmm_pgm(curator: Curator, workload: WorkloadLike, settings: HdmmPgm | None 
     settings = settings or HdmmPgm()
     workload = Workload.over(curator.domain, workload)
     _, measurements = _measured(curator, workload, settings.queries)
-    model = projected(
-        curator.domain,
-        measurements,
-        curator.public_total,
-        settings.model_mb,
-        settings.device,
-        settings.inference,
-    )
+    model = projected(curator.domain, measurements, curator.public_total, settings)
     return Release("hdmm+pgm", model, measurements, curator.ledger, settings)
 
 

@@ -8,6 +8,7 @@ __all__ = [
     "InvalidInput",
     "ModelTooLarge",
     "NotCertified",
+    "NotMeasured",
     "NumericalFailure",
     "PgmkitError",
     "TooSlow",
@@ -25,6 +26,10 @@ class InvalidInput(PgmkitError, ValueError):
 
 class ModelTooLarge(PgmkitError, MemoryError):
     """A table or clique would not fit; the message names it, its size, the limit and the remedy."""
+
+
+class NotMeasured(InvalidInput):
+    """No measured table tells how far this answer may be off; the message says which ones do."""
 
 
 class TotalUndetermined(InvalidInput):

@@ -13,6 +13,7 @@ and what an exchange gains is a sum of one number for each other column, looked 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -42,6 +43,9 @@ _LOOKED_AT = 10_000
 """Records that are looked at for one column in one sweep."""
 _LOOKED_UP = 1 << 22
 """The same, times the column's codes."""
+_LOOKUPS = 1 << 27
+"""The same, times all columns and all codes: a sweep of some tenths of a second. Of 100 columns,
+1,000 records bring nine tenths of what 10,000 bring, in an eighth of the time."""
 _FIRST_STEP = 0.2
 _FORBIDDEN = 1e9
 
@@ -72,7 +76,7 @@ def fit_records(
     random = generator(rng)
     weights = asked / np.sqrt(wanted + 1)
     barred = asked & (wanted == 0)
-    away = np.where(asked, columns.counts() - wanted, 0.0)
+    away = np.where(asked, columns.counts(records) - wanted, 0.0)
     steps = np.full(len(columns.sizes), _FIRST_STEP)
     left = float((weights * away**2).sum())
     with one_thread():
@@ -106,15 +110,19 @@ class _Columns:
             axis=1,
         )
 
+    def named(self, name: str) -> slice:
+        return self.of(self.names.index(name))
+
     def of(self, j: int) -> slice:
         return slice(int(self.ends[j]), int(self.ends[j + 1]))
 
-    def counts(self) -> Array:
+    def counts(self, records: Dataset) -> Array:
         """Of every pair of codes of two columns."""
         width = int(self.ends[-1])
         found = np.zeros((width, width))
-        for j in range(len(self.sizes)):
-            found[:, self.of(j)] = self.counted(np.arange(len(self.places)), j, self.places[:, j])
+        for pair, table in records.marginals(combinations(self.names, 2)).items():
+            a, b = map(self.named, pair)
+            found[a, b], found[b, a] = table, table.T
         return found
 
     def counted(self, rows: Codes, j: int, codes: Codes) -> Array:
@@ -148,7 +156,7 @@ def _targets(
             raise InvalidInput(
                 f"the table of {clique!r} must be finite, at least 0 and of a sum above 0; clip it"
             )
-        a, b = (columns.of(columns.names.index(name)) for name in clique)
+        a, b = map(columns.named, clique)
         scaled = table * (len(columns.places) / table.sum())
         wanted[a, b], wanted[b, a] = scaled, scaled.T
         asked[a, b] = asked[b, a] = True
@@ -170,7 +178,8 @@ def _exchange(
     if only one record changed: the sum of squares along the step says how far it should have gone.
     """
     size, rows = columns.sizes[j], len(columns.places)
-    most = min(rows, _LOOKED_AT, max(1, _LOOKED_UP // size))
+    lookups = len(columns.sizes) * int(columns.ends[-1])
+    most = min(rows, _LOOKED_AT, max(1, _LOOKED_UP // size), max(1, _LOOKUPS // lookups))
     looked = random.choice(rows, most, replace=False) if most < rows else np.arange(rows)
     better, gains = _better(columns, j, looked, away, weights, barred)
     gaining = np.flatnonzero(gains > 0)

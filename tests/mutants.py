@@ -611,8 +611,8 @@ MUTANTS = (
     Mutant(
         "exact n in HDMM+PGM",
         "mechanisms/hdmm.py",
-        f"measurements,\n        {TOTAL},\n        settings",
-        f"measurements,\n        {EXACT},\n        settings",
+        f"measurements, {TOTAL}, settings",
+        f"measurements, {EXACT}, settings",
     ),
     Mutant(
         "exact n in the independent baseline",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, overload
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.queries import FactoredQuery
+from pgmkit.query_answers import QueryAnswers
 from pgmkit.randomness import Rng, generator
 from pgmkit.untrusted import LARGEST
 
@@ -244,7 +245,7 @@ class Histogram:
         return self._satisfying[cell]
 
 
-class HistogramModel:
+class HistogramModel(QueryAnswers):
     """A released histogram, scaled to `total` counts.
 
     >>> model = HistogramModel(FullDomain(Domain({"a": 2, "b": 2})), np.ones((2, 2)), total=8)
@@ -292,14 +293,8 @@ class HistogramModel:
         checked = [self.domain.clique(clique) for clique in cliques]
         return self._support.tables(self._weights, checked)
 
-    @overload
-    def answer(self, query: FactoredQuery) -> Array: ...
-    @overload
-    def answer(self, query: Sequence[FactoredQuery]) -> list[Array]: ...
-    def answer(self, query: FactoredQuery | Sequence[FactoredQuery]) -> Array | list[Array]:
-        """Answers to factored queries, in counts, from the marginal over their attributes."""
-        if not isinstance(query, FactoredQuery):
-            return [self.answer(each) for each in query]
+    def _answered(self, query: FactoredQuery) -> Array:
+        """From the marginal over the query's attributes."""
         query.check(self.domain)
         table = self.marginal(query.attributes)
         for axis, name in enumerate(query.attributes):

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.queries import FactoredQuery
+from pgmkit.query_answers import QueryAnswers
 from pgmkit.randomness import Rng, generator
 from pgmkit.untrusted import LARGEST
 
@@ -197,7 +198,7 @@ class ProductRows:
         }
 
 
-class ProductMixtureModel:
+class ProductMixtureModel(QueryAnswers):
     """A released mixture: K product distributions that sum to `total` counts.
 
     `rows` is K x (sum of the attributes' sizes), attributes in the domain's order; within each
@@ -268,20 +269,14 @@ class ProductMixtureModel:
         tables = ProductAnswers(self._columns, checked)(rows, shares)
         return {clique: np.asarray(tables[clique].numpy() * self.total) for clique in checked}
 
-    @overload
-    def answer(self, query: FactoredQuery) -> Array: ...
-    @overload
-    def answer(self, query: Sequence[FactoredQuery]) -> list[Array]: ...
-    def answer(self, query: FactoredQuery | Sequence[FactoredQuery]) -> Array | list[Array]:
-        """Answers to factored queries, in counts, of the query's shape: each row answers alone.
+    def _answered(self, query: FactoredQuery) -> Array:
+        """Each row answers alone.
 
         >>> from pgmkit.queries import prefix
         >>> model = ProductMixtureModel(Domain({"a": 2, "b": 2}), [[1, 0, 0.5, 0.5]], total=10)
         >>> model.answer(FactoredQuery({"b": prefix(2)}))
         array([ 5., 10.])
         """
-        if not isinstance(query, FactoredQuery):
-            return [self.answer(each) for each in query]
         query.check(self.domain)
         total = np.zeros(int(np.prod(query.shape, dtype=np.int64)))
         for start in range(0, len(self.rows), _CHUNK_ROWS):

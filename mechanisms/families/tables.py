@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from pgmkit.errors import InvalidInput
 from pgmkit.kronecker import Kronecker
 from pgmkit.measurement import Measurement
 from pgmkit.queries import FactoredQuery
+from pgmkit.query_answers import QueryAnswers
 from pgmkit.untrusted import LARGEST
 
 if TYPE_CHECKING:
@@ -28,17 +29,21 @@ if TYPE_CHECKING:
 __all__ = ["TablesModel", "least_squares_table", "projected"]
 
 
-class TablesModel:
+class TablesModel(QueryAnswers):
     """Tables in counts by clique; a marginal is answered from the smallest table that holds it.
 
     `tables` have one axis an attribute of their clique. They need not agree with each other nor be
-    nonnegative: they are what a mechanism released. `total` is its number of records.
+    nonnegative: they are what a mechanism released. `total` is its number of records. A query whose
+    attributes no table holds is refused.
 
     Raises InvalidInput for no tables, tables of wrong shape or not finite, or a total not above 0.
 
     >>> model = TablesModel(Domain({"a": 2, "b": 2, "c": 2}), {("a", "b"): [[4, 1], [2, 3]]}, 10)
     >>> model.marginal(["b"])
     array([6., 4.])
+    >>> from pgmkit.queries import prefix
+    >>> model.answer(FactoredQuery({"b": prefix(2)}))
+    array([ 6., 10.])
     """
 
     format = "pgmkit tables"
@@ -83,22 +88,7 @@ class TablesModel:
         checked = [self.domain.clique(clique) for clique in cliques]
         return {clique: self.marginal(clique) for clique in checked}
 
-    @overload
-    def answer(self, query: FactoredQuery) -> Array: ...
-    @overload
-    def answer(self, query: Sequence[FactoredQuery]) -> list[Array]: ...
-    def answer(self, query: FactoredQuery | Sequence[FactoredQuery]) -> Array | list[Array]:
-        """Answers to factored queries, in counts, of the query's shape.
-
-        Raises InvalidInput where no table holds all attributes of a query.
-
-        >>> from pgmkit.queries import prefix
-        >>> model = TablesModel(Domain({"a": 2, "b": 2}), {("a", "b"): [[4, 1], [2, 3]]}, 10)
-        >>> model.answer(FactoredQuery({"b": prefix(2)}))
-        array([ 6., 10.])
-        """
-        if not isinstance(query, FactoredQuery):
-            return [self.answer(each) for each in query]
+    def _answered(self, query: FactoredQuery) -> Array:
         query.check(self.domain)
         product = Kronecker([query.factors[name] for name in query.attributes])
         return product.matvec(self.marginal(query.attributes).reshape(-1)).reshape(
@@ -144,25 +134,36 @@ class TablesModel:
         return array
 
 
+class Projecting(Protocol):
+    """The settings of mechanisms whose model is `projected`."""
+
+    @property
+    def model_mb(self) -> float: ...
+    @property
+    def inference(self) -> str: ...
+    @property
+    def device(self) -> str: ...
+
+
 def projected(
     domain: Domain,
     measurements: Sequence[Measurement],
     known_total: int | None,
-    model_mb: float,
-    device: str = "cpu",
-    inference: str = "exact",
+    settings: Projecting,
 ) -> Model:
     """The model nearest to noisy marginals: a graphical model, or locally consistent tables.
 
-    A GraphicalModel where the junction tree of the measured cliques takes at most `model_mb` (MB of
-    float64 cells); otherwise one nonnegative table for each measured clique that agrees with the
-    others on what they share (least squares, weights 1/variance), as a TablesModel, which draws no
-    records. With `inference` "auto" that is a RegionModel, which does; with "region" always. An
-    unknown total is estimated and at least 1. `device`: of a graphical model.
+    A GraphicalModel where the junction tree of the measured cliques takes at most
+    `settings.model_mb` (MB of float64 cells); otherwise one nonnegative table for each measured
+    clique that agrees with the others on what they share (least squares, weights 1/variance), as a
+    TablesModel, which draws no records. With `settings.inference` "auto" that is a RegionModel,
+    which does; with "region" always. An unknown total is estimated and at least 1.
+    `settings.device`: of a graphical model.
 
+    >>> from mechanisms.baselines import Projection
     >>> domain = Domain({"a": 2, "b": 2})
     >>> noisy = [Measurement(("a",), [7.0, -1.0], 1.0), Measurement(("b",), [3.0, 3.0], 1.0)]
-    >>> projected(domain, noisy, 6, model_mb=0).marginal(["a"]).round(2)
+    >>> projected(domain, noisy, 6, Projection(model_mb=0)).marginal(["a"]).round(2)
     array([6., 0.])
     """
     from mechanisms.families.graphical import estimator, tree_megabytes
@@ -173,12 +174,13 @@ def projected(
     from pgmkit.total import estimate_total
 
     used = [m for m in measurements if m.clique]
-    limit = min(model_mb, MEMORY_LIMIT / 2**20)
-    tree = None if inference == "region" else junction_tree(domain, [m.clique for m in used])
+    limit = min(settings.model_mb, MEMORY_LIMIT / 2**20)
+    without = settings.inference == "region"
+    tree = None if without else junction_tree(domain, [m.clique for m in used])
     if tree is not None and tree_megabytes(tree) <= limit:
-        return estimator(domain, known_total, device=device)(None, measurements)
+        return estimator(domain, known_total, device=settings.device)(None, measurements)
     total = known_total or max(1.0, estimate_total(measurements, domain).value)
-    if inference != "exact":
+    if settings.inference != "exact":
         return estimate(domain, used, total=total, inference="region")
     noisy = [least_squares_table(m) for m in used]
     return TablesModel(domain, nonnegative_tables(domain, noisy, total), total)

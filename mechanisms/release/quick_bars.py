@@ -12,6 +12,7 @@ from pgmkit.errors import InvalidInput, TooSlow
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
 from pgmkit.uncertainty import error_bars
+from pgmkit.uncertainty.measured import MeasuredBars
 
 if TYPE_CHECKING:
     from mechanisms.release.record import Release
@@ -28,15 +29,16 @@ _MOST_CELLS = 200_000
 """Of the model's tables together: one re-estimation of more takes too long to be tried."""
 
 
-def quick_bars(release: Release) -> Uncertainty | None:
+def quick_bars(release: Release) -> Uncertainty | MeasuredBars | None:
     """Error bars that raise TooSlow when a question needs a longer re-estimation; None for none.
 
     Questions within measured tables are answered in closed form; others re-estimate the model,
     and give up once the first re-estimations show that all would take more than about a second.
+    They raise NotMeasured where the model is not graphical.
     """
-    if not isinstance(release.model, GraphicalModel):
-        return None
     tables = [each for each in release.measurements if isinstance(each, Measurement)]
+    if not isinstance(release.model, GraphicalModel):
+        return MeasuredBars(release.model, tables)
     try:
         bars = error_bars(
             release.model, tables, replicates=_REPLICATES, seed=0, max_seconds=_SECONDS
@@ -60,7 +62,8 @@ def without_bars(release: Release, columns: Sequence[str], reply: Reply) -> Repl
         "no error bars: they take more than a second here; ask for them with --error-bars, "
         "error_bars=True"
         if isinstance(release.model, GraphicalModel)
-        else f"no error bars: the model of {release.mechanism} is not graphical"
+        else f"no error bars: the model of {release.mechanism} is not graphical, and no measured "
+        "table holds the answer"
     )
     touching = [m.stddev for m in release.measurements if set(columns) & set(m.clique)]
     if not touching:

@@ -11,7 +11,7 @@ import numpy as np
 
 from mechanisms.release.html import promise
 from mechanisms.release.report_against import Evaluation, Section, sections
-from pgmkit.errors import TooSlow
+from pgmkit.errors import NotMeasured, TooSlow
 from pgmkit.html import MOST_BARS, graph, table
 from pgmkit.html import bars as bar_chart
 from pgmkit.model import GraphicalModel
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from mechanisms.privacy.ledger import Ledger
     from mechanisms.release.tabular import TableRelease
     from pgmkit.tables.columns import Column
-    from pgmkit.uncertainty import Interval, Uncertainty
+    from pgmkit.tables.questions import Bars
+    from pgmkit.uncertainty import Interval
 
 __all__ = ["Evaluation", "html"]
 
@@ -68,17 +69,14 @@ def html(
     """The page's text.
 
     Error bars take up to 20 seconds of re-estimation, where the model is graphical; those that
-    would take longer are left out. With private data to compare with, more sections follow, each
-    of bounded time. `progress`: bars on a terminal.
+    would take longer are left out, and of other models those beyond measured tables. With private
+    data to compare with, more sections follow, each of bounded time. `progress`: bars on a
+    terminal.
     """
     from tqdm import tqdm
 
     graphical = isinstance(release.model, GraphicalModel)
-    bars = (
-        release.bars(_REPLICATES, seed=0, progress=progress, max_seconds=_BAR_SECONDS)
-        if graphical
-        else None
-    )
+    bars = release.bars(_REPLICATES, seed=0, progress=progress, max_seconds=_BAR_SECONDS)
     planned: dict[str, Section] = {"release": lambda: _released(release)}
     if release.ledger is not None:
         ledger = release.ledger
@@ -86,8 +84,7 @@ def html(
     if graphical:
         planned["model"] = lambda: _structure(release.model)
     planned["columns"] = lambda: _marginals(release, bars)
-    if bars is not None:
-        planned["uncertainty"] = lambda: _uncertain(release, bars)
+    planned["uncertainty"] = lambda: _uncertain(release, bars)
     if against is not None:
         planned |= sections(release, against)
     parts: list[str] = []
@@ -184,17 +181,19 @@ def _law(mechanism: str) -> str:
     return " ".join("n" if word.isdigit() else word for word in mechanism.split())
 
 
-def _marginals(release: TableRelease, bars: Uncertainty | None) -> Iterator[str]:
+def _marginals(release: TableRelease, bars: Bars) -> Iterator[str]:
     """Charts of the columns, those first that are least like an even spread: they say most."""
     yield "<h2>Every column</h2>"
     columns = release.schema.columns
     counts = release.model.marginals([(name,) for name in columns])
     order = sorted(columns, key=lambda name: -_unevenness(counts[(name,)]))
     shown = order[:_MOST_CHARTS]
-    note = "bars are expected counts" + (", whiskers 95% intervals" if bars is not None else "")
     grouped = {name: _grouped(columns[name]) for name in shown}
     intervals = {name: _interval(bars, FactoredQuery({name: grouped[name][1]})) for name in shown}
-    if bars is not None and None in intervals.values():
+    note = "bars are expected counts"
+    if any(each is not None for each in intervals.values()):
+        note += ", whiskers 95% intervals"
+    if None in intervals.values() and isinstance(release.model, GraphicalModel):
         note += f" (where they take less than {_BAR_SECONDS:g} s)"
     left_out = len(order) - len(shown)
     yield (
@@ -222,11 +221,11 @@ def _grouped(column: Column) -> tuple[list[str], np.ndarray[Any, Any]]:
     return [label for label, _, _ in groups], sums
 
 
-def _interval(bars: Uncertainty | None, query: FactoredQuery) -> Interval | None:
-    """None without error bars, and where they take too long."""
+def _interval(bars: Bars, query: FactoredQuery) -> Interval | None:
+    """None where error bars take too long, and where no measured table has them."""
     try:
-        return None if bars is None else bars.answer(query)
-    except TooSlow:
+        return bars.answer(query)
+    except (TooSlow, NotMeasured):
         return None
 
 
@@ -236,7 +235,7 @@ def _unevenness(counts: np.ndarray[Any, Any]) -> float:
     return float(np.abs(shares - 1 / len(shares)).sum() / 2)
 
 
-def _uncertain(release: TableRelease, bars: Uncertainty) -> Iterator[str]:
+def _uncertain(release: TableRelease, bars: Bars) -> Iterator[str]:
     """The measured tables whose cells are least certain, relative to their counts."""
     found = []
     for clique in dict.fromkeys(m.clique for m in release.measurements if m.clique):
@@ -244,6 +243,8 @@ def _uncertain(release: TableRelease, bars: Uncertainty) -> Iterator[str]:
         if interval is None:
             continue
         found.append((float(interval.stddev.sum() / max(1.0, interval.estimate.sum())), clique))
+    if not found:
+        return
     found.sort(reverse=True)
     rows = [[" x ".join(clique), f"{share:.3f}"] for share, clique in found[:_WORST]]
     yield "<h2>Least certain tables</h2>"

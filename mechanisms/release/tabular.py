@@ -14,7 +14,8 @@ import numpy as np
 from mechanisms.release.parts import record_parts
 from mechanisms.release.quick_bars import quick_bars, without_bars
 from mechanisms.release.record import Release
-from pgmkit.errors import InvalidInput, TooSlow
+from pgmkit.errors import InvalidInput, NotMeasured, TooSlow
+from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
 from pgmkit.randomness import Rng, generator
 from pgmkit.regions.model import RegionModel
@@ -24,6 +25,7 @@ from pgmkit.tables.made_frames import made_frame
 from pgmkit.tables.question_grammar import conditions, parse, quoted
 from pgmkit.tables.questions import Reply, ask
 from pgmkit.tables.schema import Schema
+from pgmkit.uncertainty.measured import MeasuredBars
 from pgmkit.untrusted import LARGEST, refusing
 
 if TYPE_CHECKING:
@@ -55,7 +57,7 @@ class TableRelease:
     _bars: dict[tuple[Any, ...], Uncertainty] = field(default_factory=dict, compare=False)
 
     @cached_property
-    def _quick(self) -> Uncertainty | None:
+    def _quick(self) -> Uncertainty | MeasuredBars | None:
         return quick_bars(self.release)
 
     @property
@@ -200,21 +202,19 @@ class TableRelease:
         seed: int | None = None,
         progress: bool | Callable[[Replication], None] | None = None,
         max_seconds: float | None = None,
-    ) -> Uncertainty:
+    ) -> Uncertainty | MeasuredBars:
         """Error bars of the model's answers; see `pgmkit.uncertainty`.
 
         The first question that needs them takes some seconds of re-estimation, further ones none;
-        with `max_seconds` it raises TooSlow where they would take longer.
-
-        Raises InvalidInput for a model that is neither graphical nor of regions.
+        with `max_seconds` it raises TooSlow where they would take longer. A model that is neither
+        graphical nor of regions has those of counts and sums within one measured table, in closed
+        form, and raises NotMeasured for all else.
         """
         from pgmkit.uncertainty import error_bars
 
         if not isinstance(self.model, GraphicalModel | RegionModel):
-            raise InvalidInput(
-                f"there are no error bars for the model of {self.mechanism}; use a mechanism with "
-                "a graphical model: aim, mst or mwem+pgm"
-            )
+            tables = [each for each in self.measurements if isinstance(each, Measurement)]
+            return MeasuredBars(self.model, tables)
         key = (replicates, seed, max_seconds)
         if key not in self._bars:
             self._bars[key] = error_bars(
@@ -262,7 +262,7 @@ class TableRelease:
             try:
                 if self._quick is not None:
                     return ask(self.model, self.schema, question, bars=self._quick, level=level)
-            except TooSlow:
+            except (TooSlow, NotMeasured):
                 pass
         reply = ask(self.model, self.schema, question, level=level)
         if error_bars is None:

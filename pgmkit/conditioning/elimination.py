@@ -23,6 +23,18 @@ from pgmkit.elimination_search import Search, Step
 
 __all__ = ["WRITTEN", "EliminationTree", "Planning", "elimination_tree"]
 
+_MEASURES_OF_A_CELL = 0.0003
+"""Attributes measured by the search in the time that a pass and its adjoints spend on a cell."""
+_MEASURES_OF_A_TABLE = 4
+"""Attributes measured in the time that a table of the tree takes to be planned."""
+WRITTEN = 2
+"""Multiplications in the time that a cell of a table takes to be written, with its memory."""
+_NEARLY = 1.5
+"""By how much the cells of an order's cliques may exceed those of the fewest, for its tree may not.
+"""
+_PATIENCE = 20
+"""Orders tried beyond twice those up to the last better one."""
+
 
 @dataclass
 class EliminationTree:
@@ -61,21 +73,6 @@ class EliminationTree:
         for operand in self.operands[node]:
             scope |= self.scopes[operand]
         return scope & ~self.scopes[node]
-
-
-_MEASURES_OF_A_CELL = 0.0003
-"""Attributes measured by the search in the time that a pass and its adjoints spend on a cell."""
-_MEASURES_OF_A_TABLE = 4
-"""Attributes measured in the time that a table of the tree takes to be planned."""
-
-
-WRITTEN = 2
-"""Multiplications in the time that a cell of a table takes to be written, with its memory."""
-_NEARLY = 1.5
-"""By how much the cells of an order's cliques may exceed those of the fewest, for its tree may not.
-"""
-_PATIENCE = 20
-"""Orders tried beyond twice those up to the last better one."""
 
 
 class Planning:

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.bit_sets import each_bit
-from pgmkit.conditioning.calibrated_cliques import Seen
-from pgmkit.conditioning.calibration import Calibration
 from pgmkit.conditioning.evidence import Evidence
-from pgmkit.conditioning.graph_tables import CELLS_OF_A_TABLE, GraphTables, Inputs
-from pgmkit.conditioning.joint import GivenJoint
-from pgmkit.conditioning.message_passing import LEAST_ENTRY, Messages, Underflow
+from pgmkit.conditioning.graph_tables import GraphTables
+from pgmkit.conditioning.message_passing import Underflow
 from pgmkit.conditioning.modes import Modes
-from pgmkit.conditioning.written_out import MOST_CELLS, WrittenOut
+from pgmkit.conditioning.routes import ALL, Routes, union
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput, ModelTooLarge, NumericalFailure
@@ -29,7 +26,9 @@ from pgmkit.randomness import Rng
 __all__ = ["Posterior"]
 
 Array = NDArray[np.float64]
-Prepared = Calibration | GivenJoint
+
+_WORTH_ALL = 8
+"""Attributes whose marginals take as long together as one by itself."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,11 +42,6 @@ class Posterior:
 
     graph: GraphTables
     evidence: Evidence
-    _messages_of: dict[int, tuple[Messages | WrittenOut, float]] = field(
-        default_factory=dict, repr=False
-    )
-
-    _inputs_of: dict[int, Inputs] = field(default_factory=dict, repr=False)
 
     @property
     def log_partition(self) -> float:
@@ -91,11 +85,11 @@ class Posterior:
             return found
         bits = self.graph.bits
         sets = [sum([bits[name] for name in clique]) for clique in asked]
-        free, tables = ~self._observed, dict[int, Array]()
+        free, tables = ~self._routes.observed, dict[int, Array]()
         try:
-            for group in self._together(sets, asked):
-                messages, _ = self._messages(_union(group), asked)
-                tables |= {m: self._marginal(messages, m & free) for m in group}
+            for group in self._routes.together(sets, asked):
+                messages, _ = self._routes.messages(union(group), asked)
+                tables |= {m: self._routes.marginal(messages, m & free) for m in group}
         except Underflow:
             tables = self._found_in_logarithms(sets)
         return {
@@ -105,7 +99,7 @@ class Posterior:
 
     def _singles(self, asked: Sequence[Clique]) -> dict[Clique, Array] | None:
         """Marginals of many single attributes at once; None for other questions, or other ways."""
-        if {*map(len, asked)} != {1} or (known := self._prepared(())) is None:
+        if {*map(len, asked)} != {1} or (known := self._routes.prepared(())) is None:
             return None
         calibration, _ = known
         place, codes = calibration.place, self.evidence.codes
@@ -188,8 +182,8 @@ class Posterior:
         )
 
     @cached_property
-    def _observed(self) -> int:
-        return sum([self.graph.bits[name] for name in self.evidence.codes])
+    def _routes(self) -> Routes:
+        return Routes(self.graph, self.evidence)
 
     @cached_property
     def _logarithms(self) -> list[tuple[Clique, Array]]:
@@ -206,197 +200,13 @@ class Posterior:
         with np.errstate(divide="ignore"):
             for clique, table in given:
                 left = tuple(name for name in clique if name not in codes)
-                found.append((left, np.log(table[tuple(codes.get(n, _ALL) for n in clique)])))
+                found.append((left, np.log(table[tuple(codes.get(n, ALL) for n in clique)])))
         return found
-
-    def _sliced(self, relevant: int) -> Inputs:
-        """What ``_inputs`` gives, kept until there are messages of it."""
-        found = self._inputs_of.get(relevant)
-        if found is None:
-            found = self._inputs_of[relevant] = self._inputs(relevant)
-        return found
-
-    def _inputs(self, relevant: int) -> Inputs:
-        """The tables of the relevant attributes, sliced by the evidence, and the likelihoods."""
-        graph, observed = self.graph, self._observed
-        inputs = Inputs()
-        codes = {graph.bits[name].bit_length() - 1: c for name, c in self.evidence.codes.items()}
-        children = graph.children
-        bits = each_bit(relevant)
-        numbers = (
-            range(len(graph.tables)) if children is None else sorted([graph.own[v] for v in bits])
-        )
-        for number in numbers:
-            members, table, log_peak = graph.input(number)
-            head = -1 if children is None else graph.bits[children[number]]
-            inputs.log_scale += log_peak
-            if members & observed:
-                at = tuple([codes.get(v, _ALL) for v in each_bit(members)])
-                inputs.add(members & ~observed, table[at], -1 if head & observed else head)
-            else:
-                inputs.add(members, table, head)
-        for name, weights in self.evidence.likelihood.items():
-            peak = float(weights.max())
-            inputs.log_scale += math.log(peak) if peak else -math.inf
-            scaled = weights / (peak or 1.0)
-            inputs.lost |= bool((scaled[weights > 0] < LEAST_ENTRY).any())
-            bit = graph.bits[name]
-            if bit & observed:
-                inputs.add(0, scaled[self.evidence.codes[name]], -1)
-            else:
-                inputs.add(bit, scaled, -1)
-        if children is None:
-            held = 0
-            for members in inputs.scopes:
-                held |= members
-            for v in each_bit(relevant & ~held & ~observed):
-                inputs.add(1 << v, np.ones(graph.domain.shape()[v]), -1)
-        return inputs
-
-    def _together(self, sets: Sequence[int], asked: Sequence[Clique]) -> list[list[int]]:
-        """The sets of attributes, by what is answered from the same messages: usually all; each
-        with its own ancestors where those of all together make much larger tables.
-        """
-        everything = [list(sets)]
-        if (
-            self.graph.children is None
-            or len(sets) > _FEW_SETS
-            or max(map(len, asked), default=0) < 2
-        ):
-            return everything
-        if self._prepared(asked) is not None:
-            return everything
-        seen = self._observed | sum([self.graph.bits[name] for name in self.evidence.likelihood])
-        groups: dict[int, list[int]] = {}
-        for members in sets:
-            groups.setdefault(self.graph.relevant(members | seen), []).append(members)
-        relevant = _union(groups)
-        if len(groups) == 1 or relevant in self._messages_of or self._few_cells(relevant):
-            return everything
-        together = self._first_cells(relevant)
-        if together < _LARGE_PASS or sum(map(self._first_cells, groups)) > together:
-            return everything
-        return list(groups.values())
-
-    def _few_cells(self, members: int) -> bool:
-        """Whether the joint distribution of these attributes is written out."""
-        sizes = self.graph.domain.shape()
-        return math.prod([sizes[v] for v in each_bit(members & ~self._observed)]) <= MOST_CELLS
-
-    def _first_cells(self, relevant: int) -> float:
-        """Multiplications for the relevant attributes by one greedy order."""
-        inputs = self._sliced(relevant)
-        return self.graph.planning(tuple(inputs.scopes), tuple(inputs.heads)).first.cells
-
-    def _prepared(self, asked: Sequence[Clique]) -> tuple[Prepared, float] | None:
-        """What the graph holds for any evidence given this one's, where that answers; and log of
-        what the likelihoods were divided by.
-        """
-        if self.graph.joint is not None:
-            return self._given_joint
-        calibrated = self.graph.calibrated_for(asked)
-        return None if calibrated is None or self._messages_of else self._calibrated
-
-    @cached_property
-    def _given_joint(self) -> tuple[Prepared, float] | None:
-        """None where the evidence is too unlikely for it."""
-        joint = self.graph.joint
-        assert joint is not None
-        if (known := self._seen()) is None:
-            return None
-        try:
-            return joint.given(known[0]), known[1]
-        except Underflow:
-            return None
-
-    @cached_property
-    def _calibrated(self) -> tuple[Prepared, float] | None:
-        """None where the evidence is too unlikely for it."""
-        calibrated = self.graph.calibrated
-        assert calibrated is not None
-        if (known := self._seen()) is None:
-            return None
-        try:
-            return Calibration(calibrated, known[0]), known[1]
-        except Underflow:
-            return None
-
-    def _seen(self) -> tuple[Seen, float] | None:
-        """The evidence as weights with peak 1, and log of what they were divided by; None where
-        some are too small for plain numbers.
-        """
-        codes = self.evidence.codes
-        weights, log_scale = {}, 0.0
-        for name, values in self.evidence.likelihood.items():
-            peak = float(values[codes[name]] if name in codes else values.max())
-            if not peak or (values[values > 0] / peak < LEAST_ENTRY).any():
-                return None
-            log_scale += math.log(peak)
-            if name not in codes:
-                weights[name] = values / peak
-        return Seen(codes, weights), log_scale
-
-    def _messages(
-        self, wanted: int, asked: Sequence[Clique] = ()
-    ) -> tuple[Messages | Prepared | WrittenOut, float]:
-        """Messages that know the wanted attributes, and log of what their tables leave out.
-
-        ``asked`` are the sets among them that marginals are asked of.
-        """
-        if (prepared := self._prepared(asked)) is not None:
-            return prepared
-        seen = self._observed | sum([self.graph.bits[name] for name in self.evidence.likelihood])
-        relevant = self.graph.relevant(wanted | seen)
-        for known, found in self._messages_of.items():
-            if not relevant & ~known:
-                return found
-        inputs = self._sliced(relevant)
-        if inputs.log_scale == -math.inf or inputs.lost or self.graph.lost:
-            raise Underflow
-        if (written := self._written_out(inputs)) is not None:
-            del self._inputs_of[relevant]
-            self._messages_of[relevant] = written, inputs.log_scale
-            return written, inputs.log_scale
-        made = self._passed(inputs)
-        del self._inputs_of[relevant]
-        self._messages_of[relevant] = made, inputs.log_scale
-        return made, inputs.log_scale
-
-    def _marginal(self, messages: Messages | Prepared | WrittenOut, members: int) -> Array:
-        """A marginal from messages, or from a tree of its own if they lead through large tables."""
-        if not isinstance(messages, Messages):
-            return messages.marginal(members)
-        tree, sizes = messages.tree, self.graph.domain.shape()
-        most = _OWN_TREE * (tree.cells + CELLS_OF_A_TABLE * tree.inputs)
-        cells = math.prod([sizes[v] for v in each_bit(members)])
-        if cells * tree.cells <= most or messages.joint_cells(members) <= most:
-            return messages.marginal(members)
-        seen = self._observed | sum([self.graph.bits[name] for name in self.evidence.likelihood])
-        inputs = self._inputs(self.graph.relevant(members | seen))
-        # A table of ones: so that the attributes meet in a node, for which the order is looked for.
-        inputs.add(members, np.ones([sizes[v] for v in each_bit(members)]), -1)
-        return self._passed(inputs).marginal(members)
-
-    def _passed(self, inputs: Inputs) -> Messages:
-        graph = self.graph
-        tree = graph.tree(tuple(inputs.scopes), tuple(inputs.heads))
-        conditional = graph.children is not None
-        return Messages(tree, inputs.tables, conditional, graph.memory_limit, graph.kernels)
-
-    def _written_out(self, inputs: Inputs) -> WrittenOut | None:
-        """The joint of a few attributes; None where they are many."""
-        held = _union(inputs.scopes)
-        if not self._few_cells(held):
-            return None
-        sizes = self.graph.domain.shape()
-        cells = math.prod([sizes[v] for v in each_bit(held)])
-        self.graph.count(cells, len(inputs.scopes))
-        return WrittenOut(inputs.scopes, inputs.tables, sizes)
 
     def _log_sum(self) -> float:
         """log of the sum; minus infinity where it is zero."""
         try:
-            messages, log_scale = self._messages(0)
+            messages, log_scale = self._routes.messages(0)
             return float(messages.log_sum) + log_scale
         except Underflow:
             pass
@@ -416,7 +226,7 @@ class Posterior:
         if self._log_sum() == -math.inf:
             raise InvalidInput(self._impossible())
         names = self.graph.domain.attributes
-        cliques = {m: tuple(names[v] for v in each_bit(m & ~self._observed)) for m in sets}
+        cliques = {m: tuple(names[v] for v in each_bit(m & ~self._routes.observed)) for m in sets}
         tables = self._in_logarithms.marginals(cliques.values())
         return {m: tables[clique] for m, clique in cliques.items()}
 
@@ -426,7 +236,7 @@ class Posterior:
         ordered = sorted(clique, key=bits.__getitem__)
         if any(name in codes for name in clique):
             whole = np.zeros([sizes[name] for name in ordered])
-            whole[tuple(codes.get(name, _ALL) for name in ordered)] = table
+            whole[tuple(codes.get(name, ALL) for name in ordered)] = table
             table = whole
         return table.transpose([ordered.index(name) for name in clique])
 
@@ -472,21 +282,3 @@ class Posterior:
         if modes.best + constant == -math.inf:
             raise InvalidInput(self._impossible())
         return modes, constant
-
-
-def _union(sets: Iterable[int]) -> int:
-    found = 0
-    for members in sets:
-        found |= members
-    return found
-
-
-_ALL = slice(None)
-_OWN_TREE = 10
-"""How many times the multiplications of a tree are worth another."""
-_FEW_SETS = 16
-"""Sets of attributes for which it is looked whether they are better answered one by one."""
-_LARGE_PASS = 2e6
-"""Multiplications that take longer than the search for several trees."""
-_WORTH_ALL = 8
-"""Attributes whose marginals take as long together as one by itself."""

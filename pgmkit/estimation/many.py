@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from math import inf, prod
 from typing import Any, TypedDict, Unpack
 
@@ -171,13 +171,13 @@ class ManyEstimates:
 
     def chunks(self, deadline: float) -> Iterator[list[GraphicalModel]]:
         """The models of the sets, in order, some at a time."""
-        inference = self._inference() if len(self.sets) > 1 else None
-        if inference is None:
+        single = self._single
+        if single is None or not self._batched(single):
             yield from self._one_by_one(deadline)
             return
-        size = self._chunk(inference)
+        size = self._chunk(single)
         for start in range(0, len(self.sets), size):
-            yield self._batch(inference, range(start, min(start + size, len(self.sets))), deadline)
+            yield self._batch(single, range(start, min(start + size, len(self.sets))), deadline)
 
     def _one_by_one(self, deadline: float) -> Iterator[list[GraphicalModel]]:
         """The models of the sets, in order, as many at a time as threads gain by."""
@@ -196,13 +196,10 @@ class ManyEstimates:
 
     def _at_once(self) -> int:
         """How many sets are estimated at the same time, each in a thread."""
-        used = [m for m in self.sets[0] if m.clique] if len(self.sets) > 1 else []
-        if not used or self.options.get("device") not in (None, "cpu", torch.device("cpu")):
+        single = self._single
+        if single is None or not gains_by_threads(single):
             return 1
-        single = MarginalOracle(self.domain, cliques_of(self.domain, used, self.zeros))
-        if not gains_by_threads(single):
-            return 1
-        fitting = self._limit(single.device) // needed_bytes(single, used)
+        fitting = self._limit(single.device) // needed_bytes(single, self._used)
         return max(1, min(cores(), fitting))
 
     def _alone(self, place: int, deadline: float) -> GraphicalModel:
@@ -239,17 +236,21 @@ class ManyEstimates:
         limit = self.options.get("memory_limit")
         return limit if limit is not None else available(device) // 2
 
-    def _inference(self) -> MarginalOracle | None:
-        """What a batch takes, or None where one gains nothing or has no method."""
-        used = [m for m in self.sets[0] if m.clique]
-        usual = self.loss in ("squared", Squared()) and self.options.get("method", "auto") == "auto"
-        float64 = self.options.get("dtype", torch.float64) == torch.float64
-        if not used or not usual or not float64 or not all(map(_is_writable, used)):
+    @cached_property
+    def _used(self) -> list[Measurement]:
+        """The first set's measurements that say something of an attribute."""
+        return [m for m in self.sets[0] if m.clique]
+
+    @cached_property
+    def _single(self) -> MarginalOracle | None:
+        """Inference for one set of several; None where there is nothing to share."""
+        used = self._used if len(self.sets) > 1 else []
+        if not used:
             return None
         cliques = cliques_of(self.domain, used, self.zeros)
         sizes = self.domain.sizes
         device = device_of(self.options.get("device"), lambda: plan(cliques, (), sizes).cost)
-        inference = tree_oracle(
+        return tree_oracle(
             self.domain,
             cliques,
             used,
@@ -258,13 +259,18 @@ class ManyEstimates:
             limit=self._limit(device),
             model_limit=self._model_limit,
         )
-        worth = gains if self.tolerance < 1 else gains_when_coarse
-        return inference if worth(inference) else None
+
+    def _batched(self, single: MarginalOracle) -> bool:
+        """Whether a batch gains, and has a method for this."""
+        usual = self.loss in ("squared", Squared()) and self.options.get("method", "auto") == "auto"
+        float64 = self.options.get("dtype", torch.float64) == torch.float64
+        if not usual or not float64 or not all(map(_is_writable, self._used)):
+            return False
+        return gains(single) if self.tolerance < 1 else gains_when_coarse(single)
 
     def _chunk(self, inference: MarginalOracle) -> int:
         """How many sets are estimated side by side."""
-        used = [m for m in self.sets[0] if m.clique]
-        each = needed_bytes(inference, used) + 8 * _BATCH_VECTORS * inference.layout.cells
+        each = needed_bytes(inference, self._used) + 8 * _BATCH_VECTORS * inference.layout.cells
         fitting = self._limit(inference.device) // each
         return max(1, min(fitting, _CHUNK_CELLS // table_cells(inference)))
 

@@ -15,7 +15,7 @@ from pgmkit.estimation.problem import Progress
 from pgmkit.losses import CallableLoss, MeasuredLoss, Penalty, Squared, make_loss
 from pgmkit.marginal_oracle import Layout
 from pgmkit.measurement import Measurement
-from pgmkit.regions.interior_point import Region, needed_bytes, regions_of
+from pgmkit.regions.interior_point import Parts, needed_bytes, parts_of
 from pgmkit.regions.model import RegionModel
 from pgmkit.regions.polytope import LocalPolytope
 from pgmkit.regions.relaxation import hessian_bound, solve
@@ -65,7 +65,7 @@ def estimate_regions(
     goal = tolerance * objective.unit
     inner = _interior(polytope, layout, measurements, objective, memory_limit - needed)
     found = solve(
-        polytope, objective, squares, regions=inner, goal=goal, deadline=deadline, report=report
+        polytope, objective, squares, parts=inner, goal=goal, deadline=deadline, report=report
     )
     places = zip(regions, layout.slices, layout.shapes, strict=True)
     gap = max(0.0, found.loss - found.bound)
@@ -84,12 +84,10 @@ def estimate_regions(
     )
 
 
-def _variances(
-    layout: Layout, squares: Array, inner: Sequence[Region], total: float
-) -> list[float]:
+def _variances(layout: Layout, squares: Array, inner: Parts | None, total: float) -> list[float]:
     """Mean variance of each table's cells: by what determines them, or by the sum of all views."""
-    if inner:
-        return [region.variance(total**2) for region in inner]
+    if inner is not None:
+        return [region.variance(total**2) for region in inner.regions]
     means = [float(squares[part].mean()) for part in layout.slices]
     return [1 / mean if mean > 0 else inf for mean in means]
 
@@ -100,15 +98,14 @@ def _interior(
     measurements: Sequence[Measurement],
     objective: MeasuredLoss,
     memory: int,
-) -> Sequence[Region]:
+) -> Parts | None:
     """For interior points; none where a projection is the solution, or where they do not fit."""
     whole = all(m.matrix is None for m in measurements)
     if whole and isinstance(objective.penalty, Squared):
-        return ()
+        return None
     if needed_bytes(layout, measurements) > memory:
-        return ()
-    found = regions_of(polytope, layout, measurements)
-    return found if all(len(region.cells) for region in found) else ()
+        return None
+    return parts_of(polytope, layout, measurements)
 
 
 def _regions(

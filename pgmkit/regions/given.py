@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol, overload
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.matrix import as_dense
 from pgmkit.queries import FactoredQuery
+from pgmkit.query_answers import QueryAnswers
 from pgmkit.randomness import Rng, generator
 
 Array = NDArray[np.float64]
@@ -34,7 +35,7 @@ class Whole(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class GivenRegions:
+class GivenRegions(QueryAnswers):
     """Counts of the records with some codes; ``RegionModel.given`` makes it.
 
     Every answer is the model's own to the question with the conditions in it: from a region that
@@ -64,14 +65,7 @@ class GivenRegions:
         checked = [self.domain.clique(clique) for clique in cliques]
         return {clique: self.marginal(clique) for clique in checked}
 
-    @overload
-    def answer(self, query: FactoredQuery) -> Array: ...
-    @overload
-    def answer(self, query: Sequence[FactoredQuery]) -> list[Array]: ...
-    def answer(self, query: FactoredQuery | Sequence[FactoredQuery]) -> Array | list[Array]:
-        """The answers in counts, as ``RegionModel.answer`` gives them."""
-        if not isinstance(query, FactoredQuery):
-            return [self.answer(one) for one in query]
+    def _answered(self, query: FactoredQuery) -> Array:
         query.check(self.domain)
         factors = {name: as_dense(factor) for name, factor in query.factors.items()}
         for name, codes in self.allowed.items():

@@ -12,8 +12,9 @@ are, beside those above,
 
     Q'u - M'l = z >= 0,  x z = 0,  Q x - y = c u + a - b,  a (h - u) = 0 = b (h + u),  a, b >= 0,
 
-and those of the residuals' multipliers: what regions share sums to zero. Newton's method follows
-them from products of a common size to products of zero (Mehrotra, 1992).
+and those of the residuals' multipliers: what regions share sums to zero, in all directions that s
+may take. Newton's method follows them from products of a common size to products of zero (Mehrotra,
+1992).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from pgmkit.marginal_oracle import Layout
 from pgmkit.matrix import Matrix
 from pgmkit.measurement import Measurement
 from pgmkit.regions.polytope import LocalPolytope
-from pgmkit.regions.shared_residuals import shared_residuals, shared_sizes
+from pgmkit.regions.shared_residuals import Shared, confined, shared_residuals, shared_sizes
 
 Array = NDArray[np.float64]
 
@@ -84,30 +85,36 @@ class Region:
         return float((1 / (np.maximum(values, 0) + 1 / spread)).mean())
 
 
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """The problem table by table, and what the tables share."""
+
+    regions: list[Region]
+    shared: Shared
+
+
 def needed_bytes(layout: Layout, measurements: Sequence[Measurement]) -> int:
     """Memory of the matrices: some of the cells squared where a matrix was measured, those of what
-    is shared by cells, and two of all that is shared.
+    is shared by cells, and five of all that is shared.
     """
     mixed = {host(layout, m.clique) for m in measurements if m.matrix is not None}
     sizes = [part.stop - part.start for part in layout.slices]
     squares = sum(sizes[place] ** 2 for place in mixed)
     whole, each = shared_sizes(layout.domain, layout.cliques)
     shared = sum(rows * size for rows, size in zip(each, sizes, strict=True))
-    return 8 * (5 * squares + 3 * shared + 2 * whole**2)
+    return 8 * (5 * squares + 3 * shared + 5 * whole**2)
 
 
-def regions_of(
-    polytope: LocalPolytope, layout: Layout, measurements: Sequence[Measurement]
-) -> list[Region]:
-    """One for each of the layout's cliques, which are the polytope's and those measured."""
+def parts_of(polytope: LocalPolytope, layout: Layout, measurements: Sequence[Measurement]) -> Parts:
+    """A region for each of the layout's cliques, which are the polytope's and those measured."""
     measured: dict[int, list[Measurement]] = {}
     for m in measurements:
         measured.setdefault(host(layout, m.clique), []).append(m)
-    shared = shared_residuals(layout.domain, layout.cliques)
-    parts = zip(layout.slices, shared.rows, shared.places, strict=True)
+    cells = [np.flatnonzero(polytope.allowed[part]) for part in layout.slices]
+    shared = confined(shared_residuals(layout.domain, layout.cliques), cells, polytope.total)
+    parts = zip(layout.slices, cells, shared.rows, shared.places, strict=True)
     found = []
-    for place, (part, rows, each) in enumerate(parts):
-        inside = np.flatnonzero(polytope.allowed[part])
+    for place, (part, inside, rows, places) in enumerate(parts):
         views, values = [scipy.sparse.csr_array((0, len(inside)))], [np.zeros(0)]
         for m in measured.get(place, []):
             i, j, weights = coordinates(layout, m)
@@ -120,13 +127,13 @@ def regions_of(
         found.append(
             Region(
                 part.start + inside,
-                rows[:, inside],
-                each,
+                rows,
+                places,
                 both if sparse else both.toarray(),
                 np.concatenate(values),
             )
         )
-    return found
+    return Parts(found, shared)
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,13 +178,11 @@ class Local:
 class InteriorPoint:
     """The search: ``step`` moves the state; ``tables`` and ``bound`` are those of the state."""
 
-    def __init__(
-        self, polytope: LocalPolytope, regions: Sequence[Region], penalty: Penalty
-    ) -> None:
-        self.regions, self.total, self._cells = regions, polytope.total, int(polytope.offsets[-1])
+    def __init__(self, polytope: LocalPolytope, parts: Parts, penalty: Penalty) -> None:
+        self.regions, self.shared = parts.regions, parts.shared
+        self.total, self._cells = polytope.total, int(polytope.offsets[-1])
         self._softness, self._height = penalty.curvature, min(penalty.steepest, _FAR)
-        self._size = 1 + max(int(r.places.max(initial=-1)) for r in regions)
-        self._s = np.zeros(self._size)
+        self._s, regions = self.shared.offset, self.regions
         self._state = [self._start(region) for region in regions]
         self._constant: list[Array] | None = None
         if self._height == _FAR:
@@ -210,11 +215,10 @@ class InteriorPoint:
 
     def bound(self) -> float:
         """No tables that agree have a loss below: Fenchel's inequality at u, over the polytope."""
-        shared = self._gathered([local.multipliers[1:] for local in self._state])
-        tables = self._gathered([np.ones(len(r.places)) for r in self.regions])
-        # Multipliers that cancel wherever a residual is shared cost nothing: <M'l, x> is 0.
-        excess = shared / np.maximum(tables, 1)
-        bound = 0.0
+        shared = self.shared.gathered([local.multipliers[1:] for local in self._state])
+        excess, left = self.shared.spread(shared)
+        # What does not depend on s where multipliers cancel: the sum of all <M'l, x>.
+        bound = float(left @ self.shared.offset)
         for region, local in zip(self.regions, self._state, strict=True):
             u, multipliers = local.u, local.multipliers[1:] - excess[region.places]
             least = float((region.view.T @ u - region.shared[1:].T @ multipliers).min())
@@ -227,7 +231,7 @@ class InteriorPoint:
         Raises LinAlgError where rounding leaves no positive definite matrix, or no finite one.
         """
         state, height = self._state, self._height
-        newton = _Newton(self._eliminations(), self._size)
+        newton = _Newton(self._eliminations(), self.shared)
         products = [local.products(height) for local in state]
         predicted, _ = newton.move([(-xz, -upper, -lower) for xz, upper, lower in products])
         mean = _mean(state, height)
@@ -271,9 +275,6 @@ class InteriorPoint:
                 )
             )
         return found
-
-    def _gathered(self, parts: Sequence[Array]) -> Array:
-        return _gathered(self.regions, parts, self._size)
 
 
 @dataclass(frozen=True, eq=False)
@@ -326,15 +327,16 @@ class _Elimination:
 class _Newton:
     """Newton's equations: regions are eliminated first, what they share is solved for last."""
 
-    def __init__(self, parts: Sequence[_Elimination], size: int) -> None:
-        self.parts, self.size = parts, size
-        self.regions = [part.region for part in parts]
+    def __init__(self, parts: Sequence[_Elimination], shared: Shared) -> None:
+        self.parts, self.shared = parts, shared
+        size = len(shared.offset)
         matrix = np.zeros((size, size))
         for part in parts:
             places = part.region.places
             whole = part.outer(np.eye(len(places) + 1))
             matrix[np.ix_(places, places)] += whole[1:, 1:]
-        self.both = _Inverse(matrix)
+        free = shared.free
+        self.both = _Inverse(matrix if free is None else free.T @ matrix @ free)
 
     def move(self, targets: Sequence[Targets]) -> tuple[list[Local], Array]:
         """Of each region, and of what they share."""
@@ -346,7 +348,8 @@ class _Newton:
             part.local.multipliers[1:] + part.outer(each)[1:]
             for part, each in zip(self.parts, short, strict=True)
         ]
-        s = self.both(-_gathered(self.regions, present, self.size))
+        s, free = -self.shared.gathered(present), self.shared.free
+        s = self.both(s) if free is None else free @ self.both(free.T @ s)
         moves = [
             part.move(each, part.outer(lack + np.concatenate([[0.0], s[part.region.places]])))
             for part, each, lack in zip(self.parts, targets, short, strict=True)
@@ -389,10 +392,3 @@ def _mean(state: Sequence[Local], height: float) -> float:
 
 def _longest(state: Sequence[Local], moves: Sequence[Local], height: float) -> float:
     return min(here.longest(move, height) for here, move in zip(state, moves, strict=True))
-
-
-def _gathered(regions: Sequence[Region], parts: Sequence[Array], size: int) -> Array:
-    total = np.zeros(size)
-    for region, part in zip(regions, parts, strict=True):
-        np.add.at(total, region.places, part)
-    return total

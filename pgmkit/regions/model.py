@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from math import inf, prod
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from pgmkit.kronecker import Kronecker
 from pgmkit.matrix import as_dense
 from pgmkit.model import MEMORY_LIMIT
 from pgmkit.queries import FactoredQuery
+from pgmkit.query_answers import QueryAnswers
 from pgmkit.randomness import Rng, generator
 from pgmkit.regions.file import read_regions, write_regions
 from pgmkit.regions.given import GivenRegions
@@ -36,7 +37,7 @@ _BLOCK_CELLS = 1 << 22
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class RegionModel:
+class RegionModel(QueryAnswers):
     """Tables that fit the measurements best among all that agree wherever they overlap.
 
     A relaxation: no distribution need have all these tables at once. Marginals and queries within
@@ -160,20 +161,6 @@ class RegionModel:
             )
         return {clique: found[clique] for clique in asked}
 
-    @overload
-    def answer(self, query: FactoredQuery) -> Array: ...
-    @overload
-    def answer(self, query: Sequence[FactoredQuery]) -> list[Array]: ...
-    def answer(self, query: FactoredQuery | Sequence[FactoredQuery]) -> Array | list[Array]:
-        """The answers in counts, of shape (r_1, ..., r_d); a list of them for several queries.
-
-        From the smallest region that holds the query's attributes, elsewhere from the records of
-        ``joint``, with a warning. Raises ``InvalidInput`` for matrices that do not fit the domain.
-        """
-        if isinstance(query, FactoredQuery):
-            return self._answer(query)
-        return [self._answer(one) for one in query]
-
     def sample(self, n: int, *, rng: Rng = None) -> Dataset:
         """Draw ``n`` records from ``joint``.
 
@@ -210,9 +197,10 @@ class RegionModel:
         """
         return cls(**read_regions(path, max_bytes))
 
-    def _answer(self, query: FactoredQuery) -> Array:
-        if not isinstance(query, FactoredQuery):
-            raise InvalidInput(f"a query must be a FactoredQuery, got {type(query).__name__}")
+    def _answered(self, query: FactoredQuery) -> Array:
+        """From the smallest region that holds the query's attributes, elsewhere from the records of
+        ``joint``, with a warning.
+        """
         query.check(self.domain)
         region = self.region(query.attributes)
         if region is None:

@@ -6,8 +6,10 @@ needs no tree: its size is the sum of the tables' sizes, however their cliques o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 
 import numpy as np
 import scipy.sparse
@@ -15,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.sparse.linalg import LinearOperator, cg
 
 from pgmkit.domain import Clique, Domain
-from pgmkit.errors import NumericalFailure
+from pgmkit.errors import InvalidInput, NumericalFailure
 from pgmkit.estimation.consistency import agreement_and_totals
 from pgmkit.structural_zeros import Zeros
 
@@ -54,13 +56,34 @@ class LocalPolytope:
 
     @cached_property
     def allowed(self) -> NDArray[np.bool_]:
-        """Which cells may hold records."""
+        """Which cells may hold records: no zero rules them out, nor do other tables' zeros, one
+        overlap at a time. Raises InvalidInput where none may in some table.
+        """
         limits = [np.ones(self.domain.shape(clique), dtype=np.bool_) for clique in self.cliques]
         for clique, table in zip(self.cliques, limits, strict=True):
             for each in self.zeros:
                 if set(each.clique) <= set(clique):
                     table &= each.within(self.domain, clique)
+        if self.zeros:
+            self._spread(limits)
         return np.concatenate([table.reshape(-1) for table in limits])
+
+    def _spread(self, limits: list[NDArray[np.bool_]]) -> None:
+        """Rule out cells whose values of some shared attributes another table rules out."""
+        pairs = combinations(map(frozenset[str], self.cliques), 2)
+        overlaps = {a & b for a, b in pairs if a & b}
+        before, left = -1, sum(int(table.sum()) for table in limits)
+        while left != before:
+            for overlap in overlaps:
+                _spread_over(overlap, self.cliques, limits)
+            before, left = left, sum(int(table.sum()) for table in limits)
+        for clique, table in zip(self.cliques, limits, strict=True):
+            if not table.any():
+                held = [each.clique for each in self.zeros]
+                raise InvalidInput(
+                    f"the structural zeros over {', '.join(map(repr, held))} leave no possible "
+                    f"record: together they rule out every cell over {clique!r}; allow more"
+                )
 
     @cached_property
     def _constraints(self) -> tuple[scipy.sparse.csr_array, scipy.sparse.csr_array, Array]:
@@ -167,3 +190,19 @@ class LocalPolytope:
             M=LinearOperator((size, size), matvec=lambda vector: vector / scale),
         )[0]
         return direction
+
+
+def _spread_over(
+    overlap: frozenset[str], cliques: Sequence[Clique], limits: Sequence[NDArray[np.bool_]]
+) -> None:
+    """Leave in each table over these attributes only what all of them allow."""
+    first, possible = sorted(overlap), np.ones((), dtype=np.bool_)
+    held = []
+    for clique, table in zip(cliques, limits, strict=True):
+        if overlap <= set(clique):
+            others = [name for name in clique if name not in overlap]
+            view = table.transpose([clique.index(name) for name in (*first, *others)])
+            held.append(view)
+            possible = possible & view.any(axis=tuple(range(len(first), view.ndim)))
+    for view in held:
+        view &= possible.reshape(possible.shape + (1,) * (view.ndim - possible.ndim))

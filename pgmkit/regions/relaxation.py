@@ -22,13 +22,14 @@ import torch
 from numpy.linalg import LinAlgError
 from numpy.typing import NDArray
 
+from pgmkit.errors import NumericalFailure
 from pgmkit.estimation.problem import OUT_OF_TIME, Progress
 from pgmkit.kronecker import Kronecker
 from pgmkit.losses import Loss, MeasuredLoss, host
 from pgmkit.marginal_oracle import Layout
 from pgmkit.matrix import Matrix, is_sparse
 from pgmkit.measurement import Measurement
-from pgmkit.regions.interior_point import InteriorPoint, Region
+from pgmkit.regions.interior_point import InteriorPoint, Parts
 from pgmkit.regions.polytope import LocalPolytope
 
 Array = NDArray[np.float64]
@@ -59,7 +60,7 @@ def solve(
     loss: MeasuredLoss,
     squares: Array,
     *,
-    regions: Sequence[Region] = (),
+    parts: Parts | None = None,
     goal: float,
     deadline: float = inf,
     report: Callable[[Progress], None] | None = None,
@@ -67,13 +68,13 @@ def solve(
     """Ends at a gap of ``goal``, when the loss falls no more, or at ``deadline``
     (``time.perf_counter``).
 
-    ``loss`` is of all the polytope's cells; ``squares`` is its ``hessian_bound``. ``regions`` are
+    ``loss`` is of all the polytope's cells; ``squares`` is its ``hessian_bound``. ``parts`` are
     those of interior points; with none, or short of the goal, projected gradients follow.
     """
     search = _Search(polytope, loss, goal, deadline, report)
     point = polytope.even()
-    if regions:
-        point = _centred(search, loss, regions)
+    if parts is not None:
+        point = _centred(search, loss, parts)
         if search.stopped:
             return Relaxed(search.tables, search.loss, search.bound, search.steps, search.stopped)
     for stage in loss.smooth_stages():
@@ -128,16 +129,16 @@ class _Search:
         return ""
 
 
-def _centred(search: _Search, loss: MeasuredLoss, regions: Sequence[Region]) -> Array:
+def _centred(search: _Search, loss: MeasuredLoss, parts: Parts) -> Array:
     """The last tables of interior points, each made to agree to rounding."""
-    inner = InteriorPoint(search.polytope, regions, loss.penalty)
+    inner = InteriorPoint(search.polytope, parts, loss.penalty)
     tables, length = inner.tables, 1.0
     for _ in range(_MAX_ROUNDS):
         try:
             length = inner.step()
-        except LinAlgError:
+            tables, _ = search.polytope.nearest(inner.tables, np.ones(len(tables)))
+        except (LinAlgError, NumericalFailure):
             break
-        tables, _ = search.polytope.nearest(inner.tables, np.ones(len(tables)))
         search.bound = max(search.bound, inner.bound())
         search.record(tables, loss.value(torch.from_numpy(tables)), [])
         if search.stopped or length < _SHORTEST:
@@ -153,9 +154,15 @@ def _descend(search: _Search, stage: MeasuredLoss, curvature: Array, start: Arra
     while not search.stopped:
         _, slope = stage.value_and_gradient(torch.from_numpy(point))
         gradient = slope.numpy()
-        after, multipliers = search.polytope.nearest(
-            point - gradient / curvature, curvature, multipliers
-        )
+        try:
+            after, multipliers = search.polytope.nearest(
+                point - gradient / curvature, curvature, multipliers
+            )
+        except NumericalFailure as failure:
+            if search.loss == inf:
+                raise
+            search.stopped = f"rounding: {failure}"
+            break
         _raise_bound(search, stage, point, multipliers)
         value = stage.value(torch.from_numpy(after))
         if history and value > history[-1]:

@@ -4,6 +4,9 @@ The residual of a table for a set of attributes is its contrasts along each of t
 rest (of no attribute: the sum of all cells). A table's sums over a set are combinations of the
 residuals of its subsets, and residuals of different sets are independent. So tables agree wherever
 they overlap if each residual that several of them have is the same in all.
+
+Over the cells that zeros leave they are independent no more: some residuals then follow from others
+and the total, which confines all of them, s, to offset + free t for any t (``confined``).
 """
 
 from __future__ import annotations
@@ -15,11 +18,14 @@ from itertools import chain, combinations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import helmert
+from scipy.linalg import helmert, qr, solve_triangular
 
 from pgmkit.domain import Clique, Domain
 
 Array = NDArray[np.float64]
+
+_DEPENDENT = 1e-9
+"""Share of the longest row below which what is left of a row, beside others, is rounding."""
 
 
 @dataclass(frozen=True)
@@ -27,12 +33,32 @@ class Shared:
     """For each table the rows that take its cells to what it shares, and where that lies.
 
     The first row of each is the sum of all cells; ``places`` are those of the others in a vector
-    that holds every shared residual once, of length ``size``.
+    that holds every shared residual once. That vector is ``offset`` and combinations of the columns
+    of ``free``; of all vectors where ``free`` is None.
     """
 
     rows: tuple[Array, ...]
     places: tuple[NDArray[np.int64], ...]
-    size: int
+    offset: Array
+    free: Array | None = None
+
+    def gathered(self, parts: Sequence[Array]) -> Array:
+        """The sum of what each table has for its rows after the first, where these lie."""
+        total = np.zeros(len(self.offset))
+        for places, part in zip(self.places, parts, strict=True):
+            np.add.at(total, places, part)
+        return total
+
+    def spread(self, gathered: Array) -> tuple[Array, Array]:
+        """What each table is to take off its rows so that, gathered, they do not depend on s; and
+        what is gathered then, which is orthogonal to ``free``.
+        """
+        tables = self.gathered([np.ones(len(places)) for places in self.places])
+        if self.free is None:
+            return gathered / np.maximum(tables, 1), np.zeros(len(gathered))
+        free = self.free
+        each = free @ np.linalg.solve(free.T @ (tables[:, None] * free), free.T @ gathered)
+        return each, gathered - tables * each
 
 
 def shared_sizes(domain: Domain, cliques: Sequence[Clique]) -> tuple[int, list[int]]:
@@ -66,7 +92,60 @@ def shared_residuals(domain: Domain, cliques: Sequence[Clique]) -> Shared:
         )
         ranges = [np.arange(starts[each], starts[each] + _length(domain, each)) for each in held]
         places.append(np.concatenate([np.zeros(0, dtype=np.int64), *ranges]))
-    return Shared(tuple(rows), tuple(places), size)
+    return Shared(tuple(rows), tuple(places), np.zeros(size))
+
+
+def confined(shared: Shared, inside: Sequence[NDArray[np.int64]], total: float) -> Shared:
+    """The same of tables of ``total`` counts whose cells but those of ``inside`` are zero.
+
+    Each table keeps independent rows.
+
+    >>> shared = shared_residuals(Domain({"a": 3, "b": 2}), [("a",), ("a", "b")])
+    >>> both = confined(shared, [np.array([0, 1]), np.arange(4)], 10.0)
+    >>> [rows.shape for rows in both.rows], both.free.shape
+    ([(2, 2), (2, 4)], (2, 1))
+    """
+    size = len(shared.offset)
+    kept_rows, kept_places = [], []
+    equations: list[Array] = [np.zeros((0, size))]
+    values: list[Array] = [np.zeros(0)]
+    for rows, places, cells in zip(shared.rows, shared.places, inside, strict=True):
+        held = rows[:, cells]
+        if len(cells) < rows.shape[1]:
+            kept, dropped = _independent(held)
+            solved = np.linalg.lstsq(held[kept].T, held[dropped].T, rcond=None)[0]
+            weights = np.asarray(solved.T, dtype=np.float64)
+            equation = np.zeros((len(dropped), size))
+            equation[np.arange(len(dropped)), places[dropped - 1]] = 1.0
+            equation[:, places[kept[1:] - 1]] -= weights[:, 1:]
+            equations.append(equation)
+            values.append(weights[:, 0] * total)
+            held, places = held[kept], places[kept[1:] - 1]
+        kept_rows.append(held)
+        kept_places.append(places)
+    offset, free = _solutions(np.concatenate(equations), np.concatenate(values))
+    return Shared(tuple(kept_rows), tuple(kept_places), offset, free)
+
+
+def _independent(rows: Array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows that span all of them, the first, of ones, among them; and the others."""
+    beside = rows[1:] - rows[1:].mean(axis=1, keepdims=True)
+    r, order = qr(beside.T, mode="r", pivoting=True)
+    longest = float(np.linalg.norm(rows[1:], axis=1).max(initial=0.0))
+    rank = int((np.abs(np.diagonal(r)) > _DEPENDENT * longest).sum())
+    kept = np.concatenate([[0], 1 + np.sort(order[:rank])]).astype(np.int64)
+    return kept, 1 + np.sort(order[rank:]).astype(np.int64)
+
+
+def _solutions(equations: Array, values: Array) -> tuple[Array, Array | None]:
+    """The least solution, and a basis of what may be added to it (None: anything)."""
+    if not len(equations):
+        return np.zeros(equations.shape[1]), None
+    q, r, order = qr(equations.T, pivoting=True)
+    # Coefficients are of the order of one.
+    rank = int((np.abs(np.diagonal(r)) > _DEPENDENT).sum())
+    least = q[:, :rank] @ solve_triangular(r[:rank, :rank], values[order[:rank]], trans="T")
+    return least, q[:, rank:]
 
 
 def _shared_sets(cliques: Sequence[Clique]) -> list[frozenset[str]]:

@@ -26,13 +26,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.stats import norm
-from scipy.stats import t as student
 
 from pgmkit.batches.answers import BatchedAnswers
 from pgmkit.batches.oracle import gains
@@ -47,8 +45,8 @@ from pgmkit.queries import FactoredQuery
 from pgmkit.regions.model import RegionModel
 from pgmkit.structural_zeros import Zeros
 from pgmkit.total import estimate_total
-from pgmkit.uncertainty.bounded import nonnegative_interval
-from pgmkit.uncertainty.linear import Answer, LinearEstimate
+from pgmkit.uncertainty.interval import Interval, bootstrap, checked_level, closed_form
+from pgmkit.uncertainty.linear import LinearEstimate
 from pgmkit.uncertainty.replicates import Estimated, re_estimated
 
 __all__ = ["Interval", "Replication", "Uncertainty", "error_bars"]
@@ -59,28 +57,6 @@ Array = NDArray[np.float64]
 
 _CACHE_BYTES = 1 << 30
 """Replicates keep their tables between queries while all of them fit here."""
-
-
-@dataclass(frozen=True)
-class Interval:
-    """Error bars of one array of answers; every array has the answers' shape, in counts.
-
-    ``estimate`` is the model's own answer and lies within [low, high]. ``stddev`` is the standard
-    error; where ``method`` is "closed form" it is that of unbiased least squares, an upper bound
-    for the estimate's own noise where small counts are held at zero.
-    """
-
-    estimate: Array
-    stddev: Array
-    low: Array
-    high: Array
-    level: float
-    method: Literal["closed form", "bootstrap"]
-
-    def _repr_html_(self) -> str:
-        from pgmkit import html
-
-        return html.interval(self)
 
 
 @dataclass(frozen=True, repr=False)
@@ -114,27 +90,27 @@ class Uncertainty:
         Each interval by itself covers with probability ``level``; of many, some will miss.
         Raises InvalidInput for a level outside (0, 1) or a query that does not fit the domain.
         """
-        checked = _checked_level(level)
+        checked = checked_level(level)
         estimate = self.model.answer(query)
         closed = self._linear.answer(query)
         if closed is not None:
-            return _closed_form(estimate, closed, checked)
+            return closed_form(estimate, closed, checked)
         drawn = (
             np.stack([replicate.answer(query) for replicate in self._reused()])
             if self._batch is None
             else self._batch.answer(query)
         )
-        return _bootstrap(estimate, drawn, _nonnegative(query), checked)
+        return bootstrap(estimate, drawn, _nonnegative(query), checked)
 
     def statistic(self, function: Callable[[Any], Any], *, level: float = 0.95) -> Interval:
         """Bootstrap error bars of anything computed from a model: a ratio, a conditional mean.
 
         ``function`` maps a model to a number or an array of a fixed shape.
         """
-        checked = _checked_level(level)
+        checked = checked_level(level)
         estimate = np.asarray(function(self.model), dtype=np.float64)
         drawn = np.stack([np.ravel(function(r)).astype(np.float64) for r in self._reused()])
-        return _bootstrap(estimate, drawn, False, checked)
+        return bootstrap(estimate, drawn, False, checked)
 
     @cached_property
     def _batch(self) -> BatchedAnswers | None:
@@ -256,36 +232,6 @@ class _Limit:
         )
 
 
-def _bootstrap(estimate: Array, drawn: Array, nonnegative: bool, level: float) -> Interval:
-    # Flat: an answer may have as many axes as an array can.
-    drawn = drawn.reshape(len(drawn), -1)
-    # Around the model's answer, not around the replicates' mean: the bias that the bounds of
-    # counts cause counts as error.
-    spread = np.sqrt(((drawn - estimate.reshape(-1)) ** 2).mean(axis=0))
-    stddev = spread.reshape(estimate.shape)
-    reach = float(student.ppf((1 + level) / 2, len(drawn))) * stddev
-    low = np.maximum(estimate - reach, 0.0) if nonnegative else estimate - reach
-    high = estimate + reach
-    return Interval(estimate, stddev, np.asarray(low), np.asarray(high), level, "bootstrap")
-
-
-def _closed_form(estimate: Array, answer: Answer, level: float) -> Interval:
-    if answer.nonnegative:
-        low, high = nonnegative_interval(answer.values, answer.stddev, level)
-    else:
-        reach = float(norm.ppf((1 + level) / 2)) * answer.stddev
-        low, high = answer.values - reach, answer.values + reach
-    shape = estimate.shape
-    return Interval(
-        estimate,
-        answer.stddev.reshape(shape),
-        np.asarray(np.minimum(low.reshape(shape), estimate)),
-        np.asarray(np.maximum(high.reshape(shape), estimate)),
-        level,
-        "closed form",
-    )
-
-
 def _nonnegative(query: FactoredQuery) -> bool:
     return all(factor.min() >= 0 for factor in query.factors.values())
 
@@ -368,9 +314,3 @@ def _check_covered(model: Estimated, measurements: Sequence[Measurement]) -> Non
                 f"the model has the clique {clique!r}, which no measurement covers; pass all the "
                 "measurements that it was estimated from"
             )
-
-
-def _checked_level(level: Any) -> float:
-    if isinstance(level, bool) or not isinstance(level, int | float) or not 0 < level < 1:
-        raise InvalidInput(f"level must be above 0 and below 1, got {level!r}; 0.95 is usual")
-    return float(level)

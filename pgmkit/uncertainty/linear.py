@@ -131,6 +131,8 @@ def _table(
     if len(possible) > _DENSE_CELLS:
         return None
     unknown = np.flatnonzero(possible)
+    if sum(len(m.values) for m in group) < len(unknown):
+        return None
     information, weighted = np.zeros((len(unknown), len(unknown))), np.zeros(len(unknown))
     for m in group:
         matrix = _dense(m, len(possible))[:, _order(domain, clique, m)[unknown]] / m.stddev

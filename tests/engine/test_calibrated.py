@@ -79,7 +79,7 @@ def check(
 
 @pytest.mark.parametrize("block", range(8))
 def test_evidence_one_set_after_another(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pgmkit.conditioning.posterior.MOST_CELLS", 1 << 10 if block % 2 else 0)
+    monkeypatch.setattr("pgmkit.conditioning.routes.MOST_CELLS", 1 << 10 if block % 2 else 0)
     # In two blocks small graphs have their joint distribution written out instead.
     joint = block in (2, 7)
     monkeypatch.setattr("pgmkit.conditioning.graph_tables.MOST_CELLS", 1 << 10 if joint else 0)
@@ -137,7 +137,7 @@ def deterministic_network(rng: np.random.Generator) -> dict[str, tuple[tuple[str
 
 def test_deterministic_networks_list_what_is_possible(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {
-        "posterior.MOST_CELLS": 0,
+        "routes.MOST_CELLS": 0,
         "graph_tables.MOST_CELLS": 0,
         "calibrated_tree._MERGED_CELLS": 1,
         "listed_cliques.LISTED": 0.5,

@@ -89,9 +89,9 @@ def test_every_answer_is_that_of_the_joint_written_out(
     """By elimination trees, or with the joint of the relevant or of all attributes."""
     some = 0 if route.startswith("trees") else 1 << 10
     if route == "trees apart":
-        monkeypatch.setattr("pgmkit.conditioning.posterior._LARGE_PASS", 0)
-        monkeypatch.setattr("pgmkit.conditioning.posterior._OWN_TREE", 0)
-    monkeypatch.setattr("pgmkit.conditioning.posterior.MOST_CELLS", some)
+        monkeypatch.setattr("pgmkit.conditioning.routes._LARGE_PASS", 0)
+        monkeypatch.setattr("pgmkit.conditioning.routes._OWN_TREE", 0)
+    monkeypatch.setattr("pgmkit.conditioning.routes.MOST_CELLS", some)
     every = 1 << 10 if route == "the graph" else 0
     monkeypatch.setattr("pgmkit.conditioning.graph_tables.MOST_CELLS", every)
     for seed in range(20 * block, 20 * block + 20):

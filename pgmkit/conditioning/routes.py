@@ -1,0 +1,235 @@
+"""The ways to a posterior's marginals, of which each question takes the cheapest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property, partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pgmkit.bit_sets import each_bit
+from pgmkit.conditioning.calibrated_cliques import Seen
+from pgmkit.conditioning.calibration import Calibration
+from pgmkit.conditioning.evidence import Evidence
+from pgmkit.conditioning.graph_tables import CELLS_OF_A_TABLE, GraphTables, Inputs
+from pgmkit.conditioning.joint import GivenJoint
+from pgmkit.conditioning.message_passing import LEAST_ENTRY, Messages, Underflow
+from pgmkit.conditioning.written_out import MOST_CELLS, WrittenOut
+from pgmkit.domain import Clique
+
+__all__ = ["ALL", "Routes", "union"]
+
+Array = NDArray[np.float64]
+Prepared = Calibration | GivenJoint
+
+ALL = slice(None)
+_OWN_TREE = 10
+"""How many times the multiplications of a tree are worth another."""
+_FEW_SETS = 16
+"""Sets of attributes for which it is looked whether they are better answered one by one."""
+_LARGE_PASS = 2e6
+"""Multiplications that take longer than the search for several trees."""
+
+
+class Routes:
+    """Marginals of a graph's attributes given evidence.
+
+    What the graph holds for any evidence comes first (the joint distribution of few attributes, or
+    a calibrated tree), then messages of this evidence, on a tree of the attributes that matter.
+    Sets of attributes are integers with one bit for each.
+    """
+
+    def __init__(self, graph: GraphTables, evidence: Evidence) -> None:
+        self.graph, self.evidence = graph, evidence
+        self._found: dict[int, tuple[Messages | WrittenOut, float]] = {}
+        self._inputs_of: dict[int, Inputs] = {}
+
+    @cached_property
+    def observed(self) -> int:
+        """The attributes whose codes are known."""
+        return sum([self.graph.bits[name] for name in self.evidence.codes])
+
+    @cached_property
+    def known(self) -> int:
+        """The attributes of which something is known."""
+        return self.observed | sum([self.graph.bits[name] for name in self.evidence.likelihood])
+
+    def together(self, sets: Sequence[int], asked: Sequence[Clique]) -> list[list[int]]:
+        """The sets of attributes, by what is answered from the same messages: usually all; each
+        with its own ancestors where those of all together make much larger tables.
+        """
+        everything = [list(sets)]
+        if (
+            self.graph.children is None
+            or len(sets) > _FEW_SETS
+            or max(map(len, asked), default=0) < 2
+        ):
+            return everything
+        if self.prepared(asked) is not None:
+            return everything
+        groups: dict[int, list[int]] = {}
+        for members in sets:
+            groups.setdefault(self.graph.relevant(members | self.known), []).append(members)
+        relevant = union(groups)
+        if len(groups) == 1 or relevant in self._found or self._few_cells(relevant):
+            return everything
+        together = self._first_cells(relevant)
+        if together < _LARGE_PASS or sum(map(self._first_cells, groups)) > together:
+            return everything
+        return list(groups.values())
+
+    def prepared(self, asked: Sequence[Clique]) -> tuple[Prepared, float] | None:
+        """What the graph holds for any evidence given this one's, where that answers; and log of
+        what the likelihoods were divided by.
+        """
+        if self.graph.joint is not None:
+            return self._given_joint
+        calibrated = self.graph.calibrated_for(asked)
+        return None if calibrated is None or self._found else self._calibrated
+
+    def messages(
+        self, wanted: int, asked: Sequence[Clique] = ()
+    ) -> tuple[Messages | Prepared | WrittenOut, float]:
+        """Messages that know the wanted attributes, and log of what their tables leave out.
+
+        ``asked`` are the sets among them that marginals are asked of.
+        """
+        if (prepared := self.prepared(asked)) is not None:
+            return prepared
+        relevant = self.graph.relevant(wanted | self.known)
+        for known, found in self._found.items():
+            if not relevant & ~known:
+                return found
+        inputs = self._sliced(relevant)
+        if inputs.log_scale == -math.inf or inputs.lost or self.graph.lost:
+            raise Underflow
+        made = self._written_out(inputs) or self._passed(inputs)
+        del self._inputs_of[relevant]
+        self._found[relevant] = made, inputs.log_scale
+        return made, inputs.log_scale
+
+    def marginal(self, messages: Messages | Prepared | WrittenOut, members: int) -> Array:
+        """A marginal from messages, or from a tree of its own if they lead through large tables."""
+        if not isinstance(messages, Messages):
+            return messages.marginal(members)
+        tree, sizes = messages.tree, self.graph.domain.shape()
+        most = _OWN_TREE * (tree.cells + CELLS_OF_A_TABLE * tree.inputs)
+        cells = math.prod([sizes[v] for v in each_bit(members)])
+        if cells * tree.cells <= most or messages.joint_cells(members) <= most:
+            return messages.marginal(members)
+        inputs = self._inputs(self.graph.relevant(members | self.known))
+        # A table of ones: so that the attributes meet in a node, for which the order is looked for.
+        inputs.add(members, np.ones([sizes[v] for v in each_bit(members)]), -1)
+        return self._passed(inputs).marginal(members)
+
+    def _sliced(self, relevant: int) -> Inputs:
+        """What ``_inputs`` gives, kept until there are messages of it."""
+        found = self._inputs_of.get(relevant)
+        if found is None:
+            found = self._inputs_of[relevant] = self._inputs(relevant)
+        return found
+
+    def _inputs(self, relevant: int) -> Inputs:
+        """The tables of the relevant attributes, sliced by the evidence, and the likelihoods."""
+        graph, observed = self.graph, self.observed
+        inputs = Inputs()
+        codes = {graph.bits[name].bit_length() - 1: c for name, c in self.evidence.codes.items()}
+        children = graph.children
+        bits = each_bit(relevant)
+        numbers = (
+            range(len(graph.tables)) if children is None else sorted([graph.own[v] for v in bits])
+        )
+        for number in numbers:
+            members, table, log_peak = graph.input(number)
+            head = -1 if children is None else graph.bits[children[number]]
+            inputs.log_scale += log_peak
+            if members & observed:
+                at = tuple([codes.get(v, ALL) for v in each_bit(members)])
+                inputs.add(members & ~observed, table[at], -1 if head & observed else head)
+            else:
+                inputs.add(members, table, head)
+        for name, weights in self.evidence.likelihood.items():
+            peak = float(weights.max())
+            inputs.log_scale += math.log(peak) if peak else -math.inf
+            scaled = weights / (peak or 1.0)
+            inputs.lost |= bool((scaled[weights > 0] < LEAST_ENTRY).any())
+            bit = graph.bits[name]
+            if bit & observed:
+                inputs.add(0, scaled[self.evidence.codes[name]], -1)
+            else:
+                inputs.add(bit, scaled, -1)
+        if children is None:
+            held = union(inputs.scopes)
+            for v in each_bit(relevant & ~held & ~observed):
+                inputs.add(1 << v, np.ones(graph.domain.shape()[v]), -1)
+        return inputs
+
+    def _few_cells(self, members: int) -> bool:
+        """Whether the joint distribution of these attributes is written out."""
+        sizes = self.graph.domain.shape()
+        return math.prod([sizes[v] for v in each_bit(members & ~self.observed)]) <= MOST_CELLS
+
+    def _first_cells(self, relevant: int) -> float:
+        """Multiplications for the relevant attributes by one greedy order."""
+        inputs = self._sliced(relevant)
+        return self.graph.planning(tuple(inputs.scopes), tuple(inputs.heads)).first.cells
+
+    @cached_property
+    def _given_joint(self) -> tuple[Prepared, float] | None:
+        assert self.graph.joint is not None
+        return self._given(self.graph.joint.given)
+
+    @cached_property
+    def _calibrated(self) -> tuple[Prepared, float] | None:
+        assert self.graph.calibrated is not None
+        return self._given(partial(Calibration, self.graph.calibrated))
+
+    def _given(self, prepare: Callable[[Seen], Prepared]) -> tuple[Prepared, float] | None:
+        """What is known of the evidence; None where that is too unlikely for it."""
+        if (known := self._seen()) is None:
+            return None
+        try:
+            return prepare(known[0]), known[1]
+        except Underflow:
+            return None
+
+    def _seen(self) -> tuple[Seen, float] | None:
+        """The evidence as weights with peak 1, and log of what they were divided by; None where
+        some are too small for plain numbers.
+        """
+        codes = self.evidence.codes
+        weights, log_scale = {}, 0.0
+        for name, values in self.evidence.likelihood.items():
+            peak = float(values[codes[name]] if name in codes else values.max())
+            if not peak or (values[values > 0] / peak < LEAST_ENTRY).any():
+                return None
+            log_scale += math.log(peak)
+            if name not in codes:
+                weights[name] = values / peak
+        return Seen(codes, weights), log_scale
+
+    def _passed(self, inputs: Inputs) -> Messages:
+        graph = self.graph
+        tree = graph.tree(tuple(inputs.scopes), tuple(inputs.heads))
+        conditional = graph.children is not None
+        return Messages(tree, inputs.tables, conditional, graph.memory_limit, graph.kernels)
+
+    def _written_out(self, inputs: Inputs) -> WrittenOut | None:
+        """The joint of a few attributes; None where they are many."""
+        held = union(inputs.scopes)
+        if not self._few_cells(held):
+            return None
+        sizes = self.graph.domain.shape()
+        cells = math.prod([sizes[v] for v in each_bit(held)])
+        self.graph.count(cells, len(inputs.scopes))
+        return WrittenOut(inputs.scopes, inputs.tables, sizes)
+
+
+def union(sets: Iterable[int]) -> int:
+    """Of sets of attributes."""
+    found = 0
+    for members in sets:
+        found |= members
+    return found

@@ -1,0 +1,50 @@
+"""One query or several: what every model that answers them one by one has in common."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pgmkit.errors import InvalidInput
+from pgmkit.queries import FactoredQuery
+
+__all__ = ["QueryAnswers"]
+
+Array = NDArray[np.float64]
+
+
+class QueryAnswers(ABC):
+    """A model that answers a factored query at a time.
+
+    >>> class Nothing(QueryAnswers):
+    ...     def _answered(self, query):
+    ...         return np.zeros(query.answer_shape)
+    >>> Nothing().answer([FactoredQuery({"a": [1.0, 0.0]})])
+    [array([0.])]
+    """
+
+    @overload
+    def answer(self, query: FactoredQuery) -> Array: ...
+    @overload
+    def answer(self, query: Sequence[FactoredQuery]) -> list[Array]: ...
+    def answer(self, query: FactoredQuery | Sequence[FactoredQuery]) -> Array | list[Array]:
+        """The answers in counts, of the query's shape; a list of them for several queries.
+
+        Raises InvalidInput for matrices that do not fit the domain, and for what the model cannot
+        answer (see its class).
+        """
+        several = [query] if isinstance(query, FactoredQuery) else list(query)
+        for each in several:
+            if not isinstance(each, FactoredQuery):
+                raise InvalidInput(f"a query must be a FactoredQuery, got {type(each).__name__}")
+        if isinstance(query, FactoredQuery):
+            return self._answered(query)
+        return [self._answered(each) for each in several]
+
+    @abstractmethod
+    def _answered(self, query: FactoredQuery) -> Array:
+        """The answer to one, after a check that it fits the domain."""

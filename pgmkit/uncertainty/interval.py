@@ -1,0 +1,80 @@
+"""Error bars of one array of answers, from closed forms or from replicates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import norm
+from scipy.stats import t as student
+
+from pgmkit.errors import InvalidInput
+from pgmkit.uncertainty.bounded import nonnegative_interval
+from pgmkit.uncertainty.linear import Answer
+
+__all__ = ["Interval", "bootstrap", "checked_level", "closed_form"]
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Error bars of one array of answers; every array has the answers' shape, in counts.
+
+    ``estimate`` is the model's own answer and lies within [low, high]. ``stddev`` is the standard
+    error; where ``method`` is "closed form" it is that of unbiased least squares, an upper bound
+    for the estimate's own noise where small counts are held at zero.
+    """
+
+    estimate: Array
+    stddev: Array
+    low: Array
+    high: Array
+    level: float
+    method: Literal["closed form", "bootstrap"]
+
+    def _repr_html_(self) -> str:
+        from pgmkit import html
+
+        return html.interval(self)
+
+
+def bootstrap(estimate: Array, drawn: Array, nonnegative: bool, level: float) -> Interval:
+    """From answers of replicates, a row each, around the model's own."""
+    # Flat: an answer may have as many axes as an array can.
+    drawn = drawn.reshape(len(drawn), -1)
+    # Around the model's answer, not around the replicates' mean: the bias that the bounds of
+    # counts cause counts as error.
+    spread = np.sqrt(((drawn - estimate.reshape(-1)) ** 2).mean(axis=0))
+    stddev = spread.reshape(estimate.shape)
+    reach = float(student.ppf((1 + level) / 2, len(drawn))) * stddev
+    low = np.maximum(estimate - reach, 0.0) if nonnegative else estimate - reach
+    high = estimate + reach
+    return Interval(estimate, stddev, np.asarray(low), np.asarray(high), level, "bootstrap")
+
+
+def closed_form(estimate: Array, answer: Answer, level: float) -> Interval:
+    """From unbiased answers, as wide as to hold the model's own."""
+    if answer.nonnegative:
+        low, high = nonnegative_interval(answer.values, answer.stddev, level)
+    else:
+        reach = float(norm.ppf((1 + level) / 2)) * answer.stddev
+        low, high = answer.values - reach, answer.values + reach
+    shape = estimate.shape
+    return Interval(
+        estimate,
+        answer.stddev.reshape(shape),
+        np.asarray(np.minimum(low.reshape(shape), estimate)),
+        np.asarray(np.maximum(high.reshape(shape), estimate)),
+        level,
+        "closed form",
+    )
+
+
+def checked_level(level: Any) -> float:
+    """A level, or InvalidInput."""
+    if isinstance(level, bool) or not isinstance(level, int | float) or not 0 < level < 1:
+        raise InvalidInput(f"level must be above 0 and below 1, got {level!r}; 0.95 is usual")
+    return float(level)

@@ -1,0 +1,76 @@
+"""Error bars of any model's answers, from the measured tables alone.
+
+What unbiased least squares says of a query within measured tables (``pgmkit.uncertainty.linear``)
+holds whatever model answers the query: the truth is as far from it as the noise reaches. So models
+that are not re-estimated have intervals there too. They cover the true count, are as wide as to
+hold the model's own answer, and do not say how much nearer a good model comes than the tables do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pgmkit.domain import Domain
+from pgmkit.errors import NotMeasured
+from pgmkit.measurement import Measurement
+from pgmkit.queries import FactoredQuery
+from pgmkit.uncertainty.interval import Interval, checked_level, closed_form
+from pgmkit.uncertainty.linear import LinearEstimate
+
+__all__ = ["MeasuredBars"]
+
+
+class Answers(Protocol):
+    """A model of any kind."""
+
+    @property
+    def domain(self) -> Domain: ...
+    def answer(self, query: FactoredQuery) -> NDArray[np.float64]: ...
+
+
+class MeasuredBars:
+    """Error bars in closed form of a model's answers within measured tables.
+
+    ``measurements``: what the model was fitted to, with independent noise. A query that no table
+    holds whose measurements determine it raises ``NotMeasured``.
+
+    >>> from pgmkit import Domain, Measurement, estimate
+    >>> noisy = [Measurement(("a", "b"), [[400.0, 100.0], [300.0, 203.0]], stddev=10.0)]
+    >>> bars = MeasuredBars(estimate(Domain({"a": 2, "b": 2}), noisy, total=1000), noisy)
+    >>> bars.marginal(["a"]).stddev.round(1)
+    array([14.1, 14.1])
+    """
+
+    def __init__(self, model: Answers, measurements: Sequence[Measurement]) -> None:
+        self._model = model
+        # The model's total may be a noisy one: the tables' own sums are taken instead.
+        self._linear = LinearEstimate(model.domain, measurements, None)
+
+    def marginal(self, attrs: Iterable[str], *, level: float = 0.95) -> Interval:
+        """Error bars of every cell of a marginal; axes in the given order."""
+        clique = self._model.domain.clique(attrs)
+        return self.answer(FactoredQuery.marginal(self._model.domain, clique), level=level)
+
+    def answer(self, query: FactoredQuery, *, level: float = 0.95) -> Interval:
+        """Error bars of every answer to a factored query, each by itself."""
+        checked, estimate = checked_level(level), self._model.answer(query)
+        found = self._linear.answer(query)
+        if found is None:
+            _refuse(f"a question of {', '.join(query.attributes)}")
+        return closed_form(estimate, found, checked)
+
+    def statistic(self, function: Callable[[Any], Any], *, level: float = 0.95) -> Interval:
+        """Refused with ``NotMeasured``: ratios and the like need re-estimated models."""
+        _refuse("means, medians, quantiles and other ratios")
+
+
+def _refuse(what: str) -> NoReturn:
+    raise NotMeasured(
+        f"{what} have no error bars here: this model is not re-estimated, and only counts and sums "
+        "within one measured table have them from the tables; a graphical model, as of "
+        "mechanism='aim' or 'mst', has them for all questions"
+    )

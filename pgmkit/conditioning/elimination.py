@@ -32,7 +32,7 @@ WRITTEN = 2
 _NEARLY = 1.5
 """By how much the cells of an order's cliques may exceed those of the fewest, for its tree may not.
 """
-_PATIENCE = 20
+_PATIENCE = 12
 """Orders tried beyond twice those up to the last better one."""
 
 

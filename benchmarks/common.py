@@ -7,10 +7,12 @@ import hashlib
 import json
 import os
 import platform
+import resource
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -58,8 +60,6 @@ def peak_rss_mb() -> float:
         for line in status.read_text().splitlines():
             if line.startswith("VmHWM"):
                 return int(line.split()[1]) * 1024 / 1e6
-    import resource
-
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
 
@@ -83,9 +83,31 @@ def fresh_process(
             check=False,
         )
         if done.returncode != 0:
-            raise SystemExit(f"{module} failed on {str(request)[:300]}:\n{done.stderr[-3000:]}")
+            raise SystemExit(
+                f"{module} ended with {done.returncode} on {str(request)[:300]}:\n"
+                f"{done.stderr[-3000:]}"
+            )
         result: dict[str, Any] = json.loads(answer.read_text())
         return result
+
+
+def within_cap(work: Callable[[], dict[str, Any]], cap: int) -> dict[str, Any]:
+    """What `work` finds, or ``{"over": cap}`` where this process took more CPU seconds.
+
+    Python's threads and the system's all count. The system ends a process that does not come back
+    from a long call within a minute more.
+    """
+
+    def late(number: int, frame: object) -> None:
+        signal.signal(signal.SIGXCPU, signal.SIG_IGN)  # it comes again every second
+        raise TimeoutError
+
+    signal.signal(signal.SIGXCPU, late)
+    resource.setrlimit(resource.RLIMIT_CPU, (cap, cap + 60))
+    try:
+        return work()
+    except TimeoutError:
+        return {"over": cap}
 
 
 def with_repository() -> dict[str, str]:

@@ -21,6 +21,7 @@ from pgmkit.clique_index import CliqueIndex
 from pgmkit.contraction import adjoints, contract, forward, maximiser
 from pgmkit.contraction_buffers import ContractionBuffers, pass_cells
 from pgmkit.contraction_order import plan
+from pgmkit.diffusion import Diffusion
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge, NumericalFailure
 from pgmkit.semirings import LOG, LOG_BELOW, MAX, Semiring
@@ -31,7 +32,6 @@ Clique = tuple[str, ...]
 
 _SAFE_SHARE = 0.85
 """Share of the exponent range that the potentials' total spread may use in linear space."""
-_SWEEPS = 10
 _IMPOSSIBLE = (
     "no configuration has positive probability: the structural zeros (potentials of minus "
     "infinity) contradict each other, or a potential is not a number ({value})."
@@ -139,6 +139,8 @@ class MarginalOracle:
         self._below_peaks = 0.0
         self.waits = self.device.type == "cpu"
         self.log_passes = 0
+        self._balancing: torch.Tensor | None = None
+        self._balance_at = 0
         held = dict.fromkeys(name for clique in cliques for name in clique)
         self._log_records = fsum(log(domain.sizes[name]) for name in held)
         self._impossible = _impossible(self.layout, zeros, self.device)
@@ -210,10 +212,11 @@ class MarginalOracle:
         """As ``marginals`` with absolute accuracy (1e-12 of the total): cells may underflow to
         zero. In float32 a configuration of up to 2e-6 of the total may be lost.
 
-        Log space is the fallback when the partition function itself nears the limits of the format.
+        Log space is the fallback when the partition function itself nears the limits of the format,
+        however the potentials are balanced.
         """
         potentials = self.masked(potentials)
-        found = self._linear(potentials, total)
+        found = self._balanced_linear(potentials, total)
         return self._log(potentials, total) if found is None else found
 
     def begin_marginals(
@@ -262,7 +265,7 @@ class MarginalOracle:
         Outside linear space this is many times faster.
         """
         potentials = self.masked(potentials)
-        found = self._linear(potentials, total)
+        found = self._balanced_linear(potentials, total)
         if found is not None:
             return found
         try:
@@ -271,34 +274,16 @@ class MarginalOracle:
             return self._log(potentials, total)
 
     def balanced(self, potentials: torch.Tensor) -> torch.Tensor:
-        """Potentials of the same distribution that cancel each other less.
+        """Potentials of the same distribution that cancel each other less."""
+        return potentials + self._balance(potentials)
 
-        What cliques say of an attribute they share is averaged over them, a few times over (max-sum
-        diffusion), so that the cliques' peaks come closer to a peak of their sum.
-        """
-        balanced = potentials.clone()
-        tables = self.layout.split(balanced)
-        for _ in range(_SWEEPS):
-            for places in self._shared.values():
-                highest = [_finite_peaks(tables[i], others) for i, others, _ in places]
-                mean = torch.stack([high.reshape(-1) for high in highest]).mean(0)
-                for (i, _, shape), high in zip(places, highest, strict=True):
-                    tables[i] += mean.view(shape) - high
-        return balanced
+    def _balance(self, potentials: torch.Tensor) -> torch.Tensor:
+        """What ``balanced`` adds."""
+        return self.layout.join(self._diffusion.change(self.layout.split(potentials)))
 
     @cached_property
-    def _shared(self) -> dict[str, list[tuple[int, list[int], list[int]]]]:
-        """Cliques of every attribute that several hold, the other axes, and its own axis' shape."""
-        shared: dict[str, list[tuple[int, list[int], list[int]]]] = {}
-        for i, (clique, sizes) in enumerate(
-            zip(self.layout.cliques, self.layout.shapes, strict=True)
-        ):
-            for axis, name in enumerate(clique):
-                others = [k for k in range(len(clique)) if k != axis]
-                shape = [n if k == axis else 1 for k, n in enumerate(sizes)]
-                if others:
-                    shared.setdefault(name, []).append((i, others, shape))
-        return {name: places for name, places in shared.items() if len(places) > 1}
+    def _diffusion(self) -> Diffusion:
+        return Diffusion(self.layout.cliques, self.layout.shapes)
 
     def log_partition(self, potentials: torch.Tensor) -> float:
         """The log partition function alone: a pass without its way back. Minus infinity where
@@ -383,6 +368,30 @@ class MarginalOracle:
         finite = torch.where(torch.isneginf(potentials), torch.inf, potentials)
         return float((self._peaks(potentials) + self._peaks(-finite)).clamp_min(0).sum())
 
+    def _balanced_linear(
+        self, potentials: torch.Tensor, total: float
+    ) -> tuple[torch.Tensor, float] | None:
+        """``_linear`` with the potentials balanced once that is needed, and again when it is.
+
+        Where no balance helps, none is looked for until twice as many passes were in log space.
+        """
+        found = self._linear(potentials, total) if self._balancing is None else None
+        if found is not None:
+            return found
+        peaks = self._peaks(potentials)
+        # Sums that cancel are exact to what lies below the peaks, not to the peaks.
+        below = self._subtract(potentials, peaks, torch.empty_like(potentials))
+        if self._balancing is not None:
+            found = self._linear(below + self._balancing, total)
+        if found is None and self.log_passes >= self._balance_at:
+            balancing = self._balance(below)
+            found = self._linear(below + balancing, total)
+            if found is not None:
+                self._balancing = balancing
+            else:
+                self._balance_at = 2 * self.log_passes + 1
+        return None if found is None else (found[0], found[1] + float(peaks.sum()))
+
     def _linear(self, potentials: torch.Tensor, total: float) -> tuple[torch.Tensor, float] | None:
         """One pass in scaled linear space, or None where underflow may have lost something.
 
@@ -439,12 +448,6 @@ class MarginalOracle:
         logs = [own + rest - values[-1] for own, rest in zip(tables, others, strict=True)]
         log_partition = below_peaks + float(peaks.sum())
         return self.layout.join(logs).exp_().mul_(total), log_partition
-
-
-def _finite_peaks(table: torch.Tensor, dims: list[int]) -> torch.Tensor:
-    """The largest entries along ``dims``, 0 where all are minus infinity."""
-    highest = table.amax(dims, keepdim=True)
-    return highest.masked_fill(highest.isneginf(), 0.0)
 
 
 def _impossible(

@@ -35,8 +35,8 @@ def longest_aim_seconds(domain: Domain, rows: int, budget: Budget, model_mb: flo
     """CPU seconds of a table whose columns depend much, with a model of at most so many MB.
 
     No bound: where columns rule most pairs of values out (places within districts) an estimate can
-    take thousands of passes in log space. `MplsStops` of the zoo at epsilon 1, predicted at 18 s,
-    took 15 to 18 s with most draws of the noise and 84 to 110 s with one, with a target.
+    take hundreds of passes. `MplsStops` of the zoo at epsilon 1 with a target, predicted at 18 s,
+    takes 15 to 21 s over five draws of the noise.
 
     >>> domain, budget = Domain({f"q{i}": 5 for i in range(20)}), Budget(1.0, 1e-9)
     >>> usual = aim_seconds(domain, 100_000, budget)

@@ -15,6 +15,7 @@ from pgmkit.errors import InvalidInput
 from pgmkit.tables.bin_codes import LARGEST
 from pgmkit.tables.columns import Column
 from pgmkit.tables.csv_file import is_index
+from pgmkit.tables.draft_advice import advice
 from pgmkit.tables.draft_format import MISSING, decimals_of, named_format, seen_format
 from pgmkit.tables.draft_numbers import number_column
 from pgmkit.tables.draft_times import time_column
@@ -206,6 +207,16 @@ def _present(
     numbered = number_column(counts, missing, most_values, decimal)
     if numbered is not None:
         return Drafted(*numbered)
+    drafted = _labelled(counts, missing, most_values)
+    remark = advice(list(counts))
+    if not remark:
+        return drafted
+    decided = "left out until then" if drafted.column is None else drafted.note
+    return replace(drafted, note=f"{remark}; {decided}")
+
+
+def _labelled(counts: Counter[str], missing: tuple[str, ...] | None, most_values: int) -> Drafted:
+    """The column of texts that are neither numbers nor times."""
     rows = sum(counts.values())
     if rows >= _ROWS_OF_AN_IDENTIFIER and len(counts) > _DIFFERING * rows:
         differ = f"all {rows} texts differ" if len(counts) == rows else "nearly all texts differ"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import re
 from collections.abc import Sequence
 
 from pgmkit.tables.columns import Column
 from pgmkit.tables.dates import Date, DateTime, strptime
 
-__all__ = ["time_column"]
+__all__ = ["FORMATS", "is_written", "time_column"]
 
 _PADDED = ("%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d")
 _NAMED = ("%d %b %Y", "%d-%b-%Y", "%d-%b-%y", "%d %B %Y", "%B %d, %Y", "%b %d, %Y")
@@ -31,8 +33,11 @@ _ISO = tuple(
     for time in ("%H:00:00", "%H:%M:00", "%H:%M", "%H:%M:%S")
 )
 """ISO texts written in one way; in whole hours or minutes where all of them are."""
+FORMATS = ("%Y-%m-%d", *_FORMATS, *_ISO, *_MOMENTS)
+"""Of dates and points in time that are looked for."""
 _CLOCKS = ("%H:%M", "%H:%M:%S", "%-H:%M", "%-H:%M:%S", "%I:%M %p", "%-I:%M %p")
 """Times of day; on the day that Python takes where there is none."""
+_DAY = re.compile("%-?d")
 _YEARS = range(1800, 2201)
 
 
@@ -54,12 +59,19 @@ def time_column(texts: Sequence[str], missing: tuple[str, ...] | None) -> tuple[
             day = "1900-01-01T"
             clock = DateTime(f"{day}00:00:00", f"{day}23:59:59", format=form, missing=missing)
             return clock, f"times of day{_written(form)}, by hour; decoded uniformly within"
+    doubt = ""
     if moments is None:
-        form = next((f for f in (*_FORMATS, *_MOMENTS) if _parse(texts, f) is not None), None)
-        moments = None if form is None else _parse(texts, form)
-    if moments is None:
-        return None
-    doubt = "" if form is None else _doubt(texts, form)
+        iso = {text for text in texts if _iso([text]) is not None}
+        others = [text for text in texts if text not in iso]
+        form = next((f for f in (*_FORMATS, *_MOMENTS) if _parse(others, f) is not None), None)
+        if form is None:
+            return None
+        moments, doubt = _parse(others, form) or [], _doubt(others, form)
+        if iso:
+            beside = _beside(sorted(iso), moments, form)
+            if beside is None:
+                return None
+            moments, doubt = moments + beside, f" or as ISO 8601{doubt}; written the first way"
     if any(moment.time() != datetime.time() for moment in moments):
         return _timed(moments, form, missing, doubt)
     first, last = min(moments).date(), max(moments).date()
@@ -108,6 +120,28 @@ def _iso(texts: Sequence[str]) -> list[datetime.datetime] | None:
     except ValueError:
         return None
     return None if any(moment.tzinfo is not None for moment in moments) else moments
+
+
+def _beside(
+    iso: Sequence[str], others: Sequence[datetime.datetime], form: str
+) -> list[datetime.datetime] | None:
+    """ISO texts beside others in a format, which writes them without loss and reads none of them
+    otherwise; None where that is not so.
+    """
+    moments = [datetime.datetime.fromisoformat(text) for text in iso]
+    timed = any(moment.time() != datetime.time() for moment in moments)
+    if not _DAY.search(form) or timed != any(m.time() != datetime.time() for m in others):
+        return None
+    for text in iso:
+        with contextlib.suppress(ValueError):
+            strptime(text, form)
+            return None
+    return moments
+
+
+def is_written(text: str, form: str) -> bool:
+    """Whether a text is a date, or a point in time, in this format and as it would write it."""
+    return (":" in text) == (":" in form) and _parse([text], form) is not None
 
 
 def _parse(texts: Sequence[str], form: str) -> list[datetime.datetime] | None:

@@ -21,6 +21,7 @@ from pgmkit.tables.foreign import foreign_table, is_foreign
 from pgmkit.tables.labelled import Boolean, Categorical
 from pgmkit.tables.numbers import Integer, Numeric
 from pgmkit.tables.records import arrow_table, csv_lines, respelled
+from pgmkit.tables.values import dictionary
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -64,9 +65,9 @@ def encode_file(
     repeating = {name for name, column in schema.columns.items() if _repeats(column)}
     for batch in batches(path, schema.file, tuple(schema.columns), broken, repeating):
         for name, column in schema.columns.items():
-            codes = column.encode(_plain_decimals(batch[name], column, schema.file))
-            outside[name] += int((codes < 0).sum())
-            parts[name].append(codes.astype(np.min_scalar_type(column.size)))
+            codes, refused = _coded(column, _plain_decimals(batch[name], column, schema.file))
+            outside[name] += refused
+            parts[name].append(codes)
     from pgmkit.tables.schema import outside_error
 
     for name, rows in outside.items():
@@ -78,6 +79,18 @@ def encode_file(
         kind = np.min_scalar_type(column.size)
         parts[name].append(np.full(len(broken or ()), max(column.outside_code, 0), dtype=kind))
     return schema.coded({name: np.concatenate(codes) for name, codes in parts.items()})
+
+
+def _coded(column: Column, values: Any) -> tuple[NDArray[Any], int]:
+    """Codes in the smallest type, and how many values are outside (whose codes mean nothing)."""
+    kind = np.min_scalar_type(column.size)
+    known = dictionary(values)
+    codes = column.encode(values if known is None else known[0])
+    outside = codes < 0
+    if known is None:
+        return codes.astype(kind), int(outside.sum())
+    places = known[1]
+    return codes.astype(kind).take(places), int(outside.take(places).sum()) if outside.any() else 0
 
 
 def read_frame(

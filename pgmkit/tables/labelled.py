@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Boolean", "Categorical", "OpenCategorical"]
 
+_PADDED = re.compile("0[0-9]+")
+
 
 class _Labelled(Column):
     """Columns whose values are told apart by their texts."""
@@ -38,9 +41,20 @@ class _Labelled(Column):
         code = self._known.get(text)
         if code is None and self.missing and text in self.missing:
             return self._null_code
+        if code is None and not isinstance(value, str):
+            code = self._padded.get(text)
         if code is None:
             code = self._otherwise(text)
         return code
+
+    @cached_property
+    def _padded(self) -> Mapping[str, int]:
+        """The codes of texts of digits by their numbers, where these tell them apart: readers of
+        files take 01234 for the number 1234.
+        """
+        padded = [text for text in self._known if _PADDED.fullmatch(text)]
+        numbers = Counter(str(int(text)) for text in padded)
+        return {str(int(t)): self._known[t] for t in padded if numbers[str(int(t))] == 1}
 
     @property
     @abstractmethod
@@ -55,6 +69,7 @@ class _Labelled(Column):
 @dataclass(frozen=True)
 class Categorical(_Labelled):
     """One of a list of values (texts, numbers or truth values); spaces around texts do not count.
+    A number is also the text of digits with leading zeros that has its value: 1234 is "01234".
 
     `other`: a label that takes every value not listed; without it such values are errors.
     `aliases`: other spellings, such as {"<=50K.": "<=50K"}.

@@ -18,6 +18,7 @@ from brute_force import (
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pgmkit.diffusion import Diffusion
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge, NumericalFailure
 from pgmkit.marginal_oracle import Layout, MarginalOracle
@@ -253,3 +254,37 @@ def test_calls_for_each_clique_agree_with_the_index_of_cells(problem: Problem) -
         if problem.possible():
             check_full_accuracy(problem, bp, 10.0)
             check_fast(problem, bp, 10.0)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("zeros", [0.0, 0.1])
+def test_what_cliques_cancel_of_each_other_needs_no_logarithms(seed: int, zeros: float) -> None:
+    """Any table of what two cliques share, added to one and taken from the other."""
+    rng = np.random.default_rng(seed)
+    cliques = [("a", "b", "c"), ("b", "c", "d"), ("a", "b", "d"), ("d", "e"), ("b", "e")]
+    problem = random_problem(FIVE, cliques, seed, 3.0, zeros)
+    for (i, left), (j, right) in itertools.combinations(enumerate(cliques), 2):
+        shared = tuple(name for name in left if name in right)
+        table = rng.uniform(-1500, 1500, FIVE.shape(shared))
+        for place, sign in ((i, 1), (j, -1)):
+            axes = [slice(None) if name in shared else None for name in cliques[place]]
+            problem.potentials[place] = problem.potentials[place] + sign * table[tuple(axes)]
+    bp = MarginalOracle(FIVE, cliques)
+    if problem.possible():
+        check_fast(problem, bp, 1000.0)
+        assert bp.log_passes == 0
+        check_full_accuracy(problem, bp, 1000.0)
+
+
+def test_where_no_balance_helps_few_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cycle whose values contradict each other by 1,000 nats, for every record."""
+    domain = Domain({"a": 2, "b": 2, "c": 2})
+    equal, differ = np.eye(2) * 1000, 1000 - np.eye(2) * 1000
+    problem = Problem(domain, [("a", "b"), ("b", "c"), ("a", "c")], [equal, equal, differ])
+    bp = MarginalOracle(domain, problem.cliques)
+    looked = []
+    change = Diffusion.change
+    monkeypatch.setattr(Diffusion, "change", lambda self, p: looked.append(0) or change(self, p))
+    for _ in range(100):
+        check_fast(problem, bp, 10.0)
+    assert bp.log_passes == 100 and 1 <= len(looked) <= 8

@@ -10,7 +10,7 @@ from chance import assert_mean, assert_stddev
 from pricing import Priced, total_variation
 
 from mechanisms.datasets.census import census
-from mechanisms.families.held_out import best_penalty, split
+from mechanisms.families.held_out import best_penalty, splits
 from mechanisms.families.mixture_fit import Misfit, fit_mixture
 from mechanisms.families.product_mixture import Columns, ProductAnswers, ProductMixtureModel
 from mechanisms.mixture import Mixture, mixture
@@ -123,19 +123,34 @@ def test_held_out_noise_is_independent_of_what_is_given() -> None:
     """40,000 cells whose truth is 0, so that values are noise."""
     rng = np.random.default_rng(1)
     measured = Measurement(("a",), rng.normal(0, 3.0, 40_000), 3.0)
-    (given,), (kept,) = split([measured], rng=2)
-    for each in (given, kept):
-        assert_stddev(float(np.std(each.values)), each.stddev, 40_000)
-    products = given.values * kept.values / (given.stddev * kept.stddev)
-    assert_mean(products, 0.0)
+    for (given,), (kept,) in splits([measured], rng=2):
+        for each in (given, kept):
+            assert_stddev(float(np.std(each.values)), each.stddev, 40_000)
+        products = given.values * kept.values / (given.stddev * kept.stddev)
+        assert_mean(products, 0.0)
+
+
+def test_what_is_linear_in_fresh_noise_falls_out_of_the_mean_of_two_splits() -> None:
+    """Of a linear fit: what it misses of the values, and squares of the fresh noise, are left."""
+    rng = np.random.default_rng(5)
+    measured = Measurement(("a",), rng.normal(0, 3.0, 50), 2.0)
+    fit = rng.normal(size=(50, 50))
+    missed = measured.values - fit @ measured.values
+    losses, noises = [], []
+    for (given,), (kept,) in splits([measured], rng=6):
+        losses.append(((kept.values - fit @ given.values) ** 2).mean())
+        noise = (kept.values - measured.values) - fit @ (given.values - measured.values)
+        noises.append((noise**2).mean())
+        assert losses[-1] != pytest.approx((missed**2).mean() + noises[-1], rel=1e-3)
+    assert np.mean(losses) == pytest.approx((missed**2).mean() + np.mean(noises), rel=1e-12)
 
 
 @pytest.mark.parametrize("best", [0.3, 1.0, 5.0, 40.0])
 def test_the_walk_ends_at_the_least_loss(best: float) -> None:
     found = best_penalty(lambda penalty: math.log(penalty / best) ** 2, 4.0)
     assert found == pytest.approx(best, rel=1e-6)
-    assert best_penalty(lambda penalty: penalty, 4.0) == 4.0 / 2**5
-    assert best_penalty(lambda penalty: -penalty, 4.0) == 4.0 * 2**5
+    assert best_penalty(lambda penalty: penalty, 4.0) == 4.0 / 2**8
+    assert best_penalty(lambda penalty: -penalty, 4.0) == 4.0 * 2**8
 
 
 def test_a_table_of_noise_asks_for_more_penalty_than_an_exact_one() -> None:
@@ -147,7 +162,7 @@ def test_a_table_of_noise_asks_for_more_penalty_than_an_exact_one() -> None:
             Measurement(m.clique, m.values + rng.normal(0, stddev, len(m.values)), stddev)
             for m in exact(2, stddev)
         ]
-        given, kept = split(noisy, rng=1)
+        given, kept = splits(noisy, rng=1)[0]
         misfit = Misfit(Columns(DATA.domain), kept, 4000.0)
 
         def loss(

@@ -3,6 +3,7 @@
 import csv
 import datetime
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ from hypothesis import strategies as st
 
 from mechanisms.cli import main
 from pgmkit.errors import InvalidInput
-from pgmkit.tables.dates import DateTime
+from pgmkit.tables.dates import Date, DateTime
 from pgmkit.tables.draft import draft, draft_column
-from pgmkit.tables.draft_times import time_column
+from pgmkit.tables.draft_advice import advice
+from pgmkit.tables.draft_times import is_written, time_column
 from pgmkit.tables.files import encode_file, write_records
 from pgmkit.tables.labelled import Categorical, OpenCategorical
 from pgmkit.tables.records import arrow_table, csv_lines
@@ -318,3 +320,68 @@ def test_the_whole_file_is_looked_at(tmp_path: Path) -> None:
     columns = yaml.safe_load(draft(path, look=True))["columns"]
     assert columns["g"]["values"] == ["a", "b"]
     assert columns["x"]["high"] == rows // 100 - 1
+
+
+DAYS = st.dates(datetime.date(1950, 1, 1), datetime.date(2040, 1, 1))
+ONE_WAY = ("%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%-d/%-m/%Y", "%Y/%m/%d", "%d %b %Y", "%Y%m%d")
+
+
+@given(st.lists(st.tuples(DAYS, st.booleans()), min_size=30), st.sampled_from(ONE_WAY))
+def test_iso_dates_beside_others_are_dates(
+    days: list[tuple[datetime.date, bool]], form: str
+) -> None:
+    days += [(datetime.date(2020, 12, 31), True), (datetime.date(1999, 12, 31), False)]
+    texts = [day.isoformat() if iso else day.strftime(form) for day, iso in days]
+    column, note = time_column(texts, None) or (None, "")
+    assert isinstance(column, Date) and column.format == form and "ISO 8601" in note, note
+    monthly = replace(column, unit="day")
+    codes = monthly.encode(np.array(texts, dtype=object))
+    first = min(day for day, _ in days)
+    assert codes.tolist() == [(day - first).days for day, _ in days]
+    decoded = monthly.decode(codes, np.random.default_rng(0))
+    assert decoded.tolist() == [day.strftime(form) for day, _ in days]
+
+
+@given(
+    st.lists(DAYS, min_size=40, max_size=80, unique=True),
+    st.lists(st.sampled_from(ONE_WAY[1:]), min_size=2, max_size=3, unique=True),
+    st.lists(st.sampled_from(["unknown", "n. b.", "31/31/2020"]), max_size=2, unique=True),
+)
+def test_dates_written_in_several_ways_are_named(
+    days: list[datetime.date], forms: list[str], others: list[str]
+) -> None:
+    days += [datetime.date(2001, month, 28) for month in range(1, 13)]
+    texts = [day.strftime(forms[i % len(forms)]) for i, day in enumerate(days)]
+    drafted = draft_column(np.array(texts + others, dtype=object))
+    if not isinstance(drafted.column, Date):
+        assert drafted.note.startswith("dates written") and "in one way" in drafted.note
+        assert all(repr(each) in drafted.note for each in others)
+        said = drafted.note.partition(" (and ")[0].partition(":")[0]
+        named = said.removeprefix("dates written ").split(" and ")
+        assert all(any(is_written(text, form) for form in named) for text in texts)
+        assert all(any(is_written(text, form) for text in texts) for form in named)
+
+
+@given(
+    st.lists(st.integers(24 * 3600, 10**6), min_size=25, unique=True),
+    st.sampled_from(["H:MM:SS", "D days HH:MM:SS", "PnDTnHnMnS"]),
+)
+def test_durations_are_named_with_what_to_do(seconds: list[int], form: str) -> None:
+    texts = [length_of_time(each, form) for each in seconds]
+    drafted = draft_column(np.array(texts, dtype=object))
+    assert drafted.column is None and drafted.note.startswith(f"durations written {form}:")
+    assert "numbers of seconds" in drafted.note
+
+
+def length_of_time(seconds: int, form: str) -> str:
+    hours, minutes, rest = seconds // 3600, seconds // 60 % 60, seconds % 60
+    if form == "H:MM:SS":
+        return f"{hours}:{minutes:02}:{rest:02}"
+    if form == "PnDTnHnMnS":
+        return f"P{hours // 24}DT{hours % 24}H{minutes}M{rest}S"
+    return f"{hours // 24} days {hours % 24:02}:{minutes:02}:{rest:02}"
+
+
+@given(st.lists(st.text(st.characters(codec="utf-8"), min_size=1), min_size=1, max_size=50))
+def test_words_get_no_advice_about_times(texts: list[str]) -> None:
+    assert advice([f"x{text}" for text in texts]) == ""

@@ -307,3 +307,28 @@ def test_open_columns_are_found_in_an_engine(kind: str, monkeypatch: pytest.Monk
     assert here.schema == there.schema
     for one, other in zip(here.measurements, there.measurements, strict=True):
         assert one.clique == other.clique and np.array_equal(one.values, other.values)
+
+
+@given(st.lists(st.integers(0, 99_999), min_size=2, max_size=30, unique=True), st.integers(5, 7))
+def test_numbers_of_frames_are_the_codes_with_leading_zeros_of_files(
+    numbers: list[int], width: int
+) -> None:
+    """Readers of files make numbers of texts of digits, and floats where there are gaps."""
+    texts = [f"{number:0{width}}" for number in numbers]
+    schema = Schema({"zip": Categorical(tuple(texts), missing=())})
+    expected = [*range(len(texts)), len(texts)]
+    as_texts: Any = pd.DataFrame({"zip": [*texts, None]})
+    for frame in (
+        as_texts,
+        pd.DataFrame({"zip": [*map(float, numbers), np.nan]}),
+        pl.DataFrame({"zip": [*numbers, None]}),
+        pa.table({"zip": [*numbers, None]}),
+    ):
+        assert encode(frame, schema).columns["zip"].tolist() == expected
+
+
+def test_numbers_that_two_codes_share_are_neither() -> None:
+    schema = Schema({"code": Categorical(("01", "001", "1", "02", "0"), other="else")})
+    found = encode(pd.DataFrame({"code": [1, 2, 0, 3]}), schema).columns["code"]
+    assert found.tolist() == [2, 3, 4, 5]
+    assert encode(pd.DataFrame({"code": ["2"]}), schema).columns["code"].tolist() == [5]

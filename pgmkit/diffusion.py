@@ -1,0 +1,64 @@
+"""Max-sum diffusion: potentials of the same distribution that cancel each other less.
+
+What cliques say of an attribute, or a pair of attributes, that they share is averaged over them, a
+few times over (Werner, 2007, "A Linear Programming Approach to Max-sum Problem: A Review"), so that
+the sum of the cliques' peaks comes down towards the peak of their sum. Sums of potentials over the
+cliques stay what they are, for every record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+
+import torch
+
+__all__ = ["Diffusion"]
+
+_SWEEPS = 10
+_NEVER = -1e4
+"""The level of what a clique rules out, to which the others' peaks there may sink."""
+_Place = tuple[int, list[int], list[int]]
+"""A clique, its axes that are not shared, and the shape of a table over those that are."""
+
+
+class Diffusion:
+    """Diffusion between tables of these cliques and shapes; build once for a structure.
+
+    The tables change and their sum does not:
+
+    >>> tables = [torch.tensor([[0.0, 900.0], [0.0, 0.0]]), torch.tensor([[0.0, 0.0], [-900.0, 0]])]
+    >>> change = Diffusion([("a", "b"), ("b", "c")], [(2, 2), (2, 2)]).change(tables)
+    >>> [float((table + each).max()) for table, each in zip(tables, change)]
+    [450.0, 450.0]
+    """
+
+    def __init__(self, cliques: Sequence[tuple[str, ...]], shapes: Sequence[Sequence[int]]) -> None:
+        shared: dict[tuple[str, ...], list[_Place]] = {}
+        for i, (clique, sizes) in enumerate(zip(cliques, shapes, strict=True)):
+            for count in (1, 2):
+                for axes in combinations(range(len(clique)), count):
+                    others = [k for k in range(len(clique)) if k not in axes]
+                    shape = [n if k in axes else 1 for k, n in enumerate(sizes)]
+                    if others:
+                        names = tuple(clique[axis] for axis in axes)
+                        shared.setdefault(names, []).append((i, others, shape))
+        several = [names for names, places in shared.items() if len(places) > 1]
+        self._shared = [shared[names] for names in sorted(several, key=len, reverse=True)]
+
+    def change(self, potentials: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """What to add to each clique's potentials so that they cancel each other less."""
+        changes = [torch.zeros_like(table) for table in potentials]
+        for _ in range(_SWEEPS):
+            for places in self._shared:
+                highest = [_peaks(potentials[i] + changes[i], others) for i, others, _ in places]
+                mean = torch.stack([high.view(high.numel()) for high in highest]).mean(0)
+                for (i, _, shape), high in zip(places, highest, strict=True):
+                    changes[i] += mean.view(shape) - high
+        return changes
+
+
+def _peaks(table: torch.Tensor, dims: list[int]) -> torch.Tensor:
+    """The largest entries along ``dims``, a low number where all are minus infinity."""
+    highest = table.amax(dims, keepdim=True)
+    return highest.masked_fill(highest.isneginf(), _NEVER)

@@ -90,14 +90,16 @@ class Search:
             if not self.left:
                 return
 
-    def orders(self, rng: random.Random) -> Iterator[list[Step]]:
-        """Orders one after another, without end where there is a choice, the likeliest first."""
-        for rank in _RANKS:
-            yield self.prefix + self._greedy(rank)
-            if not self.left:
-                return
-        for rank in _random_ranks(rng):
-            yield self.prefix + self._greedy(rank)
+    def ranks(self, rng: random.Random) -> Iterator[Rank]:
+        """What orders are made by, without end where there is a choice, the likeliest first."""
+        yield from _RANKS if self.left else _RANKS[:1]
+        if self.left:
+            yield from _random_ranks(rng)
+
+    def order(self, rank: Rank, most: float = math.inf) -> list[Step] | None:
+        """The greedy order; None as soon as its cliques have more cells than `most` in total."""
+        steps = self._greedy(rank, most - self.cells_of(self.prefix))
+        return None if steps is None else self.prefix + steps
 
     def restarts(self, seconds: float, rng: random.Random) -> None:
         """Random mixtures of min-fill and min-weight with noise, as many as the size allows."""
@@ -112,20 +114,24 @@ class Search:
             self._try(next(ranks))
 
     def _try(self, rank: Rank) -> None:
-        steps = self.prefix + self._greedy(rank)
+        steps = self.order(rank)
+        assert steps is not None
         cells = self._cells(steps)
         if self.cells < 0 or cells < self.cells:
             self.best, self.cells = steps, cells
 
-    def _greedy(self, rank: Rank) -> list[Step]:
+    def _greedy(self, rank: Rank, most: float) -> list[Step] | None:
         """Eliminate what is left after the simplicial attributes, the lowest rank first."""
         steps: list[Step] = []
+        cells = 0
         neighbours, left = list(self.neighbours), self.left
         ranks = {v: rank(measure) for v, measure in self.measures.items()}
         while left:
             v = min(ranks, key=ranks.__getitem__)
             around = neighbours[v]
             steps.append((v, around))
+            if (cells := cells + self._weight(around | 1 << v)) > most:
+                return None
             left ^= 1 << v
             del ranks[v]
             if around == left:  # all the rest is one clique: no choice is left

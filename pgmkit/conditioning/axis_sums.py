@@ -33,6 +33,8 @@ def sum_axes(table: Array, away: tuple[int, ...]) -> Array:
         return table
     if table.size <= _PLAIN:
         return np.asarray(table.sum(away))
+    if not table.flags.c_contiguous:
+        return _in_memory_order(table, away)
     reader, steps, shape = _plan(table.shape, away)
     found = table.reshape(-1)
     if reader is not None:
@@ -40,6 +42,15 @@ def sum_axes(table: Array, away: tuple[int, ...]) -> Array:
     for before, summed in steps:
         found = found.reshape(before, summed, -1).sum(1)
     return found.reshape(shape)
+
+
+def _in_memory_order(table: Array, away: tuple[int, ...]) -> Array:
+    """The sums of a table whose axes were moved, by the order in which they were made."""
+    order = sorted(range(table.ndim), key=table.strides.__getitem__, reverse=True)
+    made = np.ascontiguousarray(table.transpose(order))
+    found = sum_axes(made, tuple([place for place, axis in enumerate(order) if axis in away]))
+    left = [axis for axis in order if axis not in away]
+    return found.transpose(sorted(range(len(left)), key=left.__getitem__))
 
 
 @lru_cache(maxsize=1 << 12)

@@ -8,11 +8,13 @@ separators.
 
 Small cliques go by cells: what they multiply by is looked up for each cell, and the smallest read
 their outputs by one product with a matrix of zeros and ones, which costs a call where sums cost one
-for each output. Large ones go by axes, and are sliced by what is observed.
+for each output. Large ones go by axes, and are sliced by what is observed. Those of which most
+cells are impossible list the others (``listed_cliques.py``).
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,12 +24,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.conditioning.axis_sums import sum_axes
+from pgmkit.conditioning.named_axes import Axes, spread, sum_to
 from pgmkit.domain import Domain
 
 __all__ = ["Axes", "Clique", "Frame", "LargeClique", "Seen", "SmallClique", "frame_of"]
 
 Array = NDArray[np.float64]
-Axes = tuple[str, ...]
 
 _MOST_SMALL = 1 << 13
 """Cells of a small clique."""
@@ -88,6 +90,7 @@ class Clique(ABC):
     """
 
     def __init__(self, frame: Frame, table: Array) -> None:
+        self.frame = frame
         self.domain, self.separator, self.rest = frame.domain, frame.separator, frame.rest
         self.axes, self.table, self.below = frame.axes, table, frame.below
         self.spans: dict[Axes, tuple[int, int]] = {}
@@ -95,11 +98,15 @@ class Clique(ABC):
         self.outputs = self.own = 0
         for axes in (*((name,) for name in frame.rest), *frame.below):
             if axes not in self.spans:
-                end = self.outputs + self.domain.size(axes)
+                end = self.outputs + self.length(axes)
                 self.spans[axes] = self.outputs, end
                 self.outputs = end
             if axes[0] in frame.rest and len(self.spans) <= len(frame.rest):
                 self.own = self.outputs
+
+    def length(self, axes: Axes) -> int:
+        """Of a vector over a separator."""
+        return self.domain.size(axes)
 
     @abstractmethod
     def absorb(self, seen: Seen, received: Iterable[tuple[int, Array]]) -> tuple[Array, Array]:
@@ -121,6 +128,27 @@ class Clique(ABC):
         """
 
     @abstractmethod
+    def joint(self, axes: Axes, table: Array, mass: Array, seen: Seen) -> Array:
+        """The marginal of some of the clique's attributes that were not observed.
+
+        Args:
+            axes: of the result.
+            table, mass: as ``outputs_of`` takes them.
+        """
+
+    @abstractmethod
+    def summed(self, axes: Axes) -> Array:
+        """P(these of the rest | separator's) for axes in any order that hold the separator."""
+
+    @abstractmethod
+    def left(self, mass: Array) -> tuple[NDArray[np.int64], Array]:
+        """The cells that are not zero, ascending, and the table of them.
+
+        Args:
+            mass: of the separator's cells, without evidence.
+        """
+
+    @abstractmethod
     def prepare(self) -> None:
         """Make what the first evidence would make otherwise."""
 
@@ -130,23 +158,42 @@ class Clique(ABC):
         attributes; 0 stands for the clique itself.
         """
         alone = tuple([n for n in self.rest if not any(n in axes for axes in self.below)])
-        made: list[Axes] = [self.axes]
+        read = {*self.spans}
+        if alone and self.domain.size(alone) < self.table.size:
+            read.add(alone)
+        made, work = [self.axes], [float(self.table.size)]
         found = []
-        for axes in sorted({*self.spans, alone} - {()}, key=self.domain.size, reverse=True):
+        for axes in sorted(read, key=self.domain.size, reverse=True):
             held = [i for i, each in enumerate(made) if set(axes) <= set(each)]
-            found.append((axes, min(held, key=lambda i: self.domain.size(made[i]))))
+            found.append((axes, min(held, key=work.__getitem__)))
             made.append(axes)
+            cells = self.domain.size(axes)
+            # Of a vector that has only some of the cells nothing is summed.
+            work.append(cells if self.length(axes) == cells else math.inf)
         return found
 
+
+class DenseClique(Clique):
+    """Whose table has all cells."""
+
     def summed(self, axes: Axes) -> Array:
-        """P(these of the rest | separator's) for axes in any order that hold the separator."""
-        away = tuple([place for place, name in enumerate(self.axes) if name not in axes])
-        kept = [name for name in self.axes if name in axes]
-        found = sum_axes(self.table.reshape(self.domain.shape(self.axes)), away)
-        return found.transpose([kept.index(name) for name in axes])
+        return sum_to(self.table.reshape(self.domain.shape(self.axes)), self.axes, axes)
+
+    def left(self, mass: Array) -> tuple[NDArray[np.int64], Array]:
+        shape = self.domain.shape
+        here = (mass > 0).reshape(shape(self.separator))
+        held = self.table.reshape(shape(self.axes)) > 0
+        cells = np.flatnonzero(held & spread(self.axes, self.separator, here))
+        return cells, self.table.reshape(-1)[cells]
+
+    def _joint(self, axes: Axes, table: Array, mass: Array) -> Array:
+        """The marginal by a table and a posterior of the separator with the clique's axes."""
+        kept = tuple([n for n in self.axes if n in axes or n in self.separator])
+        held = sum_to(table, self.axes, kept)
+        return sum_to(held * spread(kept, self.separator, mass), kept, axes)
 
 
-class SmallClique(Clique):
+class SmallClique(DenseClique):
     """The table has a row a cell of the separator."""
 
     def __init__(self, frame: Frame, table: Array) -> None:
@@ -177,6 +224,12 @@ class SmallClique(Clique):
                 start, end = self.spans[axes]
                 found[start:end] = made[-1]
         return found
+
+    def joint(self, axes: Axes, table: Array, mass: Array, seen: Seen) -> Array:
+        shape = self.domain.shape
+        return self._joint(
+            axes, table.reshape(shape(self.axes)), mass.reshape(shape(self.separator))
+        )
 
     def cells_of(self, axes: Axes) -> NDArray[np.int64]:
         """For every cell of the clique the cell of a table over some of its attributes."""
@@ -227,7 +280,7 @@ class SmallClique(Clique):
         ]
 
 
-class LargeClique(Clique):
+class LargeClique(DenseClique):
     """Whose table is sliced by the evidence, and summed over axes."""
 
     def prepare(self) -> None:
@@ -246,20 +299,17 @@ class LargeClique(Clique):
         table = self.table[_cut(self.axes, codes)]
         for name in self.rest:
             if (weights := seen.weights.get(name)) is not None:
-                table = table * self._spread((name,), weights)
+                table = table * spread(self.axes, (name,), weights)
         for child, message in received:
-            table = table * self._spread(*self._sliced(self.below[child], message, codes))
-        away = tuple([place for place, name in enumerate(self.axes) if name in self.rest])
-        kept = tuple([name for name in self.axes if name in self.separator])
-        held = sum_axes(table, away)
-        ordered = held.transpose([kept.index(name) for name in self.separator])
-        return table, self._whole(self.separator, ordered, codes)
+            table = table * spread(self.axes, *self._sliced(self.below[child], message, codes))
+        held = sum_to(table, self.axes, self.separator)
+        return table, self._whole(self.separator, held, codes)
 
     def outputs_of(self, table: Array, mass: Array, seen: Seen) -> Array:
         codes = seen.codes
         if table is self.table:
             table = table[_cut(self.axes, codes)]
-        joint = table * self._spread(*self._sliced(self.separator, mass, codes))
+        joint = table * spread(self.axes, *self._sliced(self.separator, mass, codes))
         made = [joint]
         found = np.empty(self.outputs)
         for axes, source, away in self._sums:
@@ -269,14 +319,14 @@ class LargeClique(Clique):
                 found[start:end] = self._whole(axes, made[-1], codes)
         return found
 
+    def joint(self, axes: Axes, table: Array, mass: Array, seen: Seen) -> Array:
+        codes = seen.codes
+        if table is self.table:
+            table = table[_cut(self.axes, codes)]
+        return self._joint(axes, table, self._sliced(self.separator, mass, codes)[1])
+
     def _sliced(self, axes: Axes, vector: Array, codes: Mapping[str, int]) -> tuple[Axes, Array]:
         return axes, vector.reshape(self.domain.shape(axes))[_cut(axes, codes)]
-
-    def _spread(self, axes: Axes, table: Array) -> Array:
-        """A table over some of the attributes, for products with the clique's."""
-        held = [name for name in self.axes if name in axes]
-        ordered = table.transpose([axes.index(name) for name in held]).copy()
-        return ordered[tuple([_ALL if name in axes else None for name in self.axes])]
 
     def _whole(self, axes: Axes, table: Array, codes: Mapping[str, int]) -> Array:
         """The vector over all cells of a table of those that agree with the evidence."""

@@ -5,23 +5,33 @@ subtree without evidence sends the message 1 upward and needs no work; evidence 
 cliques from where it is up to the root (Huang and Darwiche 1996, with conditionals for ratios).
 Downward the posterior of a separator gives all marginals of a small subtree without evidence in one
 product. Nothing that evidence changes is kept in the tree: one posterior cannot spoil the next.
+
+A second pass without evidence, downward, tells which cells of a separator are impossible: what
+hangs on those is left out of cliques that list their cells.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from string import ascii_letters
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.bit_sets import each_bit
-from pgmkit.conditioning.axis_sums import sum_axes
 from pgmkit.conditioning.calibrated_cliques import Clique as TreeClique
 from pgmkit.conditioning.calibrated_cliques import Frame, LargeClique, SmallClique, frame_of
-from pgmkit.conditioning.message_passing import LEAST_ENTRY, Kernel, Table, Underflow, kernel_of
+from pgmkit.conditioning.listed_cliques import (
+    LISTED,
+    ListedClique,
+    leave_out_impossible,
+    worth_listing,
+)
+from pgmkit.conditioning.message_passing import LEAST_ENTRY, Underflow
+from pgmkit.conditioning.named_axes import spread, sum_to
 from pgmkit.domain import Clique, Domain
+from pgmkit.errors import ModelTooLarge
 from pgmkit.junction_tree import JunctionTree, contracted
 
 __all__ = ["CalibratedTree"]
@@ -33,6 +43,8 @@ LEAST_PROBABILITY = 1e-200
 """Of evidence, beside which nothing that underflowed counts."""
 _MERGED_CELLS = 256
 """Of a clique that takes no longer than the two it is made of: fewer steps, of more cells."""
+_MOST_BYTES = 100 << 20
+"""What the tables of a calibrated tree may take."""
 _MOST_PREPARED = 1 << 16
 """Cells of a tree that is prepared as a whole; of a larger one, what evidence meets."""
 _MOST_PRECOMPUTED = 1 << 12
@@ -47,10 +59,10 @@ class CalibratedTree:
         inputs: of each table its attributes as a set, the table with its axes in the domain's
             order, entries in [0, 1], and the log of what it was divided by.
         conditional: whether the tables are the conditional distributions of a Bayesian network.
-        limit: bytes that a table of a joint marginal may take.
-        kernels: products of two tables, kept for the questions to come.
+        most: cells that are gone through, of all cliques together.
 
-    Raises Underflow where the sum over all tables is zero, or something may have been lost.
+    Raises Underflow where the sum over all tables is zero, or something may have been lost, and
+    ModelTooLarge where there are more cells.
     """
 
     def __init__(
@@ -58,11 +70,12 @@ class CalibratedTree:
         tree: JunctionTree,
         inputs: Sequence[Input],
         conditional: bool,
-        limit: int,
-        kernels: dict[tuple[int, int, int], Kernel],
+        most: float,
     ) -> None:
         tree = contracted(tree, _MERGED_CELLS)
-        self.tree, self.domain, self.limit, self.kernels = tree, tree.domain, limit, kernels
+        self.tree, self.domain = tree, tree.domain
+        if 8 * (cells := tree.domain.size(tree.largest)) > _MOST_BYTES:
+            raise ModelTooLarge(f"a clique of {cells:,} cells, and at most {_MOST_BYTES:,} bytes")
         self.parents, self.children = tree.parents, tree.children
         self.number = {}
         """Of each clique, the place among its parent's children."""
@@ -71,6 +84,10 @@ class CalibratedTree:
         self.log_sum = sum([log for _, _, log in inputs])
         self.cliques: list[TreeClique] = []
         self._calibrate(inputs, conditional)
+        if any(isinstance(clique, ListedClique) for clique in self.cliques):
+            leave_out_impossible(self.cliques, self.parents, self.children)
+        if self.work > most:
+            raise ModelTooLarge(f"{self.work:,.0f} cells, and at most {most:,.0f} pay")
         self._lay_out()
         if tree.cells <= _MOST_PREPARED:
             for here, clique in enumerate(self.cliques):
@@ -81,6 +98,7 @@ class CalibratedTree:
         domain, children = self.domain, self.children
         given, frames = self._assigned(inputs), self._frames()
         messages: dict[int, Array] = {}
+        held = 0
         for here in range(len(frames) - 1, -1, -1):
             frame = frames[here]
             factors = given[here] + [
@@ -90,17 +108,27 @@ class CalibratedTree:
             if not conditional:
                 _check_nothing_lost(factors)
             table = _product(domain, frame.axes, factors)
-            away = tuple([place for place, name in enumerate(frame.axes) if name in frame.rest])
-            message = sum_axes(table, away)
+            message = sum_to(table, frame.axes, frame.separator)
             peak = float(message.max())
             if not LEAST_PROBABILITY < peak < math.inf:
                 raise Underflow
             self.log_sum += math.log(peak)
-            kept = tuple([name for name in frame.axes if name in frame.separator])
-            messages[here] = (message / peak).transpose([kept.index(n) for n in frame.separator])
-            table /= _spread(frame.axes, kept, np.where(message > 0, message, 1.0))
-            self.cliques.append((SmallClique if frame.small else LargeClique)(frame, table))
+            messages[here] = message / peak
+            table /= spread(frame.axes, frame.separator, np.where(message > 0, message, 1.0))
+            self.cliques.append(_clique_of(frame, table))
+            if 8 * (held := held + self.cliques[-1].table.size) > _MOST_BYTES:
+                raise ModelTooLarge(f"{held:,} cells, and at most {_MOST_BYTES:,} bytes are taken")
         self.cliques.reverse()
+
+    @property
+    def work(self) -> int:
+        """Cells that are gone through, a listed one as often as it takes longer."""
+        return sum(
+            [
+                clique.table.size * (LISTED if isinstance(clique, ListedClique) else 1)
+                for clique in self.cliques
+            ]
+        )
 
     def _frames(self) -> list[Frame]:
         tree = self.tree
@@ -153,15 +181,6 @@ class CalibratedTree:
         self.roots = [here for here, above in enumerate(self.parents) if above < 0]
         self._below: dict[int, Array | None] = {}
 
-    def bits(self, names: Iterable[str]) -> int:
-        """The attributes as a set."""
-        return sum([1 << self.domain.places[name] for name in names])
-
-    def product(self, one: Table, other: Table, wanted: int) -> Table:
-        """The product of two tables, summed to the wanted ones of their attributes."""
-        kernel = kernel_of(self.kernels, self.domain.shape(), self.limit, one[0], other[0], wanted)
-        return (one[0] | other[0]) & wanted, kernel(one[1], other[1])
-
     def below(self, here: int) -> Array | None:
         """P(value of each attribute of the subtree | separator), without evidence; None where that
         is too large.
@@ -179,9 +198,10 @@ class CalibratedTree:
         return self._below[here]
 
     def _fits(self, here: int) -> bool:
-        return (
-            self.domain.size(self.cliques[here].separator) * self.width[here] <= _MOST_PRECOMPUTED
-        )
+        clique = self.cliques[here]
+        cells = self.domain.size(clique.separator)
+        whole = clique.length(clique.separator) == cells
+        return whole and cells * self.width[here] <= _MOST_PRECOMPUTED
 
     def _joined(self, here: int) -> Array | None:
         clique, parts = self.cliques[here], []
@@ -207,11 +227,12 @@ class CalibratedTree:
         return np.concatenate(parts, axis=1)
 
 
-def _spread(axes: tuple[str, ...], held: tuple[str, ...], table: Array) -> Array:
-    """A table, for products with one over more attributes."""
-    order = [name for name in axes if name in held]
-    moved = table.transpose([held.index(name) for name in order])
-    return moved[tuple([slice(None) if name in held else None for name in axes])]
+def _clique_of(frame: Frame, table: Array) -> TreeClique:
+    """Of the kind that answers soonest."""
+    if worth_listing(int(np.count_nonzero(table)), frame):
+        cells = np.flatnonzero(table)
+        return ListedClique(frame, cells, table.reshape(-1)[cells])
+    return (SmallClique if frame.small else LargeClique)(frame, table)
 
 
 def _product(
@@ -220,7 +241,7 @@ def _product(
     """The product of tables over some of these attributes."""
     found = np.ones(domain.shape(axes))
     for held, table in factors:
-        found *= _spread(axes, held, table)
+        found *= spread(axes, held, table)
     return found
 
 

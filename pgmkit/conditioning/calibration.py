@@ -13,10 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.bit_sets import each_bit
-from pgmkit.conditioning.axis_sums import sum_axes
-from pgmkit.conditioning.calibrated_cliques import Axes, Seen
+from pgmkit.conditioning.calibrated_cliques import Seen
 from pgmkit.conditioning.calibrated_tree import LEAST_PROBABILITY, CalibratedTree
-from pgmkit.conditioning.message_passing import Table, Underflow
+from pgmkit.conditioning.message_passing import Underflow
 
 __all__ = ["Calibration"]
 
@@ -105,8 +104,8 @@ class Calibration:
         attributes are left out.
         """
         calibrated = self.calibrated
-        members &= ~calibrated.bits(self.seen.codes)
-        names = [calibrated.domain.attributes[v] for v in each_bit(members)]
+        attributes, codes = calibrated.domain.attributes, self.seen.codes
+        names = [name for v in each_bit(members) if (name := attributes[v]) not in codes]
         if not names:
             return np.array(1.0)
         # Cliques follow their parents, and the last one that adds an attribute holds them all.
@@ -118,10 +117,8 @@ class Calibration:
         mass = self._mass(here)
         if here in self.tables:
             mass = self._share(here, mass)
-        kept = members | calibrated.bits(clique.separator)
-        table = self._freed(clique.axes, self.tables.get(here, clique.table), kept)
-        joint = calibrated.product(table, self._freed(clique.separator, mass), members)
-        return self._settled(joint[1])
+        table = self.tables.get(here, clique.table)
+        return self._settled(clique.joint(tuple(names), table, mass, self.seen))
 
     def _settled(self, table: Array) -> Array:
         total = float(table.sum())
@@ -148,29 +145,8 @@ class Calibration:
         first, last = clique.spans[self.calibrated.cliques[here].separator]
         return outputs[first:last]
 
-    def _freed(self, axes: Axes, table: Array, kept: int = -1) -> Table:
-        """A clique's table without attributes observed or not kept, axes ascending."""
-        codes, domain = self.seen.codes, self.calibrated.domain
-        shape = domain.shape(axes)
-        if table.size < math.prod(shape):  # sliced by the evidence
-            shape = table.shape
-        at = tuple(
-            [
-                (codes[name] if length > 1 else 0) if name in codes else _ALL
-                for name, length in zip(axes, shape, strict=True)
-            ]
-        )
-        found = table.reshape(shape)[at]
-        free = [name for name in axes if name not in codes]
-        places = domain.places
-        away = tuple([axis for axis, name in enumerate(free) if not kept >> places[name] & 1])
-        left = [name for name in free if kept >> places[name] & 1]
-        order = sorted(range(len(left)), key=lambda axis: places[left[axis]])
-        return self.calibrated.bits(left), sum_axes(found, away).transpose(order)
-
 
 _SURE = np.ones(1)
-_ALL = slice(None)
 _LEAST_MESSAGE = 1e-300
 """What stands for a message of zero where it divides: the posterior is zero there."""
 _DRIFT = 1e-6

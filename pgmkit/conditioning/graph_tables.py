@@ -18,6 +18,7 @@ from pgmkit.conditioning.joint import Joint
 from pgmkit.conditioning.message_passing import LEAST_ENTRY, Kernel, Underflow
 from pgmkit.conditioning.written_out import MOST_CELLS
 from pgmkit.domain import Clique, Domain
+from pgmkit.errors import ModelTooLarge
 from pgmkit.junction_tree import CELL_BYTES, junction_tree, tree_of_order
 
 __all__ = ["CELLS_OF_A_TABLE", "GraphTables", "Inputs"]
@@ -34,8 +35,10 @@ _SEARCH_SECONDS = 0.01
 """Of the search for the tree that is calibrated."""
 _SEARCHED_DOWN = 2
 """How many times smaller a tree may become by it."""
-_CALIBRATED_BYTES = 100 << 20
-"""What a calibrated tree may take."""
+_IMPOSSIBLE = 8
+"""How many times smaller a tree may become by leaving out impossible cells, where most of the
+tables' are.
+"""
 CELLS_OF_A_TABLE = 20_000.0
 """Cells of a pass in the time that a table takes to find its place in an order, and its marginal.
 """
@@ -214,20 +217,25 @@ class GraphTables:
         most = min(
             sum(self.passes) / len(self.passes) / 2,
             self.memory_limit // CELL_BYTES,
-            _CALIBRATED_BYTES // CELL_BYTES,
         )
-        if tree.cells > _SEARCHED_DOWN * most:
+        largest = most * (_IMPOSSIBLE if 2 * self.share < 1 else 1)
+        if tree.cells > _SEARCHED_DOWN * largest:
             return None
         # What is gone through so often is worth a search of its own.
         searched = junction_tree(self.domain, [c for c, _ in self.tables], seconds=_SEARCH_SECONDS)
         tree = min(tree, searched, key=lambda each: each.cells)
-        if tree.cells > most:
+        if tree.cells > largest:
             return None
-        conditional = self.children is not None
         try:
-            return CalibratedTree(tree, self.inputs, conditional, self.memory_limit, self.kernels)
-        except Underflow:
+            return CalibratedTree(tree, self.inputs, self.children is not None, most)
+        except (Underflow, ModelTooLarge):
             return None
+
+    @cached_property
+    def share(self) -> float:
+        """Of the tables' cells that are not zero."""
+        cells = sum([table.size for _, table in self.tables])
+        return sum([int(np.count_nonzero(table)) for _, table in self.tables]) / max(cells, 1)
 
 
 @dataclass

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from pgmkit.bit_sets import each_bit
 from pgmkit.conditioning.axis_sums import sum_axes
-from pgmkit.conditioning.elimination import EliminationTree
+from pgmkit.conditioning.elimination import WRITTEN, EliminationTree
 from pgmkit.errors import ModelTooLarge
 
 __all__ = [
@@ -78,11 +78,13 @@ class MatrixKernel:
     """How two tables are multiplied and summed to the attributes wanted.
 
     The attributes are a batch (in both tables, and wanted), summed ones (in both), rows and columns
-    (in one of the tables): a batch of matrix products. Without summed attributes it is one of
-    vectors, along the longest of the others.
+    (in one of the tables): a batch of matrix products. Without summed attributes the tables are
+    spread over the attributes of both, and laid out as the larger one is.
     """
 
     __slots__ = ("cells", "first", "form", "left", "out", "right", "second", "shape")
+    left: tuple[list[int] | None, tuple[int, ...]]
+    right: tuple[list[int] | None, tuple[int, ...]]
 
     def __init__(self, one: int, other: int, wanted: int, sizes: Sequence[int]) -> None:
         self.first = _axes_alone(one, other | wanted)
@@ -95,23 +97,18 @@ class MatrixKernel:
         b, r, s, c = (_cells(group, sizes) for group in (batch, rows, summed, columns))
         self.cells = b * r * c
         if s == 1:
-            self.form = "multiply"
-            made = sorted([(b, batch), (r, rows), (c, columns)])
-            left, right = ([g for g in made if g[1] != alone] for alone in (columns, rows))
-            orders = [sum([axes for _, axes in groups], ()) for groups in (left, right)]
-            shapes = [
-                tuple([1 if axes and axes == alone else n for n, axes in made])
-                for alone in (columns, rows)
-            ]
-            order = sum([axes for _, axes in made], ())
-        else:
-            # Without rows and columns a matrix product would be called for every cell of the batch.
-            self.form = "inner" if r == c == 1 else "matrix"
-            orders, order = (
-                [batch + rows + summed, batch + summed + columns],
-                batch + rows + columns,
+            self.form, axes = "multiply", each_bit(one | other)
+            left, right = (
+                tuple([sizes[v] if held >> v & 1 else 1 for v in axes]) for held in (one, other)
             )
-            shapes = [(b, r, s), (b, s, c)]
+            self.left, self.right = (None, left), (None, right)
+            self.shape, self.out = [sizes[v] for v in axes], None
+            return
+        # Without rows and columns a matrix product would be called for every cell of the batch.
+        self.form = "inner" if r == c == 1 else "matrix"
+        orders = [batch + rows + summed, batch + summed + columns]
+        order = batch + rows + columns
+        shapes = [(b, r, s), (b, s, c)]
         self.left = _permuted(one, orders[0]), shapes[0]
         self.right = _permuted(other, orders[1]), shapes[1]
         self.shape = [sizes[v] for v in order]
@@ -399,7 +396,9 @@ class Messages:
         return found
 
     def joint_cells(self, members: int) -> int:
-        """Multiplications for the joint marginal of some attributes; 0 where a node has it."""
+        """Multiplications for the joint marginal of some attributes, and what is written on the
+        way; 0 where a node has it.
+        """
         if not members & (members - 1) or self._home(members) is not None:
             return 0
         tree, cells = self.tree, 0
@@ -408,8 +407,12 @@ class Messages:
             for each in left:
                 if each >= tree.inputs and (lost := self.below[each] & kept):
                     for operand in tree.operands[each]:
-                        lost |= tree.tables[operand]
+                        # What is barren is not with an attribute kept that it had lost.
+                        known = tree.scopes if self.below[operand] & kept else tree.tables
+                        lost |= known[operand]
                     cells += _cells(each_bit(lost), tree.sizes)
+                    made = lost & (tree.scopes[each] | kept)
+                    cells += WRITTEN * _cells(each_bit(made), tree.sizes)
                     left += tree.operands[each]
         return cells
 

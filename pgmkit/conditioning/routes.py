@@ -25,7 +25,7 @@ Array = NDArray[np.float64]
 Prepared = Calibration | GivenJoint
 
 ALL = slice(None)
-_OWN_TREE = 4
+_OWN_TREE = 10
 """How many times the multiplications of a tree are worth another."""
 _FEW_SETS = 16
 """Sets of attributes for which it is looked whether they are better answered one by one."""

@@ -18,6 +18,7 @@ from test_factor_graph import (
 
 from pgmkit import Domain, FactorGraph, InvalidInput
 from pgmkit.conditioning.axis_sums import sum_axes
+from pgmkit.conditioning.listed_cliques import ListedClique
 
 Array = NDArray[np.float64]
 
@@ -95,6 +96,9 @@ def test_evidence_one_set_after_another(block: int, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(
         "pgmkit.conditioning.calibrated_tree._MOST_PRECOMPUTED", [1 << 14, 0, 30][block % 3]
     )
+    listed = "pgmkit.conditioning.listed_cliques"
+    monkeypatch.setattr(f"{listed}.LISTED", [3, 0, 1.2, 2][block % 4])
+    monkeypatch.setattr(f"{listed}._LEAST_LISTED", [1 << 9, 0, 4, 1][block % 4])
     calibrated = 0
     for seed in range(10 * block, 10 * block + 10):
         if seed % 2:
@@ -112,6 +116,47 @@ def test_evidence_one_set_after_another(block: int, monkeypatch: pytest.MonkeyPa
         shared = graph._shared
         calibrated += (shared.joint if joint else shared.calibrated) is not None
     assert calibrated >= 3  # the rest have no possible record, or are asked the impossible
+
+
+def deterministic_network(rng: np.random.Generator) -> dict[str, tuple[tuple[str, ...], Array]]:
+    """Nine variables, most of them functions of two or three of the ones before."""
+    sizes = {f"v{i}": int(rng.integers(2, 4)) for i in range(9)}
+    names, found = list(sizes), {}
+    for place, name in enumerate(names):
+        count = min(place, int(rng.integers(2, 4)))
+        axes = (name, *map(str, rng.choice(names[:place], count, replace=False)))
+        shape = [sizes[each] for each in axes]
+        if place > 2 and rng.random() < 0.7:
+            table = np.eye(shape[0])[rng.integers(0, shape[0], shape[1:])]
+            table = np.moveaxis(table, -1, 0)
+        else:
+            table = np.moveaxis(rng.dirichlet(np.ones(shape[0]), size=shape[1:]), -1, 0)
+        found[name] = (axes, table)
+    return found
+
+
+def test_deterministic_networks_list_what_is_possible(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "routes.MOST_CELLS": 0,
+        "graph_tables.MOST_CELLS": 0,
+        "calibrated_tree._MERGED_CELLS": 1,
+        "listed_cliques.LISTED": 0.5,
+        "listed_cliques._LEAST_LISTED": 2,
+    }.items():
+        monkeypatch.setattr(f"pgmkit.conditioning.{name}", value)
+    shared = 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        tables = deterministic_network(rng)
+        graph = FactorGraph.from_conditionals(tables)
+        joint = written_out(graph.domain, list(tables.values()))
+        for _ in range(6):
+            codes, soft = random_evidence(rng, graph.domain)
+            check(graph, joint, rng, codes, soft)
+        if (tree := graph._shared.calibrated) is not None:
+            listed = [each for each in tree.cliques if isinstance(each, ListedClique)]
+            shared += any(each.possible for each in listed)
+    assert shared >= 10  # with separators of which both sides have the possible cells only
 
 
 @pytest.mark.parametrize("small", [0, 8])

@@ -253,13 +253,13 @@ def test_bad_input() -> None:
 
 def test_the_search_costs_no_more_than_it_can_save(monkeypatch: pytest.MonkeyPatch) -> None:
     orders = []
-    greedy = Search._greedy
+    made = Search.order
 
-    def counted(search: Search, rank: Rank) -> list[Step]:
+    def counted(search: Search, rank: Rank, most: float = math.inf) -> list[Step] | None:
         orders.append(rank)
-        return greedy(search, rank)
+        return made(search, rank, most)
 
-    monkeypatch.setattr(Search, "_greedy", counted)
+    monkeypatch.setattr(Search, "order", counted)
     for size, fewest, most in [(2, 4, 40), (10, 100, 1003)]:
         sides = {(i, j): f"x{i}{j}" for i in range(3) for j in range(3)}
         grid = [

@@ -1,0 +1,40 @@
+"""Tables whose axes have names: spread over more of them, and summed to fewer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pgmkit.conditioning.axis_sums import sum_axes
+
+__all__ = ["Axes", "spread", "sum_to"]
+
+Axes = tuple[str, ...]
+Array = NDArray[np.float64]
+
+
+def spread(axes: Axes, held: Axes, table: NDArray[Any]) -> NDArray[Any]:
+    """A table over some of the axes, for products with one over all.
+
+    >>> spread(("a", "b", "c"), ("c", "a"), np.ones((4, 2))).shape
+    (2, 1, 4)
+    """
+    order = [name for name in axes if name in held]
+    moved = table.transpose([held.index(name) for name in order]).copy()
+    return moved[tuple([_ALL if name in held else None for name in axes])]
+
+
+def sum_to(table: Array, held: Axes, axes: Axes) -> Array:
+    """The sums over all but some of a table's axes, in any order.
+
+    >>> sum_to(np.ones((2, 3, 4)), ("a", "b", "c"), ("c", "a")).shape
+    (4, 2)
+    """
+    away = tuple([place for place, name in enumerate(held) if name not in axes])
+    left = [name for name in held if name in axes]
+    return sum_axes(table, away).transpose([left.index(name) for name in axes])
+
+
+_ALL = slice(None)

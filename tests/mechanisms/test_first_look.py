@@ -12,6 +12,7 @@ import pytest
 from replay import replay
 
 from mechanisms import synthesize
+from mechanisms.mst import mst
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.neighbours import NEIGHBOURS
@@ -21,6 +22,7 @@ from mechanisms.synthesis.first_look import first_look
 from mechanisms.workload import k_way
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Domain
+from pgmkit.estimation import estimate
 from pgmkit.tables.schema import Forbid, Integer, Schema
 
 DOMAIN = Domain({"a": 4, "b": 5, "c": 6, "d": 3, "e": 2})
@@ -195,3 +197,66 @@ def test_constraints_hold_where_columns_are_taken_for_independent() -> None:
     assert release.mechanism == "independent"
     records = release.release.sample(5000, rng=0)
     assert not ((records.columns["a"] == 0) & (records.columns["b"] == 0)).any()
+
+
+WIDE = Domain({f"w{i}": 2 + i % 5 for i in range(45)})
+
+
+def wide(rows: int, dependence: float) -> Dataset:
+    """45 columns, each a copy of the one before it with this probability."""
+    rng = np.random.default_rng([rows, 7])
+    columns: dict[str, np.ndarray] = {}
+    before = np.zeros(rows, dtype=np.int64)
+    for name, size in WIDE.sizes.items():
+        own = rng.choice(size, rows, p=rng.dirichlet(np.full(size, 2.0)))
+        columns[name] = before = np.where(rng.random(rows) < dependence, before % size, own)
+    return Dataset(WIDE, columns)
+
+
+@pytest.mark.parametrize("relation", NEIGHBOURS)
+def test_a_tree_is_drawn_where_pairs_are_worth_its_noise(relation: str) -> None:
+    """Errors of all pairs: auto's beside those of both it chooses from."""
+    described = Schema({name: Integer(0, size - 1) for name, size in WIDE.sizes.items()})
+    pairs = list(itertools.combinations(WIDE, 2))
+    for dependence, taken in ((0.0, "independent"), (0.5, "mst")):
+        data = wide(20_000, dependence)
+        release = synthesize(
+            data, described, epsilon=1.0, delta=1e-9, neighbours=relation, seed=0
+        ).release
+        assert release.mechanism == taken
+        assert release.ledger is not None and release.ledger.remaining == pytest.approx(0.0)
+        errors = {taken: _error(data, release, pairs)}
+        for name in {"independent", "mst"} - {taken}:
+            other = synthesize(
+                data,
+                described,
+                epsilon=1.0,
+                delta=1e-9,
+                mechanism=name,
+                neighbours=relation,
+                seed=0,
+            ).release
+            errors[name] = _error(data, other, pairs)
+        assert errors[taken] < errors["mst" if taken == "independent" else "independent"]
+
+
+def _error(data: Dataset, release: Release, pairs: list[tuple[str, str]]) -> float:
+    """Mean total variation."""
+    truth, found = data.marginals(pairs), release.model.marginals(pairs)
+    return float(np.mean([np.abs(truth[p] - found[p]).sum() / (2 * len(data)) for p in pairs]))
+
+
+def test_columns_that_were_measured_count_in_a_tree() -> None:
+    """Their noisy tables are part of the release, and its columns are nearer for them."""
+    data = wide(20_000, 0.3)
+    curator = Curator(data, Budget(1.0, 1e-9), neighbours="add/remove", seed=0)
+    first = [curator.measure((name,), curator.remaining / 100) for name in WIDE]
+    release = mst(curator, k_way(WIDE, 2), first=first)
+    assert release.measurements[: len(first)] == tuple(first)
+    again = [m for m in release.measurements if len(m.clique) == 1]
+    assert len(again) == 2 * len(WIDE) and curator.remaining == pytest.approx(0.0)
+    fixed = estimate(WIDE, release.measurements)
+    for name in WIDE:
+        np.testing.assert_allclose(
+            release.model.marginal((name,)), fixed.marginal((name,)), atol=1.0
+        )

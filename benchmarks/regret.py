@@ -67,7 +67,8 @@ COMPARABLE = {
     **dict.fromkeys(("mixture", "auto"), ("7fd29dd089",)),
 }
 """Between cd1ceeab3f and 7fd29dd089 the mixture, the rule of "auto" and the first look changed;
-what the others compute did not, nor what any computes since."""
+what the others compute did not. Since then the look's threshold follows from the budget before its
+own price (a fiftieth at most), and above 40 columns "auto" looks too, which no line here has."""
 _CODES, _BINS, _TRIPLES = 20, 16, 200
 
 

@@ -12,7 +12,6 @@ from pgmkit.errors import InvalidInput, TooSlow
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
 from pgmkit.uncertainty import error_bars
-from pgmkit.uncertainty.measured import MeasuredBars
 
 if TYPE_CHECKING:
     from mechanisms.release.record import Release
@@ -29,23 +28,17 @@ _MOST_CELLS = 200_000
 """Of the model's tables together: one re-estimation of more takes too long to be tried."""
 
 
-def quick_bars(release: Release) -> Uncertainty | MeasuredBars | None:
+def quick_bars(model: GraphicalModel, tables: Sequence[Measurement]) -> Uncertainty | None:
     """Error bars that raise TooSlow when a question needs a longer re-estimation; None for none.
 
     Questions within measured tables are answered in closed form; others re-estimate the model,
     and give up once the first re-estimations show that all would take more than about a second.
-    They raise NotMeasured where the model is not graphical.
     """
-    tables = [each for each in release.measurements if isinstance(each, Measurement)]
-    if not isinstance(release.model, GraphicalModel):
-        return MeasuredBars(release.model, tables)
     try:
-        bars = error_bars(
-            release.model, tables, replicates=_REPLICATES, seed=0, max_seconds=_SECONDS
-        )
+        bars = error_bars(model, tables, replicates=_REPLICATES, seed=0, max_seconds=_SECONDS)
     except InvalidInput:
         return None
-    return replace(bars, _estimated=_refuse) if release.model.tree.cells > _MOST_CELLS else bars
+    return replace(bars, _estimated=_refuse) if model.tree.cells > _MOST_CELLS else bars
 
 
 def _refuse() -> NoReturn:

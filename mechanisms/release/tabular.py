@@ -56,9 +56,18 @@ class TableRelease:
     reason: str = ""
     _bars: dict[tuple[Any, ...], Uncertainty] = field(default_factory=dict, compare=False)
 
+    @property
+    def _tables(self) -> list[Measurement]:
+        return [each for each in self.measurements if isinstance(each, Measurement)]
+
+    @cached_property
+    def _measured(self) -> MeasuredBars:
+        return MeasuredBars(self.model, self._tables)
+
     @cached_property
     def _quick(self) -> Uncertainty | MeasuredBars | None:
-        return quick_bars(self.release)
+        graphical = isinstance(self.model, GraphicalModel)
+        return quick_bars(self.model, self._tables) if graphical else self._measured
 
     @property
     def model(self) -> Any:
@@ -213,8 +222,7 @@ class TableRelease:
         from pgmkit.uncertainty import error_bars
 
         if not isinstance(self.model, GraphicalModel | RegionModel):
-            tables = [each for each in self.measurements if isinstance(each, Measurement)]
-            return MeasuredBars(self.model, tables)
+            return self._measured
         key = (replicates, seed, max_seconds)
         if key not in self._bars:
             self._bars[key] = error_bars(

@@ -21,6 +21,12 @@ __all__ = ["LISTED", "ListedClique", "leave_out_impossible", "worth_listing"]
 Array = NDArray[np.float64]
 Places = NDArray[np.int64]
 
+LISTED = 3
+"""Cells that are gone through as fast as one that is listed."""
+_LEAST_LISTED = 1 << 9
+"""Cells of a table that may list those that are not zero."""
+_ALL = slice(None)
+
 
 class ListedClique(Clique):
     """P(rest | separator) where it is not zero.
@@ -195,10 +201,3 @@ def leave_out_impossible(
 def worth_listing(cells: int, frame: Frame) -> bool:
     """Whether a clique of which so many cells are not zero answers sooner by a list of them."""
     return LISTED * cells <= frame.domain.size(frame.axes) >= _LEAST_LISTED
-
-
-LISTED = 3
-"""Cells that are gone through as fast as one that is listed."""
-_LEAST_LISTED = 1 << 9
-"""Cells of a table that may list those that are not zero."""
-_ALL = slice(None)

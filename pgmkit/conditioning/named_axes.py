@@ -14,6 +14,8 @@ __all__ = ["Axes", "spread", "sum_to"]
 Axes = tuple[str, ...]
 Array = NDArray[np.float64]
 
+_ALL = slice(None)
+
 
 def spread(axes: Axes, held: Axes, table: NDArray[Any]) -> NDArray[Any]:
     """A table over some of the axes, for products with one over all.
@@ -35,6 +37,3 @@ def sum_to(table: Array, held: Axes, axes: Axes) -> Array:
     away = tuple([place for place, name in enumerate(held) if name not in axes])
     left = [name for name in held if name in axes]
     return sum_axes(table, away).transpose([left.index(name) for name in axes])
-
-
-_ALL = slice(None)

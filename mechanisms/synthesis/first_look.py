@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from mechanisms.families.graphical import estimator
 from mechanisms.families.mixture_fit import nearest_counts
 from mechanisms.privacy.curator import Curator
+from mechanisms.rounds.distances import Distances, measure_distances
 from mechanisms.synthesis.work import noise
 from mechanisms.workload import Workload, downward_closure
 from pgmkit.domain import Clique
@@ -62,13 +63,16 @@ _MOST_PAIRS = 1000
 class FirstLook:
     """The single columns, and how far pairs are from independence beyond what chance gives.
 
-    All but the measurements are mean total variations of pairs. `excess`: from the product of their
-    columns, less what chance gives under the same noise; `stddev`: of its noise; `needed`: the
-    excess from which on pairs are worth their price. `chance`: of independent columns, without
-    noise. `noise`: of pairs, if what is left of the budget measured all of them.
+    `measurements`: of the columns; `distances`: of all pairs from their product, in counts.
+
+    All else are mean total variations of pairs. `excess`: from the product of their columns, less
+    what chance gives under the same noise; `stddev`: of its noise; `needed`: the excess from which
+    on pairs are worth their price. `chance`: of independent columns, without noise. `noise`: of
+    pairs, if what is left of the budget measured all of them.
     """
 
     measurements: tuple[Measurement, ...]
+    distances: Distances
     excess: float
     stddev: float
     needed: float
@@ -96,19 +100,17 @@ def first_look(curator: Curator, workload: Workload, rows: int, *, tree: bool = 
     measurements = [curator.measure(c, cost, step="auto: measure") for c in singles]
     model = estimator(curator.domain, curator.public_total)(None, measurements)
     columns = {name: model.marginal((name,)) for (name,) in singles}
-    tables = model.marginals(pairs)
     measured, of_noise = (len(singles) - 1, _OF_TREE_NOISE) if tree else (len(pairs), _OF_NOISE)
     deciding = of_noise * _loss(curator, pairs, measured)
     price = _price(curator, len(pairs), whole, deciding)
-    distances = curator.measure_errors(pairs, tables, price, step="auto: errors of pairs")
-    found = float(distances.mean()) / (2 * model.total)
+    distances = measure_distances(curator, model, pairs, price, step="auto: errors of pairs")
+    found = math.fsum(distances.of.values()) / (len(pairs) * 2 * model.total)
     chance, spread, bare = _chance(columns, _some(pairs), model.total, measurements[0].stddev)
     # Noise in the mean of so many distances is that of one over the root of their number.
-    noise_of_one = curator.errors_stddev(len(pairs), price)
-    stddev = math.hypot(noise_of_one / math.sqrt(len(pairs)) / (2 * model.total), spread)
+    stddev = math.hypot(distances.stddev / math.sqrt(len(pairs)) / (2 * model.total), spread)
     needed = max(_DEVIATIONS * stddev, deciding / (2 * model.total))
     loss = _loss(curator, pairs, len(pairs)) / (2 * model.total)
-    return FirstLook(tuple(measurements), found - chance, stddev, needed, bare, loss)
+    return FirstLook(tuple(measurements), distances, found - chance, stddev, needed, bare, loss)
 
 
 def _some(pairs: Sequence[Clique]) -> Sequence[Clique]:

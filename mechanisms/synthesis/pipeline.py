@@ -295,7 +295,7 @@ def _looked_at(
         return choice, (), None
     # What the mechanism would refuse it refuses before the look is paid for.
     dry_run(choice, {}, schema, workload, curator.ledger.budget, curator.neighbours, None)
-    look = first_look(curator, workload, rows, tree=choice.name == "mst")
+    look = first_look(curator, workload, rows, choice.name)
     if look.dependent:
         return choice, look.measurements, look.distances if choice.name == "mixture" else None
     reason = (

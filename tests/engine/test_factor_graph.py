@@ -295,6 +295,13 @@ def test_tables_that_are_no_potentials() -> None:
             FactorGraph(domain, [(("a",), table)])
 
 
+def test_an_attribute_that_no_table_fits_is_refused() -> None:
+    with pytest.raises(ModelTooLarge, match="attribute 'b' has 1,000,000,000,000 values"):
+        FactorGraph(Domain({"a": 2, "b": 10**12}), [(("a",), [1.0, 1.0])])
+    with pytest.raises(InvalidInput, match="memory_limit must be a positive integer"):
+        FactorGraph(Domain({"a": 2}), [], memory_limit="1 GB")  # type: ignore[arg-type]
+
+
 def test_a_marginal_that_does_not_fit_is_refused() -> None:
     names = [f"x{i}" for i in range(40)]
     graph = FactorGraph.from_conditionals({n: ((n,), [0.5, 0.5]) for n in names})

@@ -67,7 +67,7 @@ columns at 0.1 and 1, yrbss at 1; one seed, loans at 1 two).
 
 `mixture` loses less: where each column is shuffled it has 0.97 to 1.14 times the error of
 independent columns (HMDA, Wage, Chile at epsilon 1, Arrests at 0.3, CPS1988 at 0.1; two seeds), and
-unshuffled 0.58 to 0.92 times (three seeds), with distances of 0.06 of the noise and more. There the
+unshuffled 0.65 to 0.92 times (three seeds), with distances of 0.06 of the noise and more. There the
 look's own noise is up to 0.09, so twice that was too much to ask. With half of the budget for
 single columns instead of a quarter, or a third instead of a sixth, "auto" has 1.03 times the error
 of now in these (three seeds, 18 runs); with a tenth for all it misses the dependence of HMDA.

@@ -41,7 +41,8 @@ def estimate_regions(
 ) -> RegionModel:
     """The best fit over tables that agree locally; arguments as those of ``estimate``, checked.
 
-    Regions are the measured cliques, and the zeros' where no measured one holds them. Raises
+    Regions are the measured cliques; where no measured one holds the zeros', tables of these are
+    fitted beside them, and not kept: no measurement tells one such table from another. Raises
     ``InvalidInput`` where no attribute is measured and for a callable loss, ``ModelTooLarge``
     where the tables themselves do not fit.
     """
@@ -67,12 +68,18 @@ def estimate_regions(
     found = solve(
         polytope, objective, squares, parts=inner, goal=goal, deadline=deadline, report=report
     )
-    places = zip(regions, layout.slices, layout.shapes, strict=True)
+    measured = {frozenset(m.clique) for m in measurements}
+    places = [
+        (clique, part, shape)
+        for clique, part, shape in zip(regions, layout.slices, layout.shapes, strict=True)
+        if frozenset(clique) in measured
+    ]
+    variances = dict(zip(regions, _variances(layout, squares, inner, total), strict=True))
     gap = max(0.0, found.loss - found.bound)
     return RegionModel(
         domain=domain,
         tables={clique: found.tables[part].reshape(shape) for clique, part, shape in places},
-        variances=dict(zip(regions, _variances(layout, squares, inner, total), strict=True)),
+        variances={clique: variances[clique] for clique, _, _ in places},
         zeros=tuple(zeros),
         total=total,
         loss=found.loss,

@@ -57,8 +57,7 @@ class RegionModel(QueryAnswers):
         unit: the noise unit, the loss's own standard deviation at the truth, to judge the gap by.
         certified: whether the gap of the relaxed problem is within the tolerance asked for.
         iterations, stopped: how long the search took and why it ended.
-        zeros: combinations that cannot occur; the tables keep to them. Records would not, so that a
-            model with zeros draws none, and refuses what it would answer from them.
+        zeros: combinations that cannot occur: not in the tables, nor in any record.
 
     >>> from pgmkit import Measurement, estimate
     >>> y = [Measurement(("a", "b"), [[40.0, 10.0], [12.0, 38.0]], 1.0)]
@@ -115,17 +114,12 @@ class RegionModel(QueryAnswers):
         """A distribution near the tables, always the same one: what answers beyond the regions.
 
         Fitted when it is first needed, in seconds: one attribute after the other, each given those
-        before it (``pgmkit.regions.joint``). Raises ``InvalidInput`` for a model with zeros.
+        before it (``pgmkit.regions.joint``). Raises ``InvalidInput`` where structural zeros leave
+        no record, or where hardly any of what is drawn keeps to them.
         """
-        if self.zeros:
-            raise InvalidInput(
-                f"a region model with structural zeros over {self.zeros[0].clique!r} draws no "
-                "records and answers only within its regions, as its records might break the "
-                'zeros; estimate without zeros, or measure less and use inference="exact"'
-            )
         fractions = {clique: table / self.total for clique, table in self.tables.items()}
         noise = {clique: each / self.total**2 for clique, each in self.variances.items()}
-        return fit_joint(self.domain, fractions, noise, RECORDS, generator(0))
+        return fit_joint(self.domain, fractions, noise, RECORDS, generator(0), self.zeros)
 
     @cached_property
     def agreement(self) -> Agreement:
@@ -165,7 +159,7 @@ class RegionModel(QueryAnswers):
         """Draw ``n`` records from ``joint``.
 
         ``rng``: a seed, a numpy Generator, or None for a fresh one. Raises ``InvalidInput`` for a
-        number that is not a positive integer.
+        number that is not a positive integer, and as ``joint`` does.
         """
         if not isinstance(n, int | np.integer) or isinstance(n, bool) or n < 1:
             raise InvalidInput(f"n must be a positive integer, the number of records; got {n!r}")

@@ -155,9 +155,10 @@ class _Search:
 
     @property
     def surely(self) -> bool:
-        """Whether that risk is below the best fit's by more than its own noise."""
+        """Whether that risk is below the best fit's by a cell's noise and by more than its own."""
         apart = self.curvature * (self.chosen.tables - self.best) ** 2
-        return self._unshrunk - self.risk > _EVIDENCE * 2 * float(apart[self.seen].sum()) ** 0.5
+        noise = 2 * float(apart[self.seen].sum()) ** 0.5
+        return self._unshrunk - self.risk > 1 + _EVIDENCE * noise
 
     def _risk(self, tables: Array, along: Array) -> float:
         """Stein's estimate, but for what does not depend on the tables."""

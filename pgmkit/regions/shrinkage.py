@@ -4,9 +4,11 @@ The best fit follows the noise as closely as agreeing tables can. Nearer to the 
 
     minimise  sum (x - y)^2 / (2 stddev^2) + w sum x log(x / q)
 
-over the local polytope, q being the products of the best fit's one-way tables: an entropic prior
-(Skilling and Gull), whose penalty is w times the information that attributes have about each other.
-The weight w is that of least risk by Stein's unbiased estimate (1981),
+over the local polytope, an entropic prior (Skilling and Gull). q are the products of the best fit's
+one-way tables, and the penalty is then w times the information that attributes have about each
+other; or, in tables of three attributes and more, q has the best fit's two-way tables and no
+interaction beyond. Of both, and of weights w, it is that of least risk by Stein's unbiased estimate
+(1981),
 
     sum (x - y)^2 / stddev^2 + 2 sum dx/dy,
 
@@ -17,7 +19,9 @@ the truth nor further measurements.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import combinations
 from math import inf
 
 import numpy as np
@@ -45,7 +49,11 @@ _UNSEEN = 1e-2
 _STEP = 1e-7
 """Share of the total by which tables are moved to see how the prior moves."""
 _ELSEWHERE = 1e-3
-"""Share of a one-way table that is spread evenly: values that fit no record may have some."""
+"""Share of a one-way table that is spread evenly, and of a two-way table that is independent: cells
+that fit no record may have some.
+"""
+_ROUNDS = 10
+"""Of iterative scaling to all pairs of a table."""
 
 
 @dataclass(frozen=True)
@@ -97,20 +105,27 @@ def shrunk(
     seen = squares > 0
     _, slope = loss.value_and_gradient(torch.from_numpy(best))
     curvature = np.where(seen, squares, _UNSEEN * squares[seen].min())
-    q = _independent(polytope, best)
-    target = np.where(seen, best - slope.numpy() / curvature, q)
-    search = _Search(polytope, best, target, curvature, seen, q, deadline)
-    alike = float(squares[seen].mean() * q[seen].mean())
-    weight = _MOST * alike
-    while weight >= _LEAST * alike and search.improved(weight):
-        weight /= _COARSE
-    for side in (_FINE, 1 / _FINE):
-        search.improved(side * search.chosen.weight)
-    return search.chosen if search.surely and time.perf_counter() < deadline else None
+    even = polytope.even()
+    target = np.where(seen, best - slope.numpy() / curvature, even)
+    larger = any(len(clique) > 2 for clique in polytope.cliques)
+    alike = float(squares[seen].mean() * even[seen].mean())
+    found = []
+    for made in (_independent, _of_pairs) if larger else (_independent,):
+        search = _Search(polytope, best, target, curvature, seen, made, deadline)
+        weight = _MOST * alike
+        while weight >= _LEAST * alike and search.improved(weight):
+            weight /= _COARSE
+        for side in (_FINE, 1 / _FINE):
+            search.improved(side * search.chosen.weight)
+        if search.surely:
+            found.append(search)
+    if not found or time.perf_counter() >= deadline:
+        return None
+    return min(found, key=lambda search: search.risk).chosen
 
 
 class _Search:
-    """The tables of least risk so far."""
+    """The tables of least risk so far, with the prior that is ``made`` of the best fit."""
 
     def __init__(
         self,
@@ -119,18 +134,17 @@ class _Search:
         target: Array,
         curvature: Array,
         seen: NDArray[np.bool_],
-        q: Array,
+        made: Callable[[LocalPolytope, Array], Array],
         deadline: float,
     ) -> None:
         self.polytope, self.best, self.target, self.curvature = polytope, best, target, curvature
-        self.seen, self.q, self.deadline = seen, q, deadline
+        self.seen, self.q, self.deadline = seen, made(polytope, best), deadline
         signs = np.where(generator(0).random(len(best)) < 0.5, -1.0, 1.0)
         self._direction = signs * seen
         along = polytope.moved(best, curvature, self._direction)
         step = _STEP * polytope.total / float(np.abs(along).sum() + 1)
-        moved = _independent(polytope, best + step * along)
         # The prior moves with the tables that it is made of.
-        self._prior = np.log(moved / q) / step
+        self._prior = np.log(made(polytope, best + step * along) / self.q) / step
         self._unshrunk = self._risk(best, along)
         self.chosen, self.risk, self._start = Shrunk(best, 0.0, 0.0, 0.0), inf, None
 
@@ -184,3 +198,22 @@ def _independent(polytope: LocalPolytope, tables: Array) -> Array:
             product = np.multiply.outer(product, margins[name]).reshape(-1)
         products.append(product)
     return np.concatenate(products)
+
+
+def _of_pairs(polytope: LocalPolytope, tables: Array) -> Array:
+    """The tables of largest entropy with these two-way tables (iterative proportional fitting)."""
+    products, found = _independent(polytope, tables), []
+    for clique, start in zip(polytope.cliques, polytope.offsets, strict=False):
+        shape = polytope.domain.shape(clique)
+        part = slice(start, start + int(np.prod(shape)))
+        fitted = products[part].reshape(shape)
+        mixed = (1 - _ELSEWHERE) * np.maximum(tables[part].reshape(shape), 0) + _ELSEWHERE * fitted
+        rest = [
+            tuple(set(range(len(shape))) - set(pair)) for pair in combinations(range(len(shape)), 2)
+        ]
+        wanted = [mixed.sum(axis=axes, keepdims=True) for axes in rest]
+        for _ in range(_ROUNDS if len(shape) > 2 else 0):
+            for axes, pair in zip(rest, wanted, strict=True):
+                fitted = fitted * (pair / fitted.sum(axis=axes, keepdims=True))
+        found.append(fitted.reshape(-1))
+    return np.concatenate(found)

@@ -109,8 +109,7 @@ def fit(
     array([[0.8, 0.2],
            [0.2, 0.8]])
     """
-    tables = [each.table for each in (*statistics, *possible)]
-    size = tables[0].shape[-1]
+    size = statistics[0].table.shape[-1] if statistics else possible[0].table.shape[-1]
     flat = [each.table.reshape(-1, size) for each in statistics]
     starts = np.cumsum([0] + [len(table) for table in flat])[:-1]
     given = tuple(each.given for each in statistics)

@@ -45,7 +45,9 @@ _LEAST = 1e-4
 _EVIDENCE = 2.0
 """Standard deviations by which the risk has to fall for the best fit to be left."""
 _UNSEEN = 1e-2
-"""Curvature of cells that nobody measured, as a share of the least of the others."""
+"""Curvature, around even tables, of cells that nobody measured (those of zeros), as a share of the
+least of the others. The penalty has it too.
+"""
 _STEP = 1e-7
 """Share of the total by which tables are moved to see how the prior moves."""
 _ELSEWHERE = 1e-3
@@ -146,7 +148,8 @@ class _Search:
         # The prior moves with the tables that it is made of.
         self._prior = np.log(made(polytope, best + step * along) / self.q) / step
         self._unshrunk = self._risk(best, along)
-        self.chosen, self.risk, self._start = Shrunk(best, 0.0, 0.0, 0.0), inf, None
+        self.chosen, self.risk = Shrunk(best, 0.0, 0.0, 0.0), inf
+        self._start: Array | None = None
 
     def improved(self, weight: float) -> bool:
         """Whether tables of this weight have the least risk so far."""
@@ -154,17 +157,18 @@ class _Search:
             return False
         prior = EntropicPrior(weight, self.q)
         try:
-            tables, self._start = self.polytope.nearest(
-                self.target, self.curvature, self._start, prior
-            )
+            tables, start = self.polytope.nearest(self.target, self.curvature, self._start, prior)
         except NumericalFailure:
             return False
+        self._start = start
         direction = self._direction + weight / self.curvature * self._prior
         risk = self._risk(tables, self.polytope.moved(tables, self.curvature, direction, prior))
         if risk >= self.risk:
             return False
-        gap = abs(float(self._start @ self.polytope.off(tables)))
-        self.chosen, self.risk = Shrunk(tables, weight, prior.penalty(tables), gap), risk
+        gap = abs(float(start @ self.polytope.off(tables)))
+        unseen = (self.curvature * (tables - self.target) ** 2)[~self.seen].sum() / 2
+        penalty = prior.penalty(tables) + float(unseen)
+        self.chosen, self.risk = Shrunk(tables, weight, penalty, gap), risk
         return True
 
     @property
@@ -189,7 +193,7 @@ def _independent(polytope: LocalPolytope, tables: Array) -> Array:
         for axis, name in enumerate(clique):
             if name not in margins:
                 counts = table.sum(axis=tuple(i for i in range(table.ndim) if i != axis))
-                share = counts / polytope.total
+                share = np.maximum(counts, 0) / polytope.total
                 margins[name] = (1 - _ELSEWHERE) * share + _ELSEWHERE / len(share)
     products = []
     for clique in polytope.cliques:

@@ -12,7 +12,7 @@ interaction beyond. Of both, and of weights w, it is that of least risk by Stein
 
     sum (x - y)^2 / stddev^2 + 2 sum dx/dy,
 
-whose second sum is taken along one random direction (Ramani, Blu and Unser, 2008): it needs neither
+whose second sum is taken along one random direction (Ramani and others, 2008): it needs neither
 the truth nor further measurements.
 """
 

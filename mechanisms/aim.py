@@ -106,7 +106,7 @@ def aim(
         noise = curator.expected_error(budget.measure)
         picked = curator.choose(
             fitting,
-            model.marginals(fitting),
+            model.each_marginal(fitting),
             budget.select,
             penalties=[noise * domain.size(clique) for clique in fitting],
             weights=[weights[clique] for clique in fitting],

@@ -168,8 +168,8 @@ MUTANTS = (
     Mutant(
         "scores in single precision",
         SCORES,
-        "(counts << _BITS) - grid",
-        "(np.float32(counts << _BITS) - np.float32(grid)).astype(np.int64)",
+        "np.left_shift(counts, _BITS, dtype=np.int64) - grid",
+        "(np.float32(counts) * 2**_BITS - np.float32(grid)).astype(np.int64)",
         "scores",
     ),
     Mutant(

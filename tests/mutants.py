@@ -229,6 +229,20 @@ MUTANTS = (
         "scores",
     ),
     Mutant(
+        "counts compared in the type that keeps them",
+        SCORES,
+        "np.left_shift(counts, _BITS, dtype=np.int64) - grid",
+        "np.left_shift(counts, _BITS, dtype=counts.dtype) - grid",
+        "curator",
+    ),
+    Mutant(
+        "a candidate chosen that is not allowed",
+        CURATOR,
+        "if passes is None or passes(int(left[drawn])):",
+        "if True:",
+        "curator",
+    ),
+    Mutant(
         "scale of the pure price under zCDP",
         SCALES,
         "return l1 / cost if budget.pure else l2 / math.sqrt(2 * cost)",

@@ -7,7 +7,7 @@ selects. What leaves it is noisy, and everything that leaves it is on the ledger
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal
@@ -219,6 +219,7 @@ class Curator:
         penalties: Sequence[float] | None = None,
         weights: Sequence[float] | None = None,
         mechanism: Literal["exponential mechanism", "permute-and-flip"] = "exponential mechanism",
+        allowed: Callable[[Clique], bool] | None = None,
         step: str = "select",
     ) -> Clique:
         """A candidate that the estimates answer badly, by the exponential mechanism.
@@ -231,6 +232,11 @@ class Curator:
         costs epsilon^2 / 8.
         Permute-and-flip errs less at the same epsilon, but costs epsilon^2 / 2 in zCDP: it pays
         with a pure budget.
+
+        `allowed`, of which the same holds as of the estimates, leaves candidates out, and is asked
+        about those that are drawn only: one that is not allowed is put aside and another one drawn.
+        Given what it allows, the first that passes has the law of the exponential mechanism among
+        the allowed ones alone, and the others never leave; so it does not go with permute-and-flip.
 
         Raises InvalidInput for wrong arguments, or estimates or penalties of more than 2^40 counts;
         BudgetExceeded if cost is not available.
@@ -245,11 +251,15 @@ class Curator:
                 "mechanism must be 'exponential mechanism' or 'permute-and-flip', "
                 f"got {mechanism!r}"
             )
+        flip = mechanism == "permute-and-flip"
+        if flip and allowed is not None:
+            raise InvalidInput("allowed goes with the exponential mechanism only")
         penalty_units = scores.on_grid("penalties", penalty)
         distances = self._distances(cliques, estimates)  # may refuse: before the charge
         found = scores.weighted_scores(distances, penalty_units, weight)
-        flip = mechanism == "permute-and-flip"
-        return cliques[self._selected(step, found, self.neighbours.l1, cost, flip=flip)]
+        passes = None if allowed is None else lambda place: allowed(cliques[place])
+        l1 = self.neighbours.l1
+        return cliques[self._selected(step, found, l1, cost, flip=flip, passes=passes)]
 
     def scored(self, candidates: Sequence[Clique], estimates: Tables) -> Scored:
         """Candidates to choose from several times by the same estimates, compared only once.
@@ -503,14 +513,25 @@ class Curator:
         cost: float,
         *,
         flip: bool = False,
+        passes: Callable[[int], bool] | None = None,
     ) -> int:
-        """Charge, then a place by the exponential mechanism, or by permute-and-flip."""
+        """Charge, then a place by the exponential mechanism, or by permute-and-flip.
+
+        Of the exponential mechanism the first place that passes.
+        """
         budget = self.ledger.budget
         self.ledger.charge(step, "permute-and-flip" if flip else "exponential mechanism", cost)
         if flip:
             scale = noise_scales.permute_and_flip(budget, sensitivity, cost)
             return self._noise.flip(found, scale)
-        return self._noise.softmax(found, noise_scales.exponential(budget, sensitivity, cost))
+        scale = noise_scales.exponential(budget, sensitivity, cost)
+        left = np.arange(len(found))
+        while len(left):
+            drawn = self._noise.softmax(found[left], scale)
+            if passes is None or passes(int(left[drawn])):
+                return int(left[drawn])
+            left = np.delete(left, drawn)
+        raise InvalidInput("allowed is true of no candidate; leave one to choose")
 
     def _top(
         self, step: str, what: str, errors: NDArray[np.int64], count: int, cost: float

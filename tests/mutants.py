@@ -319,8 +319,8 @@ MUTANTS = (
     Mutant(
         "the best candidate chosen without noise",
         CURATOR,
-        "return self._noise.softmax(found, noise_scales.exponential(budget, sensitivity, cost))",
-        "return int(np.argmax(found))",
+        "drawn = self._noise.softmax(found[left], scale)",
+        "drawn = int(np.argmax(found[left]))",
     ),
     # The ledger.
     Mutant(

@@ -258,8 +258,8 @@ class Curator:
         distances = self._distances(cliques, estimates)  # may refuse: before the charge
         found = scores.weighted_scores(distances, penalty_units, weight)
         passes = None if allowed is None else lambda place: allowed(cliques[place])
-        l1 = self.neighbours.l1
-        return cliques[self._selected(step, found, l1, cost, flip=flip, passes=passes)]
+        place = self._selected(step, found, self.neighbours.l1, cost, flip=flip, passes=passes)
+        return cliques[place]
 
     def scored(self, candidates: Sequence[Clique], estimates: Tables) -> Scored:
         """Candidates to choose from several times by the same estimates, compared only once.

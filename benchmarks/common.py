@@ -51,10 +51,17 @@ def code_state() -> str:
 
 
 def peak_rss_mb() -> float:
-    """Peak resident memory of this process in MB (1e6 bytes)."""
-    from pgmkit.memory import peak
+    """Peak resident memory of this process in MB (1e6 bytes).
 
-    return peak() / 1e6
+    VmHWM, because the ``ru_maxrss`` of a child starts at its parent's peak on Linux.
+    """
+    status = Path("/proc/self/status")
+    if status.exists():
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM"):
+                return int(line.split()[1]) * 1024 / 1e6
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
 
 
 def fresh_process(

@@ -196,7 +196,8 @@ def _blocks(cliques: Sequence[Clique], sizes: Mapping[str, int], rows: int) -> I
         return
     # Those of one batch have few attributes, so that a block of some of them covers many.
     names = sorted({a for clique in cliques for a in clique})
-    side = max(2, round(_BATCH ** (1 / max(1, *map(len, cliques)))))
+    longest = max(map(len, cliques), default=0)
+    side = max(2, round(_BATCH ** (1 / max(1, longest))))
     tile = {a: place // side for place, a in enumerate(names)}
     ordered = sorted(cliques, key=lambda clique: (sorted(tile[a] for a in clique), clique))
     for first in range(0, len(ordered), _BATCH):

@@ -92,7 +92,7 @@ def released(request: dict[str, Any], data: Dataset, count: Callable[[object], N
         ).release
     workload = k_way(data.domain, request["way"])
     _, settings = configure(name, **request["settings"])
-    reports = {"progress": count} if name == "aim" else {}
+    reports: dict[str, Any] = {"progress": count} if name == "aim" else {}
     return run(
         settings, data, workload, EPSILON, delta, neighbours="replace-one", seed=seed, **reports
     )

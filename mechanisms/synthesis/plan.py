@@ -195,7 +195,7 @@ def made_up(domain: Domain, rows: int, rng: np.random.Generator) -> Dataset:
     columns: dict[str, np.ndarray[Any, Any]] = {}
     for name, size in domain.sizes.items():
         most = min(len(columns), int(rng.integers(1, _PARENTS + 1)))
-        parents = rng.choice(list(columns), most, replace=False) if most else []
+        parents = [list(columns)[i] for i in rng.permutation(len(columns))[:most]]
         states = np.zeros(rows, dtype=np.int64)
         for parent in parents:
             states = states * domain.sizes[parent] + columns[parent]

@@ -140,12 +140,15 @@ def errors(data: Dataset, release: Release, seed: int) -> dict[str, float]:
 
 
 def predict(request: dict[str, Any]) -> dict[str, Any]:
-    """What `pgmkit plan` says of a run, from public figures."""
+    """What `pgmkit plan` says of a run, and the imports, which it leaves out."""
+    spent = time.process_time()
+    import pgmkit.estimation  # noqa: F401
     from mechanisms import k_way, plan
     from mechanisms.privacy.budget import Budget
     from mechanisms.synthesis.auto import choice_of
     from pgmkit import Schema
 
+    imports = time.process_time() - spent
     data = load(request)
     workload, delta, rows = k_way(data.domain, request["way"]), len(data) ** -2.0, len(data)
     schema, budget = Schema.from_dict(data.domain.sizes), Budget(EPSILON, delta)
@@ -155,7 +158,7 @@ def predict(request: dict[str, Any]) -> dict[str, Any]:
         chosen.name, workload, EPSILON, delta, neighbours="replace-one", rows=rows,
         settings=settings,
     )  # fmt: skip
-    return {"planned_cpu": round(found.seconds, 2), "planned_mb": round(found.peak_mb)}
+    return {"planned_cpu": round(imports + found.seconds, 2), "planned_mb": round(found.peak_mb)}
 
 
 def identity(run: dict[str, Any]) -> tuple[Any, ...]:

@@ -56,9 +56,9 @@ class Plan:
 
     `noise`: standard deviation, in counts, of the least noisy measured cells. `model_mb`: of the
     junction tree of the dry run's model, None where the model is not graphical. `seconds`: of
-    processors that the dry run took. `peak_mb`: the most memory that this process has had so far,
-    in MB (10^6 bytes): of a fresh process, that of the run. `neighbours`: what is protected;
-    `max_rows`: how many rows of it are looked at.
+    processors that the dry run took, imports left out. `peak_mb`: the most memory that this process
+    has had so far, in MB (10^6 bytes): of a fresh process, that of the run. `neighbours`: what is
+    protected; `max_rows`: how many rows of it are looked at.
     """
 
     mechanism: str

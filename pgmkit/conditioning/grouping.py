@@ -22,15 +22,19 @@ _MOSTLY_CELLS = 6
 """How many times longer than its tables the cells of a pass take if it may pay to part it: every
 part has tables of its own for the ancestors that all share.
 """
-_PATIENCE = 1
-"""Halvings that may bring nothing until one of the halves brings something."""
+_IN_VAIN = 4
+"""How many times longer for each halving above that brought nothing."""
+_WORTH = 1.5
+"""How many times less all parts take, for a search improves the larger tree by more."""
+
 Part = tuple[float, int]
 """What it takes to answer, and its attributes."""
 
 
-def may_pay(whole: Draft) -> bool:
-    """Whether a tree is so large that questions may be parted."""
-    return whole.cells >= max(_LARGE_PASS, _MOSTLY_CELLS * (whole.work - whole.cells))
+def may_pay(whole: Draft, in_vain: int = 0) -> bool:
+    """Whether a tree is so large that its questions may be parted, after some halvings in vain."""
+    longer = _MOSTLY_CELLS * _IN_VAIN**in_vain
+    return whole.cells >= max(_LARGE_PASS, longer * (whole.work - whole.cells))
 
 
 def parted(questions: Iterable[int], whole: Draft, draft: Callable[[int], Draft]) -> list[int]:
@@ -45,21 +49,21 @@ def parted(questions: Iterable[int], whole: Draft, draft: Callable[[int], Draft]
     for each in sorted(set(questions), key=int.bit_count, reverse=True):
         if all(each & ~larger for larger in sets):
             sets.append(each)
-    return [members for _, members in sorted(_parts(sets, whole, draft, _PATIENCE))]
+    parts = _parts(sets, whole, draft, 0)
+    if _WORTH * sum([work for work, _ in parts]) > whole.work:
+        return [union(sets)]
+    return [members for _, members in sorted(parts)]
 
 
 def _parts(
-    sets: Sequence[int], whole: Draft, draft: Callable[[int], Draft], patience: int
+    sets: Sequence[int], whole: Draft, draft: Callable[[int], Draft], in_vain: int
 ) -> list[Part]:
     alone = [(whole.work, union(sets))]
-    if len(sets) < 2 or not may_pay(whole):
+    if len(sets) < 2 or not may_pay(whole, in_vain):
         return alone
     halves = [(half, draft(union(half))) for half in _halves(sets)]
-    if sum([half.work for _, half in halves]) >= whole.work:
-        patience -= 1
-        if patience < 0:
-            return alone
-    found = [part for each, half in halves for part in _parts(each, half, draft, patience)]
+    in_vain += sum([half.work for _, half in halves]) >= whole.work
+    found = [part for each, half in halves for part in _parts(each, half, draft, in_vain)]
     return found if sum([work for work, _ in found]) < whole.work else alone
 
 

@@ -15,8 +15,9 @@ from __future__ import annotations
 import heapq
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from pgmkit.bit_sets import each_bit
 from pgmkit.elimination_search import Search, Step
@@ -73,6 +74,50 @@ class EliminationTree:
         for operand in self.operands[node]:
             scope |= self.scopes[operand]
         return scope & ~self.scopes[node]
+
+    @cached_property
+    def below(self) -> list[int]:
+        """For each node the attributes that are summed out at it or below it."""
+        found = [0] * self.inputs
+        for node in range(self.inputs, len(self.scopes)):
+            gone = self.summed(node)
+            for operand in self.operands[node]:
+                gone |= found[operand]
+            found.append(gone)
+        return found
+
+    def lowest(self, members: int) -> Iterator[tuple[int, int]]:
+        """Of each component, the lowest node that has its share of the attributes at or below."""
+        below = self.below
+        for root in self.roots:
+            inside = members & (below[root] | self.scopes[root])
+            node, held = root, [root] if inside else []
+            while held:
+                node = held[0]
+                held = [v for v in self.operands[node] if not inside & ~(below[v] | self.scopes[v])]
+            if inside:
+                yield node, inside
+
+    def joint_cells(self, members: int) -> int:
+        """Multiplications for the joint marginal of some attributes by messages on the tree, and
+        what is written on the way; 0 where a node has it.
+        """
+        if not members & (members - 1) or any(not members & ~table for table in self.tables):
+            return 0
+        cells = 0
+        for node, inside in self.lowest(members):
+            kept, left = inside & self.below[node], [node]
+            for each in left:
+                if each >= self.inputs and (lost := self.below[each] & kept):
+                    for operand in self.operands[each]:
+                        # What is barren is not with an attribute kept that it had lost.
+                        known = self.scopes if self.below[operand] & kept else self.tables
+                        lost |= known[operand]
+                    cells += math.prod([self.sizes[v] for v in each_bit(lost)])
+                    made = lost & (self.scopes[each] | kept)
+                    cells += WRITTEN * math.prod([self.sizes[v] for v in each_bit(made)])
+                    left += self.operands[each]
+        return cells
 
 
 class Planning:

@@ -270,15 +270,10 @@ class Draft:
     """A search for a better one, where it may pay."""
 
     @property
-    def cells(self) -> float:
-        """Multiplications of the best tree so far."""
+    def tree(self) -> EliminationTree:
+        """The best so far."""
         known = [self.start, None if self.planning is None else self.planning.first]
-        return min([tree.cells for tree in known if tree is not None])
-
-    @property
-    def work(self) -> float:
-        """With what the tables take by themselves, in cells."""
-        return self.cells + CELLS_OF_A_TABLE * len(self.scopes)
+        return min([tree for tree in known if tree is not None], key=lambda each: each.cells)
 
 
 @dataclass

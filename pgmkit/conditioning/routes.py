@@ -14,7 +14,7 @@ from pgmkit.conditioning.calibrated_cliques import Seen
 from pgmkit.conditioning.calibration import Calibration
 from pgmkit.conditioning.evidence import Evidence
 from pgmkit.conditioning.graph_tables import CELLS_OF_A_TABLE, Draft, GraphTables, Inputs
-from pgmkit.conditioning.grouping import may_pay, parted
+from pgmkit.conditioning.grouping import LARGE_PASS, Cost, may_pay, parted
 from pgmkit.conditioning.joint import GivenJoint
 from pgmkit.conditioning.message_passing import LEAST_ENTRY, Messages, Underflow
 from pgmkit.conditioning.written_out import MOST_CELLS, WrittenOut
@@ -29,6 +29,8 @@ ALL = slice(None)
 _OWN_TREE = 10
 """How many times the multiplications of a tree are worth another."""
 _REMEMBERED = 64
+_FEW_SETS = 16
+"""Sets of attributes of which it is looked what their joint distributions take on a tree."""
 
 
 class Routes:
@@ -75,13 +77,12 @@ class Routes:
         return found
 
     def _grouped(self, sets: Sequence[int], relevant: int) -> list[list[int]]:
-        whole = self._draft(relevant)
-        if not may_pay(whole):
+        if not may_pay(self._draft(relevant, sets), len(sets)):
             return [list(sets)]
         ancestors = self.graph.ancestors
         known = union([ancestors[v] for v in each_bit(self.known)])
         needed = {m: known | union([ancestors[v] for v in each_bit(m)]) for m in sets}
-        parts = parted(needed.values(), whole, self._draft)
+        parts = parted(needed, self._draft)
         groups: dict[int, list[int]] = {part: [] for part in parts}
         for members, each in needed.items():
             groups[next(part for part in parts if not each & ~part)].append(members)
@@ -128,7 +129,7 @@ class Routes:
         tree, sizes = messages.tree, self.graph.domain.shape()
         most = _OWN_TREE * (tree.cells + CELLS_OF_A_TABLE * tree.inputs)
         cells = math.prod([sizes[v] for v in each_bit(members)])
-        if cells * tree.cells <= most or messages.joint_cells(members) <= most:
+        if cells * tree.cells <= most or tree.joint_cells(members) <= most:
             return messages.marginal(members)
         inputs = self._inputs(self.graph.relevant(members | self.known))
         # A table of ones: so that the attributes meet in a node, for which the order is looked for.
@@ -182,9 +183,16 @@ class Routes:
         sizes = self.graph.domain.shape()
         return math.prod([sizes[v] for v in each_bit(members & ~self.observed)]) <= MOST_CELLS
 
-    def _draft(self, relevant: int) -> Draft:
-        """The tree of the relevant attributes before it is searched for."""
-        return self._drafted(self._sliced(relevant))
+    def _draft(self, relevant: int, asked: Sequence[int]) -> Cost:
+        """What it takes to answer by a tree of the relevant attributes."""
+        draft = self._drafted(self._sliced(relevant))
+        cells, sizes = draft.tree.cells, self.graph.domain.shape()
+        joint = [m for m in asked if m & (m - 1)]
+        if len(joint) <= _FEW_SETS:
+            for members in joint:
+                if cells * math.prod([sizes[v] for v in each_bit(members)]) > LARGE_PASS:
+                    cells += draft.tree.joint_cells(members & ~self.observed)
+        return Cost(cells, CELLS_OF_A_TABLE * len(draft.scopes))
 
     def _drafted(self, inputs: Inputs) -> Draft:
         if inputs.draft is None:

@@ -8,6 +8,7 @@ from chance import FALSE_ALARM, p_value
 from numpy.typing import NDArray
 
 from pgmkit import Dataset, Domain, FactorGraph, InvalidInput, ModelTooLarge
+from pgmkit.conditioning.graph_tables import CELLS_OF_A_TABLE
 
 Array = NDArray[np.float64]
 Tables = list[tuple[tuple[str, ...], Array]]
@@ -104,10 +105,10 @@ def test_every_answer_is_that_of_the_joint_written_out(
 
 def part_all_questions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Answer them by trees of their own wherever these have fewer tables."""
-    monkeypatch.setattr("pgmkit.conditioning.grouping._LARGE_PASS", 0)
+    monkeypatch.setattr("pgmkit.conditioning.grouping.LARGE_PASS", 0)
     monkeypatch.setattr("pgmkit.conditioning.grouping._MOSTLY_CELLS", 0)
-    work = property(lambda draft: 2.0 ** len(draft.scopes))
-    monkeypatch.setattr("pgmkit.conditioning.graph_tables.Draft.work", work)
+    work = property(lambda cost: 2.0 ** (cost.tables / CELLS_OF_A_TABLE))
+    monkeypatch.setattr("pgmkit.conditioning.grouping.Cost.work", work)
 
 
 def check_posterior(graph: FactorGraph, joint: Array, rng: np.random.Generator) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import heapq
 import math
 import random
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -134,8 +135,9 @@ class Planning:
             for v in each_bit(scope):
                 neighbours[v] |= scope
         self.scopes, self.heads, self.sizes = scopes, heads, sizes
-        around = [members & ~(1 << v) for v, members in enumerate(neighbours)]
-        self._search = Search(around, sizes, held)
+        for v in each_bit(held):
+            neighbours[v] ^= 1 << v
+        self._search = Search(neighbours, sizes, held)
         self._ranks = self._search.ranks(random.Random(0))
         steps = self._search.order(next(self._ranks))
         assert steps is not None
@@ -185,7 +187,7 @@ class _Growing:
         self.tree = EliminationTree(
             sizes, list(scopes), list(scopes), [False] * count, [()] * count, [-1] * count, count
         )
-        self.holders: list[set[int]] = [set() for _ in sizes]
+        self.holders: defaultdict[int, set[int]] = defaultdict(set)
         for node, scope in enumerate(scopes):
             for v in each_bit(scope):
                 self.holders[v].add(node)

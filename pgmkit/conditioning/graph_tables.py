@@ -70,6 +70,12 @@ class GraphTables:
     passes: list[float] = field(default_factory=list)
     """Of each set of evidence that was answered by itself, what it cost, in cells."""
 
+    def prepare(self) -> None:
+        """Number the attributes and tables, as every question needs them."""
+        self.bits  # noqa: B018 - kept from now on
+        if self.children is not None:
+            self.own  # noqa: B018
+
     @cached_property
     def bits(self) -> dict[str, int]:
         return {name: 1 << place for name, place in self.domain.places.items()}

@@ -19,8 +19,8 @@ from pgmkit.conditioning.named_axes import Axes, sum_to
 __all__ = ["LISTED", "ListedClique", "leave_out_impossible", "worth_listing"]
 
 Array = NDArray[np.float64]
-Places = NDArray[np.int32]
-"""Numbers of cells: half the memory of what numpy counts by."""
+Places = NDArray[np.signedinteger]
+"""Numbers of cells; kept in 32 bits, half of what numpy counts by."""
 
 LISTED = 3
 """Cells that are gone through as fast as one that is listed."""

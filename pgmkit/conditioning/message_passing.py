@@ -63,11 +63,13 @@ class SpreadKernel:
     __slots__ = ("away", "cells", "first", "second")
 
     def __init__(self, one: int, other: int, wanted: int, sizes: Sequence[int]) -> None:
-        axes = each_bit(one | other)
-        self.first = [sizes[v] if one >> v & 1 else 1 for v in axes]
-        self.second = [sizes[v] if other >> v & 1 else 1 for v in axes]
-        self.away = tuple([axis for axis, v in enumerate(axes) if not wanted >> v & 1])
-        self.cells = _cells(each_bit((one | other) & wanted), sizes)
+        axes, held, more = each_bit(one | other), each_bit(one), each_bit(other)
+        # Sets of few attributes are sooner looked into as tuples: integers may have many digits.
+        left = each_bit((one | other) & wanted)
+        self.first = [sizes[v] if v in held else 1 for v in axes]
+        self.second = [sizes[v] if v in more else 1 for v in axes]
+        self.away = tuple([axis for axis, v in enumerate(axes) if v not in left])
+        self.cells = _cells(left, sizes)
 
     def __call__(self, one: Array, other: Array) -> Array:
         made = one.reshape(self.first) * other.reshape(self.second)

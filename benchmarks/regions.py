@@ -66,10 +66,10 @@ def _report(problems: dict[str, Any]) -> str:
             f"{own[key]:.4g} / {peer.get(key, nan):.4g}" if peer else f"{own[key]:.4g}"
             for key in fields
         ]
-        rest = [own[key] for key in ("noisy", "joint_cpu_seconds", "agreement", "unmeasured")]
-        rows.append([name, *both, *rest, own["independent"]])
-    header = ("problem", "CPU s", "loss", "measured TV", "MB", "noise TV", "joint CPU s")
-    return table((*header, "agreement TV", "unmeasured TV", "independent TV"), rows)
+        rest = ("best", "noisy", "joint_cpu_seconds", "agreement", "unmeasured", "independent")
+        rows.append([name, *both, *(own[key] for key in rest)])
+    header = ("problem", "CPU s", "loss", "measured TV", "MB", "best fit TV", "noise TV")
+    return table((*header, "joint CPU s", "agreement TV", "unmeasured TV", "independent TV"), rows)
 
 
 if __name__ == "__main__":

@@ -34,12 +34,16 @@ def relaxed(request: dict[str, Any]) -> dict[str, Any]:
         "loss": model.loss,
         "gap": model.gap,
         "measured": _mean(problem, problem.cliques, model),
-        "mixed": float(np.mean([_mixed(problem, c, model) for c in problem.cliques])),
+        "weight": model.weight,
         "noisy": float(
             np.mean([*map(problem.variation, problem.cliques, map(problem.seen, problem.values))])
         ),
         "peak_rss_mb": peak,
     }
+    best = pgmkit.estimate(
+        domain, measured, total=float(problem.total), inference="region", shrink=False
+    )
+    found |= {"best_loss": best.loss, "best": _mean(problem, problem.cliques, best)}
     cpu = time.process_time()
     agreement = model.agreement
     return {
@@ -60,16 +64,6 @@ def _sums(values: np.ndarray) -> list[np.ndarray]:
 def _mean(problem: Any, cliques: Any, model: pgmkit.RegionModel) -> float:
     tables = model.marginals(cliques)
     return float(np.mean([problem.variation(c, tables[c]) for c in cliques]))
-
-
-def _mixed(problem: Any, clique: tuple[str, ...], model: pgmkit.RegionModel) -> float:
-    """Of a table drawn towards independence by a twentieth."""
-    product = np.ones(())
-    for name in clique:
-        product = np.multiply.outer(product, model.marginal((name,)) / problem.total)
-    return float(
-        problem.variation(clique, 0.95 * model.marginal(clique) + 0.05 * product * problem.total)
-    )
 
 
 def _independent(problem: Any, clique: tuple[str, ...]) -> float:

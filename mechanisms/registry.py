@@ -34,7 +34,8 @@ class Entry:
         rounds: Whether it goes in rounds and reports each to a `progress` callback.
         public: Whether it needs records that need no protection.
         graphical: Whether its model is a GraphicalModel, which has error bars and can hold
-            constraints.
+            constraints. A mechanism with the setting `inference` can, too, where that is not
+            "exact".
         records: Whether synthetic records can be drawn from its model.
         consistent: Whether its tables are at least 0 and agree with each other.
         measures: Whether it draws nothing but additive noise, and selects nothing by another

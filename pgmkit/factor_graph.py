@@ -16,8 +16,9 @@ from pgmkit.conditioning.posterior import Posterior
 from pgmkit.conditioning.posteriors import Posteriors
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique, Domain
-from pgmkit.errors import InvalidInput
+from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.factor import Factor
+from pgmkit.memory import check_limit
 from pgmkit.model import MEMORY_LIMIT, GraphicalModel
 
 __all__ = ["FactorGraph"]
@@ -74,6 +75,8 @@ class FactorGraph:
         states: Mapping[str, Sequence[Hashable]] | None,
         memory_limit: int,
     ) -> None:
+        check_limit(memory_limit)
+        _check_sizes(domain, memory_limit)
         for name, value in {
             "domain": domain,
             "tables": tables,
@@ -216,6 +219,17 @@ class FactorGraph:
         kind = "factor graph" if self.children is None else "Bayesian network"
         cells = sum(table.size for _, table in self.tables)
         return f"<{kind}: {len(self.domain)} attributes, {len(self.tables)} tables, {cells} cells>"
+
+
+def _check_sizes(domain: Domain, memory_limit: int) -> None:
+    """Raises ModelTooLarge where the marginal of one attribute does not fit, table or none."""
+    for name, size in domain.sizes.items():
+        if 8 * size > memory_limit:
+            raise ModelTooLarge(
+                f"attribute {name!r:.200} has {size:,} values, whose probabilities take "
+                f"{8 * size:,} bytes; the limit is {memory_limit:,}. Merge values, or raise "
+                "memory_limit"
+            )
 
 
 def _expected_log(weights: Array, table: Array) -> float:

@@ -7,13 +7,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pgmkit.errors import InvalidInput
+
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["available"]
+__all__ = ["available", "check_limit"]
 
 _GROUPS = Path("/proc/self/cgroup")
 _MOUNTED = Path("/sys/fs/cgroup")
+
+
+def check_limit(memory_limit: int) -> None:
+    """Raises InvalidInput where ``memory_limit`` is no number of bytes."""
+    if isinstance(memory_limit, bool) or not isinstance(memory_limit, int) or memory_limit < 1:
+        raise InvalidInput(
+            f"memory_limit must be a positive integer, a number of bytes, got {memory_limit!r}"
+        )
 
 
 def available(device: torch.device | None = None) -> int:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Method",
     "blocks",
+    "check_count",
     "check_mass",
     "check_request",
     "given_out",
@@ -85,10 +86,15 @@ def sample(
     return {name: columns[name] for name in tree.domain.attributes}
 
 
-def check_request(n: int, rng: np.random.Generator, method: str) -> None:
-    """Raises InvalidInput where an argument is not what it should be."""
+def check_count(n: int) -> None:
+    """Raises InvalidInput where ``n`` is no number of records."""
     if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 0:
         raise InvalidInput(f"n must be a non-negative integer, the number of records; got {n!r}")
+
+
+def check_request(n: int, rng: np.random.Generator, method: str) -> None:
+    """Raises InvalidInput where an argument is not what it should be."""
+    check_count(n)
     if not isinstance(rng, np.random.Generator):
         raise InvalidInput(
             f"rng must be a numpy.random.Generator, got {type(rng).__name__}; "

@@ -25,6 +25,7 @@ from pgmkit.contraction_plan import Kernel
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.junction_tree import JunctionTree
+from pgmkit.memory import check_limit
 from pgmkit.semirings import LINEAR
 
 __all__ = ["Routes", "Tables", "check_beliefs", "marginals", "routes_of"]
@@ -94,12 +95,8 @@ def check_beliefs(
     tree: JunctionTree, beliefs: Sequence[torch.Tensor], memory_limit: int | None
 ) -> None:
     """Raises InvalidInput for beliefs that do not fit the tree, or a limit that is no number."""
-    if memory_limit is not None and (
-        isinstance(memory_limit, bool) or not isinstance(memory_limit, int) or memory_limit < 1
-    ):
-        raise InvalidInput(
-            f"memory_limit must be a positive integer, a number of bytes, got {memory_limit!r}"
-        )
+    if memory_limit is not None:
+        check_limit(memory_limit)
     if len(beliefs) != len(tree.cliques):
         raise InvalidInput(
             f"beliefs must hold one table for each of the {len(tree.cliques)} cliques of the tree, "

@@ -18,6 +18,7 @@ REPOSITORY = Path(__file__).parent.parent
 MODULES = (
     *("adaptive", "counting", "coverage", "estimation", "gpu", "marginals", "mwem_pgm", "networks"),
     "regions",
+    "regions_shrinkage",
     "threads",
     "units",
 )

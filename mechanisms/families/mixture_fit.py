@@ -6,13 +6,14 @@ data and no Curator in here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from mechanisms.families.descent import descend
+from mechanisms.families.adam import adam
 from mechanisms.families.product_mixture import Columns, ProductAnswers
 from pgmkit.measurement import Measurement
 
@@ -65,20 +66,44 @@ def fit_mixture(
     """
     independent = _independent(columns, measurements, total).to(device)
     misfit = Misfit(columns, measurements, total, device)
+    attributes = _Attributes(columns, device)
     spread = _DIVERSITY * torch.randn(rows, columns.width, generator=random)
     logits = independent + spread.to(device)
-    logits.requires_grad_()
 
-    def losses() -> Iterator[torch.Tensor]:
-        while True:
-            logs = _log_softmax(columns, logits)
-            probabilities = logs.exp()
-            divergence = (probabilities * (logs - independent)).sum() / rows
-            yield misfit(probabilities) + penalty * divergence
+    def slope(logits: torch.Tensor) -> torch.Tensor:
+        logits -= attributes.log_sums(logits)  # changes no probability; no exponential overflows
+        probabilities = logits.exp()
+        found = misfit.slope(probabilities)
+        found = probabilities * found.add(logits - independent, alpha=penalty / rows)
+        return found - probabilities * attributes.sums(found)
 
-    optimizer = torch.optim.Adam([logits], lr=learning_rate, betas=(0.9, 0.99))
-    descend(optimizer, losses(), steps, last_rate=learning_rate / 50)
-    return columns.softmax(logits.detach())
+    adam(
+        logits,
+        slope,
+        steps,
+        rate=learning_rate,
+        last_rate=learning_rate / 50,
+        betas=(0.9, 0.99),
+    )
+    return columns.softmax(logits)
+
+
+class _Attributes:
+    """Sums over the codes of each attribute, at each of its columns: two products with a matrix."""
+
+    def __init__(self, columns: Columns, device: torch.device | str) -> None:
+        sizes = torch.tensor(columns.sizes)
+        owners = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
+        self._members = torch.nn.functional.one_hot(owners).float().to(device)
+        self._owners = self._members.t().contiguous()
+
+    def sums(self, rows: torch.Tensor) -> torch.Tensor:
+        """Of rows, K x columns.width; as wide as they are."""
+        return rows @ self._members @ self._owners
+
+    def log_sums(self, logs: torch.Tensor) -> torch.Tensor:
+        """The same of what they are logarithms of; sums must be in the range of floats."""
+        return (logs.exp() @ self._members).log_() @ self._owners
 
 
 class Misfit:
@@ -101,22 +126,14 @@ class Misfit:
         total: float,
         device: torch.device | str = "cpu",
     ) -> None:
-        pairs = [m for m in measurements if len(m.clique) == 2]
+        singles, pairs = ([m for m in measurements if len(m.clique) == k] for k in (1, 2))
         if _SPARSE * sum(len(m.values) for m in pairs) < columns.width**2:
             pairs = []
-        squares = np.zeros((columns.width, columns.width))
-        sums = np.zeros_like(squares)
-        for each in pairs:
-            a, b = map(columns.of, each.clique)
-            weight = (total / each.stddev) ** 2
-            table = weight / total * np.reshape(each.values, columns.domain.shape(each.clique))
-            if a.start > b.start:
-                a, b, table = b, a, table.T
-            squares[a, b] += weight
-            sums[a, b] += table
-        values = np.divide(sums, squares, out=np.zeros_like(sums), where=squares > 0)
-        self._pairs = [_tensor(matrix).to(device) for matrix in (squares, values) if pairs]
-        others = [m for m in measurements if len(m.clique) != 2 or not pairs]
+        self._singles = [each.to(device) for each in _means(columns, singles, total, 1)]
+        self._pairs = [each.to(device) for each in _means(columns, pairs, total, 2) if pairs]
+        others = [
+            m for m in measurements if len(m.clique) != 1 and not (pairs and len(m.clique) == 2)
+        ]
         self._cliques = [m.clique for m in others]
         self._answers = ProductAnswers(columns, dict.fromkeys(self._cliques))
         weights = [np.full(len(m.values), (total / m.stddev) ** 2) for m in others]
@@ -124,16 +141,51 @@ class Misfit:
         self._values = _joined([m.values / total for m in others]).to(device)
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """Of rows of probabilities, K x columns.width; differentiable."""
-        found = rows.new_zeros(())
+        """Of rows of probabilities, K x columns.width."""
+        weights, values = self._singles
+        found = (weights * (rows.mean(0) - values).square()).sum()
         if self._pairs:
-            squares, values = self._pairs
-            found = (squares * (rows.t() @ rows / len(rows) - values).square()).sum()
+            weights, values = self._pairs  # in which each pair is there twice
+            found = found + (weights * (rows.t() @ rows / len(rows) - values).square()).sum() / 2
+        return found + self._of_cliques(rows) if self._cliques else found
+
+    def slope(self, rows: torch.Tensor) -> torch.Tensor:
+        """The gradient, as wide as the rows. Recorded by torch it takes three times as long."""
+        weights, values = self._singles
+        found = (2 / len(rows) * weights * (rows.mean(0) - values)).expand_as(rows)
+        if self._pairs:
+            weights, values = self._pairs
+            weighed = weights * (rows.t() @ rows / len(rows) - values)
+            found = found + 2 / len(rows) * (rows @ weighed)
         if self._cliques:
-            tables = self._answers(rows)
-            errors = torch.cat([tables[clique].reshape(-1) for clique in self._cliques])
-            found = found + (self._squares * (errors - self._values).square()).sum()
+            given = rows.detach().requires_grad_()
+            found = found + torch.autograd.grad(self._of_cliques(given), given)[0]
         return found
+
+    def _of_cliques(self, rows: torch.Tensor) -> torch.Tensor:
+        """Of those that are answered each for itself; differentiable."""
+        tables = self._answers(rows)
+        errors = torch.cat([tables[clique].reshape(-1) for clique in self._cliques])
+        return (self._squares * (errors - self._values).square()).sum()
+
+
+def _means(
+    columns: Columns, measurements: Sequence[Measurement], total: float, k: int
+) -> list[torch.Tensor]:
+    """Weights, and means by inverse variance, of marginals of k attributes, as fractions: arrays of
+    k axes of columns, the same whatever the order of the axes.
+    """
+    weights = np.zeros((columns.width,) * k)
+    sums = np.zeros_like(weights)
+    for each in measurements:
+        weight = (total / each.stddev) ** 2
+        table = weight / total * np.reshape(each.values, columns.domain.shape(each.clique))
+        for order in itertools.permutations(range(k)):
+            at = tuple(columns.of(each.clique[place]) for place in order)
+            weights[at] += weight
+            sums[at] += table.transpose(order)
+    means = np.divide(sums, weights, out=np.zeros_like(sums), where=weights > 0)
+    return [_tensor(weights), _tensor(means)]
 
 
 def _independent(
@@ -168,11 +220,6 @@ def nearest_counts(values: NDArray[np.float64], total: float) -> NDArray[np.floa
     ordered = np.sort(values)[::-1]
     excess = (np.cumsum(ordered) - total) / np.arange(1, len(values) + 1)
     return np.maximum(values - excess[ordered > excess][-1], 0.0)
-
-
-def _log_softmax(columns: Columns, logits: torch.Tensor) -> torch.Tensor:
-    parts = torch.split(logits, columns.sizes, dim=1)
-    return torch.cat([part.log_softmax(1) for part in parts], dim=1)
 
 
 def _joined(parts: Sequence[np.ndarray]) -> torch.Tensor:

@@ -53,8 +53,8 @@ def draw_near(model: Any, n: int, rng: Rng = None) -> Dataset:
 
 
 def _bars_triples(model: Any) -> bool:
-    """Whether a graphical model holds combinations of three columns or more to be impossible."""
-    return any(
+    """Whether the model holds combinations of three columns or more to be impossible."""
+    return any(len(zeros.clique) > 2 for zeros in getattr(model, "zeros", ())) or any(
         len(factor.domain) > 2 and bool(factor.values.isneginf().any())
         for factor in getattr(model, "potentials", ())
     )

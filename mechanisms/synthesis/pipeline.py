@@ -19,7 +19,7 @@ from mechanisms.privacy.ledger import FileLedger
 from mechanisms.privacy.neighbours import relation
 from mechanisms.privacy.units import Excess
 from mechanisms.registry import configure
-from mechanisms.release.record import Release
+from mechanisms.release.record import Model, Release
 from mechanisms.release.tabular import TableRelease
 from mechanisms.rounds.loop import Round, round_reports
 from mechanisms.synthesis.auto import Choice, check_limits, choice_of
@@ -47,7 +47,7 @@ from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.estimation import estimate
 from pgmkit.measurement import Measurement
-from pgmkit.model import GraphicalModel
+from pgmkit.regions.model import RegionModel
 from pgmkit.tables.frames import FrameForm
 from pgmkit.tables.schema import NoRows, Schema
 
@@ -137,7 +137,8 @@ def synthesize(
             round of a mechanism that has rounds.
 
     With constraints in the schema the final model gives ruled out records probability zero, which
-    needs a mechanism with a graphical model.
+    needs a mechanism with a graphical model, or with one of regions (`hdmm+pgm`,
+    `gaussian+projection` and their setting `inference`).
 
     Raises InvalidInput, before anything is spent, for wrong arguments, a frame without the schema's
     columns, constraints with a mechanism that cannot hold them, and `strict` data.
@@ -340,12 +341,19 @@ def table_workload(
 
 
 def _constrained(release: Release, schema: Schema, device: str | None) -> Release:
-    """The release with a model that gives ruled out records probability zero."""
+    """The release with a model that gives ruled out records probability zero.
+
+    A region model where constraints between columns that were not measured together make the tree
+    too large.
+    """
     if not schema.constraints:
         return release
-    assert isinstance(release.model, GraphicalModel)
     tables = [m for m in release.measurements if isinstance(m, Measurement)]
-    model = estimate(
-        schema.domain, tables, total=release.model.total, zeros=schema.zeros, device=device
-    )
+    total, zeros = release.model.total, schema.zeros
+    if isinstance(release.model, RegionModel):
+        model: Model = estimate(schema.domain, tables, total=total, zeros=zeros, inference="region")
+    else:
+        model = estimate(
+            schema.domain, tables, total=total, zeros=zeros, device=device, inference="auto"
+        )
     return replace(release, model=model)

@@ -90,12 +90,14 @@ def check_mechanism(
                 f"settings {sorted(settings)} need a mechanism by name; auto chooses its own"
             )
         return
-    entry, _ = configure(mechanism, **settings)
+    entry, chosen = configure(mechanism, **settings)
     check_public(entry, public)
-    if schema.constraints and not entry.graphical:
+    inference = getattr(chosen, "inference", None)
+    if schema.constraints and not entry.graphical and inference in (None, "exact"):
+        remedy = f"settings={{'inference': 'auto'}} with {mechanism}, or " if inference else ""
         raise InvalidInput(
-            f"the schema has constraints, which the model of {mechanism} cannot hold; use aim, "
-            "mst or mwem+pgm, or take the constraints out"
+            f"the schema has constraints, which the model of {mechanism} cannot hold; use "
+            f"{remedy}aim, mst or mwem+pgm, or take the constraints out"
         )
 
 

@@ -104,7 +104,8 @@ class MatrixKernel:
                 tuple([sizes[v] if held >> v & 1 else 1 for v in axes]) for held in (one, other)
             )
             self.left, self.right = (None, left), (None, right)
-            self.shape, self.out = [sizes[v] for v in axes], None
+            # What is summed has one value each: its axes go without a sum.
+            self.shape, self.out = [sizes[v] for v in axes if wanted >> v & 1], None
             return
         # Without rows and columns a matrix product would be called for every cell of the batch.
         self.form = "inner" if r == c == 1 else "matrix"

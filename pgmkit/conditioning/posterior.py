@@ -22,6 +22,7 @@ from pgmkit.errors import InvalidInput, ModelTooLarge, NumericalFailure
 from pgmkit.factor import Factor
 from pgmkit.model import GraphicalModel
 from pgmkit.randomness import Rng
+from pgmkit.sampling import check_count
 
 __all__ = ["Posterior"]
 
@@ -156,17 +157,21 @@ class Posterior:
 
         ``rng``: a seed, a numpy Generator, or None for a fresh one.
         """
-        drawn = self.model().sample(n, rng=rng, method="sample")
-        columns = {
-            name: np.full(n, self.evidence.codes[name])
-            if name in self.evidence.codes
-            else drawn.columns[name]
-            for name in self.graph.domain
-        }
-        return Dataset(self.graph.domain, columns)
+        check_count(n)
+        domain, codes = self.graph.domain, self.evidence.codes
+        columns = {name: np.full(n, code) for name, code in codes.items()}
+        if len(codes) == len(domain):
+            _ = self.log_partition  # refuses a record that cannot be
+        else:
+            columns |= self.model().sample(n, rng=rng, method="sample").columns
+        return Dataset(domain, {name: columns[name] for name in domain})
 
     def model(self, total: float = 1.0) -> GraphicalModel:
         """The attributes that were not observed as a model of ``total`` records."""
+        _ = self.log_partition  # refuses evidence of probability zero
+        return self._as_model(total)
+
+    def _as_model(self, total: float) -> GraphicalModel:
         domain = self.graph.domain
         free = [name for name in domain if name not in self.evidence.codes]
         if not free:
@@ -220,7 +225,7 @@ class Posterior:
     @cached_property
     def _in_logarithms(self) -> GraphicalModel:
         """Where plain numbers underflow, the marginals of a model, which has logarithms."""
-        return self.model()
+        return self._as_model(1.0)
 
     def _found_in_logarithms(self, sets: Sequence[int]) -> dict[int, Array]:
         if self._log_sum() == -math.inf:

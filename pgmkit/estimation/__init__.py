@@ -68,6 +68,7 @@ class _Options(TypedDict, total=False):
     device: str | torch.device | None
     dtype: torch.dtype
     memory_limit: int | None
+    shrink: bool
     progress: ProgressReport
 
 
@@ -109,6 +110,7 @@ def estimate(
     device: str | torch.device | None = None,
     dtype: torch.dtype = torch.float64,
     memory_limit: int | None = None,
+    shrink: bool = True,
     progress: ProgressReport = None,
     inference: Inference = "exact",
 ) -> GraphicalModel | RegionModel:
@@ -155,6 +157,10 @@ def estimate(
         memory_limit: bytes of working memory allowed; by default half of what the machine or the
             process's control group has, or of what a card has free. The tables of the
             model's junction tree, which sampling needs, may take 4 GiB, or this if it is more.
+        shrink: whether the tables of a region model that were measured whole, with the squared
+            loss, are drawn towards independence where that is nearer to the truth by an unbiased
+            estimate (``pgmkit.regions.shrinkage``): they then fit the noise less closely. Exact
+            models are not shrunk.
         progress: True for a bar on a terminal, or a callable that gets ``Progress`` records.
         inference: ``"exact"`` runs on a junction tree and refuses what no tree holds.
             ``"region"`` fits tables of the measured cliques that agree wherever they overlap, and
@@ -178,6 +184,8 @@ def estimate(
     (array([599., 401.]), 1.0)
     """
     started = time.perf_counter()
+    if not isinstance(shrink, bool):
+        raise InvalidInput(f"shrink must be True or False, got {shrink!r}")
     _check_inference(inference, method=method, warm_start=warm_start, device=device)
     request = Request(domain, list(measurements), total, loss, method, tolerance)
     request.check(max_seconds)
@@ -217,6 +225,7 @@ def estimate(
                 tolerance=tolerance,
                 deadline=deadline,
                 memory_limit=limit,
+                shrink=shrink,
                 report=report,
             )
         _warn_of_poor_fit(relaxed)

@@ -4,10 +4,10 @@ Multinomial logistic regression with the tables as its sufficient statistics:
 
     minimise  mean_n log sum_v exp(sum_c theta_c[x_n, v]) - sum_c <theta_c, t_c> + sum slack theta^2
 
-over one table theta_c for each t_c. Its dual is the maximum of the entropy given tables that may
-miss by theta times the slack: the variance of a cell, from what was measured with noise and from
-the records' being a sample. Without it the search would follow noise that no joint distribution
-can have.
+over one table theta_c for each t_c; the inner sum is over the values that are possible. Its dual is
+the maximum of the entropy given tables that may miss by theta times the slack: the variance of a
+cell, from what was measured with noise and from the records' being a sample. Without it the search
+would follow noise that no joint distribution can have.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from scipy.sparse.linalg import LinearOperator, cg
 
 from pgmkit.domain import Clique
+from pgmkit.regions.possible import Possible
 
 Array = NDArray[np.float64]
 
@@ -49,33 +50,58 @@ class Statistics:
 
 @dataclass(frozen=True, eq=False)
 class Conditional:
-    """The chances of a value given others: softmax of the sum of one row of each table.
+    """The chances of a value given others: softmax of the sum of one row of each table, over the
+    values that are possible.
 
     ``given``: what each table is over; ``theta``: the tables, one below the other, a column for
-    each value; ``starts``: where each begins.
+    each value; ``starts``: where each begins. ``possible``: what rules out values.
     """
 
     given: tuple[Clique, ...]
     theta: Array
     starts: NDArray[np.int64]
+    possible: tuple[Possible, ...] = ()
+
+    @property
+    def scopes(self) -> tuple[Clique, ...]:
+        """What the columns of ``cells`` are the cells of."""
+        return scopes(self.given, self.possible)
 
     def chances(self, cells: NDArray[np.int64]) -> Array:
-        """A row of chances for each row of ``cells``, the cells of what each table is over."""
+        """A row of chances for each row of ``cells``, each of which some value may follow."""
         logits = np.zeros((len(cells), self.theta.shape[1]))
-        for column, start in zip(cells.T, self.starts, strict=True):
+        for column, start in zip(cells.T, self.starts, strict=False):
             logits += self.theta[start + column]
+        logits[~allowed(cells, self.possible, logits.shape[1])] = -np.inf
         np.exp(logits - logits.max(axis=1, keepdims=True), out=logits)
         logits /= logits.sum(axis=1, keepdims=True)
         return logits
 
 
+def scopes(given: Sequence[Clique], possible: Sequence[Possible]) -> tuple[Clique, ...]:
+    """Attributes by whose cells records of a kind are alike: of tables, then of ``possible``."""
+    return (*given, *(each.given for each in possible))
+
+
+def allowed(cells: NDArray[np.int64], possible: Sequence[Possible], size: int) -> NDArray[np.bool_]:
+    """Which values may follow each row of ``cells``; its last columns are those of ``possible``."""
+    found = np.ones((len(cells), size), dtype=np.bool_)
+    for place, each in enumerate(reversed(possible), 1):
+        found &= each.table[cells[:, -place]]
+    return found
+
+
 def fit(
-    cells: NDArray[np.int64], counts: NDArray[np.int64], statistics: Sequence[Statistics]
+    cells: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    statistics: Sequence[Statistics],
+    possible: Sequence[Possible] = (),
 ) -> Conditional:
     """The conditional distribution with these statistics, given records of several kinds.
 
     ``cells[k, c]`` is the cell of the attributes given by ``statistics[c]`` in records of kind k,
-    of which there are ``counts[k]``.
+    of which there are ``counts[k]``; further columns are those of ``possible``, which leaves every
+    kind some value. One of the two is not empty.
 
     >>> table = Statistics(("a",), np.array([[0.4, 0.1], [0.1, 0.4]]), 0.0)
     >>> kinds = np.array([[0], [1]])
@@ -83,12 +109,15 @@ def fit(
     array([[0.8, 0.2],
            [0.2, 0.8]])
     """
-    size = statistics[0].table.shape[-1]
+    size = statistics[0].table.shape[-1] if statistics else possible[0].table.shape[-1]
     flat = [each.table.reshape(-1, size) for each in statistics]
+    starts = np.cumsum([0] + [len(table) for table in flat])[:-1]
+    given = tuple(each.given for each in statistics)
+    if not statistics:
+        return Conditional(given, np.zeros((0, size)), starts, tuple(possible))
     wanted = np.concatenate(flat)
     noise = np.repeat([each.variance for each in statistics], [len(table) for table in flat])
-    starts = np.cumsum([0] + [len(table) for table in flat])[:-1]
-    indices = (cells + starts).reshape(-1)
+    indices = (cells[:, : len(flat)] + starts).reshape(-1)
     pointers = np.arange(0, len(indices) + 1, len(flat))
     rows = scipy.sparse.csr_array(
         (np.ones(len(indices)), indices, pointers), shape=(len(cells), len(wanted))
@@ -96,17 +125,26 @@ def fit(
     records = float(counts.sum())
     floored = wanted + 1 / (records * size)
     slack = floored / records + _NOISE * noise[:, None]
-    theta = _Regression(rows, counts / records, wanted, slack).minimise(floored)
-    return Conditional(tuple(each.given for each in statistics), theta, starts)
+    ruled_out = ~allowed(cells, possible, size)
+    theta = _Regression(rows, counts / records, wanted, slack, ruled_out).minimise(floored)
+    return Conditional(given, theta, starts, tuple(possible))
 
 
 class _Regression:
-    """Weighted rows of features, the statistics wanted, and the slack of each parameter."""
+    """Weighted rows of features, the statistics wanted, the slack of each parameter, and the values
+    that cannot follow each row.
+    """
 
     def __init__(
-        self, rows: scipy.sparse.csr_array, weights: Array, wanted: Array, slack: Array
+        self,
+        rows: scipy.sparse.csr_array,
+        weights: Array,
+        wanted: Array,
+        slack: Array,
+        ruled_out: NDArray[np.bool_],
     ) -> None:
         self.rows, self.weights, self.wanted, self.slack = rows, weights, wanted, slack
+        self.ruled_out = ruled_out
         self.across = rows.T.tocsr()
         self.across.data = weights[self.across.indices]
 
@@ -144,6 +182,7 @@ class _Regression:
     def _chances(self, theta: Array) -> tuple[Array, float]:
         """Of every value, and the objective's value."""
         logits = self.rows @ theta
+        logits[self.ruled_out] = -np.inf
         highest = logits.max(axis=1, keepdims=True)
         logits -= highest
         np.exp(logits, out=logits)

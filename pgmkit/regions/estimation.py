@@ -19,6 +19,7 @@ from pgmkit.regions.interior_point import Parts, needed_bytes, parts_of
 from pgmkit.regions.model import RegionModel
 from pgmkit.regions.polytope import LocalPolytope
 from pgmkit.regions.relaxation import hessian_bound, solve
+from pgmkit.regions.shrinkage import shrunk
 from pgmkit.structural_zeros import Zeros
 
 Array = NDArray[np.float64]
@@ -37,11 +38,13 @@ def estimate_regions(
     tolerance: float = 0.1,
     deadline: float = inf,
     memory_limit: int,
+    shrink: bool = True,
     report: Callable[[Progress], None] | None = None,
 ) -> RegionModel:
     """The best fit over tables that agree locally; arguments as those of ``estimate``, checked.
 
-    Regions are the measured cliques, and the zeros' where no measured one holds them. Raises
+    Regions are the measured cliques; where no measured one holds the zeros', tables of these are
+    fitted beside them, and not kept: no measurement tells one such table from another. Raises
     ``InvalidInput`` where no attribute is measured and for a callable loss, ``ModelTooLarge``
     where the tables themselves do not fit.
     """
@@ -67,18 +70,33 @@ def estimate_regions(
     found = solve(
         polytope, objective, squares, parts=inner, goal=goal, deadline=deadline, report=report
     )
-    places = zip(regions, layout.slices, layout.shapes, strict=True)
-    gap = max(0.0, found.loss - found.bound)
+    measured = {frozenset(m.clique) for m in measurements}
+    places = [
+        (clique, part, shape)
+        for clique, part, shape in zip(regions, layout.slices, layout.shapes, strict=True)
+        if frozenset(clique) in measured
+    ]
+    variances = dict(zip(regions, _variances(layout, squares, inner, total), strict=True))
+    tables, loss_there, gap = found.tables, found.loss, max(0.0, found.loss - found.bound)
+    certified, nearer = found.stopped.startswith("certified"), None
+    if shrink and certified and _whole_tables(measurements, objective):
+        nearer = shrunk(polytope, objective, squares, found.tables, deadline)
+    if nearer is not None:
+        tables, gap = nearer.tables, nearer.gap
+        loss_there = objective.value(torch.from_numpy(tables))
     return RegionModel(
         domain=domain,
-        tables={clique: found.tables[part].reshape(shape) for clique, part, shape in places},
-        variances=dict(zip(regions, _variances(layout, squares, inner, total), strict=True)),
+        tables={clique: tables[part].reshape(shape) for clique, part, shape in places},
+        variances={clique: variances[clique] for clique, _, _ in places},
         zeros=tuple(zeros),
         total=total,
-        loss=found.loss,
+        loss=loss_there,
         gap=gap,
+        bound=found.bound,
+        weight=nearer.weight if nearer else 0.0,
+        penalty=nearer.penalty if nearer else 0.0,
         unit=objective.unit,
-        certified=found.stopped.startswith("certified"),
+        certified=certified,
         iterations=found.steps,
         stopped=found.stopped,
     )
@@ -100,12 +118,16 @@ def _interior(
     memory: int,
 ) -> Parts | None:
     """For interior points; none where a projection is the solution, or where they do not fit."""
-    whole = all(m.matrix is None for m in measurements)
-    if whole and isinstance(objective.penalty, Squared):
+    if _whole_tables(measurements, objective):
         return None
     if needed_bytes(layout, measurements) > memory:
         return None
     return parts_of(polytope, layout, measurements)
+
+
+def _whole_tables(measurements: Sequence[Measurement], objective: MeasuredLoss) -> bool:
+    """Whether the loss is a sum over cells of squares, and its best fit a projection."""
+    return all(m.matrix is None for m in measurements) and isinstance(objective.penalty, Squared)
 
 
 def _regions(

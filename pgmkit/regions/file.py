@@ -20,8 +20,8 @@ from pgmkit.structural_zeros import Zeros, check_zeros
 from pgmkit.untrusted import refusing, whole_file, zipped_arrays
 
 FORMAT = "pgmkit region model"
-_VERSION = 1
-_NUMBERS = ("total", "loss", "gap", "unit")
+_VERSION = 2
+_NUMBERS = ("total", "loss", "gap", "unit", "bound", "weight", "penalty")
 
 
 def write_regions(fields: dict[str, Any], path: str | os.PathLike[str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,7 @@ class Whole(Protocol):
     def domain(self) -> Domain: ...
     def answer(self, query: FactoredQuery) -> Array: ...
     def sample(self, n: int, *, rng: Rng = None) -> Dataset: ...
+    def map(self) -> NoReturn: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +72,10 @@ class GivenRegions(QueryAnswers):
         for name, codes in self.allowed.items():
             factors[name] = factors.get(name, np.ones((1, len(codes)))) * codes
         return self.model.answer(FactoredQuery(factors)).reshape(query.answer_shape)
+
+    def map(self) -> NoReturn:
+        """Refused as by the model."""
+        self.model.map()
 
     def sample(self, n: int, *, rng: Rng = None) -> Dataset:
         """Draw ``n`` records that meet the conditions, by drawing others too and leaving them out.

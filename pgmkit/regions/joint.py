@@ -3,7 +3,8 @@
 Each attribute is drawn from a conditional distribution given those that the records have already:
 the one of maximum entropy whose tables over the new attribute and the earlier ones are the given
 tables. That is ``pgmkit.regions.conditional``; it depends on every table at once, so that no tree
-has to hold them.
+has to hold them. Values that structural zeros rule out have no chance
+(``pgmkit.regions.possible``).
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from numpy.typing import NDArray
 from pgmkit.clique_index import maximal
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique, Domain
-from pgmkit.regions.conditional import Conditional, Statistics, fit
+from pgmkit.regions.chain import Chain, Codes, Columns, Kinds, cells_of, enough, going_on, length_of
+from pgmkit.regions.conditional import Conditional, Statistics, fit, scopes
+from pgmkit.regions.possible import Possible, possible_values
+from pgmkit.structural_zeros import Zeros
 
 Array = NDArray[np.float64]
-Codes = NDArray[np.int64]
 Tables = Mapping[Clique, Array]
-
-_GOLDEN = (5**0.5 - 1) / 2
 
 
 @dataclass(frozen=True)
@@ -37,28 +38,14 @@ class Agreement:
 
 @dataclass(frozen=True, eq=False)
 class Joint:
-    """A distribution as a chain of conditional ones, and the records that it was fitted with.
+    """A distribution near tables, and the records that it was fitted with."""
 
-    ``order``: the attributes, each given earlier ones; an attribute without a conditional is
-    uniform.
-    """
-
-    domain: Domain
-    order: tuple[str, ...]
-    conditionals: Mapping[str, Conditional]
+    chain: Chain
     records: Dataset
 
     def sample(self, n: int, rng: np.random.Generator) -> Dataset:
-        """``n`` records, in random order."""
-        columns: dict[str, Codes] = {}
-        for name in self.order:
-            size, conditional = self.domain.sizes[name], self.conditionals.get(name)
-            if conditional is None:
-                columns[name] = rng.permutation(np.arange(n) % size)
-                continue
-            kinds = _Kinds(_cells(self.domain, conditional.given, columns, n), rng)
-            columns[name] = kinds.pick(conditional, rng)
-        return Dataset(self.domain, {name: columns[name] for name in self.domain})
+        """``n`` records, in random order; see ``Chain.sample``."""
+        return self.chain.sample(n, rng)
 
 
 def fit_joint(
@@ -67,11 +54,15 @@ def fit_joint(
     variances: Mapping[Clique, float],
     records: int,
     rng: np.random.Generator,
+    zeros: Sequence[Zeros] = (),
 ) -> Joint:
     """A joint distribution near ``tables``: fractions that agree on what they share.
 
     ``variances``: of a cell of each table, in fractions; what lies within a table's noise is not
-    followed. ``records``: how many each conditional is fitted on.
+    followed. ``records``: how many each conditional is fitted on. ``zeros``: what no record has.
+
+    Raises ``InvalidInput`` where zeros leave no record, or nearly all that is drawn without a
+    value.
 
     >>> half = {("a", "b"): np.array([[0.5, 0.0], [0.0, 0.5]])}
     >>> domain, rng = Domain({"a": 2, "b": 2}), np.random.default_rng(0)
@@ -79,20 +70,44 @@ def fit_joint(
     >>> agreement(half, joint.sample(1000, rng)).worst < 0.01
     True
     """
-    columns: dict[str, Codes] = {}
-    conditionals = {}
+    columns: Columns = {}
+    conditionals: dict[str, Conditional] = {}
     order = _order(domain, tables)
-    for name in order:
+    possible = possible_values(domain, order, zeros)
+    for place, name in enumerate(order):
         targets = _targets(tables, variances, name, columns)
-        if not targets:
+        if not targets and not possible[name]:
             columns[name] = rng.permutation(np.arange(records) % domain.sizes[name])
             continue
-        cells = _cells(domain, [each.given for each in targets], columns, records)
-        kinds = _Kinds(cells, rng)
-        conditionals[name] = fit(kinds.cells, kinds.counts, targets)
+        before = Chain(domain, tuple(order[:place]), conditionals)
+        columns = _refilled(before, name, possible[name], columns, records, rng)
+        given = scopes([each.given for each in targets], possible[name])
+        kinds = Kinds(cells_of(domain, given, columns, records), rng)
+        conditionals[name] = fit(kinds.cells, kinds.counts, targets, possible[name])
         columns[name] = kinds.pick(conditionals[name], rng)
     population = Dataset(domain, {name: columns[name] for name in domain})
-    return Joint(domain, tuple(order), conditionals, population)
+    return Joint(Chain(domain, tuple(order), conditionals), population)
+
+
+def _refilled(
+    before: Chain,
+    name: str,
+    possible: Sequence[Possible],
+    columns: Columns,
+    records: int,
+    rng: np.random.Generator,
+) -> Columns:
+    """As many records as there were, all with some value of the attribute left."""
+
+    def drawn(n: int) -> Columns:
+        return going_on(before.domain, name, possible, before.drawn(n, rng))
+
+    left = going_on(before.domain, name, possible, columns)
+    missing = records - length_of(left, records)
+    if not missing:
+        return left
+    others = enough(drawn, missing)
+    return {key: np.concatenate([codes, others[key]]) for key, codes in left.items()}
 
 
 def agreement(tables: Tables, records: Dataset) -> Agreement:
@@ -156,40 +171,3 @@ def _targets(
             found[frozenset(given)] = Statistics(given, smaller, variance)
     kept = list(found.values())
     return [kept[place] for place in maximal([each.given for each in kept])]
-
-
-class _Kinds:
-    """Records sorted by the cells that they lie in; those that look the same are of one kind."""
-
-    def __init__(self, cells: Codes, rng: np.random.Generator) -> None:
-        # Records of one kind stay in random order.
-        shuffled = rng.permutation(len(cells))
-        self._order = shuffled[np.lexsort(cells[shuffled].T)]
-        ordered = cells[self._order]
-        first = np.r_[True, (ordered[1:] != ordered[:-1]).any(axis=1)]
-        self._kind = np.cumsum(first) - 1
-        self.cells, self.counts = ordered[first], np.bincount(self._kind)
-
-    def pick(self, conditional: Conditional, rng: np.random.Generator) -> Codes:
-        """A value for each record. A low-discrepancy sequence along the records of a kind keeps
-        their counts near what is expected; between kinds the draws are independent.
-        """
-        chances = conditional.chances(self.cells)
-        # One sequence along all records would tie the draws of one attribute to those of the last.
-        starts = rng.random(len(self.counts))[self._kind]
-        level = (starts + _GOLDEN * np.arange(len(self._order))) % 1.0
-        below = chances.cumsum(axis=1)[self._kind] < level[:, None]
-        picked = np.empty(len(self._order), dtype=np.int64)
-        picked[self._order] = np.minimum(below.sum(axis=1), chances.shape[1] - 1)
-        return picked
-
-
-def _cells(
-    domain: Domain, cliques: Sequence[Clique], columns: Mapping[str, Codes], records: int
-) -> Codes:
-    """The cell of each record in the table of each clique: (records, cliques)."""
-    cells = np.zeros((records, len(cliques)), dtype=np.int64)
-    for place, clique in enumerate(cliques):
-        for name in clique:
-            cells[:, place] = cells[:, place] * domain.sizes[name] + columns[name]
-    return cells

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from math import inf, prod
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,12 +38,14 @@ _BLOCK_CELLS = 1 << 22
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RegionModel(QueryAnswers):
-    """Tables that fit the measurements best among all that agree wherever they overlap.
+    """Tables that fit the measurements and agree wherever they overlap.
 
-    A relaxation: no distribution need have all these tables at once. Marginals and queries within
+    Of all such tables they fit best, or are drawn from there towards independence by as much as
+    the noise asks for (``pgmkit.regions.shrinkage``). A relaxation: no distribution need have all
+    these tables at once. Marginals and queries within
     a region are answered from its table. All others, and records, come from ``joint``, a
     distribution near the tables; ``agreement`` says how near, and such answers warn with
-    ``FromRecords``. There is no most probable record.
+    ``FromRecords``. There is no most probable record (``map`` refuses).
 
     Attributes:
         domain: the attributes.
@@ -52,13 +54,16 @@ class RegionModel(QueryAnswers):
         variances: of the noise of a cell of each table, in squared counts.
         total: number of records that each table sums to.
         loss: of the measurements at the tables.
-        gap: certified: no tables that agree locally, so no distribution either, have a loss below
-            ``loss - gap``. A distribution's loss may be above: that of the relaxation is a bound.
+        gap: certified: no tables that agree locally have loss and penalty together more than this
+            below those of the tables.
+        bound: no tables that agree locally, so no distribution either, have a loss below. That of
+            a distribution may be well above: the relaxation's is a bound.
+        weight, penalty: of the information that attributes have about each other in the tables,
+            beside the loss; 0 where the tables are the best fit.
         unit: the noise unit, the loss's own standard deviation at the truth, to judge the gap by.
         certified: whether the gap of the relaxed problem is within the tolerance asked for.
         iterations, stopped: how long the search took and why it ended.
-        zeros: combinations that cannot occur; the tables keep to them. Records would not, so that a
-            model with zeros draws none, and refuses what it would answer from them.
+        zeros: combinations that cannot occur: not in the tables, nor in any record.
 
     >>> from pgmkit import Measurement, estimate
     >>> y = [Measurement(("a", "b"), [[40.0, 10.0], [12.0, 38.0]], 1.0)]
@@ -73,6 +78,9 @@ class RegionModel(QueryAnswers):
     total: float
     loss: float
     gap: float = inf
+    bound: float = 0.0
+    weight: float = 0.0
+    penalty: float = 0.0
     unit: float = 1.0
     certified: bool = False
     iterations: int = 0
@@ -82,7 +90,8 @@ class RegionModel(QueryAnswers):
     def __repr__(self) -> str:
         return (
             f"RegionModel({len(self.domain)} attributes, {len(self.tables)} regions, "
-            f"total={self.total:.6g}, loss={self.loss:.6g}, gap={self.gap:.3g}, "
+            f"total={self.total:.6g}, loss={self.loss:.6g}, weight={self.weight:.3g}, "
+            f"gap={self.gap:.3g}, "
             f"certified={self.certified}, "
             f"iterations={self.iterations}, stopped={self.stopped!r})"
         )
@@ -115,17 +124,12 @@ class RegionModel(QueryAnswers):
         """A distribution near the tables, always the same one: what answers beyond the regions.
 
         Fitted when it is first needed, in seconds: one attribute after the other, each given those
-        before it (``pgmkit.regions.joint``). Raises ``InvalidInput`` for a model with zeros.
+        before it (``pgmkit.regions.joint``). Raises ``InvalidInput`` where structural zeros leave
+        no record, or where hardly any of what is drawn keeps to them.
         """
-        if self.zeros:
-            raise InvalidInput(
-                f"a region model with structural zeros over {self.zeros[0].clique!r} draws no "
-                "records and answers only within its regions, as its records might break the "
-                'zeros; estimate without zeros, or measure less and use inference="exact"'
-            )
         fractions = {clique: table / self.total for clique, table in self.tables.items()}
         noise = {clique: each / self.total**2 for clique, each in self.variances.items()}
-        return fit_joint(self.domain, fractions, noise, RECORDS, generator(0))
+        return fit_joint(self.domain, fractions, noise, RECORDS, generator(0), self.zeros)
 
     @cached_property
     def agreement(self) -> Agreement:
@@ -161,11 +165,21 @@ class RegionModel(QueryAnswers):
             )
         return {clique: found[clique] for clique in asked}
 
+    def map(self) -> NoReturn:
+        """Refused with ``InvalidInput``: the most probable record of a graphical model is exact,
+        and this one's would be the peak of one distribution of many that are near the tables.
+        """
+        raise InvalidInput(
+            "a region model has no most probable record: many distributions are near its tables. "
+            "Take the most frequent of model.sample(n), whose distance from the tables is "
+            'model.agreement, or a model that fits a tree (inference="exact"), whose map is exact'
+        )
+
     def sample(self, n: int, *, rng: Rng = None) -> Dataset:
         """Draw ``n`` records from ``joint``.
 
         ``rng``: a seed, a numpy Generator, or None for a fresh one. Raises ``InvalidInput`` for a
-        number that is not a positive integer.
+        number that is not a positive integer, and as ``joint`` does.
         """
         if not isinstance(n, int | np.integer) or isinstance(n, bool) or n < 1:
             raise InvalidInput(f"n must be a positive integer, the number of records; got {n!r}")

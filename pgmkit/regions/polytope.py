@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
+from typing import Protocol
 
 import numpy as np
 import scipy.sparse
@@ -32,8 +33,23 @@ _SOLVED = 1e-3
 """Share of the residual that conjugate gradients leave of Newton's equations."""
 _RIDGE = 1e-12
 """Share of its diagonal that is added to Newton's matrix, whose rows are redundant."""
+_REFINEMENTS = 3
+"""Of a linear system's solution, each of which leaves a thousandth of what was left."""
 _AGREEMENT = 1e-12
 """How far sums may be off, as a share of the total."""
+
+
+class Prior(Protocol):
+    """A convex penalty, a sum over cells, beside the distance from a target."""
+
+    def cells(self, free: Array, curvature: Array) -> Array:
+        """The x at which curvature (x - free)^2 / 2 and the penalty together are least."""
+
+    def slopes(self, x: Array, curvature: Array) -> Array:
+        """Their derivatives by ``free``, where they are x."""
+
+    def penalty(self, x: Array) -> float:
+        """At x."""
 
 
 @dataclass(frozen=True)
@@ -109,9 +125,15 @@ class LocalPolytope:
         return float(sums @ multipliers + self.total * least.sum())
 
     def nearest(
-        self, target: Array, curvature: Array, start: Array | None = None
+        self,
+        target: Array,
+        curvature: Array,
+        start: Array | None = None,
+        prior: Prior | None = None,
     ) -> tuple[Array, Array]:
         """The point x with the least sum of curvature (x - target)^2 / 2, and its multipliers.
+
+        With a ``prior``, of that and the prior's penalty.
 
         Semismooth Newton on the Lagrange dual, whose solution is x = max(0, target + B'l /
         curvature): each step solves B A B' d = b - B x by conjugate gradients, A holding 1 /
@@ -131,16 +153,19 @@ class LocalPolytope:
         precision = _AGREEMENT * max(self.total, float(np.abs(target).max(initial=0.0)))
 
         def at(point: Array) -> tuple[Array, float, Array]:
-            x = np.where(self.allowed, np.maximum(target + (transposed @ point) / curvature, 0), 0)
+            free = target + (transposed @ point) / curvature
+            x = np.maximum(free, 0) if prior is None else prior.cells(free, curvature)
+            x = np.where(self.allowed, x, 0.0)
             missing = sums - matrix @ x
-            return x, float(curvature @ (x - target) ** 2 / 2 + point @ missing), missing
+            penalty = prior.penalty(x) if prior is not None else 0.0
+            return x, float(curvature @ (x - target) ** 2 / 2 + point @ missing) + penalty, missing
 
         x, dual, missing = at(multipliers)
         for _ in range(_MAX_STEPS):
             off = float(np.abs(missing).max())
             if off <= precision:
                 return x, multipliers
-            direction = self._newton(np.where(x > 0, 1 / curvature, 0.0), missing)
+            direction = self._newton(_slopes(x, curvature, prior) / curvature, missing)
             slope, step = float(missing @ direction), 1.0
             for _ in range(_MAX_HALVINGS):
                 moved = multipliers + step * direction
@@ -168,6 +193,22 @@ class LocalPolytope:
             + ("; the zeros may contradict each other" if self.zeros else "")
         )
 
+    def moved(
+        self, point: Array, curvature: Array, direction: Array, prior: Prior | None = None
+    ) -> Array:
+        """How the point that is ``nearest`` to a target moves as the target does."""
+        matrix, transposed, _ = self._constraints
+        slopes = _slopes(point, curvature, prior)
+        weights, change = slopes / curvature, slopes * direction
+        for _ in range(_REFINEMENTS):
+            change = change - weights * (transposed @ self._newton(weights, matrix @ change))
+        return change
+
+    def off(self, point: Array) -> Array:
+        """By how much each of the sums B x misses b."""
+        matrix, _, sums = self._constraints
+        return np.asarray(matrix @ point - sums)
+
     def _newton(self, weights: Array, missing: Array) -> Array:
         matrix, transposed, _ = self._constraints
         diagonal = matrix.power(2) @ weights
@@ -190,6 +231,11 @@ class LocalPolytope:
             M=LinearOperator((size, size), matvec=lambda vector: vector / scale),
         )[0]
         return direction
+
+
+def _slopes(x: Array, curvature: Array, prior: Prior | None) -> Array:
+    """How cells move with what they would be without sums to keep."""
+    return (x > 0).astype(float) if prior is None else prior.slopes(x, curvature)
 
 
 def _spread_over(

@@ -64,6 +64,7 @@ def _regions(
                 tolerance=_TOLERANCE,
                 max_seconds=left,
                 inference="region",
+                shrink=model.weight > 0,
             )
         ]
 

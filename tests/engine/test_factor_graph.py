@@ -82,7 +82,9 @@ def summed(joint: Array, domain: Domain, clique: Sequence[str]) -> Array:
     return joint.sum(away).transpose([held.index(name) for name in clique])
 
 
-@pytest.mark.parametrize("route", ["trees", "trees apart", "what is relevant", "the graph"])
+@pytest.mark.parametrize(
+    "route", ["trees", "trees apart", "trees by matrices", "what is relevant", "the graph"]
+)
 @pytest.mark.parametrize("block", range(10))
 def test_every_answer_is_that_of_the_joint_written_out(
     block: int, route: str, monkeypatch: pytest.MonkeyPatch
@@ -92,6 +94,8 @@ def test_every_answer_is_that_of_the_joint_written_out(
     if route == "trees apart":
         part_all_questions(monkeypatch)
         monkeypatch.setattr("pgmkit.conditioning.routes._OWN_TREE", 0)
+    if route == "trees by matrices":
+        monkeypatch.setattr("pgmkit.conditioning.message_passing._FEW_CELLS", 0)
     monkeypatch.setattr("pgmkit.conditioning.routes.MOST_CELLS", some)
     every = 1 << 10 if route == "the graph" else 0
     monkeypatch.setattr("pgmkit.conditioning.graph_tables.MOST_CELLS", every)
@@ -117,11 +121,14 @@ def check_posterior(graph: FactorGraph, joint: Array, rng: np.random.Generator) 
     weights = weighed(joint, domain, codes, soft)
     posterior = graph.posterior(codes, soft)
     if weights.sum() == 0:
-        with pytest.raises(InvalidInput, match="zero|no record possible"):
-            posterior.marginals()
-        with pytest.raises(InvalidInput, match="zero|no record possible"):
-            _ = posterior.log_partition
+        asks = [posterior.marginals, posterior.map, posterior.max_marginals, posterior.entropy]
+        asks += [lambda: posterior.log_partition, lambda: posterior.sample(3, rng=0)]
+        for ask in asks:
+            with pytest.raises(InvalidInput, match="zero|no record possible"):
+                ask()
         return
+    drawn = posterior.sample(3, rng=rng)
+    assert (weights[tuple(drawn.columns[name] for name in domain)] > 0).all()
     names = list(domain)
     sets = [
         tuple(
@@ -295,6 +302,13 @@ def test_tables_that_are_no_potentials() -> None:
     for table, said in (([1.0, -1.0], "negative"), ([1.0], "shape"), ([1.0, np.inf], "infinity")):
         with pytest.raises(InvalidInput, match=said):
             FactorGraph(domain, [(("a",), table)])
+
+
+def test_an_attribute_that_no_table_fits_is_refused() -> None:
+    with pytest.raises(ModelTooLarge, match="attribute 'b' has 1,000,000,000,000 values"):
+        FactorGraph(Domain({"a": 2, "b": 10**12}), [(("a",), [1.0, 1.0])])
+    with pytest.raises(InvalidInput, match="memory_limit must be a positive integer"):
+        FactorGraph(Domain({"a": 2}), [], memory_limit="1 GB")  # type: ignore[arg-type]
 
 
 def test_a_marginal_that_does_not_fit_is_refused() -> None:

@@ -11,7 +11,7 @@ from pricing import Priced, total_variation
 
 from mechanisms.datasets.census import census
 from mechanisms.families.held_out import best_penalty, splits
-from mechanisms.families.mixture_fit import Misfit, fit_mixture
+from mechanisms.families.mixture_fit import Misfit, fit_mixture, nearest_counts
 from mechanisms.families.product_mixture import Columns, ProductAnswers, ProductMixtureModel
 from mechanisms.mixture import Mixture, mixture
 from mechanisms.privacy.budget import Budget
@@ -117,6 +117,45 @@ def test_the_misfit_is_that_of_cell_by_cell_sums(k: int) -> None:
         found = float(misfit(rows) - misfit(uniform))
         expected = missed(model, some) - missed(even, some)
         assert found == pytest.approx(expected, rel=1e-3, abs=0.05)
+        recorded = rows.clone().requires_grad_()
+        misfit(recorded).backward()
+        torch.testing.assert_close(misfit.slope(rows), recorded.grad, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_fit_is_that_of_recorded_gradients(seed: int) -> None:
+    """The objective as it is documented, by torch's own gradients and optimiser."""
+    rng = np.random.default_rng(seed)
+    domain = Domain({"a": 2, "b": 1, "c": 5, "d": 3})
+    columns = Columns(domain)
+    cliques = [("a",), ("b",), ("c",), ("d",), ("c", "a"), ("d", "c"), ("a", "c", "d")]
+    noisy = [
+        Measurement(c, rng.uniform(0, 60, size=domain.shape(c)), float(rng.uniform(2, 9)))
+        for c in cliques[: 7 - seed % 2]
+    ]
+    found = fit_mixture(
+        columns, noisy, 120.0, rows=6, steps=40, learning_rate=0.2, penalty=3.0,
+        random=torch.Generator().manual_seed(seed),
+    )  # fmt: skip
+    shares = [nearest_counts(m.values, 120.0) / 120 for m in noisy[:4]]
+    floored = [np.maximum(each, 1e-5) for each in shares]
+    independent = torch.tensor(np.log(np.concatenate([each / each.sum() for each in floored])))
+    spread = torch.randn(6, columns.width, generator=torch.Generator().manual_seed(seed))
+    logits = (independent + 0.5 * spread).requires_grad_()
+    optimizer = torch.optim.Adam([logits], lr=0.2, betas=(0.9, 0.99))
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 40, 0.2 / 50)
+    for _ in range(40):
+        rows = columns.softmax(logits)
+        loss = 3.0 / 6 * (rows * (rows.log() - independent)).sum()
+        answers = ProductAnswers(columns, [m.clique for m in noisy])(rows)
+        for m in noisy:
+            missed = 120 * answers[m.clique].reshape(-1) - torch.tensor(m.values)
+            loss = loss + (missed / m.stddev).square().sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    torch.testing.assert_close(found.double(), columns.softmax(logits.detach()), rtol=0, atol=2e-3)
 
 
 def test_held_out_noise_is_independent_of_what_is_given() -> None:

@@ -2,6 +2,7 @@
 
 import datetime
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from mechanisms.release.tabular import TableRelease
 from mechanisms.synthesis.auto import Choice, choose_mechanism
 from mechanisms.synthesis.pipeline import synthesize, table_workload
 from mechanisms.workload import k_way
-from pgmkit import InvalidInput
+from pgmkit import InvalidInput, RegionModel
 from pgmkit.dataset import Dataset
 from pgmkit.tables.schema import (
     Boolean,
@@ -87,6 +88,61 @@ def test_records_come_back_as_they_went_in_and_obey_the_constraints() -> None:
     for name in SCHEMA.columns:
         one = data.marginal((name,)) / 1500
         assert np.abs(one - truth.marginal((name,)) / 2000).sum() < 0.1
+
+
+WIDE = Schema(
+    {f"x{i}": Categorical("01234567") for i in range(14)},
+    [Forbid({f"x{i}": "0", f"x{j}": "0"}) for i in range(14) for j in range(i)]
+    + [Forbid({"x0": "1", "x1": "1", "x2": "1"})],
+)
+"""Of 14 columns at most one is 0: a junction tree of that needs a table over all of them."""
+
+
+def wide_table(rows: int = 2000) -> pd.DataFrame:
+    codes = np.random.default_rng(1).integers(1, 8, (rows, 14))
+    codes[np.arange(rows // 2), codes[: rows // 2, 0]] = 0
+    frame = pd.DataFrame(codes.astype(str), columns=list(WIDE.columns))
+    return frame[~(frame[["x0", "x1", "x2"]] == "1").all(axis=1)]
+
+
+@pytest.mark.filterwarnings("ignore::pgmkit.FromRecords")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mechanism": "mst"},
+        {"mechanism": "mwem+pgm", "settings": {"rounds": 3}},
+        {"mechanism": "hdmm+pgm", "settings": {"inference": "auto"}, "workload": 1},
+        {"mechanism": "gaussian+projection", "settings": {"inference": "region"}},
+    ],
+)
+def test_constraints_whose_tree_is_too_large_hold_in_a_region_model(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
+    frame = wide_table()
+    release = run(frame, WIDE, **options)
+    assert isinstance(release.model, RegionModel)
+    release.save(tmp_path / "wide.pgm")
+    for each in (release, TableRelease.load(tmp_path / "wide.pgm")):
+        records = each.sample(2000, rng=0, like=frame)
+        assert ((records == "0").sum(axis=1) <= 1).all()
+        assert not (records[["x0", "x1", "x2"]] == "1").all(axis=1).any()
+        given = each.sample(50, given={"x3": "0"}, rng=0, like=frame)
+        assert (given.x3 == "0").all() and ((given == "0").sum(axis=1) == 1).all()
+    table = release.table("x3", "x4").columns
+    both = [code == other == "0" for code, other in zip(table["x3"], table["x4"], strict=True)]
+    assert np.array(table["count"])[both].tolist() == [0.0]
+    assert sum(table["count"]) == pytest.approx(release.model.total)
+
+
+def test_constraints_that_a_model_might_not_hold_are_refused_before_anything_is_spent() -> None:
+    for name in ("hdmm+pgm", "gaussian+projection"):
+        with pytest.raises(InvalidInput, match=re.escape(f"{{'inference': 'auto'}} with {name}")):
+            run(people(), mechanism=name)
+    with pytest.raises(InvalidInput, match="cannot hold; use aim, mst or mwem"):
+        run(people(), mechanism="residual")
+    release = run(people(), mechanism="hdmm+pgm", settings={"inference": "auto"})
+    records = release.sample(1500, rng=1)
+    assert not (records.married & (records.age < 10)).any()
 
 
 def test_conditions_hold_in_every_record() -> None:

@@ -1,0 +1,47 @@
+"""Adam on one tensor whose gradient is written out (Kingma and Ba 2015, Algorithm 1).
+
+The first step of an optimiser of torch loads torch's compiler: nearly two seconds of a processor,
+longer than the fits here take.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+
+__all__ = ["adam"]
+
+_EPSILON = 1e-8
+
+
+def adam(
+    variables: torch.Tensor,
+    gradient: Callable[[torch.Tensor], torch.Tensor],
+    steps: int,
+    *,
+    rate: float,
+    last_rate: float,
+    betas: tuple[float, float],
+) -> None:
+    """So many steps along `gradient(variables)`, which may write to the variables too, in place.
+
+    The rate falls from `rate` to `last_rate` along a cosine over all steps.
+
+    >>> x = torch.tensor([3.0])
+    >>> adam(x, lambda x: 2 * x, 200, rate=0.5, last_rate=1e-3, betas=(0.9, 0.99))
+    >>> abs(x.item()) < 1e-2
+    True
+    """
+    mean, square = torch.zeros_like(variables), torch.zeros_like(variables)
+    of_mean, of_square = betas
+    for step in range(steps):
+        slope = gradient(variables)
+        mean.lerp_(slope, 1 - of_mean)
+        square.mul_(of_square).addcmul_(slope, slope, value=1 - of_square)
+        now = last_rate + (rate - last_rate) * (1 + math.cos(math.pi * step / steps)) / 2
+        # The means begin at 0: both are divided by the weight of what they have seen.
+        root = (1 - of_square ** (step + 1)) ** 0.5
+        scale = square.sqrt().div_(root).add_(_EPSILON)
+        variables.addcdiv_(mean, scale, value=-now / (1 - of_mean ** (step + 1)))

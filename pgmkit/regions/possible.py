@@ -1,0 +1,83 @@
+"""What may follow what has been drawn, where structural zeros rule out combinations.
+
+Records are drawn one attribute after the other. Bucket elimination in the reverse of that order
+(adaptive consistency; Dechter and Pearl, "Network-based heuristics for constraint-satisfaction
+problems", 1988) gives each attribute the values that leave some possible record, given those drawn
+before it. Where such a table would be too large, its parts are kept apart: they rule out less, and
+some records then come to an attribute that has no value left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pgmkit.domain import Clique, Domain
+from pgmkit.errors import InvalidInput
+from pgmkit.structural_zeros import Zeros
+
+_MOST_CELLS = 1 << 22
+"""Of the table of all that is known about an attribute."""
+
+
+@dataclass(frozen=True, eq=False)
+class Possible:
+    """Which values of an attribute may follow each cell of ``given``: (cells, values)."""
+
+    given: Clique
+    table: NDArray[np.bool_]
+
+
+def possible_values(
+    domain: Domain, order: Sequence[str], zeros: Sequence[Zeros]
+) -> dict[str, list[Possible]]:
+    """For each attribute in ``order``, what zeros leave of its values given earlier attributes.
+
+    Raises InvalidInput for zeros that are seen to leave no record at all.
+
+    >>> unequal = Zeros(("a", "b"), [[True, False], [False, False]])
+    >>> found = possible_values(Domain({"a": 2, "b": 2}), ["a", "b"], [unequal])
+    >>> found["a"][0].given, found["a"][0].table
+    ((), array([[ True, False]]))
+    """
+    place = {name: i for i, name in enumerate(order)}
+    buckets: dict[str, list[Zeros]] = {name: [] for name in order}
+    for each in zeros:
+        if each.clique:
+            buckets[max(each.clique, key=place.__getitem__)].append(each)
+    found: dict[str, list[Possible]] = {}
+    for name in reversed(order):
+        found[name] = []
+        for clique, table in _joined(domain, place, buckets[name]):
+            given = clique[:-1]
+            found[name].append(Possible(given, table.reshape(-1, domain.sizes[name])))
+            left = table.any(axis=-1)
+            if not left.any():
+                raise InvalidInput(
+                    "the structural zeros over "
+                    f"{', '.join(repr(zero.clique) for zero in zeros)} together leave no possible "
+                    "record; allow more combinations"
+                )
+            if not left.all():
+                buckets[given[-1]].append(Zeros(given, left))
+    return found
+
+
+def _joined(
+    domain: Domain, place: dict[str, int], zeros: Sequence[Zeros]
+) -> list[tuple[Clique, NDArray[np.bool_]]]:
+    """Tables of what all of them allow, axes in the order of drawing: one, or one of each."""
+    together = sorted({name for each in zeros for name in each.clique}, key=place.__getitem__)
+    limit = max([_MOST_CELLS, *(each.allowed.size for each in zeros)])
+    parts = [zeros] if zeros and domain.size(together) <= limit else [[each] for each in zeros]
+    found = []
+    for part in parts:
+        clique = tuple(name for name in together if any(name in each.clique for each in part))
+        table = np.ones(domain.shape(clique), dtype=np.bool_)
+        for each in part:
+            table &= each.within(domain, clique)
+        found.append((clique, table))
+    return found

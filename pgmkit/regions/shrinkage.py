@@ -1,0 +1,223 @@
+"""Tables drawn towards independence by as much as their own noise asks for.
+
+The best fit follows the noise as closely as agreeing tables can. Nearer to the truth is
+
+    minimise  sum (x - y)^2 / (2 stddev^2) + w sum x log(x / q)
+
+over the local polytope, an entropic prior (Skilling and Gull). q are the products of the best fit's
+one-way tables, and the penalty is then w times the information that attributes have about each
+other; or, in tables of three attributes and more, q has the best fit's two-way tables and no
+interaction beyond. Of both, and of weights w, it is that of least risk by Stein's unbiased estimate
+(1981),
+
+    sum (x - y)^2 / stddev^2 + 2 sum dx/dy,
+
+whose second sum is taken along one random direction (Ramani and others, 2008): it needs neither
+the truth nor further measurements.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import combinations
+from math import inf
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import wrightomega, xlogy
+
+from pgmkit.errors import NumericalFailure
+from pgmkit.losses import MeasuredLoss
+from pgmkit.randomness import generator
+from pgmkit.regions.polytope import LocalPolytope
+
+Array = NDArray[np.float64]
+
+_MOST = 32.0
+"""The first weight, in units of the one by which prior and measurement count alike."""
+_COARSE, _FINE = 4.0, 2.0
+"""Steps by which weights fall, and by which the best of them is moved."""
+_LEAST = 1e-4
+"""The last weight, in the same units."""
+_EVIDENCE = 2.0
+"""Standard deviations by which the risk has to fall for the best fit to be left."""
+_UNSEEN = 1e-2
+"""Curvature, around even tables, of cells that nobody measured (those of zeros), as a share of the
+least of the others. The penalty has it too.
+"""
+_STEP = 1e-7
+"""Share of the total by which tables are moved to see how the prior moves."""
+_ELSEWHERE = 1e-3
+"""Share of a one-way table that is spread evenly, and of a two-way table that is independent: cells
+that fit no record may have some.
+"""
+_ROUNDS = 10
+"""Of iterative scaling to all pairs of a table."""
+
+
+@dataclass(frozen=True)
+class EntropicPrior:
+    """The penalty weight (x log(x / q) - x + q), summed over cells."""
+
+    weight: float
+    q: Array
+
+    def cells(self, free: Array, curvature: Array) -> Array:
+        """The x with curvature (x - free) + weight log(x / q) = 0."""
+        scale = self.weight / curvature
+        found: Array = scale * wrightomega(free / scale + np.log(self.q / scale))
+        return found
+
+    def slopes(self, x: Array, curvature: Array) -> Array:
+        """Derivatives of ``cells``."""
+        return x / (x + self.weight / curvature)
+
+    def penalty(self, x: Array) -> float:
+        """At x."""
+        return self.weight * float((xlogy(x, x / self.q) - x + self.q).sum())
+
+
+@dataclass(frozen=True)
+class Shrunk:
+    """Tables, the prior's weight and penalty, and a bound on what others could gain in loss and
+    penalty together.
+    """
+
+    tables: Array
+    weight: float
+    penalty: float
+    gap: float
+
+
+def shrunk(
+    polytope: LocalPolytope,
+    loss: MeasuredLoss,
+    squares: Array,
+    best: Array,
+    deadline: float = inf,
+) -> Shrunk | None:
+    """The tables of least estimated risk; None where that is not surely below the best fit's.
+
+    ``loss`` is squared, of whole tables; ``squares`` are the inverse variances of all cells (0: not
+    measured); ``best`` is the best fit. None, too, at ``deadline`` (``time.perf_counter``).
+    """
+    seen = squares > 0
+    _, slope = loss.value_and_gradient(torch.from_numpy(best))
+    curvature = np.where(seen, squares, _UNSEEN * squares[seen].min())
+    even = polytope.even()
+    target = np.where(seen, best - slope.numpy() / curvature, even)
+    larger = any(len(clique) > 2 for clique in polytope.cliques)
+    alike = float(squares[seen].mean() * even[seen].mean())
+    found = []
+    for made in (_independent, _of_pairs) if larger else (_independent,):
+        search = _Search(polytope, best, target, curvature, seen, made, deadline)
+        weight = _MOST * alike
+        while weight >= _LEAST * alike and search.improved(weight):
+            weight /= _COARSE
+        for side in (_FINE, 1 / _FINE):
+            search.improved(side * search.chosen.weight)
+        if search.surely:
+            found.append(search)
+    if not found or time.perf_counter() >= deadline:
+        return None
+    return min(found, key=lambda search: search.risk).chosen
+
+
+class _Search:
+    """The tables of least risk so far, with the prior that is ``made`` of the best fit."""
+
+    def __init__(
+        self,
+        polytope: LocalPolytope,
+        best: Array,
+        target: Array,
+        curvature: Array,
+        seen: NDArray[np.bool_],
+        made: Callable[[LocalPolytope, Array], Array],
+        deadline: float,
+    ) -> None:
+        self.polytope, self.best, self.target, self.curvature = polytope, best, target, curvature
+        self.seen, self.q, self.deadline = seen, made(polytope, best), deadline
+        signs = np.where(generator(0).random(len(best)) < 0.5, -1.0, 1.0)
+        self._direction = signs * seen
+        along = polytope.moved(best, curvature, self._direction)
+        step = _STEP * polytope.total / float(np.abs(along).sum() + 1)
+        # The prior moves with the tables that it is made of.
+        self._prior = np.log(made(polytope, best + step * along) / self.q) / step
+        self._unshrunk = self._risk(best, along)
+        self.chosen, self.risk = Shrunk(best, 0.0, 0.0, 0.0), inf
+        self._start: Array | None = None
+
+    def improved(self, weight: float) -> bool:
+        """Whether tables of this weight have the least risk so far."""
+        if time.perf_counter() >= self.deadline or not weight:
+            return False
+        prior = EntropicPrior(weight, self.q)
+        try:
+            tables, start = self.polytope.nearest(self.target, self.curvature, self._start, prior)
+        except NumericalFailure:
+            return False
+        self._start = start
+        direction = self._direction + weight / self.curvature * self._prior
+        risk = self._risk(tables, self.polytope.moved(tables, self.curvature, direction, prior))
+        if risk >= self.risk:
+            return False
+        gap = abs(float(start @ self.polytope.off(tables)))
+        unseen = (self.curvature * (tables - self.target) ** 2)[~self.seen].sum() / 2
+        penalty = prior.penalty(tables) + float(unseen)
+        self.chosen, self.risk = Shrunk(tables, weight, penalty, gap), risk
+        return True
+
+    @property
+    def surely(self) -> bool:
+        """Whether that risk is below the best fit's by a cell's noise and by more than its own."""
+        apart = self.curvature * (self.chosen.tables - self.best) ** 2
+        noise = 2 * float(apart[self.seen].sum()) ** 0.5
+        return self._unshrunk - self.risk > 1 + _EVIDENCE * noise
+
+    def _risk(self, tables: Array, along: Array) -> float:
+        """Stein's estimate, but for what does not depend on the tables."""
+        apart = (self.curvature * (tables - self.target) ** 2)[self.seen].sum()
+        return float(apart + 2 * self._direction @ along)
+
+
+def _independent(polytope: LocalPolytope, tables: Array) -> Array:
+    """The products of one-way tables."""
+    domain, margins = polytope.domain, dict[str, Array]()
+    shapes = [domain.shape(clique) for clique in polytope.cliques]
+    for clique, start, shape in zip(polytope.cliques, polytope.offsets, shapes, strict=False):
+        table = tables[start : start + int(np.prod(shape))].reshape(shape)
+        for axis, name in enumerate(clique):
+            if name not in margins:
+                counts = table.sum(axis=tuple(i for i in range(table.ndim) if i != axis))
+                share = np.maximum(counts, 0) / polytope.total
+                margins[name] = (1 - _ELSEWHERE) * share + _ELSEWHERE / len(share)
+    products = []
+    for clique in polytope.cliques:
+        product = np.full(1, polytope.total)
+        for name in clique:
+            product = np.multiply.outer(product, margins[name]).reshape(-1)
+        products.append(product)
+    return np.concatenate(products)
+
+
+def _of_pairs(polytope: LocalPolytope, tables: Array) -> Array:
+    """The tables of largest entropy with these two-way tables (iterative proportional fitting)."""
+    products, found = _independent(polytope, tables), []
+    for clique, start in zip(polytope.cliques, polytope.offsets, strict=False):
+        shape = polytope.domain.shape(clique)
+        part = slice(start, start + int(np.prod(shape)))
+        fitted = products[part].reshape(shape)
+        mixed = (1 - _ELSEWHERE) * np.maximum(tables[part].reshape(shape), 0) + _ELSEWHERE * fitted
+        rest = [
+            tuple(set(range(len(shape))) - set(pair)) for pair in combinations(range(len(shape)), 2)
+        ]
+        wanted = [mixed.sum(axis=axes, keepdims=True) for axes in rest]
+        for _ in range(_ROUNDS if len(shape) > 2 else 0):
+            for axes, pair in zip(rest, wanted, strict=True):
+                fitted = fitted * (pair / fitted.sum(axis=axes, keepdims=True))
+        found.append(fitted.reshape(-1))
+    return np.concatenate(found)

@@ -1,12 +1,16 @@
 """How the time of the graphical mechanisms grows with the number of columns.
 
     python -m benchmarks.wide [--columns 20 50 100] [--mechanisms mst aim] [--seeds 1] [--way 2]
+        [--settings model_mb=1] [--plan]
 
 Records are drawn from random Bayesian networks: attributes of 2 to 20 values, up to two parents
 each among the earlier ones, conditional distributions from a Dirichlet; 100,000 rows, all marginals
 of ``--way`` attributes, epsilon 1, delta 1/n^2. Errors are the total variation of the workload's
-pairs, of as many records as the table has, independence beside them. Every run is a process of its
-own. Prints a table and writes ``results/wide.json``, where other runs are kept.
+pairs, of as many records as the table has (of a mechanism that draws none, of its tables),
+independence beside them. Every run is a process of its own. ``--columns`` also takes tables of
+``benchmarks.regret`` by their names. ``--plan`` predicts the runs that are kept, as ``pgmkit plan``
+does, instead of running them. Prints a table and writes ``results/wide.json``, where other runs are
+kept.
 """
 
 from __future__ import annotations
@@ -14,7 +18,8 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,12 +33,20 @@ from benchmarks.common import (
     write_results,
 )  # fmt: skip
 
+if TYPE_CHECKING:
+    from mechanisms import Release
+    from pgmkit import Dataset
+
 RECORDS, EPSILON = 100_000, 1.0
 SIZES = (2, 20)
 PARENTS, CONCENTRATION = 2, 0.5
 HEADER = (
     "columns", "way", "mechanism", "seed", "seconds", "cpu s", "rounds", "mean tv", "largest tv",
-    "independent", "MB",
+    "independent", "MB", "planned cpu s", "planned MB",
+)  # fmt: skip
+FIGURES = (
+    "seconds", "cpu", "rounds", "mean", "largest", "independent", "peak_mb", "planned_cpu",
+    "planned_mb",
 )  # fmt: skip
 
 
@@ -53,13 +66,43 @@ def network(columns: int, seed: int) -> tuple[dict[str, int], np.ndarray]:
     return {f"x{i}": int(size) for i, size in enumerate(sizes)}, codes
 
 
-def measure(request: dict[str, Any]) -> dict[str, Any]:
-    """One run: its time, and the errors of its records and of independent columns."""
-    from mechanisms import k_way, run
+def load(request: dict[str, Any]) -> Dataset:
+    """The records of a request: of a random network, or a table by its name."""
     from pgmkit import Dataset, Domain
 
+    if isinstance(request["columns"], str):
+        from benchmarks import regret
+
+        return regret.load(request["columns"])
     sizes, codes = network(request["columns"], request["seed"])
-    data = Dataset(Domain(sizes), dict(zip(sizes, codes.T, strict=True)))
+    return Dataset(Domain(sizes), dict(zip(sizes, codes.T, strict=True)))
+
+
+def released(request: dict[str, Any], data: Dataset, count: Callable[[object], None]) -> Release:
+    """What the mechanism makes of the records; "auto" by way of `synthesize`."""
+    from mechanisms import k_way, run, synthesize
+    from mechanisms.registry import configure
+    from pgmkit import Schema
+
+    name, delta, seed = request["mechanism"], len(data) ** -2.0, request["seed"]
+    if name == "auto":
+        schema = Schema.from_dict(data.domain.sizes)
+        return synthesize(
+            data, schema, epsilon=EPSILON, delta=delta, neighbours="replace-one", seed=seed
+        ).release
+    workload = k_way(data.domain, request["way"])
+    _, settings = configure(name, **request["settings"])
+    reports: dict[str, Any] = {"progress": count} if name == "aim" else {}
+    return run(
+        settings, data, workload, EPSILON, delta, neighbours="replace-one", seed=seed, **reports
+    )
+
+
+def measure(request: dict[str, Any]) -> dict[str, Any]:
+    """One run: its time, and the errors of its records and of independent columns."""
+    if request["plan"]:
+        return predict(request)
+    data = load(request)
     rounds = 0
 
     def count(_: object) -> None:
@@ -67,60 +110,98 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
         rounds += 1
 
     started, spent = time.perf_counter(), time.process_time()
-    release = run(
-        request["mechanism"],
-        data,
-        k_way(data.domain, request["way"]),
-        EPSILON,
-        RECORDS**-2,
-        neighbours="replace-one",
-        seed=request["seed"],
-        **({"progress": count} if request["mechanism"] == "aim" else {}),
-    )
+    release = released(request, data, count)
     seconds, cpu = time.perf_counter() - started, time.process_time() - spent
-    records = release.sample(RECORDS, rng=request["seed"])
-    pairs = k_way(data.domain, 2).cliques
-    truth, found = data.marginals(pairs), records.marginals(pairs)
-    single = {name: data.marginal((name,)) / RECORDS for name in data.domain}
-    errors = [0.5 * np.abs(truth[c] - found[c]).sum() / RECORDS for c in pairs]
-    apart = [
-        0.5 * np.abs(truth[c] / RECORDS - np.outer(single[c[0]], single[c[1]])).sum() for c in pairs
-    ]
+    peak_mb = round(peak_rss_mb())
     return {
-        "seconds": round(seconds, 2), "cpu": round(cpu, 2), "rounds": rounds,
-        "mean": float(np.mean(errors)), "largest": float(np.max(errors)),
-        "independent": float(np.mean(apart)), "peak_mb": round(peak_rss_mb()),
+        "seconds": round(seconds, 2), "cpu": round(cpu, 2), "rounds": rounds, "peak_mb": peak_mb,
+        **errors(data, release, request["seed"]),
     }  # fmt: skip
 
 
+def errors(data: Dataset, release: Release, seed: int) -> dict[str, float]:
+    """Of the records' pairs, or of the tables' where no records can be drawn."""
+    from mechanisms import k_way
+    from mechanisms.families.tables import TablesModel
+
+    rows, pairs = len(data), k_way(data.domain, 2).cliques
+    tables = isinstance(release.model, TablesModel)
+    answers = release.model if tables else release.sample(rows, rng=seed)
+    truth, found = data.marginals(pairs), answers.marginals(pairs)
+    single = {name: data.marginal((name,)) / rows for name in data.domain}
+    away = [0.5 * np.abs(truth[c] - found[c]).sum() / rows for c in pairs]
+    apart = [
+        0.5 * np.abs(truth[c] / rows - np.outer(single[c[0]], single[c[1]])).sum() for c in pairs
+    ]
+    return {
+        "mean": float(np.mean(away)), "largest": float(np.max(away)),
+        "independent": float(np.mean(apart)),
+    }  # fmt: skip
+
+
+def predict(request: dict[str, Any]) -> dict[str, Any]:
+    """What `pgmkit plan` says of a run, and the imports, which it leaves out."""
+    spent = time.process_time()
+    import pgmkit.estimation  # noqa: F401
+    from mechanisms import k_way, plan
+    from mechanisms.privacy.budget import Budget
+    from mechanisms.synthesis.auto import choice_of
+    from pgmkit import Schema
+
+    imports = time.process_time() - spent
+    data = load(request)
+    workload, delta, rows = k_way(data.domain, request["way"]), len(data) ** -2.0, len(data)
+    schema, budget = Schema.from_dict(data.domain.sizes), Budget(EPSILON, delta)
+    chosen = choice_of(request["mechanism"], schema, workload, budget=budget, rows=rows)
+    settings = {**chosen.settings, **request["settings"]}
+    found = plan(
+        chosen.name, workload, EPSILON, delta, neighbours="replace-one", rows=rows,
+        settings=settings,
+    )  # fmt: skip
+    return {"planned_cpu": round(imports + found.seconds, 2), "planned_mb": round(found.peak_mb)}
+
+
 def identity(run: dict[str, Any]) -> tuple[Any, ...]:
-    return run["columns"], run["way"], run["mechanism"], run["seed"]
+    settings = tuple(sorted(run.get("settings", {}).items()))
+    return run["columns"], run["way"], run["mechanism"], run["seed"], settings
+
+
+def _named(run: dict[str, Any]) -> str:
+    settings = [f"{name}={value:g}" for name, value in run.get("settings", {}).items()]
+    return " ".join([run["mechanism"], *settings])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--columns", nargs="+", type=int, default=(20, 50, 100))
+    parser.add_argument("--columns", nargs="+", default=("20", "50", "100"))
     parser.add_argument("--mechanisms", nargs="+", default=("mst", "aim"))
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--way", type=int, default=2)
+    parser.add_argument("--settings", nargs="*", default=())
+    parser.add_argument("--plan", action="store_true")
     arguments = parser.parse_args()
+    given = (each.partition("=") for each in arguments.settings)
+    settings = {name: float(value) for name, _, value in given}
     kept = {identity(run): run for run in read_results("wide").get("records", [])}
     for seed in range(arguments.seeds):
         for columns in arguments.columns:
             for mechanism in arguments.mechanisms:
                 request = {
-                    "columns": columns, "way": arguments.way, "mechanism": mechanism, "seed": seed,
+                    "columns": int(columns) if columns.isdigit() else columns,
+                    "way": arguments.way, "mechanism": mechanism, "seed": seed,
+                    "settings": settings,
                 }  # fmt: skip
                 print(f"{mechanism}, {columns} columns ...", file=sys.stderr, flush=True)
-                kept[identity(request)] = {**request, **fresh_process("benchmarks.wide", request)}
-                records = [kept[key] for key in sorted(kept)]
+                found = fresh_process("benchmarks.wide", {**request, "plan": arguments.plan})
+                before = kept.get(identity(request), {})
+                kept[identity(request)] = {**before, **request, **found}
+                records = [kept[key] for key in sorted(kept, key=str)]
                 write_results("wide", {"machine": machine(), "records": records})
     rows = [
         [
-            *identity(r), r["seconds"], r["cpu"], r["rounds"], r["mean"], r["largest"],
-            r["independent"], r["peak_mb"],
+            r["columns"], r["way"], _named(r), r["seed"], *(r.get(name) for name in FIGURES),
         ]
-        for _, r in sorted(kept.items())
+        for _, r in sorted(kept.items(), key=str)
     ]  # fmt: skip
     print(table(HEADER, rows))
 

@@ -102,14 +102,15 @@ def aim(
         if curator.remaining < 2 * budget.total:
             budget.total = curator.remaining
         limit = settings.model_mb * (1 - curator.remaining / whole + budget.total / whole)
-        fitting = affordable.within(measured, limit, settings.model_mb)
+        possible, fits = affordable.within(measured, limit, settings.model_mb)
         noise = curator.expected_error(budget.measure)
         picked = curator.choose(
-            fitting,
-            model.marginals(fitting),
+            possible,
+            model.each_marginal(possible),
             budget.select,
-            penalties=[noise * domain.size(clique) for clique in fitting],
-            weights=[weights[clique] for clique in fitting],
+            penalties=[noise * domain.size(clique) for clique in possible],
+            weights=[weights[clique] for clique in possible],
+            allowed=fits,
             step=f"select {len(measured) + 1}",
         )
         return [picked]

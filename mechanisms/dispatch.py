@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mechanisms.privacy.ledger import FileLedger
     from mechanisms.privacy.neighbours import Neighbours
     from mechanisms.release.record import Release
+    from mechanisms.rounds.distances import Distances
     from mechanisms.rounds.loop import Round
     from pgmkit.dataset import Dataset
     from pgmkit.measurement import Measurement
@@ -78,11 +79,13 @@ def run_on(
     *,
     public: Dataset | Sequence[Dataset] | None = None,
     first: Sequence[Measurement] = (),
+    distances: Distances | None = None,
     progress: Callable[[Round[Any, Any]], None] | None = None,
 ) -> Release:
     """Spend all that remains of a Curator's budget by a mechanism; see `run`.
 
-    `first`: one-way marginals that were measured already, for mechanisms that take them.
+    `first`: one-way marginals that were measured already, for mechanisms that take them;
+    `distances`: of pairs from independence, for `mixture`.
     """
     check_public(entry, public is not None)
     workload = Workload.over(curator.domain, workload)
@@ -91,6 +94,8 @@ def run_on(
         options["public"] = public
     if first:
         options["first"] = first
+    if distances is not None:
+        options["distances"] = distances
     release: Release = entry.load()[0](curator, workload, settings, **options)
     if getattr(release.model, "poor_fit", False):
         warnings.warn(

@@ -91,14 +91,15 @@ def mwem_pgm(
         if len(picked) == rounds:
             return None
         limit = settings.model_mb * (len(picked) + 1) / rounds
-        candidates = affordable.within(picked, limit, settings.model_mb)
+        candidates, fits = affordable.within(picked, limit, settings.model_mb)
         chosen = curator.choose(
             candidates,
-            model.marginals(candidates),
+            model.each_marginal(candidates),
             select_cost,
             # Measuring c replaces its error by noise of this expected size.
             penalties=[noise * domain.size(c) for c in candidates],
             weights=[weights[c] for c in candidates],
+            allowed=fits,
             step=f"round {len(picked) + 1}: select",
         )
         return [chosen]

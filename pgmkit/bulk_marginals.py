@@ -96,15 +96,19 @@ class _Fans:
         """The marginals over the stem and each of its tips, axes in the domain's order."""
         routes = self._routes
         separator = routes.separators[here, side]
-        shared = self._tables.marginal(here, stem | separator)
         names = routes.axes(stem)
+        axes = [*routes.axes(stem & separator), *routes.axes(stem & ~separator)]
+        axes += routes.axes(separator & ~stem)
+        # As the products need it: it is large, and would be copied for each of them.
+        found = self._tables.marginal(here, stem | separator)
+        shared = routes.arranged(found, tuple(axes)).contiguous()
         most = _PRODUCT_CELLS // max(routes.cells(stem), routes.cells(separator))
         for row in _rows(routes, tips, most):
             for tip in row:
                 self._tables.reserve(stem | tip)
             beside = self._side_by_side(here, side, row)
             kernel = Kernel(
-                routes.axes(stem | separator),
+                tuple(axes),
                 (*routes.axes(separator), self._tips_axis),
                 (*names, self._tips_axis),
                 {**routes.sizes, self._tips_axis: beside.shape[-1]},

@@ -194,7 +194,12 @@ def _blocks(cliques: Sequence[Clique], sizes: Mapping[str, int], rows: int) -> I
     if rows < _PLANNED_ROWS or len(cliques) == 1:
         yield from ((clique, [clique]) for clique in cliques)
         return
-    ordered = sorted(cliques)
+    # Those of one batch have few attributes, so that a block of some of them covers many.
+    names = sorted({a for clique in cliques for a in clique})
+    longest = max(map(len, cliques), default=0)
+    side = max(2, round(_BATCH ** (1 / max(1, longest))))
+    tile = {a: place // side for place, a in enumerate(names)}
+    ordered = sorted(cliques, key=lambda clique: (sorted(tile[a] for a in clique), clique))
     for first in range(0, len(ordered), _BATCH):
         yield from _cover(ordered[first : first + _BATCH], sizes, rows)
 

@@ -254,10 +254,6 @@ def _checked_size(name: object, size: object) -> int:
         raise InvalidInput(
             f"the size of attribute {name!r} must be a positive integer, got {size!r}"
         )
-    if int(size) >= 1 << 63:
-        raise InvalidInput(
-            f"the size of attribute {name!r} must be below 2**63, as codes are 64-bit integers"
-        )
     return int(size)
 
 

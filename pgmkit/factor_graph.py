@@ -226,9 +226,8 @@ def _check_sizes(domain: Domain, memory_limit: int) -> None:
     for name, size in domain.sizes.items():
         if 8 * size > memory_limit:
             raise ModelTooLarge(
-                f"attribute {name!r:.200} has {size:,} values, whose probabilities take "
-                f"{8 * size:,} bytes; the limit is {memory_limit:,}. Merge values, or raise "
-                "memory_limit"
+                f"attribute {name!r:.200} has more values than a table of {memory_limit:,} bytes "
+                "can hold; merge values, or raise memory_limit"
             )
 
 

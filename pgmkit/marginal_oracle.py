@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import accumulate, chain
 from math import fsum, inf, isfinite, log, nan, prod
 
 import torch
-from threadpoolctl import ThreadpoolController
 
 from pgmkit import kernels
 from pgmkit.clique_index import CliqueIndex
@@ -26,7 +25,7 @@ from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge, NumericalFailure
 from pgmkit.semirings import LOG, LOG_BELOW, MAX, Semiring
 from pgmkit.structural_zeros import Zeros
-from pgmkit.threads import threads_for
+from pgmkit.threads import one_blas_thread, threads_for
 
 Clique = tuple[str, ...]
 
@@ -44,12 +43,6 @@ THREADED_COST = 1e8
 """Multiplications a pass above which several threads pay for their synchronisation."""
 
 
-@cache
-def _thread_pools() -> ThreadpoolController:
-    """The thread pools of the loaded BLAS libraries; looking for them takes milliseconds."""
-    return ThreadpoolController()
-
-
 @contextmanager
 def pass_settings() -> Iterator[None]:
     """Settings of torch and its libraries for passes, restored on exit.
@@ -60,7 +53,7 @@ def pass_settings() -> Iterator[None]:
     torch.backends.cuda.matmul.allow_tf32 = False  # three digits are no marginals
     torch.set_flush_denormal(True)
     try:
-        with _thread_pools().limit(limits=1, user_api="blas"), torch.inference_mode():
+        with one_blas_thread(), torch.inference_mode():
             yield
     finally:
         torch.set_flush_denormal(False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from pgmkit.errors import InvalidInput
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["available", "check_limit"]
+__all__ = ["available", "check_limit", "peak"]
 
 _GROUPS = Path("/proc/self/cgroup")
 _MOUNTED = Path("/sys/fs/cgroup")
@@ -41,6 +42,24 @@ def available(device: torch.device | None = None) -> int:
 
         return int(torch.cuda.mem_get_info(device)[0])
     return min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *_limits()])
+
+
+def peak() -> int:
+    """Bytes of memory that this process has held at most so far, as the system counts them.
+
+    >>> peak() > 1 << 20
+    True
+    """
+    status = Path("/proc/self/status")
+    if status.exists():
+        # Not `ru_maxrss`, which on Linux starts at the parent's peak.
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM"):
+                return int(line.split()[1]) << 10
+    import resource
+
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most << 10
 
 
 def _limits() -> Iterator[int]:

@@ -191,8 +191,12 @@ class GraphicalModel:
         ('b', 'a') [[1.0, 1.0], [1.0, 1.0]]
         """
         asked = dict.fromkeys(self.domain.clique(clique) for clique in cliques)
+        found = self._pairs([clique for clique in asked if len(clique) == 2])
+        yield from found.items()
         outside = []
         for clique in asked:
+            if clique in found:
+                continue
             place = self._host(clique)
             if place is None:
                 outside.append(clique)
@@ -200,11 +204,11 @@ class GraphicalModel:
                 yield clique, self._summed(place, clique)
         if not outside:
             return
-        found = each_marginal(self.tree, self._beliefs, outside, memory_limit=self.memory_limit)
+        tables = each_marginal(self.tree, self._beliefs, outside, memory_limit=self.memory_limit)
         while True:
             # What the caller does with a table is none of the session's.
             with self._inference.session():
-                ready = _some(found)
+                ready = _some(tables)
             if not ready:
                 return
             yield from ready

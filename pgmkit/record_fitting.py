@@ -36,9 +36,11 @@ __all__ = ["LARGEST_WIDTH", "fit_records"]
 
 LARGEST_WIDTH = 2500
 """Codes of all columns together, up to which records are fitted: tables take its square."""
-_SWEEPS = 25
-_ENOUGH = 0.01
-"""Gain of a sweep, as a share of what is left, below which the descent ends."""
+_SWEEPS, _FEWEST_SWEEPS = 60, 25
+_ENOUGH = 0.003
+"""Gain of a sweep, as a share of what is left, below which the descent ends. Of models of
+`mixture` at epsilon 10, records of CPS1988 have 0.0022 in pairs where they had 0.0025 with 25
+sweeps and 0.01 (the model 0.0022), of Wage 0.0192 for 0.0198, of Arrests 0.0035 for 0.0036."""
 _LOOKED_AT = 10_000
 """Records that are looked at for one column in one sweep."""
 _LOOKED_UP = 1 << 22
@@ -46,6 +48,8 @@ _LOOKED_UP = 1 << 22
 _LOOKUPS = 1 << 27
 """The same, times all columns and all codes: a sweep of some tenths of a second. Of 100 columns,
 1,000 records bring nine tenths of what 10,000 bring, in an eighth of the time."""
+_ALL_LOOKUPS = _FEWEST_SWEEPS * _LOOKUPS
+"""The same, of all sweeps: wide tables, whose models are further off, have fewer."""
 _FIRST_STEP = 0.2
 _FORBIDDEN = 1e9
 
@@ -80,13 +84,20 @@ def fit_records(
     steps = np.full(len(columns.sizes), _FIRST_STEP)
     left = float((weights * away**2).sum())
     with one_thread():
-        for _ in range(_SWEEPS):
+        for _ in range(_sweeps(columns)):
             for j in random.permutation(len(steps)):
                 steps[j] = _exchange(columns, int(j), away, weights, barred, steps[j], random)
             before, left = left, float((weights * away**2).sum())
             if left >= before * (1 - _ENOUGH):
                 break
     return columns.dataset()
+
+
+def _sweeps(columns: _Columns) -> int:
+    """The most sweeps, by what one of them looks up."""
+    cells = len(columns.sizes) * int(columns.ends[-1])
+    of_one = min(len(columns.places), _LOOKED_AT) * cells
+    return min(_SWEEPS, max(_FEWEST_SWEEPS, _ALL_LOOKUPS // of_one))
 
 
 class _Columns:

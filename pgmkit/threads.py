@@ -7,10 +7,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import cache
 from itertools import islice
 from typing import TypeVar
 
-__all__ = ["cores", "in_threads", "one_thread", "threads_for"]
+from threadpoolctl import ThreadpoolController
+
+__all__ = ["cores", "in_threads", "one_blas_thread", "one_thread", "threads_for"]
 
 T = TypeVar("T")
 
@@ -26,6 +29,25 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+@cache
+def _thread_pools() -> ThreadpoolController:
+    """The thread pools of the loaded BLAS libraries; looking for them takes milliseconds."""
+    import scipy.linalg  # noqa: F401 - a BLAS of its own, which is not found before it is loaded
+
+    return ThreadpoolController()
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """numpy and scipy on one thread in the block.
+
+    A decomposition of a small matrix is a thousand parallel loops; where other work keeps the cores
+    busy each of them waits for a core: seconds instead of milliseconds.
+    """
+    with _thread_pools().limit(limits=1, user_api="blas"):
+        yield
 
 
 @contextmanager

@@ -168,8 +168,8 @@ MUTANTS = (
     Mutant(
         "scores in single precision",
         SCORES,
-        "(counts << _BITS) - grid",
-        "(np.float32(counts << _BITS) - np.float32(grid)).astype(np.int64)",
+        "np.left_shift(counts, _BITS, dtype=np.int64) - grid",
+        "(np.float32(counts) * 2**_BITS - np.float32(grid)).astype(np.int64)",
         "scores",
     ),
     Mutant(
@@ -227,6 +227,20 @@ MUTANTS = (
         "self._several(count, cost)\n        found = self._noise.draws",
         "self._several(1, cost)\n        found = self._noise.draws",
         "scores",
+    ),
+    Mutant(
+        "counts compared in the type that keeps them",
+        SCORES,
+        "np.left_shift(counts, _BITS, dtype=np.int64) - grid",
+        "np.left_shift(counts, _BITS, dtype=counts.dtype) - grid",
+        "curator",
+    ),
+    Mutant(
+        "a candidate chosen that is not allowed",
+        CURATOR,
+        "if passes is None or passes(int(left[drawn])):",
+        "if True:",
+        "curator",
     ),
     Mutant(
         "scale of the pure price under zCDP",
@@ -305,8 +319,8 @@ MUTANTS = (
     Mutant(
         "the best candidate chosen without noise",
         CURATOR,
-        "return self._noise.softmax(found, noise_scales.exponential(budget, sensitivity, cost))",
-        "return int(np.argmax(found))",
+        "drawn = self._noise.softmax(found[left], scale)",
+        "drawn = int(np.argmax(found[left]))",
     ),
     # The ledger.
     Mutant(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mechanisms.families.tree_growth import TreeGrowth
@@ -54,9 +55,10 @@ def estimator(
 class Affordable:
     """Which candidates keep the junction tree of all measured cliques small, round after round.
 
-    Measured cliques only become more. So a size that was found in an earlier round is a lower bound
-    of what a candidate needs now, and a candidate above the limit is not tested again until the
-    limit has grown past it.
+    A quick bound settles most of them. The others take a search each, which is left to whoever
+    draws one of them (`Curator.choose` with `allowed`). Measured cliques only become more, so a
+    size that was found in an earlier round is a lower bound of what a candidate needs now: above
+    the limit it is left out until the limit has grown past it.
     """
 
     def __init__(self, domain: Domain, candidates: Sequence[Clique]) -> None:
@@ -65,29 +67,35 @@ class Affordable:
 
     def within(
         self, measured: Sequence[Clique], limit_mb: float, fallback_mb: float
-    ) -> list[Clique]:
-        """The candidates that keep the junction tree within the limit.
+    ) -> tuple[list[Clique], Callable[[Clique], bool]]:
+        """The candidates that may keep the junction tree within the limit, and whether one does.
 
-        Where none does, those that keep it within `fallback_mb`. One of them always fits once a
-        candidate has been measured: that candidate again.
+        One of them does. Where none would, those for `fallback_mb`, within which there always is
+        one once a candidate has been measured: that candidate again.
         """
         from pgmkit.junction_tree import junction_tree
 
         tree = junction_tree(self.domain, measured)
+        sure: set[Clique] = set()
         bounds = self._bounds(TreeGrowth(tree))
         for limit in (limit_mb, fallback_mb):
             if _megabytes(tree.cells) > limit:
                 continue
-            fitting = [
+            sure = {
                 clique
                 for clique, bound in zip(self.candidates, bounds, strict=True)
-                if bound == tree.cells
-                or _megabytes(bound) * _WORTH_A_SEARCH <= limit
-                or self._found_small(measured, clique, limit)
-            ]
-            if fitting:
-                return fitting
-        return []
+                if bound == tree.cells or _megabytes(bound) * _WORTH_A_SEARCH <= limit
+            }
+            fits = partial(self._fits, sure, tuple(measured), limit)
+            possible = [c for c in self.candidates if c in sure or self._least.get(c, 0.0) <= limit]
+            if sure or any(map(fits, possible)):
+                return possible, fits
+        return [], sure.__contains__
+
+    def _fits(
+        self, sure: Set[Clique], measured: Sequence[Clique], limit_mb: float, clique: Clique
+    ) -> bool:
+        return clique in sure or self._found_small(measured, clique, limit_mb)
 
     def _bounds(self, growth: TreeGrowth) -> list[float]:
         """Upper bounds of the cells with each candidate; those of pairs are found together."""
@@ -101,8 +109,6 @@ class Affordable:
 
     def _found_small(self, measured: Sequence[Clique], clique: Clique, limit_mb: float) -> bool:
         """Whether a search finds a tree within the limit: a quick one, then a longer one."""
-        if self._least.get(clique, 0.0) > limit_mb:
-            return False
         self._least[clique] = _size(self.domain, [*measured, clique], limit_mb)
         return self._least[clique] <= limit_mb
 

@@ -7,8 +7,10 @@ selects. What leaves it is noisy, and everything that leaves it is on the ledger
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -23,6 +25,7 @@ from mechanisms.privacy.neighbours import Neighbours, relation
 from mechanisms.privacy.noise import ExactNoise, Noise, SeededNoise
 from mechanisms.privacy.scored import Scored
 from mechanisms.queries.cells import Cell
+from pgmkit.counting import check_memory
 from pgmkit.dataset import Counts, Dataset
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
@@ -31,11 +34,15 @@ from pgmkit.measurement import Measurement
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
+    from mechanisms.privacy.scores import Tables
     from mechanisms.privacy.units import Excess
     from mechanisms.queries.predicates import Predicates
     from pgmkit.matrix import MatrixLike
 
 __all__ = ["Curator"]
+
+_COUNTED_CELLS = 1 << 23
+"""Of marginals that are counted at once, before they are kept in a smaller type."""
 
 
 class Curator:
@@ -79,7 +86,7 @@ class Curator:
         self._noise: Noise = (
             ExactNoise() if seed is None else SeededNoise(np.random.default_rng(seed))
         )
-        self._counts: dict[Clique, NDArray[np.int64]] = {}
+        self._counts: dict[Clique, NDArray[np.unsignedinteger[Any]]] = {}
         self.ledger = Ledger(
             budget,
             secure=self._noise.secure,
@@ -206,22 +213,30 @@ class Curator:
     def choose(
         self,
         candidates: Sequence[Clique],
-        estimates: Mapping[Clique, ArrayLike],
+        estimates: Tables,
         cost: float,
         *,
         penalties: Sequence[float] | None = None,
         weights: Sequence[float] | None = None,
         mechanism: Literal["exponential mechanism", "permute-and-flip"] = "exponential mechanism",
+        allowed: Callable[[Clique], bool] | None = None,
         step: str = "select",
     ) -> Clique:
         """A candidate that the estimates answer badly, by the exponential mechanism.
 
         The score of clique c is weight_c (||marginal_c(data) - estimates[c]||_1 - penalty_c), with
-        weights as fractions of the largest: its sensitivity is the relation's `l1`. `estimates`,
-        `penalties` (default 0) and `weights` (default 1, above 0) must not depend on the data but
-        through earlier answers of this Curator. In zCDP the mechanism costs epsilon^2 / 8.
+        weights as fractions of the largest: its sensitivity is the relation's `l1`. `estimates` is
+        a mapping, or pairs of a clique and its table one after the other in any order, of which a
+        few are held at a time. It, `penalties` (default 0) and `weights` (default 1, above 0) must
+        not depend on the data but through earlier answers of this Curator. In zCDP the mechanism
+        costs epsilon^2 / 8.
         Permute-and-flip errs less at the same epsilon, but costs epsilon^2 / 2 in zCDP: it pays
         with a pure budget.
+
+        `allowed`, of which the same holds as of the estimates, leaves candidates out, and is asked
+        about those that are drawn only: one that is not allowed is put aside and another one drawn.
+        Given what it allows, the first that passes has the law of the exponential mechanism among
+        the allowed ones alone, and the others never leave; so it does not go with permute-and-flip.
 
         Raises InvalidInput for wrong arguments, or estimates or penalties of more than 2^40 counts;
         BudgetExceeded if cost is not available.
@@ -236,13 +251,17 @@ class Curator:
                 "mechanism must be 'exponential mechanism' or 'permute-and-flip', "
                 f"got {mechanism!r}"
             )
+        flip = mechanism == "permute-and-flip"
+        if flip and allowed is not None:
+            raise InvalidInput("allowed goes with the exponential mechanism only")
         penalty_units = scores.on_grid("penalties", penalty)
         distances = self._distances(cliques, estimates)  # may refuse: before the charge
         found = scores.weighted_scores(distances, penalty_units, weight)
-        flip = mechanism == "permute-and-flip"
-        return cliques[self._selected(step, found, self.neighbours.l1, cost, flip=flip)]
+        passes = None if allowed is None else lambda place: allowed(cliques[place])
+        place = self._selected(step, found, self.neighbours.l1, cost, flip=flip, passes=passes)
+        return cliques[place]
 
-    def scored(self, candidates: Sequence[Clique], estimates: Mapping[Clique, ArrayLike]) -> Scored:
+    def scored(self, candidates: Sequence[Clique], estimates: Tables) -> Scored:
         """Candidates to choose from several times by the same estimates, compared only once.
 
         A choice is that of `choose` without penalties and weights, and charged alike. Raises
@@ -494,14 +513,25 @@ class Curator:
         cost: float,
         *,
         flip: bool = False,
+        passes: Callable[[int], bool] | None = None,
     ) -> int:
-        """Charge, then a place by the exponential mechanism, or by permute-and-flip."""
+        """Charge, then a place by the exponential mechanism, or by permute-and-flip.
+
+        Of the exponential mechanism the first place that passes.
+        """
         budget = self.ledger.budget
         self.ledger.charge(step, "permute-and-flip" if flip else "exponential mechanism", cost)
         if flip:
             scale = noise_scales.permute_and_flip(budget, sensitivity, cost)
             return self._noise.flip(found, scale)
-        return self._noise.softmax(found, noise_scales.exponential(budget, sensitivity, cost))
+        scale = noise_scales.exponential(budget, sensitivity, cost)
+        left = np.arange(len(found))
+        while len(left):
+            drawn = self._noise.softmax(found[left], scale)
+            if passes is None or passes(int(left[drawn])):
+                return int(left[drawn])
+            left = np.delete(left, drawn)
+        raise InvalidInput("allowed is true of no candidate; leave one to choose")
 
     def _top(
         self, step: str, what: str, errors: NDArray[np.int64], count: int, cost: float
@@ -530,11 +560,9 @@ class Curator:
             raise InvalidInput("candidates is empty; give at least one clique to choose from")
         return cliques
 
-    def _distances(
-        self, cliques: Sequence[Clique], estimates: Mapping[Clique, ArrayLike]
-    ) -> list[int]:
+    def _distances(self, cliques: Sequence[Clique], estimates: Tables) -> list[int]:
         """||marginal - estimate||_1 of each clique, in the scores' units."""
-        return scores.distances(cliques, estimates, self._marginals(cliques))
+        return scores.distances(cliques, estimates, self._counted(cliques))
 
     def _estimate(
         self, clique: Clique, estimates: Mapping[Clique, ArrayLike]
@@ -542,11 +570,24 @@ class Curator:
         return scores.estimate_of(clique, estimates, self.domain.shape(clique))
 
     def _marginals(self, cliques: Sequence[Clique]) -> dict[Clique, NDArray[np.int64]]:
-        # Candidates come back every round: each marginal is counted once.
+        counts = self._counted(cliques)
+        return {clique: counts[clique].astype(np.int64) for clique in cliques}
+
+    def _counted(
+        self, cliques: Sequence[Clique]
+    ) -> Mapping[Clique, NDArray[np.unsignedinteger[Any]]]:
+        """The counts of these cliques, and of others, in the smallest type that holds them.
+
+        Candidates come back every round: each marginal is counted once, and kept.
+        """
         missing = [clique for clique in cliques if clique not in self._counts]
-        if missing:
-            self._counts.update(self._data.marginals(missing))
-        return {clique: self._counts[clique] for clique in cliques}
+        check_memory(missing, self.domain.sizes)
+        smallest = np.min_scalar_type(len(self._data))
+        blocks = np.cumsum([self.domain.size(clique) for clique in missing]) // _COUNTED_CELLS
+        for _, some in groupby(zip(blocks, missing, strict=True), key=itemgetter(0)):
+            counts = self._data.marginals([clique for _, clique in some])
+            self._counts.update((each, table.astype(smallest)) for each, table in counts.items())
+        return self._counts
 
     def __repr__(self) -> str:
         budget = self.ledger.budget

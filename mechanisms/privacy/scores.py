@@ -14,8 +14,8 @@ Data sets hold fewer than 2^40 rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from pgmkit.domain import Clique
 
     Integers = NDArray[np.int64]
+    Counts = NDArray[np.integer[Any]]
+    Tables = Mapping[Clique, ArrayLike] | Iterable[tuple[Clique, ArrayLike]]
     Scores = NDArray[np.float64]
 
 __all__ = [
@@ -43,7 +45,7 @@ __all__ = [
 
 LARGEST = 2.0**40
 """What estimates and penalties may reach, in counts: some 10^12."""
-_BLOCK_CELLS = 1 << 20
+_BLOCK_CELLS = 1 << 18
 _BITS = 11
 _WEIGHT_BITS = 30
 _SHARE_BITS = 22
@@ -70,46 +72,62 @@ def estimate_of(
 
 
 def distances(
-    cliques: Sequence[Clique],
-    estimates: Mapping[Clique, ArrayLike],
-    counts: Mapping[Clique, Integers],
+    cliques: Sequence[Clique], estimates: Tables, counts: Mapping[Clique, Counts]
 ) -> list[int]:
     """||counts - estimate||_1 of each clique in units of 2^-11 counts; it moves as the counts do.
 
-    Tables lie one after another in blocks: thousands of small ones are a few operations, and no
-    more memory is needed than a block's. Raises InvalidInput as `estimate_of` does.
+    Estimates are taken in the order in which they come, and none is held longer than its block:
+    thousands of small tables are a few operations, and no more memory is needed than a block's.
+    Raises InvalidInput as `estimate_of` does.
 
     >>> distances([("a",)], {("a",): np.array([1.0, 0.5])}, {("a",): np.array([1, 1])})
     [1024]
     """
-    sizes = np.array([counts[clique].size for clique in cliques])
-    block = (np.cumsum(sizes) - sizes) // _BLOCK_CELLS
-    found: list[int] = []
-    for places in np.split(np.arange(len(sizes)), np.flatnonzero(np.diff(block)) + 1):
-        some = [cliques[place] for place in places]
-        starts = np.cumsum(sizes[places]) - sizes[places]
-        line = _in_line(some, estimates, [counts[clique].shape for clique in some], starts)
-        exact = np.concatenate([counts[clique].reshape(-1) for clique in some])
+    if isinstance(estimates, Mapping):
+        estimates = [(clique, estimates[clique]) for clique in cliques if clique in estimates]
+    wanted = frozenset(cliques)
+    found: dict[Clique, int] = {}
+    for block in _blocks((each for each in estimates if each[0] in wanted), counts):
+        sizes = np.array([counts[clique].size for clique in block])
+        starts = np.cumsum(sizes) - sizes
+        line = _in_line(block, {clique: counts[clique].shape for clique in block}, starts)
+        exact = np.concatenate([counts[clique].reshape(-1) for clique in block])
         away = np.abs(cell_differences(exact, on_grid("estimates", line)))
-        found += np.add.reduceat(away, starts).tolist()
-    return found
+        found.update(zip(block, np.add.reduceat(away, starts).tolist(), strict=True))
+    for clique in cliques:
+        if clique not in found:
+            estimate_of(clique, {}, ())
+    return [found[clique] for clique in cliques]
+
+
+def _blocks(
+    estimates: Iterable[tuple[Clique, ArrayLike]], counts: Mapping[Clique, Counts]
+) -> Iterator[dict[Clique, NDArray[np.float64]]]:
+    block: dict[Clique, NDArray[np.float64]] = {}
+    cells = 0
+    for clique, table in estimates:
+        block[clique] = np.asarray(table, dtype=np.float64)
+        cells += counts[clique].size
+        if cells >= _BLOCK_CELLS:
+            yield block
+            block, cells = {}, 0
+    if block:
+        yield block
 
 
 def _in_line(
-    cliques: Sequence[Clique],
-    estimates: Mapping[Clique, ArrayLike],
-    shapes: Sequence[tuple[int, ...]],
+    tables: Mapping[Clique, NDArray[np.float64]],
+    shapes: Mapping[Clique, tuple[int, ...]],
     starts: NDArray[np.int64],
 ) -> NDArray[np.float64]:
-    """Their estimates one after another, checked together; one by one to say what is wrong."""
-    tables = [np.asarray(estimates.get(clique), dtype=np.float64) for clique in cliques]
-    if all(table.shape == shape for table, shape in zip(tables, shapes, strict=True)):
-        line = np.concatenate([table.reshape(-1) for table in tables])
+    """The tables one after another, checked together; one by one to say what is wrong."""
+    if all(table.shape == shapes[clique] for clique, table in tables.items()):
+        line = np.concatenate([table.reshape(-1) for table in tables.values()])
         with np.errstate(over="ignore", invalid="ignore"):
             # Not finite is not below, either.
             if (np.add.reduceat(np.abs(line), starts) <= LARGEST).all():
                 return line
-    checked = [estimate_of(c, estimates, shape) for c, shape in zip(cliques, shapes, strict=True)]
+    checked = [estimate_of(clique, tables, shapes[clique]) for clique in tables]
     return np.concatenate([table.reshape(-1) for table in checked])
 
 
@@ -150,9 +168,9 @@ def in_counts(units: Integers) -> Scores:
     return np.ldexp(units.astype(np.float64), -_BITS)
 
 
-def cell_differences(counts: Integers, grid: Integers) -> Integers:
+def cell_differences(counts: Counts, grid: Integers) -> Integers:
     """count - estimate of every cell, in units; a count moves its own by 2^11 units exactly."""
-    return (counts << _BITS) - grid
+    return np.left_shift(counts, _BITS, dtype=np.int64) - grid
 
 
 def weighted_scores(

@@ -1,9 +1,11 @@
 """What a run would do, without touching data: a dry run on made-up records.
 
-The mechanism itself runs on made-up records in which every column depends on every other, with
-reproducible noise, so that the split of the budget, the noise and the time are those of the real
-code. What adapts to the data (which
-marginals are selected, and where the model's size depends on that) will differ.
+The mechanism itself runs on made-up records of a random network, with reproducible noise, so that
+the split of the budget and the noise are those of the real code. What adapts to the data will
+differ: which marginals are selected, and of `aim`, whose model grows where the data depend, the
+time and the memory. How much a table's columns depend on each other is not public, and between
+tables of the same public figures the time of `aim` differs by a factor of ten and more; that of
+one-shot mechanisms does not.
 """
 
 from __future__ import annotations
@@ -26,11 +28,14 @@ from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
+from pgmkit.memory import peak
 from pgmkit.model import GraphicalModel
 
 __all__ = ["Plan", "PlannedStep", "plan"]
 
-_CLASSES, _UNEVEN = 8, 0.5
+_PARENTS, _UNEVEN = 3, 0.5
+"""Made-up columns depend on one to three others: between tables of the half "choosing" of
+`benchmarks.regret`, of which `aim` takes half as long or up to six times as long."""
 _MOST_ROWS = 100_000
 """Counting is a small part of a run: more made-up records would show nothing more."""
 
@@ -50,8 +55,10 @@ class Plan:
     """The split of the budget, the noise, the model's size and the time of a dry run.
 
     `noise`: standard deviation, in counts, of the least noisy measured cells. `model_mb`: of the
-    junction tree of the dry run's model, None where the model is not graphical. `neighbours`: what
-    is protected; `max_rows`: how many rows of it are looked at.
+    junction tree of the dry run's model, None where the model is not graphical. `seconds`: of
+    processors that the dry run took, imports left out. `peak_mb`: the most memory that this process
+    has had so far, in MB (10^6 bytes): of a fresh process, that of the run. `neighbours`: what is
+    protected; `max_rows`: how many rows of it are looked at.
     """
 
     mechanism: str
@@ -62,6 +69,7 @@ class Plan:
     noise: float
     model_mb: float | None
     seconds: float
+    peak_mb: float
     neighbours: str
     max_rows: int = 1
 
@@ -75,6 +83,7 @@ class Plan:
             "noise": self.noise,
             "model_mb": self.model_mb,
             "seconds": self.seconds,
+            "peak_mb": self.peak_mb,
             "neighbours": self.neighbours,
             "max_rows": self.max_rows,
         }
@@ -89,7 +98,8 @@ class Plan:
         size = "" if self.model_mb is None else f", model {self.model_mb:.3g} MB"
         lines.append(
             f"{self.measurements} noisy tables, noise {self.noise:.3g} counts a cell at best"
-            f"{size}, about {self.seconds:.1f} s (a dry run on made-up records)"
+            f"{size}, about {self.seconds:.1f} s and {self.peak_mb:.0f} MB (a dry run on made-up "
+            "records)"
         )
         if self.max_rows > 1:
             lines.append(
@@ -146,9 +156,9 @@ def plan(
         neighbours=relation(neighbours, unit, max_rows),
         seed=rng,
     )
-    started = time.perf_counter()
+    started = time.process_time()
     release = run_on(curator, entry, chosen, wanted)
-    seconds = time.perf_counter() - started
+    seconds = time.process_time() - started
     return Plan(
         mechanism,
         budget.unit,
@@ -158,6 +168,7 @@ def plan(
         min((m.stddev for m in release.measurements), default=0.0),
         tree_megabytes(release.model.tree) if isinstance(release.model, GraphicalModel) else None,
         seconds,
+        peak() / 1e6,
         curator.neighbours.name,
         curator.neighbours.max_rows,
     )
@@ -173,20 +184,27 @@ def _own_domain(workload: WorkloadLike) -> Domain:
 
 
 def made_up(domain: Domain, rows: int, rng: np.random.Generator) -> Dataset:
-    """Records of a few latent classes, each with its own uneven distribution of every column.
+    """Records of a random network: a column has up to three parents among those before it.
+
+    Its distribution is uneven, and another one for every combination of the parents' values.
 
     >>> from pgmkit.domain import Domain
     >>> len(made_up(Domain({"a": 2, "b": 3}), 50, np.random.default_rng(0)))
     50
     """
-    classes = rng.integers(0, _CLASSES, rows)
-    columns = {}
+    columns: dict[str, np.ndarray[Any, Any]] = {}
     for name, size in domain.sizes.items():
-        reached = np.cumsum(rng.dirichlet(np.full(size, _UNEVEN), _CLASSES), axis=1)
-        drawn = np.zeros(rows, dtype=np.int64)
+        most = min(len(columns), int(rng.integers(1, _PARENTS + 1)))
+        parents = [list(columns)[i] for i in rng.permutation(len(columns))[:most]]
+        states = np.zeros(rows, dtype=np.int64)
+        for parent in parents:
+            states = states * domain.sizes[parent] + columns[parent]
+        present, row = np.unique(states, return_inverse=True)
+        reached = np.cumsum(rng.dirichlet(np.full(size, _UNEVEN), len(present)), axis=1)
         level = rng.random(rows)
+        drawn = np.zeros(rows, dtype=np.int64)
         for code in range(size - 1):
-            drawn += level >= reached[classes, code]
+            drawn += level >= reached[row, code]
         columns[name] = drawn
     return Dataset(domain, columns)
 

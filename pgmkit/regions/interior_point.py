@@ -35,6 +35,7 @@ from pgmkit.matrix import Matrix
 from pgmkit.measurement import Measurement
 from pgmkit.regions.polytope import LocalPolytope
 from pgmkit.regions.shared_residuals import Shared, confined, shared_residuals, shared_sizes
+from pgmkit.threads import one_blas_thread
 
 Array = NDArray[np.float64]
 
@@ -76,6 +77,7 @@ class Region:
         full: Array = product.toarray()
         return full
 
+    @one_blas_thread()
     def variance(self, spread: float) -> float:
         """Mean variance of a cell given what was measured of it, and ``spread`` before that."""
         curvature = self.curvature(np.ones(len(self.values)))

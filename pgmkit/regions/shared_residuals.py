@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from scipy.linalg import helmert, qr, solve_triangular
 
 from pgmkit.domain import Clique, Domain
+from pgmkit.threads import one_blas_thread
 
 Array = NDArray[np.float64]
 
@@ -95,6 +96,7 @@ def shared_residuals(domain: Domain, cliques: Sequence[Clique]) -> Shared:
     return Shared(tuple(rows), tuple(places), np.zeros(size))
 
 
+@one_blas_thread()
 def confined(shared: Shared, inside: Sequence[NDArray[np.int64]], total: float) -> Shared:
     """The same of tables of ``total`` counts whose cells but those of ``inside`` are zero.
 

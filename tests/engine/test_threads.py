@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 
@@ -96,3 +99,26 @@ def test_parts_do_not_depend_on_threads(monkeypatch: pytest.MonkeyPatch) -> None
         for part, expected in zip(drawn.parts(0, drawn.count), alone, strict=True):
             for name in domain:
                 np.testing.assert_array_equal(part[name], expected[name])
+
+
+def test_a_blas_that_is_loaded_later_has_one_thread_too() -> None:
+    """scipy brings its own, which inference alone does not load."""
+    program = """
+from threadpoolctl import threadpool_info
+from pgmkit import Domain, Factor, GraphicalModel
+from pgmkit.marginal_oracle import pass_settings
+GraphicalModel(Domain({"a": 2}), (Factor(Domain({"a": 2}), [0.0, 1.0]),), 1.0).marginal(("a",))
+with pass_settings():
+    import scipy.linalg
+    pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
+    print([pool["num_threads"] for pool in pools])
+print([pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"])
+"""
+    environment = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
+    environment |= {"OPENBLAS_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    )
+    inside, outside = done.stdout.splitlines()
+    assert set(inside) == set("[1, ]")
+    assert "2" in outside or cores() == 1

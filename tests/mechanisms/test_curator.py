@@ -214,6 +214,53 @@ def test_choose_prefers_the_worst_answered_by_the_stated_law() -> None:
     assert_follows(observed, law)
 
 
+def test_choose_among_the_allowed_has_the_law_of_these_alone_at_one_charge() -> None:
+    """Whatever the others' scores are, and however the estimates come."""
+    data = random_data(np.random.default_rng(5))
+    rng = np.random.default_rng(6)
+    wrong = {"a": 9.0, "b": 3.0, "c": 5.0}
+    cliques: list[Clique] = [("a",), ("b",), ("c",), ("a", "b")]
+    estimates = {c: data.marginal(c).astype(float) for c in cliques}
+    for (name,) in cliques[:3]:
+        estimates[name,][0] += wrong[name]
+    epsilon, draws, asked = 0.8, [], set()
+
+    def allowed(clique: Clique) -> bool:
+        asked.add(clique)
+        return clique != ("a",)
+
+    for _ in range(5000):
+        owner = Curator(data, Budget(epsilon), neighbours="replace-one", seed=rng)
+        stream = ((cliques[i], estimates[cliques[i]]) for i in rng.permutation(len(cliques)))
+        draws.append(owner.choose(cliques, stream, epsilon, allowed=allowed))
+        assert len(owner.ledger.entries) == 1
+    assert asked == set(cliques)
+    law = np.exp(epsilon * np.array([3.0, 5.0, 0.0]) / (2 * 2))
+    assert ("a",) not in draws
+    assert_follows(np.array([draws.count(c) for c in cliques[1:]]), law)
+
+
+def test_nothing_allowed_and_what_allowed_does_not_go_with_are_refused() -> None:
+    owner = curator(Budget(1.0), "replace-one")
+    estimates = {("a",): np.zeros(2)}
+    with pytest.raises(InvalidInput, match="exponential mechanism only"):
+        owner.choose([("a",)], estimates, 0.1, mechanism="permute-and-flip", allowed=lambda c: True)
+    assert owner.ledger.spent == 0
+    with pytest.raises(InvalidInput, match="of no candidate"):
+        owner.choose([("a",)], estimates, 0.1, allowed=lambda c: False)
+
+
+@pytest.mark.parametrize("rows", [254, 255, 256, 65_536, 70_000])
+def test_counts_of_any_number_of_rows_are_compared_exactly(rows: int) -> None:
+    """They are kept in the smallest type that holds them, and not compared in it."""
+    domain = Domain({"a": 2, "b": 2})
+    data = Dataset(domain, {name: np.zeros(rows, dtype=int) for name in domain})
+    owner = Curator(data, Budget(1.0), neighbours="add/remove")
+    noise = recording(owner)
+    owner.choose([("a",), ("a", "b")], {("a",): [0.5, 1], ("a", "b"): np.full((2, 2), 2.0)}, 0.1)
+    assert noise.scores[-1].tolist() == [rows - 0.5 + 1, rows - 2 + 6]
+
+
 @pytest.mark.parametrize("delta", [0.0, 1e-6])
 def test_measurement_states_its_noise(delta: float) -> None:
     owner = curator(Budget(1.0, delta), "add/remove", seed=4)

@@ -48,7 +48,8 @@ def test_noise_and_chance_are_what_is_said_of_them(budget: Budget, relation: str
     found = []
     for seed in range(30):
         data = table(np.random.default_rng([seed, 1]), 2000, 0.0)
-        look = first_look(Curator(data, budget, neighbours=relation, seed=seed), PAIRS, len(data))
+        curator = Curator(data, budget, neighbours=relation, seed=seed)
+        look = first_look(curator, PAIRS, len(data), "aim")
         found.append(look.excess / look.stddev)
     # What is said is the noise in the mean of distances; that of the columns adds to it.
     assert abs(np.mean(found)) <= DEVIATIONS * 1.5 / math.sqrt(len(found))
@@ -59,9 +60,8 @@ def test_noise_and_chance_are_what_is_said_of_them(budget: Budget, relation: str
 def test_dependence_is_seen_as_it_is(relation: str) -> None:
     """With little noise the excess is the distance from independence, found by counting."""
     data = table(np.random.default_rng(3), 50_000, 0.3)
-    look = first_look(
-        Curator(data, Budget(10.0, 1e-9), neighbours=relation, seed=0), PAIRS, len(data)
-    )
+    curator = Curator(data, Budget(10.0, 1e-9), neighbours=relation, seed=0)
+    look = first_look(curator, PAIRS, len(data), "aim")
     distances = []
     for pair in itertools.combinations(DOMAIN, 2):
         counts = data.marginal(pair) / len(data)
@@ -112,7 +112,7 @@ def test_the_look_costs_next_to_nothing_where_pairs_have_many_cells(relation: st
     data = Dataset(domain, {name: rng.integers(0, 20, 20_000) for name in domain})
     for budget in BUDGETS:
         curator = Curator(data, budget, neighbours=relation, seed=0)
-        look = first_look(curator, k_way(domain, 2), len(data))
+        look = first_look(curator, k_way(domain, 2), len(data), "aim")
         (spent,) = [e.cost for e in curator.ledger.entries if e.step == "auto: errors of pairs"]
         # Laplace noise in all distances grows with their number, and stays at its fiftieth.
         assert spent <= (0.021 if budget.pure else 0.006) * budget.total
@@ -125,9 +125,8 @@ def test_pairs_of_independent_columns_are_measured_where_noise_is_small() -> Non
     """The records' own pairs differ from independence by chance, and less noise can tell them."""
     data = table(np.random.default_rng(8), 12_000, 0.0)
     assert released(data, "auto", 3.0).mechanism == "aim"
-    look = first_look(
-        Curator(data, Budget(3.0, 1e-9), neighbours="add/remove", seed=0), PAIRS, len(data)
-    )
+    curator = Curator(data, Budget(3.0, 1e-9), neighbours="add/remove", seed=0)
+    look = first_look(curator, PAIRS, len(data), "aim")
     rng, found = np.random.default_rng(0), []
     for pair in itertools.combinations(DOMAIN, 2):
         product = np.outer(*(data.marginal((name,)) / len(data) for name in pair)).ravel()
@@ -161,6 +160,32 @@ def test_where_some_is_seen_the_columns_are_not_measured_twice(relation: str) ->
     # AIM's first round selects at once.
     after = steps[steps.index("auto: errors of pairs") + 1]
     assert after.startswith("select 6")
+
+
+@pytest.mark.parametrize("relation", NEIGHBOURS)
+def test_a_mixture_takes_the_distances_of_the_look(relation: str) -> None:
+    """They are paid for once, give the pairs their shares, and all of the budget is spent."""
+    rng = np.random.default_rng(6)
+    columns = {f"c{i}": Integer(0, 3) for i in range(7)}
+    codes = {name: rng.integers(0, 4, 8000) for name in columns}
+    codes["c1"] = np.where(rng.random(8000) < 0.8, codes["c0"], codes["c1"])
+    described = Schema(columns)
+    release = synthesize(
+        Dataset(described.domain, codes),
+        described,
+        epsilon=3.0,
+        delta=1e-9,
+        neighbours=relation,
+        seed=0,
+    ).release
+    assert release.mechanism == "mixture"
+    assert release.ledger is not None
+    assert release.ledger.remaining == pytest.approx(0.0, abs=1e-12)
+    steps = [entry.step for entry in release.ledger.entries]
+    assert [step for step in steps if "errors" in step] == ["auto: errors of pairs"]
+    assert len([step for step in steps if step.startswith("2-way: measure ")]) == 21
+    noise = {m.clique: m.stddev for m in release.measurements if len(m.clique) == 2}
+    assert min(noise, key=noise.__getitem__) == ("c0", "c1")
 
 
 def neighbour(data: Dataset, relation: str) -> Dataset:

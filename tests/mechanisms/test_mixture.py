@@ -17,6 +17,7 @@ from mechanisms.mixture import Mixture, mixture
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.neighbours import NEIGHBOURS
+from mechanisms.rounds.distances import Distances
 from mechanisms.workload import k_way
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
@@ -256,4 +257,7 @@ def test_refusals_come_before_spending() -> None:
     curator = Curator(DATA, Budget(1.0, 1e-7), neighbours="replace-one", seed=0)
     with pytest.raises(InvalidInput, match="another domain"):
         mixture(curator, k_way(Domain({"a": 2, "b": 2}), 2))
+    few = Distances({pair: 1.0 for pair in PAIRS.cliques[1:]}, 1.0)
+    with pytest.raises(InvalidInput, match=r"every pair.*lack \('sex', 'work'\)"):
+        mixture(curator, PAIRS, distances=few)
     assert curator.ledger.spent == 0

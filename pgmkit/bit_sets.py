@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 
-__all__ = ["each_bit"]
+__all__ = ["each_bit", "union"]
 
 
 @lru_cache(maxsize=1 << 16)
@@ -20,3 +21,15 @@ def each_bit(members: int) -> tuple[int, ...]:
         found.append(low.bit_length() - 1)
         members ^= low
     return tuple(found)
+
+
+def union(sets: Iterable[int]) -> int:
+    """Of sets of attributes.
+
+    >>> union([0b1010, 0b0011]) == 0b1011
+    True
+    """
+    found = 0
+    for members in sets:
+        found |= members
+    return found

@@ -86,6 +86,7 @@ class FactorGraph:
         }.items():
             object.__setattr__(self, name, value)
         shared = GraphTables(domain, tables, children, self.states, memory_limit)
+        shared.prepare()
         object.__setattr__(self, "_shared", shared)
 
     @classmethod

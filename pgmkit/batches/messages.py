@@ -76,7 +76,7 @@ class BatchedMessages(Messages):
     def joint(self, members: int) -> Table:
         found: Table = (0, np.array(1.0))
         for root in self.tree.roots:
-            inside = members & (self.below[root] | self.tree.scopes[root]) & ~WHOSE
+            inside = members & (self.tree.below[root] | self.tree.scopes[root]) & ~WHOSE
             if inside:
                 part = self._connected(root, inside | WHOSE)
                 found = self.product(found, part, found[0] | part[0])

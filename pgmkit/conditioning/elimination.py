@@ -15,8 +15,10 @@ from __future__ import annotations
 import heapq
 import math
 import random
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from pgmkit.bit_sets import each_bit
 from pgmkit.elimination_search import Search, Step
@@ -74,6 +76,50 @@ class EliminationTree:
             scope |= self.scopes[operand]
         return scope & ~self.scopes[node]
 
+    @cached_property
+    def below(self) -> list[int]:
+        """For each node the attributes that are summed out at it or below it."""
+        found = [0] * self.inputs
+        for node in range(self.inputs, len(self.scopes)):
+            gone = self.summed(node)
+            for operand in self.operands[node]:
+                gone |= found[operand]
+            found.append(gone)
+        return found
+
+    def lowest(self, members: int) -> Iterator[tuple[int, int]]:
+        """Of each component, the lowest node that has its share of the attributes at or below."""
+        below = self.below
+        for root in self.roots:
+            inside = members & (below[root] | self.scopes[root])
+            node, held = root, [root] if inside else []
+            while held:
+                node = held[0]
+                held = [v for v in self.operands[node] if not inside & ~(below[v] | self.scopes[v])]
+            if inside:
+                yield node, inside
+
+    def joint_cells(self, members: int) -> int:
+        """Multiplications for the joint marginal of some attributes by messages on the tree, and
+        what is written on the way; 0 where a node has it.
+        """
+        if not members & (members - 1) or any(not members & ~table for table in self.tables):
+            return 0
+        cells = 0
+        for node, inside in self.lowest(members):
+            kept, left = inside & self.below[node], [node]
+            for each in left:
+                if each >= self.inputs and (lost := self.below[each] & kept):
+                    for operand in self.operands[each]:
+                        # What is barren is not with an attribute kept that it had lost.
+                        known = self.scopes if self.below[operand] & kept else self.tables
+                        lost |= known[operand]
+                    cells += math.prod([self.sizes[v] for v in each_bit(lost)])
+                    made = lost & (self.scopes[each] | kept)
+                    cells += WRITTEN * math.prod([self.sizes[v] for v in each_bit(made)])
+                    left += self.operands[each]
+        return cells
+
 
 class Planning:
     """The search for the tree with the fewest multiplications among many orders.
@@ -89,8 +135,9 @@ class Planning:
             for v in each_bit(scope):
                 neighbours[v] |= scope
         self.scopes, self.heads, self.sizes = scopes, heads, sizes
-        around = [members & ~(1 << v) for v, members in enumerate(neighbours)]
-        self._search = Search(around, sizes, held)
+        for v in each_bit(held):
+            neighbours[v] ^= 1 << v
+        self._search = Search(neighbours, sizes, held)
         self._ranks = self._search.ranks(random.Random(0))
         steps = self._search.order(next(self._ranks))
         assert steps is not None
@@ -140,7 +187,7 @@ class _Growing:
         self.tree = EliminationTree(
             sizes, list(scopes), list(scopes), [False] * count, [()] * count, [-1] * count, count
         )
-        self.holders: list[set[int]] = [set() for _ in sizes]
+        self.holders: defaultdict[int, set[int]] = defaultdict(set)
         for node, scope in enumerate(scopes):
             for v in each_bit(scope):
                 self.holders[v].add(node)

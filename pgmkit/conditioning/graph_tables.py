@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.bit_sets import each_bit
+from pgmkit.bit_sets import each_bit, union
 from pgmkit.conditioning.calibrated_tree import CalibratedTree
 from pgmkit.conditioning.elimination import EliminationTree, Planning, elimination_tree
 from pgmkit.conditioning.joint import Joint
@@ -21,7 +21,7 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.errors import ModelTooLarge
 from pgmkit.junction_tree import CELL_BYTES, junction_tree, tree_of_order
 
-__all__ = ["CELLS_OF_A_TABLE", "GraphTables", "Inputs"]
+__all__ = ["CELLS_OF_A_TABLE", "Draft", "GraphTables", "Inputs"]
 
 Array = NDArray[np.float64]
 Input = tuple[int, Array, float]
@@ -61,13 +61,20 @@ class GraphTables:
     trees: dict[tuple[tuple[int, ...], tuple[int, ...]], EliminationTree] = field(
         default_factory=dict
     )
-    plannings: dict[tuple[tuple[int, ...], tuple[int, ...]], Planning] = field(default_factory=dict)
     kernels: dict[tuple[int, int, int], Kernel] = field(default_factory=dict)
     structures: dict[tuple[int, int], Any] = field(default_factory=dict)
     """What batches of records share, by relevant and observed attributes."""
+    groups: dict[tuple[tuple[int, ...], int], list[list[int]]] = field(default_factory=dict)
+    """Of questions, by what they ask and what is known, which are answered together."""
     _inputs: dict[int, Input] = field(default_factory=dict)
     passes: list[float] = field(default_factory=list)
     """Of each set of evidence that was answered by itself, what it cost, in cells."""
+
+    def prepare(self) -> None:
+        """Number the attributes and tables, as every question needs them."""
+        self.bits  # noqa: B018 - kept from now on
+        if self.children is not None:
+            self.own  # noqa: B018
 
     @cached_property
     def bits(self) -> dict[str, int]:
@@ -112,6 +119,23 @@ class GraphTables:
         numbers = {places[child]: number for number, child in enumerate(self.children or ())}
         return [numbers[v] for v in range(len(self.domain))]
 
+    @cached_property
+    def ancestors(self) -> list[int]:
+        """Of a Bayesian network, for each attribute the set of its ancestors and itself."""
+        found = [0] * len(self.domain)
+        for start in range(len(found)):
+            waiting = [start]
+            while waiting:
+                v = waiting[-1]
+                parents = each_bit(self.input(self.own[v])[0] & ~(1 << v))
+                missing = [u for u in parents if not found[u]]
+                if missing and not found[v]:
+                    waiting += missing
+                    continue
+                found[v] = union([1 << v, *(found[u] for u in parents)])
+                waiting.pop()
+        return found
+
     def relevant(self, asked: int) -> int:
         """The attributes without which nothing is lost about those asked (and observed)."""
         if self.children is None:
@@ -137,31 +161,45 @@ class GraphTables:
         heads += [-1] * (len(scopes) - len(heads))
         return Planning(scopes, heads, self.domain.shape()).best().order
 
-    def tree(self, scopes: tuple[int, ...], heads: tuple[int, ...]) -> EliminationTree:
-        """The tree of a structure: remembered, or from the whole graph's order, or a new one.
+    def draft(self, scopes: tuple[int, ...], heads: tuple[int, ...]) -> Draft:
+        """The tree of a structure before any search: remembered, from the whole graph's order, or
+        by one greedy order.
 
         The first structure gets an order of its own, and so does one of few of the tables, or for
         which the whole graph's order is slower than a search.
         """
-        trees = self.trees
-        key = (scopes, heads)
-        if key in trees:
-            self.count(trees[key].cells, len(scopes))
-            return trees[key]
-        sizes = self.domain.shape()
-        best = None
-        if trees and 2 * len(scopes) > len(self.tables):
+        sizes, best = self.domain.shape(), self.trees.get((scopes, heads))
+        if best is not None:
+            return Draft(scopes, heads, best, None)
+        if self.trees and 2 * len(scopes) > len(self.tables) and not self.parted:
             best = elimination_tree(scopes, heads, self.order, sizes)
-        if best is None or best.cells > _SEARCH_CELLS * len(sizes):
-            best = self.planning(scopes, heads).best(best)
-        self.plannings.pop(key, None)
-        if len(trees) >= _REMEMBERED:
-            del trees[next(iter(trees))]
-        if len(self.kernels) >= _REMEMBERED_KERNELS:
-            self.kernels.clear()
-        trees[key] = best
-        self.count(best.cells, len(scopes))
+        if best is not None and best.cells <= _SEARCH_CELLS * len(sizes):
+            return Draft(scopes, heads, best, None)
+        return Draft(scopes, heads, best, Planning(scopes, heads, sizes))
+
+    def tree(self, draft: Draft) -> EliminationTree:
+        """The tree of a draft, after the search; remembered."""
+        key, best = (draft.scopes, draft.heads), draft.start
+        if draft.planning is not None:
+            best = draft.planning.best(best)
+        assert best is not None
+        if key not in self.trees:
+            if len(self.trees) >= _REMEMBERED:
+                del self.trees[next(iter(self.trees))]
+            if len(self.kernels) >= _REMEMBERED_KERNELS:
+                self.kernels.clear()
+            self.trees[key] = best
         return best
+
+    @property
+    def parted(self) -> bool:
+        """Whether most attributes were asked of, and answered by several trees: so large is that of
+        the whole graph that nothing is gained by its order.
+        """
+        return any(
+            len(found) > 1 and 2 * len(sets) > len(self.domain)
+            for (sets, _), found in self.groups.items()
+        )
 
     @property
     def joint(self) -> Joint | None:
@@ -173,18 +211,6 @@ class GraphTables:
         if self.lost or self.domain.size() > MOST_CELLS:
             return None
         return Joint(self.domain, self.inputs)
-
-    def planning(self, scopes: tuple[int, ...], heads: tuple[int, ...]) -> Planning:
-        """The search for a structure's tree; kept until the tree is asked for."""
-        found = self.plannings.get((scopes, heads))
-        if found is None:
-            found = Planning(scopes, heads, self.domain.shape())
-            self.plannings[scopes, heads] = found
-        return found
-
-    def count(self, cells: float, tables: int) -> None:
-        """A set of evidence was answered by itself: so many cells of so many tables."""
-        self.passes.append(cells + CELLS_OF_A_TABLE * tables)
 
     @property
     def calibrated(self) -> CalibratedTree | None:
@@ -210,7 +236,7 @@ class GraphTables:
 
     @cached_property
     def _calibrated(self) -> CalibratedTree | None:
-        if self.lost:
+        if self.lost or self.parted:
             return None
         tree = tree_of_order(self.domain, [members for members, _, _ in self.inputs], self.order)
         # Its cliques are gone through about twice, where evidence slices them less.
@@ -239,6 +265,24 @@ class GraphTables:
 
 
 @dataclass
+class Draft:
+    """What is known of a structure's tree before it is searched for."""
+
+    scopes: tuple[int, ...]
+    heads: tuple[int, ...]
+    start: EliminationTree | None
+    """A tree there is."""
+    planning: Planning | None
+    """A search for a better one, where it may pay."""
+
+    @property
+    def tree(self) -> EliminationTree:
+        """The best so far."""
+        known = [self.start, None if self.planning is None else self.planning.first]
+        return min([tree for tree in known if tree is not None], key=lambda each: each.cells)
+
+
+@dataclass
 class Inputs:
     """Tables with their attributes as sets, axes ascending."""
 
@@ -250,6 +294,9 @@ class Inputs:
     """Whether entries are too far below their table's peak for plain numbers."""
     log_scale: float = 0.0
     """log of what was taken out of the tables."""
+
+    draft: Draft | None = None
+    """Of their tree."""
 
     def add(self, members: int, table: Array, head: int) -> None:
         """One more table; a number goes to the scale."""

@@ -19,7 +19,8 @@ from pgmkit.conditioning.named_axes import Axes, sum_to
 __all__ = ["LISTED", "ListedClique", "leave_out_impossible", "worth_listing"]
 
 Array = NDArray[np.float64]
-Places = NDArray[np.int64]
+Places = NDArray[np.signedinteger]
+"""Numbers of cells; kept in 32 bits, half of what numpy counts by."""
 
 LISTED = 3
 """Cells that are gone through as fast as one that is listed."""
@@ -48,7 +49,7 @@ class ListedClique(Clique):
     ) -> None:
         self.possible = possible or {}
         super().__init__(frame, table)
-        self.cells = cells
+        self.cells = cells.astype(np.int32, copy=False)
         self._codes: dict[str, NDArray[np.unsignedinteger]] = {}
         self._places = {axes: self._numbered(axes, left) for axes, left in self.possible.items()}
 
@@ -97,6 +98,12 @@ class ListedClique(Clique):
         for axes in self.below:
             self.cells_of(axes)
 
+    def forget(self) -> None:
+        """Where cells are read; it is found again when it is asked for."""
+        self._codes.clear()
+        for axes in self._places.keys() - self.possible.keys():
+            del self._places[axes]
+
     def cells_of(self, axes: Axes) -> Places:
         """For every cell of the clique the cell of a vector over some of its attributes."""
         found = self._places.get(axes)
@@ -106,7 +113,7 @@ class ListedClique(Clique):
 
     def _flat(self, axes: Axes) -> Places:
         """For every cell of the clique the cell of a table over some of its attributes."""
-        found = np.zeros(len(self.cells), dtype=np.int64)
+        found = np.zeros(len(self.cells), dtype=np.int32)
         for name in axes:
             found *= self.domain.sizes[name]
             found += self._codes_of(name)
@@ -114,8 +121,8 @@ class ListedClique(Clique):
 
     def _numbered(self, axes: Axes, possible: Places) -> Places:
         """For every cell of the clique the number of the possible cell of a separator."""
-        number = np.full(self.domain.size(axes), -1)
-        number[possible] = np.arange(len(possible))
+        number = np.full(self.domain.size(axes), -1, dtype=np.int32)
+        number[possible] = np.arange(len(possible), dtype=np.int32)
         found: Places = number[self._flat(axes)]
         if found.min(initial=0) < 0:  # it has become so unlikely that it was lost
             raise Underflow
@@ -179,6 +186,8 @@ def leave_out_impossible(
         if worth_listing(len(cells), clique.frame):
             cliques[here] = listed[here] = clique = ListedClique(clique.frame, cells, table)
         outputs = clique.outputs_of(clique.table, mass[here], Seen({}, {}))
+        if here in listed:
+            listed[here].forget()
         for child, axes in zip(children[here], clique.below, strict=True):
             start, end = clique.spans[axes]
             mass[child] = outputs[start:end]
@@ -195,7 +204,8 @@ def leave_out_impossible(
     for here, clique in listed.items():
         held = {axes: possible[axes] for axes in {clique.separator, *clique.below} & {*possible}}
         if held:
-            cliques[here] = ListedClique(clique.frame, clique.cells, clique.table, held)
+            made = cliques[here] = ListedClique(clique.frame, clique.cells, clique.table, held)
+            made.forget()
 
 
 def worth_listing(cells: int, frame: Frame) -> bool:

@@ -11,14 +11,14 @@ tree between them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.bit_sets import each_bit
 from pgmkit.conditioning.axis_sums import sum_axes
-from pgmkit.conditioning.elimination import WRITTEN, EliminationTree
+from pgmkit.conditioning.elimination import EliminationTree
 from pgmkit.errors import ModelTooLarge
 
 __all__ = [
@@ -63,11 +63,13 @@ class SpreadKernel:
     __slots__ = ("away", "cells", "first", "second")
 
     def __init__(self, one: int, other: int, wanted: int, sizes: Sequence[int]) -> None:
-        axes = each_bit(one | other)
-        self.first = [sizes[v] if one >> v & 1 else 1 for v in axes]
-        self.second = [sizes[v] if other >> v & 1 else 1 for v in axes]
-        self.away = tuple([axis for axis, v in enumerate(axes) if not wanted >> v & 1])
-        self.cells = _cells(each_bit((one | other) & wanted), sizes)
+        axes, held, more = each_bit(one | other), each_bit(one), each_bit(other)
+        # Sets of few attributes are sooner looked into as tuples: integers may have many digits.
+        left = each_bit((one | other) & wanted)
+        self.first = [sizes[v] if v in held else 1 for v in axes]
+        self.second = [sizes[v] if v in more else 1 for v in axes]
+        self.away = tuple([axis for axis, v in enumerate(axes) if v not in left])
+        self.cells = _cells(left, sizes)
 
     def __call__(self, one: Array, other: Array) -> Array:
         made = one.reshape(self.first) * other.reshape(self.second)
@@ -357,7 +359,7 @@ class Messages:
         memory: dict[int, Table | None] = {}
         order = [node]
         for each in order:
-            if each < self.tree.inputs or not self.below[each] & kept:
+            if each < self.tree.inputs or not self.tree.below[each] & kept:
                 value = self.values[each]
                 memory[each] = None if value is None else (self.tree.tables[each], value)
             else:
@@ -376,62 +378,17 @@ class Messages:
         assert found is not None
         return found
 
-    @property
-    def below(self) -> list[int]:
-        """For each node the attributes that are summed out at it or below it."""
-        if not hasattr(self, "_below"):
-            self._below = [0] * self.tree.inputs
-            for node in range(self.tree.inputs, len(self.tree.scopes)):
-                gone = self.tree.summed(node)
-                for operand in self.tree.operands[node]:
-                    gone |= self._below[operand]
-                self._below.append(gone)
-        return self._below
-
     def joint(self, members: int) -> Table:
         """The joint marginal of attributes anywhere in the tree."""
         found: Table = (0, np.array(1.0))
-        for node, inside in self._lowest(members):
+        for node, inside in self.tree.lowest(members):
             part = self._connected(node, inside)
             found = self.product(found, part, found[0] | part[0])
         return found
 
-    def joint_cells(self, members: int) -> int:
-        """Multiplications for the joint marginal of some attributes, and what is written on the
-        way; 0 where a node has it.
-        """
-        if not members & (members - 1) or self._home(members) is not None:
-            return 0
-        tree, cells = self.tree, 0
-        for node, inside in self._lowest(members):
-            kept, left = inside & self.below[node], [node]
-            for each in left:
-                if each >= tree.inputs and (lost := self.below[each] & kept):
-                    for operand in tree.operands[each]:
-                        # What is barren is not with an attribute kept that it had lost.
-                        known = tree.scopes if self.below[operand] & kept else tree.tables
-                        lost |= known[operand]
-                    cells += _cells(each_bit(lost), tree.sizes)
-                    made = lost & (tree.scopes[each] | kept)
-                    cells += WRITTEN * _cells(each_bit(made), tree.sizes)
-                    left += tree.operands[each]
-        return cells
-
-    def _lowest(self, members: int) -> Iterator[tuple[int, int]]:
-        """Of each component, the lowest node that has its share of the attributes at or below."""
-        tree, below = self.tree, self.below
-        for root in tree.roots:
-            inside = members & (below[root] | tree.scopes[root])
-            node, held = root, [root] if inside else []
-            while held:
-                node = held[0]
-                held = [v for v in tree.operands[node] if not inside & ~(below[v] | tree.scopes[v])]
-            if inside:
-                yield node, inside
-
     def _connected(self, node: int, members: int) -> Table:
         """Of attributes of one component at or below a node."""
-        kept = members & self.below[node]
+        kept = members & self.tree.below[node]
         upper = self.adjoint(node)
         if not kept and self.values[node] is None:
             return self.settled(self.reduced(upper, members))

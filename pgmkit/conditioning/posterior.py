@@ -10,12 +10,12 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.bit_sets import each_bit
+from pgmkit.bit_sets import each_bit, union
 from pgmkit.conditioning.evidence import Evidence
 from pgmkit.conditioning.graph_tables import GraphTables
 from pgmkit.conditioning.message_passing import Underflow
 from pgmkit.conditioning.modes import Modes
-from pgmkit.conditioning.routes import ALL, Routes, union
+from pgmkit.conditioning.routes import ALL, Routes
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput, ModelTooLarge, NumericalFailure
@@ -277,7 +277,7 @@ class Posterior:
             tables.append(
                 table.transpose(sorted(range(len(clique)), key=lambda i: bits[clique[i]]))
             )
-        tree = self.graph.tree(tuple(scopes), (-1,) * len(scopes))
+        tree = self.graph.tree(self.graph.draft(tuple(scopes), (-1,) * len(scopes)))
         if 8 * (largest := tree.largest) > self.graph.memory_limit:
             raise ModelTooLarge(
                 f"the search for a mode needs a table of {largest:,} cells; the limit is "

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.bit_sets import each_bit
+from pgmkit.bit_sets import each_bit, union
 from pgmkit.conditioning.calibrated_cliques import Seen
 from pgmkit.conditioning.calibration import Calibration
 from pgmkit.conditioning.evidence import Evidence
-from pgmkit.conditioning.graph_tables import CELLS_OF_A_TABLE, GraphTables, Inputs
+from pgmkit.conditioning.graph_tables import CELLS_OF_A_TABLE, Draft, GraphTables, Inputs
+from pgmkit.conditioning.grouping import LARGE_PASS, Cost, may_pay, parted
 from pgmkit.conditioning.joint import GivenJoint
 from pgmkit.conditioning.message_passing import LEAST_ENTRY, Messages, Underflow
 from pgmkit.conditioning.written_out import MOST_CELLS, WrittenOut
 from pgmkit.domain import Clique
 
-__all__ = ["ALL", "Routes", "union"]
+__all__ = ["ALL", "Routes"]
 
 Array = NDArray[np.float64]
 Prepared = Calibration | GivenJoint
@@ -27,10 +28,9 @@ Prepared = Calibration | GivenJoint
 ALL = slice(None)
 _OWN_TREE = 10
 """How many times the multiplications of a tree are worth another."""
+_REMEMBERED = 64
 _FEW_SETS = 16
-"""Sets of attributes for which it is looked whether they are better answered one by one."""
-_LARGE_PASS = 2e6
-"""Multiplications that take longer than the search for several trees."""
+"""Sets of attributes of which it is looked what their joint distributions take on a tree."""
 
 
 class Routes:
@@ -45,6 +45,7 @@ class Routes:
         self.graph, self.evidence = graph, evidence
         self._found: dict[int, tuple[Messages | WrittenOut, float]] = {}
         self._inputs_of: dict[int, Inputs] = {}
+        self._place = -1
 
     @cached_property
     def observed(self) -> int:
@@ -57,28 +58,39 @@ class Routes:
         return self.observed | sum([self.graph.bits[name] for name in self.evidence.likelihood])
 
     def together(self, sets: Sequence[int], asked: Sequence[Clique]) -> list[list[int]]:
-        """The sets of attributes, by what is answered from the same messages: usually all; each
-        with its own ancestors where those of all together make much larger tables.
+        """The sets of attributes, by what is answered from the same messages: usually all; parted
+        where those of all together make much larger tables.
         """
-        everything = [list(sets)]
-        if (
-            self.graph.children is None
-            or len(sets) > _FEW_SETS
-            or max(map(len, asked), default=0) < 2
-        ):
+        everything, graph = [list(sets)], self.graph
+        if graph.children is None or len(sets) < 2 or self.prepared(asked) is not None:
             return everything
-        if self.prepared(asked) is not None:
+        relevant = graph.relevant(union(sets) | self.known)
+        if self._few_cells(relevant) or any(not relevant & ~known for known in self._found):
             return everything
-        groups: dict[int, list[int]] = {}
-        for members in sets:
-            groups.setdefault(self.graph.relevant(members | self.known), []).append(members)
-        relevant = union(groups)
-        if len(groups) == 1 or relevant in self._found or self._few_cells(relevant):
-            return everything
-        together = self._first_cells(relevant)
-        if together < _LARGE_PASS or sum(map(self._first_cells, groups)) > together:
-            return everything
-        return list(groups.values())
+        key = tuple(sets), self.known
+        found = graph.groups.get(key)
+        if found is None:
+            found = self._grouped(sets, relevant)
+            if len(graph.groups) >= _REMEMBERED:
+                del graph.groups[next(iter(graph.groups))]
+            graph.groups[key] = found
+        return found
+
+    def _grouped(self, sets: Sequence[int], relevant: int) -> list[list[int]]:
+        if not may_pay(self._draft(relevant, sets), len(sets)):
+            return [list(sets)]
+        ancestors = self.graph.ancestors
+        known = union([ancestors[v] for v in each_bit(self.known)])
+        needed = {m: known | union([ancestors[v] for v in each_bit(m)]) for m in sets}
+        parts = parted(needed, self._draft)
+        groups: dict[int, list[int]] = {part: [] for part in parts}
+        for members, each in needed.items():
+            groups[next(part for part in parts if not each & ~part)].append(members)
+        found = [group for group in groups.values() if group]
+        # Of what was only tried nothing is kept.
+        left = {self.graph.relevant(union(group) | self.known) for group in found}
+        self._inputs_of = {part: made for part, made in self._inputs_of.items() if part in left}
+        return found
 
     def prepared(self, asked: Sequence[Clique]) -> tuple[Prepared, float] | None:
         """What the graph holds for any evidence given this one's, where that answers; and log of
@@ -117,7 +129,7 @@ class Routes:
         tree, sizes = messages.tree, self.graph.domain.shape()
         most = _OWN_TREE * (tree.cells + CELLS_OF_A_TABLE * tree.inputs)
         cells = math.prod([sizes[v] for v in each_bit(members)])
-        if cells * tree.cells <= most or messages.joint_cells(members) <= most:
+        if cells * tree.cells <= most or tree.joint_cells(members) <= most:
             return messages.marginal(members)
         inputs = self._inputs(self.graph.relevant(members | self.known))
         # A table of ones: so that the attributes meet in a node, for which the order is looked for.
@@ -171,10 +183,29 @@ class Routes:
         sizes = self.graph.domain.shape()
         return math.prod([sizes[v] for v in each_bit(members & ~self.observed)]) <= MOST_CELLS
 
-    def _first_cells(self, relevant: int) -> float:
-        """Multiplications for the relevant attributes by one greedy order."""
-        inputs = self._sliced(relevant)
-        return self.graph.planning(tuple(inputs.scopes), tuple(inputs.heads)).first.cells
+    def _draft(self, relevant: int, asked: Sequence[int]) -> Cost:
+        """What it takes to answer by a tree of the relevant attributes."""
+        draft = self._drafted(self._sliced(relevant))
+        cells, sizes = draft.tree.cells, self.graph.domain.shape()
+        joint = [m for m in asked if m & (m - 1)]
+        if len(joint) <= _FEW_SETS:
+            for members in joint:
+                if cells * math.prod([sizes[v] for v in each_bit(members)]) > LARGE_PASS:
+                    cells += draft.tree.joint_cells(members & ~self.observed)
+        return Cost(cells, CELLS_OF_A_TABLE * len(draft.scopes))
+
+    def _drafted(self, inputs: Inputs) -> Draft:
+        if inputs.draft is None:
+            inputs.draft = self.graph.draft(tuple(inputs.scopes), tuple(inputs.heads))
+        return inputs.draft
+
+    def _count(self, cells: float, tables: int) -> None:
+        """So many cells of so many tables were gone through for this evidence."""
+        passes = self.graph.passes
+        if self._place < 0:
+            self._place = len(passes)
+            passes.append(0.0)
+        passes[self._place] += cells + CELLS_OF_A_TABLE * tables
 
     @cached_property
     def _given_joint(self) -> tuple[Prepared, float] | None:
@@ -212,7 +243,8 @@ class Routes:
 
     def _passed(self, inputs: Inputs) -> Messages:
         graph = self.graph
-        tree = graph.tree(tuple(inputs.scopes), tuple(inputs.heads))
+        tree = graph.tree(self._drafted(inputs))
+        self._count(tree.cells, tree.inputs)
         conditional = graph.children is not None
         return Messages(tree, inputs.tables, conditional, graph.memory_limit, graph.kernels)
 
@@ -223,13 +255,5 @@ class Routes:
             return None
         sizes = self.graph.domain.shape()
         cells = math.prod([sizes[v] for v in each_bit(held)])
-        self.graph.count(cells, len(inputs.scopes))
+        self._count(cells, len(inputs.scopes))
         return WrittenOut(inputs.scopes, inputs.tables, sizes)
-
-
-def union(sets: Iterable[int]) -> int:
-    """Of sets of attributes."""
-    found = 0
-    for members in sets:
-        found |= members
-    return found

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from test_factor_graph import (
+    part_all_questions,
     random_evidence,
     random_graph,
     summed,
@@ -258,13 +259,18 @@ def random_network(rng: np.random.Generator) -> dict[str, tuple[tuple[str, ...],
     return tables
 
 
+@pytest.mark.parametrize("parted", [False, True])
 @pytest.mark.parametrize("block", range(4))
-def test_random_networks_beside_pyagrum(block: int) -> None:
+def test_random_networks_beside_pyagrum(
+    block: int, parted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Hard and soft evidence, single attributes and pairs, and what both refuse."""
+    if parted:
+        part_all_questions(monkeypatch)
     gum = pytest.importorskip("pyagrum")
     from benchmarks.networks import peer_network
 
-    answered = 0
+    answered = several = 0
     for seed in range(10 * block, 10 * block + 10):
         rng = np.random.default_rng(seed)
         tables = random_network(rng)
@@ -297,7 +303,9 @@ def test_random_networks_beside_pyagrum(block: int) -> None:
                     axes = list(reversed(joint.names))
                     expected = joint.toarray().transpose([axes.index(n) for n in clique])
                 np.testing.assert_allclose(found, expected, atol=1e-10)
+        several += graph._shared.parted
     assert answered > 25
+    assert (several > 5) == parted
 
 
 def possible(engine: Any, gum: Any) -> bool:

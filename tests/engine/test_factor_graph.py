@@ -8,6 +8,7 @@ from chance import FALSE_ALARM, p_value
 from numpy.typing import NDArray
 
 from pgmkit import Dataset, Domain, FactorGraph, InvalidInput, ModelTooLarge
+from pgmkit.conditioning.graph_tables import CELLS_OF_A_TABLE
 
 Array = NDArray[np.float64]
 Tables = list[tuple[tuple[str, ...], Array]]
@@ -91,7 +92,7 @@ def test_every_answer_is_that_of_the_joint_written_out(
     """By elimination trees, or with the joint of the relevant or of all attributes."""
     some = 0 if route.startswith("trees") else 1 << 10
     if route == "trees apart":
-        monkeypatch.setattr("pgmkit.conditioning.routes._LARGE_PASS", 0)
+        part_all_questions(monkeypatch)
         monkeypatch.setattr("pgmkit.conditioning.routes._OWN_TREE", 0)
     if route == "trees by matrices":
         monkeypatch.setattr("pgmkit.conditioning.message_passing._FEW_CELLS", 0)
@@ -104,6 +105,14 @@ def test_every_answer_is_that_of_the_joint_written_out(
         rng = np.random.default_rng(seed + 1000)
         for _ in range(3):  # one graph: orders and plans of the first evidence serve the others
             check_posterior(graph, joint, rng)
+
+
+def part_all_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answer them by trees of their own wherever these have fewer tables."""
+    monkeypatch.setattr("pgmkit.conditioning.grouping.LARGE_PASS", 0)
+    monkeypatch.setattr("pgmkit.conditioning.grouping._MOSTLY_CELLS", 0)
+    work = property(lambda cost: 2.0 ** (cost.tables / CELLS_OF_A_TABLE))
+    monkeypatch.setattr("pgmkit.conditioning.grouping.Cost.work", work)
 
 
 def check_posterior(graph: FactorGraph, joint: Array, rng: np.random.Generator) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mechanisms.privacy.budget import Budget
-from mechanisms.synthesis.work import figures, longest_aim_seconds, noise
+from mechanisms.synthesis.work import FEW_ROWS, figures, longest_aim_seconds, noise
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.errors import InvalidInput
 
@@ -23,10 +23,11 @@ _MODELS_MB = (80.0, 20.0, 5.0, 2.0)
 _SMALL_MB, _MUCH_SIGNAL = 5.0, 30_000.0
 """Models that hold too little where there are so many rows, in units of the noise. On
 `gss_abortion`, of the half "choosing", at epsilon 10 (93,000) a model of 2 MB has 1.4 times the
-error of `mixture`, and takes six times as long."""
+error of `mixture`, and takes longer."""
 _ORDINARY_SECONDS = 60.0
-_MIXTURE_SECONDS = 0.8
-"""Of a column, at least: what `mixture` takes; `mst` takes about one in all."""
+_MIXTURE_SECONDS = 0.5
+"""Of a column, about the most that `mixture` took on tables of the half "choosing" (1 to 8 s of
+processor time for 7 to 28 columns); `mst` takes about one in all."""
 _MIXTURE_MB, _MIXTURE_COLUMNS = 600.0, 7
 """What `mixture` takes of memory, and the fewest columns of the tables that it was measured on. On
 five of the half "choosing" (Chile, Arrests, CPS1988, HMDA, Wage; epsilon 1 and 10, one seed) it has
@@ -36,12 +37,8 @@ _BASE_MB, _MB_FOR_A_MODEL_MB = 350.0, 8.0
 _PUBLIC_SECONDS = 150.0
 _MANY_ROWS = 100_000
 """Taken for their number where it is not known: more take longer."""
-_ROWS_PER_ATTRIBUTE = 25.0
-"""Fewer rows than so many, in units of the noise of one marginal, leave pairs under noise.
-
-Measured on six tables of the half "choosing" of `benchmarks.regret`: below, AIM is worse than
-independence, 1.03 to 1.5 times; between 25 and 45 it has 0.90 to 1.02 times its error, by how much
-the columns depend on each other, which `mechanisms.synthesis.first_look` sees."""
+_LEAST_ROWS = 5.0
+"""Of a column, in units of the noise of one marginal: so few are not even looked at."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +96,10 @@ def choose_mechanism(
     if public:
         return Choice("gem-pub", "public records: a network fitted to them has the smallest error")
     columns = len(schema.domain)
-    if rows is not None and rows < _ROWS_PER_ATTRIBUTE * columns * max_rows * noise(budget):
+    limit = _ORDINARY_SECONDS if seconds is None else seconds
+    mixes = columns <= _MANY_ATTRIBUTES and _mixes(schema, workload, limit, memory_mb)
+    least = _LEAST_ROWS if mixes else FEW_ROWS
+    if rows is not None and rows < least * columns * max_rows * noise(budget):
         return Choice(
             "independent",
             f"about {rows} rows and epsilon {budget.epsilon:g}: the noise would exceed the "
@@ -116,8 +116,7 @@ def choose_mechanism(
         most_mb = min(most_mb, (memory_mb - _BASE_MB) / _MB_FOR_A_MODEL_MB)
         if most_mb < 1:
             return Choice("mst", f"{memory_mb:g} MB of memory leave none for the model of aim")
-    limit = _ORDINARY_SECONDS if seconds is None else seconds
-    if _mixes(schema, workload, limit, memory_mb):
+    if mixes:
         return Choice(
             "mixture",
             f"all pairs of {columns} columns are measured, and no graph leaves some out; for error "

@@ -23,7 +23,7 @@ from mechanisms.families.graphical import estimator
 from mechanisms.families.mixture_fit import nearest_counts
 from mechanisms.privacy.curator import Curator
 from mechanisms.rounds.distances import Distances, measure_distances
-from mechanisms.synthesis.work import noise
+from mechanisms.synthesis.work import FEW_ROWS, noise
 from mechanisms.workload import Workload, downward_closure
 from pgmkit.domain import Clique
 from pgmkit.measurement import Measurement
@@ -72,6 +72,9 @@ look's own noise is up to 0.09, so twice that was too much to ask. With half of 
 single columns instead of a quarter, or a third instead of a sixth, "auto" has 1.03 times the error
 of now in these (three seeds, 18 runs); with a tenth for all it misses the dependence of HMDA.
 """
+_OF_FEW_ROWS = 3.0
+"""Deviations where pairs are mostly noise, so that a false alarm costs most: up to 1.3 times the
+error of independent columns (Wage and Chile at epsilon 0.3, where one deviation decided)."""
 _OF_CHANCE = 2.0
 """Times the distances that chance alone gives in so many rows: noise below that tells enough of
 them. On three tables of the half "choosing", each column shuffled, AIM had 0.91 to 0.97 times the
@@ -131,7 +134,8 @@ def first_look(curator: Curator, workload: Workload, rows: int, mechanism: str) 
     chance, spread, bare = _chance(columns, _some(pairs), model.total, measurements[0].stddev)
     # Noise in the mean of so many distances is that of one over the root of their number.
     stddev = math.hypot(distances.stddev / math.sqrt(len(pairs)) / (2 * model.total), spread)
-    needed = max(rule.deviations * stddev, deciding / (2 * model.total))
+    deviations = max(rule.deviations, _OF_FEW_ROWS) if signal < FEW_ROWS else rule.deviations
+    needed = max(deviations * stddev, deciding / (2 * model.total))
     loss = _loss(curator, pairs, len(pairs)) / (2 * model.total)
     return FirstLook(tuple(measurements), distances, found - chance, stddev, needed, bare, loss)
 

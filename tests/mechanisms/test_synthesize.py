@@ -229,7 +229,9 @@ def test_auto_goes_by_columns_budget_limits_and_public_records() -> None:
     assert "at most about" in chosen(30, k=3).reason
     assert chosen(memory_mb=100).name == "mst"
     assert chosen(k=3, memory_mb=430).settings == {"model_mb": 10.0}
-    assert chosen(rows=300).name == "independent" and "300 rows" in chosen(rows=300).reason
+    assert chosen(rows=100).name == "independent" and "100 rows" in chosen(rows=100).reason
+    assert chosen(rows=300).name == "mixture"  # if a look shows much dependence
+    assert chosen(rows=300, k=3).name == chosen(60, rows=2000).name == "independent"
     assert chosen(rows=300, epsilon=100.0).name == "mixture"
     assert chosen(public=True).name == "gem-pub"
     assert chosen(public=True, seconds=5).name == "pep-pub"

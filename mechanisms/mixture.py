@@ -4,10 +4,10 @@ Every one-way marginal, every pair of the workload, and every larger subset of i
 those have few cells, are measured; then one fit. No junction tree limits what can be measured, and
 no budget goes to selection. Pairs get shares of the budget that grow with how far they are from
 independence, which a fiftieth of the budget tells of all of them together, or what was asked before
-this mechanism was taken. Noise is kept out of the
-fit twice: each noisy table is drawn to independence as its own noise asks for (see
-`mechanisms.families.shrinkage`), and a penalty holds the rows near the independent model (see
-`fit_mixture`); how large it is follows from the noisy tables (see `mechanisms.families.held_out`).
+this mechanism was taken. Noise is kept out of the fit twice: each noisy table is drawn to
+independence as its own noise asks for (see `mechanisms.families.shrinkage`), and a penalty holds
+the rows near the independent model (see `fit_mixture`); how large it is follows from the noisy
+tables (see `mechanisms.families.held_out`).
 
 It relates to RAPsoftmax (Liu, Vietri and Wu 2021; Aydore et al. 2021) as measuring whole marginals
 once relates to selecting queries in rounds; weights by inverse variance, the penalty and the shares

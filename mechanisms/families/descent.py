@@ -1,4 +1,4 @@
-"""The one training loop of the families that are fitted by Adam."""
+"""The one training loop of the families that are fitted by torch's recorded gradients."""
 
 from __future__ import annotations
 

@@ -21,7 +21,6 @@ from mechanisms.privacy.units import Excess
 from mechanisms.registry import configure
 from mechanisms.release.record import Model, Release
 from mechanisms.release.tabular import TableRelease
-from mechanisms.rounds.distances import Distances
 from mechanisms.rounds.loop import Round, round_reports
 from mechanisms.synthesis.auto import Choice, check_limits, choice_of
 from mechanisms.synthesis.first_look import first_look
@@ -206,23 +205,14 @@ def synthesize(
         said = _rows_left_out(curator, excess) if report_dropped and excess is not None else ""
         # Public records know some dependence, which is worth it whatever the number of rows.
         if mechanism == "auto" and public is None:
-            choice, first, distances = _looked_at(curator, schema, wanted, choose)
+            choice, known = _looked_at(curator, schema, wanted, choose)
         else:
-            choice, first, distances = choose(schema, wanted, rows=None), (), None
+            choice, known = choose(schema, wanted, rows=None), {}
         logger.info("mechanism %s: %s", choice.name, choice.reason)
         entry, chosen = configure(choice.name, **{**choice.settings, **options})
         chosen = on_device(chosen, device)
         others = None if public is None else public_records(public, schema)
-        release = run_on(
-            curator,
-            entry,
-            chosen,
-            wanted,
-            public=others,
-            first=first,
-            distances=distances,
-            progress=report,
-        )
+        release = run_on(curator, entry, chosen, wanted, public=others, progress=report, **known)
     return TableRelease(_constrained(release, schema, device), schema, form, choice.reason + said)
 
 
@@ -283,28 +273,29 @@ def _rows(curator: Curator) -> int:
 
 def _looked_at(
     curator: Curator, schema: Schema, workload: Workload, choose: Callable[..., Choice]
-) -> tuple[Choice, tuple[Measurement, ...], Distances | None]:
+) -> tuple[Choice, dict[str, Any]]:
     """The choice of "auto" by the number of rows and, where pairs are to be measured, by a look.
 
-    Where no dependence shows it is independent columns. With it come the marginals that were
-    measured, and, for a mixture, the distances of pairs.
+    Where no dependence shows it is independent columns. With it come those arguments of `run_on`
+    that the look has paid for: the marginals, and, for a mixture, the distances of pairs.
     """
     rows = _rows(curator)
     choice = choose(schema, workload, rows=rows)
     pairs = any(len(clique) > 1 for clique in downward_closure(workload))
     if choice.name not in ("aim", "mixture", "mst") or not pairs:
-        return choice, (), None
+        return choice, {}
     # What the mechanism would refuse it refuses before the look is paid for.
     dry_run(choice, {}, schema, workload, curator.ledger.budget, curator.neighbours, None)
     look = first_look(curator, workload, rows, choice.name)
+    known: dict[str, Any] = {"first": look.measurements}
     if look.dependent:
-        return choice, look.measurements, look.distances if choice.name == "mixture" else None
+        return choice, known | ({"distances": look.distances} if choice.name == "mixture" else {})
     reason = (
         f"pairs of columns are {look.excess:.4f} further from independence than chance gives "
         f"(total variation, noise {look.stddev:.4f}), and would be worth their price from "
         f"{look.needed:.4f} on: only single columns are measured"
     )
-    return Choice("independent", reason), look.measurements, None
+    return Choice("independent", reason), known
 
 
 def _resized(

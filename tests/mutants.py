@@ -146,8 +146,22 @@ MUTANTS = (
     Mutant(
         "query answers larger than their matrix says",
         GRID,
-        "return np.ascontiguousarray(x).reshape(-1)",
-        "return 2 * np.ascontiguousarray(x).reshape(-1)",
+        "flat = np.ascontiguousarray(x).reshape(-1)",
+        "flat = 2 * np.ascontiguousarray(x).reshape(-1)",
+        "strategies",
+    ),
+    Mutant(
+        "squared norms wrap around at 64 bits",
+        GRID,
+        "np.dtype(np.int64) if 4 * most < 2**63 else np.dtype(object)",
+        "np.dtype(np.int64)",
+        "strategies",
+    ),
+    Mutant(
+        "answers of many rows wrap around at 64 bits",
+        GRID,
+        "counts if fits else counts.astype(object)",
+        "counts",
         "strategies",
     ),
     # Scores and their grid.

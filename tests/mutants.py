@@ -257,6 +257,14 @@ MUTANTS = (
         "curator",
     ),
     Mutant(
+        "candidates that were put aside are not offered again",
+        "mechanisms/families/graphical.py",
+        "        return clique in sure or _size(self.domain, [*measured, clique], limit_mb) <= limit_mb",
+        "        found = clique in sure or _size(self.domain, [*measured, clique], limit_mb) <= limit_mb\n"
+        "        self.candidates = [c for c in self.candidates if found or c != clique]\n"
+        "        return found",
+    ),
+    Mutant(
         "scale of the pure price under zCDP",
         SCALES,
         "return l1 / cost if budget.pure else l2 / math.sqrt(2 * cost)",

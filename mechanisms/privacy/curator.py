@@ -245,6 +245,8 @@ class Curator:
         about those that are drawn only: one that is not allowed is put aside and another one drawn.
         Given what it allows, the first that passes has the law of the exponential mechanism among
         the allowed ones alone, and the others never leave; so it does not go with permute-and-flip.
+        Which others were drawn is not paid for: it must not remember what it was asked, and nothing
+        later may depend on it.
 
         Raises InvalidInput for wrong arguments, or estimates or penalties of more than 2^40 counts;
         BudgetExceeded if cost is not available.

@@ -7,9 +7,13 @@ the cells of a typed file or the columns of a frame can hold.
 from __future__ import annotations
 
 import bz2
+import contextlib
 import csv
+import datetime
+import decimal
 import gzip
 import io
+import math
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,7 +30,8 @@ from pyarrow import csv as arrow_csv
 from pgmkit.tables.csv_file import csv_batches
 from pgmkit.tables.csv_lines import MOST_BYTES, LineGrammar, cut_at_lines, whole_lines
 from pgmkit.tables.dates import Date
-from pgmkit.tables.files import encode_file
+from pgmkit.tables.files import encode_file, read_frame
+from pgmkit.tables.frames import counts_of
 from pgmkit.tables.schema import Categorical, FileFormat, Numeric, Schema
 
 TEXTS = (
@@ -317,3 +323,130 @@ def test_bytes_that_are_not_in_the_encoding_change_no_other_row(
         found.append([row for row in rows if row[0] == good[0] and row[1].startswith(good[2])])
         assert len(rows) + broken == 20 + len(extra)
     assert found[0] == found[1] and len(found[0]) == 20
+
+
+LARGE = 10**5000
+VALUES: list[Any] = [
+    *(None, "", "?", "\x00", "9" * 5001, "0x1F", "1e400", "2000-13-45", "1_000", "\u0665", "()"),
+    *(LARGE, -LARGE, 2**63, 2**64 - 1, -(2**63), 1e308, -1e308, 5e-324, math.inf, -math.inf),
+    *(math.nan, True, 20.5, datetime.date.min, datetime.date.max, datetime.datetime.max),
+    *(datetime.time(1, 2), datetime.timedelta(9), decimal.Decimal("1e400"), datetime.date(1900, 1, 1)),
+]
+"""Values that a cell of a spreadsheet or of a column of objects can hold."""
+OBJECTS: list[Any] = [
+    *(b"\xff", [LARGE], {"a": 1}, {3}, (LARGE,), 1j, decimal.Decimal("sNaN"), object, "\ud800"),
+    *(np.datetime64("NaT"), np.float64(1e308), np.longdouble("1e4000"), np.uint64(2**64 - 1)),
+    datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC),
+]
+Rows = list[dict[str, Any]]
+
+
+def good_rows(rows: int, rng: np.random.Generator) -> Rows:
+    return [
+        {
+            "id": f"id{number}",
+            "text": TEXTS[int(rng.integers(len(TEXTS)))],
+            "wage": float(rng.integers(400)) / 4,
+            "born": datetime.datetime(int(rng.integers(1990, 2020)), 2, 3),
+        }
+        for number in range(rows)
+    ]
+
+
+def as_objects(rows: Rows, folder: Path) -> Any:
+    import pandas as pd
+
+    columns = {}
+    for name in SCHEMA.columns:
+        held = np.empty(len(rows), dtype=object)
+        for i, row in enumerate(rows):
+            held[i] = row[name]
+        columns[name] = pd.Series(held, dtype=object)
+    return pd.DataFrame(columns)
+
+
+def as_texts(rows: Rows, folder: Path) -> pa.Table:
+    """As a library without mixed types has them."""
+    return pa.table(
+        {
+            name: pa.array([_text(row[name]) for row in rows], pa.string())
+            for name in SCHEMA.columns
+        }
+    )
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else "1" * 5001 if isinstance(value, int) else str(value)
+
+
+def as_parquet(rows: Rows, folder: Path) -> Any:
+    pq.write_table(as_texts(rows, folder), folder / "a.parquet")
+    return read_frame(folder / "a.parquet", SCHEMA)
+
+
+def as_a_sheet(rows: Rows, folder: Path) -> Any:
+    import openpyxl
+
+    book = openpyxl.Workbook()
+    book.active.append(list(SCHEMA.columns))
+    for row in rows:
+        try:
+            book.active.append([row[name] for name in SCHEMA.columns])
+        except (ValueError, openpyxl.utils.exceptions.IllegalCharacterError):
+            continue  # no spreadsheet holds it
+    with contextlib.suppress(ValueError):
+        book.save(folder / "a.xlsx")
+    return read_frame(folder / "a.xlsx", SCHEMA)
+
+
+def in_polars(rows: Rows, folder: Path) -> Any:
+    import polars
+
+    return polars.from_arrow(as_texts(rows, folder))
+
+
+def in_duckdb(rows: Rows, folder: Path) -> Any:
+    import duckdb
+
+    return duckdb.connect().from_arrow(as_texts(rows, folder))
+
+
+def in_spark(rows: Rows, folder: Path) -> Any:
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.builder.master("local[1]").getOrCreate()
+    records = [tuple(_text(row[name]) for name in SCHEMA.columns) for row in rows]
+    return session.createDataFrame(records, ", ".join(f"{name} string" for name in SCHEMA.columns))
+
+
+FORMS: dict[str, tuple[Callable[[Rows, Path], Any], list[Any]]] = {
+    "pandas": (as_objects, [*VALUES, *OBJECTS]),
+    "parquet": (as_parquet, VALUES),
+    "excel": (as_a_sheet, [v for v in VALUES if v not in (LARGE, -LARGE) and v != "\x00"]),
+    "polars": (in_polars, VALUES),
+    "duckdb": (in_duckdb, VALUES),
+    "spark": (in_spark, VALUES),
+}
+
+
+@pytest.mark.parametrize(
+    "form", [pytest.param(f, marks=[pytest.mark.slow] * (f == "spark")) for f in FORMS]
+)
+def test_odd_values_of_a_frame_change_no_other_row(form: str, tmp_path: Path, capfd: Any) -> None:
+    make, values = FORMS[form]
+    rng = np.random.default_rng(1)
+    rows = good_rows(FEW_ROWS, rng)
+    odd = [
+        {"id": "odd", **{n: values[int(rng.integers(len(values)))] for n in ("text", "wage", "born")}}
+        for _ in range(FEW_ROWS)
+    ]
+    pairs = [("id", name) for name in ("text", "wage", "born")]
+    plain, found = (
+        counts_of(make(each, tmp_path), SCHEMA, pairs) for each in (rows, mixed(rows, odd, rng))
+    )
+    for pair in pairs:
+        np.testing.assert_array_equal(found.marginal(pair)[:ROWS], plain.marginal(pair)[:ROWS])
+        assert plain.marginal(pair)[:ROWS].sum() == FEW_ROWS
+        assert found.marginal(pair).sum() == 2 * FEW_ROWS
+    if form != "spark":  # which logs what it does on its own
+        assert capfd.readouterr() == ("", "")

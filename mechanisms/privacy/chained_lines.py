@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 from filelock import FileLock
 
 from pgmkit.errors import InvalidInput
-from pgmkit.untrusted import whole_file
+from pgmkit.untrusted import plain_values, whole_file
 
 __all__ = ["ChainedLines"]
 
@@ -79,7 +79,7 @@ class ChainedLines:
         """The values of whole lines, and the digest of the last."""
         digest, found = "", []
         for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(True), 1):
-            values = json.loads(line)
+            values = plain_values(line)
             del values["digest"]
             expected, digest = _line(values, digest)
             if expected != line:

@@ -69,8 +69,7 @@ def _units(values: Any) -> np.ndarray:
     found, places = distinct(values)
     numbers: dict[str, int] = {}
     of_value = [
-        -1 if is_null(value) else numbers.setdefault(_name(value), len(numbers))
-        for value in found
+        -1 if is_null(value) else numbers.setdefault(_name(value), len(numbers)) for value in found
     ]
     return np.asarray(of_value, dtype=np.intp)[places]
 

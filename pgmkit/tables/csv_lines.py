@@ -117,14 +117,14 @@ class LineGrammar(NamedTuple):
         ends = line[:1] == b'"' and line[1:2] in (b"", self.separator)
         if ends or not shape.open or not shape.proper:
             return None
-        values, size = shape.values, len(line)
+        values, size, few = shape.values, len(line), self.values - 1
         for place in range(first + 1, len(lines)):
             line = _bare(lines[place])
             size += 1 + len(lines[place])
+            if b'"' not in line and size <= MOST_BYTES and line.count(self.separator) < few:
+                continue
             if size > MOST_BYTES or self._is_record(line):
                 return None
-            if b'"' not in line:
-                continue
             shape = self._shape(b'"' + line)
             values += shape.values - 1
             if not shape.proper or values > self.values:

@@ -12,7 +12,7 @@ from typing import Any
 
 from pgmkit.atomic_write import atomic_writer
 from pgmkit.errors import InvalidInput
-from pgmkit.untrusted import whole_file
+from pgmkit.untrusted import plain_values, whole_file
 
 __all__ = ["FileFormat", "dump_yaml", "load", "save"]
 
@@ -160,7 +160,7 @@ def _read_json(text: str) -> Any:
             found[name] = value
         return found
 
-    return json.loads(text, object_pairs_hook=unique)
+    return plain_values(text, unique)
 
 
 def _read_yaml(text: str) -> Any:

@@ -330,7 +330,12 @@ VALUES: list[Any] = [
     *(None, "", "?", "\x00", "9" * 5001, "0x1F", "1e400", "2000-13-45", "1_000", "\u0665", "()"),
     *(LARGE, -LARGE, 2**63, 2**64 - 1, -(2**63), 1e308, -1e308, 5e-324, math.inf, -math.inf),
     *(math.nan, True, 20.5, datetime.date.min, datetime.date.max, datetime.datetime.max),
-    *(datetime.time(1, 2), datetime.timedelta(9), decimal.Decimal("1e400"), datetime.date(1900, 1, 1)),
+    *(
+        datetime.time(1, 2),
+        datetime.timedelta(9),
+        decimal.Decimal("1e400"),
+        datetime.date(1900, 1, 1),
+    ),
 ]
 """Values that a cell of a spreadsheet or of a column of objects can hold."""
 OBJECTS: list[Any] = [
@@ -368,10 +373,7 @@ def as_objects(rows: Rows, folder: Path) -> Any:
 def as_texts(rows: Rows, folder: Path) -> pa.Table:
     """As a library without mixed types has them."""
     return pa.table(
-        {
-            name: pa.array([_text(row[name]) for row in rows], pa.string())
-            for name in SCHEMA.columns
-        }
+        {name: pa.array([_text(row[name]) for row in rows], pa.string()) for name in SCHEMA.columns}
     )
 
 
@@ -437,7 +439,10 @@ def test_odd_values_of_a_frame_change_no_other_row(form: str, tmp_path: Path, ca
     rng = np.random.default_rng(1)
     rows = good_rows(FEW_ROWS, rng)
     odd = [
-        {"id": "odd", **{n: values[int(rng.integers(len(values)))] for n in ("text", "wage", "born")}}
+        {
+            "id": "odd",
+            **{n: values[int(rng.integers(len(values)))] for n in ("text", "wage", "born")},
+        }
         for _ in range(FEW_ROWS)
     ]
     pairs = [("id", name) for name in ("text", "wage", "born")]

@@ -375,9 +375,16 @@ MUTANTS = (
         "ledger_file",
     ),
     Mutant(
+        "ledger lines not fsynced",
+        P + "chained_lines.py",
+        "    os.fsync(file.fileno())",
+        "    pass",
+        "ledger_file",
+    ),
+    Mutant(
         "runs at once take no lock",
         P + "chained_lines.py",
-        'with FileLock(f"{self.path}.lock"):',
+        'with FileLock(f"{self.path}.lock", mode=_OWNER_ONLY):',
         "if True:",
         "ledger_file",
     ),

@@ -376,3 +376,42 @@ def test_the_command_line_keeps_a_ledger(tmp_path: Path) -> None:
     stored = json.loads(invoked("ledger", path, "--json")[1])
     assert 0 < stored["spent"] < stored["total"] and stored["entries"]
     assert "measure a" in invoked("ledger", path)[1]
+
+
+def test_each_line_and_the_name_of_the_file_are_flushed_to_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[tuple[int, int]] = []
+    wait = os.fsync
+
+    def watched(descriptor: int) -> None:
+        wait(descriptor)
+        seen = os.fstat(descriptor)
+        flushed.append((seen.st_ino, seen.st_size))
+
+    monkeypatch.setattr(os, "fsync", watched)
+    path = begun(tmp_path)
+    assert (path.stat().st_ino, path.stat().st_size) in flushed
+    assert tmp_path.stat().st_ino in [number for number, _ in flushed], "its name may be lost"
+    for _ in range(3):
+        flushed.clear()
+        Ledger.open(path).charge("step", "by hand", 1e-4)
+        assert (path.stat().st_ino, path.stat().st_size) in flushed
+
+
+def test_a_ledger_is_its_owners_and_has_one_name(tmp_path: Path) -> None:
+    path = begun(tmp_path)
+    Ledger.open(path).charge("step", "by hand", 1e-4)
+    for each in tmp_path.iterdir():
+        assert each.stat().st_mode & 0o777 == 0o600, each
+    (tmp_path / "link").symlink_to(path)
+    Ledger.open(tmp_path / "link").charge("step", "by hand", 1e-4)
+    other = tmp_path / "other"
+    os.link(path, other)
+    content = path.read_bytes()
+    for name in (path, other, tmp_path / "link"):
+        with pytest.raises(InvalidInput, match="one of 2 names"):
+            Ledger.open(name).charge("step", "by hand", 1e-4)
+    assert path.read_bytes() == content
+    other.unlink()
+    Ledger.open(path).charge("step", "by hand", 1e-4)

@@ -18,7 +18,6 @@ from pgmkit.conditioning.joint import Joint
 from pgmkit.conditioning.message_passing import LEAST_ENTRY, Kernel, Underflow
 from pgmkit.conditioning.written_out import MOST_CELLS
 from pgmkit.domain import Clique, Domain
-from pgmkit.errors import ModelTooLarge
 from pgmkit.junction_tree import CELL_BYTES, junction_tree, tree_of_order
 
 __all__ = ["CELLS_OF_A_TABLE", "Draft", "GraphTables", "Inputs"]
@@ -254,7 +253,7 @@ class GraphTables:
             return None
         try:
             return CalibratedTree(tree, self.inputs, self.children is not None, most)
-        except (Underflow, ModelTooLarge):
+        except (Underflow, MemoryError):
             return None
 
     @cached_property

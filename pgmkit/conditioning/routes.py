@@ -12,13 +12,16 @@ from numpy.typing import NDArray
 from pgmkit.bit_sets import each_bit, union
 from pgmkit.conditioning.calibrated_cliques import Seen
 from pgmkit.conditioning.calibration import Calibration
+from pgmkit.conditioning.elimination import EliminationTree
 from pgmkit.conditioning.evidence import Evidence
 from pgmkit.conditioning.graph_tables import CELLS_OF_A_TABLE, Draft, GraphTables, Inputs
 from pgmkit.conditioning.grouping import LARGE_PASS, Cost, may_pay, parted
 from pgmkit.conditioning.joint import GivenJoint
-from pgmkit.conditioning.message_passing import LEAST_ENTRY, Messages, Underflow
+from pgmkit.conditioning.message_passing import LEAST_ENTRY, Messages, Sums, Underflow
+from pgmkit.conditioning.pass_memory import check_marginals, check_sum, little
 from pgmkit.conditioning.written_out import MOST_CELLS, WrittenOut
 from pgmkit.domain import Clique
+from pgmkit.errors import ModelTooLarge
 
 __all__ = ["ALL", "Routes"]
 
@@ -102,25 +105,58 @@ class Routes:
         return None if calibrated is None or self._found else self._calibrated
 
     def messages(
-        self, wanted: int, asked: Sequence[Clique] = ()
+        self, sets: Sequence[int], asked: Sequence[Clique]
     ) -> tuple[Messages | Prepared | WrittenOut, float]:
-        """Messages that know the wanted attributes, and log of what their tables leave out.
+        """Messages that give the marginals of these sets of attributes, and log of what their
+        tables leave out. ``asked`` are all sets that are asked of.
 
-        ``asked`` are the sets among them that marginals are asked of.
+        Raises ModelTooLarge where they do not fit, before any work.
         """
         if (prepared := self.prepared(asked)) is not None:
             return prepared
-        relevant = self.graph.relevant(wanted | self.known)
+        relevant = self.graph.relevant(union(sets) | self.known)
         for known, found in self._found.items():
             if not relevant & ~known:
+                if isinstance(found[0], Messages):
+                    self._check_marginals(found[0].tree, sets, made=True)
                 return found
-        inputs = self._sliced(relevant)
-        if inputs.log_scale == -math.inf or inputs.lost or self.graph.lost:
-            raise Underflow
-        made = self._written_out(inputs) or self._passed(inputs)
+        inputs = self._sound(relevant)
+        made = self._written_out(inputs) or self._passed(inputs, sets)
         del self._inputs_of[relevant]
         self._found[relevant] = made, inputs.log_scale
         return made, inputs.log_scale
+
+    def log_sum(self) -> float:
+        """The logarithm of the sum over what agrees with the evidence.
+
+        Where the values of all tables do not fit together, each is dropped as soon as it is
+        multiplied.
+        """
+        try:
+            messages, log_scale = self.messages((), ())
+        except ModelTooLarge:
+            inputs = self._sound(self.graph.relevant(self.known))
+            tree, limit = self.graph.tree(self._drafted(inputs)), self.graph.memory_limit
+            check_sum(tree, limit)
+            conditional = self.graph.children is not None
+            sums = Sums(tree, inputs.tables, conditional, limit, self.graph.kernels)
+            return float(sums.log_sum) + inputs.log_scale
+        return float(messages.log_sum) + log_scale
+
+    def _sound(self, relevant: int) -> Inputs:
+        """The inputs; Underflow where plain numbers cannot hold them, or one is zero."""
+        inputs = self._sliced(relevant)
+        if inputs.log_scale == -math.inf or inputs.lost or self.graph.lost:
+            raise Underflow
+        return inputs
+
+    def _check_marginals(
+        self, tree: EliminationTree, sets: Sequence[int], *, made: bool = False
+    ) -> None:
+        free = [members & ~self.observed for members in sets]
+        cells = max([tree.cells_of(members) for members in free], default=1)
+        if not little(tree, cells):
+            check_marginals(tree, self.graph.memory_limit, free, made=made)
 
     def marginal(self, messages: Messages | Prepared | WrittenOut, members: int) -> Array:
         """A marginal from messages, or from a tree of its own if they lead through large tables."""
@@ -134,7 +170,7 @@ class Routes:
         inputs = self._inputs(self.graph.relevant(members | self.known))
         # A table of ones: so that the attributes meet in a node, for which the order is looked for.
         inputs.add(members, np.ones([sizes[v] for v in each_bit(members)]), -1)
-        return self._passed(inputs).marginal(members)
+        return self._passed(inputs, [members]).marginal(members)
 
     def _sliced(self, relevant: int) -> Inputs:
         """What ``_inputs`` gives, kept until there are messages of it."""
@@ -241,9 +277,10 @@ class Routes:
                 weights[name] = values / peak
         return Seen(codes, weights), log_scale
 
-    def _passed(self, inputs: Inputs) -> Messages:
+    def _passed(self, inputs: Inputs, sets: Sequence[int]) -> Messages:
         graph = self.graph
         tree = graph.tree(self._drafted(inputs))
+        self._check_marginals(tree, sets)
         self._count(tree.cells, tree.inputs)
         conditional = graph.children is not None
         return Messages(tree, inputs.tables, conditional, graph.memory_limit, graph.kernels)

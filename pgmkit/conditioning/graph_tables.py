@@ -64,7 +64,8 @@ class GraphTables:
     structures: dict[tuple[int, int], Any] = field(default_factory=dict)
     """What batches of records share, by relevant and observed attributes."""
     groups: dict[tuple[tuple[int, ...], int], list[list[int]]] = field(default_factory=dict)
-    """Of questions, by what they ask and what is known, which are answered together."""
+    """Of questions, by what they ask and what is known, which are answered together; the last one
+    is the last asked."""
     _inputs: dict[int, Input] = field(default_factory=dict)
     passes: list[float] = field(default_factory=list)
     """Of each set of evidence that was answered by itself, what it cost, in cells."""
@@ -192,13 +193,13 @@ class GraphTables:
 
     @property
     def parted(self) -> bool:
-        """Whether most attributes were asked of, and answered by several trees: so large is that of
-        the whole graph that nothing is gained by its order.
+        """Whether the last question about most attributes was answered by several trees: so large
+        is that of the whole graph that nothing is gained by its order.
         """
-        return any(
-            len(found) > 1 and 2 * len(sets) > len(self.domain)
-            for (sets, _), found in self.groups.items()
-        )
+        for (sets, _), found in reversed(self.groups.items()):
+            if 2 * len(sets) > len(self.domain):
+                return len(found) > 1
+        return False
 
     @property
     def joint(self) -> Joint | None:
@@ -216,7 +217,11 @@ class GraphTables:
         """A calibrated tree for further evidence, once it pays; None before, or where it is too
         large or slower.
         """
-        return self._calibrated if len(self.passes) >= _CALIBRATED_AFTER else None
+        if "_calibrated" not in self.__dict__:
+            # Another question may be answered by one tree: nothing is settled for good.
+            if len(self.passes) < _CALIBRATED_AFTER or self.parted:
+                return None
+        return self._calibrated
 
     def calibrated_for(self, cliques: Iterable[Clique]) -> CalibratedTree | None:
         """The calibrated tree, if these marginals are best read from it: those of attributes that
@@ -235,7 +240,7 @@ class GraphTables:
 
     @cached_property
     def _calibrated(self) -> CalibratedTree | None:
-        if self.lost or self.parted:
+        if self.lost:
             return None
         tree = tree_of_order(self.domain, [members for members, _, _ in self.inputs], self.order)
         # Its cliques are gone through about twice, where evidence slices them less.

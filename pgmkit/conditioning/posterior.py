@@ -236,6 +236,8 @@ class Posterior:
             raise InvalidInput(self._impossible())
         names = self.graph.domain.attributes
         cliques = {m: tuple(names[v] for v in each_bit(m & ~self._routes.observed)) for m in sets}
+        if not any(cliques.values()):
+            return dict.fromkeys(cliques, np.array(1.0))
         tables = self._in_logarithms.marginals(cliques.values())
         return {m: tables[clique] for m, clique in cliques.items()}
 

@@ -71,12 +71,12 @@ class Routes:
         if self._few_cells(relevant) or any(not relevant & ~known for known in self._found):
             return everything
         key = tuple(sets), self.known
-        found = graph.groups.get(key)
+        found = graph.groups.pop(key, None)
         if found is None:
             found = self._grouped(sets, relevant)
             if len(graph.groups) >= _REMEMBERED:
                 del graph.groups[next(iter(graph.groups))]
-            graph.groups[key] = found
+        graph.groups[key] = found
         return found
 
     def _grouped(self, sets: Sequence[int], relevant: int) -> list[list[int]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache, partial
+from functools import partial
 
 from pgmkit.bit_sets import each_bit, union
 
@@ -62,10 +62,10 @@ class Search:
         self, neighbours: list[int], sizes: tuple[int, ...], among: int | None = None
     ) -> None:
         self.sizes = sizes
-        self.logs = _logs(sizes)
         self.weights: dict[int, int] = {}
         self.neighbours = neighbours
         self.left = (1 << len(neighbours)) - 1 if among is None else among
+        self.logs = {v: math.log(sizes[v]) for v in each_bit(self.left)}
         self.prefix = self._take_simplicial()
         self.measured = 0
         self.measures = {v: self._measure(self.neighbours, v) for v in each_bit(self.left)}
@@ -228,11 +228,6 @@ class Search:
         if found is None:
             found = self.weights[clique] = math.prod(self.sizes[v] for v in each_bit(clique))
         return found
-
-
-@lru_cache(maxsize=64)
-def _logs(sizes: tuple[int, ...]) -> list[float]:
-    return [math.log(size) for size in sizes]
 
 
 def _random_ranks(rng: random.Random) -> Iterator[Rank]:

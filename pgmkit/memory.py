@@ -15,12 +15,14 @@ from pgmkit.errors import InvalidInput, ModelTooLarge
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["available", "check_limit", "check_room", "peak", "room"]
+__all__ = ["available", "check_limit", "check_room", "counted", "peak", "room"]
 
 _GROUPS = Path("/proc/self/cgroup")
 _MOUNTED = Path("/sys/fs/cgroup")
 _PROCESS = Path("/proc/self/status")
 _MACHINE = Path("/proc/meminfo")
+_MOST_WRITTEN = 10**15
+"""Numbers from which their digits tell less than their power of two; some have thousands."""
 _COUNTED = 1 << 25
 """Bytes from which a computation is held against what is free: writing them takes ten times as long
 as reading the system's counters, which is a millisecond."""
@@ -82,9 +84,9 @@ def check_room(
 
     >>> check_room(1 << 40, "the answer", limit=1 << 30, remedy="ask for less")
     Traceback (most recent call last):
-    pgmkit.errors.ModelTooLarge: the answer needs 1,099,511,627,776 bytes (2^40.0) at once; ...
+    pgmkit.errors.ModelTooLarge: the answer needs 1,099,511,627,776 bytes at once; the limit ...
     """
-    size = f"{needed:,} bytes (2^{math.log2(max(needed, 1)):.1f})"
+    size = f"{counted(needed)} bytes"
     advice = f"{remedy}, or " if remedy else ""
     if limit is not None and needed > limit:
         raise ModelTooLarge(
@@ -95,6 +97,15 @@ def check_room(
             f"{what} needs {size} at once, and {left:,} bytes are left to this process; "
             f"{advice}give it more memory"
         )
+
+
+def counted(number: int) -> str:
+    """A number of cells or bytes, for people.
+
+    >>> counted(1 << 20), counted(3 << 60)
+    ('1,048,576', '2^61.6')
+    """
+    return f"{number:,}" if number < _MOST_WRITTEN else f"2^{math.log2(number):.1f}"
 
 
 def peak() -> int:

@@ -6,12 +6,11 @@ its operands in the order of a matrix product, its result, and that divided by i
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 
 from pgmkit.conditioning.elimination import EliminationTree
 from pgmkit.conditioning.modes import pointer_type
-from pgmkit.memory import check_room
+from pgmkit.memory import check_room, counted
 
 __all__ = ["check_marginals", "check_record", "check_sum", "little"]
 
@@ -41,7 +40,7 @@ def check_marginals(tree: EliminationTree, limit: int, sets: Iterable[int], *, m
     own = _own_cells(tree)
     upward = _upward(tree, own, kept=True)
     needed = max(upward, sum(own) + _downward(tree, own, sets))
-    _check(tree, needed, limit, "the marginals", sum(own) if made else sum(own[: tree.inputs]))
+    _check(tree, needed, limit, "marginals", sum(own) if made else sum(own[: tree.inputs]))
 
 
 def check_record(tree: EliminationTree, limit: int) -> None:
@@ -108,10 +107,9 @@ def _downward(tree: EliminationTree, own: Sequence[int], sets: Iterable[int]) ->
 
 
 def _check(tree: EliminationTree, cells: int, limit: int, what: str, held: int = 0) -> None:
-    table = tree.largest
     check_room(
         _CELL_BYTES * cells,
-        f"{what}, with a product of tables over {table:,} cells (2^{math.log2(table):.1f}),",
+        f"{what} (a product of tables over {counted(tree.largest)} cells)",
         limit,
         "observe more, ask for fewer attributes at once",
         _CELL_BYTES * held,

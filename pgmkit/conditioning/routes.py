@@ -162,7 +162,7 @@ class Routes:
         """A marginal from messages, or from a tree of its own if they lead through large tables."""
         if not isinstance(messages, Messages):
             return messages.marginal(members)
-        tree, sizes = messages.tree, self.graph.domain.shape()
+        tree, sizes = messages.tree, self.graph.sizes
         most = _OWN_TREE * (tree.cells + CELLS_OF_A_TABLE * tree.inputs)
         cells = math.prod([sizes[v] for v in each_bit(members)])
         if cells * tree.cells <= most or tree.joint_cells(members) <= most:
@@ -211,18 +211,18 @@ class Routes:
         if children is None:
             held = union(inputs.scopes)
             for v in each_bit(relevant & ~held & ~observed):
-                inputs.add(1 << v, np.ones(graph.domain.shape()[v]), -1)
+                inputs.add(1 << v, np.ones(graph.sizes[v]), -1)
         return inputs
 
     def _few_cells(self, members: int) -> bool:
         """Whether the joint distribution of these attributes is written out."""
-        sizes = self.graph.domain.shape()
+        sizes = self.graph.sizes
         return math.prod([sizes[v] for v in each_bit(members & ~self.observed)]) <= MOST_CELLS
 
     def _draft(self, relevant: int, asked: Sequence[int]) -> Cost:
         """What it takes to answer by a tree of the relevant attributes."""
         draft = self._drafted(self._sliced(relevant))
-        cells, sizes = draft.tree.cells, self.graph.domain.shape()
+        cells, sizes = draft.tree.cells, self.graph.sizes
         joint = [m for m in asked if m & (m - 1)]
         if len(joint) <= _FEW_SETS:
             for members in joint:
@@ -290,7 +290,7 @@ class Routes:
         held = union(inputs.scopes)
         if not self._few_cells(held):
             return None
-        sizes = self.graph.domain.shape()
+        sizes = self.graph.sizes
         cells = math.prod([sizes[v] for v in each_bit(held)])
         self._count(cells, len(inputs.scopes))
         return WrittenOut(inputs.scopes, inputs.tables, sizes)

@@ -1,4 +1,4 @@
-"""A factor graph's distribution given evidence, approximately: marginals, log Z and bounds on it."""
+"""A factor graph's distribution given evidence, approximately: marginals, log Z and bounds."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class ApproximatePosterior:
 
     def map(self) -> NoReturn:
         """Refused with InvalidInput, as ``sample`` is."""
-        self._refuse("a most probable record")
+        self._refuse("most probable record")
 
     def sample(self, n: int) -> NoReturn:
         """Refused with InvalidInput, as ``map`` is."""
@@ -136,7 +136,7 @@ class ApproximatePosterior:
 
     def _refuse(self, what: str) -> NoReturn:
         raise InvalidInput(
-            f"approximate inference gives no {what}: it has marginals of regions and log Z; use "
+            f"approximate inference has no {what}: only marginals of regions and log Z; use "
             'inference="exact"'
         )
 
@@ -161,8 +161,8 @@ def approximate(
         return ApproximatePosterior(domain, evidence, constant, sure, True, 0.0, 0, {})
     free = domain.project([name for name in domain if name not in evidence.codes])
     scopes = [sum(1 << free.places[name] for name in clique) for clique, _ in tables]
-    order = elimination_order(scopes, free.shape())
     most = max(region_cells, *(table.size for _, table in tables))
+    order = elimination_order(scopes, free.shape(), most)
     try:
         found = propagate(free, tables, order, most, tolerance=tolerance, deadline=first)
         known = ApproximatePosterior(
@@ -177,7 +177,9 @@ def approximate(
         )
         singles = {name: known.marginal([name]) for name in free}
         lower = mean_field(free, tables, order, most, singles=singles, deadline=second)
-        upper = reweighted(free, tables, order, most, tolerance=tolerance, deadline=last)
+        upper = reweighted(
+            free, tables, order, most, lower=lower, tolerance=tolerance, deadline=last
+        )
     except NumericalFailure:
         raise _impossible(evidence) from None
     # Where both are exact, rounding may order them either way.
@@ -196,7 +198,9 @@ def _merged(graph: GraphTables, evidence: Evidence) -> tuple[float, list[Table]]
         table = table.transpose([clique.index(name) for name in ordered])
         tables[ordered] = tables[ordered] + table if ordered in tables else table
     peaks = {clique: float(table.max()) for clique, table in tables.items()}
-    constant = fsum(peaks.values()) if min(peaks.values()) > -inf else -inf
+    constant = fsum(peaks.values())
+    if constant == -inf:
+        return constant, []
     return constant, [(c, table - peaks[c]) for c, table in tables.items() if c]
 
 

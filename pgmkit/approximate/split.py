@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 
 import numpy as np
 import torch
@@ -27,6 +28,8 @@ __all__ = ["Shared", "Split", "inferred"]
 
 Array = NDArray[np.float64]
 
+_WINDOW, _LITTLE = 20, 0.01
+"""Passes that have to gain this share of what lies between value and floor."""
 _REMEMBERED = 10
 """Gradients that L-BFGS keeps, its usual number."""
 
@@ -84,25 +87,31 @@ class Split:
         weight: float,
         *,
         start: Sequence[Array] | None = None,
+        floor: float = -inf,
         tolerance: float,
         iterations: int,
         deadline: float,
     ) -> Shared:
         """From shares that differ as those of ``start`` do (equal ones where it is None) until the
         subgraphs' marginals agree within ``tolerance``, or the iterations or the time
-        (``time.perf_counter``) are over; one pass at least. The state of least value.
+        (``time.perf_counter``) are over, or some tens of passes gain little beside the distance
+        to ``floor``; one pass at least. The state of least value.
 
         ``total`` is minus infinity where a cell is impossible; ``start`` is finite.
 
         Raises NumericalFailure where a subgraph leaves no record possible.
         """
         ends, best = np.cumsum([len(cells) for cells in self.cells]), list[Shared]()
+        values = list[float]()
 
         def objective(flat: Array) -> tuple[float, Array]:
             state, gradient = self._at(total, weight, np.split(flat, ends[:-1]))
             if not best or state.value < best[0].value:
                 best[:] = [state]
-            if state.residual <= tolerance or time.perf_counter() >= deadline:
+            values.append(best[0].value)
+            gained = values[max(0, len(values) - 1 - _WINDOW)] - values[-1]
+            slow = len(values) > _WINDOW and gained < _LITTLE * (values[-1] - floor) < inf
+            if slow or state.residual <= tolerance or time.perf_counter() >= deadline:
                 raise _Stop
             return state.value, gradient
 

@@ -7,27 +7,45 @@ below a number of cells. Sets of attributes are integers with one bit for each a
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
 from math import prod
 
 from pgmkit.bit_sets import each_bit, union
-from pgmkit.elimination_search import Search
 
 __all__ = ["Bags", "blocks", "cover", "elimination_order"]
 
 
-def elimination_order(scopes: Sequence[int], sizes: tuple[int, ...]) -> list[int]:
-    """The greedy order of least fill over all attributes."""
+def elimination_order(scopes: Sequence[int], sizes: tuple[int, ...], most: int) -> list[int]:
+    """The greedy order of fewest cells; where a bag would have more than ``most``, which no
+    subgraph takes, its attributes are not joined (they would be the whole of a random graph).
+    """
     neighbours = [0] * len(sizes)
     for scope in scopes:
         for v in each_bit(scope):
-            neighbours[v] |= scope
-    search = Search([around & ~(1 << v) for v, around in enumerate(neighbours)], sizes)
-    steps = search.order(next(search.ranks(random.Random(0))))
-    assert steps is not None
-    return [v for v, _ in steps]
+            neighbours[v] |= scope & ~(1 << v)
+
+    def cells(v: int) -> int:
+        return sizes[v] * prod(sizes[u] for u in each_bit(neighbours[v]))
+
+    waiting = [(cells(v), v) for v in range(len(sizes))]
+    heapify(waiting)
+    order, left = list[int](), (1 << len(sizes)) - 1
+    while waiting:
+        count, v = heappop(waiting)
+        if not left >> v & 1 or count != cells(v):
+            continue
+        order.append(v)
+        left ^= 1 << v
+        around = neighbours[v]
+        for u in each_bit(around):
+            neighbours[u] &= ~(1 << v)
+            if count <= most:
+                neighbours[u] |= around & ~(1 << u)
+        for u in each_bit(around):
+            heappush(waiting, (cells(u), u))
+    return order
 
 
 class Bags:
@@ -36,7 +54,7 @@ class Bags:
     def __init__(self, order: Sequence[int], sizes: tuple[int, ...], most: int) -> None:
         self.order, self.sizes, self.most = order, sizes, most
         self.turn = {v: place for place, v in enumerate(order)}
-        self.bags = [1 << v for v in range(len(sizes))]
+        self.bags, self.absent = [1 << v for v in range(len(sizes))], 0
 
     def first(self, scope: int) -> int:
         """The attribute of a scope that is summed out first; the scope lies in its bag."""
@@ -49,8 +67,9 @@ class Bags:
         grown, rest = dict[int, int](), scope
         while rest:
             v = self.first(rest)
-            bag = self.bags[v] | rest
-            if bag == self.bags[v]:
+            held = self.bags[v] & ~self.absent
+            bag = held | rest
+            if bag == held:
                 break
             if prod(self.sizes[u] for u in each_bit(bag)) > self.most:
                 return False
@@ -61,8 +80,8 @@ class Bags:
         return True
 
     def remove(self, v: int) -> None:
-        """Leaves an attribute out of every bag."""
-        self.bags = [bag & ~(1 << v) for bag in self.bags]
+        """Leaves an attribute out of every bag from now on."""
+        self.absent |= 1 << v
 
     def cliques(self) -> list[tuple[int, tuple[int, ...]]]:
         """The maximal bags: the attributes that a bag shares with later ones, as a set, and those

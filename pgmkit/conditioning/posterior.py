@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pgmkit.bit_sets import each_bit
 from pgmkit.conditioning.elimination import EliminationTree
-from pgmkit.conditioning.evidence import Evidence
+from pgmkit.conditioning.evidence import Evidence, sliced
 from pgmkit.conditioning.graph_tables import GraphTables
 from pgmkit.conditioning.message_passing import Underflow
 from pgmkit.conditioning.modes import MaxMessages, most_likely
@@ -118,6 +118,14 @@ class Posterior:
                 found[(name,)] = np.eye(1, self.graph.domain.sizes[name], code)[0]
         return found
 
+    def fits(self) -> bool:
+        """Whether the memory limit allows the marginals of single attributes; they are computed."""
+        try:
+            self.marginals()
+        except ModelTooLarge:
+            return False
+        return True
+
     def map(self) -> tuple[dict[str, int], float]:
         """A most probable record that agrees with the evidence, and log of its weight: of the
         product of the tables (of a Bayesian network, its log-probability with the evidence).
@@ -197,21 +205,8 @@ class Posterior:
 
     @cached_property
     def _logarithms(self) -> list[tuple[Clique, Array]]:
-        """Logarithms of the tables, sliced by the evidence, and of the likelihoods; every attribute
-        that was not observed is in one, and a number is a table over nothing.
-        """
-        codes = self.evidence.codes
-        domain = self.graph.domain
-        given = [*self.graph.tables]
-        given += [((name,), weights) for name, weights in self.evidence.likelihood.items()]
-        held = {name for clique, _ in given for name in clique}
-        given += [((name,), np.ones(domain.sizes[name])) for name in domain if name not in held]
-        found = []
-        with np.errstate(divide="ignore"):
-            for clique, table in given:
-                left = tuple(name for name in clique if name not in codes)
-                found.append((left, np.log(table[tuple(codes.get(n, ALL) for n in clique)])))
-        return found
+        """See ``sliced``."""
+        return sliced(self.graph.domain, self.graph.tables, self.evidence)
 
     def _log_sum(self) -> float:
         """log of the sum; minus infinity where it is zero."""

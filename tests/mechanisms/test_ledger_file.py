@@ -54,27 +54,6 @@ def test_a_charge_is_on_the_disk_before_the_answer_is_drawn(tmp_path: Path) -> N
     assert [e.cost for e in across.entries] == [e.cost for e in curator.ledger.entries]
 
 
-def test_every_line_is_forced_to_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not only handed to the operating system: a power failure must not forget a charge."""
-    synced: list[int] = []
-    really = os.fsync
-
-    def fsync(descriptor: int) -> None:
-        synced.append(os.fstat(descriptor).st_size)
-        really(descriptor)
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    path = begun(tmp_path)
-    assert synced == [path.stat().st_size]
-    ledger = Ledger.open(path)
-    curator = Curator(DATA, Budget(0.5, 1e-7), neighbours="add/remove", ledger=ledger)
-    curator.measure(("sex",), curator.remaining / 4)
-    curator.ledger.close()
-    lines = path.read_bytes().splitlines(True)
-    assert len(lines) == 4
-    assert synced == [sum(map(len, lines[: n + 1])) for n in range(4)]
-
-
 def test_runs_add_up_and_a_refusal_names_what_is_left(tmp_path: Path) -> None:
     path = begun(tmp_path, Budget(1.0))
     pairs = k_way(DATA.domain, 1)

@@ -1,4 +1,5 @@
 from . import bif, losses, queries, uai
+from .approximate.posterior import ApproximatePosterior
 from .conditioning.posterior import Posterior
 from .conditioning.posteriors import Posteriors
 from .dataset import Dataset
@@ -42,6 +43,7 @@ from .uncertainty import Interval, Uncertainty, error_bars
 
 __version__: str
 __all__ = [
+    "ApproximatePosterior",
     "Boolean",
     "Categorical",
     "Column",

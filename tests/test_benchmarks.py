@@ -16,7 +16,17 @@ from benchmarks.adaptive_report import Summary
 
 REPOSITORY = Path(__file__).parent.parent
 MODULES = (
-    *("adaptive", "counting", "coverage", "estimation", "gpu", "marginals", "mwem_pgm", "networks"),
+    *(
+        "adaptive",
+        "approximate",
+        "counting",
+        "coverage",
+        "estimation",
+        "gpu",
+        "marginals",
+        "mwem_pgm",
+        "networks",
+    ),
     "regions",
     "regions_shrinkage",
     "threads",

@@ -11,8 +11,9 @@ import click
 from mechanisms.cli.options import as_json, emit, writable
 
 if TYPE_CHECKING:
+    from pgmkit.approximate.posterior import ApproximatePosterior
     from pgmkit.conditioning.posterior import Posterior
-    from pgmkit.factor_graph import FactorGraph
+    from pgmkit.factor_graph import FactorGraph, Inference
 
 __all__ = ["infer"]
 
@@ -39,6 +40,14 @@ __all__ = ["infer"]
     show_default=True,
     help="Posteriors, a most probable record, or log Z (log P(evidence)).",
 )
+@click.option(
+    "--inference",
+    type=click.Choice(["exact", "region", "auto"]),
+    default="exact",
+    show_default=True,
+    help="Exact answers, approximate ones with bounds on log Z, or these where exact is too large.",
+)
+@click.option("--max-seconds", type=float, help="Time for approximate answers [default: no limit].")
 @click.option("--out", help="A UAI result file of the task.")
 @as_json
 def infer(
@@ -46,10 +55,12 @@ def infer(
     evidence: tuple[str, ...],
     asked: tuple[str, ...],
     task: str,
+    inference: Inference,
+    max_seconds: float | None,
     out: str | None,
     json_out: bool,
 ) -> None:
-    """Exact inference in a factor graph or Bayesian network: .uai, .bif, .xmlbif (.gz).
+    """Inference in a factor graph or Bayesian network: .uai, .bif, .xmlbif (.gz).
 
     Variables of UAI files are called x0, x1, ... in the order of the file.
 
@@ -57,13 +68,15 @@ def infer(
     pgmkit infer model.uai --evidence model.uai.evid
     pgmkit infer alarm.bif --evidence HR=HIGH --marginal CO,BP
     pgmkit infer model.uai --evidence x3=1 --task MAP --out model.uai.MAP
+    pgmkit infer large.uai --inference auto --task PR
     """
     target = None if out is None else writable(out)
     from pgmkit import uai
     from pgmkit.errors import InvalidInput
 
     graph = _read(model)
-    posterior = graph.posterior(_observed(graph, evidence))
+    observed = _observed(graph, evidence)
+    posterior = graph.posterior(observed, inference=inference, max_seconds=max_seconds)
     if task != "MAR":
         if asked:
             raise InvalidInput("--marginal goes with --task MAR")
@@ -76,11 +89,14 @@ def infer(
     if target is not None:
         uai.write_marginals(found.values(), target)
     listed = {",".join(clique): table.tolist() for clique, table in found.items()}
-    text = "\n".join(f"{name}: {values}" for name, values in listed.items())
-    emit({"log_partition": posterior.log_partition, "marginals": listed}, text, json_out)
+    lines = [*_label(posterior), *(f"{name}: {values}" for name, values in listed.items())]
+    result = {"log_partition": posterior.log_partition, "marginals": listed}
+    emit(result | _approximation(posterior), "\n".join(lines), json_out)
 
 
-def _emit_number(posterior: Posterior, task: str, target: Any, json_out: bool) -> None:
+def _emit_number(
+    posterior: Posterior | ApproximatePosterior, task: str, target: Any, json_out: bool
+) -> None:
     from pgmkit import uai
 
     if task == "PR":
@@ -88,13 +104,41 @@ def _emit_number(posterior: Posterior, task: str, target: Any, json_out: bool) -
         if target is not None:
             uai.write_probability(value, target)
         text = f"log Z = {value:.12g} (log10: {value / math.log(10):.12g})"
-        emit({"log_partition": value}, text, json_out)
+        lines = [*_label(posterior), text]
+        emit({"log_partition": value} | _approximation(posterior), "\n".join(lines), json_out)
         return
     record, score = posterior.map()
     if target is not None:
         uai.write_map(record.values(), target)
     lines = [f"{name} = {code}" for name, code in record.items()]
     emit({"record": record, "log_weight": score}, "\n".join(lines), json_out)
+
+
+def _approximation(posterior: Posterior | ApproximatePosterior) -> dict[str, Any]:
+    """What JSON says of an approximate answer; nothing of an exact one. No number is infinite."""
+    from pgmkit.approximate.posterior import ApproximatePosterior
+
+    if not isinstance(posterior, ApproximatePosterior):
+        return {}
+    bounds = [bound if math.isfinite(bound) else None for bound in posterior.log_partition_bounds]
+    return {
+        "approximate": True,
+        "log_partition_bounds": bounds,
+        "converged": posterior.converged,
+        "residual": posterior.residual,
+        "iterations": posterior.iterations,
+    }
+
+
+def _label(posterior: Posterior | ApproximatePosterior) -> list[str]:
+    """The line above an approximate answer."""
+    from pgmkit.approximate.posterior import ApproximatePosterior
+
+    if not isinstance(posterior, ApproximatePosterior):
+        return []
+    lower, upper = posterior.log_partition_bounds
+    state = "converged" if posterior.converged else f"not converged: {posterior.residual:.3g}"
+    return [f"approximate ({state}); log Z between {lower:.12g} and {upper:.12g}"]
 
 
 def _read(path: str) -> FactorGraph:

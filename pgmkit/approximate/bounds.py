@@ -170,7 +170,7 @@ class _Field:
         weights, logs = self._weights(marginals, block)[held], self.logs[held]
         terms = np.where(weights > 0, weights * np.where(weights > 0, logs, 0.0), 0.0)
         start, end = self.starts[block : block + 2]
-        return np.bincount(self.places[block][held] - start, terms, end - start)
+        return np.bincount(self.places[block][held] - start, terms, end - start).astype(np.float64)
 
 
 def _dot(weights: Array, logs: Array) -> float:

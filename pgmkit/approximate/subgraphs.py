@@ -18,8 +18,8 @@ __all__ = ["Bags", "blocks", "cover", "elimination_order"]
 
 
 def elimination_order(scopes: Sequence[int], sizes: tuple[int, ...], most: int) -> list[int]:
-    """The greedy order of fewest cells; where a bag would have more than ``most``, which no
-    subgraph takes, its attributes are not joined (they would be the whole of a random graph).
+    """The greedy order of fewest cells; where a bag would have more than the square of ``most``,
+    its attributes are not joined: no subgraph takes them, and they would be most of a random graph.
     """
     neighbours = [0] * len(sizes)
     for scope in scopes:
@@ -41,7 +41,7 @@ def elimination_order(scopes: Sequence[int], sizes: tuple[int, ...], most: int) 
         around = neighbours[v]
         for u in each_bit(around):
             neighbours[u] &= ~(1 << v)
-            if count <= most:
+            if count <= most**2:
                 neighbours[u] |= around & ~(1 << u)
         for u in each_bit(around):
             heappush(waiting, (cells(u), u))

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from mechanisms.cli import main
-from pgmkit import FactorGraph, uai
+from pgmkit import Domain, FactorGraph, uai
 
 RAIN = FactorGraph.from_conditionals(
     {"rain": (("rain",), [0.8, 0.2]), "wet": (("wet", "rain"), [[1.0, 0.2], [0.0, 0.8]])}
@@ -64,3 +64,24 @@ def test_bad_input_is_one_line(model: str, arguments: list[str], said: str) -> N
     assert done.exit_code == 2
     assert said in done.output
     assert len(done.output.strip().splitlines()) == 1
+
+
+def test_approximate_answers_say_so(tmp_path: Path) -> None:
+    names = [f"x{i}" for i in range(5)]
+    ring = [((a, b), [[3.0, 1.0], [1.0, 2.0]]) for a, b in zip(names, names[1:] + names[:1])]  # noqa: B905
+    graph = FactorGraph(Domain(dict.fromkeys(names, 2)), ring)
+    path = str(tmp_path / "ring.uai")
+    uai.write_model(graph, path)
+    exact = graph.posterior({"x0": 1})
+    found = run(path, "--inference", "region", "--evidence", "x0=1", "--marginal", "x1")
+    assert found["approximate"] is True and found["converged"] is True
+    assert found["log_partition_bounds"] == pytest.approx([exact.log_partition] * 2)
+    assert found["marginals"] == {"x1": pytest.approx(exact.marginal(["x1"]).tolist())}
+    assert "approximate" not in run(path, "--inference", "auto")
+    options = ["--inference", "region", "--task"]
+    said = CliRunner().invoke(main, ["infer", path, *options, "PR"]).output
+    assert said.startswith("approximate (converged); log Z between ") and "\nlog Z = " in said
+    refused = CliRunner().invoke(main, ["infer", path, *options, "MAP"])
+    assert refused.exit_code == 2 and "no most probable record" in refused.output
+    apart = CliRunner().invoke(main, ["infer", path, *options, "MAR", "--max-seconds", "-1"])
+    assert apart.exit_code == 2 and "max_seconds" in apart.output

@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from mechanisms import Budget, BudgetExceeded, Curator, Ledger, k_way, run
 from mechanisms.cli import main
 from mechanisms.datasets.census import census
+from mechanisms.privacy.ledger_entry import LedgerEntry
 from mechanisms.privacy.noise import SeededNoise
 from pgmkit.errors import InvalidInput
 
@@ -191,6 +192,29 @@ def test_a_run_holds_its_budget_until_it_ends(tmp_path: Path) -> None:
     assert ledger.remaining == 0 == Ledger.open(path).remaining
     with pytest.raises(BudgetExceeded):
         curator.ledger.charge("more", "discrete Laplace", 1e-6)
+
+
+def test_a_charge_of_a_run_is_held_to_what_the_run_holds(tmp_path: Path) -> None:
+    """Whatever its own ledger in memory allows: the file has the last word, under its lock."""
+    ledger = Ledger.open(begun(tmp_path, TOTAL))
+    half = Budget(0.5, 1e-6)
+    for _ in range(2):
+        Curator(DATA, half, neighbours="add/remove", ledger=ledger)
+    for _ in range(2):
+        ledger.record(LedgerEntry("fits", "discrete Gaussian", half.total / 2), 1, secure=True)
+    ledger.charge("the rest of all", "discrete Gaussian", ledger.remaining)
+    before = ledger.entries
+    for run_number, cost, delta in [
+        (1, half.total / 1000, 0.0),
+        (2, half.total * 1.001, 0.0),
+        (2, half.total / 2, 2e-7),
+    ]:
+        entry = LedgerEntry("more", "discrete Gaussian", cost, delta)
+        with pytest.raises(BudgetExceeded, match="'more'"):
+            ledger.record(entry, run_number, secure=True)
+    assert ledger.entries == before
+    ledger.record(LedgerEntry("fits", "discrete Gaussian", half.total), 2, secure=True)
+    assert ledger.remaining == 0
 
 
 def test_a_run_that_fails_gives_back_what_it_did_not_spend(tmp_path: Path) -> None:

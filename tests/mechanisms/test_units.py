@@ -420,12 +420,15 @@ def test_each_unit_is_bounded_and_its_column_is_gone() -> None:
     assert "id" not in run(frame).sample(5, rng=0).columns
 
 
-@pytest.mark.parametrize("ids", [[3, 3, 3, 4], ["3", "3", "3", "4"], [3.0, 3.0, 3.0, 4.0]])
+@pytest.mark.parametrize(
+    "ids",
+    [[3, 3, 3, 4], ["3", "3", "3", "4"], [3.0, 3.0, 3.0, 4.0], ["3", "3.0", " 3.00", "4.0"]],
+)
 def test_numbers_and_their_texts_are_one_unit(ids: list[Any]) -> None:
     import pandas as pd
 
     frame = pd.DataFrame({"id": ids, "sex": ["F", "M", "F", "M"]})
-    mixed = pd.DataFrame({"id": [3, "3", 3.0, "4"], "sex": ["F", "M", "F", "M"]})
+    mixed = pd.DataFrame({"id": [3, "3.0", 3.0, "4"], "sex": ["F", "M", "F", "M"]})
     schema = Schema({"sex": Categorical(("F", "M"))})
     for each in (frame, mixed):
         assert len(bounded_frame(each, schema, "id", 1, None)[0]) == 2

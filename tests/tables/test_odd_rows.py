@@ -14,6 +14,9 @@ import decimal
 import gzip
 import io
 import math
+import os
+import shutil
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -414,9 +417,15 @@ def in_duckdb(rows: Rows, folder: Path) -> Any:
 
 
 def in_spark(rows: Rows, folder: Path) -> Any:
-    from pyspark.sql import SparkSession
-
-    session = SparkSession.builder.master("local[1]").getOrCreate()
+    pyspark_sql = pytest.importorskip("pyspark.sql", reason="pyspark is not installed")
+    if shutil.which("java") is None:
+        pytest.skip("Spark needs Java, which is not on this machine")
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = pyspark_sql.SparkSession.builder.master("local[1]").config(
+        "spark.ui.enabled", "false"
+    )
+    session = builder.config("spark.sql.shuffle.partitions", "1").getOrCreate()
     records = [tuple(_text(row[name]) for name in SCHEMA.columns) for row in rows]
     return session.createDataFrame(records, ", ".join(f"{name} string" for name in SCHEMA.columns))
 

@@ -29,6 +29,9 @@ Array = NDArray[np.float64]
 Inference = Literal["exact", "region", "auto"]
 Table = tuple[Clique, Array]
 
+_REGION_DEFAULTS = {"region_cells": REGION_CELLS, "tolerance": 1e-6, "max_seconds": None}
+"""The options of approximate answers, as ``FactorGraph.posterior`` has them by default."""
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FactorGraph:
@@ -196,12 +199,23 @@ class FactorGraph:
                 marginals of what they share.
             max_seconds: about when the search for an approximate answer ends, converged or not.
 
-        Raises InvalidInput for unknown attributes, states or codes; and, when something is asked,
-        where the evidence has probability zero.
+        Raises InvalidInput for unknown attributes, states or codes, and for options of approximate
+        answers beside exact ones; and, when something is asked, where the evidence has probability
+        zero.
         """
         if inference not in get_args(Inference):
             known = ", ".join(map(repr, get_args(Inference)))
             raise InvalidInput(f"inference must be one of {known}; got {inference!r}")
+        options = {
+            "region_cells": region_cells,
+            "tolerance": tolerance,
+            "max_seconds": max_seconds,
+        }
+        if inference == "exact" and options != _REGION_DEFAULTS:
+            raise InvalidInput(
+                f"{', '.join(options)} have no meaning for exact answers; leave them out, or pass "
+                'inference="region" or "auto"'
+            )
         given = Evidence.of(self.domain, self.states, evidence, likelihood)
         exact = Posterior(self._shared, given)
         if inference == "exact" or (inference == "auto" and exact.fits()):

@@ -21,6 +21,7 @@ from pgmkit.losses import Squared
 from pgmkit.marginal_oracle import MarginalOracle
 from pgmkit.model import GraphicalModel
 from pgmkit.structural_zeros import Zeros
+from pgmkit.sufficient_statistics import Statistics
 
 __all__ = ["best_start", "fold", "uniform"]
 
@@ -36,6 +37,7 @@ def best_start(
     problem: Problem,
     monitor: Monitor,
     request: Request,
+    statistics: Statistics,
     zeros: Sequence[Zeros],
     warm_start: GraphicalModel | None,
 ) -> Point:
@@ -43,8 +45,7 @@ def best_start(
     starts = []
     if warm_start is not None:
         starts.append(problem.point(fold(problem.inference, request.domain, warm_start)))
-    used = request.used
-    tabular = [m for m in used if m.matrix is None]
+    used, tabular = statistics.measurements, statistics.tables
     late = bool(starts) and time.perf_counter() >= monitor.deadline
     if tabular and not callable(request.loss) and not late:
         precision = PRECISION * monitor.goal

@@ -21,6 +21,7 @@ from pgmkit.regions.polytope import LocalPolytope
 from pgmkit.regions.relaxation import hessian_bound, solve
 from pgmkit.regions.shrinkage import shrunk
 from pgmkit.structural_zeros import Zeros
+from pgmkit.sufficient_statistics import Statistics
 
 Array = NDArray[np.float64]
 
@@ -30,7 +31,7 @@ _CELL_BYTES = 500
 
 def estimate_regions(
     domain: Domain,
-    measurements: Sequence[Measurement],
+    known: Statistics,
     *,
     total: float,
     zeros: Sequence[Zeros] = (),
@@ -41,13 +42,15 @@ def estimate_regions(
     shrink: bool = True,
     report: Callable[[Progress], None] | None = None,
 ) -> RegionModel:
-    """The best fit over tables that agree locally; arguments as those of ``estimate``, checked.
+    """The best fit over tables that agree locally to what is ``known``; other arguments as those
+    of ``estimate``, checked.
 
     Regions are the measured cliques; where no measured one holds the zeros', tables of these are
     fitted beside them, and not kept: no measurement tells one such table from another. Raises
     ``InvalidInput`` where no attribute is measured and for a callable loss, ``ModelTooLarge``
     where the tables themselves do not fit.
     """
+    measurements, constant = known.measurements, float(known.constant)
     regions = _regions(domain, measurements, zeros)
     layout = Layout(domain, regions)
     needed = _CELL_BYTES * layout.cells
@@ -57,7 +60,9 @@ def estimate_regions(
             f"{needed / 2**20:,.0f} MiB; the limit is {memory_limit / 2**20:,.0f} MiB. Measure "
             "fewer or smaller cliques, or raise memory_limit"
         )
-    objective = make_loss(loss, layout, measurements, torch.float64, torch.device("cpu"))
+    objective = make_loss(
+        loss, layout, measurements, torch.float64, torch.device("cpu"), known.count
+    )
     if not isinstance(objective, MeasuredLoss):
         raise InvalidInput(
             'inference="region" needs a loss by name or a penalty of pgmkit.losses, got a '
@@ -68,7 +73,14 @@ def estimate_regions(
     goal = tolerance * objective.unit
     inner = _interior(polytope, layout, measurements, objective, memory_limit - needed)
     found = solve(
-        polytope, objective, squares, parts=inner, goal=goal, deadline=deadline, report=report
+        polytope,
+        objective,
+        squares,
+        constant,
+        parts=inner,
+        goal=goal,
+        deadline=deadline,
+        report=report,
     )
     measured = {frozenset(m.clique) for m in measurements}
     places = [
@@ -90,9 +102,9 @@ def estimate_regions(
         variances={clique: variances[clique] for clique, _, _ in places},
         zeros=tuple(zeros),
         total=total,
-        loss=loss_there,
+        loss=loss_there + constant,
         gap=gap,
-        bound=found.bound,
+        bound=found.bound + constant,
         weight=nearer.weight if nearer else 0.0,
         penalty=nearer.penalty if nearer else 0.0,
         unit=objective.unit,

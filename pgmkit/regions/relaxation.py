@@ -59,6 +59,7 @@ def solve(
     polytope: LocalPolytope,
     loss: MeasuredLoss,
     squares: Array,
+    constant: float = 0.0,
     *,
     parts: Parts | None = None,
     goal: float,
@@ -68,10 +69,11 @@ def solve(
     """Ends at a gap of ``goal``, when the loss falls no more, or at ``deadline``
     (``time.perf_counter``).
 
-    ``loss`` is of all the polytope's cells; ``squares`` is its ``hessian_bound``. ``parts`` are
-    those of interior points; with none, or short of the goal, projected gradients follow.
+    ``loss`` is of all the polytope's cells; ``squares`` is its ``hessian_bound``. What is reported
+    has the ``constant`` beside it. ``parts`` are those of interior points; with none, or short of
+    the goal, projected gradients follow.
     """
-    search = _Search(polytope, loss, goal, deadline, report)
+    search = _Search(polytope, loss, constant, goal, deadline, report)
     point = polytope.even()
     if parts is not None:
         point = _centred(search, loss, parts)
@@ -94,11 +96,13 @@ class _Search:
         self,
         polytope: LocalPolytope,
         target: Loss,
+        constant: float,
         goal: float,
         deadline: float,
         report: Callable[[Progress], None] | None,
     ) -> None:
         self.polytope, self.target, self.goal = polytope, target, goal
+        self.constant = constant
         self.deadline, self.report, self.began = deadline, report, time.perf_counter()
         self.tables, self.loss, self.bound = polytope.even(), inf, 0.0
         self.steps, self.stopped = 0, ""
@@ -113,7 +117,8 @@ class _Search:
         gap = max(0.0, self.loss - self.bound)
         if self.report is not None:
             seconds = time.perf_counter() - self.began
-            self.report(Progress(self.steps, seconds, loss, self.loss, gap))
+            shown = loss + self.constant, self.loss + self.constant
+            self.report(Progress(self.steps, seconds, *shown, gap))
         rounding = self.target.rounding(torch.from_numpy(self.tables))
         self.stopped = self._reason(gap - rounding, history)
 

@@ -90,8 +90,8 @@ def combined(
     """The sufficient statistics of checked measurements with Gaussian noise.
 
     ``values`` are those of many sets that differ in nothing else. A measurement that is alone in
-    its clique and has no more values than the clique has cells is left as it is. From ``deadline``
-    (``time.perf_counter``) on nothing is factorised.
+    its clique and has no more values than the clique has cells is left as it is, and so are all
+    that are not reached by the ``deadline`` of ``time.perf_counter``.
 
     >>> y = [Measurement(["a"], [x], 1.0, np.array([[1.0, 0.0]])) for x in (3.0, 5.0)]
     >>> found = combined(Domain({"a": 2}), y)
@@ -101,7 +101,7 @@ def combined(
     given = [m.values for m in measurements] if values is None else values
     made, constant = list[_Part](), np.zeros(given[0].shape[1:] if given else ())
     for group in _by_clique(measurements, given):
-        if _is_short(domain, group):
+        if _is_short(domain, group) or time.perf_counter() >= deadline:
             made += group
             continue
         parts, lost = _of_one_clique(domain, group, deadline)
@@ -287,17 +287,21 @@ class _Rows:
         """Rows that are multiples of each other averaged, and rows of zeros left out."""
         lengths = np.diff(self.matrix.indptr)
         full = lengths > 0
-        lost = _times(self.weights[~full], self.values[~full])
-        held, starts = self.matrix[full], self.matrix.indptr[:-1][full]
-        lead = self.matrix.data[starts]
-        matrix = _with_data(held, held.data / np.repeat(lead, lengths[full]))
+        if not full.all():
+            lost = np.square(_times(self.weights[~full], self.values[~full])).sum(axis=0) / 2
+            kept = self.matrix[full], self.weights[full], self.values[full]
+            return _Rows(self.clique, *kept, self.constant + lost).merged()
+        lead = self.matrix.data[self.matrix.indptr[:-1]]
+        matrix = _with_data(self.matrix, self.matrix.data / np.repeat(lead, lengths))
         # Equal rows have equal products with any vector; others hardly ever.
         mixed = matrix @ np.random.default_rng(0).random(matrix.shape[1])
-        _, chosen, group = np.unique(mixed, return_index=True, return_inverse=True)
-        distinct = matrix[chosen]
-        if not _equal(matrix, distinct[group]):
+        _, chosen, group, counts = np.unique(
+            mixed, return_index=True, return_inverse=True, return_counts=True
+        )
+        several = np.flatnonzero(counts[group] > 1)
+        if not len(several) or not _equal(matrix[several], matrix[chosen[group[several]]]):
             return self
-        weights, values = self.weights[full] * np.abs(lead), _times(1 / lead, self.values[full])
+        weights, values = self.weights * np.abs(lead), _times(1 / lead, self.values)
         largest = np.zeros(len(chosen))
         np.maximum.at(largest, group, weights)
         shares = np.square(weights / largest[group])
@@ -305,9 +309,8 @@ class _Rows:
         mean = np.zeros((len(chosen), *values.shape[1:]))
         np.add.at(mean, group, _times(shares / sums[group], values))
         apart = _times(weights, values - mean[group])
-        constant = (np.square(apart).sum(axis=0) + np.square(lost).sum(axis=0)) / 2
-        weights = largest * np.sqrt(sums)
-        return _Rows(self.clique, distinct, weights, mean, self.constant + constant)
+        constant = self.constant + np.square(apart).sum(axis=0) / 2
+        return _Rows(self.clique, matrix[chosen], largest * np.sqrt(sums), mean, constant)
 
     @property
     def is_table(self) -> bool:

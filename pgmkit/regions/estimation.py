@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from math import inf
 
@@ -15,6 +16,7 @@ from pgmkit.estimation.problem import Progress
 from pgmkit.losses import CallableLoss, MeasuredLoss, Penalty, Squared, make_loss
 from pgmkit.marginal_oracle import Layout
 from pgmkit.measurement import Measurement
+from pgmkit.regions.deadline import OutOfTime
 from pgmkit.regions.interior_point import Parts, needed_bytes, parts_of
 from pgmkit.regions.model import RegionModel
 from pgmkit.regions.polytope import LocalPolytope
@@ -71,7 +73,8 @@ def estimate_regions(
     squares = hessian_bound(layout, measurements)
     polytope = LocalPolytope(domain, regions, total, tuple(zeros))
     goal = tolerance * objective.unit
-    inner = _interior(polytope, layout, measurements, objective, memory_limit - needed)
+    inner = _interior(polytope, layout, measurements, objective, memory_limit - needed, deadline)
+    variances = dict(zip(regions, _variances(layout, squares, inner, total, deadline), strict=True))
     found = solve(
         polytope,
         objective,
@@ -88,7 +91,6 @@ def estimate_regions(
         for clique, part, shape in zip(regions, layout.slices, layout.shapes, strict=True)
         if frozenset(clique) in measured
     ]
-    variances = dict(zip(regions, _variances(layout, squares, inner, total), strict=True))
     tables, loss_there, gap = found.tables, found.loss, max(0.0, found.loss - found.bound)
     certified, nearer = found.stopped.startswith("certified"), None
     if shrink and certified and _whole_tables(measurements, objective):
@@ -114,12 +116,19 @@ def estimate_regions(
     )
 
 
-def _variances(layout: Layout, squares: Array, inner: Parts | None, total: float) -> list[float]:
-    """Mean variance of each table's cells: by what determines them, or by the sum of all views."""
-    if inner is not None:
-        return [region.variance(total**2) for region in inner.regions]
+def _variances(
+    layout: Layout, squares: Array, inner: Parts | None, total: float, deadline: float
+) -> list[float]:
+    """Mean variance of each table's cells: by what determines them, or by the sum of all views
+    where that does not fit, or is not reached by the ``deadline``.
+    """
     means = [float(squares[part].mean()) for part in layout.slices]
-    return [1 / mean if mean > 0 else inf for mean in means]
+    variances = [1 / mean if mean > 0 else inf for mean in means]
+    for place, region in enumerate(inner.regions if inner is not None else ()):
+        if time.perf_counter() >= deadline:
+            break
+        variances[place] = region.variance(total**2)
+    return variances
 
 
 def _interior(
@@ -128,13 +137,19 @@ def _interior(
     measurements: Sequence[Measurement],
     objective: MeasuredLoss,
     memory: int,
+    deadline: float,
 ) -> Parts | None:
-    """For interior points; none where a projection is the solution, or where they do not fit."""
+    """For interior points; none where a projection is the solution, or where they do not fit, be it
+    in time.
+    """
     if _whole_tables(measurements, objective):
         return None
     if needed_bytes(layout, measurements) > memory:
         return None
-    return parts_of(polytope, layout, measurements)
+    try:
+        return parts_of(polytope, layout, measurements, deadline)
+    except OutOfTime:
+        return None
 
 
 def _whole_tables(measurements: Sequence[Measurement], objective: MeasuredLoss) -> bool:

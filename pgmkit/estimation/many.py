@@ -22,7 +22,7 @@ from pgmkit.devices import device_of
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput, NotCertified, PgmkitError
 from pgmkit.estimation import cliques_of, estimate, needed_bytes, tree_oracle
-from pgmkit.estimation.request import Request, positive
+from pgmkit.estimation.request import Request, check_scale, positive
 from pgmkit.losses import CallableLoss, Penalty, Squared, statistics
 from pgmkit.marginal_oracle import MarginalOracle, pass_settings
 from pgmkit.matrix import is_sparse
@@ -168,6 +168,9 @@ class ManyEstimates:
                 found.append(
                     self._request(first, number).known_total() if known else positive(number)
                 )
+        for m, values in zip(first, stacked(self.sets), strict=True):
+            for total in (min(found), max(found)) if m.clique else ():
+                check_scale(m, values, total)
         return found
 
     def chunks(self, deadline: float) -> Iterator[list[GraphicalModel]]:

@@ -47,13 +47,15 @@ def best_start(
     zeros: Sequence[Zeros],
     warm_start: GraphicalModel | None,
 ) -> Point:
-    """The start with the lowest loss: the earlier model, the consistent tables, or uniform."""
+    """The start with the lowest loss: the earlier model, the consistent tables, or uniform.
+
+    Where the time is up already it is the earlier model, or else the uniform one.
+    """
     starts = []
     if warm_start is not None:
         starts.append(problem.point(fold(problem.inference, request.domain, warm_start)))
     used, tabular = statistics.measurements, statistics.tables
-    late = bool(starts) and time.perf_counter() >= monitor.deadline
-    if tabular and not callable(request.loss) and not late:
+    if tabular and not callable(request.loss) and not monitor.late:
         precision = PRECISION * monitor.goal
         consistent = consistent_tables(
             request.domain, tabular, problem.total, precision, zeros, monitor.deadline
@@ -64,7 +66,8 @@ def best_start(
             starts[0] = _refitted(problem, monitor, starts[0], consistent.tables)
         enough = monitor.bound + _NEAR * monitor.goal
         near = bool(starts) and problem.loss.value(starts[0].marginals) <= enough
-        if request.method in ("auto", "accelerated", "proximal") and not near:
+        wanted = request.method in ("auto", "accelerated", "proximal")
+        if wanted and not near and not monitor.late:
             before = problem.inference.log_passes
             starts.append(_consistent_start(problem, monitor, request.domain, consistent.tables))
             if problem.inference.log_passes > before:

@@ -153,8 +153,8 @@ def _shortest_solution(matrix: Matrix) -> tuple[NDArray[np.float64], float]:
     if matrix.shape[0] == 1:
         row = as_dense(matrix)[0]
         length = float(row @ row)
-        w = np.array([float(row.sum()) / length if length else 0.0])
-        return w, float(np.abs(row * w - ones).max())
+        weight = float(row.sum()) / length if length else 0.0
+        return np.array([weight]), float(np.abs(row * weight - ones).max())
     if is_sparse(matrix) and math.prod(matrix.shape) > _DENSE_CELLS:
         from scipy.sparse.linalg import lsqr
 

@@ -165,7 +165,7 @@ class _Joint:
         shape = (count, layout.cells)
         self.design = scipy.sparse.csr_array((np.ones(len(cells)), (cells, columns)), shape)
         self.matrix = (by_table @ self.design.T).toarray()
-        self._limit_precision((abs(by_table) @ self.design.T).max(axis=1).toarray())
+        self._limit_precision((abs(by_table) @ self.design.T).toarray().max(axis=1))
         self.penalty = problem.loss.penalty
         self.curvature, self.steepest = self.penalty.curvature, self.penalty.steepest
         self.bounded = isfinite(self.steepest)

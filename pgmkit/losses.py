@@ -11,16 +11,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, prod, sqrt
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
 import torch
 
+from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.kronecker import Kronecker
 from pgmkit.marginal_oracle import Clique, Layout
 from pgmkit.matrix import as_dense, is_sparse
 from pgmkit.measurement import Measurement
+from pgmkit.sufficient_statistics import Statistics, combined, side_by_side
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 __all__ = ["Absolute", "Huber", "Squared"]
 
@@ -76,12 +81,16 @@ class Loss(Protocol):
         ...
 
 
+_FEW_ENTRIES = 1024
+"""Entries of a dense matrix whose calls of its own take longer than its entries."""
+
+
 class Observations:
     """The standardised linear view r = (Q mu - y) / stddev of all measurements, and its adjoint.
 
-    Identity and sparse matrices of all measurements act as one sparse matrix in coordinate form
-    (one gather and one scatter for everything); dense matrices and Kronecker products act one by
-    one.
+    Identity, sparse and small matrices of all measurements act as one sparse matrix in coordinate
+    form (one gather and one scatter for everything); large dense matrices and Kronecker products
+    act one by one.
     """
 
     def __init__(
@@ -92,24 +101,12 @@ class Observations:
         device: torch.device,
     ) -> None:
         self.layout = layout
-        sparse = [m for m in measurements if m.matrix is None or is_sparse(m.matrix)]
-        dense = [m for m in measurements if not (m.matrix is None or is_sparse(m.matrix))]
-        rows, columns, weights, start = [], [], [], 0
-        for m in sparse:
-            i, j, w = coordinates(layout, m)
-            rows.append(i + start)
-            columns.append(j)
-            weights.append(w / m.stddev)
-            start += len(m.values)
-        self._sparse_rows = start
-
-        def tensor(parts: list[np.ndarray], like: type) -> torch.Tensor:
-            whole = np.concatenate(parts) if parts else np.empty(0, dtype=like)
-            kind = torch.int64 if like is np.int64 else dtype
-            return torch.as_tensor(whole, dtype=kind, device=device)
-
-        self._rows, self._columns = tensor(rows, np.int64), tensor(columns, np.int64)
-        self._weights = tensor(weights, np.float64)
+        sparse = [m for m in measurements if _acts_by_coordinates(m)]
+        dense = [m for m in measurements if not _acts_by_coordinates(m)]
+        rows, columns, weights = standardised(layout, sparse)
+        self._sparse_rows = start = sum(len(m.values) for m in sparse)
+        self._rows, self._columns = (torch.as_tensor(p, device=device) for p in (rows, columns))
+        self._weights = torch.as_tensor(weights, dtype=dtype, device=device)
         straight = torch.arange(layout.cells, device=device)
         self._diagonal = (
             start == layout.cells  # a matrix may end in rows of zeros
@@ -117,7 +114,17 @@ class Observations:
             and torch.equal(self._columns, straight)
         )
         self._dense = [_DenseView(layout, m, dtype, device) for m in dense]
-        self.target = tensor([m.values / m.stddev for m in sparse + dense], np.float64)
+        self._measurements = sparse + dense
+        values = [m.values / m.stddev for m in self._measurements]
+        target = np.concatenate([np.zeros(0), *values])
+        self.target = torch.as_tensor(target, dtype=dtype, device=device)
+
+    def matrix(self) -> csr_array:
+        """Q / stddev, written out."""
+        from scipy.sparse import csr_array
+
+        rows, columns, weights = standardised(self.layout, self._measurements)
+        return csr_array((weights, (rows, columns)), (len(self.target), self.layout.cells))
 
     def residual(self, marginals: torch.Tensor) -> torch.Tensor:
         """(Q mu - y) / stddev, one entry per measured value."""
@@ -160,6 +167,29 @@ class Observations:
 def host(layout: Layout, clique: Clique) -> int:
     """The smallest of the layout's cliques that contains ``clique``."""
     return min(layout.index.containing(clique), key=lambda i: prod(layout.shapes[i]))
+
+
+def _acts_by_coordinates(m: Measurement) -> bool:
+    if m.matrix is None or is_sparse(m.matrix):
+        return True
+    return not isinstance(m.matrix, Kronecker) and prod(m.matrix.shape) <= _FEW_ENTRIES
+
+
+def standardised(
+    layout: Layout, measurements: Sequence[Measurement]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Row, flat column and entry of every nonzero of Q / stddev, the rows of all measurements one
+    after the other.
+    """
+    rows, columns = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
+    weights, start = [np.zeros(0)], 0
+    for m in measurements:
+        i, j, w = coordinates(layout, m)
+        rows.append(i + start)
+        columns.append(j)
+        weights.append(w / m.stddev)
+        start += len(m.values)
+    return np.concatenate(rows), np.concatenate(columns), np.concatenate(weights)
 
 
 def coordinates(layout: Layout, m: Measurement) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -328,9 +358,13 @@ class MeasuredLoss:
 
     least = 0.0
 
-    def __init__(self, observations: Observations, penalty: Penalty) -> None:
+    def __init__(
+        self, observations: Observations, penalty: Penalty, count: int | None = None
+    ) -> None:
+        """``count``: of values that the observations stand for, where it is not their own."""
         self.observations, self.penalty = observations, penalty
-        self.unit = penalty.unit(len(observations.target))
+        self.count = len(observations.target) if count is None else count
+        self.unit = penalty.unit(self.count)
 
     def scalar(self, marginals: torch.Tensor) -> torch.Tensor:
         return self.penalty.value(self.observations.residual(marginals))
@@ -369,7 +403,8 @@ class MeasuredLoss:
         if not isinstance(self.penalty, Absolute):
             return [self]
         return [
-            MeasuredLoss(self.observations, Huber(width, sqrt(2))) for width in _ABSOLUTE_WIDTHS
+            MeasuredLoss(self.observations, Huber(width, sqrt(2)), self.count)
+            for width in _ABSOLUTE_WIDTHS
         ]
 
 
@@ -436,22 +471,46 @@ class DifferentiableLoss:
 PENALTIES: dict[str, Penalty] = {"squared": Squared(), "absolute": Absolute(), "huber": Huber()}
 
 
+def known_loss(loss: str | Penalty | CallableLoss) -> Penalty | CallableLoss:
+    """The penalty of a name; an unknown name lists the known ones."""
+    if isinstance(loss, str):
+        if loss not in PENALTIES:
+            raise InvalidInput(
+                f"loss {loss!r} is unknown; known losses: {', '.join(PENALTIES)}, or a callable"
+            )
+        return PENALTIES[loss]
+    if not callable(loss) and not isinstance(loss, Squared | Huber | Absolute):
+        raise InvalidInput(f"loss ({loss!r}) must be one of {', '.join(PENALTIES)}, or a callable")
+    return loss
+
+
+def statistics(
+    domain: Domain,
+    measurements: Sequence[Measurement],
+    loss: str | Penalty | CallableLoss,
+    deadline: float = inf,
+) -> Statistics:
+    """What this loss has to know of the measurements: a callable, their cliques alone."""
+    known = known_loss(loss)
+    if isinstance(known, Squared):
+        return combined(domain, measurements, deadline=deadline)
+    if isinstance(known, Huber | Absolute):
+        return side_by_side(domain, measurements)
+    one_each = list({m.clique: m for m in measurements}.values())
+    values, count = [m.values for m in one_each], sum(len(m.values) for m in one_each)
+    return Statistics(one_each, values, np.zeros(()), count, [])
+
+
 def make_loss(
     loss: str | Penalty | CallableLoss,
     layout: Layout,
     measurements: Sequence[Measurement],
     dtype: torch.dtype,
     device: torch.device,
+    count: int | None = None,
 ) -> Loss:
-    """The loss object for a name, a penalty or a callable; an unknown name lists the known ones."""
-    if isinstance(loss, str):
-        if loss not in PENALTIES:
-            raise InvalidInput(
-                f"loss {loss!r} is unknown; known losses: {', '.join(PENALTIES)}, or a callable"
-            )
-        loss = PENALTIES[loss]
-    if isinstance(loss, Squared | Huber | Absolute):
-        return MeasuredLoss(Observations(layout, measurements, dtype, device), loss)
-    if not callable(loss):
-        raise InvalidInput(f"loss ({loss!r}) must be one of {', '.join(PENALTIES)}, or a callable")
-    return DifferentiableLoss(layout, [m.clique for m in measurements], loss)
+    """The loss object for a name, a penalty or a callable; ``count`` as in ``MeasuredLoss``."""
+    known = known_loss(loss)
+    if isinstance(known, Squared | Huber | Absolute):
+        return MeasuredLoss(Observations(layout, measurements, dtype, device), known, count)
+    return DifferentiableLoss(layout, [m.clique for m in measurements], known)

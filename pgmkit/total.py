@@ -150,6 +150,11 @@ def _weights(measurement: Measurement) -> list[NDArray[np.float64]] | str:
 def _shortest_solution(matrix: Matrix) -> tuple[NDArray[np.float64], float]:
     """The shortest least-squares solution w of Q^T w = 1, and max |Q^T w - 1|."""
     ones = np.ones(matrix.shape[1])
+    if matrix.shape[0] == 1:
+        row = as_dense(matrix)[0]
+        length = float(row @ row)
+        weight = float(row.sum()) / length if length else 0.0
+        return np.array([weight]), float(np.abs(row * weight - ones).max())
     if is_sparse(matrix) and math.prod(matrix.shape) > _DENSE_CELLS:
         from scipy.sparse.linalg import lsqr
 

@@ -16,7 +16,7 @@ from pgmkit.batches.problem import BatchedSquares
 from pgmkit.batches.search import BatchedSearch
 from pgmkit.errors import NumericalFailure
 from pgmkit.estimation import factors, fitted
-from pgmkit.estimation.consistency import Observed, Relaxation
+from pgmkit.estimation.consistency import Relaxation
 from pgmkit.estimation.methods import finish
 from pgmkit.estimation.problem import CERTIFIED, Monitor, Point, Problem
 from pgmkit.estimation.start import PRECISION, fold, uniform
@@ -28,6 +28,7 @@ from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
 from pgmkit.self_check import LEAST, SHARE, check
 from pgmkit.structural_zeros import Zeros
+from pgmkit.sufficient_statistics import Observed, Statistics
 
 __all__ = ["BatchedEstimate"]
 
@@ -41,13 +42,12 @@ _SUMS = 1e-9
 
 @dataclass(frozen=True)
 class BatchedEstimate:
-    """Sets of ``measurements`` with the values ``observed``, a column each; the squared loss."""
+    """Sets of measurements by what is ``known`` of all of them; the squared loss."""
 
     first: int
     """The place of the first set among those that were given, for errors."""
     inference: MarginalOracle
-    measurements: Sequence[Measurement]
-    observed: Sequence[Observed]
+    known: Statistics
     totals: Array
     zeros: Sequence[Zeros]
     warm_start: GraphicalModel | None
@@ -60,7 +60,7 @@ class BatchedEstimate:
         started = time.perf_counter()
         one = self.inference
         with one.session():
-            loss = BatchedSquares(one.layout, self.measurements, self.observed, one.device)
+            loss = BatchedSquares(one.layout, self.known, one.device)
             totals = torch.as_tensor(self.totals, device=one.device)
             goal = self.tolerance * loss.unit
             search = BatchedSearch(one, loss, totals, goal, self.deadline)
@@ -81,8 +81,8 @@ class BatchedEstimate:
         if self.warm_start is not None:
             starts.append(fold(self.inference, domain, self.warm_start))
         tabular = [
-            values
-            for m, values in zip(self.measurements, self.observed, strict=True)
+            Observed(m.clique, values, m.stddev)
+            for m, values in zip(self.known.measurements, self.known.values, strict=True)
             if m.matrix is None
         ]
         if tabular:
@@ -106,7 +106,7 @@ class BatchedEstimate:
             np.full(count, PRECISION * search.goal),
             self.deadline,
         )
-        if len(tabular) == len(self.measurements):
+        if len(tabular) == len(self.known.measurements):
             bound = torch.as_tensor(relaxation.spread - values).to(search.bound)
             search.bound = torch.maximum(search.bound, bound)
         tables = relaxation.tables(multipliers)
@@ -155,7 +155,7 @@ class BatchedEstimate:
             domain=one.layout.domain,
             potentials=factors(one, search.best.potentials[row]),
             total=float(self.totals[row]),
-            loss=loss,
+            loss=loss + float(self.known.constant[row]),
             gap=max(0.0, loss - float(search.bound[row])),
             unit=search.loss.unit,
             certified=search.stopped[row] == CERTIFIED,
@@ -168,11 +168,12 @@ class BatchedEstimate:
         """What ``estimate`` makes of a search that has stalled short of a certificate."""
         one = self.inference
         measured = [
-            Measurement(m.clique, each.values[:, row], m.stddev, m.matrix)
-            for m, each in zip(self.measurements, self.observed, strict=True)
+            Measurement(m.clique, values[:, row], m.stddev, m.matrix)
+            for m, values in zip(self.known.measurements, self.known.values, strict=True)
         ]
-        loss = make_loss("squared", one.layout, measured, one.dtype, one.device)
-        problem = Problem(one, loss, float(self.totals[row]), self.deadline)
+        loss = make_loss("squared", one.layout, measured, one.dtype, one.device, self.known.count)
+        total, constant = float(self.totals[row]), float(self.known.constant[row])
+        problem = Problem(one, loss, total, self.deadline, constant)
         now = time.perf_counter()
         monitor = Monitor(
             problem,

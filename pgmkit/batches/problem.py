@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from math import sqrt
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pgmkit.estimation.consistency import Observed
 from pgmkit.kronecker import Kronecker
-from pgmkit.losses import ULPS, coordinates
+from pgmkit.losses import ULPS, Squared, standardised
 from pgmkit.marginal_oracle import Layout
 from pgmkit.matrix import is_sparse
 from pgmkit.measurement import Measurement
+from pgmkit.sufficient_statistics import Statistics
 
 __all__ = ["BatchedSquares", "same_structure", "stacked"]
 
@@ -47,42 +46,28 @@ def _same_matrix(one: Any, other: Any) -> bool:
     return False
 
 
-def stacked(sets: Sequence[Sequence[Measurement]]) -> list[Observed]:
-    """The measurements of all sets: of each the values, a set a column."""
-    return [
-        Observed(group[0].clique, np.stack([m.values for m in group], axis=1), group[0].stddev)
-        for group in zip(*sets, strict=True)
-    ]
+def stacked(sets: Sequence[Sequence[Measurement]]) -> list[Array]:
+    """The values of each measurement of all sets, a set a column."""
+    return [np.stack([m.values for m in group], axis=1) for group in zip(*sets, strict=True)]
 
 
 class BatchedSquares:
     """sum_i ((Q mu - y)_i / stddev_i)^2 / 2 of every set: marginals and values are its rows."""
 
-    def __init__(
-        self,
-        layout: Layout,
-        measurements: Sequence[Measurement],
-        observed: Sequence[Observed],
-        device: torch.device,
-    ) -> None:
-        rows, columns, weights, start = [], [], [], 0
-        for m in measurements:
-            i, j, w = coordinates(layout, m)
-            rows.append(i + start)
-            columns.append(j)
-            weights.append(w / m.stddev)
-            start += len(m.values)
+    def __init__(self, layout: Layout, known: Statistics, device: torch.device) -> None:
+        measurements = known.measurements
+        rows, columns, weights = standardised(layout, measurements)
         straight = np.arange(layout.cells)
-        places = [np.concatenate(side) for side in (rows, columns)]
-        self._diagonal = start == layout.cells and all(
-            np.array_equal(side, straight) for side in places
+        self._diagonal = sum(len(m.values) for m in measurements) == layout.cells and all(
+            np.array_equal(side, straight) for side in (rows, columns)
         )
-        self._rows, self._columns = (torch.as_tensor(side, device=device) for side in places)
-        self._weights = torch.as_tensor(np.concatenate(weights), device=device)
+        self._rows, self._columns = (torch.as_tensor(p, device=device) for p in (rows, columns))
+        self._weights = torch.as_tensor(weights, device=device)
         self._cells = layout.cells
-        scaled = np.concatenate([each.values / each.stddev for each in observed]).T
+        parts = zip(known.values, measurements, strict=True)
+        scaled = np.concatenate([values / m.stddev for values, m in parts]).T
         self.target = torch.as_tensor(np.ascontiguousarray(scaled), device=device)
-        self.unit = sqrt(start / 2)
+        self.unit = Squared().unit(known.count)
 
     def of(self, sets: torch.Tensor) -> BatchedSquares:
         """The same for some of the sets."""

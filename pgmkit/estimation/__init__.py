@@ -22,13 +22,14 @@ from pgmkit.estimation.request import Request
 from pgmkit.estimation.start import best_start, uniform
 from pgmkit.factor import Factor
 from pgmkit.junction_tree import CELL_BYTES, junction_tree, model_cells
-from pgmkit.losses import CallableLoss, Penalty, make_loss
+from pgmkit.losses import CallableLoss, Penalty, make_loss, statistics
 from pgmkit.marginal_oracle import MarginalOracle
 from pgmkit.measurement import Measurement
 from pgmkit.memory import available
 from pgmkit.model import MEMORY_LIMIT, GraphicalModel
 from pgmkit.self_check import check
 from pgmkit.structural_zeros import Zeros, check_zeros
+from pgmkit.sufficient_statistics import Statistics
 
 if TYPE_CHECKING:
     from pgmkit.regions.model import RegionModel
@@ -189,13 +190,14 @@ def estimate(
     _check_inference(inference, method=method, warm_start=warm_start, device=device)
     request = Request(domain, list(measurements), total, loss, method, tolerance)
     request.check(max_seconds)
-    used, total = request.used, request.known_total()
-    impossible = check_zeros(domain, zeros)
+    total, impossible = request.known_total(), check_zeros(domain, zeros)
+    deadline = inf if max_seconds is None else started + max_seconds
+    known = statistics(domain, request.used, loss, deadline)
+    used, constant = known.measurements, float(known.constant)
     cliques = cliques_of(domain, used, impossible)
     where = device_of(device, lambda: plan(cliques, (), domain.sizes).cost)
     limit = memory_limit if memory_limit is not None else available(where) // 2
     model_limit = max(MEMORY_LIMIT, memory_limit or 0)
-    deadline = inf if max_seconds is None else started + max_seconds
     oracle = None
     if inference != "region":
         try:
@@ -218,7 +220,7 @@ def estimate(
         with _reporter(progress, max_seconds) as report:
             relaxed = estimate_regions(
                 domain,
-                used,
+                known,
                 total=total,
                 zeros=impossible,
                 loss=loss,
@@ -231,12 +233,12 @@ def estimate(
         _warn_of_poor_fit(relaxed)
         return relaxed
     with card_memory(where), oracle.session(), _reporter(progress, max_seconds) as report:
-        objective = make_loss(loss, oracle.layout, used, oracle.dtype, oracle.device)
-        problem = Problem(oracle, objective, total, deadline)
+        objective = make_loss(loss, oracle.layout, used, oracle.dtype, oracle.device, known.count)
+        problem = Problem(oracle, objective, total, deadline, constant)
         monitor = Monitor(
             problem, tolerance=tolerance, max_seconds=max_seconds, report=report, started=started
         )
-        point = _searched(problem, monitor, request, impossible, warm_start)
+        point = _searched(problem, monitor, request, known, impossible, warm_start)
     logger.info("estimated in %d iterations: %s", monitor.iterations, monitor.stopped)
     model = fitted(problem, monitor, point, model_limit, dtype)
     _warn_of_poor_fit(model)
@@ -265,11 +267,12 @@ def _searched(
     problem: Problem,
     monitor: Monitor,
     request: Request,
+    known: Statistics,
     zeros: Sequence[Zeros],
     warm_start: GraphicalModel | None,
 ) -> Point:
     """The best point found, after a second computation has confirmed it."""
-    start = best_start(problem, monitor, request, zeros, warm_start)
+    start = best_start(problem, monitor, request, known, zeros, warm_start)
     point = (
         minimise(problem, start, monitor, request.method)
         if request.used
@@ -320,7 +323,7 @@ def fitted(
         domain=problem.inference.layout.domain,
         potentials=factors(problem.inference, point.potentials, dtype),
         total=problem.total,
-        loss=monitor.best_loss,
+        loss=monitor.best_loss + problem.constant,
         gap=monitor.gap,
         unit=problem.loss.unit,
         certified=monitor.certified,

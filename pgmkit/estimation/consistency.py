@@ -32,6 +32,7 @@ from pgmkit.clique_index import CliqueIndex
 from pgmkit.domain import Clique, Domain
 from pgmkit.measurement import Measurement
 from pgmkit.structural_zeros import Zeros
+from pgmkit.sufficient_statistics import NoisyTable, Observed, average_tables
 
 _MAX_ITERATIONS = 1000
 _WINDOW = 5
@@ -41,60 +42,12 @@ Table = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Observed:
-    """A noisy table, or the noisy tables of many sets: a cell a row, a set a column."""
-
-    clique: Clique
-    values: Table
-    stddev: float
-
-
-@dataclass(frozen=True)
-class NoisyTable:
-    """All identity measurements of one clique combined by inverse variance."""
-
-    clique: Clique
-    values: Table
-    variance: float
-
-
-@dataclass(frozen=True)
 class ConsistentTables:
     """``bound`` is below the squared loss of any marginals; tables agree to about 0.01 counts."""
 
     bound: float
     tables: dict[Clique, Table]
     iterations: int
-
-
-def combine(domain: Domain, observed: Iterable[Observed]) -> tuple[list[NoisyTable], Table]:
-    """One table per set of attributes (axes in the domain's order) and the loss no table can avoid.
-
-    For repeated tables sum |x - y_i|^2 / s_i^2 = |x - mean|^2 / s^2 + the spread around the
-    weighted mean.
-    """
-    groups: dict[frozenset[str], list[Observed]] = {}
-    for each in observed:
-        groups.setdefault(frozenset(each.clique), []).append(each)
-    tables, spread = [], np.zeros(())
-    for attributes, group in groups.items():
-        clique = domain.ordered(attributes)
-        arrays = [_ordered(domain, each, clique) for each in group]
-        if len(group) == 1:
-            tables.append(NoisyTable(clique, arrays[0], group[0].stddev ** 2))
-            continue
-        weights = [each.stddev**-2 for each in group]
-        mean = sum(w * a for w, a in zip(weights, arrays, strict=True)) / sum(weights)
-        apart = [((a - mean) ** 2).sum(axis=0) for a in arrays]
-        spread = spread + sum(w * a for w, a in zip(weights, apart, strict=True)) / 2
-        tables.append(NoisyTable(clique, np.asarray(mean), 1 / sum(weights)))
-    return tables, spread
-
-
-def _ordered(domain: Domain, observed: Observed, clique: Clique) -> Table:
-    if observed.clique == clique:
-        return observed.values
-    return observed.values[domain.cell_map(clique, observed.clique)]
 
 
 class Relaxation:
@@ -111,7 +64,7 @@ class Relaxation:
         zeros: Sequence[Zeros],
     ) -> None:
         self.domain = domain
-        noisy, self.spread = combine(domain, observed)
+        noisy, self.spread = average_tables(domain, observed)
         self.cliques = [table.clique for table in noisy]
         self.y = np.concatenate([table.values for table in noisy])
         variance = np.repeat([t.variance for t in noisy], [len(t.values) for t in noisy])

@@ -22,14 +22,15 @@ from pgmkit.devices import device_of
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput, NotCertified, PgmkitError
 from pgmkit.estimation import cliques_of, estimate, needed_bytes, tree_oracle
-from pgmkit.estimation.request import Request, positive
-from pgmkit.losses import CallableLoss, Penalty, Squared
+from pgmkit.estimation.request import Request, check_scale, positive
+from pgmkit.losses import CallableLoss, Penalty, Squared, statistics
 from pgmkit.marginal_oracle import MarginalOracle, pass_settings
 from pgmkit.matrix import is_sparse
 from pgmkit.measurement import Measurement
 from pgmkit.memory import available
 from pgmkit.model import MEMORY_LIMIT, GraphicalModel
 from pgmkit.structural_zeros import Zeros, check_zeros
+from pgmkit.sufficient_statistics import combined
 from pgmkit.threads import cores, in_threads, one_thread
 from pgmkit.total import estimate_totals
 
@@ -158,7 +159,7 @@ class ManyEstimates:
             return []
         first, found = self.sets[0], []
         if given is None:
-            estimated = estimate_totals(first, [each.values for each in stacked(self.sets)])
+            estimated = estimate_totals(first, stacked(self.sets))
         for place, number in enumerate(
             estimated.tolist() if given is None else _each_total(given, len(self.sets))
         ):
@@ -167,6 +168,9 @@ class ManyEstimates:
                 found.append(
                     self._request(first, number).known_total() if known else positive(number)
                 )
+        for m, values in zip(first, stacked(self.sets), strict=True):
+            for total in (min(found), max(found)) if m.clique else ():
+                check_scale(m, values, total)
         return found
 
     def chunks(self, deadline: float) -> Iterator[list[GraphicalModel]]:
@@ -217,8 +221,7 @@ class ManyEstimates:
         batch = BatchedEstimate(
             first=places.start,
             inference=inference,
-            measurements=used[0],
-            observed=stacked(used),
+            known=combined(self.domain, used[0], stacked(used)),
             totals=np.array(self.totals[places.start : places.stop]),
             zeros=self.zeros,
             warm_start=self.options.get("warm_start"),
@@ -238,8 +241,9 @@ class ManyEstimates:
 
     @cached_property
     def _used(self) -> list[Measurement]:
-        """The first set's measurements that say something of an attribute."""
-        return [m for m in self.sets[0] if m.clique]
+        """What the first set's measurements say of the attributes."""
+        used = [m for m in self.sets[0] if m.clique]
+        return statistics(self.domain, used, self.loss).measurements
 
     @cached_property
     def _single(self) -> MarginalOracle | None:

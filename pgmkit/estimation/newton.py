@@ -160,14 +160,12 @@ class _Joint:
         impossible = torch.isneginf(problem.inference.masked(blank)).cpu().numpy()
         self.places = self.places[:, ~impossible[self.places].any(axis=0)]
         self.target = _array(observations.target)
-        units = torch.eye(len(self.target)).to(observations.target)
-        by_table = np.array([_array(observations.adjoint(unit)) for unit in units])
-        self.matrix = by_table[:, self.places].sum(axis=1)
-        count = self.places.shape[1]
+        by_table, count = observations.matrix(), self.places.shape[1]
         columns, cells = self.places.reshape(-1), np.tile(np.arange(count), len(self.places))
         shape = (count, layout.cells)
         self.design = scipy.sparse.csr_array((np.ones(len(cells)), (cells, columns)), shape)
-        self._limit_precision(np.abs(by_table[:, self.places]).sum(axis=1).max(axis=1))
+        self.matrix = (by_table @ self.design.T).toarray()
+        self._limit_precision((abs(by_table) @ self.design.T).toarray().max(axis=1))
         self.penalty = problem.loss.penalty
         self.curvature, self.steepest = self.penalty.curvature, self.penalty.steepest
         self.bounded = isfinite(self.steepest)

@@ -49,6 +49,8 @@ class Problem:
     loss: Loss
     total: float
     deadline: float = inf
+    constant: float = 0.0
+    """What the loss of the given measurements has beyond ``loss``, whatever the marginals."""
     pass_seconds: list[float] = field(default_factory=lambda: [0.0])
     """Of the last pass."""
 
@@ -179,7 +181,8 @@ class Monitor:
             self._check_at = int(self.iterations * 1.3) + 4
         if self.report is not None:
             seconds = time.perf_counter() - self.started
-            self.report(Progress(self.iterations, seconds, loss, self.best_loss, self.gap))
+            shown = loss + self.problem.constant, self.best_loss + self.problem.constant
+            self.report(Progress(self.iterations, seconds, *shown, self.gap))
         self.stopped = self._reason()
         return bool(self.stopped)
 

@@ -115,9 +115,10 @@ def _damped(problem: Problem, start: Point, target: torch.Tensor) -> Point:
     cliques = problem.inference.layout.cliques
     overlap = max(Counter(name for clique in cliques for name in clique).values())
     point, best = start, start
-    lowest = problem.loss.value(start.marginals)
+    lowest, before = problem.loss.value(start.marginals), problem.inference.log_passes
     for _ in range(_SCALING_STEPS):
-        if problem.late():
+        # Steps that leave linear space follow tables that contradict each other.
+        if problem.late() or problem.inference.log_passes > before:
             break
         missing = wanted - point.marginals.clamp_min(floor).log()
         point = problem.point(point.potentials + missing / overlap)

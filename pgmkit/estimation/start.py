@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
+from pgmkit.estimation.accelerated_mirror_descent import accelerated
 from pgmkit.estimation.consistency import consistent_tables
 from pgmkit.estimation.problem import Monitor, Point, Problem
 from pgmkit.estimation.request import Request
@@ -21,6 +23,7 @@ from pgmkit.losses import Squared
 from pgmkit.marginal_oracle import MarginalOracle
 from pgmkit.model import GraphicalModel
 from pgmkit.structural_zeros import Zeros
+from pgmkit.sufficient_statistics import Statistics
 
 __all__ = ["best_start", "fold", "uniform"]
 
@@ -28,6 +31,10 @@ Table = NDArray[np.float64]
 
 PRECISION = 0.01
 """Precision of the consistency relaxation, as a share of the certified gap to reach."""
+_STEPS = 20
+"""From the uniform distribution, to see where they lead. A pass in log space, of which a start far
+off has taken some, is worth about ten of these.
+"""
 _NEAR = 25.0
 """Certified gap, in units of the one to reach, of an earlier model that needs no other start."""
 
@@ -36,17 +43,19 @@ def best_start(
     problem: Problem,
     monitor: Monitor,
     request: Request,
+    statistics: Statistics,
     zeros: Sequence[Zeros],
     warm_start: GraphicalModel | None,
 ) -> Point:
-    """The start with the lowest loss: the earlier model, the consistent tables, or uniform."""
+    """The start with the lowest loss: the earlier model, the consistent tables, or uniform.
+
+    Where the time is up already it is the earlier model, or else the uniform one.
+    """
     starts = []
     if warm_start is not None:
         starts.append(problem.point(fold(problem.inference, request.domain, warm_start)))
-    used = request.used
-    tabular = [m for m in used if m.matrix is None]
-    late = bool(starts) and time.perf_counter() >= monitor.deadline
-    if tabular and not callable(request.loss) and not late:
+    used, tabular = statistics.measurements, statistics.tables
+    if tabular and not callable(request.loss) and not monitor.late:
         precision = PRECISION * monitor.goal
         consistent = consistent_tables(
             request.domain, tabular, problem.total, precision, zeros, monitor.deadline
@@ -57,8 +66,12 @@ def best_start(
             starts[0] = _refitted(problem, monitor, starts[0], consistent.tables)
         enough = monitor.bound + _NEAR * monitor.goal
         near = bool(starts) and problem.loss.value(starts[0].marginals) <= enough
-        if request.method in ("auto", "accelerated", "proximal") and not near:
+        wanted = request.method in ("auto", "accelerated", "proximal")
+        if wanted and not near and not monitor.late:
+            before = problem.inference.log_passes
             starts.append(_consistent_start(problem, monitor, request.domain, consistent.tables))
+            if problem.inference.log_passes > before:
+                starts.append(_from_uniform(problem, monitor))
     if not starts:
         starts.append(problem.point(uniform(problem.inference)))
     return min(starts, key=lambda point: problem.loss.value(point.marginals))
@@ -87,6 +100,29 @@ def _consistent_start(
     if certified or not all(clique in tables for clique in cliques):
         return start
     return scale(problem, start, [tables[clique] for clique in cliques], enough)
+
+
+def _from_uniform(problem: Problem, monitor: Monitor) -> Point:
+    """A few steps from the uniform distribution.
+
+    Tables that contradict each other by more than their noise have consistent ones with many cells
+    of zero. Potentials that all but exclude those cells have a lower loss than the uniform ones,
+    but searches are slow to bring the cells back.
+    """
+    stage = problem.loss.smooth_stages()[0]
+    now = time.perf_counter()
+    inner = Monitor(
+        replace(problem, loss=stage),
+        tolerance=monitor.goal / stage.unit,
+        max_seconds=monitor.deadline - now,
+        report=None,
+        started=now,
+        max_iterations=_STEPS,
+    )
+    start = problem.point(uniform(problem.inference))
+    accelerated(inner.problem, start, inner)
+    monitor.iterations += inner.iterations
+    return inner.best or start
 
 
 def uniform(inference: MarginalOracle) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from math import inf
 
@@ -15,12 +16,14 @@ from pgmkit.estimation.problem import Progress
 from pgmkit.losses import CallableLoss, MeasuredLoss, Penalty, Squared, make_loss
 from pgmkit.marginal_oracle import Layout
 from pgmkit.measurement import Measurement
+from pgmkit.regions.deadline import OutOfTime
 from pgmkit.regions.interior_point import Parts, needed_bytes, parts_of
 from pgmkit.regions.model import RegionModel
 from pgmkit.regions.polytope import LocalPolytope
 from pgmkit.regions.relaxation import hessian_bound, solve
 from pgmkit.regions.shrinkage import shrunk
 from pgmkit.structural_zeros import Zeros
+from pgmkit.sufficient_statistics import Statistics
 
 Array = NDArray[np.float64]
 
@@ -30,7 +33,7 @@ _CELL_BYTES = 500
 
 def estimate_regions(
     domain: Domain,
-    measurements: Sequence[Measurement],
+    known: Statistics,
     *,
     total: float,
     zeros: Sequence[Zeros] = (),
@@ -41,13 +44,15 @@ def estimate_regions(
     shrink: bool = True,
     report: Callable[[Progress], None] | None = None,
 ) -> RegionModel:
-    """The best fit over tables that agree locally; arguments as those of ``estimate``, checked.
+    """The best fit over tables that agree locally to what is ``known``; other arguments as those
+    of ``estimate``, checked.
 
     Regions are the measured cliques; where no measured one holds the zeros', tables of these are
     fitted beside them, and not kept: no measurement tells one such table from another. Raises
     ``InvalidInput`` where no attribute is measured and for a callable loss, ``ModelTooLarge``
     where the tables themselves do not fit.
     """
+    measurements, constant = known.measurements, float(known.constant)
     regions = _regions(domain, measurements, zeros)
     layout = Layout(domain, regions)
     needed = _CELL_BYTES * layout.cells
@@ -57,7 +62,9 @@ def estimate_regions(
             f"{needed / 2**20:,.0f} MiB; the limit is {memory_limit / 2**20:,.0f} MiB. Measure "
             "fewer or smaller cliques, or raise memory_limit"
         )
-    objective = make_loss(loss, layout, measurements, torch.float64, torch.device("cpu"))
+    objective = make_loss(
+        loss, layout, measurements, torch.float64, torch.device("cpu"), known.count
+    )
     if not isinstance(objective, MeasuredLoss):
         raise InvalidInput(
             'inference="region" needs a loss by name or a penalty of pgmkit.losses, got a '
@@ -66,9 +73,17 @@ def estimate_regions(
     squares = hessian_bound(layout, measurements)
     polytope = LocalPolytope(domain, regions, total, tuple(zeros))
     goal = tolerance * objective.unit
-    inner = _interior(polytope, layout, measurements, objective, memory_limit - needed)
+    inner = _interior(polytope, layout, measurements, objective, memory_limit - needed, deadline)
+    variances = dict(zip(regions, _variances(layout, squares, inner, total, deadline), strict=True))
     found = solve(
-        polytope, objective, squares, parts=inner, goal=goal, deadline=deadline, report=report
+        polytope,
+        objective,
+        squares,
+        constant,
+        parts=inner,
+        goal=goal,
+        deadline=deadline,
+        report=report,
     )
     measured = {frozenset(m.clique) for m in measurements}
     places = [
@@ -76,7 +91,6 @@ def estimate_regions(
         for clique, part, shape in zip(regions, layout.slices, layout.shapes, strict=True)
         if frozenset(clique) in measured
     ]
-    variances = dict(zip(regions, _variances(layout, squares, inner, total), strict=True))
     tables, loss_there, gap = found.tables, found.loss, max(0.0, found.loss - found.bound)
     certified, nearer = found.stopped.startswith("certified"), None
     if shrink and certified and _whole_tables(measurements, objective):
@@ -90,9 +104,9 @@ def estimate_regions(
         variances={clique: variances[clique] for clique, _, _ in places},
         zeros=tuple(zeros),
         total=total,
-        loss=loss_there,
+        loss=loss_there + constant,
         gap=gap,
-        bound=found.bound,
+        bound=found.bound + constant,
         weight=nearer.weight if nearer else 0.0,
         penalty=nearer.penalty if nearer else 0.0,
         unit=objective.unit,
@@ -102,12 +116,19 @@ def estimate_regions(
     )
 
 
-def _variances(layout: Layout, squares: Array, inner: Parts | None, total: float) -> list[float]:
-    """Mean variance of each table's cells: by what determines them, or by the sum of all views."""
-    if inner is not None:
-        return [region.variance(total**2) for region in inner.regions]
+def _variances(
+    layout: Layout, squares: Array, inner: Parts | None, total: float, deadline: float
+) -> list[float]:
+    """Mean variance of each table's cells: by what determines them, or by the sum of all views
+    where that does not fit, or is not reached by the ``deadline``.
+    """
     means = [float(squares[part].mean()) for part in layout.slices]
-    return [1 / mean if mean > 0 else inf for mean in means]
+    variances = [1 / mean if mean > 0 else inf for mean in means]
+    for place, region in enumerate(inner.regions if inner is not None else ()):
+        if time.perf_counter() >= deadline:
+            break
+        variances[place] = region.variance(total**2)
+    return variances
 
 
 def _interior(
@@ -116,13 +137,19 @@ def _interior(
     measurements: Sequence[Measurement],
     objective: MeasuredLoss,
     memory: int,
+    deadline: float,
 ) -> Parts | None:
-    """For interior points; none where a projection is the solution, or where they do not fit."""
+    """For interior points; none where a projection is the solution, or where they do not fit, be it
+    in time.
+    """
     if _whole_tables(measurements, objective):
         return None
     if needed_bytes(layout, measurements) > memory:
         return None
-    return parts_of(polytope, layout, measurements)
+    try:
+        return parts_of(polytope, layout, measurements, deadline)
+    except OutOfTime:
+        return None
 
 
 def _whole_tables(measurements: Sequence[Measurement], objective: MeasuredLoss) -> bool:

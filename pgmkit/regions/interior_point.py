@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 
 import numpy as np
 import scipy.sparse
@@ -33,6 +34,7 @@ from pgmkit.losses import Penalty, coordinates, host
 from pgmkit.marginal_oracle import Layout
 from pgmkit.matrix import Matrix
 from pgmkit.measurement import Measurement
+from pgmkit.regions.deadline import check_time
 from pgmkit.regions.polytope import LocalPolytope
 from pgmkit.regions.shared_residuals import Shared, confined, shared_residuals, shared_sizes
 from pgmkit.threads import one_blas_thread
@@ -107,8 +109,16 @@ def needed_bytes(layout: Layout, measurements: Sequence[Measurement]) -> int:
     return 8 * (5 * squares + 3 * shared + 5 * whole**2)
 
 
-def parts_of(polytope: LocalPolytope, layout: Layout, measurements: Sequence[Measurement]) -> Parts:
-    """A region for each of the layout's cliques, which are the polytope's and those measured."""
+def parts_of(
+    polytope: LocalPolytope,
+    layout: Layout,
+    measurements: Sequence[Measurement],
+    deadline: float = inf,
+) -> Parts:
+    """A region for each of the layout's cliques, which are the polytope's and those measured.
+
+    Raises OutOfTime at the ``deadline`` of ``time.perf_counter``.
+    """
     measured: dict[int, list[Measurement]] = {}
     for m in measurements:
         measured.setdefault(host(layout, m.clique), []).append(m)
@@ -117,6 +127,7 @@ def parts_of(polytope: LocalPolytope, layout: Layout, measurements: Sequence[Mea
     parts = zip(layout.slices, cells, shared.rows, shared.places, strict=True)
     found = []
     for place, (part, inside, rows, places) in enumerate(parts):
+        check_time(deadline)
         views, values = [scipy.sparse.csr_array((0, len(inside)))], [np.zeros(0)]
         for m in measured.get(place, []):
             i, j, weights = coordinates(layout, m)
@@ -178,9 +189,15 @@ class Local:
 
 
 class InteriorPoint:
-    """The search: ``step`` moves the state; ``tables`` and ``bound`` are those of the state."""
+    """The search: ``step`` moves the state; ``tables`` and ``bound`` are those of the state.
 
-    def __init__(self, polytope: LocalPolytope, parts: Parts, penalty: Penalty) -> None:
+    Raises OutOfTime at the ``deadline`` of ``time.perf_counter``, which leaves the state as it was.
+    """
+
+    def __init__(
+        self, polytope: LocalPolytope, parts: Parts, penalty: Penalty, deadline: float = inf
+    ) -> None:
+        self._deadline = deadline
         self.regions, self.shared = parts.regions, parts.shared
         self.total, self._cells = polytope.total, int(polytope.offsets[-1])
         self._softness, self._height = penalty.curvature, min(penalty.steepest, _FAR)
@@ -188,11 +205,15 @@ class InteriorPoint:
         self._state = [self._start(region) for region in regions]
         self._constant: list[Array] | None = None
         if self._height == _FAR:
-            ones = [np.full(len(r.values), 1 / self._softness) for r in regions]
-            self._constant = [r.curvature(w) for r, w in zip(regions, ones, strict=True)]
+            self._constant = [self._constant_curvature(region) for region in regions]
+
+    def _constant_curvature(self, region: Region) -> Array:
+        check_time(self._deadline)
+        return region.curvature(np.full(len(region.values), 1 / self._softness))
 
     def _start(self, region: Region) -> Local:
         """Even tables, and products of about one size."""
+        check_time(self._deadline)
         x = np.full(len(region.cells), self.total / len(region.cells))
         residual = region.view @ x - region.values
         highest = 0.9 * self._height
@@ -233,7 +254,7 @@ class InteriorPoint:
         Raises LinAlgError where rounding leaves no positive definite matrix, or no finite one.
         """
         state, height = self._state, self._height
-        newton = _Newton(self._eliminations(), self.shared)
+        newton = _Newton(self._eliminations(), self.shared, self._deadline)
         products = [local.products(height) for local in state]
         predicted, _ = newton.move([(-xz, -upper, -lower) for xz, upper, lower in products])
         mean = _mean(state, height)
@@ -254,6 +275,7 @@ class InteriorPoint:
     def _eliminations(self) -> list[_Elimination]:
         found = []
         for place, (region, local) in enumerate(zip(self.regions, self._state, strict=True)):
+            check_time(self._deadline)
             up, down = self._height - local.u, self._height + local.u
             weights = 1 / (self._softness + local.a / up + local.b / down)
             fixed = self._constant[place] if self._constant else None
@@ -329,11 +351,14 @@ class _Elimination:
 class _Newton:
     """Newton's equations: regions are eliminated first, what they share is solved for last."""
 
-    def __init__(self, parts: Sequence[_Elimination], shared: Shared) -> None:
-        self.parts, self.shared = parts, shared
+    def __init__(
+        self, parts: Sequence[_Elimination], shared: Shared, deadline: float = inf
+    ) -> None:
+        self.parts, self.shared, self._deadline = parts, shared, deadline
         size = len(shared.offset)
         matrix = np.zeros((size, size))
         for part in parts:
+            check_time(deadline)
             places = part.region.places
             whole = part.outer(np.eye(len(places) + 1))
             matrix[np.ix_(places, places)] += whole[1:, 1:]
@@ -342,6 +367,7 @@ class _Newton:
 
     def move(self, targets: Sequence[Targets]) -> tuple[list[Local], Array]:
         """Of each region, and of what they share."""
+        check_time(self._deadline)
         short = [
             part.missing - part.region.shared @ part.inner(part.right(each)[0])
             for part, each in zip(self.parts, targets, strict=True)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
+from math import inf
 from typing import Protocol
 
 import numpy as np
@@ -20,6 +21,7 @@ from scipy.sparse.linalg import LinearOperator, cg
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, NumericalFailure
 from pgmkit.estimation.consistency import agreement_and_totals
+from pgmkit.regions.deadline import check_time
 from pgmkit.structural_zeros import Zeros
 
 Array = NDArray[np.float64]
@@ -130,6 +132,7 @@ class LocalPolytope:
         curvature: Array,
         start: Array | None = None,
         prior: Prior | None = None,
+        deadline: float = inf,
     ) -> tuple[Array, Array]:
         """The point x with the least sum of curvature (x - target)^2 / 2, and its multipliers.
 
@@ -141,7 +144,7 @@ class LocalPolytope:
         1e-12 of the total, or to what rounding leaves.
 
         Raises NumericalFailure where no such tables are found, as with zeros that contradict each
-        other.
+        other, and OutOfTime at the ``deadline`` of ``time.perf_counter``.
 
         >>> square = LocalPolytope(Domain({"a": 2}), (("a",),), 2.0)
         >>> square.nearest(np.array([3.0, -1.0]), np.ones(2))[0].round(6)
@@ -165,7 +168,8 @@ class LocalPolytope:
             off = float(np.abs(missing).max())
             if off <= precision:
                 return x, multipliers
-            direction = self._newton(_slopes(x, curvature, prior) / curvature, missing)
+            weights = _slopes(x, curvature, prior) / curvature
+            direction = self._newton(weights, missing, deadline)
             slope, step = float(missing @ direction), 1.0
             for _ in range(_MAX_HALVINGS):
                 moved = multipliers + step * direction
@@ -194,14 +198,23 @@ class LocalPolytope:
         )
 
     def moved(
-        self, point: Array, curvature: Array, direction: Array, prior: Prior | None = None
+        self,
+        point: Array,
+        curvature: Array,
+        direction: Array,
+        prior: Prior | None = None,
+        deadline: float = inf,
     ) -> Array:
-        """How the point that is ``nearest`` to a target moves as the target does."""
+        """How the point that is ``nearest`` to a target moves as the target does.
+
+        Raises OutOfTime at the ``deadline``.
+        """
         matrix, transposed, _ = self._constraints
         slopes = _slopes(point, curvature, prior)
         weights, change = slopes / curvature, slopes * direction
         for _ in range(_REFINEMENTS):
-            change = change - weights * (transposed @ self._newton(weights, matrix @ change))
+            left = self._newton(weights, matrix @ change, deadline)
+            change = change - weights * (transposed @ left)
         return change
 
     def off(self, point: Array) -> Array:
@@ -209,7 +222,7 @@ class LocalPolytope:
         matrix, _, sums = self._constraints
         return np.asarray(matrix @ point - sums)
 
-    def _newton(self, weights: Array, missing: Array) -> Array:
+    def _newton(self, weights: Array, missing: Array, deadline: float) -> Array:
         matrix, transposed, _ = self._constraints
         diagonal = matrix.power(2) @ weights
         ridge = _RIDGE * diagonal + 1e-3 * _RIDGE * float(diagonal.max(initial=1.0))
@@ -218,6 +231,7 @@ class LocalPolytope:
         ridge = np.where(diagonal > 0, ridge, smallest)
 
         def multiply(vector: Array) -> Array:
+            check_time(deadline)
             product: Array = matrix @ (weights * (transposed @ vector)) + ridge * vector
             return product
 

@@ -29,6 +29,7 @@ from pgmkit.losses import Loss, MeasuredLoss, host
 from pgmkit.marginal_oracle import Layout
 from pgmkit.matrix import Matrix, is_sparse
 from pgmkit.measurement import Measurement
+from pgmkit.regions.deadline import OutOfTime
 from pgmkit.regions.interior_point import InteriorPoint, Parts
 from pgmkit.regions.polytope import LocalPolytope
 
@@ -59,6 +60,7 @@ def solve(
     polytope: LocalPolytope,
     loss: MeasuredLoss,
     squares: Array,
+    constant: float = 0.0,
     *,
     parts: Parts | None = None,
     goal: float,
@@ -68,15 +70,24 @@ def solve(
     """Ends at a gap of ``goal``, when the loss falls no more, or at ``deadline``
     (``time.perf_counter``).
 
-    ``loss`` is of all the polytope's cells; ``squares`` is its ``hessian_bound``. ``parts`` are
-    those of interior points; with none, or short of the goal, projected gradients follow.
+    ``loss`` is of all the polytope's cells; ``squares`` is its ``hessian_bound``. What is reported
+    has the ``constant`` beside it. ``parts`` are those of interior points; with none, or short of
+    the goal, projected gradients follow.
     """
-    search = _Search(polytope, loss, goal, deadline, report)
-    point = polytope.even()
+    search = _Search(polytope, loss, constant, goal, deadline, report)
+    try:
+        _minimise(search, loss, squares, parts)
+    except OutOfTime:
+        search.end()
+    return Relaxed(search.tables, search.loss, search.bound, search.steps, search.stopped)
+
+
+def _minimise(search: _Search, loss: MeasuredLoss, squares: Array, parts: Parts | None) -> None:
+    point = search.polytope.even()
     if parts is not None:
         point = _centred(search, loss, parts)
         if search.stopped:
-            return Relaxed(search.tables, search.loss, search.bound, search.steps, search.stopped)
+            return
     for stage in loss.smooth_stages():
         assert isinstance(stage, MeasuredLoss)
         curvature = squares / stage.penalty.curvature
@@ -84,7 +95,6 @@ def solve(
         curvature = np.maximum(curvature, _UNSEEN * seen.min() if len(seen) else 1.0)
         search.stopped = ""
         point = _descend(search, stage, curvature, point)
-    return Relaxed(search.tables, search.loss, search.bound, search.steps, search.stopped)
 
 
 class _Search:
@@ -94,11 +104,13 @@ class _Search:
         self,
         polytope: LocalPolytope,
         target: Loss,
+        constant: float,
         goal: float,
         deadline: float,
         report: Callable[[Progress], None] | None,
     ) -> None:
         self.polytope, self.target, self.goal = polytope, target, goal
+        self.constant = constant
         self.deadline, self.report, self.began = deadline, report, time.perf_counter()
         self.tables, self.loss, self.bound = polytope.even(), inf, 0.0
         self.steps, self.stopped = 0, ""
@@ -113,9 +125,19 @@ class _Search:
         gap = max(0.0, self.loss - self.bound)
         if self.report is not None:
             seconds = time.perf_counter() - self.began
-            self.report(Progress(self.steps, seconds, loss, self.loss, gap))
+            shown = loss + self.constant, self.loss + self.constant
+            self.report(Progress(self.steps, seconds, *shown, gap))
         rounding = self.target.rounding(torch.from_numpy(self.tables))
         self.stopped = self._reason(gap - rounding, history)
+
+    def end(self) -> None:
+        """Out of time: the best tables so far, or else even ones, which zeros may forbid."""
+        if self.loss == inf:
+            even = self.polytope.even()
+            if self.polytope.zeros:
+                even, _ = self.polytope.nearest(even, np.ones(len(even)))
+            self.tables, self.loss = even, self.target.value(torch.from_numpy(even))
+        self.stopped = OUT_OF_TIME
 
     def _reason(self, gap: float, history: list[float]) -> str:
         if gap <= self.goal:
@@ -131,12 +153,14 @@ class _Search:
 
 def _centred(search: _Search, loss: MeasuredLoss, parts: Parts) -> Array:
     """The last tables of interior points, each made to agree to rounding."""
-    inner = InteriorPoint(search.polytope, parts, loss.penalty)
+    inner = InteriorPoint(search.polytope, parts, loss.penalty, search.deadline)
     tables, length = inner.tables, 1.0
     for _ in range(_MAX_ROUNDS):
         try:
             length = inner.step()
-            tables, _ = search.polytope.nearest(inner.tables, np.ones(len(tables)))
+            tables, _ = search.polytope.nearest(
+                inner.tables, np.ones(len(tables)), deadline=search.deadline
+            )
         except (LinAlgError, NumericalFailure):
             break
         search.bound = max(search.bound, inner.bound())
@@ -156,7 +180,7 @@ def _descend(search: _Search, stage: MeasuredLoss, curvature: Array, start: Arra
         gradient = slope.numpy()
         try:
             after, multipliers = search.polytope.nearest(
-                point - gradient / curvature, curvature, multipliers
+                point - gradient / curvature, curvature, multipliers, deadline=search.deadline
             )
         except NumericalFailure as failure:
             if search.loss == inf:

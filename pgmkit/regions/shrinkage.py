@@ -18,7 +18,6 @@ the truth nor further measurements.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import combinations
@@ -32,6 +31,7 @@ from scipy.special import wrightomega, xlogy
 from pgmkit.errors import NumericalFailure
 from pgmkit.losses import MeasuredLoss
 from pgmkit.randomness import generator
+from pgmkit.regions.deadline import OutOfTime, check_time
 from pgmkit.regions.polytope import LocalPolytope
 
 Array = NDArray[np.float64]
@@ -112,16 +112,19 @@ def shrunk(
     larger = any(len(clique) > 2 for clique in polytope.cliques)
     alike = float(squares[seen].mean() * even[seen].mean())
     found = []
-    for made in (_independent, _of_pairs) if larger else (_independent,):
-        search = _Search(polytope, best, target, curvature, seen, made, deadline)
-        weight = _MOST * alike
-        while weight >= _LEAST * alike and search.improved(weight):
-            weight /= _COARSE
-        for side in (_FINE, 1 / _FINE):
-            search.improved(side * search.chosen.weight)
-        if search.surely:
-            found.append(search)
-    if not found or time.perf_counter() >= deadline:
+    try:
+        for made in (_independent, _of_pairs) if larger else (_independent,):
+            search = _Search(polytope, best, target, curvature, seen, made, deadline)
+            weight = _MOST * alike
+            while weight >= _LEAST * alike and search.improved(weight):
+                weight /= _COARSE
+            for side in (_FINE, 1 / _FINE):
+                search.improved(side * search.chosen.weight)
+            if search.surely:
+                found.append(search)
+    except OutOfTime:
+        return None
+    if not found:
         return None
     return min(found, key=lambda search: search.risk).chosen
 
@@ -143,7 +146,7 @@ class _Search:
         self.seen, self.q, self.deadline = seen, made(polytope, best), deadline
         signs = np.where(generator(0).random(len(best)) < 0.5, -1.0, 1.0)
         self._direction = signs * seen
-        along = polytope.moved(best, curvature, self._direction)
+        along = polytope.moved(best, curvature, self._direction, deadline=deadline)
         step = _STEP * polytope.total / float(np.abs(along).sum() + 1)
         # The prior moves with the tables that it is made of.
         self._prior = np.log(made(polytope, best + step * along) / self.q) / step
@@ -153,16 +156,20 @@ class _Search:
 
     def improved(self, weight: float) -> bool:
         """Whether tables of this weight have the least risk so far."""
-        if time.perf_counter() >= self.deadline or not weight:
+        check_time(self.deadline)
+        if not weight:
             return False
         prior = EntropicPrior(weight, self.q)
         try:
-            tables, start = self.polytope.nearest(self.target, self.curvature, self._start, prior)
+            tables, start = self.polytope.nearest(
+                self.target, self.curvature, self._start, prior, self.deadline
+            )
         except NumericalFailure:
             return False
         self._start = start
         direction = self._direction + weight / self.curvature * self._prior
-        risk = self._risk(tables, self.polytope.moved(tables, self.curvature, direction, prior))
+        along = self.polytope.moved(tables, self.curvature, direction, prior, self.deadline)
+        risk = self._risk(tables, along)
         if risk >= self.risk:
             return False
         gap = abs(float(start @ self.polytope.off(tables)))

@@ -71,5 +71,5 @@ def _regions(
 
 def _totals(sets: Sets) -> list[float]:
     """The totals that each set implies."""
-    found = estimate_totals(sets[0], [each.values for each in stacked(sets)])
+    found = estimate_totals(sets[0], stacked(sets))
     return [max(1.0, total) for total in found.tolist()]

@@ -7,13 +7,14 @@ from math import inf
 from unittest.mock import patch
 
 import numpy as np
+import pytest
 import torch
 from brute_force import Problem as Written
 from brute_force import Table, log_weights, random_problem, spread, structures, summed
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgmkit import Domain, Measurement
+from pgmkit import Domain, Measurement, estimate
 from pgmkit.clique_index import maximal
 from pgmkit.domain import Clique
 from pgmkit.estimation import scaling
@@ -161,3 +162,28 @@ def test_nothing_is_done_where_it_fits_or_the_time_is_up(earlier: Written, seed:
     assert found is start
     start, found = brought_up(earlier, tables, noise, enough=0.0, late=time.perf_counter())
     assert found is start
+
+
+def contradicting(seed: int) -> tuple[Domain, list[Measurement]]:
+    """A 5 x 5 grid of Boolean attributes whose pairs have tables of different distributions."""
+    rng = np.random.default_rng(seed)
+    names = {(i, j): f"x{i}{j}" for i in range(5) for j in range(5)}
+    edges = [
+        (name, names[there])
+        for (i, j), name in names.items()
+        for there in ((i + 1, j), (i, j + 1))
+        if there in names
+    ]
+    tables = [rng.dirichlet(np.full(4, 0.1)) * 1000 + rng.normal(0, 10, 4) for _ in edges]
+    measured = [Measurement(edge, y, 10.0) for edge, y in zip(edges, tables, strict=True)]
+    return Domain(dict.fromkeys(names.values(), 2)), measured
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_tables_that_contradict_each_other_are_fitted_from_where_the_way_is_short(
+    seed: int,
+) -> None:
+    domain, measured = contradicting(seed)
+    model = estimate(domain, measured, total=1000)
+    assert model.gap <= model.unit
+    assert model.iterations <= 200

@@ -152,10 +152,10 @@ def test_tables_found_before_rounding_ends_the_search_are_kept(
     domain, measured, zeros = few_cells()
     nearest, calls = LocalPolytope.nearest, itertools.count()
 
-    def failing(self: LocalPolytope, *given: Array) -> tuple[Array, Array]:
+    def failing(self: LocalPolytope, *given: Array, deadline: float) -> tuple[Array, Array]:
         if next(calls) >= 2:
             raise NumericalFailure("no tables were found that agree with each other")
-        return nearest(self, *given)
+        return nearest(self, *given, deadline=deadline)
 
     monkeypatch.setattr(LocalPolytope, "nearest", failing)
     with pytest.warns(UserWarning, match="rounding: no tables were found"):

@@ -1,0 +1,233 @@
+"""Combined measurements beside the given ones written out, and estimates beside another solver."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse
+from numpy.typing import NDArray
+
+import pgmkit.losses
+from benchmarks.many_measurements import optimum, problem
+from pgmkit import Domain, Measurement, estimate
+from pgmkit.estimation.many import estimate_many
+from pgmkit.kronecker import Kronecker
+from pgmkit.sufficient_statistics import combined, side_by_side
+
+DOMAIN = Domain({"a": 3, "b": 4})
+CLIQUE = ("a", "b")
+CELLS = 12
+Array = NDArray[np.float64]
+
+
+def rows_of(m: Measurement) -> Array:
+    """The matrix over the cells of ("a", "b"), written out."""
+    matrix: Any = np.eye(CELLS) if m.matrix is None else m.matrix
+    if isinstance(matrix, Kronecker):
+        matrix = matrix.to_dense()
+    dense = matrix.toarray() if scipy.sparse.issparse(matrix) else matrix
+    return np.asarray(dense[:, DOMAIN.cell_map(CLIQUE, m.clique)])
+
+
+def loss(measurements: list[Measurement], table: Array, penalty: Callable[..., Any]) -> float:
+    """Summed with more digits than float64 has."""
+    found = np.longdouble(0)
+    for m in measurements:
+        wide = rows_of(m).astype(np.longdouble)
+        found += penalty((wide @ table - m.values) / np.longdouble(m.stddev)).sum()
+    return float(found)
+
+
+def half_square(r: Array) -> Array:
+    return r**2 / 2
+
+
+def drawn(rng: np.random.Generator, count: int, spread: float) -> list[Measurement]:
+    """Of one clique in both orders: tables, cells, random and sparse rows, rows of zeros, products;
+    standard deviations over ``spread`` orders of magnitude.
+    """
+    found = []
+    for _ in range(count):
+        clique = CLIQUE if rng.random() < 0.5 else CLIQUE[::-1]
+        matrix: Any = None
+        match rng.integers(5):
+            case 0:
+                matrix = rng.choice([1.0, 2.0, -1.0]) * np.eye(CELLS)[[rng.integers(CELLS)]]
+            case 1:
+                matrix = rng.normal(size=(int(rng.integers(1, 20)), CELLS))
+            case 2:
+                matrix = scipy.sparse.random_array((3, CELLS), density=0.2, rng=rng)
+            case 3:
+                matrix = [
+                    rng.integers(-1, 2, size=(2, DOMAIN.sizes[n])).astype(float) for n in clique
+                ]
+        rows = CELLS if matrix is None else 4 if isinstance(matrix, list) else matrix.shape[0]
+        stddev = float(10 ** rng.uniform(-spread / 2, spread / 2))
+        found.append(Measurement(clique, rng.normal(0, 30, rows), stddev, matrix))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("spread", [1.0, 8.0])
+def test_the_loss_is_that_of_the_given_measurements(seed: int, spread: float) -> None:
+    rng = np.random.default_rng([seed, int(spread)])
+    given = drawn(rng, int(rng.integers(1, 40)), spread)
+    few, together = combined(DOMAIN, given), side_by_side(DOMAIN, given)
+    assert len(few.measurements) <= 2
+    assert sum(len(m.values) for m in few.measurements) <= 3 * CELLS or len(given) == 1
+    assert few.count == together.count == sum(len(m.values) for m in given)
+    for scale in (1.0, 100.0):
+        table = rng.normal(size=CELLS) * scale
+        expected = loss(given, table, half_square)
+        found = loss(few.measurements, table, half_square) + float(few.constant)
+        assert found == pytest.approx(expected, rel=1e-12)
+        assert loss(together.measurements, table, np.abs) == pytest.approx(
+            loss(given, table, np.abs), rel=1e-12
+        )
+
+
+def test_a_large_constant_leaves_no_rounding_in_what_depends_on_the_table() -> None:
+    # 1,000 values around a million with noise of 1: their squares are 1e15.
+    rng = np.random.default_rng(0)
+    values = 1e6 + rng.normal(size=1000)
+    given = [Measurement(CLIQUE, [x], 1.0, np.ones((1, CELLS))) for x in values]
+    few = combined(DOMAIN, given)
+    assert float(few.constant) == pytest.approx(np.square(values - values.mean()).sum() / 2)
+    table = np.full(CELLS, values.mean() / CELLS)
+    assert loss(few.measurements, table, half_square) < 1e-12
+
+
+def test_every_cell_measured_equally_often_is_a_table() -> None:
+    cells = [np.eye(CELLS)[[i]] for i in (*range(CELLS), *reversed(range(CELLS)))]
+    given = [Measurement(CLIQUE, [float(i)], 2.0, row) for i, row in enumerate(cells)]
+    few = combined(DOMAIN, [*given, Measurement(CLIQUE, np.arange(CELLS), 2.0)])
+    (table,) = few.measurements
+    assert table.matrix is None
+    assert table.stddev == pytest.approx(2 / 3**0.5)
+    ways = [np.arange(CELLS), np.arange(2 * CELLS)[CELLS:][::-1], np.arange(CELLS)]
+    np.testing.assert_allclose(table.values, np.mean(ways, axis=0), rtol=1e-12)
+
+
+def test_one_measurement_of_a_clique_is_left_as_it_is() -> None:
+    rng = np.random.default_rng(1)
+    given = [
+        Measurement(CLIQUE, rng.normal(size=CELLS), 1.0),
+        Measurement(["a"], rng.normal(size=2), 2.0, rng.normal(size=(2, 3))),
+        Measurement(["b"], rng.normal(size=8), 2.0, [np.tri(8, 4)]),
+    ]
+    assert combined(DOMAIN, given).measurements == given
+    assert side_by_side(DOMAIN, given).measurements == given
+
+
+def test_products_too_large_to_write_out_are_averaged_where_they_are_alike() -> None:
+    domain = Domain({"a": 40, "b": 40})
+    rng = np.random.default_rng(2)
+    factors = [np.tri(40), rng.normal(size=(40, 40))]
+    values = [rng.normal(size=1600) for _ in range(3)]
+    given = [
+        Measurement(CLIQUE, v, s, factors) for v, s in zip(values, (1.0, 2.0, 4.0), strict=True)
+    ]
+    other = Measurement(CLIQUE, values[0], 1.0, [np.tri(40), np.tri(40)])
+    few = combined(domain, [*given, other])
+    assert len(few.measurements) == 2
+    mean = np.average(values, axis=0, weights=[1, 1 / 4, 1 / 16])
+    np.testing.assert_allclose(few.measurements[0].values, mean, rtol=1e-12, atol=1e-14)
+
+
+def test_sets_of_values_are_combined_as_each_alone() -> None:
+    rng = np.random.default_rng(3)
+    sets = []
+    for _ in range(3):
+        same = np.random.default_rng(4)
+        sets.append(
+            [
+                Measurement(m.clique, rng.normal(size=len(m.values)), m.stddev, m.matrix)
+                for m in drawn(same, 20, 2.0)
+            ]
+        )
+    values = [np.stack([m.values for m in group], axis=1) for group in zip(*sets, strict=True)]
+    together = combined(DOMAIN, sets[0], values)
+    for place, each in enumerate(sets):
+        alone = combined(DOMAIN, each)
+        assert float(together.constant[place]) == pytest.approx(float(alone.constant), rel=1e-12)
+        for found, m in zip(together.values, alone.measurements, strict=True):
+            np.testing.assert_allclose(found[:, place], m.values, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 5, 13, 25, 52])
+def test_estimates_from_many_measurements_reach_the_optimum_of_another_solver(seed: int) -> None:
+    domain, measured, zeros, total = problem(seed)
+    above, below = optimum(domain, measured, zeros, total)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model = estimate(domain, measured, total=total, zeros=zeros)
+    assert model.loss <= above + model.unit
+    assert model.loss >= below - 1e-6 * (1 + abs(below))
+    assert model.loss - model.gap <= above + 1e-6 * (1 + above)
+    assert model.certified or caught or model.gap <= model.unit
+
+
+def answers(count: int) -> list[Measurement]:
+    rng = np.random.default_rng(5)
+    counts, found = np.array([500.0, 300.0, 200.0]), []
+    for _ in range(count):
+        row = np.eye(3)[[rng.integers(3)]] if rng.random() < 0.5 else np.tri(3)[[rng.integers(2)]]
+        found.append(Measurement(["a"], row @ counts + rng.normal(0, 5, 1), 5.0, row))
+    return found
+
+
+@pytest.mark.parametrize("kind", ["squared", "absolute", "huber"])
+@pytest.mark.parametrize("inference", ["exact", "region"])
+def test_methods_see_as_few_measurements_of_thousands_as_of_ten(
+    kind: str, inference: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Measurement] = []
+    written = pgmkit.losses.coordinates
+
+    def counted(layout: Any, m: Measurement) -> Any:
+        seen.append(m)
+        return written(layout, m)
+
+    monkeypatch.setattr("pgmkit.losses.coordinates", counted)
+    monkeypatch.setattr("pgmkit.regions.interior_point.coordinates", counted)
+    numbers, rows = [], []
+    for count in (10, 3000):
+        seen.clear()
+        model = estimate(DOMAIN, answers(count), total=1000, loss=kind, inference=inference)
+        assert model.certified
+        numbers.append(len(seen))
+        rows.append(max(len(m.values) for m in seen))
+    assert max(numbers) <= 4
+    if kind == "squared":
+        assert rows[1] <= 6
+
+
+def test_progress_and_models_speak_of_the_loss_of_the_given_measurements() -> None:
+    given = answers(200)
+    for inference in ("exact", "region"):
+        seen: list[Any] = []
+        model = estimate(DOMAIN, given, total=1000, progress=seen.append, inference=inference)  # type: ignore[call-overload]
+        marginal = model.marginal(["a"])
+        expected = sum(
+            float(np.square((np.asarray(m.matrix) @ marginal - m.values) / m.stddev).sum()) / 2
+            for m in given
+        )
+        assert model.loss == pytest.approx(expected, rel=1e-6)
+        assert seen[-1].best_loss == pytest.approx(expected, rel=1e-6)
+        assert model.unit == pytest.approx(100**0.5)
+
+
+def test_batches_combine_too() -> None:
+    rng = np.random.default_rng(6)
+    first = [*answers(60), Measurement(CLIQUE, rng.normal(80, 5, CELLS), 5.0)]
+    sets = [
+        [Measurement(m.clique, m.values + rng.normal(), m.stddev, m.matrix) for m in first]
+        for _ in range(4)
+    ]
+    for model, each in zip(estimate_many(DOMAIN, sets, total=1000), sets, strict=True):
+        alone = estimate(DOMAIN, each, total=1000, tolerance=1e-4)
+        assert model.certified
+        assert alone.loss - alone.gap - 1e-6 <= model.loss <= alone.loss + model.gap + 1e-6
+        assert model.unit == alone.unit

@@ -252,6 +252,8 @@ def test_the_default_never_needs_more_noise(
     epsilon: float, delta: float, share: float, l2: float
 ) -> None:
     plain, exact = (Budget(epsilon, delta, accounting=kind) for kind in ("zcdp", "gaussian"))
+    whole = [additive(each, 1.0, 1.0, each.total) for each in (exact, plain)]
+    assert plain.least_noise == exact.least_noise == ("gaussian" if whole[0] < whole[1] else "zcdp")
     if plain.least_noise == "gaussian":
         scales = [additive(each, l2, l2, share * each.total) for each in (exact, plain)]
         assert scales[0] <= scales[1]

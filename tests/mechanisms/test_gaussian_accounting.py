@@ -264,3 +264,9 @@ def test_wrong_accountings_are_refused() -> None:
         Budget(1.0, 1e-6, accounting="renyi")  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="needs delta above 0"):
         Budget(1.0, accounting="gaussian")
+
+
+def test_the_default_changes_where_the_noise_does() -> None:
+    """At delta 1e-9 between epsilon 5.4 and 5.6, as the documentation says."""
+    found = [Budget(epsilon, 1e-9).least_noise for epsilon in (0.1, 5.4, 5.6, 20.0)]
+    assert found == ["gaussian", "gaussian", "zcdp", "zcdp"]

@@ -53,4 +53,6 @@ class NotCertified(UserWarning):
 
 
 class FromRecords(UserWarning):
-    """A region model answered from records near its tables: nothing measured lies behind it."""
+    """A region model answered from records near its tables: nothing measured lies behind it. Or it
+    drew records that are further from some table than the table's noise explains.
+    """

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal, get_args, overload
 
 import networkx as nx
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from pgmkit.approximate.posterior import REGION_CELLS, ApproximatePosterior, approximate
 from pgmkit.conditional_tables import checked_conditionals
 from pgmkit.conditioning.evidence import Evidence, observed_codes
 from pgmkit.conditioning.graph_tables import GraphTables
@@ -24,6 +26,7 @@ from pgmkit.model import MEMORY_LIMIT, GraphicalModel
 __all__ = ["FactorGraph"]
 
 Array = NDArray[np.float64]
+Inference = Literal["exact", "region", "auto"]
 Table = tuple[Clique, Array]
 
 
@@ -134,22 +137,82 @@ class FactorGraph:
             )
         return GraphicalModel(self.domain, potentials, total)
 
+    @overload
     def posterior(
         self,
         evidence: Mapping[str, Hashable] | None = None,
         likelihood: Mapping[str, ArrayLike] | None = None,
-    ) -> Posterior:
+        *,
+        inference: Literal["exact"] = "exact",
+    ) -> Posterior: ...
+
+    @overload
+    def posterior(
+        self,
+        evidence: Mapping[str, Hashable] | None = None,
+        likelihood: Mapping[str, ArrayLike] | None = None,
+        *,
+        inference: Literal["region"],
+        region_cells: int = REGION_CELLS,
+        tolerance: float = 1e-6,
+        max_seconds: float | None = None,
+    ) -> ApproximatePosterior: ...
+
+    @overload
+    def posterior(
+        self,
+        evidence: Mapping[str, Hashable] | None = None,
+        likelihood: Mapping[str, ArrayLike] | None = None,
+        *,
+        inference: Inference,
+        region_cells: int = REGION_CELLS,
+        tolerance: float = 1e-6,
+        max_seconds: float | None = None,
+    ) -> Posterior | ApproximatePosterior: ...
+
+    def posterior(
+        self,
+        evidence: Mapping[str, Hashable] | None = None,
+        likelihood: Mapping[str, ArrayLike] | None = None,
+        *,
+        inference: Inference = "exact",
+        region_cells: int = REGION_CELLS,
+        tolerance: float = 1e-6,
+        max_seconds: float | None = None,
+    ) -> Posterior | ApproximatePosterior:
         """The distribution given what was observed; what it answers is computed when asked.
 
         Args:
             evidence: the value of each observed attribute: a state's name, or a code 0 .. size - 1.
             likelihood: soft evidence: for an attribute a non-negative number for each of its
                 values, the probability of what was seen given the value (up to a factor).
+            inference: ``"exact"`` refuses with ModelTooLarge, when something is asked, what no
+                junction tree within ``memory_limit`` holds. ``"region"`` answers approximately,
+                with both bounds on log Z, and computes at once. ``"auto"`` takes it where the
+                marginals of single attributes do not fit exactly.
+            region_cells: cells of the largest table of an approximate answer: more take longer and
+                come nearer. A table given is never cut.
+            tolerance: of an approximate answer, the largest difference between two regions'
+                marginals of what they share.
+            max_seconds: about when the search for an approximate answer ends, converged or not.
 
         Raises InvalidInput for unknown attributes, states or codes; and, when something is asked,
         where the evidence has probability zero.
         """
-        return Posterior(self._shared, Evidence.of(self.domain, self.states, evidence, likelihood))
+        if inference not in get_args(Inference):
+            known = ", ".join(map(repr, get_args(Inference)))
+            raise InvalidInput(f"inference must be one of {known}; got {inference!r}")
+        given = Evidence.of(self.domain, self.states, evidence, likelihood)
+        exact = Posterior(self._shared, given)
+        if inference == "exact" or (inference == "auto" and exact.fits()):
+            return exact
+        return approximate(
+            self._shared,
+            given,
+            region_cells=region_cells,
+            tolerance=tolerance,
+            max_seconds=max_seconds,
+        )
 
     def posteriors(self, evidence: Mapping[str, Sequence[Hashable]]) -> Posteriors:
         """The distributions given each of many records of the same observed attributes.

@@ -43,9 +43,14 @@ _BLOCK_CELLS = 1 << 18
 _MOST_CELLS = 6
 """Cells looked at beside the first, as long as there is time."""
 _UNLIKELY = 1e-6
-_CLOSE, _CLOSE_BY_SIZE = 2e7, 1e3
-"""Rounding allowed, in units of the format's epsilon: of a logarithm near zero, and for each unit
-of the potentials' size. Defects are off by a hundredth and more."""
+_CLOSE = 2e7
+"""Rounding allowed of a logarithm near zero, in units of the format's epsilon."""
+_ROUNDINGS = 16
+"""Roundings of a number as large as the sum of all potentials that each value of a plan may bring:
+four for a product of two tables in log space (a peak off, a sum, a logarithm, the peak on), up and
+down the plan, in both of two computations that are compared."""
+_DEFECT = 1e-2
+"""A defect is off by this much and more: no rounding beyond it is allowed."""
 
 
 def checked_marginals(
@@ -86,16 +91,17 @@ def check(
     seconds = min(MOST, max(LEAST, SHARE * (time.perf_counter() - started))) / 2
     epsilon = float(torch.finfo(inference.dtype).eps)
     found = _array(marginals) / total
-    _check_tables(inference, found, 1e6 * epsilon, seconds / 2)
     layout = inference.layout
     if tables is None:
         own = _array(inference.masked(potentials))
         places = zip(layout.cliques, layout.slices, layout.shapes, strict=True)
         tables = [(clique, own[cells].reshape(shape)) for clique, cells, shape in places]
+    rounding = _rounding(inference, tables, epsilon)
+    _check_tables(inference, found, max(1e6 * epsilon, rounding), seconds / 2)
     names = dict.fromkeys(name for clique in layout.cliques for name in clique)
     sizes = {name: layout.domain.sizes[name] for name in names}
     opinion = _Opinion(tables, _order([clique for clique, _ in tables], sizes), sizes)
-    slack = epsilon * (_CLOSE + _CLOSE_BY_SIZE * sum(_size(table) for _, table in tables))
+    slack = epsilon * _CLOSE + rounding
     begun = time.perf_counter()
     for number, (evidence, share) in enumerate(_places(layout, found)):
         more = opinion.further_evidence(evidence, seconds)
@@ -117,6 +123,16 @@ def check(
         spent = time.perf_counter() - begun
         if spent * (number + 2) / (number + 1) > seconds:  # another would take as long as these
             return
+
+
+def _rounding(inference: MarginalOracle, tables: Sequence[Table], epsilon: float) -> float:
+    """What rounding may do to a logarithm, and so to a probability in proportion to itself.
+
+    In log space every step adds numbers up to the sum of the potentials' magnitudes, and each
+    rounds by ``epsilon`` of that.
+    """
+    size = sum(_size(table) for _, table in tables)
+    return min(_DEFECT, epsilon * _ROUNDINGS * len(inference.plan.axes) * size)
 
 
 def _places(layout: Layout, found: Array) -> Iterator[tuple[dict[str, int], float]]:

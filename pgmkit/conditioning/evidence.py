@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 
-__all__ = ["Evidence", "observed_codes"]
+__all__ = ["Evidence", "observed_codes", "sliced"]
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,27 @@ class Evidence:
         parts = [f"{name} = {code}" for name, code in self.codes.items()]
         parts += [f"likelihood of {name} {w.tolist()}" for name, w in self.likelihood.items()]
         return ", ".join(parts) or "no evidence"
+
+
+def sliced(
+    domain: Domain,
+    tables: Iterable[tuple[Clique, NDArray[np.float64]]],
+    evidence: Evidence,
+) -> list[tuple[Clique, NDArray[np.float64]]]:
+    """Logarithms of the tables, sliced by the evidence, and of the likelihoods; every attribute
+    that was not observed is in one, and a number is a table over nothing.
+    """
+    codes = evidence.codes
+    given = [*tables, *(((name,), weights) for name, weights in evidence.likelihood.items())]
+    held = {name for clique, _ in given for name in clique}
+    given += [((name,), np.ones(domain.sizes[name])) for name in domain if name not in held]
+    found = []
+    with np.errstate(divide="ignore"):
+        for clique, table in given:
+            left = tuple(name for name in clique if name not in codes)
+            kept = tuple(codes.get(name, slice(None)) for name in clique)
+            found.append((left, np.log(table[kept])))
+    return found
 
 
 def observed_codes(

@@ -10,11 +10,13 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.bit_sets import each_bit, union
-from pgmkit.conditioning.evidence import Evidence
+from pgmkit.bit_sets import each_bit
+from pgmkit.conditioning.elimination import EliminationTree
+from pgmkit.conditioning.evidence import Evidence, sliced
 from pgmkit.conditioning.graph_tables import GraphTables
 from pgmkit.conditioning.message_passing import Underflow
-from pgmkit.conditioning.modes import Modes
+from pgmkit.conditioning.modes import MaxMessages, most_likely
+from pgmkit.conditioning.pass_memory import check_marginals, check_record
 from pgmkit.conditioning.routes import ALL, Routes
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique
@@ -89,7 +91,7 @@ class Posterior:
         free, tables = ~self._routes.observed, dict[int, Array]()
         try:
             for group in self._routes.together(sets, asked):
-                messages, _ = self._routes.messages(union(group), asked)
+                messages, _ = self._routes.messages(group, asked)
                 tables |= {m: self._routes.marginal(messages, m & free) for m in group}
         except Underflow:
             tables = self._found_in_logarithms(sets)
@@ -116,30 +118,41 @@ class Posterior:
                 found[(name,)] = np.eye(1, self.graph.domain.sizes[name], code)[0]
         return found
 
+    def fits(self) -> bool:
+        """Whether the memory limit allows the marginals of single attributes; they are computed."""
+        try:
+            self.marginals()
+        except ModelTooLarge:
+            return False
+        return True
+
     def map(self) -> tuple[dict[str, int], float]:
         """A most probable record that agrees with the evidence, and log of its weight: of the
         product of the tables (of a Bayesian network, its log-probability with the evidence).
         """
-        modes, constant = self._modes
-        best, codes = modes.record(), self.evidence.codes
+        best, log_weight = self._most_likely
+        codes = self.evidence.codes
         record = {
             name: codes[name] if name in codes else best[place]
             for place, name in enumerate(self.graph.domain)
         }
-        return record, modes.best + constant
+        return record, log_weight
 
     def max_marginals(self) -> dict[str, Array]:
         """For each attribute and value the log weight of the best record that has the value."""
-        modes, constant = self._modes
-        sizes, codes = self.graph.domain.shape(), self.evidence.codes
-        reached = modes.reached()
+        _, best = self._most_likely
+        sizes, codes = self.graph.domain.sizes, self.evidence.codes
+        tree, tables, constant = self._maximised
+        singles = [1 << v for v in each_bit(tree.attributes)]
+        check_marginals(tree, self.graph.memory_limit, singles, made=False)
+        messages = MaxMessages(tree, tables)
         found = {}
-        for place, name in enumerate(self.graph.domain):
+        for name, bit in self.graph.bits.items():
             if name in codes:
-                seen = np.arange(sizes[place]) == codes[name]
-                found[name] = np.where(seen, modes.best + constant, -math.inf)
+                seen = np.arange(sizes[name]) == codes[name]
+                found[name] = np.where(seen, best, -math.inf)
             else:
-                found[name] = reached[place] + constant
+                found[name] = messages.marginal(bit) + constant
         return found
 
     def entropy(self) -> float:
@@ -192,27 +205,13 @@ class Posterior:
 
     @cached_property
     def _logarithms(self) -> list[tuple[Clique, Array]]:
-        """Logarithms of the tables, sliced by the evidence, and of the likelihoods; every attribute
-        that was not observed is in one, and a number is a table over nothing.
-        """
-        codes = self.evidence.codes
-        domain = self.graph.domain
-        given = [*self.graph.tables]
-        given += [((name,), weights) for name, weights in self.evidence.likelihood.items()]
-        held = {name for clique, _ in given for name in clique}
-        given += [((name,), np.ones(domain.sizes[name])) for name in domain if name not in held]
-        found = []
-        with np.errstate(divide="ignore"):
-            for clique, table in given:
-                left = tuple(name for name in clique if name not in codes)
-                found.append((left, np.log(table[tuple(codes.get(n, ALL) for n in clique)])))
-        return found
+        """See ``sliced``."""
+        return sliced(self.graph.domain, self.graph.tables, self.evidence)
 
     def _log_sum(self) -> float:
         """log of the sum; minus infinity where it is zero."""
         try:
-            messages, log_scale = self._routes.messages(0)
-            return float(messages.log_sum) + log_scale
+            return self._routes.log_sum()
         except Underflow:
             pass
         if not set(self.graph.domain) - set(self.evidence.codes):
@@ -232,6 +231,8 @@ class Posterior:
             raise InvalidInput(self._impossible())
         names = self.graph.domain.attributes
         cliques = {m: tuple(names[v] for v in each_bit(m & ~self._routes.observed)) for m in sets}
+        if not any(cliques.values()):
+            return dict.fromkeys(cliques, np.array(1.0))
         tables = self._in_logarithms.marginals(cliques.values())
         return {m: tables[clique] for m, clique in cliques.items()}
 
@@ -265,8 +266,20 @@ class Posterior:
         return code if states is None else states[code]
 
     @cached_property
-    def _modes(self) -> tuple[Modes, float]:
-        """Maxima over the attributes that were not observed, and log of what has none of them."""
+    def _most_likely(self) -> tuple[dict[int, int], float]:
+        """A best record of the attributes that were not observed, and log of its weight."""
+        tree, tables, constant = self._maximised
+        check_record(tree, self.graph.memory_limit)
+        record, best = most_likely(tree, tables)
+        if best + constant == -math.inf:
+            raise InvalidInput(self._impossible())
+        return record, best + constant
+
+    @cached_property
+    def _maximised(self) -> tuple[EliminationTree, list[Array], float]:
+        """The tables of the attributes that were not observed, in logarithms, axes ascending; their
+        tree; and log of what has none of them.
+        """
         bits, constant = self.graph.bits, 0.0
         scopes, tables = list[int](), list[Array]()
         for clique, table in self._logarithms:
@@ -278,12 +291,4 @@ class Posterior:
                 table.transpose(sorted(range(len(clique)), key=lambda i: bits[clique[i]]))
             )
         tree = self.graph.tree(self.graph.draft(tuple(scopes), (-1,) * len(scopes)))
-        if 8 * (largest := tree.largest) > self.graph.memory_limit:
-            raise ModelTooLarge(
-                f"the search for a mode needs a table of {largest:,} cells; the limit is "
-                f"{self.graph.memory_limit:,} bytes. Observe more, or raise memory_limit"
-            )
-        modes = Modes(tree, tables)
-        if modes.best + constant == -math.inf:
-            raise InvalidInput(self._impossible())
-        return modes, constant
+        return tree, tables, constant

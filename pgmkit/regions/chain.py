@@ -13,11 +13,12 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.regions.conditional import Conditional, allowed, scopes
 from pgmkit.regions.possible import Possible
+from pgmkit.regions.strata import Strata
 
+Array = NDArray[np.float64]
 Codes = NDArray[np.int64]
 Columns = dict[str, Codes]
 
-_GOLDEN = (5**0.5 - 1) / 2
 _ROUNDS = 100
 """Of draws for records that zeros left no value for."""
 _AT_LEAST = 1000
@@ -28,13 +29,13 @@ _AT_LEAST = 1000
 class Chain:
     """A distribution as a chain of conditional ones.
 
-    ``order``: the attributes, each given earlier ones; an attribute without a conditional is
-    uniform. Records that zeros leave no value for some attribute are drawn again.
+    Each of the ``steps`` draws an attribute given those drawn before it; a later step may draw it
+    once more, given all others. Records that zeros leave no value for some attribute are drawn
+    again.
     """
 
     domain: Domain
-    order: tuple[str, ...]
-    conditionals: Mapping[str, Conditional]
+    steps: tuple[tuple[str, Conditional], ...]
 
     def sample(self, n: int, rng: np.random.Generator) -> Dataset:
         """``n`` records, in random order.
@@ -45,29 +46,27 @@ class Chain:
         return Dataset(self.domain, {name: columns[name] for name in self.domain})
 
     def drawn(self, n: int, rng: np.random.Generator) -> Columns:
-        """What is left of ``n`` records, of the attributes in ``order``."""
+        """The columns of those of ``n`` records that zeros leave a value for every attribute."""
+        strata, rows = Strata(n, len(self.steps), rng), np.arange(n)
         columns: Columns = {}
-        for name in self.order:
-            conditional = self.conditionals.get(name)
-            if conditional is None:
-                columns[name] = rng.permutation(np.arange(n) % self.domain.sizes[name])
-                continue
-            columns = going_on(self.domain, name, conditional.possible, columns)
-            n = length_of(columns, n)
-            if not n:
-                return {each: np.zeros(0, dtype=np.int64) for each in self.order}
-            kinds = Kinds(cells_of(self.domain, conditional.scopes, columns, n), rng)
-            columns[name] = kinds.pick(conditional, rng)
+        for place, (name, conditional) in enumerate(self.steps):
+            some = followed(self.domain, name, conditional.possible, columns, len(rows))
+            if not some.all():
+                rows = rows[some]
+                columns = {key: codes[some] for key, codes in columns.items()}
+            cells = cells_of(self.domain, conditional.scopes, columns, len(rows))
+            columns[name] = Kinds(cells, strata.levels(place)[rows]).pick(conditional)
         return columns
 
 
-def going_on(domain: Domain, name: str, possible: Sequence[Possible], columns: Columns) -> Columns:
+def followed(
+    domain: Domain, name: str, possible: Sequence[Possible], columns: Columns, records: int
+) -> NDArray[np.bool_]:
     """The records that some value of the attribute may follow."""
-    if not possible or not columns:
-        return columns
-    cells = cells_of(domain, scopes((), possible), columns, length_of(columns, 0))
-    some = allowed(cells, possible, domain.sizes[name]).any(axis=1)
-    return columns if some.all() else {key: codes[some] for key, codes in columns.items()}
+    if not possible:
+        return np.ones(records, dtype=np.bool_)
+    cells = cells_of(domain, scopes((), possible), columns, records)
+    return np.asarray(allowed(cells, possible, domain.sizes[name]).any(axis=1))
 
 
 def enough(draw: Callable[[int], Columns], n: int) -> Columns:
@@ -96,26 +95,35 @@ def length_of(columns: Columns, unknown: int) -> int:
 
 
 class Kinds:
-    """Records sorted by the cells that they lie in; those that look the same are of one kind."""
+    """Records sorted by the cells that they lie in; those that look the same are of one kind.
 
-    def __init__(self, cells: Codes, rng: np.random.Generator) -> None:
-        # Records of one kind stay in random order.
-        shuffled = rng.permutation(len(cells))
-        self._order = shuffled[np.lexsort(cells[shuffled].T)]
+    ``levels``: one for each record, uniform between 0 and 1 (``pgmkit.regions.strata``).
+    """
+
+    def __init__(self, cells: Codes, levels: Array) -> None:
+        self._order = np.argsort(levels)
+        for column in cells.T:
+            # Codes of 16 bits are sorted by radix.
+            key = column[self._order].astype(np.min_scalar_type(column.max(initial=0)))
+            self._order = self._order[np.argsort(key, kind="stable")]
         ordered = cells[self._order]
-        first = np.r_[True, (ordered[1:] != ordered[:-1]).any(axis=1)]
-        self._kind = np.cumsum(first) - 1
+        first = np.r_[True, (ordered[1:] != ordered[:-1]).any(axis=1)][: len(cells)]
+        self._kind, self._levels = np.cumsum(first) - 1, levels[self._order]
+        self._starts = np.flatnonzero(first)
         self.cells, self.counts = ordered[first], np.bincount(self._kind)
 
-    def pick(self, conditional: Conditional, rng: np.random.Generator) -> Codes:
-        """A value for each record. A low-discrepancy sequence along the records of a kind keeps
-        their counts near what is expected; between kinds the draws are independent.
+    def pick(self, conditional: Conditional) -> Codes:
+        """A value for each record.
+
+        The records of a kind, in the order of their levels, take values by a systematic sample, so
+        that their counts are within one record of what is expected. It starts at the sum of their
+        levels modulo 1, which is uniform, and for a record of its own its level.
         """
         chances = conditional.chances(self.cells)
         highest = chances.shape[1] - 1 - np.argmax(chances[:, ::-1] > 0, axis=1)
-        # One sequence along all records would tie the draws of one attribute to those of the last.
-        starts = rng.random(len(self.counts))[self._kind]
-        level = (starts + _GOLDEN * np.arange(len(self._order))) % 1.0
+        offsets = np.bincount(self._kind, weights=self._levels) % 1.0
+        ranks = np.arange(len(self._order)) - self._starts[self._kind]
+        level = (ranks + offsets[self._kind]) / self.counts[self._kind]
         below = chances.cumsum(axis=1)[self._kind] <= level[:, None]
         picked = np.empty(len(self._order), dtype=np.int64)
         # Rounding may leave the sum of the chances below the level.

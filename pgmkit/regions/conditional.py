@@ -37,6 +37,12 @@ _NOISE = 100.0
 each other by more than their own noise. Between 10 and 100 the distance of records from the tables
 changes by a twentieth; 1 takes many times as long.
 """
+_SHARE = 0.01
+"""The most slack of a cell, as a share of its table's mean cell. A factor of e between what a table
+asks for and what the others would give is followed to this share of a mean cell, so that a table
+whose measurements leave some of it open is followed too wherever tables that are known better
+leave room for it.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +100,7 @@ def allowed(cells: NDArray[np.int64], possible: Sequence[Possible], size: int) -
 def fit(
     cells: NDArray[np.int64],
     counts: NDArray[np.int64],
+    size: int,
     statistics: Sequence[Statistics],
     possible: Sequence[Possible] = (),
 ) -> Conditional:
@@ -101,22 +108,22 @@ def fit(
 
     ``cells[k, c]`` is the cell of the attributes given by ``statistics[c]`` in records of kind k,
     of which there are ``counts[k]``; further columns are those of ``possible``, which leaves every
-    kind some value. One of the two is not empty.
+    kind some value. The attribute has ``size`` values; without statistics they are equally likely.
 
     >>> table = Statistics(("a",), np.array([[0.4, 0.1], [0.1, 0.4]]), 0.0)
     >>> kinds = np.array([[0], [1]])
-    >>> fit(kinds, np.array([500, 500]), [table]).chances(kinds).round(2)
+    >>> fit(kinds, np.array([500, 500]), 2, [table]).chances(kinds).round(2)
     array([[0.8, 0.2],
            [0.2, 0.8]])
     """
-    size = statistics[0].table.shape[-1] if statistics else possible[0].table.shape[-1]
     flat = [each.table.reshape(-1, size) for each in statistics]
-    starts = np.cumsum([0] + [len(table) for table in flat])[:-1]
+    rows_of = [len(table) for table in flat]
+    starts = np.cumsum([0, *rows_of])[:-1]
     given = tuple(each.given for each in statistics)
     if not statistics:
         return Conditional(given, np.zeros((0, size)), starts, tuple(possible))
     wanted = np.concatenate(flat)
-    noise = np.repeat([each.variance for each in statistics], [len(table) for table in flat])
+    followed = [min(_NOISE * each.variance, _SHARE / each.table.size) for each in statistics]
     indices = (cells[:, : len(flat)] + starts).reshape(-1)
     pointers = np.arange(0, len(indices) + 1, len(flat))
     rows = scipy.sparse.csr_array(
@@ -124,7 +131,7 @@ def fit(
     )
     records = float(counts.sum())
     floored = wanted + 1 / (records * size)
-    slack = floored / records + _NOISE * noise[:, None]
+    slack = floored / records + np.repeat(followed, rows_of)[:, None]
     ruled_out = ~allowed(cells, possible, size)
     theta = _Regression(rows, counts / records, wanted, slack, ruled_out).minimise(floored)
     return Conditional(given, theta, starts, tuple(possible))

@@ -23,6 +23,14 @@ from pgmkit.model import MEMORY_LIMIT
 from pgmkit.queries import FactoredQuery
 from pgmkit.query_answers import QueryAnswers
 from pgmkit.randomness import Rng, generator
+from pgmkit.regions.checks import (
+    Weights,
+    cell_weights,
+    check_records,
+    check_sample,
+    check_table,
+    row_weights,
+)
 from pgmkit.regions.file import read_regions, write_regions
 from pgmkit.regions.given import GivenRegions
 from pgmkit.regions.joint import Agreement, Joint, agreement, fit_joint
@@ -134,8 +142,7 @@ class RegionModel(QueryAnswers):
     @cached_property
     def agreement(self) -> Agreement:
         """How near the records that ``joint`` was fitted with come to the tables."""
-        fractions = {clique: table / self.total for clique, table in self.tables.items()}
-        return agreement(fractions, self.joint.records)
+        return agreement(self.tables, self.variances, self.joint.records)
 
     def marginal(self, attrs: Iterable[str]) -> Array:
         """The expected counts over ``attrs``; axes in the given order.
@@ -156,6 +163,8 @@ class RegionModel(QueryAnswers):
             for clique, region in held.items()
             if region is not None
         }
+        for clique, table in found.items():
+            self._check(("marginal", clique), *cell_weights(self.domain, clique, table))
         if outside:
             self._warn(f"marginals over {', '.join(map(repr, outside[:3]))}")
             counted = self.joint.records.marginals(outside)
@@ -163,6 +172,8 @@ class RegionModel(QueryAnswers):
             found.update(
                 {clique: counts.astype(float) * share for clique, counts in counted.items()}
             )
+            for clique in outside:
+                self._check(("marginal", clique), *cell_weights(self.domain, clique, found[clique]))
         return {clique: found[clique] for clique in asked}
 
     def map(self) -> NoReturn:
@@ -178,12 +189,20 @@ class RegionModel(QueryAnswers):
     def sample(self, n: int, *, rng: Rng = None) -> Dataset:
         """Draw ``n`` records from ``joint``.
 
-        ``rng``: a seed, a numpy Generator, or None for a fresh one. Raises ``InvalidInput`` for a
-        number that is not a positive integer, and as ``joint`` does.
+        ``rng``: a seed, a numpy Generator, or None for a fresh one. Where ``joint`` is further from
+        some table than its noise explains, as no distribution may have all the tables at once, the
+        warning ``FromRecords`` names the table and the distance; ``agreement.missed`` has all of
+        them. Raises ``InvalidInput`` for a number that is not a positive integer, and as ``joint``
+        does.
         """
         if not isinstance(n, int | np.integer) or isinstance(n, bool) or n < 1:
             raise InvalidInput(f"n must be a positive integer, the number of records; got {n!r}")
-        return self.joint.sample(int(n), generator(rng))
+        drawn = self.joint.sample(int(n), generator(rng))
+        self._warn_of_missed_tables()
+        if "sample" not in self._checked:
+            self._checked.add("sample")
+            check_sample(drawn, self.joint.records, self.cliques, self.zeros)
+        return drawn
 
     def given(self, evidence: Mapping[str, int | Sequence[int]]) -> GivenRegions:
         """The same answers about the records that have these codes (one, or any of several).
@@ -219,10 +238,42 @@ class RegionModel(QueryAnswers):
         region = self.region(query.attributes)
         if region is None:
             self._warn(f"a query over {query.attributes!r}")
-            return _over_records(query, self.joint.records) * (self.total / RECORDS)
-        table = _summed(self.tables[region], region, query.attributes)
-        found = Kronecker(list(query.factors.values())).matvec(table.reshape(-1))
+            found = _over_records(query, self.joint.records) * (self.total / RECORDS)
+        else:
+            table = _summed(self.tables[region], region, query.attributes)
+            found = Kronecker(list(query.factors.values())).matvec(table.reshape(-1))
+        self._check(("answer", query.attributes, query.shape), *row_weights(query, found))
         return found.reshape(query.answer_shape)
+
+    @cached_property
+    def _checked(self) -> set[object]:
+        """The structures whose first answer has been compared with a second computation."""
+        return set()
+
+    def _check(self, structure: object, weights: Weights, found: float) -> None:
+        """Compare one number of a structure's first answer (``pgmkit.regions.checks``)."""
+        if structure in self._checked:
+            return
+        self._checked.add(structure)
+        names = set(weights)
+        region = next((each for each in reversed(self.cliques) if names <= set(each)), None)
+        if region is None:
+            check_records(self.joint.records, weights, found, self.total)
+        else:
+            check_table(self.tables[region], region, weights, found, self.total)
+
+    def _warn_of_missed_tables(self) -> None:
+        missed = self.agreement.missed
+        if missed:
+            worst = missed[0]
+            warnings.warn(
+                f"records are further from {len(missed)} of {len(self.tables)} tables than noise "
+                f"and sampling explain; furthest from that of {worst.clique!r}, by "
+                f"{worst.counts:,.4g} of {self.total:,.6g} counts and {worst.noise_units:.3g} "
+                "noise units of a cell: no distribution was found that has all of them at once",
+                FromRecords,
+                stacklevel=3,
+            )
 
     def _warn(self, what: str) -> None:
         warnings.warn(

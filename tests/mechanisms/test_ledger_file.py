@@ -54,27 +54,6 @@ def test_a_charge_is_on_the_disk_before_the_answer_is_drawn(tmp_path: Path) -> N
     assert [e.cost for e in across.entries] == [e.cost for e in curator.ledger.entries]
 
 
-def test_every_line_is_forced_to_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not only handed to the operating system: a power failure must not forget a charge."""
-    synced: list[int] = []
-    really = os.fsync
-
-    def fsync(descriptor: int) -> None:
-        synced.append(os.fstat(descriptor).st_size)
-        really(descriptor)
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    path = begun(tmp_path)
-    assert synced == [path.stat().st_size]
-    ledger = Ledger.open(path)
-    curator = Curator(DATA, Budget(0.5, 1e-7), neighbours="add/remove", ledger=ledger)
-    curator.measure(("sex",), curator.remaining / 4)
-    curator.ledger.close()
-    lines = path.read_bytes().splitlines(True)
-    assert len(lines) == 4
-    assert synced == [sum(map(len, lines[: n + 1])) for n in range(4)]
-
-
 def test_runs_add_up_and_a_refusal_names_what_is_left(tmp_path: Path) -> None:
     path = begun(tmp_path, Budget(1.0))
     pairs = k_way(DATA.domain, 1)
@@ -376,3 +355,42 @@ def test_the_command_line_keeps_a_ledger(tmp_path: Path) -> None:
     stored = json.loads(invoked("ledger", path, "--json")[1])
     assert 0 < stored["spent"] < stored["total"] and stored["entries"]
     assert "measure a" in invoked("ledger", path)[1]
+
+
+def test_each_line_and_the_name_of_the_file_are_flushed_to_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[tuple[int, int]] = []
+    wait = os.fsync
+
+    def watched(descriptor: int) -> None:
+        wait(descriptor)
+        seen = os.fstat(descriptor)
+        flushed.append((seen.st_ino, seen.st_size))
+
+    monkeypatch.setattr(os, "fsync", watched)
+    path = begun(tmp_path)
+    assert (path.stat().st_ino, path.stat().st_size) in flushed
+    assert tmp_path.stat().st_ino in [number for number, _ in flushed], "its name may be lost"
+    for _ in range(3):
+        flushed.clear()
+        Ledger.open(path).charge("step", "by hand", 1e-4)
+        assert (path.stat().st_ino, path.stat().st_size) in flushed
+
+
+def test_a_ledger_is_its_owners_and_has_one_name(tmp_path: Path) -> None:
+    path = begun(tmp_path)
+    Ledger.open(path).charge("step", "by hand", 1e-4)
+    for each in tmp_path.iterdir():
+        assert each.stat().st_mode & 0o777 == 0o600, each
+    (tmp_path / "link").symlink_to(path)
+    Ledger.open(tmp_path / "link").charge("step", "by hand", 1e-4)
+    other = tmp_path / "other"
+    os.link(path, other)
+    content = path.read_bytes()
+    for name in (path, other, tmp_path / "link"):
+        with pytest.raises(InvalidInput, match="one of 2 names"):
+            Ledger.open(name).charge("step", "by hand", 1e-4)
+    assert path.read_bytes() == content
+    other.unlink()
+    Ledger.open(path).charge("step", "by hand", 1e-4)

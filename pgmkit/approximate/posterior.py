@@ -1,0 +1,216 @@
+"""A factor graph's distribution given evidence, approximately: marginals, log Z and bounds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import fsum, inf
+from typing import Literal, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pgmkit.approximate.bounds import mean_field, reweighted
+from pgmkit.approximate.propagation import Table, propagate
+from pgmkit.approximate.subgraphs import elimination_order
+from pgmkit.clique_index import CliqueIndex
+from pgmkit.conditioning.evidence import Evidence, sliced
+from pgmkit.conditioning.graph_tables import GraphTables
+from pgmkit.domain import Clique, Domain
+from pgmkit.errors import InvalidInput, NumericalFailure
+
+__all__ = ["ApproximatePosterior", "approximate"]
+
+Array = NDArray[np.float64]
+
+REGION_CELLS = 1 << 10
+"""Of a bag by default: `python -m benchmarks.approximate` has what smaller and larger ones give."""
+_SHARES = 0.5, 0.75
+"""Of the time, when propagation ends and when the mean field does; the upper bound has the rest."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ApproximatePosterior:
+    """What ``FactorGraph.posterior(..., inference="region")`` gives. Marginals are probabilities.
+
+    Marginals and ``log_partition`` are those of tree-structured expectation propagation over
+    subgraphs whose tables have at most ``region_cells`` cells; they are approximate, and nothing
+    bounds the error of a marginal. The bounds on log Z hold however early the search ended, up to
+    rounding. Where one subgraph holds the whole graph, as with any tree, all is exact and the
+    bounds are equal.
+
+    Attributes:
+        log_partition: the estimate of log Z (of a Bayesian network, of the log-probability of the
+            evidence), in nats, within the bounds.
+        log_partition_bounds: a lower bound, by a structured mean field (minus infinity where zeros
+            left it nothing), and an upper bound, tree-reweighted.
+        converged: whether the subgraphs' marginals agree within the tolerance asked for.
+        residual: the largest difference between two of them.
+        iterations: rounds over the subgraphs.
+        regions: the sets of attributes whose tables are known, without observed ones.
+
+    >>> from pgmkit import Domain, FactorGraph
+    >>> agree = [[4.0, 1.0], [1.0, 4.0]]
+    >>> ring = [(("a", "b"), agree), (("b", "c"), agree), (("c", "a"), agree)]
+    >>> graph = FactorGraph(Domain({"a": 2, "b": 2, "c": 2}), ring)
+    >>> posterior = graph.posterior({"a": 0}, inference="region")
+    >>> posterior.approximate, posterior.converged, posterior.marginal(["b"]).round(3)
+    (True, True, array([0.895, 0.105]))
+    """
+
+    domain: Domain
+    evidence: Evidence
+    log_partition: float
+    log_partition_bounds: tuple[float, float]
+    converged: bool
+    residual: float
+    iterations: int
+    tables: Mapping[Clique, Array]
+    """Of the regions."""
+    approximate: Literal[True] = field(default=True, init=False)
+
+    def __repr__(self) -> str:
+        lower, upper = self.log_partition_bounds
+        return (
+            f"ApproximatePosterior(approximate=True, log_partition={self.log_partition:.6g}, "
+            f"log_partition_bounds=({lower:.6g}, {upper:.6g}), converged={self.converged}, "
+            f"residual={self.residual:.3g}, iterations={self.iterations}, "
+            f"{len(self.tables)} regions)"
+        )
+
+    @property
+    def regions(self) -> tuple[Clique, ...]:
+        """The sets of attributes whose tables are known."""
+        return tuple(self.tables)
+
+    def marginal(self, attrs: Iterable[str]) -> Array:
+        """The approximate probabilities over attributes of one region, axes in the given order;
+        observed ones are sure.
+
+        Raises InvalidInput for unknown or duplicate attributes, and for sets within no region.
+        """
+        clique = self.domain.clique(attrs)
+        return self.marginals([clique])[clique]
+
+    def marginals(self, cliques: Iterable[Iterable[str]] | None = None) -> dict[Clique, Array]:
+        """Many marginals; of every attribute by itself when none are named."""
+        if cliques is None:
+            cliques = [(name,) for name in self.domain]
+        asked = [self.domain.clique(clique) for clique in cliques]
+        return {clique: self._marginal(clique) for clique in asked}
+
+    def _marginal(self, clique: Clique) -> Array:
+        codes = self.evidence.codes
+        free = tuple(name for name in clique if name not in codes)
+        found = np.ones(())
+        if free:
+            holding = self._index.containing(free)
+            if not holding:
+                raise InvalidInput(
+                    f"the attributes {free!r} lie within no region, so that their joint marginal "
+                    "is not known approximately; ask for attributes that share a table, raise "
+                    'region_cells, or use inference="exact"'
+                )
+            region = min((self.regions[place] for place in holding), key=self.domain.size)
+            table = self.tables[region]
+            cells = self.domain.cell_map(region, free)
+            flat = np.bincount(cells, table.reshape(-1), self.domain.size(free))
+            found = (flat / flat.sum()).reshape(self.domain.shape(free))
+        whole = np.zeros(self.domain.shape(clique))
+        whole[tuple(codes.get(name, slice(None)) for name in clique)] = found
+        return whole
+
+    @cached_property
+    def _index(self) -> CliqueIndex:
+        return CliqueIndex(self.regions)
+
+    def map(self) -> NoReturn:
+        """Refused with InvalidInput, as ``sample`` is."""
+        self._refuse("most probable record")
+
+    def sample(self, n: int) -> NoReturn:
+        """Refused with InvalidInput, as ``map`` is."""
+        self._refuse("records")
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise InvalidInput(
+            f"approximate inference has no {what}: only marginals of regions and log Z; use "
+            'inference="exact"'
+        )
+
+
+def approximate(
+    graph: GraphTables,
+    evidence: Evidence,
+    *,
+    region_cells: int = REGION_CELLS,
+    tolerance: float = 1e-6,
+    max_seconds: float | None = None,
+) -> ApproximatePosterior:
+    """See ``FactorGraph.posterior``."""
+    _check(region_cells, tolerance, max_seconds)
+    began, seconds = time.perf_counter(), inf if max_seconds is None else max_seconds
+    first, second, last = [began + share * seconds for share in (*_SHARES, 1.0)]
+    domain, (constant, tables) = graph.domain, _merged(graph, evidence)
+    if constant == -inf:
+        raise _impossible(evidence)
+    if not tables:
+        sure = constant, constant
+        return ApproximatePosterior(domain, evidence, constant, sure, True, 0.0, 0, {})
+    free = domain.project([name for name in domain if name not in evidence.codes])
+    scopes = [sum(1 << free.places[name] for name in clique) for clique, _ in tables]
+    most = max(region_cells, *(table.size for _, table in tables))
+    order = elimination_order(scopes, free.shape(), most)
+    try:
+        found = propagate(free, tables, order, most, tolerance=tolerance, deadline=first)
+        known = ApproximatePosterior(
+            domain,
+            evidence,
+            constant + found.log_partition,
+            (-inf, inf),
+            found.residual <= tolerance,
+            found.residual,
+            found.iterations,
+            found.marginals,
+        )
+        singles = {name: known.marginal([name]) for name in free}
+        lower = mean_field(free, tables, order, most, singles=singles, deadline=second)
+        upper = reweighted(
+            free, tables, order, most, lower=lower, tolerance=tolerance, deadline=last
+        )
+    except NumericalFailure:
+        raise _impossible(evidence) from None
+    # Where both are exact, rounding may order them either way.
+    low, high = constant + min(lower, upper), constant + upper
+    estimate = min(max(known.log_partition, low), high)
+    return replace(known, log_partition=estimate, log_partition_bounds=(low, high))
+
+
+def _merged(graph: GraphTables, evidence: Evidence) -> tuple[float, list[Table]]:
+    """A number, and logarithms of tables with peak 0, one for each set of attributes, of which the
+    product of the graph's tables given the evidence consists.
+    """
+    tables = dict[Clique, Array]()
+    for clique, table in sliced(graph.domain, graph.tables, evidence):
+        ordered = graph.domain.ordered(clique)
+        table = table.transpose([clique.index(name) for name in ordered])
+        tables[ordered] = tables[ordered] + table if ordered in tables else table
+    peaks = {clique: float(table.max()) for clique, table in tables.items()}
+    constant = fsum(peaks.values())
+    if constant == -inf:
+        return constant, []
+    return constant, [(c, table - peaks[c]) for c, table in tables.items() if c]
+
+
+def _impossible(evidence: Evidence) -> InvalidInput:
+    return InvalidInput(f"the evidence has probability zero: {evidence}")
+
+
+def _check(region_cells: int, tolerance: float, max_seconds: float | None) -> None:
+    if not isinstance(region_cells, int) or isinstance(region_cells, bool) or region_cells < 1:
+        raise InvalidInput(f"region_cells must be a positive integer, got {region_cells!r}")
+    for name, value in {"tolerance": tolerance, "max_seconds": max_seconds}.items():
+        if value is not None and not (isinstance(value, int | float) and 0 < value < inf):
+            raise InvalidInput(f"{name} must be a positive number, got {value!r}")

@@ -1,0 +1,231 @@
+"""Expectation propagation with distributions of small width: marginals and an estimate of log Z.
+
+The tables of a few subgraphs cover the graph; those in all of them are their base. A site has the
+base, the tables that are its own, and messages in the place of the others' own tables, which are
+tables over the base's bags. A step takes a site's marginals of the bags and sends the distribution
+of the base that has them (tree-structured expectation propagation: Minka and Qi, 2004, with wider
+trees). With spanning trees it is belief propagation; one site is exact. Where steps do not settle,
+a double loop follows, which always does (Heskes and Zoeter, 2002; Opper and Winther, 2005): inner
+minima of a convex function (``pgmkit.approximate.split``), the base fixed meanwhile.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pgmkit.approximate.split import Split, inferred
+from pgmkit.approximate.subgraphs import Bags, cover
+from pgmkit.bit_sets import each_bit
+from pgmkit.domain import Clique, Domain
+from pgmkit.marginal_oracle import MarginalOracle
+
+__all__ = ["Propagated", "Table", "propagate"]
+
+Array = NDArray[np.float64]
+Table = tuple[Clique, Array]
+"""Attributes and logarithms."""
+
+_SWEEPS = 200
+"""Rounds over the sites before the double loop; those that settle take some tens."""
+_WINDOW = 8
+"""Rounds in which the disagreement of the sites has to halve; else steps are halved."""
+_SHORTEST = 1 / 16
+_OUTER, _INNER = 50, 20
+"""Outer rounds of the double loop, and iterations of L-BFGS in each."""
+_LEAST = np.finfo(np.float64).tiny
+
+
+@dataclass(frozen=True)
+class Propagated:
+    """Marginals of the sites' tables, the estimate of log Z and how far it settled."""
+
+    marginals: dict[Clique, Array]
+    log_partition: float
+    residual: float
+    """The largest difference between the sites' marginals of the base."""
+    iterations: int
+
+
+def propagate(
+    domain: Domain,
+    tables: Sequence[Table],
+    order: Sequence[int],
+    most: int,
+    *,
+    tolerance: float,
+    deadline: float,
+) -> Propagated:
+    """Marginals by sites whose bags have at most ``most`` cells; every attribute is in one.
+
+    Ends when all sites agree within ``tolerance``, or at ``deadline`` (``time.perf_counter``) after
+    one round at least. Raises NumericalFailure where a site leaves no record possible.
+    """
+    search = _Search(_Sites(domain, tables, order, most), deadline, tolerance)
+    search.settle()
+    if search.residual > tolerance and time.perf_counter() < deadline:
+        search.double_loop()
+    return search.found()
+
+
+class _Sites:
+    """The base's bags, each with its last attributes summed out in it, and what the sites have."""
+
+    def __init__(
+        self, domain: Domain, tables: Sequence[Table], order: Sequence[int], most: int
+    ) -> None:
+        self.domain = domain
+        places, sizes, names = domain.places, domain.shape(), domain.attributes
+        scopes = [sum(1 << places[name] for name in clique) for clique, _ in tables]
+        trees = cover(order, sizes, scopes, most)
+        base = set.intersection(*map(set, trees))
+        bags = Bags(order, sizes, most)
+        for place in base:
+            bags.add(scopes[place])
+        parts = bags.cliques()
+        self.bags = [tuple(names[v] for v in (*each_bit(rest), *own)) for rest, own in parts]
+        counts = [domain.size(clique) for clique in self.bags]
+        self.starts = [0, *accumulate(counts)]
+        summed = [domain.size([names[v] for v in own]) for _, own in parts]
+        widths = np.repeat(summed, np.floor_divide(counts, summed))
+        self.runs = np.concatenate([[0], np.cumsum(widths)])
+        hosts = {v: place for place, (_, own) in enumerate(parts) for v in own}
+        self.base = np.zeros(self.starts[-1])
+        for place in sorted(base):
+            host = hosts[bags.first(scopes[place])]
+            cells = slice(self.starts[host], self.starts[host + 1])
+            clique, table = tables[place]
+            self.base[cells] += table.reshape(-1)[domain.cell_map(self.bags[host], clique)]
+        self.impossible = np.isneginf(self.base)
+        self.base[self.impossible] = 0.0
+        owners = {place: k for k, tree in reversed([*enumerate(trees)]) for place in tree}
+        self.own = [
+            [tables[place] for place in tree if owners[place] == k and place not in base]
+            for k, tree in enumerate(trees)
+        ]
+        self.logs = [
+            np.concatenate([np.zeros(0), *(t.ravel() for _, t in own)]) for own in self.own
+        ]
+        self.oracles = [
+            MarginalOracle(domain, [*self.bags, *(clique for clique, _ in own)]) for own in self.own
+        ]
+
+    @property
+    def cells(self) -> int:
+        """Cells of all bags."""
+        return self.starts[-1]
+
+    def projected(self, marginals: Array) -> Array:
+        """Logarithms of the bags' conditional distributions: of the base's distribution that has
+        these marginals.
+        """
+        above = np.maximum(marginals[: self.cells], _LEAST)
+        sums = np.add.reduceat(above, self.runs[:-1])
+        logs: Array = np.log(above / np.repeat(sums, np.diff(self.runs)))
+        logs[self.impossible] = 0.0
+        return logs
+
+    def pass_through(self, site: int, potentials: Array) -> tuple[Array, float]:
+        """Marginals of a site's bags and own tables, and its log Z."""
+        masked = np.where(self.impossible, -inf, potentials)
+        return inferred(self.oracles[site], np.concatenate([masked, self.logs[site]]))
+
+
+class _Search:
+    """The base's distribution ``prior`` and each site's part of it."""
+
+    def __init__(self, sites: _Sites, deadline: float, tolerance: float) -> None:
+        self.sites, self.deadline, self.tolerance = sites, deadline, tolerance
+        self.prior = sites.base.copy()
+        self.messages = [np.zeros(sites.cells) for _ in sites.oracles]
+        self.marginals = [np.zeros(0) for _ in sites.oracles]
+        self.log_partitions = [0.0 for _ in sites.oracles]
+        self.residual, self.iterations = inf, 0
+
+    def settle(self) -> None:
+        """Rounds over the sites, with shorter steps where they do not come nearer."""
+        step, history = 1.0, list[float]()
+        for _ in range(_SWEEPS):
+            self._sweep(step)
+            history.append(self.residual)
+            if self.residual <= self.tolerance or time.perf_counter() >= self.deadline:
+                return
+            if len(history) > _WINDOW and self.residual > history[-1 - _WINDOW] / 2:
+                step, history = max(step / 2, _SHORTEST), []
+
+    def _sweep(self, step: float) -> None:
+        sites = self.sites
+        for site, message in enumerate(self.messages):
+            marginals, log_partition = sites.pass_through(site, self.prior - message)
+            self.marginals[site], self.log_partitions[site] = marginals, log_partition
+            if len(self.messages) > 1:
+                change = step * (sites.projected(marginals) - self.prior)
+                message += change
+                self.prior += change
+        self.residual = float(np.ptp(self._bags, axis=0).max())
+        self.iterations += 1
+
+    def double_loop(self) -> None:
+        """Rounds whose inner problems are convex; they need no step length."""
+        sites, count = self.sites, len(self.messages)
+        ends = sites.cells + np.cumsum([0, *map(len, sites.logs)])
+        bags = np.arange(sites.cells)
+        cells = [np.concatenate([bags, np.arange(*ends[k : k + 2])]) for k in range(count)]
+        split = Split(sites.oracles, cells, int(ends[-1]))
+        for _ in range(_OUTER):
+            base = np.where(sites.impossible, -inf, sites.base + (count - 1) * self.prior)
+            start = [
+                np.concatenate([self.prior - message, np.zeros(len(logs))])
+                for message, logs in zip(self.messages, sites.logs, strict=True)
+            ]
+            state = split.minimise(
+                np.concatenate([base, *sites.logs]),
+                1.0,
+                start=start,
+                tolerance=self.tolerance / 2,
+                iterations=_INNER,
+                deadline=self.deadline,
+            )
+            self.iterations += 1
+            before, self.marginals = np.mean(self._bags, axis=0), state.parts
+            self.log_partitions = state.log_partitions
+            for site, table in enumerate(state.tables):
+                held = np.where(sites.impossible, 0.0, table[: sites.cells])
+                self.messages[site] = self.prior - held
+            middle = np.mean(self._bags, axis=0)
+            self.residual = max(state.residual, float(np.abs(middle - before).max()))
+            if self.residual <= self.tolerance or time.perf_counter() >= self.deadline:
+                return
+            change = sites.projected(middle) - self.prior
+            self.prior = self.prior + change
+            self.messages = [message + change for message in self.messages]
+
+    @property
+    def _bags(self) -> Array:
+        """A row for each site: its marginals of the bags."""
+        return np.array([marginals[: self.sites.cells] for marginals in self.marginals])
+
+    def found(self) -> Propagated:
+        """The marginals, of the bags the sites' mean, and the free energy's estimate of log Z:
+        sum_k log Z_k - (K - 1) log Z of the base's distribution.
+        """
+        sites, bags = self.sites, np.mean(self._bags, axis=0)
+        # The last is within second order of the sites' disagreement what Gibbs' inequality gives.
+        base = float(bags @ (self.prior - sites.projected(bags)))
+        found = dict[Clique, Array]()
+        spans = zip(sites.starts, sites.starts[1:], strict=False)
+        for clique, (start, end) in zip(sites.bags, spans, strict=True):
+            found[clique] = bags[start:end].reshape(sites.domain.shape(clique))
+        for own, marginals in zip(sites.own, self.marginals, strict=True):
+            start = sites.cells
+            for clique, table in own:
+                found[clique] = marginals[start : start + table.size].reshape(table.shape)
+                start += table.size
+        log_partition = sum(self.log_partitions) - (len(self.messages) - 1) * base
+        return Propagated(found, log_partition, self.residual, self.iterations)

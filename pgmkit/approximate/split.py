@@ -1,0 +1,136 @@
+"""A convex problem of several subgraphs: how to share tables out among them.
+
+    minimise  sum_k w log Z_k(theta_k / w)   over theta_k with  sum_k theta_k = theta
+
+With weights w = 1/K, Hölder's inequality makes every value an upper bound on log Z(theta): the
+tree-reweighted bound (Wainwright, Jaakkola and Willsky, 2005), here over subgraphs of small width.
+The derivative with respect to a table is its marginal, so that at the minimum the subgraphs agree
+on what they share. Found by L-BFGS.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+
+from pgmkit.marginal_oracle import MarginalOracle
+
+__all__ = ["Shared", "Split", "inferred"]
+
+Array = NDArray[np.float64]
+
+_WINDOW, _LITTLE = 20, 0.01
+"""Passes that have to gain this share of what lies between value and floor."""
+_REMEMBERED = 10
+"""Gradients that L-BFGS keeps, its usual number."""
+
+
+def inferred(oracle: MarginalOracle, potentials: Array) -> tuple[Array, float]:
+    """Marginals of the oracle's cliques, flat, and log Z."""
+    with oracle.session():
+        marginals, log_partition = oracle.fast_marginals(torch.from_numpy(potentials))
+        return marginals.numpy().copy(), float(log_partition)
+
+
+@dataclass(frozen=True)
+class Shared:
+    """One way to share the tables out."""
+
+    value: float
+    tables: list[Array]
+    """Of each subgraph, divided by its weight: the potentials of its distribution."""
+    marginals: Array
+    """Of every table the mean over the subgraphs that have it, flat."""
+    residual: float
+    """The largest difference of a subgraph from that mean."""
+    parts: list[Array]
+    """Of each subgraph its own marginals."""
+    log_partitions: list[float]
+
+
+class _Stop(Exception):
+    """Ends L-BFGS."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """Subgraphs, and for each the places of its cells in one flat vector of all tables."""
+
+    oracles: Sequence[MarginalOracle]
+    cells: Sequence[NDArray[np.int64]]
+    size: int
+
+    @cached_property
+    def _copies(self) -> Array:
+        """The number of subgraphs that have each cell."""
+        return np.bincount(np.concatenate(self.cells), minlength=self.size).astype(np.float64)
+
+    def mean(self, parts: Sequence[Array]) -> Array:
+        """The mean over the subgraphs that have a cell."""
+        gathered = np.zeros(self.size)
+        for cells, part in zip(self.cells, parts, strict=True):
+            gathered[cells] += part
+        return gathered / self._copies
+
+    def minimise(
+        self,
+        total: Array,
+        weight: float,
+        *,
+        start: Sequence[Array] | None = None,
+        floor: float = -inf,
+        tolerance: float,
+        iterations: int,
+        deadline: float,
+    ) -> Shared:
+        """From shares that differ as those of ``start`` do (equal ones where it is None) until the
+        subgraphs' marginals agree within ``tolerance``, or the iterations or the time
+        (``time.perf_counter``) are over, or some tens of passes gain little beside the distance
+        to ``floor``; one pass at least. The state of least value.
+
+        ``total`` is minus infinity where a cell is impossible; ``start`` is finite.
+
+        Raises NumericalFailure where a subgraph leaves no record possible.
+        """
+        ends, best = np.cumsum([len(cells) for cells in self.cells]), list[Shared]()
+        values = list[float]()
+
+        def objective(flat: Array) -> tuple[float, Array]:
+            state, gradient = self._at(total, weight, np.split(flat, ends[:-1]))
+            if not best or state.value < best[0].value:
+                best[:] = [state]
+            values.append(best[0].value)
+            gained = values[max(0, len(values) - 1 - _WINDOW)] - values[-1]
+            slow = len(values) > _WINDOW and gained < _LITTLE * (values[-1] - floor) < inf
+            if slow or state.residual <= tolerance or time.perf_counter() >= deadline:
+                raise _Stop
+            return state.value, gradient
+
+        options = {"maxiter": iterations, "maxcor": _REMEMBERED, "ftol": 0.0, "gtol": 0.0}
+        with suppress(_Stop):
+            flat = np.zeros(ends[-1]) if start is None else np.concatenate(start)
+            minimize(objective, flat, jac=True, method="L-BFGS-B", options=options)
+        return best[0]
+
+    def _at(self, total: Array, weight: float, moves: Sequence[Array]) -> tuple[Shared, Array]:
+        """Equal shares, with what is moved between them, and the derivative by the moves."""
+        shares = total / self._copies - self.mean(moves)
+        pairs = zip(self.cells, moves, strict=True)
+        tables = [(shares[cells] + move) / weight for cells, move in pairs]
+        passes = [inferred(*each) for each in zip(self.oracles, tables, strict=True)]
+        parts, log_partitions = [found for found, _ in passes], [found for _, found in passes]
+        mean = self.mean(parts)
+        found = zip(parts, self.cells, strict=True)
+        gradient = np.concatenate([marginals - mean[cells] for marginals, cells in found])
+        residual = float(np.abs(gradient).max(initial=0.0))
+        value = weight * sum(log_partitions)
+        return Shared(value, tables, mean, residual, parts, log_partitions), gradient

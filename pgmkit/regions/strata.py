@@ -1,0 +1,104 @@
+"""Uniform levels for the steps of a chain, every two of which are spread evenly over the records.
+
+A record takes the value of an attribute by a level between 0 and 1. Were all levels drawn
+independently, two attributes without any relation would seem related by the sampling noise of the
+records. The levels here come from randomised orthogonal arrays of strength two (Rao, 1947; Owen,
+1992, "Orthogonal arrays for computer experiments, integration and visualization"): q^m records see
+each of the q x q pairs of intervals of any two columns equally often. The linear array over the
+integers modulo a prime q has (q^m - 1) / (q - 1) columns. The intervals of each column are
+shuffled, so that three columns are related no more than independent ones are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+_EXPONENTS = 2, 3
+"""The exponents m, the finest intervals first. Larger ones leave q so small that some three columns
+would be related by their intervals."""
+
+
+class Strata:
+    """The levels of ``records`` records in ``columns`` columns; the records are in random order.
+
+    >>> strata = Strata(9, 4, np.random.default_rng(0))
+    >>> first, second = (np.floor(3 * strata.levels(column)) for column in (0, 1))
+    >>> np.sort(3 * first + second)
+    array([0., 1., 2., 3., 4., 5., 6., 7., 8.])
+    """
+
+    def __init__(self, records: int, columns: int, rng: np.random.Generator) -> None:
+        self._records, self._rng = records, rng
+        order = rng.permutation(records)
+        self._blocks, start = list[_Block](), 0
+        for prime, exponent in _sizes(records, columns):
+            stop = start + prime**exponent
+            points = rng.choice(_directions(prime, exponent), columns, replace=False)
+            self._blocks.append(_Block(prime, exponent, order[start:stop], points))
+            start = stop
+
+    def levels(self, column: int) -> Array:
+        """One level for each record, uniform between 0 and 1; to be asked for once a column."""
+        found = self._rng.random(self._records)
+        for block in self._blocks:
+            intervals = self._rng.permutation(block.prime)[block.column(column)]
+            found[block.records] = (intervals + found[block.records]) / block.prime
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Block:
+    """The linear orthogonal array of some records.
+
+    Row i of the array has the digits of i to the base ``prime`` as its coordinates; the entry of a
+    column is their product with the column's direction, whose digits are those of a number in
+    ``directions``.
+    """
+
+    prime: int
+    exponent: int
+    records: NDArray[np.int64]
+    directions: NDArray[np.int64]
+
+    def column(self, column: int) -> NDArray[np.int64]:
+        """The interval of each record, from 0 to ``prime`` - 1."""
+        direction = int(self.directions[column])
+        found = np.zeros(1, dtype=np.int64)
+        for _ in range(self.exponent):
+            line = np.arange(self.prime) * (direction % self.prime) % self.prime
+            found = np.add.outer(line, found).reshape(-1)
+            direction //= self.prime
+        return found % self.prime
+
+
+def _sizes(records: int, columns: int) -> list[tuple[int, int]]:
+    """The primes and exponents of arrays with so many columns that fill most of the records."""
+    found = []
+    for exponent in _EXPONENTS:
+        while (prime := _largest_prime(records, exponent)) is not None:
+            if (prime**exponent - 1) // (prime - 1) < columns:
+                break
+            found.append((prime, exponent))
+            records -= prime**exponent
+    return found
+
+
+def _largest_prime(limit: int, exponent: int) -> int | None:
+    """The largest prime whose power does not exceed the limit."""
+    root = round(limit ** (1 / exponent)) + 1
+    for number in range(root, 1, -1):
+        prime = all(number % divisor for divisor in range(2, int(number**0.5) + 1))
+        if prime and number**exponent <= limit:
+            return number
+    return None
+
+
+def _directions(prime: int, exponent: int) -> NDArray[np.int64]:
+    """All directions, as numbers whose leading digit to the base ``prime`` is 1."""
+    powers = [prime**place for place in range(exponent)]
+    return np.concatenate([power + np.arange(power) for power in powers])

@@ -240,14 +240,14 @@ def _parts(content: bytes) -> dict[str, bytes]:
         return found
 
 
-def assert_private(one: Transcript, other: Transcript, pure: bool) -> float:
-    """Nothing but the exact values differs, and no draw cost more than was charged for it.
+def assert_same(one: Transcript, other: Transcript) -> list[tuple[Charge, Draw, Draw]]:
+    """Nothing but the exact values differs, however far apart the data sets are.
 
-    Gives the true cost of all draws as a share of what was charged.
+    Gives each charge with the draws on both data sets that it paid for.
     """
     assert len(one.events) == len(other.events), "one run asked for more than the other"
-    charged = true = 0.0
     paid: Charge | None = None
+    draws = []
     for a, b in zip(one.events, other.events, strict=True):
         if isinstance(a, Charge):
             assert a == b, f"charged {a} and {b}"
@@ -256,18 +256,30 @@ def assert_private(one: Transcript, other: Transcript, pure: bool) -> float:
             continue
         assert isinstance(b, Draw) and paid is not None, f"{a.law} was drawn before it was paid"
         assert a.scale == b.scale, f"{paid.step}: scales {a.scale} and {b.scale}"
-        spent = cost(a, b, pure, paid.accounting)
-        assert spent <= paid.cost * (1 + TOLERANCE), (
-            f"{paid.step} cost {spent}, charged {paid.cost}"
-        )
-        charged, true, paid = charged + paid.cost, true + spent, None
+        draws.append((paid, a, b))
+        paid = None
     assert paid is None, f"{paid} was charged but nothing was drawn for it"
     assert one.log == other.log
     assert one.shown == other.shown
     assert one.files.keys() == other.files.keys()
     for name, content in one.files.items():
         assert content == other.files[name], f"{name} of the saved release depends on the data"
-    assert charged > 0, "nothing was charged"
+    assert draws, "nothing was charged"
+    return draws
+
+
+def assert_private(one: Transcript, other: Transcript, pure: bool) -> float:
+    """Nothing but the exact values differs, and no draw cost more than was charged for it.
+
+    Gives the true cost of all draws as a share of what was charged.
+    """
+    charged = true = 0.0
+    for paid, a, b in assert_same(one, other):
+        spent = cost(a, b, pure, paid.accounting)
+        assert spent <= paid.cost * (1 + TOLERANCE), (
+            f"{paid.step} cost {spent}, charged {paid.cost}"
+        )
+        charged, true = charged + paid.cost, true + spent
     return true / charged
 
 

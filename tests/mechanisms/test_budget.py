@@ -68,8 +68,9 @@ def test_no_cost_is_no_epsilon() -> None:
 
 @pytest.mark.parametrize("epsilon", NOT_POSITIVE)
 def test_bad_epsilon_is_refused(epsilon: object) -> None:
-    with pytest.raises(InvalidInput, match="epsilon must be a finite number above 0"):
-        Budget(epsilon, 1e-9)
+    for delta in (1e-9, 0.0):
+        with pytest.raises(InvalidInput, match="epsilon must be a finite number above 0"):
+            Budget(epsilon, delta)
 
 
 @pytest.mark.parametrize("delta", [-1e-9, 1.0, 2.0, math.nan, math.inf, "0", None])

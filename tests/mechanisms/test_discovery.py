@@ -33,6 +33,19 @@ def test_frequent_values_are_found_and_charged(relation: str) -> None:
     assert noise.costs == pytest.approx([e.cost for e in curator.ledger.entries])
 
 
+@pytest.mark.parametrize("relation", NEIGHBOURS)
+def test_a_row_moves_the_counts_of_values_as_the_relation_says(relation: str) -> None:
+    """Given as one text a row, or as the rows of each text: a row counts once."""
+    texts = ["b", "a", "b", "c", "b"]
+    asked = []
+    for values in (texts, {"b": 3, "a": 1, "c": 1}):
+        curator = Curator(DATA, Budget(2.0, 1e-6, 1e-7), neighbours=relation)
+        curator._noise = noise = Priced(relation, pure=False)
+        curator.discover(values, 0.01, 1e-7)
+        asked.append(noise.exact[0].tolist())
+    assert asked == [[1, 3, 1]] * 2
+
+
 def test_the_threshold_is_passed_by_a_single_row_as_rarely_as_promised() -> None:
     # Each of many values has one row: their noise is independent, and the threshold is the same.
     delta, draws, hits = 0.02, 0, 0

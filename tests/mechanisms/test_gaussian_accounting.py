@@ -252,6 +252,8 @@ def test_the_default_never_needs_more_noise(
     epsilon: float, delta: float, share: float, l2: float
 ) -> None:
     plain, exact = (Budget(epsilon, delta, accounting=kind) for kind in ("zcdp", "gaussian"))
+    whole = [additive(each, 1.0, 1.0, each.total) for each in (exact, plain)]
+    assert plain.least_noise == exact.least_noise == ("gaussian" if whole[0] < whole[1] else "zcdp")
     if plain.least_noise == "gaussian":
         scales = [additive(each, l2, l2, share * each.total) for each in (exact, plain)]
         assert scales[0] <= scales[1]
@@ -262,3 +264,9 @@ def test_wrong_accountings_are_refused() -> None:
         Budget(1.0, 1e-6, accounting="renyi")  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="needs delta above 0"):
         Budget(1.0, accounting="gaussian")
+
+
+def test_the_default_changes_where_the_noise_does() -> None:
+    """At delta 1e-9 between epsilon 5.4 and 5.6, as the documentation says."""
+    found = [Budget(epsilon, 1e-9).least_noise for epsilon in (0.1, 5.4, 5.6, 20.0)]
+    assert found == ["gaussian", "gaussian", "zcdp", "zcdp"]

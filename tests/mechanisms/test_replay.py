@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 from pricing import cut
-from replay import assert_private, replay, transcript_of
+from replay import assert_private, assert_same, replay, transcript_of
 
 from mechanisms.dispatch import run_on
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.registry import MECHANISMS, configure
+from mechanisms.release.report import html
 from mechanisms.synthesis.pipeline import synthesize
 from mechanisms.workload import Workload, k_way
 from pgmkit.dataset import Dataset
@@ -84,6 +85,38 @@ def replayed(name: str, relation: str, budget: Budget, seed: int, folder: Path) 
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_nothing_but_noise_depends_on_the_data(name: str, relation: str, tmp_path: Path) -> None:
     replayed(name, relation, BUDGETS["zCDP"], 0, tmp_path)
+
+
+def strangers(relation: str) -> tuple[Dataset, Dataset]:
+    """Records that have nothing in common: other codes, and another number where it is private."""
+    rows = 80 if relation == "replace-one" else 301
+    rng = np.random.default_rng(11)
+    other = {name: np.full(rows, size - 1) for name, size in DOMAIN.sizes.items()}
+    other["b"] = rng.integers(0, 2, rows)
+    return drawn(np.random.default_rng(0)), Dataset(DOMAIN, other)
+
+
+@pytest.mark.parametrize("relation", NEIGHBOURS)
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_no_exact_value_reaches_anything_that_leaves(
+    name: str, relation: str, tmp_path: Path
+) -> None:
+    """With the same noisy answers, data sets that could not differ more give the same release.
+
+    Rounding and thresholds hide from neighbours what they cannot hide here: every exact value that
+    the Curator holds is another one, and only it and the noise source may see them.
+    """
+    entry, settings = configure(name, **quick(name))
+    public = {"public": PUBLIC} if entry.public else {}
+
+    def job(data: Dataset) -> Any:
+        curator = Curator(data, BUDGETS["zCDP"], neighbours=relation)
+        return run_on(curator, entry, settings, PAIRS, **public)
+
+    data, other = strangers(relation)
+    one = transcript_of(lambda: job(data), tmp_path)
+    draws = assert_same(one, transcript_of(lambda: job(other), tmp_path, forced=one))
+    assert sum((a.exact != b.exact).any() for _, a, b in draws) > len(draws) / 4
 
 
 @pytest.mark.parametrize("relation", NEIGHBOURS)
@@ -225,6 +258,30 @@ def test_the_front_door_lets_nothing_but_noise_through(
         )
 
     replay(job, data, other, tmp_path, pure=False)
+
+
+@pytest.mark.parametrize("relation", NEIGHBOURS)
+@pytest.mark.parametrize("path", [path for path in PATHS if path != "open columns"])
+def test_no_exact_value_leaves_by_the_front_door(path: str, relation: str, tmp_path: Path) -> None:
+    """The release, its file, its page, what it says and the log, of records of strangers.
+
+    Open columns are left out: their labels come from the records, above a noisy threshold.
+    """
+    schema, options, form = PATHS[path]
+    data, other = strangers(relation)
+    pages = []
+
+    def job(records: Dataset) -> Any:
+        release = synthesize(
+            form(records), schema, epsilon=2.0, delta=1e-6, neighbours=relation, **options
+        )
+        if path == "engine":
+            pages.append(html(release))
+        return release
+
+    one = transcript_of(lambda: job(data), tmp_path)
+    assert_same(one, transcript_of(lambda: job(other), tmp_path, forced=one))
+    assert not pages or pages[0] == pages[1]
 
 
 def test_a_leak_is_seen(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 
 from pgmkit.conditioning.elimination import EliminationTree
 from pgmkit.conditioning.modes import pointer_type
-from pgmkit.memory import check_room, counted
+from pgmkit.memory import check_room, counted, room
 
-__all__ = ["check_marginals", "check_record", "check_sum", "little"]
+__all__ = ["check_marginals", "check_record", "check_sum", "little", "records_within"]
 
 _CELL_BYTES = 8
 _LITTLE_BYTES = 1 << 22
@@ -54,6 +54,16 @@ def check_record(tree: EliminationTree, limit: int) -> None:
             places += own[node] * pointer_type(gone).itemsize
     cells = _upward(tree, own, kept=False) + -(-places // _CELL_BYTES)
     _check(tree, cells, limit, "the search for the most likely record")
+
+
+def records_within(tree: EliminationTree, count: int, limit: int) -> int:
+    """How many of so many records fit side by side, by the tree of one: its multiplications are
+    more than the cells of all its tables and their copies.
+    """
+    each = _CELL_BYTES * tree.cells
+    if count * each > _LITTLE_BYTES:
+        limit = min(limit, room())
+    return int(limit // each)
 
 
 def _own_cells(tree: EliminationTree) -> list[int]:

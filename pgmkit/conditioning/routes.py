@@ -153,10 +153,11 @@ class Routes:
     def _check_marginals(
         self, tree: EliminationTree, sets: Sequence[int], *, made: bool = False
     ) -> None:
-        free = [members & ~self.observed for members in sets]
-        cells = max([tree.cells_of(members) for members in free], default=1)
-        if not little(tree, cells):
-            check_marginals(tree, self.graph.memory_limit, free, made=made)
+        free = ~self.observed
+        joint = [tree.cells_of(members & free) for members in sets if members & (members - 1)]
+        if not little(tree, max(joint, default=1)):
+            left = [members & free for members in sets]
+            check_marginals(tree, self.graph.memory_limit, left, made=made)
 
     def marginal(self, messages: Messages | Prepared | WrittenOut, members: int) -> Array:
         """A marginal from messages, or from a tree of its own if they lead through large tables."""

@@ -37,7 +37,7 @@ from pgmkit.sampling_parts import PartedSample, parted_sample
 from pgmkit.self_check import checked_marginals
 from pgmkit.tree_marginals import marginals as eliminate
 from pgmkit.tree_marginals import routes_of
-from pgmkit.untrusted import LARGEST, refusing, whole_file, zipped_arrays
+from pgmkit.untrusted import LARGEST, plain_values, refusing, whole_file, zipped_arrays
 from pgmkit.variable_elimination import answers
 
 FORMAT = "pgmkit model"
@@ -352,7 +352,7 @@ class GraphicalModel:
         """
         with refusing(path, "a model file"):
             arrays = zipped_arrays(whole_file(path, max_bytes), max_bytes)
-            header = json.loads(str(arrays["header"]))
+            header = plain_values(str(arrays["header"]))
             if header.get("format") == "pgmkit region model":
                 raise InvalidInput("it holds a region model; read it with RegionModel.load")
             if (header.get("format"), header.get("version")) != (FORMAT, FORMAT_VERSION):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from pgmkit.errors import InvalidInput
-from pgmkit.tables.values import dictionary, text_of
+from pgmkit.tables.values import dictionary, plain, text_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -222,4 +222,4 @@ class Column(ABC):
         return stored
 
     def _stored(self, value: Any) -> Any:
-        return list(value) if isinstance(value, tuple) else value
+        return [plain(each) for each in value] if isinstance(value, tuple) else plain(value)

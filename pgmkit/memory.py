@@ -15,7 +15,7 @@ from pgmkit.errors import InvalidInput, ModelTooLarge
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["COUNTED", "available", "check_limit", "check_room", "counted", "peak", "room"]
+__all__ = ["available", "check_limit", "check_room", "counted", "peak", "room"]
 
 _GROUPS = Path("/proc/self/cgroup")
 _MOUNTED = Path("/sys/fs/cgroup")
@@ -23,7 +23,7 @@ _PROCESS = Path("/proc/self/status")
 _MACHINE = Path("/proc/meminfo")
 _MOST_WRITTEN = 10**15
 """Numbers from which their digits tell less than their power of two; some have thousands."""
-COUNTED = 1 << 25
+_COUNTED = 1 << 25
 """Bytes from which a computation is held against what is free: writing them takes ten times as long
 as reading the system's counters, which is a millisecond."""
 
@@ -92,7 +92,7 @@ def check_room(
         raise ModelTooLarge(
             f"{what} needs {size} at once; the limit is {limit:,} bytes; {advice}raise memory_limit"
         )
-    if needed - held > COUNTED and needed - held > (left := room()):
+    if needed - held > _COUNTED and needed - held > (left := room()):
         raise ModelTooLarge(
             f"{what} needs {size} at once, and {left:,} bytes are left to this process; "
             f"{advice}give it more memory"

@@ -10,11 +10,14 @@ from collections.abc import Iterable, Sequence
 
 from pgmkit.conditioning.elimination import EliminationTree
 from pgmkit.conditioning.modes import pointer_type
-from pgmkit.memory import COUNTED, check_room, counted, room
+from pgmkit.memory import check_room, counted, room
 
 __all__ = ["check_marginals", "check_record", "check_sum", "records_within", "surely_fits"]
 
 _CELL_BYTES = 8
+_SMALL_PASS = 1 << 28
+"""Bytes of the bound below from which a pass takes thirty times as long as reading the system's
+counters, a millisecond; what it holds at once is a tenth of the bound or so."""
 _COPIES = 2
 """Of what a step makes: the result, and the result divided by its peak."""
 
@@ -25,7 +28,7 @@ def surely_fits(tree: EliminationTree, limit: int, cells: int) -> bool:
     and copies together.
     """
     bound = 2 * _CELL_BYTES * tree.cells * cells
-    return bound <= limit and (bound <= COUNTED or bound <= room())
+    return bound <= limit and (bound <= _SMALL_PASS or bound <= room())
 
 
 def check_sum(tree: EliminationTree, limit: int) -> None:
@@ -61,7 +64,7 @@ def records_within(tree: EliminationTree, count: int, limit: int) -> int:
     more than the cells of all its tables and their copies.
     """
     each = 2 * _CELL_BYTES * max(tree.cells, 1.0)
-    if count * each > COUNTED:
+    if count * each > _SMALL_PASS:
         limit = min(limit, room())
     return int(limit // each)
 

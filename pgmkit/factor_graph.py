@@ -57,7 +57,7 @@ class FactorGraph:
     children: tuple[str, ...] | None = None
     states: Mapping[str, tuple[Hashable, ...]] = field(default_factory=dict)
     memory_limit: int = MEMORY_LIMIT
-    """Bytes that a table on the way may take."""
+    """Bytes that an answer may hold at once: tables on the way, their copies and the result."""
     _shared: GraphTables = field(init=False, repr=False)
 
     def __init__(

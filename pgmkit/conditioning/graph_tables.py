@@ -101,8 +101,8 @@ class GraphTables:
             clique, table = self.tables[number]
             places = self.domain.places
             axes = [places[name] for name in clique]
-            if len(axes) > 1:
-                table = table.transpose(sorted(range(len(axes)), key=axes.__getitem__))
+            if axes != (ascending := sorted(axes)):
+                table = table.transpose([axes.index(v) for v in ascending])
             log_peak = 0.0
             if self.children is None and (peak := float(table.max())) not in (0.0, 1.0):
                 table, log_peak = table / peak, math.log(peak)

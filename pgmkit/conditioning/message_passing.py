@@ -271,6 +271,10 @@ class Messages:
 
     def product(self, one: Table, other: Table, wanted: int) -> Table:
         """The product, summed to the wanted ones of its attributes."""
+        if not one[0]:  # a number
+            return self.reduced((other[0], one[1] * other[1]), wanted)
+        if not other[0]:
+            return self.reduced((one[0], one[1] * other[1]), wanted)
         made = self.kernel(one[0], other[0], wanted)(one[1], other[1])
         return (one[0] | other[0]) & wanted, made
 
@@ -387,9 +391,9 @@ class Messages:
 
     def joint(self, members: int) -> Table:
         """The joint marginal of attributes anywhere in the tree."""
-        found: Table = (0, np.array(1.0))
-        for node, inside in self.tree.lowest(members):
-            part = self._connected(node, inside)
+        parts = [self._connected(node, inside) for node, inside in self.tree.lowest(members)]
+        found = parts[0] if parts else (0, np.array(1.0))
+        for part in parts[1:]:
             found = self.product(found, part, found[0] | part[0])
         return found
 

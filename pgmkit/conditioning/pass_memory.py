@@ -10,22 +10,25 @@ from collections.abc import Iterable, Sequence
 
 from pgmkit.conditioning.elimination import EliminationTree
 from pgmkit.conditioning.modes import pointer_type
-from pgmkit.memory import check_room, counted
+from pgmkit.memory import check_room, counted, room
 
-__all__ = ["check_marginals", "check_record", "check_sum", "little"]
+__all__ = ["check_marginals", "check_record", "check_sum", "records_within", "surely_fits"]
 
 _CELL_BYTES = 8
-_LITTLE_BYTES = 1 << 22
-"""Bytes that nobody counts: what the interpreter itself takes changes by as much."""
+_SMALL_PASS = 1 << 28
+"""Bytes of the bound below from which a pass takes thirty times as long as reading the system's
+counters, a millisecond; what it holds at once is a tenth of the bound or so."""
 _COPIES = 2
 """Of what a step makes: the result, and the result divided by its peak."""
 
 
-def little(tree: EliminationTree, cells: float = 1.0) -> bool:
-    """Whether a pass, with tables of so many cells spread over all of its own, takes so little
-    that it need not be counted: ``tree.cells`` is more than all tables and copies together.
+def surely_fits(tree: EliminationTree, limit: int, cells: int) -> bool:
+    """Whether a pass fits, with tables of so many cells spread over all of its own, by a bound that
+    takes no time: twice ``tree.cells``, the multiplications, is more than the cells of all tables
+    and copies together.
     """
-    return _CELL_BYTES * tree.cells * cells <= _LITTLE_BYTES
+    bound = 2 * _CELL_BYTES * tree.cells * cells
+    return bound <= limit and (bound <= _SMALL_PASS or bound <= room())
 
 
 def check_sum(tree: EliminationTree, limit: int) -> None:
@@ -54,6 +57,16 @@ def check_record(tree: EliminationTree, limit: int) -> None:
             places += own[node] * pointer_type(gone).itemsize
     cells = _upward(tree, own, kept=False) + -(-places // _CELL_BYTES)
     _check(tree, cells, limit, "the search for the most likely record")
+
+
+def records_within(tree: EliminationTree, count: int, limit: int) -> int:
+    """How many of so many records fit side by side, by the tree of one: its multiplications are
+    more than the cells of all its tables and their copies.
+    """
+    each = 2 * _CELL_BYTES * max(tree.cells, 1.0)
+    if count * each > _SMALL_PASS:
+        limit = min(limit, room())
+    return int(limit // each)
 
 
 def _own_cells(tree: EliminationTree) -> list[int]:

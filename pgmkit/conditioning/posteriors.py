@@ -16,6 +16,7 @@ from pgmkit.conditioning.elimination import EliminationTree
 from pgmkit.conditioning.evidence import Evidence
 from pgmkit.conditioning.graph_tables import GraphTables
 from pgmkit.conditioning.message_passing import Kernel
+from pgmkit.conditioning.pass_memory import records_within
 from pgmkit.conditioning.posterior import Posterior
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput, ModelTooLarge
@@ -111,7 +112,10 @@ class Posteriors:
                 del known[next(iter(known))]
             structure = _Structure.of(self.graph, relevant, observed)
             known[relevant, observed] = structure
-        size = min(_CHUNK_CELLS, self.graph.memory_limit // 8) // structure.largest
+        size = min(
+            _CHUNK_CELLS // structure.largest,
+            records_within(structure.tree, len(first), self.graph.memory_limit),
+        )
         if size < _FEW:
             return [_OneByOne(self, observed, first)]
         parts = np.split(first, range(size, len(first), size))

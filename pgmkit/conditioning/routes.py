@@ -18,7 +18,7 @@ from pgmkit.conditioning.graph_tables import CELLS_OF_A_TABLE, Draft, GraphTable
 from pgmkit.conditioning.grouping import LARGE_PASS, Cost, may_pay, parted
 from pgmkit.conditioning.joint import GivenJoint
 from pgmkit.conditioning.message_passing import LEAST_ENTRY, Messages, Sums, Underflow
-from pgmkit.conditioning.pass_memory import check_marginals, check_sum, little
+from pgmkit.conditioning.pass_memory import check_marginals, check_sum, surely_fits
 from pgmkit.conditioning.written_out import MOST_CELLS, WrittenOut
 from pgmkit.domain import Clique
 from pgmkit.errors import ModelTooLarge
@@ -153,20 +153,27 @@ class Routes:
     def _check_marginals(
         self, tree: EliminationTree, sets: Sequence[int], *, made: bool = False
     ) -> None:
-        free = [members & ~self.observed for members in sets]
-        cells = max([tree.cells_of(members) for members in free], default=1)
-        if not little(tree, cells):
-            check_marginals(tree, self.graph.memory_limit, free, made=made)
+        free = ~self.observed
+        joint = [tree.cells_of(members & free) for members in sets if members & (members - 1)]
+        limit = self.graph.memory_limit
+        if not surely_fits(tree, limit, max(joint, default=1)):
+            here = [m & free for m in sets if not self._lies_apart(tree, m & free)]
+            check_marginals(tree, limit, here, made=made)
+
+    def _lies_apart(self, tree: EliminationTree, members: int) -> bool:
+        """Whether a marginal is answered by a tree of its own: this one leads to it through tables
+        that are larger by far.
+        """
+        most = _OWN_TREE * (tree.cells + CELLS_OF_A_TABLE * tree.inputs)
+        return tree.cells_of(members) * tree.cells > most < tree.joint_cells(members)
 
     def marginal(self, messages: Messages | Prepared | WrittenOut, members: int) -> Array:
         """A marginal from messages, or from a tree of its own if they lead through large tables."""
         if not isinstance(messages, Messages):
             return messages.marginal(members)
-        tree, sizes = messages.tree, self.graph.sizes
-        most = _OWN_TREE * (tree.cells + CELLS_OF_A_TABLE * tree.inputs)
-        cells = math.prod([sizes[v] for v in each_bit(members)])
-        if cells * tree.cells <= most or tree.joint_cells(members) <= most:
+        if not self._lies_apart(messages.tree, members):
             return messages.marginal(members)
+        sizes = self.graph.sizes
         inputs = self._inputs(self.graph.relevant(members | self.known))
         # A table of ones: so that the attributes meet in a node, for which the order is looked for.
         inputs.add(members, np.ones([sizes[v] for v in each_bit(members)]), -1)

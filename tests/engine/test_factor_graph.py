@@ -97,6 +97,7 @@ def test_every_answer_is_that_of_the_joint_written_out(
     if route == "trees by matrices":
         monkeypatch.setattr("pgmkit.conditioning.message_passing._FEW_CELLS", 0)
     monkeypatch.setattr("pgmkit.conditioning.routes.MOST_CELLS", some)
+    monkeypatch.setattr("pgmkit.conditioning.modes._BLOCK_CELLS", 2 * block)
     every = 1 << 10 if route == "the graph" else 0
     monkeypatch.setattr("pgmkit.conditioning.graph_tables.MOST_CELLS", every)
     for seed in range(20 * block, 20 * block + 20):
@@ -310,6 +311,96 @@ def test_an_attribute_that_no_table_fits_is_refused() -> None:
             FactorGraph(Domain({"a": 2, "b": size}), [(("a",), [1.0, 1.0])])
     with pytest.raises(InvalidInput, match="memory_limit must be a positive integer"):
         FactorGraph(Domain({"a": 2}), [], memory_limit="1 GB")  # type: ignore[arg-type]
+
+
+def best_of_grid(rows: int, columns: int, tables: Mapping[tuple[str, ...], Array]) -> float:
+    """The best log weight of a binary grid, cell by cell over the states of one row."""
+    best = np.zeros((2,) * columns)
+    for i in range(rows):
+        for j in range(columns):
+            here, above = f"x{i}_{j}", f"x{i - 1}_{j}"
+            moved = np.moveaxis(best, j, -1)[..., None]  # the value above, then that here
+            moved = moved + (np.log(tables[above, here]) if i else np.zeros((2, 2)))
+            best = np.moveaxis(moved.max(-2), -1, j)
+            best = best + spread_along(np.log(tables[(here,)]), (j,), columns)
+            if j:
+                pair = np.log(tables[f"x{i}_{j - 1}", here])
+                best = best + spread_along(pair, (j - 1, j), columns)
+    return float(best.max())
+
+
+def spread_along(table: Array, axes: Sequence[int], count: int) -> Array:
+    return table.reshape([2 if axis in axes else 1 for axis in range(count)])
+
+
+def test_records_of_a_wide_grid() -> None:
+    """Maxima where the joint has 2^144 cells, with ties and impossible cells."""
+    rng = np.random.default_rng(5)
+    rows = columns = 12
+    names = [[f"x{i}_{j}" for j in range(columns)] for i in range(rows)]
+    tables: dict[tuple[str, ...], Array] = {}
+    for i, j in np.ndindex(rows, columns):
+        tables[(names[i][j],)] = rng.integers(1, 4, 2).astype(float)
+        if i:
+            tables[names[i - 1][j], names[i][j]] = rng.integers(0, 4, (2, 2)) + np.eye(2)
+        if j:
+            tables[names[i][j - 1], names[i][j]] = rng.integers(0, 4, (2, 2)) + np.eye(2)
+    domain = Domain({name: 2 for row in names for name in row})
+    with np.errstate(divide="ignore"):
+        expected = best_of_grid(rows, columns, tables)
+        posterior = FactorGraph(domain, tables.items()).posterior()
+        record, best = posterior.map()
+        assert best == pytest.approx(expected, abs=1e-9)
+        cells = [np.log(t[tuple(record[n] for n in clique)]) for clique, t in tables.items()]
+    assert sum(cells) == pytest.approx(expected, abs=1e-9)
+    reached = posterior.max_marginals()
+    for name, code in record.items():
+        assert reached[name].max() == pytest.approx(expected, abs=1e-9)
+        assert reached[name][code] == pytest.approx(expected, abs=1e-9)
+    name = names[6][6]
+    flipped = FactorGraph(domain, tables.items()).posterior({name: 1 - record[name]})
+    assert flipped.map()[1] == pytest.approx(reached[name][1 - record[name]], abs=1e-9)
+
+
+def test_observed_records_beyond_the_range_of_plain_numbers() -> None:
+    """All attributes observed: the product of the potentials is 1e-10000."""
+    names = [f"x{i}" for i in range(50)]
+    pairs = zip(names, [*names[1:], names[0]], strict=True)
+    domain = Domain(dict.fromkeys(names, 2))
+    graph = FactorGraph(domain, [(pair, [[1e-200, 1.0], [1.0, 1.0]]) for pair in pairs])
+    evidence = dict.fromkeys(names, 0)
+    posterior = graph.posterior(evidence)
+    assert posterior.log_partition == pytest.approx(-10000 * np.log(10))
+    np.testing.assert_array_equal(posterior.marginal(["x3", "x4"]), [[1, 0], [0, 0]])
+    assert posterior.entropy() == pytest.approx(0.0, abs=1e-9)
+    assert posterior.map()[1] == pytest.approx(posterior.log_partition)
+    for count in (2, 40):  # one by one; different records side by side
+        columns = {n: [0] * count if n != "x0" else [i % 2 for i in range(count)] for n in names}
+        many = graph.posteriors(columns)
+        assert many.log_partition[0] == pytest.approx(posterior.log_partition)
+        np.testing.assert_array_equal(many.marginal(["x0"])[:2], np.eye(2))
+
+
+def test_an_earlier_split_does_not_keep_later_questions_from_calibration(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pgmkit.conditioning.routes.MOST_CELLS", 0)
+    monkeypatch.setattr("pgmkit.conditioning.graph_tables.MOST_CELLS", 0)
+    names = [f"x{i}" for i in range(12)]
+    rng = np.random.default_rng(0)
+    tables = {name: ((name,), np.array([0.5, 0.5])) for name in (names[0], names[6])}
+    for place in (1, 2, 3, 4, 5, 7, 8, 9, 10, 11):  # two chains that have nothing in common
+        law = rng.dirichlet([1, 1], size=2).T
+        tables[names[place]] = ((names[place], names[place - 1]), law)
+    graph = FactorGraph.from_conditionals(tables)
+    with monkeypatch.context() as split:
+        part_all_questions(split)
+        graph.posterior({names[0]: 0}).marginals()
+    assert graph._shared.parted
+    for code in range(6):
+        graph.posterior({names[code]: 1}).marginals()
+    assert not graph._shared.parted
+    assert graph._shared.calibrated is not None
 
 
 def test_a_marginal_that_does_not_fit_is_refused() -> None:

@@ -152,7 +152,7 @@ class SecondOpinion:
             mask = np.full(self.sums.sizes[name], -inf)
             mask[np.atleast_1d(codes)] = 0.0
             weights.append(((name,), mask))
-        expected = exp(self.sums.log_sum(weights=weights).real - self.sums.log_total)
+        expected = _ratio(self.sums.log_sum(weights=weights).real, self.sums.log_total)
         self._compare(f"the share of the records with {dict(allowed)!r}", found, expected)
 
     def most_probable(
@@ -292,7 +292,7 @@ class SecondOpinion:
         sums = self.sums.about([*both, *(name for axes, _ in self.weights for name in axes)])
         if not sums.within(seconds / 2, both):
             return None
-        return exp(min(sums.log_sum(both, self.weights).real - self._log_sum, 1.0))
+        return _ratio(sums.log_sum(both, self.weights).real, self._log_sum)
 
     @property
     def _close(self) -> float:
@@ -325,6 +325,11 @@ class SecondOpinion:
                 self._compare(f"what two marginals say of {name!r}: apart, {clique},", apart, 0.0)
             if time.perf_counter() > deadline:
                 return
+
+
+def _ratio(part: float, whole: float) -> float:
+    """Of sums whose logarithms these are; nothing is no part of anything."""
+    return exp(min(part - whole, 1.0)) if part > -inf else 0.0
 
 
 def _cells(table: Array, rng: np.random.Generator) -> Iterable[int]:

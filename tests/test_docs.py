@@ -38,7 +38,8 @@ def test_it_builds_without_warnings(tmp_path: Path) -> None:
     pytest.importorskip("mkdocs", reason="mkdocs is not installed; pip install '.[docs]'")
     pytest.importorskip("mkdocstrings", reason="mkdocstrings is not installed")
     done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-d", str(tmp_path / "site")],
+        # What README and CONTRIBUTING say; "-q" would count fewer warnings.
+        [sys.executable, "-m", "mkdocs", "build", "-d", str(tmp_path / "site")],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -101,7 +101,9 @@ def synthesize(
             are counted there, for most mechanisms in one pass.
         schema: what each column may hold. Columns left open (`OpenCategorical`, `Numeric` with
             quantiles) are found first with a tenth of the budget, and a tenth of delta.
-        epsilon, delta, neighbours: the promise, for rows (see the privacy page).
+        epsilon: the promise's first number, for rows (see the privacy page).
+        delta: its second number; 0 promises pure epsilon.
+        neighbours: which change of the data the promise is about, "add/remove" or "replace-one".
         unit: the column that says whose a row is, to protect all rows of a unit (a person, a
             household) together. It is not released and must not be in the schema; rows that lack it
             are left out.
@@ -118,7 +120,8 @@ def synthesize(
             pairs of columns are measured together with it.
         public: records that need no protection, for mechanisms that use them; of the same columns,
             or (gem-pub) of some of them.
-        seconds, memory_mb: limits that "auto" chooses by.
+        seconds: what "auto" may take of time; it chooses a mechanism by that.
+        memory_mb: what "auto" may take of memory.
         strict: refuse data that do not fit the schema (values outside it, missing ones that are not
             declared, broken constraints, no rows). NOT private: that a run fails, and the number of
             rows in the message, are exact. For data that are public, or to check them where nobody

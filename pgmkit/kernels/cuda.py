@@ -99,14 +99,16 @@ def scaled_kernel(
     batch = tile // (across * down)
     row = (tile // across) % down * TILE + tl.arange(0, TILE)
     column = tile % across * TILE + tl.arange(0, TILE)
-    inner = tl.arange(0, TILE).to(tl.int64)
+    # Half a tile of terms at a time leaves registers for three blocks on a processor.
+    TERMS: tl.constexpr = TILE // 2
+    inner = tl.arange(0, TERMS).to(tl.int64)
     a = left + batch * left_batch + row[:, None] * left_row + inner[None, :] * left_summed
     b = right + batch * right_batch + column[None, :] * right_column + inner[:, None] * right_summed
     peak_a = tl.load(high_left + batch * rows + row, row < rows, 0.0).to(tl.float64)
     peak_b = tl.load(high_right + batch * columns + column, column < columns, 0.0).to(tl.float64)
     sums = tl.zeros((TILE, TILE), tl.float64)
     low = float("-inf")
-    for s in range(0, summed, TILE):
+    for s in range(0, summed, TERMS):
         here = inner + s < summed
         x = tl.load(a + s * left_summed, (row[:, None] < rows) & here[None, :], low)
         y = tl.load(b + s * right_summed, (column[None, :] < columns) & here[:, None], low)

@@ -1,27 +1,31 @@
-"""A fixed set of public calls, of which those are printed that the program itself contradicts.
+"""A fixed set of public calls: which of them the program itself contradicts, and what others give.
 
     python tests/engine_calls.py
 
-``tests/engine_mutants.py`` runs it on a copy of the packages with one planted mistake: whatever it
-prints was noticed without a test, by a second computation alone.
+``tests/engine_mutants.py`` runs it on a copy of the packages with one planted mistake: what is
+contradicted was noticed without a test, by a second computation alone.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 
 import numpy as np
 import scipy.sparse
+from numpy.typing import NDArray
 
 from pgmkit import (
+    Dataset,
     Domain,
     Factor,
     FactoredQuery,
     FactorGraph,
     GraphicalModel,
+    Interval,
     Measurement,
     error_bars,
     estimate,
@@ -30,6 +34,7 @@ from pgmkit import (
 from pgmkit.queries import prefix
 from pgmkit.self_check import Contradiction
 
+Array = NDArray[np.float64]
 Call = tuple[str, Callable[[], object]]
 
 SIZES = {"a": 2, "b": 3, "c": 4, "d": 2, "e": 3, "f": 2, "g": 5, "h": 3}
@@ -166,24 +171,63 @@ def estimates() -> Iterator[Call]:
 
     def bars() -> object:
         y = sets(1)[0]
-        return error_bars(estimate(small, y, total=600.0), y).answer(query)
+        return error_bars(estimate(small, y, total=600.0), y, seed=0).answer(query)
 
     yield "error bars", bars
 
 
-def contradicted() -> list[str]:
-    """The calls that a second computation contradicts."""
-    found = []
+def numbers(found: object) -> Array:
+    """All numbers of an answer, one after the other."""
+    if isinstance(found, GraphicalModel):
+        return numbers([found.total, found.loss, found.marginals(found.cliques)])
+    if isinstance(found, Dataset):
+        return numbers(found.marginals(list(pairwise(found.domain))))
+    if isinstance(found, Mapping):
+        return numbers(list(found.values()))
+    if isinstance(found, list | tuple):
+        return np.concatenate([np.zeros(0), *map(numbers, found)])
+    if isinstance(found, Interval):
+        return numbers([found.estimate, found.stddev])
+    if isinstance(found, str):
+        return np.zeros(0)
+    return np.asarray(found, dtype=np.float64).reshape(-1)
+
+
+@dataclass
+class Outcome:
+    """Calls that were contradicted; those that ended in another error, with its name; and numbers
+    that stand for the answers of the rest.
+    """
+
+    contradicted: list[str] = field(default_factory=list)
+    errors: dict[str, str] = field(default_factory=dict)
+    answers: dict[str, list[float]] = field(default_factory=dict)
+
+    def wrong(self, sound: Outcome) -> list[str]:
+        """The calls whose answers differ from the sound ones, and that said nothing."""
+        return [
+            name
+            for name, found in self.answers.items()
+            if not np.allclose(found, sound.answers[name], rtol=1e-3, atol=1e-6)
+        ]
+
+
+def outcome() -> Outcome:
+    """All calls, one after the other."""
+    made = Outcome()
     warnings.simplefilter("ignore")
     for name, call in (*models(), *graphs(), *estimates()):
         try:
-            call()
+            found = numbers(call())
         except Contradiction:
-            found.append(name)
-        except Exception as error:  # other errors are noticed by whoever calls, not by the check
-            print(f"{name}: {type(error).__name__}: {error!s:.200}", file=sys.stderr)
-    return found
+            made.contradicted.append(name)
+        except Exception as error:  # noticed by whoever calls, not by the second computation
+            made.errors[name] = type(error).__name__
+        else:
+            places = np.arange(len(found))
+            made.answers[name] = [float(found @ np.cos(k * places)) for k in (0, 1, 2)]
+    return made
 
 
 if __name__ == "__main__":
-    print(json.dumps(contradicted()))
+    print(json.dumps(asdict(outcome())))

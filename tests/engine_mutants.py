@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine_calls import Outcome
 from mutants import HUNG, ROOT, Mutant, copy, failure, planted, started
 
 TABLE = ROOT / "benchmarks" / "results" / "engine_mutants.json"
@@ -773,26 +775,43 @@ MUTANTS = (
 
 @dataclass(frozen=True)
 class Fate:
-    """What became of a mutant: "caught" (by which test), "SURVIVED", "HUNG" or "STALE"; which
-    public calls the program contradicted by itself; and in how many seconds.
+    """What became of a mutant.
+
+    Attributes:
+        end: "caught", "SURVIVED", "HUNG" or "STALE".
+        test: which one caught it.
+        alone: public calls that the program contradicted by itself.
+        errors: public calls that ended in another error.
+        wrong: public calls that gave wrong numbers without a word.
+        seconds: that all of it took.
     """
 
     end: str
-    test: str
-    alone: tuple[str, ...]
-    seconds: float
+    test: str = ""
+    alone: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()
+    wrong: tuple[str, ...] = ()
+    seconds: float = 0.0
 
 
-def fate(mutant: Mutant, folder: Path) -> Fate:
+def called(folder: Path) -> Outcome:
+    """The public calls on the copy; errors of all where they do not come to their end."""
+    ended = started(folder, "tests/engine_calls.py", timeout=LONGEST)
+    if ended.returncode:
+        return Outcome(errors={"all": ended.stderr[-200:] or HUNG})
+    return Outcome(**json.loads(ended.stdout))
+
+
+def fate(mutant: Mutant, folder: Path, sound: Outcome) -> Fate:
     """Plant the mistake, run its test and the public calls, and take it out again."""
     if (folder / mutant.file).read_text(encoding="utf-8").count(mutant.old) != 1:
-        return Fate("STALE", "", (), 0.0)
+        return Fate("STALE")
     with planted(mutant, folder) as clock:
         test = failure(folder, (mutant.first,), LONGEST)
-        called = started(folder, "tests/engine_calls.py", timeout=LONGEST)
-        alone = json.loads(called.stdout) if called.returncode == 0 else []
+        made = called(folder)
         end = "HUNG" if test == HUNG else "caught" if test else "SURVIVED"
-        return Fate(end, test, tuple(alone), clock())
+        found = made.contradicted, made.errors, made.wrong(sound)
+        return Fate(end, test, *map(tuple, found), clock())
 
 
 def run(words: tuple[str, ...] = (), record: bool = False) -> dict[str, Fate]:
@@ -800,16 +819,29 @@ def run(words: tuple[str, ...] = (), record: bool = False) -> dict[str, Fate]:
     chosen = [m for m in MUTANTS if not words or any(word in m.name for word in words)]
     found: dict[str, Fate] = {}
     with copy() as folder:
+        sound = called(folder)
         for number, mutant in enumerate(chosen, 1):
-            found[mutant.name] = one = fate(mutant, folder)
+            found[mutant.name] = one = fate(mutant, folder, sound)
             told = f"{number}/{len(chosen)} {one.end} ({one.seconds:.0f} s): {mutant.name}"
-            print(f"{told}: {one.test}; {len(one.alone)} calls alone", flush=True)
+            calls = f"{len(one.alone)} contradicted, {len(one.errors)} other errors"
+            print(f"{told}: {one.test}; {calls}, {len(one.wrong)} wrong", flush=True)
             if record:
                 write(found)
-    alone = sum(bool(each.alone) for each in found.values())
-    caught = sum(each.end == "caught" for each in found.values())
-    print(f"{caught} of {len(found)} caught by their tests, {alone} by the program alone")
+    print(score(found))
     return found
+
+
+def score(found: Mapping[str, Fate]) -> str:
+    """How many were caught, and how."""
+    fates = found.values()
+    caught = sum(each.end == "caught" for each in fates)
+    alone = sum(bool(each.alone) for each in fates)
+    shown = [each for each in fates if each.alone or each.wrong]
+    return (
+        f"{caught} of {len(found)} caught by their tests; of {len(shown)} that change the numbers "
+        f"of the public calls {alone} are contradicted by the program alone, "
+        f"{sum(not each.wrong for each in shown)} in every call that they change"
+    )
 
 
 def write(found: dict[str, Fate]) -> None:

@@ -108,7 +108,7 @@ class SecondOpinion:
         cliques = [clique for clique in found if clique]
         if not cliques:
             return
-        chosen = [cliques[int(i)] for i in rng.choice(len(cliques), min(2, len(cliques)), False)]
+        chosen = [cliques[int(i)] for i in rng.choice(len(cliques), 1)]
         # The largest leads furthest, the likeliest cell of it tells most orders of axes apart.
         chosen.insert(0, max(cliques, key=lambda clique: found[clique].size))
         for clique in chosen:

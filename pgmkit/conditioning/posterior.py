@@ -52,7 +52,7 @@ class Posterior:
         """log of the sum of the product of the tables, and likelihoods, over what agrees with the
         evidence. Of a Bayesian network the log-probability of the evidence.
         """
-        started = time.perf_counter()
+        started = self._started
         found = self._log_sum()
         self._look("log partition", (), started, lambda opinion, s: opinion.log_sum(found, s))
         if found == -math.inf:
@@ -63,13 +63,18 @@ class Posterior:
         self,
         kind: str,
         asked: tuple[Hashable, ...],
-        started: float,
+        started: tuple[float, bool],
         at: Callable[[SecondOpinion, float], None],
     ) -> None:
         """A second opinion on an answer, where such was not asked for before."""
-        routes, graph = self._routes, self.graph
-        structure = routes.observed, routes.known, min(len(graph.passes), 2), *asked
-        graph.uses.look(kind, structure, started, lambda seconds: at(self.second, seconds))
+        (begun, calibrated), evidence = started, self.evidence
+        structure = *evidence.codes, None, *evidence.likelihood, None, calibrated, *asked
+        self.graph.uses.look(kind, structure, begun, lambda seconds: at(self.second, seconds))
+
+    @property
+    def _started(self) -> tuple[float, bool]:
+        """The time, and whether the graph may answer from what it holds for any evidence."""
+        return time.perf_counter(), len(self.graph.passes) > 1
 
     @cached_property
     def second(self) -> SecondOpinion:
@@ -98,7 +103,7 @@ class Posterior:
         domain = self.graph.domain
         if cliques is None:
             cliques = [(name,) for name in domain]
-        started = time.perf_counter()
+        started = self._started
         asked = [domain.clique(clique) for clique in cliques]
         for clique in asked:  # before any work
             if len(clique) > 1 and 8 * (cells := domain.size(clique)) > self.graph.memory_limit:
@@ -152,7 +157,7 @@ class Posterior:
         """A most probable record that agrees with the evidence, and log of its weight: of the
         product of the tables (of a Bayesian network, its log-probability with the evidence).
         """
-        started = time.perf_counter()
+        started = self._started
         modes, constant = self._modes
         best, codes = modes.record(), self.evidence.codes
         record = {
@@ -165,7 +170,7 @@ class Posterior:
 
     def max_marginals(self) -> dict[str, Array]:
         """For each attribute and value the log weight of the best record that has the value."""
-        started = time.perf_counter()
+        started = self._started
         modes, constant = self._modes
         sizes, codes = self.graph.domain.shape(), self.evidence.codes
         reached = modes.reached()
@@ -181,7 +186,7 @@ class Posterior:
 
     def entropy(self) -> float:
         """The entropy in nats of the attributes that were not observed."""
-        started = time.perf_counter()
+        started = self._started
         marginals = self.marginals([clique for clique, _ in self._logarithms])
         expected = 0.0
         for clique, table in self._logarithms:
@@ -197,7 +202,7 @@ class Posterior:
 
         ``rng``: a seed, a numpy Generator, or None for a fresh one.
         """
-        started = time.perf_counter()
+        started = self._started
         check_count(n)
         domain, codes = self.graph.domain, self.evidence.codes
         columns = {name: np.full(n, code) for name, code in codes.items()}
@@ -211,7 +216,7 @@ class Posterior:
     def model(self, total: float = 1.0) -> GraphicalModel:
         """The attributes that were not observed as a model of ``total`` records."""
         _ = self.log_partition  # refuses evidence of probability zero
-        started = time.perf_counter()
+        started = self._started
         model = self._as_model(total)
         self._look("model", (), started, lambda op, s: op.same_sum(model._sums, s))
         return model

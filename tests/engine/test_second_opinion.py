@@ -3,7 +3,8 @@ queries and batches against the joint written out, in numbers that no defect is 
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cached_property
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ from numpy.typing import NDArray
 from structures import draw_case
 
 import pgmkit.answer_checks
+import pgmkit.model
+import pgmkit.sampling
 from pgmkit import (
     Domain,
     Factor,
@@ -25,9 +28,12 @@ from pgmkit import (
     estimate_many,
 )
 from pgmkit.answer_checks import FirstUses, SecondOpinion
+from pgmkit.conditioning.calibration import Calibration
+from pgmkit.conditioning.posteriors import Posteriors
 from pgmkit.loss_checks import check_loss
 from pgmkit.plain_sums import PlainSums
 from pgmkit.self_check import Contradiction
+from pgmkit.tree_marginals import Routes
 
 Array = NDArray[np.float64]
 SEEDS = st.integers(0, 2**31)
@@ -271,6 +277,85 @@ def test_a_model_of_another_set_is_found_out(monkeypatch: pytest.MonkeyPatch) ->
     ]
     with pytest.raises(Contradiction, match="its loss"):
         estimate_many(Domain({"a": 2}), sets, total=100)
+
+
+def given_loses_a_code(patch: pytest.MonkeyPatch) -> None:
+    usual = Domain.allowed
+    patch.setattr(Domain, "allowed", lambda self, name, codes: usual(self, name, codes[:-1]))
+
+
+def answers_of_the_next_row(patch: pytest.MonkeyPatch) -> None:
+    usual = pgmkit.model.answers
+    patch.setattr(pgmkit.model, "answers", lambda *args: [np.roll(a, 1) for a in usual(*args)])
+
+
+def distant_pairs_turned(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Routes, "arranged", lambda self, table, clique: table)
+
+
+def posteriors_in_reverse(patch: pytest.MonkeyPatch) -> None:
+    usual = Posteriors._spread
+    patch.setattr(Posteriors, "_spread", lambda self, parts: usual(self, parts)[::-1])
+
+
+def calibrated_one_cell_along(patch: pytest.MonkeyPatch) -> None:
+    usual = Calibration.singles.func
+    made = cached_property(lambda self: np.roll(usual(self), 1))
+    made.__set_name__(Calibration, "singles")
+    patch.setattr(Calibration, "singles", made)
+
+
+def draws_one_bin_along(patch: pytest.MonkeyPatch) -> None:
+    usual = pgmkit.sampling._draw_independent
+    patch.setattr(
+        pgmkit.sampling,
+        "_draw_independent",
+        lambda table, *others: (usual(table, *others) + 1) % table.shape[1],
+    )
+
+
+DEFECTS = {
+    given_loses_a_code: lambda: chain_model().given({"x1": [0, 1, 2]}),
+    answers_of_the_next_row: lambda: chain_model().answer(FactoredQuery({"x0": np.tri(4)})),
+    distant_pairs_turned: lambda: chain_model().marginal(("x9", "x0")),
+    posteriors_in_reverse: lambda: chain_graph().posteriors(records()).marginals(),
+    calibrated_one_cell_along: lambda: one_after_another(chain_graph()),
+    draws_one_bin_along: lambda: chain_model().sample(5000, rng=0, method="sample"),
+}
+
+
+def chain_model() -> GraphicalModel:
+    domain, rng = Domain({f"x{i}": 4 for i in range(10)}), np.random.default_rng(5)
+    pairs = [(f"x{i}", f"x{i + 1}") for i in range(9)]
+    factors = tuple(Factor(domain.project(c), 2 * rng.normal(size=(4, 4))) for c in pairs)
+    return GraphicalModel(domain, factors, total=100.0)
+
+
+def chain_graph() -> FactorGraph:
+    return FactorGraph.from_model(chain_model())
+
+
+def one_after_another(graph: FactorGraph) -> None:
+    """Sets of evidence, until the graph calibrates itself."""
+    for code in range(4):
+        graph.posterior({"x0": code, "x5": 1}).marginals()
+
+
+def records() -> dict[str, Array]:
+    rng = np.random.default_rng(0)
+    return {name: rng.integers(4, size=200) for name in ("x0", "x4", "x7")}
+
+
+@pytest.mark.parametrize("plant", DEFECTS, ids=lambda plant: plant.__name__)
+def test_defects_behind_inference_are_noticed(
+    monkeypatch: pytest.MonkeyPatch, plant: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    """Right tables, and a defect in what is made of them: the first answer raises."""
+    monkeypatch.setattr(pgmkit.answer_checks, "LEAST", LONG)
+    DEFECTS[plant]()
+    plant(monkeypatch)
+    with pytest.raises(Contradiction, match="contradicts"):
+        DEFECTS[plant]()
 
 
 def test_estimates_in_single_precision_pass() -> None:

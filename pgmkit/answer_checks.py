@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import exp, inf, log, prod, sqrt
+from math import exp, inf, prod, sqrt
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,17 +33,21 @@ __all__ = ["FirstUses", "SecondOpinion"]
 
 Array = NDArray[np.float64]
 
-_CLOSE = 1e-7
-"""Of the total: what rounding and underflow may explain in float64. Single precision explains
-``_COARSE``: it may lose records of 2e-6 of the total (``marginal_oracle``), and rounds to 1e-7 for
-each unit of a potential.
+_CLOSE, _COARSE = 1e-7, 1e-3
+"""Shares of the total that rounding and underflow may explain, in double and in single precision;
+the latter may lose records of 2e-6 of the total (``marginal_oracle``). Defects are off by more.
 """
-_COARSE = 1e-3
-_CLOSE_BY_SIZE = 1e-13
-"""Of a logarithm, for each unit of the tables' size: some hundred roundings."""
+_CLOSE_BY_SIZE, _COARSE_BY_SIZE = 1e-13, 1e-4
+"""What rounding may explain of a logarithm, for each unit of the tables' size: some hundred units
+in the last place.
+"""
 _RARE = 40.0
-"""Draws stray this far with a probability of at most 2 exp(-40) = 1e-17 (Bernstein)."""
+"""A count of draws strays further than the bound with a probability of at most 2 exp(-40) = 1e-17
+(Bernstein); the cell that is counted is one of thousands.
+"""
 _UNLIKELY = 1e-6
+_CELL_SECONDS = 1e-8
+"""What a cell of a table that is searched or summed takes, on a slow machine."""
 _MOST_KEPT = 1 << 12
 """Structures that are remembered as looked at."""
 
@@ -112,8 +116,8 @@ class SecondOpinion:
         # The largest leads furthest, the likeliest cell of it tells most orders of axes apart.
         chosen.insert(0, max(cliques, key=lambda clique: found[clique].size))
         for clique in chosen:
-            table = found[clique] / total
-            for cell in _cells(table, rng):
+            table = found[clique]
+            for cell in _cells(table, rng, seconds / 8):
                 codes = [int(code) for code in np.unravel_index(cell, table.shape)]
                 record = dict(zip(clique, codes, strict=True))
                 left = seconds / 2 - (time.perf_counter() - begun)
@@ -121,7 +125,7 @@ class SecondOpinion:
                 if share is None:
                     return
                 name = f"the marginal of {clique} at {record}"
-                self._compare(name, float(table.flat[cell]), share)
+                self._compare(name, float(table.flat[cell]) / total, share)
 
     def answer(self, query: FactoredQuery, found: Array, total: float, seconds: float) -> None:
         """A factored query's answers in counts: the largest of them, and one more."""
@@ -161,7 +165,6 @@ class SecondOpinion:
         """A most probable record, and its ``log_weight``: none has a larger one."""
         own = self.sums.at(record, self.weights)
         close = self._close_logarithm
-        best = own
         if self.sums.within(seconds, self.evidence):
             best = self.sums.largest(self.evidence, self.weights)
         else:
@@ -194,13 +197,8 @@ class SecondOpinion:
         """The logarithm of the sum over all records with the evidence; minus infinity if none."""
         if not self._known.within(seconds, self.evidence):
             return
-        expected = self._log_sum
-        if not (abs(found - expected) <= self._close_logarithm or found == expected):
-            raise Contradiction(
-                f"inference contradicts a second computation: the logarithm of the sum over all "
-                f"records with {dict(self.evidence)!r:.200} is {found!r} by one and {expected!r} "
-                "by the other. Please report this"
-            )
+        what = f"the sum over all records with {dict(self.evidence)!r:.200}"
+        self._same_logarithm(what, found, self._log_sum)
 
     def same_sum(self, other: PlainSums, seconds: float) -> None:
         """Tables of the attributes that were not observed have the same sum over all records."""
@@ -219,12 +217,7 @@ class SecondOpinion:
             expected = -inf
         else:
             expected = self.sums.largest({**self.evidence, name: code}, self.weights)
-        if not (abs(stated - expected) <= self._close_logarithm or stated == expected):
-            raise Contradiction(
-                f"inference contradicts a second computation: the best record with {name!r} = "
-                f"{code} has the logarithm {stated!r} by one and {expected!r} by the other. Please "
-                "report this"
-            )
+        self._same_logarithm(f"the best record with {name!r} = {code}", stated, expected)
 
     def entropy(self, found: float, seconds: float) -> None:
         """The entropy in nats: log Z less the slope of log Z(t), the sum with all tables times t.
@@ -248,7 +241,7 @@ class SecondOpinion:
     def drawn(self, columns: Mapping[str, NDArray[Any]], n: int, seconds: float) -> None:
         """Records drawn: how many have one cell of two attributes, against its probability.
 
-        Rounded draws stray less than independent ones, to whom the bound belongs.
+        The bound is that of independent draws; rounded counts stray less.
         """
         if n == 0:
             return
@@ -301,9 +294,8 @@ class SecondOpinion:
 
     @property
     def _close_logarithm(self) -> float:
-        unit = 1e9 if self.coarse else 1.0
-        size = 1.0 + self.sums.size
-        return unit * _CLOSE_BY_SIZE * (size + 1e4 * log(1 + size))
+        by_size = _COARSE_BY_SIZE if self.coarse else _CLOSE_BY_SIZE
+        return by_size * (1e3 + self.sums.size)
 
     def _compare(self, what: str, found: float, expected: float, scale: float = 1.0) -> None:
         if not abs(found - expected) <= self._close * scale:
@@ -312,19 +304,26 @@ class SecondOpinion:
                 f"{expected!r} by the other. Please report this"
             )
 
+    def _same_logarithm(self, what: str, found: float, expected: float) -> None:
+        if not (abs(found - expected) <= self._close_logarithm or found == expected):
+            raise Contradiction(
+                f"inference contradicts a second computation: the logarithm of {what} is "
+                f"{found!r} by one and {expected!r} by the other. Please report this"
+            )
+
     def _consistent(self, found: Mapping[Clique, Array], total: float, seconds: float) -> None:
         """All tables sum to the total and agree on the attributes that they share."""
         deadline = time.perf_counter() + seconds
         seen: dict[str, Array] = {}
         for clique, table in found.items():
+            if time.perf_counter() + _CELL_SECONDS * table.size * (1 + table.ndim) > deadline:
+                return
             self._compare(f"the sum of {clique}", float(table.sum()) / total, 1.0)
             for axis, name in enumerate(clique):
                 away = tuple([other for other in range(len(clique)) if other != axis])
                 line = table.sum(axis=away) / total
                 apart = float(np.abs(line - seen.setdefault(name, line)).max())
                 self._compare(f"what two marginals say of {name!r}: apart, {clique},", apart, 0.0)
-            if time.perf_counter() > deadline:
-                return
 
 
 def _ratio(part: float, whole: float) -> float:
@@ -332,9 +331,14 @@ def _ratio(part: float, whole: float) -> float:
     return exp(min(part - whole, 1.0)) if part > -inf else 0.0
 
 
-def _cells(table: Array, rng: np.random.Generator) -> Iterable[int]:
-    """The likeliest cell and one of the others that are possible."""
-    possible = np.flatnonzero(table >= min(_UNLIKELY, float(table.mean())))
+def _cells(table: Array, rng: np.random.Generator, seconds: float) -> Iterable[int]:
+    """The likeliest cell and one of the others that are not rare; any one of a table that takes
+    longer to be searched.
+    """
+    if 3 * _CELL_SECONDS * table.size > seconds:
+        return [int(rng.integers(table.size))]
+    mean = float(table.mean())
+    possible = np.flatnonzero(table >= min(_UNLIKELY * table.size, 1.0) * mean)
     return dict.fromkeys([int(table.argmax()), int(rng.choice(possible))])
 
 

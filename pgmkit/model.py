@@ -291,6 +291,10 @@ class GraphicalModel:
         array([40., 10.])
         """
         started = time.perf_counter()
+        evidence = {
+            name: codes if isinstance(codes, int | np.integer) else list(codes)
+            for name, codes in evidence.items()
+        }
         potentials = list(self.potentials)
         like = self._factors[0].values
         for name, codes in evidence.items():
@@ -349,7 +353,7 @@ class GraphicalModel:
         columns = draw(self.tree, lambda i: _array(self._beliefs[i]), n, generator(rng), method)
         self._uses.look(
             "sample",
-            (method, n.bit_length() // 4),
+            (method, int(n).bit_length() // 4),
             started,
             lambda seconds: self._opinion.drawn(columns, n, seconds),
         )

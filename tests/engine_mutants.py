@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine_calls import Outcome
-from mutants import HUNG, ROOT, Mutant, copy, failure, planted, started
+from mutants import HUNG, ROOT, Mutant, copy, failure, planted, record, started
 
 TABLE = ROOT / "benchmarks" / "results" / "engine_mutants.json"
 
@@ -814,8 +814,11 @@ def fate(mutant: Mutant, folder: Path, sound: Outcome) -> Fate:
         return Fate(end, test, *map(tuple, found), clock())
 
 
-def run(words: tuple[str, ...] = (), record: bool = False) -> dict[str, Fate]:
-    """What became of each mutant whose name holds one of the words; all without words."""
+def run(words: tuple[str, ...] = (), kept: bool = False) -> dict[str, Fate]:
+    """What became of each mutant whose name holds one of the words; all without words.
+
+    ``kept``: written to the table, too.
+    """
     chosen = [m for m in MUTANTS if not words or any(word in m.name for word in words)]
     found: dict[str, Fate] = {}
     with copy() as folder:
@@ -825,8 +828,8 @@ def run(words: tuple[str, ...] = (), record: bool = False) -> dict[str, Fate]:
             told = f"{number}/{len(chosen)} {one.end} ({one.seconds:.0f} s): {mutant.name}"
             calls = f"{len(one.alone)} contradicted, {len(one.errors)} other errors"
             print(f"{told}: {one.test}; {calls}, {len(one.wrong)} wrong", flush=True)
-            if record:
-                write(found)
+            if kept:
+                record(found, MUTANTS, TABLE)
     print(score(found))
     return found
 
@@ -842,14 +845,6 @@ def score(found: Mapping[str, Fate]) -> str:
         f"of the public calls {alone} are contradicted by the program alone, "
         f"{sum(not each.wrong for each in shown)} in every call that they change"
     )
-
-
-def write(found: dict[str, Fate]) -> None:
-    """Write the table, with earlier fates of other mutants that are still there."""
-    earlier = json.loads(TABLE.read_text(encoding="utf-8")) if TABLE.exists() else {}
-    known = {**earlier, **{name: vars(one) for name, one in found.items()}}
-    table = {mutant.name: known[mutant.name] for mutant in MUTANTS if mutant.name in known}
-    TABLE.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -800,12 +800,16 @@ def run(
     return fates
 
 
-def record(fates: dict[str, Fate]) -> None:
+def record(
+    fates: Mapping[str, object],
+    planted: Sequence[Mutant] = MUTANTS,
+    table: Path = TABLE,
+) -> None:
     """Write the table, with earlier fates of other mutants that are still there."""
-    earlier = json.loads(TABLE.read_text(encoding="utf-8")) if TABLE.exists() else {}
+    earlier = json.loads(table.read_text(encoding="utf-8")) if table.exists() else {}
     known = {**earlier, **{name: vars(found) for name, found in fates.items()}}
-    table = {mutant.name: known[mutant.name] for mutant in MUTANTS if mutant.name in known}
-    TABLE.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+    rows = {mutant.name: known[mutant.name] for mutant in planted if mutant.name in known}
+    table.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from pgmkit.domain import Clique
 from pgmkit.plain_sums import PlainSums, Table
-from pgmkit.self_check import LEAST, MOST, SHARE, Contradiction
+from pgmkit.self_check import CLOSE, DEFECT, LEAST, MOST, ROUNDINGS, SHARE, Contradiction
 
 if TYPE_CHECKING:
     from pgmkit.queries import FactoredQuery
@@ -36,10 +36,6 @@ Array = NDArray[np.float64]
 _CLOSE, _COARSE = 1e-7, 1e-3
 """Shares of the total that rounding and underflow may explain, in double and in single precision;
 the latter may lose records of 2e-6 of the total (``marginal_oracle``). Defects are off by more.
-"""
-_CLOSE_BY_SIZE, _COARSE_BY_SIZE = 1e-13, 1e-4
-"""What rounding may explain of a logarithm, for each unit of the tables' size: some hundred units
-in the last place.
 """
 _RARE = 40.0
 """A count of draws strays further than the bound with a probability of at most 2 exp(-40) = 1e-17
@@ -292,10 +288,12 @@ class SecondOpinion:
         """Of the total."""
         return (_COARSE if self.coarse else _CLOSE) + self._close_logarithm
 
-    @property
+    @cached_property
     def _close_logarithm(self) -> float:
-        by_size = _COARSE_BY_SIZE if self.coarse else _CLOSE_BY_SIZE
-        return by_size * (1e3 + self.sums.size)
+        """Of a logarithm, as ``self_check`` allows it."""
+        epsilon = float(np.finfo(np.float32 if self.coarse else np.float64).eps)
+        steps = len(self.sums.tables) + len(self.sums.sizes)
+        return min(DEFECT, epsilon * (CLOSE + ROUNDINGS * steps * self.sums.size))
 
     def _compare(self, what: str, found: float, expected: float, scale: float = 1.0) -> None:
         if not abs(found - expected) <= self._close * scale:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 
 from pgmkit.errors import InvalidInput
 from pgmkit.factor_graph import FactorGraph
+from pgmkit.untrusted import MOST_TEXT, refusing, ungzipped, whole_file
 
 __all__ = ["from_pgmpy", "read_bif", "to_pgmpy", "write_bif"]
 
@@ -23,25 +23,16 @@ def read_bif(path: str | os.PathLike[str]) -> FactorGraph:
     """
     read = _pgmpy()
     file = Path(path)
-    data = file.read_bytes()
     suffixes = [suffix.lower() for suffix in file.suffixes]
-    try:
-        text = (gzip.decompress(data) if suffixes[-1:] == [".gz"] else data).decode()
-        if ".bif" in suffixes:
-            model = read.BIFReader(string=text).get_model()
-        elif ".xml" in suffixes or ".xmlbif" in suffixes:
-            model = read.XMLBIFReader(string=text).get_model()
-        else:
-            raise InvalidInput(f"{str(file)!r}: the name must end in .bif, .xml or .xmlbif (.gz)")
-        return from_pgmpy(model)
-    except (InvalidInput, MemoryError):
-        raise
-    except Exception as error:
-        # A parser's errors are of any kind; none is ours.
-        raise InvalidInput(
-            f"{str(file)!r} cannot be read as a Bayesian network: {type(error).__name__}: "
-            f"{error!s:.200}; it may be cut short"
-        ) from error
+    if not {".bif", ".xml", ".xmlbif"} & set(suffixes):
+        raise InvalidInput(f"{str(file)!r}: the name must end in .bif, .xml or .xmlbif (.gz)")
+    with refusing(path, "a Bayesian network's file, or it is cut short"):
+        data = whole_file(file, MOST_TEXT)
+        text = (ungzipped(data, MOST_TEXT) if suffixes[-1] == ".gz" else data).decode()
+        if "<!ENTITY" in text:
+            raise InvalidInput("it defines entities, which can stand for texts of any length")
+        reader = read.BIFReader if ".bif" in suffixes else read.XMLBIFReader
+        return from_pgmpy(reader(string=text).get_model())
 
 
 def write_bif(graph: FactorGraph, path: str | os.PathLike[str]) -> None:

@@ -30,6 +30,9 @@ _SMALL_STEP = 1 << 13
 """Multiplications of a step that is worth its call only when it shares it with others."""
 _WORTH_SEARCHING = 1e6
 """Operations above which a better order saves more than looking for it costs."""
+_HOPELESS = 1e14
+"""Operations, a day of a processor, above which random orders are not tried: what is left to try is
+the junction tree's order, whose search takes a fraction of the time."""
 _MOVE_COST = 150
 """Multiplications in the time that a pass takes to write, permute and read a cell of a value."""
 
@@ -200,7 +203,7 @@ class _Planner:
             return [(i, j) for i, j in paths.optimal(inputs, output, sizes, None)]
         state = random.getstate()  # opt_einsum seeds the global generator for every trial
         found = paths.greedy(inputs, output, sizes, None)
-        if _path_cost(inputs, output, sizes, found) > _WORTH_SEARCHING:
+        if _WORTH_SEARCHING < _path_cost(inputs, output, sizes, found) < _HOPELESS:
             repeats = max(1, min(_REPEATS, _SEARCHED_INPUTS // len(keys)))
             found = RandomGreedy(max_repeats=repeats)(inputs, output, sizes, None)
         random.setstate(state)

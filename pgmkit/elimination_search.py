@@ -1,9 +1,9 @@
-"""Elimination orders: greedy ones and randomised restarts, and the best seen so far.
+"""Elimination orders: greedy ones, a sweep and randomised restarts, and the best seen so far.
 
-Finding the order with the fewest cells is NP-hard, so the best of several greedy orders and of
-randomised restarts is taken. Attributes whose neighbours are already joined (simplicial ones) never
-need a choice; a decomposable model has only those and costs one cheap pass. Sets of attributes are
-integers, with one bit for each attribute.
+Finding the order with the fewest cells is NP-hard, so the best of several greedy orders, of one
+that sweeps through the graph and of randomised restarts is taken. Attributes whose neighbours are
+already joined (simplicial ones) never need a choice; a decomposable model has only those and costs
+one cheap pass. Sets of attributes are integers, with one bit for each attribute.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
+from functools import partial
 
-from pgmkit.bit_sets import each_bit
+from pgmkit.bit_sets import each_bit, union
 
-__all__ = ["Measure", "Rank", "Search", "Step", "maximal_cliques"]
+__all__ = ["Measure", "Rank", "Search", "Step", "Way", "maximal_cliques"]
 
 Step = tuple[int, int]
 """An eliminated attribute and its neighbours at that time."""
@@ -25,6 +25,11 @@ Measure = tuple[int, int, float]
 
 Rank = Callable[[Measure], float]
 """The attribute with the lowest rank is eliminated next."""
+
+Way = Callable[[float], list[Step] | None]
+"""An order of what is left after the simplicial attributes; None as soon as its cliques have more
+cells than so many in total.
+"""
 
 _RANKS: tuple[Rank, ...] = (
     lambda measure: measure[0] + 1e-3 * measure[2],  # min-fill, ties by weight
@@ -57,10 +62,10 @@ class Search:
         self, neighbours: list[int], sizes: tuple[int, ...], among: int | None = None
     ) -> None:
         self.sizes = sizes
-        self.logs = _logs(sizes)
         self.weights: dict[int, int] = {}
         self.neighbours = neighbours
         self.left = (1 << len(neighbours)) - 1 if among is None else among
+        self.logs = {v: math.log(sizes[v]) for v in each_bit(self.left)}
         self.prefix = self._take_simplicial()
         self.measured = 0
         self.measures = {v: self._measure(self.neighbours, v) for v in each_bit(self.left)}
@@ -87,35 +92,42 @@ class Search:
 
     def deterministic(self) -> None:
         for rank in _RANKS:
-            self._try(rank)
+            self._try(partial(self._greedy, rank))
             if not self.left:
                 return
 
-    def ranks(self, rng: random.Random) -> Iterator[Rank]:
-        """What orders are made by, without end where there is a choice, the likeliest first."""
-        yield from _RANKS if self.left else _RANKS[:1]
+    def ways(self, seed: int) -> Iterator[Way]:
+        """How orders are made, without end where there is a choice, the likeliest first."""
+        yield from [partial(self._greedy, rank) for rank in _RANKS[: None if self.left else 1]]
         if self.left:
-            yield from _random_ranks(rng)
+            yield from self._further_ways(random.Random(seed))
 
-    def order(self, rank: Rank, most: float = math.inf) -> list[Step] | None:
-        """The greedy order; None as soon as its cliques have more cells than `most` in total."""
-        steps = self._greedy(rank, most - self.cells_of(self.prefix))
+    def _further_ways(self, rng: random.Random) -> Iterator[Way]:
+        yield self._sweep
+        for rank in _random_ranks(rng):
+            yield partial(self._greedy, rank)
+
+    def order(self, way: Way, most: float = math.inf) -> list[Step] | None:
+        """The order; None as soon as its cliques have more cells than `most` in total."""
+        steps = way(most - self.cells_of(self.prefix))
         return None if steps is None else self.prefix + steps
 
     def restarts(self, seconds: float, rng: random.Random) -> None:
-        """Random mixtures of min-fill and min-weight with noise, as many as the size allows."""
+        """A sweep, then random mixtures of min-fill and min-weight with noise, as many as the size
+        allows.
+        """
         if not self.left:
             return
         each = self.measured // len(_RANKS) + len(self.measures)
-        ranks = _random_ranks(rng)
+        ways = self._further_ways(rng)
         for done in range(min(_MOST_RESTARTS, int(seconds * _MEASURES_PER_SECOND / each))):
             # No longer than what the tree that was found so far can take.
             if done * each >= _MEASURES_AT_LEAST + _MEASURES_OF_A_CELL * self.cells:
                 return
-            self._try(next(ranks))
+            self._try(next(ways))
 
-    def _try(self, rank: Rank) -> None:
-        steps = self.order(rank)
+    def _try(self, way: Way) -> None:
+        steps = self.order(way)
         assert steps is not None
         cells = self._cells(steps)
         if self.cells < 0 or cells < self.cells:
@@ -144,6 +156,51 @@ class Search:
             steps.append((v, left))
         return steps
 
+    def _sweep(self, most: float) -> list[Step] | None:
+        """Eliminate what borders on the eliminated attributes, from one end of the graph to the
+        other: always the one that adds the fewest cells to the border, of these the one that has
+        been there longest.
+
+        Of grids and other long or wide graphs the largest clique is about as wide as the graph,
+        where the ranks, which see an attribute's neighbours alone, eliminate everywhere at once and
+        leave a mesh that is wider.
+        """
+        steps: list[Step] = []
+        cells = 0
+        left, border = self.left, dict[int, None]()
+        reached = 0
+        while left:
+            if not border:
+                start = self._end_of(left)
+                border[start], reached = None, reached | 1 << start
+            self.measured += len(border)
+            v = min(border, key=lambda u: self._added(u, left & ~reached))
+            new = self.neighbours[v] & left & ~reached
+            reached |= new
+            border.update(dict.fromkeys(each_bit(new)))
+            del border[v]
+            left ^= 1 << v
+            around = sum([1 << u for u in border])
+            steps.append((v, around))
+            if (cells := cells + self._weight(around | 1 << v)) > most:
+                return None
+        return steps
+
+    def _added(self, v: int, fresh: int) -> float:
+        """By how much the log cells of a border grow where it moves on across an attribute."""
+        return sum([self.logs[u] for u in each_bit(self.neighbours[v] & fresh)]) - self.logs[v]
+
+    def _end_of(self, left: int) -> int:
+        """An attribute as far as possible from the one that is as far as possible from another."""
+        farthest = each_bit(left)[0]
+        for _ in range(2):
+            reached = ring = 1 << farthest
+            while ring:
+                farthest = each_bit(ring)[0]
+                ring = union([self.neighbours[u] for u in each_bit(ring)]) & left & ~reached
+                reached |= ring
+        return farthest
+
     def _measure(self, neighbours: list[int], v: int) -> Measure:
         self.measured += 1
         around = members = neighbours[v]
@@ -171,11 +228,6 @@ class Search:
         if found is None:
             found = self.weights[clique] = math.prod(self.sizes[v] for v in each_bit(clique))
         return found
-
-
-@lru_cache(maxsize=64)
-def _logs(sizes: tuple[int, ...]) -> list[float]:
-    return [math.log(size) for size in sizes]
 
 
 def _random_ranks(rng: random.Random) -> Iterator[Rank]:

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from html import escape
+from html import escape as escaped
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+
+from pgmkit.printed import on_one_line
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pgmkit.domain import Clique, Domain
 
-__all__ = ["bars", "columns", "graph", "interval", "model", "table"]
+__all__ = ["bars", "columns", "escape", "graph", "interval", "model", "table"]
 
 _BLUE, _INK, _EDGE = "#4f81bd", "#1c2733", "#9fb3c8"
 _FONT = "font-family='system-ui, sans-serif' font-size='12'"
@@ -30,6 +32,15 @@ MOST_BARS = 24
 _MOST_ROWS = 40
 _MOST_NODES = 60
 _MOST_LETTERS = 24
+
+
+def escape(text: str) -> str:
+    """A text as a part of a page: without controls, and with its markup spelled out.
+
+    >>> escape("<b>\x1b[2J")
+    '&lt;b&gt;'
+    """
+    return escaped(on_one_line(text))
 
 
 def table(

@@ -28,6 +28,7 @@ from pgmkit.errors import InvalidInput, NumericalFailure
 from pgmkit.factor import Factor
 from pgmkit.junction_tree import JunctionTree, check_fits, junction_tree
 from pgmkit.marginal_oracle import MarginalOracle
+from pgmkit.memory import check_room
 from pgmkit.pair_marginals import PairMarginals
 from pgmkit.plain_sums import PlainSums
 from pgmkit.potentials import checked_potentials
@@ -38,7 +39,7 @@ from pgmkit.sampling_parts import PartedSample, parted_sample
 from pgmkit.self_check import Contradiction, checked_marginals
 from pgmkit.tree_marginals import marginals as eliminate
 from pgmkit.tree_marginals import routes_of
-from pgmkit.untrusted import LARGEST, refusing, whole_file, zipped_arrays
+from pgmkit.untrusted import LARGEST, plain_values, refusing, whole_file, zipped_arrays
 from pgmkit.variable_elimination import answers
 
 FORMAT = "pgmkit model"
@@ -48,6 +49,9 @@ MEMORY_LIMIT = 4 << 30
 _MANY_PAIRS = 16
 """Fewer pairs are not worth finding all of them."""
 
+_COUNTED_CELLS = 1 << 16
+"""Cells of a plan's largest table from which its memory is counted: of smaller ones, thousands fit.
+"""
 _TOGETHER = 1 << 18
 """Cells of marginals that are found in one session."""
 
@@ -400,7 +404,7 @@ class GraphicalModel:
         """
         with refusing(path, "a model file"):
             arrays = zipped_arrays(whole_file(path, max_bytes), max_bytes)
-            header = json.loads(str(arrays["header"]))
+            header = plain_values(str(arrays["header"]))
             if header.get("format") == "pgmkit region model":
                 raise InvalidInput("it holds a region model; read it with RegionModel.load")
             if (header.get("format"), header.get("version")) != (FORMAT, FORMAT_VERSION):
@@ -438,7 +442,10 @@ class GraphicalModel:
     def _inference(self) -> MarginalOracle:
         like = self._factors[0].values
         cliques = [factor.domain.attributes for factor in self._factors]
-        return MarginalOracle(self.domain, cliques, device=like.device, dtype=like.dtype)
+        found = MarginalOracle(self.domain, cliques, device=like.device, dtype=like.dtype)
+        if found.device.type == "cpu" and found.plan.largest > _COUNTED_CELLS:
+            check_room(found.pass_bytes, "inference over the model's cliques")
+        return found
 
     @cached_property
     def _sums(self) -> PlainSums:

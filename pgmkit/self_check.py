@@ -24,7 +24,17 @@ from pgmkit.plain_sums import PlainSums
 if TYPE_CHECKING:
     from pgmkit.marginal_oracle import Layout, MarginalOracle
 
-__all__ = ["LEAST", "MOST", "SHARE", "Contradiction", "check", "checked_marginals"]
+__all__ = [
+    "CLOSE",
+    "DEFECT",
+    "LEAST",
+    "MOST",
+    "ROUNDINGS",
+    "SHARE",
+    "Contradiction",
+    "check",
+    "checked_marginals",
+]
 
 Array = NDArray[np.float64]
 
@@ -34,9 +44,14 @@ SHARE, LEAST, MOST = 0.1, 5e-3, 1.0
 _MOST_CELLS = 6
 """Cells looked at beside the first, as long as there is time."""
 _UNLIKELY = 1e-6
-_CLOSE, _CLOSE_BY_SIZE = 2e7, 1e3
-"""Rounding allowed, in units of the format's epsilon: of a logarithm near zero, and for each unit
-of the potentials' size. Defects are off by a hundredth and more."""
+CLOSE = 2e7
+"""Rounding allowed of a logarithm near zero, in units of the format's epsilon."""
+ROUNDINGS = 16
+"""Roundings of a number as large as the sum of all potentials that each value of a plan may bring:
+four for a product of two tables in log space (a peak off, a sum, a logarithm, the peak on), up and
+down the plan, in both of two computations that are compared."""
+DEFECT = 1e-2
+"""A defect is off by this much and more: no rounding beyond it is allowed."""
 
 
 class Contradiction(NumericalFailure):
@@ -81,7 +96,6 @@ def check(
     seconds = min(MOST, max(LEAST, SHARE * (time.perf_counter() - started))) / 2
     epsilon = float(torch.finfo(inference.dtype).eps)
     found = _array(marginals) / total
-    _check_tables(inference, found, 1e6 * epsilon, seconds / 2)
     layout = inference.layout
     held = {name for clique in layout.cliques for name in clique}
     if sums is None:
@@ -90,7 +104,11 @@ def check(
         tables = [(clique, own[cells].reshape(shape)) for clique, cells, shape in places]
         sums = PlainSums(tables, {n: s for n, s in layout.domain.sizes.items() if n in held})
     free = fsum(log(size) for name, size in sums.sizes.items() if name not in held)
-    slack = epsilon * (_CLOSE + _CLOSE_BY_SIZE * sums.size)
+    # In log space every step adds numbers up to the sum of the potentials' magnitudes, and each
+    # rounds by epsilon of that; a probability is off in proportion to itself.
+    rounding = min(DEFECT, epsilon * ROUNDINGS * len(inference.plan.axes) * sums.size)
+    _check_tables(inference, found, max(1e6 * epsilon, rounding), seconds / 2)
+    slack = epsilon * CLOSE + rounding
     begun = time.perf_counter()
     for number, (evidence, share) in enumerate(_places(layout, found)):
         more = sums.further_evidence(evidence, seconds)

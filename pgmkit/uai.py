@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +19,7 @@ from pgmkit.atomic_write import atomic_writer
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.factor_graph import FactorGraph
+from pgmkit.untrusted import refusing, whole_file
 
 __all__ = [
     "read_evidence",
@@ -34,6 +34,10 @@ __all__ = [
     "write_probability",
 ]
 
+_MOST_DIGITS = 18
+"""Of a whole number of 64 bits."""
+_MOST_STATES = 2**20
+"""Of a variable without a table; of one with a table the file holds a word for each."""
 PathLike = str | os.PathLike[str]
 Array = NDArray[np.float64]
 
@@ -44,7 +48,9 @@ class _Words:
     def __init__(self, path: PathLike) -> None:
         self.path = os.fspath(path)
         try:
-            self.words = Path(path).read_text(encoding="ascii").split()
+            with refusing(path, "a UAI file"):
+                content = whole_file(path)
+            self.words = content.decode("ascii").split()
         except UnicodeDecodeError:
             raise InvalidInput(f"{self.path!r} is not a UAI file: it is not plain text") from None
         self.next = 0
@@ -57,7 +63,7 @@ class _Words:
 
     def integer(self, what: str, least: int = 0, below: float = math.inf) -> int:
         text = self.word(what)
-        if not text.isascii() or not text.isdigit() or not least <= int(text) < below:
+        if not text.isdigit() or len(text) > _MOST_DIGITS or not least <= int(text) < below:
             limit = f" below {below}" if below < math.inf else ""
             raise InvalidInput(
                 f"{self.path!r}, word {self.next}: {what} is {text!r}; it must be an integer of "
@@ -103,7 +109,8 @@ def read_model(path: PathLike) -> FactorGraph:
     words = _Words(path)
     kind = words.heading("BAYES", "MARKOV")
     count = words.integer("the number of variables", 1)
-    sizes = {f"x{v}": words.integer(f"the size of variable {v}", 1) for v in range(count)}
+    below = max(_MOST_STATES, len(words.words)) + 1
+    sizes = {f"x{v}": words.integer(f"the size of variable {v}", 1, below) for v in range(count)}
     cliques = [
         _clique(words, f"table {place}", count)
         for place in range(words.integer("the number of tables"))

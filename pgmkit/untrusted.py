@@ -7,11 +7,13 @@ whatever goes wrong is InvalidInput.
 
 from __future__ import annotations
 
+import gzip
 import io
+import json
 import math
 import os
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,11 +25,24 @@ from pgmkit.errors import InvalidInput
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["LARGEST", "refusing", "unzipped", "whole_file", "zipped_arrays"]
+__all__ = [
+    "LARGEST",
+    "MOST_TEXT",
+    "plain_values",
+    "refusing",
+    "ungzipped",
+    "unzipped",
+    "whole_file",
+    "zipped_arrays",
+]
 
 LARGEST = 2**30
 """Bytes that a file of models or releases may hold or expand to."""
+MOST_TEXT = 2**24
+"""Bytes of a text that is parsed by other packages, which take a hundred times as much memory."""
 _MOST_MEMBERS = 100_000
+_MOST_VALUES = 2**22
+"""Values of a JSON text: an empty list takes 64 bytes of memory, 25 times what is written."""
 _KINDS = "biufU"
 
 
@@ -57,6 +72,40 @@ def whole_file(path: str | os.PathLike[str], most: int = LARGEST) -> bytes:
     if len(content) > most:
         raise InvalidInput(f"it has more than {most:,} bytes")
     return content
+
+
+def ungzipped(content: bytes, most: int) -> bytes:
+    """What gzip packed; InvalidInput where it is more than `most` bytes, of which no more are held.
+
+    >>> ungzipped(gzip.compress(b"text"), 4)
+    b'text'
+    """
+    with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
+        found = file.read(most + 1)
+    if len(found) > most:
+        raise InvalidInput(f"it would expand to more than {most:,} bytes")
+    return found
+
+
+def plain_values(
+    text: str | bytes, hook: Callable[[list[tuple[str, Any]]], Any] | None = None
+) -> Any:
+    """The values of a JSON text; `hook` makes them of the pairs of an object.
+
+    Raises InvalidInput for a text that may hold more than 4 million of them, or nests them too
+    deeply, and ValueError for what is no JSON.
+
+    >>> plain_values('{"a": [1, 2]}')
+    {'a': [1, 2]}
+    """
+    content = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    # There is a sign before each value but the first; in texts such signs count too.
+    if sum(map(content.count, (b",", b":", b"[", b"{"))) > _MOST_VALUES:
+        raise InvalidInput(f"it may hold more than {_MOST_VALUES:,} values")
+    try:
+        return json.loads(text, object_pairs_hook=hook)
+    except RecursionError:
+        raise InvalidInput("its values are nested too deeply") from None
 
 
 def unzipped(content: bytes, most: int = LARGEST) -> dict[str, bytes]:
@@ -103,7 +152,8 @@ def _array(content: bytes) -> NDArray[Any]:
     if dtype.kind not in _KINDS or dtype.hasobject:
         raise InvalidInput(f"an array of it is of type {dtype}, not of numbers or texts")
     rest = content[file.tell() :]
+    if not dtype.itemsize:  # numpy would take four bytes for each
+        raise InvalidInput("an array of it holds texts of no length")
     if math.prod(shape) * dtype.itemsize != len(rest):
         raise InvalidInput(f"an array of it states the shape {shape}, which it does not have")
-    flat = np.frombuffer(rest, dtype=dtype) if dtype.itemsize else np.zeros(shape, dtype)
-    return flat.reshape(shape, order="F" if fortran else "C").copy()
+    return np.frombuffer(rest, dtype=dtype).reshape(shape, order="F" if fortran else "C").copy()

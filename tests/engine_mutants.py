@@ -425,13 +425,6 @@ MUTANTS = (
         JOINT,
     ),
     Mutant(
-        "relevant attributes without the evidence's ancestors",
-        C + "routes.py",
-        "        relevant = self.graph.relevant(wanted | self.known)\n",
-        "        relevant = self.graph.relevant(wanted or self.known) | self.known\n",
-        JOINT,
-    ),
-    Mutant(
         "a barren node although it has evidence",
         C + "elimination.py",
         "            heads = -1 if heads < 0 or other < 0 else heads | other\n",
@@ -523,17 +516,24 @@ MUTANTS = (
         CALIBRATED,
     ),
     Mutant(
-        "maxima over the attribute that is kept",
+        "relevant attributes without the evidence's ancestors",
+        C + "graph_tables.py",
+        "            new = around & ~found\n",
+        "            new = around & ~found if not found & (found - 1) else 0\n",
+        JOINT,
+    ),
+    Mutant(
+        "maxima with their attributes in descending order",
         C + "modes.py",
-        "away = tuple([axis for axis, v in enumerate(each_bit(members)) if not kept >> v & 1])",
-        "away = tuple([axis for axis, v in enumerate(each_bit(members)) if not kept >> v & 1 or (kept & (kept - 1) and v == 0)][: len(each_bit(members)) - len(each_bit(kept & members))])",
+        "        order = self.kept + self.gone\n",
+        "        order = self.kept[::-1] + self.gone\n",
         JOINT,
     ),
     Mutant(
         "max marginals without the other components",
         C + "modes.py",
-        "others = [self.values[other][1] for other in tree.roots if other != root]",
-        "others = [self.values[other][1] for other in tree.roots[:0] if other != root]",
+        "others = [self.values[root] for root in self.tree.roots if root != node]",
+        "others = [self.values[root] for root in self.tree.roots[:0] if root != node]",
         JOINT,
     ),
     Mutant(
@@ -697,7 +697,7 @@ MUTANTS = (
         P + "variable_elimination.py",
         "    return result.reshape(count, *query.answer_shape).astype(np.float64)\n",
         "    return result.reshape(count, *query.answer_shape).astype(np.float64)[::-1]\n",
-        BATCHES,
+        f"{SECOND}::test_answers_of_many_models_are_in_their_order",
     ),
     # Counting, regions, files.
     Mutant(

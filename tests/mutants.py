@@ -45,6 +45,7 @@ TESTS = (
     "histogram_mechanisms",
     "untrusted",
     "units",
+    "first_look",
     "refusals",
     "tables/test_company",
     "tables/test_neighbours",
@@ -146,8 +147,22 @@ MUTANTS = (
     Mutant(
         "query answers larger than their matrix says",
         GRID,
-        "return np.ascontiguousarray(x).reshape(-1)",
-        "return 2 * np.ascontiguousarray(x).reshape(-1)",
+        "flat = np.ascontiguousarray(x).reshape(-1)",
+        "flat = 2 * np.ascontiguousarray(x).reshape(-1)",
+        "strategies",
+    ),
+    Mutant(
+        "squared norms wrap around at 64 bits",
+        GRID,
+        "np.dtype(np.int64) if 4 * most < 2**63 else np.dtype(object)",
+        "np.dtype(np.int64)",
+        "strategies",
+    ),
+    Mutant(
+        "answers of many rows wrap around at 64 bits",
+        GRID,
+        "counts if fits else counts.astype(object)",
+        "counts",
         "strategies",
     ),
     # Scores and their grid.
@@ -243,6 +258,14 @@ MUTANTS = (
         "curator",
     ),
     Mutant(
+        "candidates that were put aside are not offered again",
+        "mechanisms/families/graphical.py",
+        "        return clique in sure or _size(self.domain, [*measured, clique], limit_mb) <= limit_mb",
+        "        found = clique in sure or _size(self.domain, [*measured, clique], limit_mb) <= limit_mb\n"
+        "        self.candidates = [c for c in self.candidates if found or c != clique]\n"
+        "        return found",
+    ),
+    Mutant(
         "scale of the pure price under zCDP",
         SCALES,
         "return l1 / cost if budget.pure else l2 / math.sqrt(2 * cost)",
@@ -317,6 +340,13 @@ MUTANTS = (
         "permute_and_flip",
     ),
     Mutant(
+        "the smallest weights are never proposed",
+        P + "exact_selection.py",
+        "np.maximum(np.ceil(weights * (1 + _SLACK) * 2.0**bits), 1)",
+        "np.ceil(weights * (1 + _SLACK) * 2.0**bits)",
+        "permute_and_flip",
+    ),
+    Mutant(
         "the best candidate chosen without noise",
         CURATOR,
         "drawn = self._noise.softmax(found[left], scale)",
@@ -375,9 +405,16 @@ MUTANTS = (
         "ledger_file",
     ),
     Mutant(
+        "lines of a ledger are not forced to the disk",
+        P + "chained_lines.py",
+        "    os.fsync(file.fileno())",
+        "    pass",
+        "ledger_file",
+    ),
+    Mutant(
         "runs at once take no lock",
         P + "chained_lines.py",
-        'with FileLock(f"{self.path}.lock"):',
+        'with FileLock(f"{self.path}.lock", mode=_OWNER_ONLY):',
         "if True:",
         "ledger_file",
     ),
@@ -386,6 +423,13 @@ MUTANTS = (
         LEDGER,
         "if held is None or not held.allows(entry.cost, entry.delta):",
         "if False:",
+        "ledger_file",
+    ),
+    Mutant(
+        "a charge is not checked against what its run holds",
+        LEDGER,
+        "if held is None or not held.allows(entry.cost, entry.delta):",
+        "if held is None:",
         "ledger_file",
     ),
     Mutant(
@@ -429,6 +473,13 @@ MUTANTS = (
         P + "budget.py",
         "return convert(self.epsilon, self.delta - self.reserved)",
         "return convert(self.epsilon, self.delta)",
+        "discovery",
+    ),
+    Mutant(
+        "epsilon spent is stated at all of delta",
+        P + "budget.py",
+        "return convert(cost, self.delta - self.reserved)",
+        "return convert(cost, self.delta)",
         "discovery",
     ),
     # Units of several rows.
@@ -585,6 +636,20 @@ MUTANTS = (
         "return len(curator._data)",
         "units",
     ),
+    Mutant(
+        "an undeclared missing value of an open column is refused",
+        "mechanisms/synthesis/open_columns.py",
+        "if column.missing is None and column.outside is None and missing:",
+        "if column.missing is None and missing:",
+        "tables/test_neighbours",
+    ),
+    Mutant(
+        "auto says the exact number of rows",
+        "mechanisms/synthesis/pipeline.py",
+        "    choice = choose(schema, workload, rows=rows)",
+        "    choice = choose(schema, workload, rows=len(curator._data))",
+        "first_look",
+    ),
     # The exact number of rows.
     Mutant(
         "exact n under add/remove for all",
@@ -603,6 +668,13 @@ MUTANTS = (
         "mechanisms/rounds/select_and_measure.py",
         "return max(1.0, estimate_total(first, curator.domain).value)",
         f"return max(1.0, float({EXACT}))",
+    ),
+    Mutant(
+        "exact n in a mixture after a look",
+        "mechanisms/mixture.py",
+        "total = known_total(curator, first)",
+        f"total = float({EXACT})",
+        "first_look",
     ),
     Mutant(
         "exact n in AIM",

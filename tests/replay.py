@@ -5,6 +5,10 @@ again on a neighbour D', and every draw gives what it gave before. Whatever then
 asked next, a scale, a charge, the release, its file, a log line) depends on the data by another way
 than the noise: a leak. And from the exact values that D and D' handed to each draw follows what the
 draw cost in truth, which must not be more than what was charged for it.
+
+A selection may put candidates aside that are not allowed and draw again at the same charge. Only
+the candidate that is kept was paid for, so a replay keeps that one and puts other candidates aside
+before it: where anything later depends on those, the two runs differ.
 """
 
 from __future__ import annotations
@@ -32,13 +36,22 @@ TOLERANCE = 1e-9
 
 @dataclass
 class Draw:
-    """One call of a noise source: exact values in, an answer out."""
+    """One question to a noise source: exact values in, an answer out.
+
+    `aside`: the places that a selection drew before its answer, which were not allowed.
+    """
 
     law: str
     exact: np.ndarray
     scale: float
     count: int
     answer: Any
+    aside: list[int] = field(default_factory=list)
+
+    @property
+    def left(self) -> np.ndarray:
+        """The places that a selection has not drawn and put aside."""
+        return np.delete(np.arange(len(self.exact)), self.aside)
 
 
 @dataclass
@@ -81,6 +94,8 @@ class Source:
     def __init__(self, transcript: Transcript, forced: Transcript | None) -> None:
         self._real = SeededNoise(np.random.default_rng(0))
         self._transcript, self._forced = transcript, forced
+        self._varied = np.random.default_rng(1)
+        self._coming: list[int] = []
 
     def _draw(self, law: str, exact: np.ndarray, scale: float, count: int = 1) -> Any:
         place = len(self._transcript.draws)
@@ -105,7 +120,32 @@ class Source:
         return self._draw("laplace", counts, scale)
 
     def softmax(self, scores: np.ndarray, scale: float) -> int:
-        return self._draw("softmax", scores, scale)
+        last = self._transcript.events[-1] if self._transcript.events else None
+        if isinstance(last, Draw) and last.law == "softmax":
+            return self._again(last, scores, scale)
+        kept = self._draw("softmax", scores, scale)
+        if self._forced is not None:
+            before = self._forced.draws[len(self._transcript.draws) - 1].aside
+            some = self._varied.permutation(before)[: self._varied.integers(len(before) + 1)]
+            self._coming = [*map(int, some), kept]
+            return self._next(self._transcript.draws[-1])
+        return kept
+
+    def _again(self, last: Draw, scores: np.ndarray, scale: float) -> int:
+        """Nothing was charged since a selection: what it drew was put aside."""
+        last.aside.append(last.answer)
+        assert scale == last.scale, "a selection draws again at another scale"
+        assert np.array_equal(scores, last.exact[last.left]), "a selection draws again from others"
+        if self._forced is not None:
+            assert self._coming, "a selection puts aside what it kept before"
+            return self._next(last)
+        place = self._real.softmax(scores, scale)
+        last.answer = int(last.left[place])
+        return place
+
+    def _next(self, draw: Draw) -> int:
+        draw.answer = self._coming.pop(0)
+        return int(np.searchsorted(draw.left, draw.answer))
 
     def flip(self, scores: np.ndarray, scale: float) -> int:
         return self._draw("flip", scores, scale)

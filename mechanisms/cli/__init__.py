@@ -17,9 +17,9 @@ from mechanisms.cli.answers import query, report, sample
 from mechanisms.cli.inference import infer
 from mechanisms.cli.ledgers import ledger
 from mechanisms.cli.models import estimate
-from mechanisms.cli.options import printable
 from mechanisms.cli.schemas import schema
 from mechanisms.cli.synthesis import demo, mechanisms, plan, synth
+from pgmkit.printed import printable
 
 __all__ = ["main"]
 

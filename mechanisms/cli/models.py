@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from mechanisms.cli.options import as_json, device_option, emit, read_schema, writable
+from pgmkit.printed import printable
 
 if TYPE_CHECKING:
     from pgmkit.measurement import Measurement
@@ -128,7 +129,8 @@ def _restricted(schema: Schema, measured: set[str], left_out: Sequence[str]) -> 
             "no table has a column of the schema; name the tables' columns as the schema does"
         )
     click.echo(
-        f"warning: in no table, and so left out of the model: {', '.join(left_out)}", err=True
+        printable(f"warning: in no table, and so left out of the model: {', '.join(left_out)}"),
+        err=True,
     )
     return schema.restricted(measured)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from pgmkit.printed import printable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,7 +27,6 @@ __all__ = [
     "file_options",
     "generator",
     "mechanism_options",
-    "printable",
     "read_schema",
     "settings_of",
     "unit_options",
@@ -34,12 +34,6 @@ __all__ = [
 ]
 
 Command = Callable[..., None]
-
-_SEQUENCES = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]|\x9b[0-?]*[ -/]*[@-~]|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])"
-    r"[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?|\x1b[ -/]*[0-~]?"
-)
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 _BUDGET = [
     click.option(
@@ -164,15 +158,6 @@ def emit(values: Mapping[str, Any], text: str, json_out: bool, caution: str = ""
         click.echo(json.dumps({**values, **said}, indent=2, default=_plain))
     else:
         click.echo(printable(f"{text}\n{caution}" if caution else text))
-
-
-def printable(text: str) -> str:
-    """The text without what would steer a terminal: escape sequences, controls, reversed writing.
-
-    >>> printable("\x1b[2Jage\x07 30\u202e")
-    'age 30'
-    """
-    return _CONTROLS.sub("", _SEQUENCES.sub("", text))
 
 
 def _plain(value: Any) -> Any:

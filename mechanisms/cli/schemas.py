@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from mechanisms.cli.options import file_format, file_options, writable
+from pgmkit.printed import printable
 
 __all__ = ["schema"]
 
@@ -60,11 +61,11 @@ def draft(
     form = file_format(FileFormat(names=named), encoding, separator, decimal)
     text = drafted(data, look=assume_public, most_values=values, file=form)
     if target is None:
-        click.echo(text)
+        click.echo(printable(text))
         return
     with atomic_writer(target) as file:
         file.write(text.encode("utf-8"))
     for line in text.splitlines():
         if line.lstrip().startswith("# "):
-            click.echo(line.lstrip()[2:])
+            click.echo(printable(line.lstrip()[2:]))
     click.echo(f"wrote {out}: read it through, correct ranges and values, then use it")

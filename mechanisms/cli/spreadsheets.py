@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 import click
 
 __all__ = ["safe_csv_option", "spreadsheet_safe"]
 
-_RUNS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-"""First characters that make a spreadsheet take a text for a formula (OWASP, CSV injection)."""
+_RUNS = re.compile(
+    "[\t\r\n]|[\\s\\x00-\\x1f\ufeff\u200b-\u200f\u2060]*[-=+@\uff1d\uff0b\uff0d\uff20]"
+)
+"""What a text begins with that a spreadsheet takes for a formula (OWASP, CSV injection); some drop
+blanks and signs without width before it.
+"""
 
 safe_csv_option = click.option(
     "--safe-csv",
@@ -22,4 +28,4 @@ def spreadsheet_safe(text: str) -> str:
     >>> spreadsheet_safe("=1+1"), spreadsheet_safe("F")
     ("'=1+1", 'F')
     """
-    return f"'{text}" if text.startswith(_RUNS) else text
+    return f"'{text}" if _RUNS.match(text) else text

@@ -56,14 +56,13 @@ class Affordable:
     """Which candidates keep the junction tree of all measured cliques small, round after round.
 
     A quick bound settles most of them. The others take a search each, which is left to whoever
-    draws one of them (`Curator.choose` with `allowed`). Measured cliques only become more, so a
-    size that was found in an earlier round is a lower bound of what a candidate needs now: above
-    the limit it is left out until the limit has grown past it.
+    draws one of them (`Curator.choose` with `allowed`). A candidate that was drawn and put aside
+    was never charged for, so nothing is remembered of these searches: what is offered, what it is
+    scaled by and what is allowed follow from the measured cliques and the limits alone.
     """
 
     def __init__(self, domain: Domain, candidates: Sequence[Clique]) -> None:
         self.domain, self.candidates = domain, candidates
-        self._least: dict[Clique, float] = {}
 
     def within(
         self, measured: Sequence[Clique], limit_mb: float, fallback_mb: float
@@ -76,7 +75,6 @@ class Affordable:
         from pgmkit.junction_tree import junction_tree
 
         tree = junction_tree(self.domain, measured)
-        sure: set[Clique] = set()
         bounds = self._bounds(TreeGrowth(tree))
         for limit in (limit_mb, fallback_mb):
             if _megabytes(tree.cells) > limit:
@@ -87,15 +85,16 @@ class Affordable:
                 if bound == tree.cells or _megabytes(bound) * _WORTH_A_SEARCH <= limit
             }
             fits = partial(self._fits, sure, tuple(measured), limit)
-            possible = [c for c in self.candidates if c in sure or self._least.get(c, 0.0) <= limit]
+            # A tree has at least the cells of each clique.
+            possible = [c for c in self.candidates if _megabytes(self.domain.size(c)) <= limit]
             if sure or any(map(fits, possible)):
                 return possible, fits
-        return [], sure.__contains__
+        return [], lambda clique: False
 
     def _fits(
         self, sure: Set[Clique], measured: Sequence[Clique], limit_mb: float, clique: Clique
     ) -> bool:
-        return clique in sure or self._found_small(measured, clique, limit_mb)
+        return clique in sure or _size(self.domain, [*measured, clique], limit_mb) <= limit_mb
 
     def _bounds(self, growth: TreeGrowth) -> list[float]:
         """Upper bounds of the cells with each candidate; those of pairs are found together."""
@@ -106,11 +105,6 @@ class Affordable:
             else growth.cells_with(clique)
             for clique in self.candidates
         ]
-
-    def _found_small(self, measured: Sequence[Clique], clique: Clique, limit_mb: float) -> bool:
-        """Whether a search finds a tree within the limit: a quick one, then a longer one."""
-        self._least[clique] = _size(self.domain, [*measured, clique], limit_mb)
-        return self._least[clique] <= limit_mb
 
 
 def _size(domain: Domain, cliques: Sequence[Clique], limit_mb: float) -> float:

@@ -137,7 +137,8 @@ class PublicSupport:
 
     def __init__(self, domain: Domain, codes: Mapping[str, NDArray[Any]]) -> None:
         self.domain = domain
-        self._codes = {name: np.asarray(codes[name]).astype(np.int64) for name in domain}
+        checked = Dataset(domain, codes)
+        self._codes = {name: checked.columns[name].astype(np.int64) for name in domain}
         self._cells: dict[Clique, NDArray[np.int64]] = {}
 
     @classmethod
@@ -260,7 +261,7 @@ class HistogramModel(QueryAnswers):
         scaled = np.asarray(weights, dtype=np.float64)
         if scaled.shape != support.shape or not (np.isfinite(scaled) & (scaled >= 0)).all():
             raise InvalidInput("weights must be finite, at least 0 and of the support's shape")
-        if not (np.isfinite(total) and total > 0 and scaled.sum() > 0):
+        if not (np.isfinite(total) and total > 0 and 0 < scaled.sum() < np.inf):
             raise InvalidInput(f"total must be a finite number above 0, got {total!r}")
         self._weights = scaled * (total / scaled.sum())
         self.total = float(total)

@@ -13,7 +13,7 @@ import numpy as np
 from pgmkit.atomic_write import atomic_writer
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
-from pgmkit.untrusted import LARGEST, refusing, whole_file, zipped_arrays
+from pgmkit.untrusted import LARGEST, plain_values, refusing, whole_file, zipped_arrays
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -75,7 +75,7 @@ def read_model(path: str | os.PathLike[str], kind: str, max_bytes: int = LARGEST
     name = os.fspath(path)
     with refusing(path, f"a {kind} file"):
         arrays = zipped_arrays(whole_file(path, max_bytes), max_bytes)
-        header: Mapping[str, Any] = json.loads(str(arrays.pop("header")))
+        header: Mapping[str, Any] = plain_values(str(arrays.pop("header")))
         found, version = header["format"], header["version"]
         if (found, version) != (kind, FORMAT_VERSION):
             raise InvalidInput(

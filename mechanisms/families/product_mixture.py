@@ -227,7 +227,11 @@ class ProductMixtureModel(QueryAnswers):
             raise InvalidInput(f"total must be a finite number above 0, got {total!r}")
         self.total = float(total)
         weights = np.ones(len(self.rows)) if shares is None else np.array(shares, dtype=np.float64)
-        if weights.shape != (len(self.rows),) or not (weights >= 0).all() or not weights.any():
+        if (
+            weights.shape != (len(self.rows),)
+            or not (weights >= 0).all()
+            or not 0 < weights.sum() < np.inf
+        ):
             raise InvalidInput(f"shares must be {len(self.rows)} numbers of at least 0, not all 0")
         self.shares = weights / weights.sum()
         self.shares.flags.writeable = False

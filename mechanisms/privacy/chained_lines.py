@@ -17,12 +17,13 @@ from typing import Any, BinaryIO
 from filelock import FileLock
 
 from pgmkit.errors import InvalidInput
-from pgmkit.untrusted import whole_file
+from pgmkit.untrusted import plain_values, whole_file
 
 __all__ = ["ChainedLines"]
 
 _DIGITS = 16
 _MOST_BYTES = 2**28
+_OWNER_ONLY = 0o600
 
 
 class ChainedLines:
@@ -41,7 +42,7 @@ class ChainedLines:
         lines = cls(path)
         temporary = lines.path.with_name(f".{lines.path.name[:100]}.{secrets.token_hex(8)}.tmp")
         try:
-            with open(temporary, "xb") as file:
+            with open(temporary, "xb", opener=_for_the_owner) as file:
                 _flushed(file, _line(first, "")[0])
             # Unlike a renamed file a link never replaces what is there.
             os.link(temporary, lines.path)
@@ -51,6 +52,7 @@ class ChainedLines:
             ) from None
         finally:
             temporary.unlink(missing_ok=True)
+        _flush_folder(lines.path.parent)
         return lines
 
     def read(self) -> list[dict[str, Any]]:
@@ -64,7 +66,8 @@ class ChainedLines:
 
         Returns when the disk has the line.
         """
-        with FileLock(f"{self.path}.lock"):
+        with FileLock(f"{self.path}.lock", mode=_OWNER_ONLY):
+            self._check_names()
             content = whole_file(self.path, _MOST_BYTES)
             lines, digest = self._parsed(content)
             line, _ = _line(decide(lines), digest)
@@ -74,12 +77,21 @@ class ChainedLines:
                 file.seek(end)
                 _flushed(file, line)
 
+    def _check_names(self) -> None:
+        """Raises InvalidInput for a file of several names: by each it would have another lock."""
+        names = self.path.stat().st_nlink
+        if names > 1:
+            raise InvalidInput(
+                f"{os.fspath(self.path)!r} is one of {names} names (hard links) of one file, which "
+                "would not wait for each other; delete the others"
+            )
+
     @staticmethod
     def _parsed(content: bytes) -> tuple[list[dict[str, Any]], str]:
         """The values of whole lines, and the digest of the last."""
         digest, found = "", []
         for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(True), 1):
-            values = json.loads(line)
+            values = plain_values(line)
             del values["digest"]
             expected, digest = _line(values, digest)
             if expected != line:
@@ -94,6 +106,20 @@ def _line(values: Mapping[str, Any], before: str) -> tuple[bytes, str]:
     text = json.dumps(dict(values))
     digest = hashlib.sha256(f"{before}\n{text}".encode()).hexdigest()[:_DIGITS]
     return (json.dumps({**values, "digest": digest}) + "\n").encode(), digest
+
+
+def _for_the_owner(path: str, flags: int) -> int:
+    return os.open(path, flags, _OWNER_ONLY)
+
+
+def _flush_folder(folder: Path) -> None:
+    """Wait until the disk has the names in a folder, where the system can."""
+    if os.name == "posix":
+        place = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(place)
+        finally:
+            os.close(place)
 
 
 def _flushed(file: BinaryIO, content: bytes) -> None:

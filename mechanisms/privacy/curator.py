@@ -18,7 +18,7 @@ from mechanisms.privacy import noise_scales, scores
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.cell_line import CellLine, selector
 from mechanisms.privacy.discovery import distinct, frequent, threshold
-from mechanisms.privacy.integer_matrix import GridMatrix
+from mechanisms.privacy.integer_matrix import LARGEST_ANSWER, GridMatrix
 from mechanisms.privacy.ledger import FileLedger, Ledger
 from mechanisms.privacy.mixture_error import best_mixture_error
 from mechanisms.privacy.neighbours import Neighbours, relation
@@ -28,7 +28,7 @@ from mechanisms.queries.cells import Cell
 from pgmkit.counting import check_memory
 from pgmkit.dataset import Counts, Dataset
 from pgmkit.domain import Clique, Domain
-from pgmkit.errors import InvalidInput
+from pgmkit.errors import InvalidInput, NumericalFailure
 from pgmkit.measurement import Measurement
 
 if TYPE_CHECKING:
@@ -162,7 +162,9 @@ class Curator:
         the relation's `max_rows`; the larger of both for replaced units of several rows.
 
         Raises InvalidInput for a wrong clique, matrix or cost, BudgetExceeded if cost is not
-        available.
+        available, and NumericalFailure for noisy answers that 64 bits do not hold: of more than
+        2^31 rows and entries of 30 bits, or with as much noise. That is known from the noisy
+        answers alone, after they were paid for.
         """
         checked = self.domain.clique(clique)
         grid = GridMatrix.over(self.domain, checked, matrix)
@@ -174,6 +176,12 @@ class Curator:
         answers = grid.answers(self._marginals([checked])[checked].reshape(-1))
         named = f"{step} queries of {_named(checked)}"
         noisy, stddev = self._noisy(named, answers, sensitivity, sensitivity, cost)
+        if noisy.max() >= LARGEST_ANSWER or noisy.min() <= -LARGEST_ANSWER:
+            raise NumericalFailure(
+                f"a noisy answer to the queries of {checked!r} reaches 2^61 units of "
+                f"{grid.unit:.3g}, beyond what 64 bits hold; ask with smaller whole numbers, which "
+                "need fewer bits"
+            )
         return Measurement(checked, noisy * grid.unit, stddev * grid.unit, grid.matrix)
 
     def measure_errors(
@@ -237,6 +245,8 @@ class Curator:
         about those that are drawn only: one that is not allowed is put aside and another one drawn.
         Given what it allows, the first that passes has the law of the exponential mechanism among
         the allowed ones alone, and the others never leave; so it does not go with permute-and-flip.
+        Which others were drawn is not paid for: it must not remember what it was asked, and nothing
+        later may depend on it.
 
         Raises InvalidInput for wrong arguments, or estimates or penalties of more than 2^40 counts;
         BudgetExceeded if cost is not available.

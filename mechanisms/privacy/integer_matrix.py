@@ -2,6 +2,10 @@
 
 Exact discrete noise needs whole numbers. Each factor of a matrix is therefore rounded to multiples
 of a power of two before it is used: what is measured is the rounded matrix, exactly.
+
+No product of whole numbers wraps around. Entries have at most 30 bits and factors at most 2^20
+rows: sums of absolute values have 51 bits and fit in 64; squared norms have up to 80 bits, and
+answers of 2^40 rows up to 70, and both leave 64-bit arithmetic before they would overflow it.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,12 +30,17 @@ if TYPE_CHECKING:
 
     Integers = NDArray[np.int64]
 
-__all__ = ["GridMatrix"]
+__all__ = ["LARGEST_ANSWER", "GridMatrix"]
 
+LARGEST_ANSWER = 2**61
+"""In units. Exact answers are held within twice that, where 64 bits still have room for noise, and
+noisy ones from here on are refused: one that was held passes only with noise of -2^61."""
 _BITS = 30
-"""Of the largest entry of the whole product; answers of 2^33 rows fit in 64 bits."""
+"""Of the largest entry of the whole product."""
 _FACTOR_BITS = 20
 _MOST_ROWS = 2**20
+_HALF_BITS = 16
+"""Of the lower part of an entry in `_gram`; the upper part has 14 bits and a sign."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +83,14 @@ class GridMatrix:
 
         Factors of whole numbers stay what they are where their product has 30 bits.
 
-        Raises InvalidInput for a factor of zeros only or of more than 2^20 rows.
+        Raises InvalidInput for a factor of zeros only or of more than 2^20 rows, and for more than
+        30 factors, which would leave less than a bit for each.
         """
+        if len(factors) > _BITS:
+            raise InvalidInput(
+                f"a product of at most {_BITS} matrices can be measured, got {len(factors)}; give "
+                "one array over the marginal's cells"
+            )
         dense = [as_dense(factor) for factor in factors]
         largest = [float(np.abs(each).max()) for each in dense]
         for each, most in zip(dense, largest, strict=True):
@@ -104,11 +119,20 @@ class GridMatrix:
         return Kronecker([first, *others]) if others else first
 
     def answers(self, counts: Integers) -> Integers:
-        """The answers in units, exact; `counts` flattened in C order."""
-        x = counts
+        """The answers in units, exact; `counts` flattened in C order.
+
+        Answers beyond 2^62 are held there: two answers are never further apart for that, so the
+        sensitivities hold for any number of rows. Whoever releases noisy answers refuses those of
+        `LARGEST_ANSWER` and more.
+        """
+        largest = math.prod(int(np.abs(factor).max()) for factor in self.factors)
+        held = 2 * LARGEST_ANSWER
+        fits = largest * int(np.abs(counts).sum()) <= held
+        x: NDArray[Any] = counts if fits else counts.astype(object)
         for factor in self.factors:
             x = (factor @ x.reshape(factor.shape[1], -1)).T
-        return np.ascontiguousarray(x).reshape(-1)
+        flat = np.ascontiguousarray(x).reshape(-1)
+        return np.clip(flat, -held, held).astype(np.int64)
 
     def l1(self, differ: bool) -> int:
         """The largest L1 norm of a column, or of the difference of two; in units, at least 1.
@@ -147,5 +171,29 @@ class GridMatrix:
         return low
 
     @cached_property
-    def _grams(self) -> list[Integers]:
-        return [factor.T @ factor for factor in self.factors]
+    def _grams(self) -> list[NDArray[Any]]:
+        return [_gram(factor) for factor in self.factors]
+
+
+def _gram(factor: Integers) -> NDArray[Any]:
+    """factor.T @ factor, exact: in 64 bits where four times an entry fits, else Python's integers.
+
+    Each entry is an upper part times 2^16 and a lower part. Products of two parts have at most 32
+    bits and a column has at most 2^20 of them, so their sums stay below 2^53: float64 holds every
+    partial sum exactly, in any order.
+
+    >>> _gram(np.full((64, 1), 2**29))[0, 0] == 2**64
+    True
+    """
+    upper = (factor >> _HALF_BITS).astype(np.float64)
+    lower = (factor & ((1 << _HALF_BITS) - 1)).astype(np.float64)
+    most = len(factor) * int(np.abs(factor).max()) ** 2
+    exact = np.dtype(np.int64) if 4 * most < 2**63 else np.dtype(object)
+    squares, mixed, rest = (
+        (one.T @ other).astype(np.int64).astype(exact)
+        for one, other in [(upper, upper), (upper, lower), (lower, lower)]
+    )
+    gram: NDArray[Any] = (
+        squares * (1 << 2 * _HALF_BITS) + (mixed + mixed.T) * (1 << _HALF_BITS) + rest
+    )
+    return gram

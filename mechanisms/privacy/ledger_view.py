@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.ledger_entry import LedgerEntry
 from pgmkit.html import table
+from pgmkit.printed import on_one_line
 
 __all__ = ["as_html", "as_text"]
 
@@ -20,7 +21,8 @@ def as_text(budget: Budget, entries: Sequence[LedgerEntry], neighbours: str, sec
     for entry in entries:
         so_far.append(entry.cost)
         epsilon = budget.epsilon_spent(math.fsum(so_far))
-        rows.append((entry.step, entry.mechanism, f"{entry.cost:.4g}", f"{epsilon:.4g}"))
+        named = on_one_line(entry.step), on_one_line(entry.mechanism)
+        rows.append((*named, f"{entry.cost:.4g}", f"{epsilon:.4g}"))
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(4)]
     lines = [
         f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c:>{widths[2]}}  {d:>{widths[3]}}"

@@ -22,7 +22,9 @@ from pgmkit.atomic_write import atomic_writer
 from pgmkit.errors import InvalidInput
 from pgmkit.kronecker import Kronecker
 from pgmkit.measurement import Measurement
-from pgmkit.untrusted import LARGEST, refusing, unzipped, whole_file, zipped_arrays
+from pgmkit.model import GraphicalModel
+from pgmkit.uncertainty import checked_measurements
+from pgmkit.untrusted import LARGEST, plain_values, refusing, unzipped, whole_file, zipped_arrays
 
 __all__ = ["load", "save"]
 
@@ -82,7 +84,10 @@ def load(
         content = whole_file(path, max_bytes)
         modified = _checksum(content[:-_DIGEST]) != content[-_DIGEST:]
         parts = unzipped(content, max_bytes)
-        header, stored = json.loads(parts["release.json"]), json.loads(parts["measurements.json"])
+        header, stored = (
+            plain_values(parts["release.json"]),
+            plain_values(parts["measurements.json"]),
+        )
         kind, version = header["format"], header["version"]
         if (kind, version) != (FORMAT, VERSION):
             raise InvalidInput(
@@ -99,6 +104,8 @@ def load(
         measurements = tuple(_restored(each, arrays) for each in stored)
         for measurement in measurements:
             measurement.check(model.domain)
+        if isinstance(model, GraphicalModel):
+            checked_measurements(model, [m for m in measurements if isinstance(m, Measurement)])
         return {
             "mechanism": _text(header["mechanism"]),
             "model": model,
@@ -203,7 +210,7 @@ def _model_bytes(model: Any) -> bytes:
 
 
 def _model(content: bytes, max_bytes: int) -> Any:
-    kind = json.loads(str(zipped_arrays(content, max_bytes)["header"]))["format"]
+    kind = plain_values(str(zipped_arrays(content, max_bytes)["header"]))["format"]
     if kind not in MODELS:
         raise InvalidInput(
             f"it holds a model of the unknown format {kind!r}; known are {', '.join(MODELS)}"

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pgmkit.html import table
+from pgmkit.html import escape, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import numpy as np
 from mechanisms.release.html import promise
 from mechanisms.release.report_against import Evaluation, Section, sections
 from pgmkit.errors import NotMeasured, TooSlow
-from pgmkit.html import MOST_BARS, graph, table
+from pgmkit.html import MOST_BARS, escape, graph, table
 from pgmkit.html import bars as bar_chart
 from pgmkit.model import GraphicalModel
 from pgmkit.queries import FactoredQuery

@@ -30,6 +30,7 @@ from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.memory import peak
 from pgmkit.model import GraphicalModel
+from pgmkit.printed import on_one_line
 
 __all__ = ["Plan", "PlannedStep", "plan"]
 
@@ -89,11 +90,12 @@ class Plan:
         }
 
     def __str__(self) -> str:
-        width = max(len(step.step) for step in self.steps)
+        names = [on_one_line(step.step) for step in self.steps]
+        width = max(map(len, names))
         lines = [f"{self.mechanism}: {self.unit} = {self.total:.4g} in all"]
         lines += [
-            f"  {step.step:<{width}}  {step.times:>5} x  {step.share:>6.1%}  {step.mechanism}"
-            for step in self.steps
+            f"  {name:<{width}}  {step.times:>5} x  {step.share:>6.1%}  {step.mechanism}"
+            for name, step in zip(names, self.steps, strict=True)
         ]
         size = "" if self.model_mb is None else f", model {self.model_mb:.3g} MB"
         lines.append(

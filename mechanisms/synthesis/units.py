@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from pgmkit.tables.schema import NoRows, Schema
 from pgmkit.tables.values import distinct, is_null, series_values, text_of
 
 __all__ = ["bounded_frame", "check_unit"]
+
+_WHOLE = re.compile(r"(-?[0-9]+)\.0+")
 
 
 def check_unit(unit: str | None, schema: Schema, report_dropped: bool) -> None:
@@ -57,13 +60,21 @@ def bounded_frame(
 
 
 def _units(values: Any) -> np.ndarray:
-    """A whole number for each value, -1 for a missing one; 3, 3.0 and "3" are one unit."""
+    """A whole number for each value, -1 for a missing one; 3, 3.0, "3" and "3.0" are one unit.
+
+    Programs write whole numbers as 3.0 where one of their column is missing.
+    """
     if len(values) == 0:
         return np.zeros(0, dtype=np.intp)
     found, places = distinct(values)
     numbers: dict[str, int] = {}
     of_value = [
-        -1 if is_null(value) else numbers.setdefault(text_of(value), len(numbers))
-        for value in found
+        -1 if is_null(value) else numbers.setdefault(_name(value), len(numbers)) for value in found
     ]
     return np.asarray(of_value, dtype=np.intp)[places]
+
+
+def _name(value: Any) -> str:
+    text = text_of(value)
+    whole = _WHOLE.fullmatch(text)
+    return text if whole is None else whole[1]

@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import heapq
 import math
-import random
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from pgmkit.bit_sets import each_bit
+from pgmkit.bit_sets import each_bit, union
 from pgmkit.elimination_search import Search, Step
 
 __all__ = ["WRITTEN", "EliminationTree", "Planning", "elimination_tree"]
@@ -62,12 +61,22 @@ class EliminationTree:
 
     @property
     def largest(self) -> int:
-        """Cells of the largest product."""
-        cells = 1
-        for node in range(self.inputs, len(self.scopes)):
-            members = self.scopes[node] | self.summed(node)
-            cells = max(cells, math.prod([self.sizes[v] for v in each_bit(members)]))
-        return cells
+        """Cells of the largest product, with the attributes that it sums out."""
+        return max([self.cells_of(self.scopes[n] | self.summed(n)) for n in self.made], default=1)
+
+    @property
+    def attributes(self) -> int:
+        """All attributes of the inputs."""
+        return union(self.scopes[: self.inputs])
+
+    @property
+    def made(self) -> range:
+        """The nodes that are no inputs."""
+        return range(self.inputs, len(self.scopes))
+
+    def cells_of(self, members: int) -> int:
+        """Of a table over these attributes."""
+        return math.prod([self.sizes[v] for v in each_bit(members)])
 
     def summed(self, node: int) -> int:
         """The attributes that leave at this node."""
@@ -105,20 +114,27 @@ class EliminationTree:
         """
         if not members & (members - 1) or any(not members & ~table for table in self.tables):
             return 0
-        cells = 0
-        for node, inside in self.lowest(members):
-            kept, left = inside & self.below[node], [node]
-            for each in left:
-                if each >= self.inputs and (lost := self.below[each] & kept):
-                    for operand in self.operands[each]:
-                        # What is barren is not with an attribute kept that it had lost.
-                        known = self.scopes if self.below[operand] & kept else self.tables
-                        lost |= known[operand]
-                    cells += math.prod([self.sizes[v] for v in each_bit(lost)])
-                    made = lost & (self.scopes[each] | kept)
-                    cells += WRITTEN * math.prod([self.sizes[v] for v in each_bit(made)])
-                    left += self.operands[each]
-        return cells
+        return sum(
+            [
+                self.cells_of(product) + WRITTEN * self.cells_of(made)
+                for node, inside in self.lowest(members)
+                for product, made in self.products_across(node, inside)
+            ]
+        )
+
+    def products_across(self, node: int, inside: int) -> Iterator[tuple[int, int]]:
+        """The products on the way to a node's value with some attributes still there, and what is
+        left of each when others are summed out.
+        """
+        kept, left = inside & self.below[node], [node]
+        for each in left:
+            if each >= self.inputs and (lost := self.below[each] & kept):
+                for operand in self.operands[each]:
+                    # What is barren is not with an attribute kept that it had lost.
+                    known = self.scopes if self.below[operand] & kept else self.tables
+                    lost |= known[operand]
+                yield lost, lost & (self.scopes[each] | kept)
+                left += self.operands[each]
 
 
 class Planning:
@@ -138,8 +154,8 @@ class Planning:
         for v in each_bit(held):
             neighbours[v] ^= 1 << v
         self._search = Search(neighbours, sizes, held)
-        self._ranks = self._search.ranks(random.Random(0))
-        steps = self._search.order(next(self._ranks))
+        self._ways = self._search.ways(seed=0)
+        steps = self._search.order(next(self._ways))
         assert steps is not None
         self.first = self._tree(steps)
         """The tree of one greedy order."""
@@ -164,11 +180,11 @@ class Planning:
             spent = self._search.measured + _MEASURES_OF_A_TABLE * planned * len(self.scopes)
             if spent * (tried + 1) / tried > _MEASURES_OF_A_CELL * best.cells:
                 break
-            if (rank := next(self._ranks, None)) is None:
+            if (way := next(self._ways, None)) is None:
                 break
             tried += 1
             # The cells of all cliques are known on the way, and nearly in proportion to the tree's.
-            steps = self._search.order(rank, _NEARLY * least)
+            steps = self._search.order(way, _NEARLY * least)
             if steps is not None:
                 least, planned = min(least, self._search.cells_of(steps)), planned + 1
                 tree = self._tree(steps)

@@ -19,7 +19,6 @@ from pgmkit.conditioning.joint import Joint
 from pgmkit.conditioning.message_passing import LEAST_ENTRY, Kernel, Underflow
 from pgmkit.conditioning.written_out import MOST_CELLS
 from pgmkit.domain import Clique, Domain
-from pgmkit.errors import ModelTooLarge
 from pgmkit.junction_tree import CELL_BYTES, junction_tree, tree_of_order
 from pgmkit.plain_sums import PlainSums
 
@@ -67,7 +66,8 @@ class GraphTables:
     structures: dict[tuple[int, int], Any] = field(default_factory=dict)
     """What batches of records share, by relevant and observed attributes."""
     groups: dict[tuple[tuple[int, ...], int], list[list[int]]] = field(default_factory=dict)
-    """Of questions, by what they ask and what is known, which are answered together."""
+    """Of questions, by what they ask and what is known, which are answered together; the last one
+    is the last asked."""
     _inputs: dict[int, Input] = field(default_factory=dict)
     uses: FirstUses = field(default_factory=FirstUses)
     passes: list[float] = field(default_factory=list)
@@ -76,8 +76,9 @@ class GraphTables:
     def prepare(self) -> None:
         """Number the attributes and tables, as every question needs them."""
         self.bits  # noqa: B018 - kept from now on
+        self.sizes  # noqa: B018
         if self.children is not None:
-            self.own  # noqa: B018
+            self.own, self.families  # noqa: B018
 
     @cached_property
     def sums(self) -> PlainSums:
@@ -89,6 +90,11 @@ class GraphTables:
     @cached_property
     def bits(self) -> dict[str, int]:
         return {name: 1 << place for name, place in self.domain.places.items()}
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Of the attributes, in their order."""
+        return self.domain.shape()
 
     @property
     def inputs(self) -> list[Input]:
@@ -130,6 +136,12 @@ class GraphTables:
         return [numbers[v] for v in range(len(self.domain))]
 
     @cached_property
+    def families(self) -> list[int]:
+        """Of a Bayesian network, for each attribute the set of its parents and itself."""
+        bits = self.bits
+        return [sum([bits[name] for name in self.tables[number][0]]) for number in self.own]
+
+    @cached_property
     def ancestors(self) -> list[int]:
         """Of a Bayesian network, for each attribute the set of its ancestors and itself."""
         found = [0] * len(self.domain)
@@ -137,7 +149,7 @@ class GraphTables:
             waiting = [start]
             while waiting:
                 v = waiting[-1]
-                parents = each_bit(self.input(self.own[v])[0] & ~(1 << v))
+                parents = each_bit(self.families[v] & ~(1 << v))
                 missing = [u for u in parents if not found[u]]
                 if missing and not found[v]:
                     waiting += missing
@@ -150,12 +162,12 @@ class GraphTables:
         """The attributes without which nothing is lost about those asked (and observed)."""
         if self.children is None:
             return (1 << len(self.domain)) - 1
-        found, new = 0, asked
+        found, new, families = 0, asked, self.families
         while new:
             found |= new
             around = 0
             for v in each_bit(new):
-                around |= self.input(self.own[v])[0]
+                around |= families[v]
             new = around & ~found
         return found
 
@@ -169,7 +181,7 @@ class GraphTables:
         held = {v for scope in scopes for v in each_bit(scope)}
         scopes += [1 << v for v in range(len(self.domain)) if v not in held]
         heads += [-1] * (len(scopes) - len(heads))
-        return Planning(scopes, heads, self.domain.shape()).best().order
+        return Planning(scopes, heads, self.sizes).best().order
 
     def draft(self, scopes: tuple[int, ...], heads: tuple[int, ...]) -> Draft:
         """The tree of a structure before any search: remembered, from the whole graph's order, or
@@ -178,7 +190,7 @@ class GraphTables:
         The first structure gets an order of its own, and so does one of few of the tables, or for
         which the whole graph's order is slower than a search.
         """
-        sizes, best = self.domain.shape(), self.trees.get((scopes, heads))
+        sizes, best = self.sizes, self.trees.get((scopes, heads))
         if best is not None:
             return Draft(scopes, heads, best, None)
         if self.trees and 2 * len(scopes) > len(self.tables) and not self.parted:
@@ -189,27 +201,29 @@ class GraphTables:
 
     def tree(self, draft: Draft) -> EliminationTree:
         """The tree of a draft, after the search; remembered."""
-        key, best = (draft.scopes, draft.heads), draft.start
-        if draft.planning is not None:
-            best = draft.planning.best(best)
-        assert best is not None
-        if key not in self.trees:
+        key = draft.scopes, draft.heads
+        found = self.trees.get(key)
+        if found is None:
+            found = draft.start
+            if draft.planning is not None:
+                found = draft.planning.best(found)
+            assert found is not None
             if len(self.trees) >= _REMEMBERED:
                 del self.trees[next(iter(self.trees))]
             if len(self.kernels) >= _REMEMBERED_KERNELS:
                 self.kernels.clear()
-            self.trees[key] = best
-        return best
+            self.trees[key] = found
+        return found
 
     @property
     def parted(self) -> bool:
-        """Whether most attributes were asked of, and answered by several trees: so large is that of
-        the whole graph that nothing is gained by its order.
+        """Whether the last question about most attributes was answered by several trees: so large
+        is that of the whole graph that nothing is gained by its order.
         """
-        return any(
-            len(found) > 1 and 2 * len(sets) > len(self.domain)
-            for (sets, _), found in self.groups.items()
-        )
+        for (sets, _), found in reversed(self.groups.items()):
+            if 2 * len(sets) > len(self.domain):
+                return len(found) > 1
+        return False
 
     @property
     def joint(self) -> Joint | None:
@@ -227,7 +241,11 @@ class GraphTables:
         """A calibrated tree for further evidence, once it pays; None before, or where it is too
         large or slower.
         """
-        return self._calibrated if len(self.passes) >= _CALIBRATED_AFTER else None
+        if "_calibrated" in self.__dict__:
+            return self._calibrated
+        # Another question may be answered by one tree: nothing is settled for good before.
+        early = len(self.passes) < _CALIBRATED_AFTER or self.parted
+        return None if early else self._calibrated
 
     def calibrated_for(self, cliques: Iterable[Clique]) -> CalibratedTree | None:
         """The calibrated tree, if these marginals are best read from it: those of attributes that
@@ -246,7 +264,7 @@ class GraphTables:
 
     @cached_property
     def _calibrated(self) -> CalibratedTree | None:
-        if self.lost or self.parted:
+        if self.lost:
             return None
         tree = tree_of_order(self.domain, [members for members, _, _ in self.inputs], self.order)
         # Its cliques are gone through about twice, where evidence slices them less.
@@ -264,7 +282,7 @@ class GraphTables:
             return None
         try:
             return CalibratedTree(tree, self.inputs, self.children is not None, most)
-        except (Underflow, ModelTooLarge):
+        except (Underflow, MemoryError):
             return None
 
     @cached_property

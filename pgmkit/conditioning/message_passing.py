@@ -27,6 +27,7 @@ __all__ = [
     "LOST",
     "Kernel",
     "Messages",
+    "Sums",
     "Table",
     "Underflow",
     "kernel_of",
@@ -42,7 +43,9 @@ LEAST_ENTRY = 1e-290
 """Entries of tables with peak 1 below this are not for plain numbers."""
 
 LOST = 1e-100
-"""Peaks of products of tables with peak 1 below which terms may have been lost to underflow."""
+"""Peaks of products of tables with peaks near 1 below which underflow may have lost terms."""
+FAR = 1e-20
+"""Peaks of tables that are near enough to 1 to be multiplied once more before ``LOST`` is near."""
 LEAST_SUM = 1e-280
 """A sum of numbers in [0, 1] this large has lost nothing that counts."""
 
@@ -229,10 +232,12 @@ class Messages:
                 self.log_sum = self.log_sum + scales[root] + self.log_of(value)
 
     def rescaled(self, table: Table) -> tuple[Array, Scale]:
-        """The table with peak 1, and log of what it was divided by."""
+        """The table with a peak that products leave in range, and log of what it was divided by."""
         peak = float(table[1].max())
         if not LOST < peak < math.inf:
             raise Underflow
+        if FAR < peak < 1 / FAR:
+            return table[1], 0.0
         return table[1] / peak, math.log(peak)
 
     def log_of(self, value: Array) -> Scale:
@@ -247,9 +252,8 @@ class Messages:
         wanted = tree.tables[node]
         if len(present) == 1:
             return self.reduced((tree.tables[present[0]], self._value(present[0])), wanted)[1]
-        left, right = present
-        one, other = tree.tables[left], tree.tables[right]
-        return self.kernel(one, other, wanted)(self._value(left), self._value(right))
+        one, other = [(tree.tables[v], self._value(v)) for v in present]
+        return self.product(one, other, wanted)[1]
 
     def _value(self, node: int) -> Array:
         value = self.values[node]
@@ -277,15 +281,18 @@ class Messages:
             path.append(node)
             above = self.tree.parents[node]
             if above < 0:
-                value = self.values[node]
-                scale = 1.0 if value is None or self.scaled else 1.0 / float(value)
-                self.adjoints[node] = 0, np.array(scale)
+                self.adjoints[node] = 0, self.root_adjoint(node)
                 path.pop()
                 break
             node = above
         for below in reversed(path):
             self.adjoints[below] = self._downward(below)
         return self.adjoints[path[0] if path else node]
+
+    def root_adjoint(self, node: int) -> Array:
+        """What multiplies a component's sum."""
+        value = self.values[node]
+        return np.array(1.0 if value is None or self.scaled else 1.0 / float(value))
 
     def _downward(self, node: int) -> Table:
         tree = self.tree
@@ -394,3 +401,13 @@ class Messages:
             return self.settled(self.reduced(upper, members))
         value = self.across(node, kept)
         return self.settled(self.product(value, upper, members))
+
+
+class Sums(Messages):
+    """A calibration of which only the whole sum is asked: what was multiplied is dropped."""
+
+    def _made(self, node: int) -> Array:
+        made = super()._made(node)
+        for operand in self.tree.operands[node]:
+            self.values[operand] = None
+        return made

@@ -1,29 +1,98 @@
 """The best records of a product of tables: maxima on an elimination tree, in logarithms.
 
 The *value* of a node is the sum of the inputs' logarithms below it, maximised over the attributes
-that leave at or below it; a best record is read from the roots down. The adjoint of an input is the
-best of all the others, so that both together give what each value of an attribute can reach.
+that leave at or below it. A best record is read from the last maximum to the first: each notes for
+every cell that is left where it was attained, so no value is kept longer than it is needed. What
+each value of an attribute can reach comes from messages, whose sums are maxima here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.bit_sets import each_bit
 from pgmkit.conditioning.elimination import EliminationTree
+from pgmkit.conditioning.message_passing import Messages, Scale, Table
 
-__all__ = ["Modes"]
+__all__ = ["MaxKernel", "MaxMessages", "most_likely", "pointer_type"]
 
 Array = NDArray[np.float64]
-Table = tuple[int, Array]
-"""Attributes as a set, and the table with its axes ascending."""
+Places = NDArray[np.unsignedinteger]
+
+_BLOCK_CELLS = 1 << 16
+"""Cells of the sums that are made at once: half a megabyte, which a core's cache holds."""
 
 
-class Modes:
-    """Maxima of one set of tables.
+class MaxKernel:
+    """How the logarithms of two tables are added, each spread over the attributes of both, and
+    maximised over those that are not wanted.
+
+    Axes are those left, then those gone, both ascending. The sum is made in blocks, one for each
+    value of the first attributes gone, and never as a whole where it is large.
+    """
+
+    def __init__(self, one: int, other: int, wanted: int, sizes: Sequence[int]) -> None:
+        members = one | other
+        self.kept, self.gone = each_bit(members & wanted), each_bit(members & ~wanted)
+        order = self.kept + self.gone
+        self.views = [_view(held, order, sizes) for held in (one, other)]
+        self.shape = tuple([sizes[v] for v in self.kept])
+        self.cells, inner = prod(self.shape), prod([sizes[v] for v in self.gone])
+        looped = 0
+        while self.cells * inner > _BLOCK_CELLS and looped < len(self.gone):
+            inner //= sizes[self.gone[looped]]
+            looped += 1
+        self.looped, self.inner = tuple([sizes[v] for v in self.gone[:looped]]), inner
+
+    def __call__(self, one: Array, other: Array) -> Array:
+        best = None
+        for _, term in self._terms(one, other):
+            top = term.max(1)
+            best = top if best is None else np.maximum(best, top, out=best)
+        assert best is not None
+        return best.reshape(self.shape)
+
+    def attained(self, one: Array, other: Array) -> tuple[Array, Places]:
+        """The maxima, and the place of each among the values of the attributes gone."""
+        best: Array | None = None
+        kind = pointer_type(prod(self.looped) * self.inner)
+        places = np.zeros(self.cells, dtype=kind)
+        for first, term in self._terms(one, other):
+            within = term.argmax(1) if self.inner > 1 else np.zeros((), dtype=np.int64)
+            top = term.max(1)
+            if best is None:
+                best = top
+                places[...] = within
+                continue
+            better = top > best
+            np.copyto(best, top, where=better)
+            np.copyto(places, (first + within).astype(kind), where=better)
+        assert best is not None
+        return best.reshape(self.shape), places.reshape(self.shape)
+
+    def _terms(self, one: Array, other: Array) -> Iterator[tuple[int, Array]]:
+        """Blocks of the sum, a row a cell that is left, and the place of the first column."""
+        a, b = (
+            table.transpose(axes).reshape(shape)
+            for table, (axes, shape) in zip((one, other), self.views, strict=True)
+        )
+        whole = (slice(None),) * len(self.shape)
+        for number, at in enumerate(np.ndindex(self.looped)):
+            left, right = (
+                each[whole + tuple([i if n > 1 else 0 for i, n in zip(at, held, strict=True)])]
+                for each in (a, b)
+                for held in [each.shape[len(whole) : len(whole) + len(at)]]
+            )
+            term = np.add(left, right, order="C")
+            yield number * self.inner, term.reshape(self.cells, self.inner)
+
+
+class MaxMessages(Messages):
+    """Messages whose tables are logarithms, and whose sums are maxima.
 
     Args:
         tree: an elimination tree of which no node is barren.
@@ -31,71 +100,83 @@ class Modes:
 
     >>> from pgmkit.conditioning.elimination import elimination_tree
     >>> tree = elimination_tree([0b01, 0b11], [-1, -1], [0, 1], (2, 2))
-    >>> modes = Modes(tree, [np.log([0.4, 0.6]), np.log([[0.9, 0.1], [0.5, 0.5]])])
-    >>> sorted(modes.record().items()), round(float(np.exp(modes.best)), 3)
-    ([(0, 0), (1, 0)], 0.36)
+    >>> tables = [np.log([0.4, 0.6]), np.log([[0.9, 0.1], [0.5, 0.5]])]
+    >>> np.exp(MaxMessages(tree, tables).marginal(0b10)).round(3)
+    array([0.36, 0.3 ])
     """
 
     def __init__(self, tree: EliminationTree, tables: Sequence[Array]) -> None:
-        self.tree = tree
-        self.values: list[Table] = list(zip(tree.scopes, tables, strict=False))
-        for node in range(tree.inputs, len(tree.scopes)):
-            self.values.append(self._best(self._operands(node), tree.scopes[node]))
-        self.best = float(sum([self.values[root][1] for root in tree.roots]))
+        super().__init__(tree, tables, conditional=False, limit=0, kernels={})
 
-    def record(self) -> dict[int, int]:
-        """A value of each attribute, by its number, so that no record is better."""
-        found: dict[int, int] = {}
-        for node in range(len(self.tree.scopes) - 1, self.tree.inputs - 1, -1):
-            members, table = self._sum([_fixed(each, found) for each in self._operands(node)])
-            best = np.unravel_index(int(table.argmax()), table.shape)
-            found.update(zip(each_bit(members), map(int, best), strict=True))
+    def rescaled(self, table: Table) -> tuple[Array, Scale]:
+        return table[1], 0.0
+
+    def log_of(self, value: Array) -> Scale:
+        return float(value)
+
+    def settled(self, found: Table) -> Table:
         return found
 
-    def reached(self) -> dict[int, Array]:
-        """Of each attribute, by its number, the best that a record with each of its values has."""
-        tree = self.tree
-        found: dict[int, Array] = {}
-        adjoints: list[Table] = [(0, np.array(0.0))] * len(tree.scopes)
-        for root in tree.roots:
-            others = [self.values[other][1] for other in tree.roots if other != root]
-            adjoints[root] = 0, np.asarray(sum(others, start=np.array(0.0)))
-        for node in range(len(tree.scopes) - 1, -1, -1):
-            for operand in tree.operands[node]:
-                beside = [self.values[each] for each in tree.operands[node] if each != operand]
-                adjoints[operand] = self._best([adjoints[node], *beside], tree.scopes[operand])
-            if node < tree.inputs:
-                both = [self.values[node], adjoints[node]]
-                for v in each_bit(tree.scopes[node]):
-                    if v not in found:
-                        found[v] = self._best(both, 1 << v)[1]
-        return found
+    def reduced(self, table: Table, wanted: int) -> Table:
+        return table if not table[0] & ~wanted else self.product(table, _NOTHING, wanted)
 
-    def _operands(self, node: int) -> list[Table]:
-        return [self.values[operand] for operand in self.tree.operands[node]]
+    def product(self, one: Table, other: Table, wanted: int) -> Table:
+        found = MaxKernel(one[0], other[0], wanted, self.tree.sizes)(one[1], other[1])
+        return (one[0] | other[0]) & wanted, found
 
-    def _sum(self, tables: Sequence[Table]) -> Table:
-        members = 0
-        for held, _ in tables:
-            members |= held
-        axes, sizes = each_bit(members), self.tree.sizes
-        total = np.zeros(())
-        for held, table in tables:
-            total = total + table.reshape([sizes[v] if held >> v & 1 else 1 for v in axes])
-        return members, total
-
-    def _best(self, tables: Sequence[Table], kept: int) -> Table:
-        """The sum of tables, maximised over what is not kept."""
-        members, total = self._sum(tables)
-        away = tuple([axis for axis, v in enumerate(each_bit(members)) if not kept >> v & 1])
-        return members & kept, np.asarray(total.max(away)) if away else total
+    def root_adjoint(self, node: int) -> Array:
+        """The best of the other components."""
+        others = [self.values[root] for root in self.tree.roots if root != node]
+        return np.asarray(sum([value for value in others if value is not None], np.array(0.0)))
 
 
-def _fixed(table: Table, codes: dict[int, int]) -> Table:
-    """A table where some attributes have these codes."""
-    members, values = table
-    at = tuple([codes.get(v, slice(None)) for v in each_bit(members)])
-    for v in each_bit(members):
-        if v in codes:
-            members ^= 1 << v
-    return members, values[at]
+def most_likely(tree: EliminationTree, tables: Sequence[Array]) -> tuple[dict[int, int], float]:
+    """A value of each attribute, by its number, so that no record is better; and its logarithm.
+
+    Args:
+        tree, tables: as ``MaxMessages`` takes them.
+
+    >>> from pgmkit.conditioning.elimination import elimination_tree
+    >>> tree = elimination_tree([0b01, 0b11], [-1, -1], [0, 1], (2, 2))
+    >>> record, best = most_likely(tree, [np.log([0.4, 0.6]), np.log([[0.9, 0.1], [0.5, 0.5]])])
+    >>> sorted(record.items()), round(float(np.exp(best)), 3)
+    ([(0, 0), (1, 0)], 0.36)
+    """
+    values: list[Table | None] = list(zip(tree.scopes, tables, strict=False))
+    maxima: list[tuple[MaxKernel, Places]] = []
+    for node in range(tree.inputs, len(tree.scopes)):
+        operands = [each for v in tree.operands[node] if (each := values[v]) is not None]
+        one, other = (*operands, _NOTHING)[:2]
+        kernel = MaxKernel(one[0], other[0], tree.scopes[node], tree.sizes)
+        if kernel.gone:
+            value, places = kernel.attained(one[1], other[1])
+            maxima.append((kernel, places))
+        else:
+            value = kernel(one[1], other[1])
+        values.append((tree.scopes[node], value))
+        for operand in tree.operands[node]:
+            values[operand] = None
+    best = float(sum([each[1] for root in tree.roots if (each := values[root]) is not None]))
+    record: dict[int, int] = {}
+    for kernel, places in reversed(maxima):
+        place = int(places[tuple([record[v] for v in kernel.kept])])
+        for v in reversed(kernel.gone):
+            place, record[v] = divmod(place, tree.sizes[v])
+    return record, best
+
+
+def pointer_type(count: int) -> np.dtype[np.unsignedinteger]:
+    """The smallest numbers that tell so many places apart."""
+    return np.min_scalar_type(count - 1)
+
+
+_NOTHING: Table = (0, np.array(0.0))
+
+
+def _view(
+    held: int, order: Sequence[int], sizes: Sequence[int]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The order of a table's axes, and its shape with one cell along the axes it lacks."""
+    axes = each_bit(held)
+    moved = tuple([axes.index(v) for v in order if held >> v & 1])
+    return moved, tuple([sizes[v] if held >> v & 1 else 1 for v in order])

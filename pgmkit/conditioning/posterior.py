@@ -12,11 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.answer_checks import SecondOpinion
-from pgmkit.bit_sets import each_bit, union
+from pgmkit.bit_sets import each_bit
+from pgmkit.conditioning.elimination import EliminationTree
 from pgmkit.conditioning.evidence import Evidence
 from pgmkit.conditioning.graph_tables import GraphTables
 from pgmkit.conditioning.message_passing import Underflow
-from pgmkit.conditioning.modes import Modes
+from pgmkit.conditioning.modes import MaxMessages, most_likely
+from pgmkit.conditioning.pass_memory import check_marginals, check_record
 from pgmkit.conditioning.routes import ALL, Routes
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique
@@ -126,7 +128,7 @@ class Posterior:
         free, tables = ~self._routes.observed, dict[int, Array]()
         try:
             for group in self._routes.together(sets, asked):
-                messages, _ = self._routes.messages(union(group), asked)
+                messages, _ = self._routes.messages(group, asked)
                 tables |= {m: self._routes.marginal(messages, m & free) for m in group}
         except Underflow:
             tables = self._found_in_logarithms(sets)
@@ -158,29 +160,31 @@ class Posterior:
         product of the tables (of a Bayesian network, its log-probability with the evidence).
         """
         started = self._started
-        modes, constant = self._modes
-        best, codes = modes.record(), self.evidence.codes
+        best, log_weight = self._most_likely
+        codes = self.evidence.codes
         record = {
             name: codes[name] if name in codes else best[place]
             for place, name in enumerate(self.graph.domain)
         }
-        value = modes.best + constant
-        self._look("map", (), started, lambda op, s: op.most_probable(record, s, value))
-        return record, value
+        self._look("map", (), started, lambda op, s: op.most_probable(record, s, log_weight))
+        return record, log_weight
 
     def max_marginals(self) -> dict[str, Array]:
         """For each attribute and value the log weight of the best record that has the value."""
         started = self._started
-        modes, constant = self._modes
-        sizes, codes = self.graph.domain.shape(), self.evidence.codes
-        reached = modes.reached()
+        _, best = self._most_likely
+        sizes, codes = self.graph.domain.sizes, self.evidence.codes
+        tree, tables, constant = self._maximised
+        singles = [1 << v for v in each_bit(tree.attributes)]
+        check_marginals(tree, self.graph.memory_limit, singles, made=False)
+        messages = MaxMessages(tree, tables)
         found = {}
-        for place, name in enumerate(self.graph.domain):
+        for name, bit in self.graph.bits.items():
             if name in codes:
-                seen = np.arange(sizes[place]) == codes[name]
-                found[name] = np.where(seen, modes.best + constant, -math.inf)
+                seen = np.arange(sizes[name]) == codes[name]
+                found[name] = np.where(seen, best, -math.inf)
             else:
-                found[name] = reached[place] + constant
+                found[name] = messages.marginal(bit) + constant
         self._look("max marginals", (), started, lambda op, s: op.max_marginals(found, s))
         return found
 
@@ -261,8 +265,7 @@ class Posterior:
     def _log_sum(self) -> float:
         """log of the sum; minus infinity where it is zero."""
         try:
-            messages, log_scale = self._routes.messages(0)
-            return float(messages.log_sum) + log_scale
+            return self._routes.log_sum()
         except Underflow:
             pass
         if not set(self.graph.domain) - set(self.evidence.codes):
@@ -284,6 +287,8 @@ class Posterior:
             raise InvalidInput(self._impossible())
         names = self.graph.domain.attributes
         cliques = {m: tuple(names[v] for v in each_bit(m & ~self._routes.observed)) for m in sets}
+        if not any(cliques.values()):
+            return dict.fromkeys(cliques, np.array(1.0))
         tables = self._in_logarithms.marginals(cliques.values())
         return {m: tables[clique] for m, clique in cliques.items()}
 
@@ -317,8 +322,20 @@ class Posterior:
         return code if states is None else states[code]
 
     @cached_property
-    def _modes(self) -> tuple[Modes, float]:
-        """Maxima over the attributes that were not observed, and log of what has none of them."""
+    def _most_likely(self) -> tuple[dict[int, int], float]:
+        """A best record of the attributes that were not observed, and log of its weight."""
+        tree, tables, constant = self._maximised
+        check_record(tree, self.graph.memory_limit)
+        record, best = most_likely(tree, tables)
+        if best + constant == -math.inf:
+            raise InvalidInput(self._impossible())
+        return record, best + constant
+
+    @cached_property
+    def _maximised(self) -> tuple[EliminationTree, list[Array], float]:
+        """The tables of the attributes that were not observed, in logarithms, axes ascending; their
+        tree; and log of what has none of them.
+        """
         bits, constant = self.graph.bits, 0.0
         scopes, tables = list[int](), list[Array]()
         for clique, table in self._logarithms:
@@ -330,12 +347,4 @@ class Posterior:
                 table.transpose(sorted(range(len(clique)), key=lambda i: bits[clique[i]]))
             )
         tree = self.graph.tree(self.graph.draft(tuple(scopes), (-1,) * len(scopes)))
-        if 8 * (largest := tree.largest) > self.graph.memory_limit:
-            raise ModelTooLarge(
-                f"the search for a mode needs a table of {largest:,} cells; the limit is "
-                f"{self.graph.memory_limit:,} bytes. Observe more, or raise memory_limit"
-            )
-        modes = Modes(tree, tables)
-        if modes.best + constant == -math.inf:
-            raise InvalidInput(self._impossible())
-        return modes, constant
+        return tree, tables, constant

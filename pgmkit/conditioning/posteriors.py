@@ -194,7 +194,7 @@ class _Structure:
             scopes.append(1 << v)
             heads.append(-1)
             own.append(False)
-        tree = batched_tree(scopes, heads, own, (1, *graph.domain.shape()))
+        tree = batched_tree(scopes, heads, own, (1, *graph.sizes))
         return cls(graph, observed, places, scopes, numbers, tree)
 
     @property
@@ -208,7 +208,7 @@ class _Structure:
         if self.kernels_for != [count]:
             self.kernels.clear()
             self.kernels_for[:] = [count]
-        tree = replace(self.tree, sizes=(count, *self.graph.domain.shape()))
+        tree = replace(self.tree, sizes=(count, *self.graph.sizes))
         return BatchedMessages(tree, tables, False, self.graph.memory_limit, self.kernels)
 
     def sliced(self, place: int, codes: dict[int, Codes]) -> Array:
@@ -273,7 +273,7 @@ class _Batch:
                 self.scale += np.log(structure.sliced(place, codes)) + graph.inputs[place][2]
         for place, scope in zip(structure.places, structure.scopes, strict=True):
             if place < 0:
-                tables.append(np.ones(_cells(scope, graph.domain.shape())))
+                tables.append(np.ones(_cells(scope, graph.sizes)))
             else:
                 tables.append(structure.sliced(place, codes))
                 self.scale += graph.inputs[place][2]

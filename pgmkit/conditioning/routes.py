@@ -12,13 +12,16 @@ from numpy.typing import NDArray
 from pgmkit.bit_sets import each_bit, union
 from pgmkit.conditioning.calibrated_cliques import Seen
 from pgmkit.conditioning.calibration import Calibration
+from pgmkit.conditioning.elimination import EliminationTree
 from pgmkit.conditioning.evidence import Evidence
 from pgmkit.conditioning.graph_tables import CELLS_OF_A_TABLE, Draft, GraphTables, Inputs
 from pgmkit.conditioning.grouping import LARGE_PASS, Cost, may_pay, parted
 from pgmkit.conditioning.joint import GivenJoint
-from pgmkit.conditioning.message_passing import LEAST_ENTRY, Messages, Underflow
+from pgmkit.conditioning.message_passing import LEAST_ENTRY, Messages, Sums, Underflow
+from pgmkit.conditioning.pass_memory import check_marginals, check_sum, little
 from pgmkit.conditioning.written_out import MOST_CELLS, WrittenOut
 from pgmkit.domain import Clique
+from pgmkit.errors import ModelTooLarge
 
 __all__ = ["ALL", "Routes"]
 
@@ -68,12 +71,12 @@ class Routes:
         if self._few_cells(relevant) or any(not relevant & ~known for known in self._found):
             return everything
         key = tuple(sets), self.known
-        found = graph.groups.get(key)
+        found = graph.groups.pop(key, None)
         if found is None:
             found = self._grouped(sets, relevant)
             if len(graph.groups) >= _REMEMBERED:
                 del graph.groups[next(iter(graph.groups))]
-            graph.groups[key] = found
+        graph.groups[key] = found
         return found
 
     def _grouped(self, sets: Sequence[int], relevant: int) -> list[list[int]]:
@@ -102,31 +105,64 @@ class Routes:
         return None if calibrated is None or self._found else self._calibrated
 
     def messages(
-        self, wanted: int, asked: Sequence[Clique] = ()
+        self, sets: Sequence[int], asked: Sequence[Clique]
     ) -> tuple[Messages | Prepared | WrittenOut, float]:
-        """Messages that know the wanted attributes, and log of what their tables leave out.
+        """Messages that give the marginals of these sets of attributes, and log of what their
+        tables leave out. ``asked`` are all sets that are asked of.
 
-        ``asked`` are the sets among them that marginals are asked of.
+        Raises ModelTooLarge where they do not fit, before any work.
         """
         if (prepared := self.prepared(asked)) is not None:
             return prepared
-        relevant = self.graph.relevant(wanted | self.known)
+        relevant = self.graph.relevant(union(sets) | self.known)
         for known, found in self._found.items():
             if not relevant & ~known:
+                if isinstance(found[0], Messages):
+                    self._check_marginals(found[0].tree, sets, made=True)
                 return found
-        inputs = self._sliced(relevant)
-        if inputs.log_scale == -math.inf or inputs.lost or self.graph.lost:
-            raise Underflow
-        made = self._written_out(inputs) or self._passed(inputs)
+        inputs = self._sound(relevant)
+        made = self._written_out(inputs) or self._passed(inputs, sets)
         del self._inputs_of[relevant]
         self._found[relevant] = made, inputs.log_scale
         return made, inputs.log_scale
+
+    def log_sum(self) -> float:
+        """The logarithm of the sum over what agrees with the evidence.
+
+        Where the values of all tables do not fit together, each is dropped as soon as it is
+        multiplied.
+        """
+        try:
+            messages, log_scale = self.messages((), ())
+        except ModelTooLarge:
+            inputs = self._sound(self.graph.relevant(self.known))
+            tree, limit = self.graph.tree(self._drafted(inputs)), self.graph.memory_limit
+            check_sum(tree, limit)
+            conditional = self.graph.children is not None
+            sums = Sums(tree, inputs.tables, conditional, limit, self.graph.kernels)
+            return float(sums.log_sum) + inputs.log_scale
+        return float(messages.log_sum) + log_scale
+
+    def _sound(self, relevant: int) -> Inputs:
+        """The inputs; Underflow where plain numbers cannot hold them, or one is zero."""
+        inputs = self._sliced(relevant)
+        if inputs.log_scale == -math.inf or inputs.lost or self.graph.lost:
+            raise Underflow
+        return inputs
+
+    def _check_marginals(
+        self, tree: EliminationTree, sets: Sequence[int], *, made: bool = False
+    ) -> None:
+        free = [members & ~self.observed for members in sets]
+        cells = max([tree.cells_of(members) for members in free], default=1)
+        if not little(tree, cells):
+            check_marginals(tree, self.graph.memory_limit, free, made=made)
 
     def marginal(self, messages: Messages | Prepared | WrittenOut, members: int) -> Array:
         """A marginal from messages, or from a tree of its own if they lead through large tables."""
         if not isinstance(messages, Messages):
             return messages.marginal(members)
-        tree, sizes = messages.tree, self.graph.domain.shape()
+        tree, sizes = messages.tree, self.graph.sizes
         most = _OWN_TREE * (tree.cells + CELLS_OF_A_TABLE * tree.inputs)
         cells = math.prod([sizes[v] for v in each_bit(members)])
         if cells * tree.cells <= most or tree.joint_cells(members) <= most:
@@ -134,7 +170,7 @@ class Routes:
         inputs = self._inputs(self.graph.relevant(members | self.known))
         # A table of ones: so that the attributes meet in a node, for which the order is looked for.
         inputs.add(members, np.ones([sizes[v] for v in each_bit(members)]), -1)
-        return self._passed(inputs).marginal(members)
+        return self._passed(inputs, [members]).marginal(members)
 
     def _sliced(self, relevant: int) -> Inputs:
         """What ``_inputs`` gives, kept until there are messages of it."""
@@ -175,18 +211,18 @@ class Routes:
         if children is None:
             held = union(inputs.scopes)
             for v in each_bit(relevant & ~held & ~observed):
-                inputs.add(1 << v, np.ones(graph.domain.shape()[v]), -1)
+                inputs.add(1 << v, np.ones(graph.sizes[v]), -1)
         return inputs
 
     def _few_cells(self, members: int) -> bool:
         """Whether the joint distribution of these attributes is written out."""
-        sizes = self.graph.domain.shape()
+        sizes = self.graph.sizes
         return math.prod([sizes[v] for v in each_bit(members & ~self.observed)]) <= MOST_CELLS
 
     def _draft(self, relevant: int, asked: Sequence[int]) -> Cost:
         """What it takes to answer by a tree of the relevant attributes."""
         draft = self._drafted(self._sliced(relevant))
-        cells, sizes = draft.tree.cells, self.graph.domain.shape()
+        cells, sizes = draft.tree.cells, self.graph.sizes
         joint = [m for m in asked if m & (m - 1)]
         if len(joint) <= _FEW_SETS:
             for members in joint:
@@ -241,9 +277,10 @@ class Routes:
                 weights[name] = values / peak
         return Seen(codes, weights), log_scale
 
-    def _passed(self, inputs: Inputs) -> Messages:
+    def _passed(self, inputs: Inputs, sets: Sequence[int]) -> Messages:
         graph = self.graph
         tree = graph.tree(self._drafted(inputs))
+        self._check_marginals(tree, sets)
         self._count(tree.cells, tree.inputs)
         conditional = graph.children is not None
         return Messages(tree, inputs.tables, conditional, graph.memory_limit, graph.kernels)
@@ -253,7 +290,7 @@ class Routes:
         held = union(inputs.scopes)
         if not self._few_cells(held):
             return None
-        sizes = self.graph.domain.shape()
+        sizes = self.graph.sizes
         cells = math.prod([sizes[v] for v in each_bit(held)])
         self._count(cells, len(inputs.scopes))
         return WrittenOut(inputs.scopes, inputs.tables, sizes)

@@ -17,7 +17,7 @@ from pgmkit.atomic_write import atomic_writer
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.structural_zeros import Zeros, check_zeros
-from pgmkit.untrusted import refusing, whole_file, zipped_arrays
+from pgmkit.untrusted import plain_values, refusing, whole_file, zipped_arrays
 
 FORMAT = "pgmkit region model"
 _VERSION = 2
@@ -49,7 +49,7 @@ def read_regions(path: str | os.PathLike[str], max_bytes: int) -> dict[str, Any]
     """The fields that ``write_regions`` wrote; ``InvalidInput`` for anything else."""
     with refusing(path, "a file of a region model"):
         arrays = zipped_arrays(whole_file(path, max_bytes), max_bytes)
-        header = json.loads(str(arrays["header"]))
+        header = plain_values(str(arrays["header"]))
         if (header.get("format"), header.get("version")) != (FORMAT, _VERSION):
             raise InvalidInput(
                 f"it holds {header.get('format')!r}, version {header.get('version')!r}; this reads "

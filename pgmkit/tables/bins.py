@@ -20,7 +20,6 @@ from pgmkit.tables.values import (
     is_null,
     numeric,
     parsed,
-    plain,
     text_of,
 )
 
@@ -360,6 +359,3 @@ class Binned(Column):
             single = self.positions[1:] == np.nextafter(self.positions[:-1], math.inf)
             middles = np.where(single, self.positions[:-1], middles)
         return np.append(middles, [math.nan] * (self.size - len(middles)))
-
-    def _stored(self, value: Any) -> Any:
-        return [plain(each) for each in value] if isinstance(value, tuple) else plain(value)

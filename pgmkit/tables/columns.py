@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from pgmkit.errors import InvalidInput
-from pgmkit.tables.values import dictionary, text_of
+from pgmkit.tables.values import dictionary, plain, text_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -56,8 +56,15 @@ class Column(ABC):
     decode_as: str | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        if isinstance(self.missing, str):
-            raise InvalidInput(f"missing must be a list of texts, got {self.missing!r}")
+        listed = isinstance(self.missing, (list, tuple))
+        if self.missing is not None and not (
+            listed and all(isinstance(text, str) for text in self.missing)
+        ):
+            raise InvalidInput(
+                "missing must be a list of the texts that stand for a missing value, such as "
+                f"['?'], got {self.missing!r}; write missing=[] where only null, NaN and empty "
+                "values are missing, and leave it out where none may be"
+            )
         if self.missing is not None:
             object.__setattr__(self, "missing", tuple(text_of(text) for text in self.missing))
         if self.decode_as is not None and self.decode_as not in self.becomes:
@@ -215,4 +222,4 @@ class Column(ABC):
         return stored
 
     def _stored(self, value: Any) -> Any:
-        return list(value) if isinstance(value, tuple) else value
+        return [plain(each) for each in value] if isinstance(value, tuple) else plain(value)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pgmkit.errors import InvalidInput
 from pgmkit.structural_zeros import Zeros
 from pgmkit.tables.columns import Column
+from pgmkit.tables.values import plain
 
 __all__ = ["Constraint", "Determines", "Forbid", "Require", "codes_of", "constraint_from_dict"]
 
@@ -85,8 +86,8 @@ class Forbid(Constraint):
     conditions: Mapping[str, Condition]
 
     def __post_init__(self) -> None:
-        if not self.conditions:
-            raise InvalidInput("a Forbid needs at least one condition")
+        if not _are_conditions(self.conditions):
+            raise InvalidInput("a Forbid needs at least one condition: {column: value}")
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -107,8 +108,10 @@ class Require(Constraint):
     then: Mapping[str, Condition]
 
     def __post_init__(self) -> None:
-        if not self.when or not self.then:
-            raise InvalidInput("a Require needs conditions in both `when` and `then`")
+        if not _are_conditions(self.when) or not _are_conditions(self.then):
+            raise InvalidInput(
+                "a Require needs conditions in both `when` and `then`: {column: value}"
+            )
         both = set(self.when) & set(self.then)
         if both:
             raise InvalidInput(f"column {sorted(both)[0]!r} is in both `when` and `then`")
@@ -138,7 +141,7 @@ class Determines(Constraint):
     mapping: Mapping[Any, Condition]
 
     def __post_init__(self) -> None:
-        if self.source == self.target or not self.mapping:
+        if self.source == self.target or not _are_conditions(self.mapping):
             raise InvalidInput("a Determines needs two columns and a mapping between their values")
 
     @property
@@ -175,6 +178,10 @@ def constraint_from_dict(stored: Mapping[str, Any]) -> Constraint:
     )
 
 
+def _are_conditions(given: object) -> bool:
+    return isinstance(given, Mapping) and len(given) > 0
+
+
 def _all_met(conditions: Mapping[str, Condition], columns: Mapping[str, Column]) -> Mask:
     """Which combinations of codes meet all conditions; an axis a column."""
     masks = [codes_of(name, columns[name], wanted) for name, wanted in conditions.items()]
@@ -186,7 +193,11 @@ def _all_met(conditions: Mapping[str, Condition], columns: Mapping[str, Column])
 
 
 def _stored(conditions: Mapping[Any, Condition]) -> dict[Any, Any]:
-    return {
-        name: list(wanted) if isinstance(wanted, tuple | set | frozenset) else wanted
-        for name, wanted in conditions.items()
-    }
+    """Conditions as YAML and JSON know them: dates, for one, are texts there."""
+    return {plain(name): _plain_condition(wanted) for name, wanted in conditions.items()}
+
+
+def _plain_condition(wanted: Condition) -> Any:
+    if isinstance(wanted, list | tuple | set | frozenset):
+        return [_plain_condition(each) for each in wanted]
+    return plain(wanted)

@@ -6,13 +6,19 @@ import codecs
 import csv
 import itertools
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from pgmkit.errors import InvalidInput
+from pgmkit.tables.csv_lines import MOST_BYTES, LineGrammar, cut_at_lines, whole_lines
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from pgmkit.tables.schema_file import FileFormat
 
 __all__ = [
@@ -30,6 +36,10 @@ _COMPRESSED = (".gz", ".bz2", ".zst")
 _SEPARATORS = (",", ";", "\t", "|")
 _BLOCK = 1 << 24
 """Bytes read at a time: each distinct text of a block is looked at once."""
+_PIECE = 1 << 18
+"""Bytes whose lines are looked at one by one where a block is not plain."""
+_FEW_BYTES = 1 << 16
+_LINE_FEED, _CARRIAGE_RETURN = b"\n\r"
 
 
 def is_csv(path: str | os.PathLike[str]) -> bool:
@@ -95,23 +105,55 @@ def _header(path: str, form: FileFormat) -> tuple[int, str]:
 
 def _lines(path: str, form: FileFormat) -> Iterator[str]:
     """The first line alone must be text: what follows must not decide whether it can be read."""
-    import io
-
-    import pyarrow as pa
-
+    errors = "strict"
     try:
-        with pa.input_stream(path, compression="detect") as raw:
-            buffered = io.BufferedReader(raw)
-            if _is_utf8(form):
-                yield buffered.readline().decode("utf-8-sig").rstrip("\r\n")
-            for line in io.TextIOWrapper(buffered, form.encoding, errors="replace"):
-                yield line.rstrip("\r\n")
+        for block in _blocks(path, form, _FEW_BYTES, errors="replace"):
+            for line in block.split(b"\n")[:-1]:
+                yield line.decode("utf-8", errors).removesuffix("\r")
+                errors = "replace"
     except UnicodeError:
         raise InvalidInput(_not_text(path, form)) from None
 
 
-def _is_utf8(form: FileFormat) -> bool:
-    return codecs.lookup(form.encoding).name == "utf-8"
+def _blocks(path: str, form: FileFormat, size: int, errors: str) -> Iterator[bytes]:
+    """The file's bytes as blocks of whole lines of about so many bytes, in UTF-8.
+
+    Bytes that are not in the encoding are errors of the line that holds them alone. In a file that
+    is in UTF-8 already they are left as they are.
+    """
+    import pyarrow as pa
+
+    name = codecs.lookup(form.encoding).name
+    with pa.input_stream(path, compression="detect") as raw:
+        chunks = iter(lambda: raw.read(size), b"")
+        if name == "utf-8":
+            yield from whole_lines(_without_mark(chunks))
+        elif "\n".encode(name) != b"\n":
+            decoder = codecs.getincrementaldecoder(name)(errors)
+            texts = (decoder.decode(each) for each in chunks)
+            yield from whole_lines(text.encode() for text in texts)
+        else:
+            yield from (_in_utf8(block, name, errors) for block in whole_lines(chunks))
+
+
+def _without_mark(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Chunks without the byte order mark that the first may begin with."""
+    for place, chunk in enumerate(chunks):
+        yield chunk if place else chunk.removeprefix(codecs.BOM_UTF8)
+
+
+def _in_utf8(block: bytes, encoding: str, errors: str) -> bytes:
+    """Whole lines of an encoding in UTF-8; each by itself where they cannot be read together."""
+    try:
+        found = block.decode(encoding).encode("utf-8", "replace")
+    except UnicodeError:
+        if errors == "strict":
+            raise
+    else:
+        if found.count(b"\n") == block.count(b"\n"):
+            return found
+    lines = [line.decode(encoding, errors) for line in block.split(b"\n")]
+    return b"\n".join(line.replace("\n", " ").encode("utf-8", "replace") for line in lines)
 
 
 def csv_batches(
@@ -124,60 +166,163 @@ def csv_batches(
 ) -> Iterator[dict[str, Any]]:
     """The wanted columns as Arrow texts, those `repeating` as dictionaries of texts.
 
-    See `pgmkit.tables.files.batches`.
+    See `pgmkit.tables.files.batches`, and `pgmkit.tables.csv_lines` for what is a record.
     """
     import pyarrow as pa
-    from pyarrow import csv as arrow_csv
 
-    malformed: list[int | None] = []
-
-    def judge(row: Any) -> str:
-        if form.comment is not None and row.text.startswith(form.comment):
-            return "skip"
-        if broken is not None:
-            broken.append(None)
-            return "skip"
-        malformed.append(row.number)
-        return "error"
-
-    # Bytes are decoded by the column: one that is no text must not stop a placed schema.
-    utf8 = _is_utf8(form)
-    kind = pa.binary() if utf8 else pa.string()
-    # The reader finds distinct texts in the time that it takes to hold all of them.
-    few = pa.dictionary(pa.int32(), kind)
-    kinds = {name: few if name in repeating else kind for name in header}
+    comment = None if form.comment is None else form.comment.encode()
+    separator = separator_of(path, form)
+    grammar = LineGrammar(separator.encode(), len(header), comment, form.multiline)
+    records = _Records(grammar, header, wanted, frozenset(repeating))
+    above = 0 if form.names else 1 + _header(path, form)[0]
+    rows = 0
     try:
-        with pa.input_stream(path, compression="detect") as raw:
-            reader = arrow_csv.open_csv(
-                raw,
-                read_options=arrow_csv.ReadOptions(
-                    column_names=header,
-                    skip_rows=0 if form.names else 1 + _header(path, form)[0],
-                    use_threads=False,
-                    block_size=_BLOCK,
-                    encoding="utf8" if utf8 else form.encoding,
-                ),
-                parse_options=arrow_csv.ParseOptions(
-                    delimiter=separator_of(path, form), invalid_row_handler=judge
-                ),
-                convert_options=arrow_csv.ConvertOptions(
-                    include_columns=wanted,
-                    column_types=kinds,
-                    strings_can_be_null=False,
-                    quoted_strings_can_be_null=False,
-                ),
-            )
-            for batch in reader:
-                yield {
-                    name: _texts(batch.column(name), broken is not None)
-                    for name in batch.schema.names
-                }
-    except pa.ArrowInvalid as error:
-        if "mpty" in str(error) and broken is not None:
-            return
-        raise InvalidInput(_fault(path, form, header, malformed, str(error))) from None
-    except UnicodeError:
-        raise InvalidInput(_not_text(path, form)) from None
+        blocks = _blocks(path, form, _BLOCK, "strict" if broken is None else "replace")
+        for table, odd in _tables(_below(blocks, above), records):
+            if odd and broken is None:
+                raise InvalidInput(
+                    f"{path}, line {above + odd[0] + 1}: a record does not have {len(header)} "
+                    f"values, as the columns have (separator {separator!r}; name "
+                    "another: --separator), or a quotation mark is not closed"
+                )
+            if broken is not None:
+                broken.extend([None] * len(odd))
+            rows += table.num_rows
+            for batch in table.to_batches():
+                yield {n: _texts(batch.column(n), broken is not None) for n in wanted}
+    except (pa.ArrowInvalid, UnicodeError) as error:
+        # The reader's own message could quote values.
+        if isinstance(error, UnicodeError) or "UTF8" in str(error):
+            raise InvalidInput(_not_text(path, form)) from None
+        raise InvalidInput(f"{path} is not a well-formed CSV file") from None
+    if not rows and broken is None:
+        raise InvalidInput(f"{path} holds no records")
+
+
+def _below(blocks: Iterable[bytes], lines: int) -> Iterator[bytes]:
+    """Blocks of whole lines without so many lines above."""
+    for block in blocks:
+        start = 0
+        while lines and start < len(block):
+            start = block.index(b"\n", start) + 1
+            lines -= 1
+        yield block[start:] if start else block
+
+
+def _tables(blocks: Iterable[bytes], records: _Records) -> Iterator[tuple[Any, list[int]]]:
+    """Arrow tables of records in turn, each with the places in the file of the odd lines there."""
+    rest, line = b"", 0
+    for block in itertools.chain(blocks, [b""]):
+        whole = None if rest else records.plain(block)
+        for piece in [block] if whole or not block else cut_at_lines(block, _PIECE):
+            plain = whole or (None if rest else records.plain(piece))
+            if plain is not None:
+                yield plain.table, []
+                line += plain.lines
+                continue
+            found = records.grammar.divided(rest + piece, final=not block)
+            yield records.table(found.records), [line + place for place in found.odd]
+            line += found.lines
+            rest = found.rest
+
+
+class _Plain(NamedTuple):
+    """The table of a block whose lines are records, and how many lines it has."""
+
+    table: Any
+    lines: int
+
+
+@dataclass(frozen=True)
+class _Records:
+    """Records of lines as Arrow tables."""
+
+    grammar: LineGrammar
+    header: list[str]
+    wanted: list[str]
+    repeating: frozenset[str]
+
+    def plain(self, block: bytes) -> _Plain | None:
+        """A block of whole lines, each of which is a record or empty; None for other blocks.
+
+        Were a line end within quotation marks, there would be fewer records than lines.
+        """
+        import pyarrow as pa
+
+        bytes_of = np.frombuffer(block, np.uint8)
+        grammar = self.grammar
+        if (
+            not block
+            or _may_have_long_lines(block)
+            or (b"\r" in block and _has_bare_returns(bytes_of))
+            or (grammar.comment is not None and b"\n" + grammar.comment in b"\n" + block)
+            or grammar.is_open(block[block.rfind(b"\n", 0, -1) + 1 : -1])
+        ):
+            return None
+        try:
+            table = self._read(block, newlines=False)
+        except pa.ArrowInvalid:
+            return None
+        lines = _line_feeds(bytes_of)
+        if table.num_rows != lines and table.num_rows != lines - _empty_lines(bytes_of):
+            return None
+        return _Plain(table, lines)
+
+    def table(self, records: Sequence[bytes]) -> Any:
+        """The table of records, each well formed, some of several lines."""
+        import pyarrow as pa
+
+        if not records:
+            return pa.table({name: pa.array([], pa.binary()) for name in self.wanted})
+        return self._read(b"\n".join([*records, b""]), newlines=True)
+
+    def _read(self, block: bytes, *, newlines: bool) -> Any:
+        import pyarrow as pa
+        from pyarrow import csv as arrow_csv
+
+        # Bytes are decoded by the column: one that is no text must not stop a placed schema. The
+        # reader finds distinct texts in the time that it takes to hold all of them.
+        few = pa.dictionary(pa.int32(), pa.binary())
+        return arrow_csv.read_csv(
+            pa.BufferReader(block),
+            read_options=arrow_csv.ReadOptions(
+                column_names=self.header, use_threads=False, block_size=len(block) + 1
+            ),
+            parse_options=arrow_csv.ParseOptions(
+                delimiter=self.grammar.separator.decode(), newlines_in_values=newlines
+            ),
+            convert_options=arrow_csv.ConvertOptions(
+                include_columns=self.wanted,
+                column_types={n: few if n in self.repeating else pa.binary() for n in self.header},
+                strings_can_be_null=False,
+                quoted_strings_can_be_null=False,
+            ),
+        )
+
+
+def _may_have_long_lines(block: bytes) -> bool:
+    """Whether some half of the longest record's bytes has no line end."""
+    step = MOST_BYTES // 2
+    return any(block.find(b"\n", i, i + step) < 0 for i in range(0, len(block) - step, step))
+
+
+def _line_feeds(block: NDArray[np.uint8]) -> int:
+    """How many line feeds there are, counted in parts that a processor's cache holds."""
+    parts = range(0, len(block), _FEW_BYTES)
+    return sum(int(np.count_nonzero(block[i : i + _FEW_BYTES] == _LINE_FEED)) for i in parts)
+
+
+def _has_bare_returns(block: NDArray[np.uint8]) -> bool:
+    """Whether a carriage return stands elsewhere than before a line feed."""
+    returns = block[:-1] == _CARRIAGE_RETURN
+    return bool((returns & (block[1:] != _LINE_FEED)).any())
+
+
+def _empty_lines(block: NDArray[np.uint8]) -> int:
+    """How many lines hold nothing, or nothing but a carriage return."""
+    ends = np.flatnonzero(block == _LINE_FEED)
+    sizes = np.diff(ends, prepend=-1) - 1
+    return int((sizes == 0).sum() + (block[ends[sizes == 1] - 1] == _CARRIAGE_RETURN).sum())
 
 
 def _texts(values: Any, tolerant: bool) -> Any:
@@ -186,8 +331,6 @@ def _texts(values: Any, tolerant: bool) -> Any:
 
     if pa.types.is_dictionary(values.type):
         return pa.DictionaryArray.from_arrays(values.indices, _texts(values.dictionary, tolerant))
-    if pa.types.is_string(values.type):
-        return values
     try:
         return values.cast(pa.string())
     except pa.ArrowInvalid:
@@ -203,20 +346,3 @@ def _not_text(path: str, form: FileFormat) -> str:
         f"{path} is not text in {form.encoding.upper()}; name its encoding: --encoding, or "
         "`encoding` in the schema's `file`"
     )
-
-
-def _fault(
-    path: str, form: FileFormat, header: list[str], malformed: list[int | None], said: str
-) -> str:
-    if malformed:
-        line = "" if malformed[0] is None else f", line {malformed[0]}"
-        return (
-            f"{path}{line}: a record does not have {len(header)} values, as the columns have "
-            f"(separator {separator_of(path, form)!r}; name another: --separator)"
-        )
-    if "UTF8" in said or "UTF-8" in said:
-        return _not_text(path, form)
-    if "mpty" in said:
-        return f"{path} holds no records"
-    # The reader's own message could quote values.
-    return f"{path} is not a well-formed CSV file"

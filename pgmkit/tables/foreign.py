@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +49,9 @@ def _excel(path: str | os.PathLike[str]) -> Any:
     import pyarrow as pa
 
     try:
-        sheet = openpyxl.load_workbook(path, read_only=True, data_only=True).worksheets[0]
-        header, *rows = sheet.iter_rows(values_only=True)
+        with warnings.catch_warnings(action="ignore"):  # they would name cells
+            book = openpyxl.load_workbook(path, read_only=True, data_only=True)
+            header, *rows = book.worksheets[0].iter_rows(values_only=True)
     except OSError:
         raise
     except Exception as error:
@@ -78,12 +81,16 @@ def _statistics(path: str | os.PathLike[str], reader: str) -> Any:
 
 
 def _array(values: list[Any]) -> Any:
-    """An Arrow array; of texts where types are mixed."""
+    """An Arrow array; of texts where types are mixed, or one value is beyond Arrow's type.
+
+    Arrow would find one type for all, so that a row decided how others are read.
+    """
     import pyarrow as pa
 
-    try:
-        return pa.array(values, from_pandas=True)
-    except (pa.ArrowInvalid, pa.ArrowTypeError):
-        from pgmkit.tables.values import is_null, text_of
+    from pgmkit.tables.values import is_null, text_of
 
-        return pa.array([None if is_null(value) else text_of(value) for value in values])
+    kinds = {type(value) for value in values if not is_null(value)}
+    if len(kinds) < 2 or kinds == {int, float}:
+        with suppress(pa.ArrowException, OverflowError, TypeError, ValueError):
+            return pa.array(values, from_pandas=True)
+    return pa.array([None if is_null(value) else text_of(value) for value in values], pa.string())

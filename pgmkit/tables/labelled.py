@@ -15,7 +15,7 @@ import numpy as np
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.bin_codes import LARGEST
 from pgmkit.tables.columns import OUTSIDE, Column
-from pgmkit.tables.values import distinct, is_null, number_of, text_of
+from pgmkit.tables.values import distinct, is_null, number_of, plain, text_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -188,6 +188,8 @@ class Categorical(_Labelled):
         try:
             first = -np.inf if low is None else number_of(low)
             last = np.inf if high is None else number_of(high)
+            if first != first or last != last:
+                raise ValueError(low, high)
         except (ValueError, TypeError):
             raise InvalidInput(f"{low!r}..{high!r} is not a range of numbers") from None
         mask = np.zeros(self.size, dtype=bool)
@@ -203,7 +205,9 @@ class Categorical(_Labelled):
         return np.array([*self._numbers, *rest], dtype=np.float64)
 
     def _stored(self, value: Any) -> Any:
-        return dict(value) if value == self.aliases else super()._stored(value)
+        if value == self.aliases:
+            return {spelling: plain(label) for spelling, label in dict(value).items()}
+        return super()._stored(value)
 
 
 def _converted(value: Any, kind: str) -> Any:

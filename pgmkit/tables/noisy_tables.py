@@ -8,7 +8,6 @@ that are not listed are not measured.
 from __future__ import annotations
 
 import csv
-import json
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -22,6 +21,7 @@ from pgmkit.errors import InvalidInput
 from pgmkit.measurement import Measurement
 from pgmkit.tables.columns import MISSING
 from pgmkit.tables.constraints import codes_of
+from pgmkit.untrusted import plain_values, whole_file
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -69,7 +69,7 @@ def read_noisy_tables(
 
 def _json(path: str, stddev: float | None) -> list[Measurement]:
     try:
-        stored = json.loads(Path(path).read_text(encoding="utf-8"))
+        stored = plain_values(whole_file(path).decode("utf-8"))
     except ValueError as error:
         raise InvalidInput(f"{path} is not JSON in UTF-8: {error}") from None
     if not isinstance(stored, list):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from pgmkit.printed import on_one_line
 from pgmkit.queries import FactoredQuery, identity
 from pgmkit.tables.bins import Binned
 from pgmkit.tables.question_grammar import Question, parse
@@ -64,10 +65,12 @@ class Reply:
 
     def __str__(self) -> str:
         def cell(value: object) -> str:
-            return value if isinstance(value, str) else f"{value:.6g}"
+            return on_one_line(value) if isinstance(value, str) else f"{value:.6g}"
 
         body = [[cell(value) for value in column] for column in self.columns.values()]
-        texts = [[name, *column] for name, column in zip(self.columns, body, strict=True)]
+        texts = [
+            [on_one_line(name), *column] for name, column in zip(self.columns, body, strict=True)
+        ]
         widths = [max(map(len, column)) for column in texts]
         lines = [
             "  ".join(
@@ -75,7 +78,7 @@ class Reply:
             ).rstrip()
             for line in zip(*texts, strict=True)
         ]
-        return "\n".join([*lines, *(f"({note})" for note in self.notes)])
+        return "\n".join([*lines, *(f"({on_one_line(note)})" for note in self.notes)])
 
     def _repr_html_(self) -> str:
         from pgmkit import html

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -52,6 +53,7 @@ __all__ = [
 ]
 
 _MOST_CODES = 2_000_000
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _MOST_CELLS = 2**27
 
 
@@ -104,8 +106,10 @@ class Schema:
                         f"a constraint speaks of {name!r}, which is no column; columns are "
                         f"{', '.join(self.columns)}"
                     )
-        if not self.unresolved:
-            _ = self.zeros  # wrong values must fail here
+        self._check_texts()
+        for constraint in self.constraints:
+            if not set(constraint.columns) & set(self.unresolved):
+                self._zeros_of(constraint)  # wrong values must fail here
 
     @property
     def unresolved(self) -> tuple[str, ...]:
@@ -170,14 +174,27 @@ class Schema:
     def zeros(self) -> tuple[Zeros, ...]:
         """The constraints as structural zeros."""
         self._check_resolved()
-        for constraint in self.constraints:
-            cells = math.prod(self.columns[name].size for name in constraint.columns)
-            if cells > _MOST_CELLS:
-                raise InvalidInput(
-                    f"the constraint over {', '.join(constraint.columns)} speaks of {cells:,} "
-                    f"combinations; at most {_MOST_CELLS:,} can be held: give wider bins"
-                )
-        return tuple(constraint.zeros(self.columns) for constraint in self.constraints)
+        return tuple(map(self._zeros_of, self.constraints))
+
+    def _zeros_of(self, constraint: Constraint) -> Zeros:
+        cells = math.prod(self.columns[name].size for name in constraint.columns)
+        if cells > _MOST_CELLS:
+            raise InvalidInput(
+                f"the constraint over {', '.join(constraint.columns)} speaks of {cells:,} "
+                f"combinations; at most {_MOST_CELLS:,} can be held: give wider bins"
+            )
+        return constraint.zeros(self.columns)
+
+    def _check_texts(self) -> None:
+        """Raises InvalidInput for names and labels that no file can hold."""
+        for name, column in self.columns.items():
+            labels = column.labels if column.resolved else ()
+            for text in (name, *labels, *(column.missing or ())):
+                if _LONE_SURROGATE.search(text):
+                    raise InvalidInput(
+                        f"column {name!r} has the text {text!r}, which is no Unicode text: it "
+                        "holds half of a character"
+                    )
 
     def encode(self, columns: Mapping[str, Any]) -> Dataset | NoRows:
         """Columns of values (numpy or Arrow arrays) as codes; others are not looked at.

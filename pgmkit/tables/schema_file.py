@@ -12,7 +12,7 @@ from typing import Any
 
 from pgmkit.atomic_write import atomic_writer
 from pgmkit.errors import InvalidInput
-from pgmkit.untrusted import whole_file
+from pgmkit.untrusted import plain_values, whole_file
 
 __all__ = ["FileFormat", "dump_yaml", "load", "save"]
 
@@ -28,7 +28,8 @@ class FileFormat:
     records. `separator`: between the values; by default the one that the header line shows (comma,
     semicolon, tab or |). `encoding`: of the text, as Python names it. `decimal`: the sign before
     decimals, "." or ","; thousands may then be set apart by the other one. `ignore`: columns of the
-    file that are left out, such as an identifier.
+    file that are left out, such as an identifier. `multiline`: a quoted value may go on over line
+    ends; with False every line is a record by itself, or none.
 
     >>> FileFormat(separator=";", decimal=",").to_dict()
     {'separator': ';', 'decimal': ','}
@@ -40,12 +41,19 @@ class FileFormat:
     encoding: str = "utf-8"
     decimal: str = "."
     ignore: tuple[str, ...] = ()
+    multiline: bool = True
 
     def __post_init__(self) -> None:
         if self.separator is not None and (
             not isinstance(self.separator, str) or len(self.separator) != 1
         ):
             raise InvalidInput(f"separator must be one sign, got {self.separator!r}")
+        if self.separator is not None and not (
+            " " <= self.separator < "\x7f" or self.separator == "\t"
+        ):
+            raise InvalidInput(f"separator must be an ASCII sign, got {self.separator!r}")
+        if not isinstance(self.multiline, bool):
+            raise InvalidInput(f"multiline must be true or false, got {self.multiline!r}")
         if self.decimal not in (".", ","):
             raise InvalidInput(f'decimal must be "." or ",", got {self.decimal!r}')
         if self.decimal == self.separator:
@@ -152,7 +160,7 @@ def _read_json(text: str) -> Any:
             found[name] = value
         return found
 
-    return json.loads(text, object_pairs_hook=unique)
+    return plain_values(text, unique)
 
 
 def _read_yaml(text: str) -> Any:

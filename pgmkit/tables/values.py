@@ -8,6 +8,7 @@ NaT and an empty text are one notion of missing.
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,6 +43,8 @@ _DECORATED = re.compile(
     rf"(?P<rest>\.\d+)?(?:\s?(?:{_CURRENCY}|%))?(?P<close>\))?"
 )
 """Numbers as spreadsheets print them."""
+_PRINTED_BITS = 2000
+"""Python refuses to print larger whole numbers, where it is told to: from 640 digits on."""
 _EXACT = 2.0**53
 """From here on not every whole number is a float64."""
 
@@ -92,7 +95,7 @@ def _key(value: Any) -> tuple[type, Any]:
     try:
         hash(value)
     except TypeError:
-        return str, str(value)
+        return str, text_of(value)
     return type(value), value
 
 
@@ -237,8 +240,8 @@ def is_null(value: object) -> bool:
         return True
     try:
         return bool(value != value)
-    except (ArithmeticError, TypeError, ValueError):
-        return False  # arrays, and numbers that signal instead of being compared
+    except Exception:  # arrays, numbers that signal, and whatever refuses to be compared
+        return False
 
 
 def text_of(value: object) -> str:
@@ -253,7 +256,12 @@ def text_of(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, float | np.floating) and float(value).is_integer():
         return str(int(value))
-    return str(value)
+    if isinstance(value, int) and value.bit_length() > _PRINTED_BITS:
+        return str(Decimal(value))
+    try:
+        return str(value)
+    except Exception:  # of any kind: no value of a column of objects may end the reading
+        return f"({type(value).__name__})"
 
 
 def number_of(value: object) -> int | float:

@@ -49,7 +49,7 @@ from pgmkit.uncertainty.interval import Interval, bootstrap, checked_level, clos
 from pgmkit.uncertainty.linear import LinearEstimate
 from pgmkit.uncertainty.replicates import Estimated, re_estimated
 
-__all__ = ["Interval", "Replication", "Uncertainty", "error_bars"]
+__all__ = ["Interval", "Replication", "Uncertainty", "checked_measurements", "error_bars"]
 
 logger = logging.getLogger(__name__)
 
@@ -171,7 +171,7 @@ def error_bars(
     >>> cell.stddev[0, 0].round(2), cell.low[0, 0].round(1), cell.high[0, 0].round(1)
     (np.float64(8.66), np.float64(382.3), np.float64(416.2))
     """
-    known = _checked(model, measurements)
+    known = checked_measurements(model, measurements)
     if isinstance(replicates, bool) or not isinstance(replicates, int) or replicates < 20:
         raise InvalidInput(
             f"replicates must be a whole number, 20 or more, got {replicates!r}; 50 to 200 are "
@@ -277,7 +277,10 @@ def _fixed_total(model: Estimated, measurements: Sequence[Measurement]) -> float
     return None if math.isclose(implied, model.total, rel_tol=1e-9) else model.total
 
 
-def _checked(model: Any, measurements: Any) -> list[Measurement]:
+def checked_measurements(model: Any, measurements: Any) -> list[Measurement]:
+    """The measurements as a list; InvalidInput unless the model can have been estimated from them:
+    each lies within one of its cliques, and together they cover these.
+    """
     if not isinstance(model, Estimated):
         raise InvalidInput(
             f"model must be a GraphicalModel or a RegionModel, got {type(model).__name__}; "

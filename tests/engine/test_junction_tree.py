@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pgmkit.domain import Clique, Domain
-from pgmkit.elimination_search import Rank, Search, Step
+from pgmkit.elimination_search import Search, Step, Way
 from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.junction_tree import (
     JunctionTree,
@@ -255,9 +255,9 @@ def test_the_search_costs_no_more_than_it_can_save(monkeypatch: pytest.MonkeyPat
     orders = []
     made = Search.order
 
-    def counted(search: Search, rank: Rank, most: float = math.inf) -> list[Step] | None:
-        orders.append(rank)
-        return made(search, rank, most)
+    def counted(search: Search, way: Way, most: float = math.inf) -> list[Step] | None:
+        orders.append(way)
+        return made(search, way, most)
 
     monkeypatch.setattr(Search, "order", counted)
     for size, fewest, most in [(2, 4, 40), (10, 100, 1003)]:
@@ -271,3 +271,17 @@ def test_the_search_costs_no_more_than_it_can_save(monkeypatch: pytest.MonkeyPat
         orders.clear()
         junction_tree(Domain(dict.fromkeys(sides.values(), size)), grid)
         assert fewest <= len(orders) <= most
+
+
+@pytest.mark.parametrize("side", [8, 16, 24])
+def test_large_grids_need_no_clique_wider_than_themselves(side: int) -> None:
+    """The treewidth of a grid is its side."""
+    names = {(i, j): f"x{i}_{j}" for i in range(side) for j in range(side)}
+    pairs = [
+        (name, names[near])
+        for (i, j), name in names.items()
+        for near in ((i + 1, j), (i, j + 1))
+        if near in names
+    ]
+    tree = junction_tree(Domain(dict.fromkeys(names.values(), 2)), pairs)
+    assert tree.cells <= side**2 << side + 1

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pgmkit import memory
+from pgmkit import ModelTooLarge, memory
 
 
 @pytest.mark.parametrize(
@@ -38,3 +38,62 @@ def test_limits_of_groups(
     monkeypatch.setattr(memory, "_GROUPS", listed)
     monkeypatch.setattr(memory, "_MOUNTED", mounted)
     assert memory.available() == (machine if expected is None else expected)
+
+
+@pytest.mark.parametrize(
+    ("version", "files", "left"),
+    [
+        ("0::/", {"memory.max": "9000", "memory.current": "5000"}, 4000),
+        (
+            "0::/",
+            {
+                "memory.max": "9000",
+                "memory.current": "5000",
+                "memory.stat": "anon 2000\ninactive_file 3000\n",
+            },
+            7000,
+        ),
+        (
+            "4:memory:/",
+            {
+                "memory/memory.limit_in_bytes": "9000",
+                "memory/memory.usage_in_bytes": "8000",
+                "memory/memory.stat": "total_inactive_file 500\n",
+            },
+            1500,
+        ),
+        ("0::/", {"memory.max": "9000", "memory.current": "10000"}, 0),
+    ],
+)
+def test_room_is_what_a_group_has_left(
+    version: str,
+    files: dict[str, str],
+    left: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "cgroup").write_text(version)
+    monkeypatch.setattr(memory, "_GROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(memory, "_MOUNTED", tmp_path)
+    assert memory.room() == left
+
+
+def test_room_is_what_the_address_space_and_the_machine_have_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "_MOUNTED", tmp_path / "none")
+    (tmp_path / "status").write_text("Name:\tpython\nVmSize:\t 3000 kB\nVmRSS:\t 1000 kB\n")
+    (tmp_path / "meminfo").write_text("MemTotal: 9000 kB\nMemAvailable: 4000 kB\n")
+    monkeypatch.setattr(memory, "_PROCESS", tmp_path / "status")
+    monkeypatch.setattr(memory, "_MACHINE", tmp_path / "meminfo")
+    assert memory.room() == 4000 << 10
+    monkeypatch.setattr(memory, "_address_space", lambda: 5000 << 10)
+    assert memory.room() == 2000 << 10
+    with pytest.raises(ModelTooLarge, match="left to this process; write less, or give it more"):
+        memory.check_room(1 << 40, "the answer", remedy="write less")
+    memory.check_room(1 << 40, "the answer", held=1 << 40)
+    with pytest.raises(ModelTooLarge, match="the answer needs 100 bytes at once; the limit is 99"):
+        memory.check_room(100, "the answer", limit=99)

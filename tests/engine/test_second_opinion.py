@@ -28,6 +28,7 @@ from pgmkit import (
     estimate_many,
 )
 from pgmkit.answer_checks import FirstUses, SecondOpinion
+from pgmkit.batches.answers import BatchedAnswers
 from pgmkit.conditioning.calibration import Calibration
 from pgmkit.conditioning.posteriors import Posteriors
 from pgmkit.loss_checks import check_loss
@@ -252,6 +253,20 @@ def test_many_queries_are_answered_in_their_order(count: int) -> None:
         for axis, matrix in enumerate(query.factors.values()):
             expected = np.moveaxis(np.tensordot(matrix, expected, (1, axis)), 0, axis)
         np.testing.assert_allclose(answer, expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("count", [2, 65, 131])
+def test_answers_of_many_models_are_in_their_order(count: int) -> None:
+    rng, domain = np.random.default_rng(count), Domain({"a": 2, "b": 3, "c": 2})
+    models = []
+    for _ in range(count):
+        tables = [(c, rng.normal(size=domain.shape(c))) for c in (("b", "a"), ("b", "c"))]
+        factors = tuple(Factor(domain.project(c), table) for c, table in tables)
+        models.append(GraphicalModel(domain, factors, total=float(rng.uniform(1, 9))))
+    query = FactoredQuery({"c": [[1.0, -1.0]], "a": np.tri(2)})
+    for model, answer in zip(models, BatchedAnswers(models).answer(query), strict=True):
+        expected = np.tri(2) @ model.marginal(("a", "c")) @ [1.0, -1.0]
+        np.testing.assert_allclose(answer.ravel(), expected, atol=1e-9)
 
 
 @pytest.mark.parametrize("count", [2, 65, 131])

@@ -147,6 +147,40 @@ def test_what_is_compared(wrong: str) -> None:
         check(bp, flat(0.0, 8), changed, log_partition, total=8.0, started=started)
 
 
+@pytest.mark.parametrize("size", [1e5, 1e7, 1e9])
+def test_large_potentials_are_right_and_checked(size: float) -> None:
+    """Rounding grows with the potentials; a defect of a hundredth is noticed beside it."""
+    domain = Domain(dict.fromkeys("abcde", 3))
+    cliques = [tuple(pair) for pair in ("ab", "bc", "cd", "de", "ae", "ac", "bd", "ce")]
+    rng = np.random.default_rng(7)
+    tables = [rng.normal(size=(3, 3)) for _ in cliques]
+    joint = np.zeros(domain.shape())
+    for clique, table in zip(cliques, tables, strict=True):
+        joint += table.reshape([3 if name in clique else 1 for name in domain])
+    joint = np.exp(joint)
+    for name in domain:  # what is added to one table and taken from another changes no record
+        large = size * rng.normal(size=3)
+        first, *_, last = [i for i, clique in enumerate(cliques) if name in clique]
+        for place, sign in ((first, 1.0), (last, -1.0)):
+            axis = cliques[place].index(name)
+            tables[place] += sign * (large[:, None] if axis == 0 else large)
+    factors = [Factor(domain.project(c), t) for c, t in zip(cliques, tables, strict=True)]
+    found = GraphicalModel(domain, tuple(factors), total=1.0).marginal(("a", "b"))
+    assert np.abs(found - joint.sum(axis=(2, 3, 4)) / joint.sum()).max() <= 1e-14 * size
+
+    bp = MarginalOracle(domain, cliques)
+    potentials = torch.from_numpy(np.concatenate([table.reshape(-1) for table in tables]))
+    marginals, log_partition = bp.marginals(potentials)
+    started = time.perf_counter()
+    check(bp, potentials, marginals, log_partition, total=1.0, started=started)
+    with pytest.raises(NumericalFailure, match="contradicts"):
+        check(bp, potentials, marginals, log_partition + 0.05, total=1.0, started=started)
+    wrong = marginals.clone()
+    wrong[:9] *= 1.03
+    with pytest.raises(NumericalFailure, match="contradicts"):
+        check(bp, potentials, wrong, log_partition, total=1.0, started=started)
+
+
 def test_wide_cycles_are_checked_in_a_share_of_the_time(monkeypatch: Patch) -> None:
     """A 9 x 9 grid of size 4: fixing one clique leaves sums of 4^9 cells, so more is held fixed."""
     count = 9

@@ -1,7 +1,7 @@
 """Values that nobody listed: found above a threshold, and never for the price of privacy."""
 
 import math
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +11,7 @@ from pricing import Priced
 from scipy.stats import binom
 
 from mechanisms.datasets.census import census
-from mechanisms.privacy.budget import Budget
+from mechanisms.privacy.budget import Accounting, Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.ledger import BudgetExceeded
 from mechanisms.privacy.neighbours import NEIGHBOURS
@@ -61,6 +61,15 @@ def test_it_needs_a_reserved_delta_and_a_budget() -> None:
 def test_a_reserved_delta_leaves_less_for_noise() -> None:
     assert Budget(1.0, 1e-6, 5e-7).total < Budget(1.0, 1e-6).total
     assert Budget(1.0, 1e-6, 5e-7).total == Budget(1.0, 5e-7).total
+    for accounting in get_args(Accounting):
+        budget = Budget(1.0, 1e-6, 5e-7, accounting)
+        # What was spent is stated at the delta that is left for it, too.
+        assert budget.epsilon_spent(budget.total) == pytest.approx(1.0, rel=1e-9)
+        for share in (0.1, 0.5):
+            whole = Budget(1.0, 5e-7, accounting=accounting)
+            assert budget.epsilon_spent(share * budget.total) == whole.epsilon_spent(
+                share * whole.total
+            )
     for reserved in [-1e-9, 1e-6, math.nan]:
         with pytest.raises(InvalidInput, match="reserved"):
             Budget(1.0, 1e-6, reserved)

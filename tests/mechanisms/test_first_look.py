@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from replay import replay
 
 from mechanisms import synthesize
+from mechanisms.mixture import Mixture, mixture
 from mechanisms.mst import mst
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
@@ -211,6 +213,34 @@ def test_both_ways_are_replayed(
         return release
 
     replay(job, data, neighbour(data, relation), tmp_path, pure=False)
+
+
+@pytest.mark.parametrize("relation", NEIGHBOURS)
+def test_a_mixture_after_a_look_is_replayed(relation: str, tmp_path: Path) -> None:
+    """Its total, its penalty and its fit follow from what the look and the mixture measured."""
+    data = table(np.random.default_rng(4), 4000, 0.5)
+
+    def job(records: Dataset) -> Release:
+        curator = Curator(records, Budget(1.0, 1e-9), neighbours=relation)
+        look = first_look(curator, PAIRS, 4000, "mixture")
+        fast = Mixture(rows=10, steps=10)
+        return mixture(curator, PAIRS, fast, first=look.measurements, distances=look.distances)
+
+    replay(job, data, neighbour(data, relation), tmp_path, pure=False)
+
+
+def test_what_auto_says_of_few_rows_is_their_noisy_number(tmp_path: Path) -> None:
+    """The reason names a number of rows, which must not be that of the records."""
+    data = table(np.random.default_rng(4), 40, 0.0)
+    said = []
+
+    def job(records: Dataset) -> Any:
+        release = synthesize(records, schema(), epsilon=0.4, delta=1e-9)
+        said.append(release.reason)
+        return release
+
+    replay(job, data, neighbour(data, "add/remove"), tmp_path, pure=False)
+    assert said[0] == said[1] and re.fullmatch(r"about \d+ rows and .*", said[0])
 
 
 def test_constraints_hold_where_columns_are_taken_for_independent() -> None:

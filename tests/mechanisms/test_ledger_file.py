@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from mechanisms import Budget, BudgetExceeded, Curator, Ledger, k_way, run
 from mechanisms.cli import main
 from mechanisms.datasets.census import census
+from mechanisms.privacy.ledger_entry import LedgerEntry
 from mechanisms.privacy.noise import SeededNoise
 from pgmkit.errors import InvalidInput
 
@@ -51,6 +52,27 @@ def test_a_charge_is_on_the_disk_before_the_answer_is_drawn(tmp_path: Path) -> N
     assert lines == [3, 4, 5]  # after the ledger's own line, and that by which the run began
     across = Ledger.open(path)
     assert [e.cost for e in across.entries] == [e.cost for e in curator.ledger.entries]
+
+
+def test_every_line_is_forced_to_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not only handed to the operating system: a power failure must not forget a charge."""
+    synced: list[int] = []
+    really = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.append(os.fstat(descriptor).st_size)
+        really(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    path = begun(tmp_path)
+    assert synced == [path.stat().st_size]
+    ledger = Ledger.open(path)
+    curator = Curator(DATA, Budget(0.5, 1e-7), neighbours="add/remove", ledger=ledger)
+    curator.measure(("sex",), curator.remaining / 4)
+    curator.ledger.close()
+    lines = path.read_bytes().splitlines(True)
+    assert len(lines) == 4
+    assert synced == [sum(map(len, lines[: n + 1])) for n in range(4)]
 
 
 def test_runs_add_up_and_a_refusal_names_what_is_left(tmp_path: Path) -> None:
@@ -193,6 +215,29 @@ def test_a_run_holds_its_budget_until_it_ends(tmp_path: Path) -> None:
         curator.ledger.charge("more", "discrete Laplace", 1e-6)
 
 
+def test_a_charge_of_a_run_is_held_to_what_the_run_holds(tmp_path: Path) -> None:
+    """Whatever its own ledger in memory allows: the file has the last word, under its lock."""
+    ledger = Ledger.open(begun(tmp_path, TOTAL))
+    half = Budget(0.5, 1e-6)
+    for _ in range(2):
+        Curator(DATA, half, neighbours="add/remove", ledger=ledger)
+    for _ in range(2):
+        ledger.record(LedgerEntry("fits", "discrete Gaussian", half.total / 2), 1, secure=True)
+    ledger.charge("the rest of all", "discrete Gaussian", ledger.remaining)
+    before = ledger.entries
+    for run_number, cost, delta in [
+        (1, half.total / 1000, 0.0),
+        (2, half.total * 1.001, 0.0),
+        (2, half.total / 2, 2e-7),
+    ]:
+        entry = LedgerEntry("more", "discrete Gaussian", cost, delta)
+        with pytest.raises(BudgetExceeded, match="'more'"):
+            ledger.record(entry, run_number, secure=True)
+    assert ledger.entries == before
+    ledger.record(LedgerEntry("fits", "discrete Gaussian", half.total), 2, secure=True)
+    assert ledger.remaining == 0
+
+
 def test_a_run_that_fails_gives_back_what_it_did_not_spend(tmp_path: Path) -> None:
     path = begun(tmp_path, Budget(1.0))
 
@@ -331,3 +376,42 @@ def test_the_command_line_keeps_a_ledger(tmp_path: Path) -> None:
     stored = json.loads(invoked("ledger", path, "--json")[1])
     assert 0 < stored["spent"] < stored["total"] and stored["entries"]
     assert "measure a" in invoked("ledger", path)[1]
+
+
+def test_each_line_and_the_name_of_the_file_are_flushed_to_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[tuple[int, int]] = []
+    wait = os.fsync
+
+    def watched(descriptor: int) -> None:
+        wait(descriptor)
+        seen = os.fstat(descriptor)
+        flushed.append((seen.st_ino, seen.st_size))
+
+    monkeypatch.setattr(os, "fsync", watched)
+    path = begun(tmp_path)
+    assert (path.stat().st_ino, path.stat().st_size) in flushed
+    assert tmp_path.stat().st_ino in [number for number, _ in flushed], "its name may be lost"
+    for _ in range(3):
+        flushed.clear()
+        Ledger.open(path).charge("step", "by hand", 1e-4)
+        assert (path.stat().st_ino, path.stat().st_size) in flushed
+
+
+def test_a_ledger_is_its_owners_and_has_one_name(tmp_path: Path) -> None:
+    path = begun(tmp_path)
+    Ledger.open(path).charge("step", "by hand", 1e-4)
+    for each in tmp_path.iterdir():
+        assert each.stat().st_mode & 0o777 == 0o600, each
+    (tmp_path / "link").symlink_to(path)
+    Ledger.open(tmp_path / "link").charge("step", "by hand", 1e-4)
+    other = tmp_path / "other"
+    os.link(path, other)
+    content = path.read_bytes()
+    for name in (path, other, tmp_path / "link"):
+        with pytest.raises(InvalidInput, match="one of 2 names"):
+            Ledger.open(name).charge("step", "by hand", 1e-4)
+    assert path.read_bytes() == content
+    other.unlink()
+    Ledger.open(path).charge("step", "by hand", 1e-4)

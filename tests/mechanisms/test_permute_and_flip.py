@@ -65,6 +65,19 @@ def test_weights_beyond_floating_point_are_drawn_as_rarely_as_they_should() -> N
     assert exact_draws(np.full(3, -1e300), 5, 1e-3) and exact_draws(np.zeros(1), 2, 1.0) == [0, 0]
 
 
+def test_every_weight_is_proposed_however_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A place that can never be drawn on one data set, and can on another, tells them apart."""
+    scores = np.array([-800.0, -1e9, 0.0, -800.0])
+    from_below = [0, 1, 2, -1]
+    levels = iter(from_below)
+    monkeypatch.setattr(
+        "mechanisms.privacy.exact_selection.secrets.randbelow",
+        lambda all_levels: next(levels) % all_levels,
+    )
+    monkeypatch.setattr("mechanisms.privacy.exact_selection._happens", lambda *_: True)
+    assert exact_draws(scores, len(from_below), 1.0) == [0, 1, 2, 3]
+
+
 def test_a_close_decision_takes_more_digits(monkeypatch: pytest.MonkeyPatch) -> None:
     # Bits of exp(-1) itself, to 500 places: every comparison is undecided until other bits come.
     with localcontext() as context:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from pricing import cut
-from replay import replay
+from replay import assert_private, replay, transcript_of
 
 from mechanisms.dispatch import run_on
 from mechanisms.privacy.budget import Budget
@@ -18,7 +18,7 @@ from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.registry import MECHANISMS, configure
 from mechanisms.synthesis.pipeline import synthesize
-from mechanisms.workload import k_way
+from mechanisms.workload import Workload, k_way
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Domain
 from pgmkit.tables.schema import Categorical, Column, Forbid, Numeric, OpenCategorical, Schema
@@ -41,19 +41,20 @@ PUBLIC = drawn(np.random.default_rng(99), 40)
 
 def neighbour(data: Dataset, relation: str, rng: np.random.Generator) -> Dataset:
     """One row replaced by one that differs in every column, or one row more or less."""
-    columns = {name: np.asarray(data.columns[name]).astype(int).copy() for name in DOMAIN}
+    domain = data.domain
+    columns = {name: np.asarray(data.columns[name]).astype(int).copy() for name in domain}
     row = int(rng.integers(len(data)))
     if relation == "replace-one":
-        for name, size in DOMAIN.sizes.items():
+        for name, size in domain.sizes.items():
             columns[name][row] = (columns[name][row] + rng.integers(1, size)) % size
     elif rng.random() < 0.5:
         columns = {name: np.delete(codes, row) for name, codes in columns.items()}
     else:
         columns = {
-            name: np.append(codes, rng.integers(DOMAIN.sizes[name]))
+            name: np.append(codes, rng.integers(domain.sizes[name]))
             for name, codes in columns.items()
         }
-    return Dataset(DOMAIN, columns)
+    return Dataset(domain, columns)
 
 
 def quick(name: str) -> dict[str, Any]:
@@ -110,6 +111,58 @@ def test_measurements_alone_cost_exactly_what_is_charged(relation: str, tmp_path
         for budget in BUDGETS.values()
     ]
     assert shares == pytest.approx([1.0, 1.0], rel=1e-9)
+
+
+WIDE = Domain(dict(zip("abcdefg", (4, 3, 5, 2, 6, 3, 4), strict=True)))
+TIGHT: dict[str, dict[str, Any]] = {
+    "aim": {"model_mb": 0.0012, "select_share": 0.4},
+    "mwem+pgm": {"model_mb": 0.0012, "rounds": 8},
+}
+"""Models that hold a few pairs, so that most draws late in a run are not allowed."""
+
+
+def chain(rng: np.random.Generator, rows: int = 300) -> Dataset:
+    """Records whose columns all follow one hidden number: any pair is worth measuring."""
+    hidden = rng.random(rows)
+    codes = {
+        name: ((hidden + 0.2 * rng.random(rows)) * size).astype(int) % size
+        for name, size in WIDE.sizes.items()
+    }
+    return Dataset(WIDE, codes)
+
+
+def tight(name: str, relation: str, seed: int) -> tuple[Any, Dataset, Dataset]:
+    """A run of small models and unequal weights, data, and a neighbour."""
+    rng = np.random.default_rng(seed)
+    pairs = k_way(WIDE, 2).cliques
+    workload = Workload(WIDE, pairs, rng.integers(1, 40, len(pairs)).astype(float))
+    entry, settings = configure(name, **TIGHT[name])
+
+    def job(data: Dataset) -> Any:
+        curator = Curator(data, Budget(8.0, 1e-6), neighbours=relation)
+        return run_on(curator, entry, settings, workload)
+
+    data = chain(rng)
+    return job, data, neighbour(data, relation, rng)
+
+
+@pytest.mark.parametrize("relation", NEIGHBOURS)
+@pytest.mark.parametrize("name", TIGHT)
+def test_what_was_drawn_and_put_aside_leaves_no_trace(
+    name: str, relation: str, tmp_path: Path
+) -> None:
+    """Other candidates are put aside in the replay: later scores are the same to the last digit."""
+    job, data, other = tight(name, relation, 0)
+    one = transcript_of(lambda: job(data), tmp_path)
+    again = transcript_of(lambda: job(data), tmp_path, forced=one)
+    aside = [(a.aside, b.aside) for a, b in zip(one.draws, again.draws, strict=True)]
+    assert sum(len(first) for first, _ in aside[:-3]) >= 5
+    assert any(first != then for first, then in aside[:-3])
+    for a, b in zip(one.draws, again.draws, strict=True):
+        assert np.array_equal(a.exact, b.exact)
+    assert assert_private(one, again, pure=False) == 0
+    near = transcript_of(lambda: job(other), tmp_path, forced=one)
+    assert_private(one, near, pure=False)
 
 
 def frame(data: Dataset) -> Any:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_curator import CLIQUES, DOMAIN, neighbour, random_data
 
+from mechanisms.privacy import scores
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.neighbours import NEIGHBOURS
@@ -19,6 +20,7 @@ from mechanisms.privacy.noise import SeededNoise
 from mechanisms.privacy.scores import LARGEST
 from mechanisms.queries.cells import Cell
 from mechanisms.queries.predicates import Predicates, mixed_marginals
+from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput
 
 
@@ -159,3 +161,30 @@ def test_estimates_beyond_the_bound_are_refused_before_a_charge(name: str, size:
         LARGE[name](curator, size)
     assert curator.ledger.spent == 0
     LARGE[name](curator, math.copysign(2.0**39, size))
+
+
+def test_scores_of_the_largest_data_and_estimates_are_those_of_fractions() -> None:
+    """2^40 rows and estimates of 2^40 counts: integers of 64 bits hold every product and sum."""
+    rng = np.random.default_rng(0)
+    clique: Clique = ("a",)
+    for _ in range(50):
+        cells = int(rng.integers(1, 5))
+        counts = rng.multinomial(2**40 - 1, rng.dirichlet(np.full(cells, 0.3)))
+        signed = rng.dirichlet(np.full(cells, 0.3)) * rng.choice([-1.0, 1.0], cells)
+        table = np.rint(np.ldexp(signed, 40)) / 1.0
+        table[0] -= math.copysign(max(0.0, np.abs(table).sum() - 2.0**40), table[0])
+        gaps = [Fraction(int(c)) - Fraction(t) for c, t in zip(counts, table.tolist(), strict=True)]
+        (found,) = scores.distances([clique], {clique: table}, {clique: counts})
+        assert Fraction(found, 2**11) == sum(map(abs, gaps))
+        penalty = -(2.0**40)
+        (score,) = scores.weighted_scores(
+            [found], scores.on_grid("penalties", np.array([penalty])), np.array([1.0])
+        )
+        assert Fraction(score) == Fraction(found, 2**11) - Fraction(penalty)
+        shares = rng.integers(0, 2**22 + 1, cells) / 2**22
+        errors = [
+            abs(Fraction(int(c)) - (2**40 - 1) * Fraction(s))
+            for c, s in zip(counts, shares.tolist(), strict=True)
+        ]
+        nearest = scores.share_score([counts], [shares], 2**40 - 1)
+        assert 0 <= -max(errors) - Fraction(nearest) < Fraction(1, 2**11)

@@ -2,10 +2,14 @@
 
 import itertools
 import math
+from collections.abc import Sequence
+from fractions import Fraction
 from functools import reduce
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pricing import Priced
 from scipy.optimize import check_grad
 
@@ -26,8 +30,9 @@ from mechanisms.strategies.products import products_strategy
 from mechanisms.workload import Workload, k_way
 from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique, Domain
-from pgmkit.errors import InvalidInput
+from pgmkit.errors import InvalidInput, NumericalFailure
 from pgmkit.measurement import Measurement
+from pgmkit.tables.schema import NoRows
 
 DOMAIN = Domain({"a": 2, "b": 3, "c": 4})
 
@@ -210,6 +215,106 @@ def test_column_norms_against_the_written_out_matrix(signed: bool, seed: int) ->
     assert np.array_equal(grid.answers(counts), dense.astype(np.int64) @ counts)
 
 
+def of_size(rng: np.random.Generator, bits: int, rows: int, columns: int) -> np.ndarray:
+    """Whole numbers of up to so many bits, many of them at the ends of the range."""
+    most = 2**bits - 1
+    drawn = rng.integers(-most, most + 1, (rows, columns))
+    ends = rng.choice([-most, most, most - 1, 1, 0, -1], (rows, columns))
+    whole = np.where(rng.random((rows, columns)) < rng.choice([0.0, 0.5, 1.0]), ends, drawn)
+    whole[0, 0] = most
+    return whole.astype(float)
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.integers(0, 2**63), st.lists(st.integers(1, 30), min_size=1, max_size=3))
+def test_whole_numbers_of_any_size_are_multiplied_exactly(seed: int, sizes: list[int]) -> None:
+    """Norms and answers against Python's integers, over all that may be asked and counted."""
+    rng = np.random.default_rng(seed)
+    rows = 600 if len(sizes) == 1 else 4
+    factors = [of_size(rng, bits, rng.integers(1, rows + 1), rng.integers(1, 4)) for bits in sizes]
+    grid = GridMatrix.rounded(factors)
+    dense = reduce(np.kron, [factor.astype(object) for factor in grid.factors])
+    if sum(sizes) <= 30:
+        assert np.array_equal(dense * Fraction(grid.unit), kron_of_integers(factors))
+    columns = range(dense.shape[1])
+    gaps = np.stack([dense[:, i] - dense[:, j] for i in columns for j in columns])
+    assert grid.l1(differ=False) == np.abs(dense).sum(axis=0).max()
+    assert grid.l2_squared(differ=False) == (dense**2).sum(axis=0).max()
+    largest_gaps = np.abs(gaps).sum(axis=1).max(), (gaps**2).sum(axis=1).max()
+    stated = grid.l1(differ=True), grid.l2_squared(differ=True)
+    if len(sizes) == 1:
+        assert stated == tuple(max(1, gap) for gap in largest_gaps)
+    assert stated[0] >= largest_gaps[0] and stated[1] >= largest_gaps[1]
+    counts = rng.integers(0, 2 ** rng.integers(1, 41), dense.shape[1]) // dense.shape[1]
+    exact = np.clip(dense @ counts.astype(object), -(2**62), 2**62)
+    assert np.array_equal(grid.answers(counts), exact)
+
+
+def kron_of_integers(factors: list[np.ndarray]) -> np.ndarray:
+    return reduce(
+        np.kron, [np.array([[int(x) for x in row] for row in f], object) for f in factors]
+    )
+
+
+def test_norms_of_as_many_rows_as_are_allowed() -> None:
+    most, rows = 2**30 - 1, 2**20
+    factor = np.full((rows, 2), float(most))
+    factor[:, 1] = -most
+    grid = GridMatrix.rounded([factor])
+    assert grid.l1(False) == rows * most and grid.l1(True) == 2 * rows * most
+    assert grid.l2_squared(False) == rows * most**2 and grid.l2_squared(True) == 4 * rows * most**2
+
+
+@pytest.mark.parametrize("relation", NEIGHBOURS)
+@pytest.mark.parametrize("delta", [0.0, 1e-6])
+@pytest.mark.parametrize(("rows", "entry"), [(20, 10**9), (4097, 2**26), (64, 2**29), (3, 2**30)])
+def test_large_whole_numbers_cost_what_is_charged(
+    rows: int, entry: int, relation: str, delta: float
+) -> None:
+    matrix = np.zeros((rows, 2))
+    matrix[:, 0] = entry
+    asked = []
+    for codes in ([0, 0, 1], [0, 0, 1, 0] if relation == "add/remove" else [0, 1, 1]):
+        curator = Curator(
+            Dataset(Domain({"a": 2}), {"a": codes}), Budget(1.0, delta), neighbours=relation, seed=0
+        )
+        noise = curator._noise = Recorded(relation, pure=delta == 0)
+        curator.measure_queries(("a",), matrix, curator.remaining)
+        asked.append(noise)
+    gap = asked[1].exact[0].astype(object) - asked[0].exact[0].astype(object)
+    scale = Fraction(asked[0].scales[0])
+    price = sum(abs(gap)) / scale if delta == 0 else sum(gap**2) / (2 * scale**2)
+    assert float(price) == pytest.approx(curator.ledger.budget.total, rel=1e-12)
+
+
+class ManyRows(NoRows):
+    """Records that only counts tell of."""
+
+    def __init__(self, table: list[int]) -> None:
+        super().__init__(Domain({"a": len(table)}))
+        self.table = np.array(table, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return int(self.table.sum())
+
+    def marginals(self, cliques: Sequence[Clique]) -> dict[Clique, np.ndarray]:
+        return {clique: self.table if clique else self.table.sum() for clique in cliques}
+
+
+@pytest.mark.parametrize("rows", [2**31, 2**33, 2**39])
+def test_answers_beyond_64_bits_are_refused_by_their_noisy_values(rows: int) -> None:
+    matrix = np.array([[float(2**29), 1.0]])
+    curator = Curator(ManyRows([rows, 1]), Budget(1.0, 1e-6), neighbours="add/remove")
+    noise = curator._noise = Recorded("add/remove", pure=False)
+    if rows == 2**31:
+        found = curator.measure_queries(("a",), matrix, curator.remaining)
+        assert found.values[0] == pytest.approx(2.0**60, rel=1e-6)
+        return
+    with pytest.raises(NumericalFailure, match="64 bits"):
+        curator.measure_queries(("a",), matrix, curator.remaining)
+    assert noise.exact[0].tolist() == [2**62] and curator.remaining == 0
+
+
 @pytest.mark.parametrize("relation", NEIGHBOURS)
 @pytest.mark.parametrize("delta", [0.0, 1e-6])
 def test_measured_queries_cost_what_neighbours_reveal(relation: str, delta: float) -> None:
@@ -284,6 +389,7 @@ def test_wrong_matrices_are_refused_before_spending() -> None:
         (("a",), np.array([[math.nan, 1.0]])),
         ((), np.ones((1, 1))),
         (("z",), np.ones((1, 2))),
+        (("a",), [np.ones((1, 1))] * 30 + [np.ones((1, 2))]),
     ]:
         with pytest.raises(InvalidInput):
             curator.measure_queries(clique, matrix, 0.5)

@@ -202,6 +202,18 @@ def test_open_columns_of_neighbours(extra: dict[str, Any]) -> None:
     assert max(map(len, shapes.values())) > len(CHANGES) / 2
 
 
+@pytest.mark.parametrize("odd", [None, float("nan"), "", "no such job", 7, [1], b"\xff"])
+@pytest.mark.parametrize("places", [{}, {"missing": ()}, {"other": "else"}])
+def test_no_value_of_an_open_column_ends_a_run(odd: Any, places: dict[str, Any]) -> None:
+    """Neither an undeclared missing value nor any other: success would tell of one row."""
+    frame = pd.DataFrame({"job": ["clerk"] * 60 + ["nurse"] * 59 + [odd]})
+    schema, options = Schema({"job": OpenCategorical(**places)}), RUN | {"epsilon": 9.0}
+    release = synthesize(frame, schema, **options)
+    assert {"clerk", "nurse"} <= set(release.schema.columns["job"].labels)
+    plain = synthesize(frame[:-1], schema, **options)
+    assert set(plain.schema.columns["job"].labels) == set(release.schema.columns["job"].labels)
+
+
 def test_an_open_schema_runs_and_quantiles_clip() -> None:
     frame = pd.DataFrame(rows({}))
     release = synthesize(frame, Schema({n: OpenCategorical() for n in frame}), **RUN)

@@ -1,0 +1,32 @@
+"""Names and labels as they may be shown: they come from files that somebody else wrote."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["on_one_line", "printable"]
+
+_SEQUENCES = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x9b[0-?]*[ -/]*[@-~]|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])"
+    r"[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?|\x1b[ -/]*[0-~]?"
+)
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_LINE_ENDS = re.compile(r"[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")
+
+
+def printable(text: str) -> str:
+    """The text without what would steer a terminal: escape sequences, controls, reversed writing.
+
+    >>> printable("\x1b[2Jage\x07 30\u202e")
+    'age 30'
+    """
+    return _CONTROLS.sub("", _SEQUENCES.sub("", text))
+
+
+def on_one_line(text: str) -> str:
+    """The printable text with a space for each tab or line end, so that it cannot forge lines.
+
+    >>> on_one_line("F\\n\\x1b[2JM  99")
+    'F M  99'
+    """
+    return printable(_LINE_ENDS.sub(" ", text))

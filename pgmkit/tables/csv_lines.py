@@ -1,0 +1,188 @@
+"""Which lines of a CSV file are records: no line changes how another one is read.
+
+A line ends at a line feed, with or without a carriage return before it. A line that is well formed
+by itself, with a value for each column, is a record wherever it stands. A line that opens a quoted
+value and does not close it begins a record of several lines, where that value ends as a CSV writer
+ends it (a quotation mark, then a separator or a line end), the record has a value for each column
+and at most `MOST_BYTES` bytes, and none of its lines is a record by itself. Every other line stands
+alone: it is a record where it has a value for each column, with quotation marks within a value
+taken as they are, and otherwise an odd line.
+
+So a line that is put between two well-formed records changes nothing but itself. What it can change
+are lines that are not well formed: where it opens a value that one of them closes, all until then
+are one record. Where records are said to be of one line each, every line stands alone, and a line
+changes nothing but itself whatever the others are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+__all__ = ["MOST_BYTES", "Division", "LineGrammar", "cut_at_lines", "whole_lines"]
+
+MOST_BYTES = 1 << 20
+"""Bytes of a record; a longer line is odd. Two of them are the most that is read ahead."""
+_QUOTED = re.compile(rb'"[^"]*"(?:"[^"]*")*')
+
+
+class _Shape(NamedTuple):
+    """What a line holds: how many values (0 where a reader would break it at a carriage return),
+    whether quotation marks stand where a CSV writer puts them, and whether the last value is open.
+    """
+
+    values: int
+    proper: bool
+    open: bool
+
+
+class Division(NamedTuple):
+    """Lines divided into records, the places of odd lines, and lines that need those that follow.
+
+    `lines`: how many lines were divided, those at the end that need others not among them.
+    """
+
+    records: list[bytes]
+    odd: list[int]
+    rest: bytes
+    lines: int
+
+
+class LineGrammar(NamedTuple):
+    """How lines are divided into records of so many values.
+
+    >>> grammar = LineGrammar(b",", 2)
+    >>> grammar.divided(b'1,a\\n2,"b\\n3,"c\\nd"\\n4,e\\n', final=True)
+    Division(records=[b'1,a', b'3,"c\\nd"', b'4,e'], odd=[1], rest=b'', lines=5)
+    """
+
+    separator: bytes
+    values: int
+    comment: bytes | None = None
+    multiline: bool = True
+
+    def divided(self, block: bytes, *, final: bool) -> Division:
+        """The records of a block of whole lines; unless it is `final` others may follow."""
+        lines = block.split(b"\n")[:-1]
+        records: list[bytes] = []
+        odd: list[int] = []
+        place = 0
+        while place < len(lines):
+            last = self._last_line(lines, place, final=final)
+            if last == len(lines):
+                return Division(records, odd, b"\n".join([*lines[place:], b""]), place)
+            if last is None:
+                odd.append(place)
+            elif last >= place:
+                records.append(b"\n".join(lines[place : last + 1]))
+            place = place + 1 if last is None else max(last, place) + 1
+        return Division(records, odd, b"", len(lines))
+
+    def is_open(self, line: bytes) -> bool:
+        """Whether a line opens a quoted value and does not close it."""
+        return b'"' in line and self._shape(_bare(line)).open
+
+    def _last_line(self, lines: Sequence[bytes], first: int, *, final: bool) -> int | None:
+        """The last line of the record that begins with line `first`; None for an odd line, -1 for a
+        line that is none, and the number of lines where those that follow decide.
+        """
+        line = _bare(lines[first])
+        if not line or self.is_comment(line):
+            return -1
+        if len(line) > MOST_BYTES:
+            return None
+        shape = self._shape(line)
+        if not shape.open or not self.multiline:
+            return None if shape.open or shape.values != self.values else first
+        last = self._closing(lines, first, final=final)
+        if last is None or last == len(lines):
+            return last
+        # A last line that begins a record itself is not taken from it.
+        other = self._closing(lines, last, final=final)
+        return last if other is None else other if other == len(lines) else None
+
+    def is_comment(self, line: bytes) -> bool:
+        """Whether a line is a comment."""
+        return self.comment is not None and line.startswith(self.comment)
+
+    def _closing(self, lines: Sequence[bytes], first: int, *, final: bool) -> int | None:
+        """The line that closes the value which line `first` opens, for a record of several lines.
+
+        None where there is none, the number of lines where those that follow decide.
+        """
+        line = _bare(lines[first])
+        shape = self._shape(line)
+        # A line that begins with a closed quotation mark more often ends a text with a line feed.
+        ends = line[:1] == b'"' and line[1:2] in (b"", self.separator)
+        if ends or not shape.open or not shape.proper:
+            return None
+        values, size, few = shape.values, len(line), self.values - 1
+        for place in range(first + 1, len(lines)):
+            line = _bare(lines[place])
+            size += 1 + len(lines[place])
+            if b'"' not in line and size <= MOST_BYTES and line.count(self.separator) < few:
+                continue
+            if size > MOST_BYTES or self._is_record(line):
+                return None
+            shape = self._shape(b'"' + line)
+            values += shape.values - 1
+            if not shape.proper or values > self.values:
+                return None
+            if not shape.open:
+                return place if values == self.values else None
+        return None if final else len(lines)
+
+    def _is_record(self, line: bytes) -> bool:
+        return bool(line) and self._shape(line) == (self.values, True, False)
+
+    def _shape(self, line: bytes) -> _Shape:
+        """Quotation marks count where they begin a value, as in the reader of the records."""
+        if b'"' not in line and b"\r" not in line:
+            return _Shape(line.count(self.separator) + 1, proper=True, open=False)
+        values, at, proper = 1, 0, True
+        while True:
+            if line[at : at + 1] == b'"':
+                quoted = _QUOTED.match(line, at)
+                if quoted is None or line[quoted.end() : quoted.end() + 1] == b'"':
+                    return _Shape(values, proper, open=True)
+                at = quoted.end()
+                proper = proper and line[at : at + 1] in (b"", self.separator)
+            end = line.find(self.separator, at)
+            plain = line[at:] if end < 0 else line[at:end]
+            if b"\r" in plain:
+                return _Shape(0, proper=False, open=False)
+            proper = proper and b'"' not in plain
+            if end < 0:
+                return _Shape(values, proper, open=False)
+            values, at = values + 1, end + 1
+
+
+def _bare(line: bytes) -> bytes:
+    """A line without the carriage return before its end."""
+    return line.removesuffix(b"\r")
+
+
+def whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Chunks of bytes as blocks of whole lines, each with its line feed.
+
+    Lines longer than `MOST_BYTES` are cut, but not to fewer bytes than that and one.
+    """
+    rest = b""
+    for chunk in chunks:
+        end = chunk.rfind(b"\n") + 1
+        if end:
+            yield b"".join((rest, memoryview(chunk)[:end]))
+        rest = chunk[end:] if end else (rest + chunk)
+        rest = rest[: MOST_BYTES + 2]  # and a carriage return
+    if rest:
+        yield rest + b"\n"
+
+
+def cut_at_lines(block: bytes, size: int) -> Iterator[bytes]:
+    """A block of whole lines in pieces of whole lines, of about so many bytes or of a line."""
+    start = 0
+    while start < len(block):
+        end = block.find(b"\n", start + size - 1) + 1 or len(block)
+        yield block[start:end]
+        start = end

@@ -1,0 +1,62 @@
+"""Network files of strangers: little memory, and one kind of error."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pgmkit import FactorGraph, InvalidInput
+from pgmkit.bif import read_bif, write_bif
+from pgmkit.uai import read_model
+
+pytest.importorskip("pgmpy", reason="pgmpy is not installed")
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> bytes:
+    tables = {"a": (("a",), np.array([0.25, 0.75])), "b": (("b", "a"), np.full((2, 2), 0.5))}
+    write_bif(FactorGraph.from_conditionals(tables), tmp_path / "n.bif")
+    return (tmp_path / "n.bif").read_bytes()
+
+
+def test_a_packed_network_is_read_and_a_bomb_is_not(network: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "n.bif.gz"
+    path.write_bytes(gzip.compress(network))
+    assert set(read_bif(path).domain) == {"a", "b"}
+    for content in (bytes(1 << 30), network + b" " * (1 << 24)):
+        path.write_bytes(gzip.compress(content, 1))
+        with pytest.raises(InvalidInput, match="would expand to more than"):
+            read_bif(path)
+    (tmp_path / "n.bif").write_bytes(network + b" " * (1 << 24))
+    with pytest.raises(InvalidInput, match="more than 16,777,216 bytes"):
+        read_bif(tmp_path / "n.bif")
+
+
+def test_mutated_networks_are_refused_or_read(network: bytes, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(8):
+        mutant = bytearray(network)
+        at, size = int(rng.integers(len(mutant))), int(rng.integers(1, 20))
+        mutant[at : at + size] = rng.choice([b"", b"nan", b"-1", b"{", b"\xff", b"9" * 5000])
+        path = tmp_path / "m.bif"
+        path.write_bytes(mutant)
+        try:
+            read_bif(path)
+        except InvalidInput as error:
+            assert "m.bif" in str(error)
+    (tmp_path / "m.xml").write_text("<!DOCTYPE BIF [<!ENTITY a 'x'>]><BIF/>")
+    with pytest.raises(InvalidInput, match="entities"):
+        read_bif(tmp_path / "m.xml")
+
+
+@pytest.mark.parametrize(
+    "text", ["MARKOV 1 " + "9" * 5000 + " 0", "MARKOV 1 99999999999999 0", "MARKOV " + "9" * 17]
+)
+def test_numbers_of_any_length_in_uai_files_are_refused(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.uai"
+    path.write_text(text)
+    with pytest.raises(InvalidInput, match="m.uai"):
+        read_model(path)

@@ -1,0 +1,138 @@
+"""What answers of a factor graph take is counted before it is taken."""
+
+import itertools
+import subprocess
+import sys
+import textwrap
+import tracemalloc
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from pgmkit import Domain, FactorGraph, ModelTooLarge
+from pgmkit.conditioning import pass_memory
+from pgmkit.conditioning.elimination import EliminationTree, elimination_tree
+from pgmkit.conditioning.posterior import Posterior
+
+Ask = Callable[[Posterior], object]
+
+
+def grid(rows: int, columns: int, seed: int = 0, **settings: int) -> FactorGraph:
+    rng = np.random.default_rng(seed)
+    names = {(i, j): f"x{i}_{j}" for i in range(rows) for j in range(columns)}
+    tables = [((name,), rng.uniform(0.1, 1.0, 2)) for name in names.values()]
+    tables += [
+        ((name, names[near]), rng.uniform(0.1, 1.0, (2, 2)))
+        for (i, j), name in names.items()
+        for near in ((i + 1, j), (i, j + 1))
+        if near in names
+    ]
+    return FactorGraph(Domain(dict.fromkeys(names.values(), 2)), tables, **settings)
+
+
+ASKS: dict[str, Ask] = {
+    "sum": lambda posterior: posterior.log_partition,
+    "marginals": lambda posterior: posterior.marginals(),
+    "pair": lambda posterior: posterior.marginal(["x0_0", "x13_13"]),
+    "record": lambda posterior: posterior.map(),
+    "max-marginals": lambda posterior: posterior.max_marginals(),
+}
+
+
+@pytest.mark.parametrize("asked", list(ASKS))
+def test_the_count_is_what_numpy_takes(asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Never less than the peak of all arrays, and never three times as much."""
+    counts: list[int] = []
+    monkeypatch.setattr(pass_memory, "check_room", lambda needed, *_: counts.append(needed))
+    graph = grid(14, 14)
+    posterior = graph.posterior()
+    if asked == "sum":  # where the values do not fit together they are dropped on the way
+        monkeypatch.setattr(Posterior, "_routes", property(dropping_routes))
+    tracemalloc.start()
+    try:
+        ASKS[asked](posterior)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert max(counts) > 1 << 20
+    assert peak - (1 << 20) <= max(counts) <= 3 * peak
+
+
+def dropping_routes(posterior: Posterior) -> object:
+    from pgmkit.conditioning.routes import Routes
+
+    class Dropping(Routes):
+        def messages(self, *_: object) -> object:  # type: ignore[override]
+            raise ModelTooLarge
+
+    return Dropping(posterior.graph, posterior.evidence)
+
+
+def chain(length: int, size: int) -> EliminationTree:
+    scopes = [0b11 << i for i in range(length - 1)]
+    return elimination_tree(scopes, [-1] * len(scopes), list(range(length)), (size,) * length)
+
+
+def test_counts_of_a_chain() -> None:
+    """By hand: 3 tables of 10 x 10, from which attributes are summed out one by one."""
+    tree = chain(4, 10)
+    # Inputs 300. Then 10 are made of 100 (twice, scaled), and so on: the last steps hold least.
+    with pytest.raises(ModelTooLarge) as raised:
+        pass_memory.check_sum(tree, 1)
+    # the second product: the inputs and the first value, copies of both operands, the result twice
+    needed = 300 + 10 + (10 + 100) + 2 * 10
+    assert f"needs {8 * needed:,} bytes" in str(raised.value)
+    pass_memory.check_sum(tree, 8 * needed)
+
+
+def test_a_clique_of_sixty_says_so_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_work(*_: object) -> None:
+        raise AssertionError("a table was multiplied")
+
+    names = [f"x{i}" for i in range(60)]
+    pairs = [(pair, np.ones((2, 2)) + np.eye(2)) for pair in itertools.combinations(names, 2)]
+    graph = FactorGraph(Domain(dict.fromkeys(names, 2)), pairs)
+    monkeypatch.setattr("pgmkit.conditioning.message_passing.Messages._upward", no_work)
+    monkeypatch.setattr("pgmkit.conditioning.modes.MaxKernel.__call__", no_work)
+    for asked in ("sum", "marginals", "record", "max-marginals"):
+        with pytest.raises(ModelTooLarge, match=r"over 2\^60\.0 cells\) needs 2\^6.* bytes"):
+            ASKS[asked](graph.posterior())
+    with pytest.raises(ModelTooLarge, match=r"needs 2\^6.* bytes"):
+        graph.model().log_partition  # noqa: B018
+
+
+def test_the_limit_is_of_all_that_is_held() -> None:
+    """No table of the grid has more than 2^16 cells; all together have some millions."""
+    graph, unlimited = grid(16, 16, memory_limit=8 << 20), grid(16, 16).posterior()
+    with pytest.raises(ModelTooLarge, match="the limit is 8,388,608 bytes"):
+        graph.posterior().marginals()
+    posterior = graph.posterior()
+    assert posterior.log_partition == pytest.approx(unlimited.log_partition, abs=1e-9)
+    assert posterior.map()[0] == unlimited.map()[0]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="addresses are limited on Linux only")
+def test_under_a_limit_of_addresses() -> None:
+    """A process that may have 150 MB more refuses what does not fit, by name, and goes on."""
+    code = """
+        import resource, sys
+        sys.path.insert(0, "tests/engine")
+        from pgmkit import ModelTooLarge
+        from test_pass_memory import ASKS, grid
+        from pathlib import Path
+        graph = grid(19, 19)
+        grid(3, 3).posterior().marginals()
+        held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (held + 150_000_000, held + 150_000_000))
+        for name in ("sum", "marginals", "max-marginals"):
+            try:
+                ASKS[name](graph.posterior())
+                print(name, "answered")
+            except ModelTooLarge as error:
+                print(name, "left to this process" in str(error))
+    """
+    ran = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False
+    )
+    assert ran.stdout.splitlines() == ["sum answered", "marginals True", "max-marginals True"], ran

@@ -105,7 +105,7 @@ def check(
         sums = PlainSums(tables, {n: s for n, s in layout.domain.sizes.items() if n in held})
     free = fsum(log(size) for name, size in sums.sizes.items() if name not in held)
     # In log space every step adds numbers up to the sum of the potentials' magnitudes, and each
-    # rounds by epsilon of that; a probability is off in proportion to itself.
+    # rounds in proportion to that; a probability is off in proportion to itself.
     rounding = min(DEFECT, epsilon * ROUNDINGS * len(inference.plan.axes) * sums.size)
     _check_tables(inference, found, max(1e6 * epsilon, rounding), seconds / 2)
     slack = epsilon * CLOSE + rounding

@@ -30,6 +30,8 @@ _CHUNK_CELLS = 1 << 20
 """Cells that the largest table of a pass may have; no batch where it has as many for few records.
 """
 _REMEMBERED = 16
+_LENGTHS = 2
+"""Of chunks whose kernels are kept: that of full ones and that of the last."""
 _FEW = 32
 """Fewer different records are sooner taken one by one: a graph calibrates itself for those."""
 
@@ -169,9 +171,8 @@ class _Structure:
     numbers: list[int]
     """Places of tables all of whose attributes are observed."""
     tree: EliminationTree
-    kernels: dict[tuple[int, int, int], Kernel] = field(default_factory=dict)
-    """Of the number of records in ``kernels_for``."""
-    kernels_for: list[int] = field(default_factory=lambda: [0])
+    kernels: dict[int, dict[tuple[int, int, int], Kernel]] = field(default_factory=dict)
+    """By number of records: chunks of other lengths have kernels of their own."""
 
     @classmethod
     def of(cls, graph: GraphTables, relevant: int, observed: int) -> _Structure:
@@ -205,11 +206,13 @@ class _Structure:
 
     def messages(self, count: int, tables: list[Array]) -> BatchedMessages:
         """Of so many records."""
-        if self.kernels_for != [count]:
-            self.kernels.clear()
-            self.kernels_for[:] = [count]
+        kernels = self.kernels.get(count)
+        if kernels is None:
+            if len(self.kernels) >= _LENGTHS:
+                del self.kernels[next(iter(self.kernels))]
+            kernels = self.kernels[count] = {}
         tree = replace(self.tree, sizes=(count, *self.graph.sizes))
-        return BatchedMessages(tree, tables, False, self.graph.memory_limit, self.kernels)
+        return BatchedMessages(tree, tables, False, self.graph.memory_limit, kernels)
 
     def sliced(self, place: int, codes: dict[int, Codes]) -> Array:
         """A table with the records' values: their axis first, where it has an observed one."""

@@ -74,8 +74,14 @@ def test_records_are_taken_in_chunks_that_fit(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("count", [3, 33, 65, 131, 400])
-def test_rows_of_any_number_of_records_are_in_their_order(count: int) -> None:
-    """Row by row what one record gives alone, with records that repeat and in no order."""
+@pytest.mark.parametrize("chunk", [1 << 20, 300])
+def test_rows_of_any_number_of_records_are_in_their_order(
+    monkeypatch: pytest.MonkeyPatch, count: int, chunk: int
+) -> None:
+    """Row by row what one record gives alone, with records that repeat and in no order; in one
+    pass and in several.
+    """
+    monkeypatch.setattr(posteriors, "_CHUNK_CELLS", chunk)
     rng = np.random.default_rng(count)
     domain = Domain({"a": 4, "b": 5, "c": 3, "d": 2, "e": 4})
     cliques = [("a", "e", "b"), ("c", "b"), ("d", "c"), ("e", "d")]
@@ -84,6 +90,8 @@ def test_rows_of_any_number_of_records_are_in_their_order(count: int) -> None:
     kinds = {name: rng.integers(graph.domain.sizes[name], size=count) for name in names}
     batch = graph.posteriors(kinds)
     singles, sums = batch.marginals(), batch.log_partition
+    if count == 400:
+        assert max(map(len, batch._passes.values())) == (1 if chunk > 300 else 2)
     for row in rng.choice(count, min(count, 25), replace=False):
         alone = graph.posterior({name: int(codes[row]) for name, codes in kinds.items()})
         assert sums[row] == pytest.approx(alone.log_partition, rel=1e-12)

@@ -2,6 +2,7 @@
 queries and batches against the joint written out, in numbers that no defect is made for.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from functools import cached_property
@@ -9,6 +10,7 @@ from functools import cached_property
 import numpy as np
 import pytest
 import scipy.sparse
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -32,6 +34,8 @@ from pgmkit.batches.answers import BatchedAnswers
 from pgmkit.conditioning.calibration import Calibration
 from pgmkit.conditioning.posteriors import Posteriors
 from pgmkit.loss_checks import check_loss
+from pgmkit.losses import Observations
+from pgmkit.marginal_oracle import MarginalOracle
 from pgmkit.plain_sums import PlainSums
 from pgmkit.self_check import Contradiction
 from pgmkit.tree_marginals import Routes
@@ -236,6 +240,40 @@ def test_given_any_codes_is_the_conditional_joint(seed: int) -> None:
     np.testing.assert_allclose(narrowed.marginal(("v3", "v0")), joint.sum((1, 2)).T, atol=1e-9)
 
 
+@pytest.mark.parametrize("count", [6, 7])
+def test_sums_of_graphs_too_large_to_be_written_out(count: int) -> None:
+    """Beyond a thousand cells log Z is put together from scaled messages."""
+    rng, domain = np.random.default_rng(count), Domain({f"x{i}": 4 for i in range(count)})
+    pairs = [(f"x{i}", f"x{(i + 1) % count}") for i in range(count)]
+    tables = [(c, 1e-3 * rng.exponential(size=(4, 4))) for c in pairs]
+    product = np.ones((4,) * count)
+    for (one, other), table in tables:
+        axes = sorted((int(one[1:]), int(other[1:])))
+        held = table if int(one[1:]) == axes[0] else table.T
+        product = product * held.reshape([4 if i in axes else 1 for i in range(count)])
+    graph = FactorGraph(domain, tables)
+    assert graph.log_partition == pytest.approx(np.log(product.sum()), rel=1e-12)
+    posterior = graph.posterior({"x2": 1})
+    assert posterior.log_partition == pytest.approx(np.log(product[:, :, 1].sum()), rel=1e-12)
+
+
+def test_matrices_of_three_attributes_in_any_order() -> None:
+    """An order of three that is not its own inverse."""
+    domain, rng = Domain({"a": 2, "b": 3, "c": 4}), np.random.default_rng(0)
+    layout = MarginalOracle(domain, [("a", "b", "c")]).layout
+    flat = rng.random(24)
+    for order in itertools.permutations("abc"):
+        matrix = rng.normal(size=(3, 24))
+        y = [Measurement(order, np.zeros(3), 2.0, matrix=matrix)]
+        seen = Observations(layout, y, torch.float64, torch.device("cpu"))
+        places = np.arange(24).reshape(2, 3, 4).transpose(["abc".index(n) for n in order]).ravel()
+        whole = np.zeros((3, 24))
+        whole[:, places] = matrix / 2.0
+        np.testing.assert_allclose(seen.applied(torch.as_tensor(flat)), whole @ flat)
+        dual = rng.normal(size=3)
+        np.testing.assert_allclose(seen.adjoint(torch.as_tensor(dual)), whole.T @ dual)
+
+
 @pytest.mark.parametrize("count", [1, 2, 7, 40])
 def test_many_queries_are_answered_in_their_order(count: int) -> None:
     _, model, _ = opinion(11)
@@ -262,7 +300,7 @@ def test_answers_of_many_models_are_in_their_order(count: int) -> None:
     for _ in range(count):
         tables = [(c, rng.normal(size=domain.shape(c))) for c in (("b", "a"), ("b", "c"))]
         factors = tuple(Factor(domain.project(c), table) for c, table in tables)
-        models.append(GraphicalModel(domain, factors, total=float(rng.uniform(1, 9))))
+        models.append(GraphicalModel(domain, factors, total=5.0))
     query = FactoredQuery({"c": [[1.0, -1.0]], "a": np.tri(2)})
     for model, answer in zip(models, BatchedAnswers(models).answer(query), strict=True):
         expected = np.tri(2) @ model.marginal(("a", "c")) @ [1.0, -1.0]
@@ -374,8 +412,6 @@ def test_defects_behind_inference_are_noticed(
 
 
 def test_estimates_in_single_precision_pass() -> None:
-    import torch
-
     domain = Domain({"a": 3, "b": 4})
     y = [Measurement(("a", "b"), 1000 * np.arange(12.0).reshape(3, 4), 5.0)]
     model = estimate(domain, y, dtype=torch.float32)

@@ -1,7 +1,7 @@
 # ruff: noqa: E501  # texts of the package, to the letter
 """Planted mistakes in the engine: each is put into a copy of the packages, and a test must notice.
 
-    python tests/engine_mutants.py              # all of them, about a quarter of an hour
+    python tests/engine_mutants.py              # all of them, half an hour of an idle machine
     python tests/engine_mutants.py --list       # their names, as docs/mathematics.md has them
     python tests/engine_mutants.py given chain  # those whose names hold one of these words
     python tests/engine_mutants.py --record     # and write benchmarks/results/engine_mutants.json
@@ -450,7 +450,7 @@ MUTANTS = (
         C + "message_passing.py",
         "                    scale = scale + log_peak\n",
         "                    pass\n",
-        f"{SECOND}::test_sums_of_graphs_too_large_to_be_written_out",
+        f"{RECORDS}::test_rows_of_any_number_of_records_are_in_their_order",
     ),
     Mutant(
         "joint marginals of components added",

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from pgmkit.answer_checks import FirstUses, SecondOpinion
 from pgmkit.atomic_write import atomic_writer
 from pgmkit.bulk_marginals import each_marginal
 from pgmkit.card_sampling import sample_on_card, worth_a_card
@@ -29,12 +30,13 @@ from pgmkit.junction_tree import JunctionTree, check_fits, junction_tree
 from pgmkit.marginal_oracle import MarginalOracle
 from pgmkit.memory import check_room
 from pgmkit.pair_marginals import PairMarginals
+from pgmkit.plain_sums import PlainSums
 from pgmkit.potentials import checked_potentials
 from pgmkit.queries import FactoredQuery
 from pgmkit.randomness import Rng, generator
 from pgmkit.sampling import sample
 from pgmkit.sampling_parts import PartedSample, parted_sample
-from pgmkit.self_check import checked_marginals
+from pgmkit.self_check import Contradiction, checked_marginals
 from pgmkit.tree_marginals import marginals as eliminate
 from pgmkit.tree_marginals import routes_of
 from pgmkit.untrusted import LARGEST, plain_values, refusing, whole_file, zipped_arrays
@@ -166,6 +168,7 @@ class GraphicalModel:
 
     def marginals(self, cliques: Iterable[Iterable[str]]) -> dict[Clique, Array]:
         """Many marginals at once, with shared messages: ask for all of them in one call."""
+        started = time.perf_counter()
         asked = [self.domain.clique(clique) for clique in cliques]
         found = self._pairs([clique for clique in asked if len(clique) == 2])
         left = [clique for clique in asked if clique not in found]
@@ -178,7 +181,19 @@ class GraphicalModel:
             with self._inference.session():
                 tables = eliminate(self.tree, self._beliefs, left, memory_limit=self.memory_limit)
             found.update((clique, _array(table)) for clique, table in tables.items())
-        return {clique: found[clique] for clique in asked}
+        found = {clique: found[clique] for clique in asked}
+        self._look_at(found, started)
+        return found
+
+    def _look_at(self, tables: Mapping[Clique, Array], started: float) -> None:
+        """A second opinion on marginals, where such were not asked for before."""
+        structure = len(tables), *[clique for clique, _ in zip(tables, range(2), strict=False)]
+        self._uses.look(
+            "marginals",
+            (*structure, "_beliefs" in self.__dict__),
+            started,
+            lambda seconds: self._opinion.tables(tables, self.total, seconds),
+        )
 
     def each_marginal(self, cliques: Iterable[Iterable[str]]) -> Iterator[tuple[Clique, Array]]:
         """Many marginals one after the other, in an order of their own, in bounded memory.
@@ -211,10 +226,12 @@ class GraphicalModel:
         tables = each_marginal(self.tree, self._beliefs, outside, memory_limit=self.memory_limit)
         while True:
             # What the caller does with a table is none of the session's.
+            started = time.perf_counter()
             with self._inference.session():
                 ready = _some(tables)
             if not ready:
                 return
+            self._look_at(dict(ready), started)
             yield from ready
 
     def _pairs(self, asked: Sequence[Clique]) -> dict[Clique, Array]:
@@ -251,8 +268,18 @@ class GraphicalModel:
         for one in several:
             if not isinstance(one, FactoredQuery):
                 raise InvalidInput(f"a query must be a FactoredQuery, got {type(one).__name__}")
+        started = time.perf_counter()
         with self._inference.session():
             found = answers(self.domain, self._conditionals, several, self.memory_limit)
+        if several:
+            place = len(several) // 2
+            one = several[place]
+            self._uses.look(
+                "answer",
+                (len(several), one.attributes, one.shape),
+                started,
+                lambda seconds: self._opinion.answer(one, found[place], self.total, seconds),
+            )
         return found[0] if isinstance(query, FactoredQuery) else found
 
     def given(self, evidence: Mapping[str, int | Sequence[int]]) -> GraphicalModel:
@@ -267,6 +294,11 @@ class GraphicalModel:
         >>> model.given({"a": 0}).marginal(["b"])
         array([40., 10.])
         """
+        started = time.perf_counter()
+        evidence = {
+            name: codes if isinstance(codes, int | np.integer) else list(codes)
+            for name, codes in evidence.items()
+        }
         potentials = list(self.potentials)
         like = self._factors[0].values
         for name, codes in evidence.items():
@@ -283,8 +315,16 @@ class GraphicalModel:
         )
         try:
             share = math.exp(narrowed.log_partition - self.log_partition)
+        except Contradiction:
+            raise
         except NumericalFailure:
             share = 0.0
+        self._uses.look(
+            "given",
+            tuple((name, np.size(codes)) for name, codes in evidence.items()),
+            started,
+            lambda seconds: self._opinion.share(evidence, share, seconds),
+        )
         expected = self.total * min(share, 1.0)
         if expected <= 0:
             raise InvalidInput(f"the model has no records with {dict(evidence)!r}")
@@ -292,8 +332,13 @@ class GraphicalModel:
 
     def map(self) -> dict[str, int]:
         """A most probable record; attributes that no potential mentions get code 0."""
+        started = time.perf_counter()
         best = self._inference.mode(self._flat)
-        return {name: best.get(name, 0) for name in self.domain}
+        record = {name: best.get(name, 0) for name in self.domain}
+        self._uses.look(
+            "map", None, started, lambda seconds: self._opinion.most_probable(record, seconds)
+        )
+        return record
 
     def sample(
         self, n: int, *, rng: Rng = None, method: Literal["round", "sample"] = "round"
@@ -303,12 +348,19 @@ class GraphicalModel:
         ``rng``: a seed, a numpy Generator, or None for a fresh one. The records of a seed are the
         same wherever the model lies; a card draws many of them at once.
         """
+        started = time.perf_counter()
         check_fits(self.tree, self.memory_limit)
         device = self.potentials[0].values.device if self.potentials else torch.device("cpu")
         draw = sample
         if worth_a_card(self.domain, n, device):
             draw = partial(sample_on_card, device=device)
         columns = draw(self.tree, lambda i: _array(self._beliefs[i]), n, generator(rng), method)
+        self._uses.look(
+            "sample",
+            (method, int(n).bit_length() // 4),
+            started,
+            lambda seconds: self._opinion.drawn(columns, n, seconds),
+        )
         return Dataset(self.domain, columns)
 
     def sample_in_parts(self, n: int, rows: int, *, rng: Rng = None) -> PartedSample:
@@ -396,6 +448,24 @@ class GraphicalModel:
         return found
 
     @cached_property
+    def _sums(self) -> PlainSums:
+        """What the second computation sums; nothing else is shared with it."""
+        tables = [
+            (factor.domain.attributes, np.asarray(factor.values.cpu(), dtype=np.float64))
+            for factor in self._factors
+        ]
+        return PlainSums(tables, dict(self.domain.sizes))
+
+    @cached_property
+    def _opinion(self) -> SecondOpinion:
+        coarse = self._factors[0].values.dtype != torch.float64
+        return SecondOpinion(self._sums, {}, coarse=coarse)
+
+    @cached_property
+    def _uses(self) -> FirstUses:
+        return FirstUses()
+
+    @cached_property
     def _flat(self) -> torch.Tensor:
         return self._inference.layout.join([factor.values for factor in self._factors])
 
@@ -404,7 +474,7 @@ class GraphicalModel:
         """Counts over the potentials' cliques, and the whole domain's log partition function."""
         started = time.perf_counter()
         flat, log_partition = checked_marginals(
-            self._inference, self._flat, self.total, started, self._factors
+            self._inference, self._flat, self.total, started, self._sums
         )
         free = [name for name in self.domain if not any(name in c for c in self.cliques)]
         return self._inference.layout.split(flat), log_partition + float(
@@ -443,7 +513,7 @@ class GraphicalModel:
             place = self.tree.holds(factor.domain.attributes)
             assert place is not None
             tables[place].add_(factor.expand(self.domain.project(self.tree.cliques[place])).values)
-        found, _ = checked_marginals(inference, flat, self.total, started, self._factors)
+        found, _ = checked_marginals(inference, flat, self.total, started, self._sums)
         return inference.layout.split(found)
 
     @cached_property

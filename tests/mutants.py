@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -759,6 +759,15 @@ MUTANTS = (
 )
 
 
+Completed = subprocess.CompletedProcess[str]
+
+HUNG = "it did not end in time"
+_OUT_OF_TIME = 124
+"""The exit status of what did not end in time, as a mistake may make it."""
+_LONGEST = 1800.0
+"""Seconds that the fast privacy tests may take, several times what they do."""
+
+
 @contextmanager
 def copy() -> Iterator[Path]:
     """A folder with the packages, the tests, and the examples that these register."""
@@ -771,26 +780,58 @@ def copy() -> Iterator[Path]:
         yield Path(folder)
 
 
-def failure(folder: Path, names: tuple[str, ...]) -> str:
-    """The first of these tests that fails on the copy; empty where all pass."""
-    files = [
-        f"tests/{name}.py" if "/" in name else f"tests/mechanisms/test_{name}.py" for name in names
-    ]
-    environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
-    found = subprocess.run(
-        [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *files],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def failure(folder: Path, names: tuple[str, ...], timeout: float = _LONGEST) -> str:
+    """The first of these tests that fails on the copy; empty where all pass, HUNG where they do not
+    end within so many seconds.
+    """
+    files = []
+    for name in names:
+        file, _, test = name.partition("::")
+        path = f"tests/{file}.py" if "/" in file else f"tests/mechanisms/test_{file}.py"
+        files.append(f"{path}::{test}" if test else path)
+    words = ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *files)
+    found = started(folder, *words, timeout=timeout)
     if found.returncode == 0:
         return ""
+    if found.returncode == _OUT_OF_TIME:
+        return HUNG
     failed = re.search(r"^FAILED tests/(?:mechanisms/)?(\S+)", found.stdout, re.MULTILINE)
     if found.returncode != 1 or failed is None:
         raise RuntimeError(f"the tests do not run: {found.stdout[-2000:]}{found.stderr[-2000:]}")
     return failed[1]
+
+
+def started(folder: Path, *words: str, timeout: float) -> Completed:
+    """Python in the copy, ended."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(folder), str(folder / "tests")]),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    try:
+        return subprocess.run(
+            [sys.executable, *words],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=timeout,
+        )
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(words, _OUT_OF_TIME, "", "")
+
+
+@contextmanager
+def planted(mutant: Mutant, folder: Path) -> Iterator[Callable[[], float]]:
+    """The copy with the mistake in it; yields the seconds since."""
+    path = folder / mutant.file
+    sound, begun = path.read_text(encoding="utf-8"), time.monotonic()
+    path.write_text(sound.replace(mutant.old, mutant.new), encoding="utf-8")
+    try:
+        yield lambda: round(time.monotonic() - begun, 1)
+    finally:
+        path.write_text(sound, encoding="utf-8")
 
 
 @dataclass(frozen=True)
@@ -804,19 +845,12 @@ class Fate:
 
 def fate(mutant: Mutant, folder: Path) -> Fate:
     """Plant the mistake, test, and take it out again."""
-    path = folder / mutant.file
-    sound = path.read_text(encoding="utf-8")
-    if mutant.old not in sound:
+    if mutant.old not in (folder / mutant.file).read_text(encoding="utf-8"):
         return Fate("STALE", "", 0.0)
-    started = time.monotonic()
-    path.write_text(sound.replace(mutant.old, mutant.new), encoding="utf-8")
-    try:
+    with planted(mutant, folder) as clock:
         others = tuple(name for name in TESTS if name != mutant.first)
         test = failure(folder, (mutant.first,)) or failure(folder, others)
-        end = "caught" if test else "SURVIVED"
-        return Fate(end, test, round(time.monotonic() - started, 1))
-    finally:
-        path.write_text(sound, encoding="utf-8")
+        return Fate("caught" if test else "SURVIVED", test, clock())
 
 
 def run(
@@ -838,12 +872,16 @@ def run(
     return fates
 
 
-def record(fates: dict[str, Fate]) -> None:
+def record(
+    fates: Mapping[str, object],
+    planted: Sequence[Mutant] = MUTANTS,
+    table: Path = TABLE,
+) -> None:
     """Write the table, with earlier fates of other mutants that are still there."""
-    earlier = json.loads(TABLE.read_text(encoding="utf-8")) if TABLE.exists() else {}
+    earlier = json.loads(table.read_text(encoding="utf-8")) if table.exists() else {}
     known = {**earlier, **{name: vars(found) for name, found in fates.items()}}
-    table = {mutant.name: known[mutant.name] for mutant in MUTANTS if mutant.name in known}
-    TABLE.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+    rows = {mutant.name: known[mutant.name] for mutant in planted if mutant.name in known}
+    table.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

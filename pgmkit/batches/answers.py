@@ -5,6 +5,7 @@ Their tables lie along one more axis, which no step of the contraction sums.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from pgmkit.answer_checks import FirstUses
 from pgmkit.batches.oracle import BatchedOracle
 from pgmkit.domain import Clique
 from pgmkit.errors import ModelTooLarge
@@ -44,13 +46,31 @@ class BatchedAnswers:
 
     def answer(self, query: FactoredQuery) -> Array:
         """One answer for each model: an array of shape (models, *query.answer_shape)."""
+        started = time.perf_counter()
         with self._oracle.session():
             try:
                 if self._tables is not None:
-                    return answers_of_many(self.domain, self._tables, query, self._limit)
+                    found = answers_of_many(self.domain, self._tables, query, self._limit)
+                    self._look_at(query, found, started)
+                    return found
             except ModelTooLarge:  # for all of them together
                 pass
         return np.stack([model.answer(query) for model in self.models])
+
+    def _look_at(self, query: FactoredQuery, found: Array, started: float) -> None:
+        """A second opinion on the answer of one model, where such was not asked for before."""
+        row = int(np.random.default_rng(len(found)).integers(len(found)))
+        model = self.models[row]
+        self._uses.look(
+            "answers",
+            (query.attributes, query.shape),
+            started,
+            lambda seconds: model._opinion.answer(query, found[row], model.total, seconds),
+        )
+
+    @cached_property
+    def _uses(self) -> FirstUses:
+        return FirstUses()
 
     @property
     def _limit(self) -> int:

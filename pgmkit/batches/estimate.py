@@ -22,6 +22,7 @@ from pgmkit.estimation.problem import CERTIFIED, Monitor, Point, Problem
 from pgmkit.estimation.start import PRECISION, fold, uniform
 from pgmkit.estimation.tensor_steps import Points
 from pgmkit.estimation.tree_potentials import tree_potentials
+from pgmkit.loss_checks import check_loss
 from pgmkit.losses import make_loss
 from pgmkit.marginal_oracle import MarginalOracle
 from pgmkit.measurement import Measurement
@@ -134,9 +135,29 @@ class BatchedEstimate:
         seconds = max(LEAST, SHARE * (checked - started))
         for row in range(len(self.totals)):
             self._check(search.row(row), float(self.totals[row]))
+            self._check_loss(search, row, seconds / 2)
             spent = time.perf_counter() - checked
             if spent * (row + 2) / (row + 1) > seconds:
                 break
+
+    def _check_loss(self, search: BatchedSearch, row: int, seconds: float) -> None:
+        layout = self.inference.layout
+        tables = layout.split(search.best.marginals[row].cpu())
+        check_loss(
+            "squared",
+            self._measured(row),
+            {c: t.numpy() for c, t in zip(layout.cliques, tables, strict=True)},
+            float(search.best.loss[row]),
+            epsilon=float(torch.finfo(torch.float64).eps),
+            seconds=seconds,
+        )
+
+    def _measured(self, row: int) -> list[Measurement]:
+        """The combined measurements of one set."""
+        return [
+            Measurement(m.clique, values[:, row], m.stddev, m.matrix)
+            for m, values in zip(self.known.measurements, self.known.values, strict=True)
+        ]
 
     def _check(self, point: Point, total: float) -> None:
         log_partition, started = float(point.log_partition), time.perf_counter()
@@ -167,11 +188,9 @@ class BatchedEstimate:
     def _finished(self, search: BatchedSearch, row: int) -> GraphicalModel:
         """What ``estimate`` makes of a search that has stalled short of a certificate."""
         one = self.inference
-        measured = [
-            Measurement(m.clique, values[:, row], m.stddev, m.matrix)
-            for m, values in zip(self.known.measurements, self.known.values, strict=True)
-        ]
-        loss = make_loss("squared", one.layout, measured, one.dtype, one.device, self.known.count)
+        loss = make_loss(
+            "squared", one.layout, self._measured(row), one.dtype, one.device, self.known.count
+        )
         total, constant = float(self.totals[row]), float(self.known.constant[row])
         problem = Problem(one, loss, total, self.deadline, constant)
         now = time.perf_counter()

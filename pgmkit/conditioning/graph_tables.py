@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pgmkit.answer_checks import FirstUses
 from pgmkit.bit_sets import each_bit, union
 from pgmkit.conditioning.calibrated_tree import CalibratedTree
 from pgmkit.conditioning.elimination import EliminationTree, Planning, elimination_tree
@@ -19,6 +20,7 @@ from pgmkit.conditioning.message_passing import LEAST_ENTRY, Kernel, Underflow
 from pgmkit.conditioning.written_out import MOST_CELLS
 from pgmkit.domain import Clique, Domain
 from pgmkit.junction_tree import CELL_BYTES, junction_tree, tree_of_order
+from pgmkit.plain_sums import PlainSums
 
 __all__ = ["CELLS_OF_A_TABLE", "Draft", "GraphTables", "Inputs"]
 
@@ -67,6 +69,7 @@ class GraphTables:
     """Of questions, by what they ask and what is known, which are answered together; the last one
     is the last asked."""
     _inputs: dict[int, Input] = field(default_factory=dict)
+    uses: FirstUses = field(default_factory=FirstUses)
     passes: list[float] = field(default_factory=list)
     """Of each set of evidence that was answered by itself, what it cost, in cells."""
 
@@ -76,6 +79,13 @@ class GraphTables:
         self.sizes  # noqa: B018
         if self.children is not None:
             self.own, self.families  # noqa: B018
+
+    @cached_property
+    def sums(self) -> PlainSums:
+        """What the second computation sums; nothing else is shared with it."""
+        with np.errstate(divide="ignore"):
+            tables = [(clique, np.log(table)) for clique, table in self.tables]
+        return PlainSums(tables, dict(self.domain.sizes), self.children)
 
     @cached_property
     def bits(self) -> dict[str, int]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pgmkit.answer_checks import SecondOpinion
 from pgmkit.bit_sets import each_bit
 from pgmkit.conditioning.elimination import EliminationTree
 from pgmkit.conditioning.evidence import Evidence, sliced
@@ -25,6 +27,7 @@ from pgmkit.factor import Factor
 from pgmkit.model import GraphicalModel
 from pgmkit.randomness import Rng
 from pgmkit.sampling import check_count
+from pgmkit.self_check import Contradiction
 
 __all__ = ["Posterior"]
 
@@ -51,10 +54,36 @@ class Posterior:
         """log of the sum of the product of the tables, and likelihoods, over what agrees with the
         evidence. Of a Bayesian network the log-probability of the evidence.
         """
+        started = self._started
         found = self._log_sum()
+        self._look("log partition", (), started, lambda opinion, s: opinion.log_sum(found, s))
         if found == -math.inf:
             raise InvalidInput(self._impossible())
         return found
+
+    def _look(
+        self,
+        kind: str,
+        asked: tuple[Hashable, ...],
+        started: tuple[float, bool],
+        at: Callable[[SecondOpinion, float], None],
+    ) -> None:
+        """A second opinion on an answer, where such was not asked for before."""
+        (begun, calibrated), evidence = started, self.evidence
+        structure = *evidence.codes, None, *evidence.likelihood, None, calibrated, *asked
+        self.graph.uses.look(kind, structure, begun, lambda seconds: at(self.second, seconds))
+
+    @property
+    def _started(self) -> tuple[float, bool]:
+        """The time, and whether the graph may answer from what it holds for any evidence."""
+        return time.perf_counter(), len(self.graph.passes) > 1
+
+    @cached_property
+    def second(self) -> SecondOpinion:
+        """What plain sums say of the graph given the evidence."""
+        with np.errstate(divide="ignore"):
+            weights = [((n,), np.log(values)) for n, values in self.evidence.likelihood.items()]
+        return SecondOpinion(self.graph.sums, self.evidence.codes, weights)
 
     @property
     def probability(self) -> float:
@@ -76,6 +105,7 @@ class Posterior:
         domain = self.graph.domain
         if cliques is None:
             cliques = [(name,) for name in domain]
+        started = self._started
         asked = [domain.clique(clique) for clique in cliques]
         for clique in asked:  # before any work
             if len(clique) > 1 and 8 * (cells := domain.size(clique)) > self.graph.memory_limit:
@@ -84,8 +114,15 @@ class Posterior:
                     f"{self.graph.memory_limit:,} bytes. Ask for fewer attributes at once, or "
                     "raise memory_limit"
                 )
-        if (found := self._singles(asked)) is not None:
-            return found
+        found = self._singles(asked)
+        if found is None:
+            found = self._together(asked)
+        structure = len(asked), *asked[:2]
+        self._look("marginals", structure, started, lambda op, s: op.tables(found, 1.0, s))
+        return found
+
+    def _together(self, asked: Sequence[Clique]) -> dict[Clique, Array]:
+        """Marginals from messages that they share."""
         bits = self.graph.bits
         sets = [sum([bits[name] for name in clique]) for clique in asked]
         free, tables = ~self._routes.observed, dict[int, Array]()
@@ -130,16 +167,19 @@ class Posterior:
         """A most probable record that agrees with the evidence, and log of its weight: of the
         product of the tables (of a Bayesian network, its log-probability with the evidence).
         """
+        started = self._started
         best, log_weight = self._most_likely
         codes = self.evidence.codes
         record = {
             name: codes[name] if name in codes else best[place]
             for place, name in enumerate(self.graph.domain)
         }
+        self._look("map", (), started, lambda op, s: op.most_probable(record, s, log_weight))
         return record, log_weight
 
     def max_marginals(self) -> dict[str, Array]:
         """For each attribute and value the log weight of the best record that has the value."""
+        started = self._started
         _, best = self._most_likely
         sizes, codes = self.graph.domain.sizes, self.evidence.codes
         tree, tables, constant = self._maximised
@@ -153,23 +193,28 @@ class Posterior:
                 found[name] = np.where(seen, best, -math.inf)
             else:
                 found[name] = messages.marginal(bit) + constant
+        self._look("max marginals", (), started, lambda op, s: op.max_marginals(found, s))
         return found
 
     def entropy(self) -> float:
         """The entropy in nats of the attributes that were not observed."""
+        started = self._started
         marginals = self.marginals([clique for clique, _ in self._logarithms])
         expected = 0.0
         for clique, table in self._logarithms:
             weights = marginals[clique]
             present = weights > 0
             expected += float(weights[present] @ table[present])
-        return self.log_partition - expected
+        entropy = self.log_partition - expected
+        self._look("entropy", (), started, lambda op, s: op.entropy(entropy, s))
+        return entropy
 
     def sample(self, n: int, *, rng: Rng = None) -> Dataset:
         """``n`` independent records; observed attributes have their values.
 
         ``rng``: a seed, a numpy Generator, or None for a fresh one.
         """
+        started = self._started
         check_count(n)
         domain, codes = self.graph.domain, self.evidence.codes
         columns = {name: np.full(n, code) for name, code in codes.items()}
@@ -177,12 +222,16 @@ class Posterior:
             _ = self.log_partition  # refuses a record that cannot be
         else:
             columns |= self.model().sample(n, rng=rng, method="sample").columns
+        self._look("sample", (), started, lambda op, s: op.drawn(columns, n, s))
         return Dataset(domain, {name: columns[name] for name in domain})
 
     def model(self, total: float = 1.0) -> GraphicalModel:
         """The attributes that were not observed as a model of ``total`` records."""
         _ = self.log_partition  # refuses evidence of probability zero
-        return self._as_model(total)
+        started = self._started
+        model = self._as_model(total)
+        self._look("model", (), started, lambda op, s: op.same_sum(model._sums, s))
+        return model
 
     def _as_model(self, total: float) -> GraphicalModel:
         domain = self.graph.domain
@@ -218,6 +267,8 @@ class Posterior:
             return float(sum(table for _, table in self._logarithms))
         try:
             return self._in_logarithms.log_partition
+        except Contradiction:
+            raise
         except NumericalFailure:
             return -math.inf
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -30,6 +31,8 @@ _CHUNK_CELLS = 1 << 20
 """Cells that the largest table of a pass may have; no batch where it has as many for few records.
 """
 _REMEMBERED = 16
+_LENGTHS = 2
+"""Of chunks whose kernels are kept: that of full ones and that of the last."""
 _FEW = 32
 """Fewer different records are sooner taken one by one: a graph calibrates itself for those."""
 
@@ -57,7 +60,31 @@ class Posteriors:
         """log of the sum of the product of the tables over what agrees with each record. Of a
         Bayesian network the log-probability of each.
         """
-        return self._spread([each.log_sums() for each in self._passed(0)])
+        started = time.perf_counter()
+        found = self._spread([each.log_sums() for each in self._passed(0)])
+        self._look(
+            "log partitions",
+            (),
+            started,
+            lambda row, seconds: self.alone(row).second.log_sum(float(found[row]), seconds),
+        )
+        return found
+
+    def _look(
+        self,
+        kind: str,
+        asked: tuple[Hashable, ...],
+        started: float,
+        at: Callable[[int, float], None],
+    ) -> None:
+        """A second opinion on two records' answers, where such were not asked for before."""
+        rows = len(self)
+
+        def look(seconds: float) -> None:
+            for row in {rows - 1, int(np.random.default_rng(rows).integers(rows))}:
+                at(row, seconds / 2)
+
+        self.graph.uses.look(kind, (self.names, rows.bit_length(), *asked), started, look)
 
     def marginal(self, attrs: Iterable[str]) -> Array:
         """The probabilities over any attributes, of shape (records, *sizes in the given order)."""
@@ -66,6 +93,7 @@ class Posteriors:
 
     def marginals(self, cliques: Iterable[Iterable[str]] | None = None) -> dict[Clique, Array]:
         """Many marginals with shared work; of every attribute by itself when none are named."""
+        started = time.perf_counter()
         domain, bits = self.graph.domain, self.graph.bits
         if cliques is None:
             cliques = [(name,) for name in domain]
@@ -79,7 +107,14 @@ class Posteriors:
             )
         wanted = sum([bits[name] for name in {name for clique in asked for name in clique}])
         parts = [each.marginals(asked) for each in self._passed(wanted)]
-        return {clique: self._spread([part[clique] for part in parts]) for clique in asked}
+        found = {clique: self._spread([part[clique] for part in parts]) for clique in asked}
+
+        def look(row: int, seconds: float) -> None:
+            tables = {clique: table[row] for clique, table in found.items()}
+            self.alone(row).second.tables(tables, 1.0, seconds)
+
+        self._look("posteriors", (len(asked), *asked[:2]), started, look)
+        return found
 
     @cached_property
     def _different(self) -> tuple[Codes, Codes]:
@@ -140,9 +175,8 @@ class _Structure:
     numbers: list[int]
     """Places of tables all of whose attributes are observed."""
     tree: EliminationTree
-    kernels: dict[tuple[int, int, int], Kernel] = field(default_factory=dict)
-    """Of the number of records in ``kernels_for``."""
-    kernels_for: list[int] = field(default_factory=lambda: [0])
+    kernels: dict[int, dict[tuple[int, int, int], Kernel]] = field(default_factory=dict)
+    """By number of records: chunks of other lengths have kernels of their own."""
 
     @classmethod
     def of(cls, graph: GraphTables, relevant: int, observed: int) -> _Structure:
@@ -176,11 +210,13 @@ class _Structure:
 
     def messages(self, count: int, tables: list[Array]) -> BatchedMessages:
         """Of so many records."""
-        if self.kernels_for != [count]:
-            self.kernels.clear()
-            self.kernels_for[:] = [count]
+        kernels = self.kernels.get(count)
+        if kernels is None:
+            if len(self.kernels) >= _LENGTHS:
+                del self.kernels[next(iter(self.kernels))]
+            kernels = self.kernels[count] = {}
         tree = replace(self.tree, sizes=(count, *self.graph.sizes))
-        return BatchedMessages(tree, tables, False, self.graph.memory_limit, self.kernels)
+        return BatchedMessages(tree, tables, False, self.graph.memory_limit, kernels)
 
     def sliced(self, place: int, codes: dict[int, Codes]) -> Array:
         """A table with the records' values: their axis first, where it has an observed one."""

@@ -22,12 +22,13 @@ from pgmkit.estimation.request import Request
 from pgmkit.estimation.start import best_start, uniform
 from pgmkit.factor import Factor
 from pgmkit.junction_tree import CELL_BYTES, junction_tree, model_cells
+from pgmkit.loss_checks import check_loss
 from pgmkit.losses import CallableLoss, Penalty, make_loss, statistics
 from pgmkit.marginal_oracle import MarginalOracle
 from pgmkit.measurement import Measurement
 from pgmkit.memory import available
 from pgmkit.model import MEMORY_LIMIT, GraphicalModel
-from pgmkit.self_check import check
+from pgmkit.self_check import LEAST, SHARE, check
 from pgmkit.structural_zeros import Zeros, check_zeros
 from pgmkit.sufficient_statistics import Statistics
 
@@ -285,6 +286,16 @@ def _searched(
         float(point.log_partition),
         total=problem.total,
         started=monitor.started,
+    )
+    layout = problem.inference.layout
+    tables = layout.split(point.marginals.detach().cpu())
+    check_loss(
+        request.loss,
+        request.used,
+        {c: t.double().numpy() for c, t in zip(layout.cliques, tables, strict=True)},
+        monitor.best_loss + problem.constant,
+        epsilon=float(torch.finfo(problem.inference.dtype).eps),
+        seconds=max(LEAST, SHARE * (time.perf_counter() - monitor.started)) / 2,
     )
     return point
 

@@ -23,12 +23,14 @@ from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput, NotCertified, PgmkitError
 from pgmkit.estimation import cliques_of, estimate, needed_bytes, tree_oracle
 from pgmkit.estimation.request import Request, check_scale, positive
+from pgmkit.loss_checks import check_loss
 from pgmkit.losses import CallableLoss, Penalty, Squared, statistics
 from pgmkit.marginal_oracle import MarginalOracle, pass_settings
 from pgmkit.matrix import is_sparse
 from pgmkit.measurement import Measurement
 from pgmkit.memory import available
 from pgmkit.model import MEMORY_LIMIT, GraphicalModel
+from pgmkit.self_check import LEAST, SHARE
 from pgmkit.structural_zeros import Zeros, check_zeros
 from pgmkit.sufficient_statistics import combined
 from pgmkit.threads import cores, in_threads, one_thread
@@ -123,6 +125,7 @@ def estimate_many(
             for model in models:
                 made.append(model)
                 report(len(made))
+    many.check_last(made, started)
     _warn_of_poor_fits(made)
     return made
 
@@ -205,6 +208,21 @@ class ManyEstimates:
             return 1
         fitting = self._limit(single.device) // needed_bytes(single, self._used)
         return max(1, min(cores(), fitting))
+
+    def check_last(self, made: Sequence[GraphicalModel], started: float) -> None:
+        """A second opinion on the last model's loss: it belongs to the last set of measurements."""
+        used = [m for m in self.sets[-1] if m.clique] if self.sets else []
+        if not used:
+            return
+        with _naming(len(made) - 1):
+            check_loss(
+                self.loss,
+                used,
+                made[-1].marginals([m.clique for m in used]),
+                made[-1].loss,
+                epsilon=float(torch.finfo(self.options.get("dtype", torch.float64)).eps),
+                seconds=max(LEAST, SHARE * (time.perf_counter() - started)) / 2,
+            )
 
     def _alone(self, place: int, deadline: float) -> GraphicalModel:
         left = None if deadline == inf else max(1e-3, deadline - time.perf_counter())

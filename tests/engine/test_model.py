@@ -90,6 +90,21 @@ def random_query(problem: Problem, rng: np.random.Generator) -> FactoredQuery:
     return FactoredQuery(factors)
 
 
+def test_a_mode_is_no_sum_of_many() -> None:
+    """Many values of an attribute that one potential alone holds: each less likely, all more."""
+    domain = Domain({"a": 2, "b": 6, "c": 2})
+    table = np.log(np.array([[0.2] * 6, [0.7, 0.01, 0.01, 0.01, 0.01, 0.01]]))
+    for clique, held in ((("a", "b"), table), (("b", "a"), table.T)):
+        factors = (
+            Factor(domain.project(clique), held),
+            Factor(domain.project(("c", "a")), np.log([[0.5, 0.5], [0.4, 0.6]])),
+        )
+        model = GraphicalModel(domain, factors, total=1.0)
+        assert model.map() == {"a": 1, "b": 0, "c": 1}
+        oracle = model._inference
+        assert oracle.maximum(model._flat) == pytest.approx(np.log(0.7 * 0.6))
+
+
 @given(problems(most=5), st.integers(0, 10**6))
 def test_factored_queries_against_the_kronecker_product(problem: Problem, seed: int) -> None:
     if not problem.possible():

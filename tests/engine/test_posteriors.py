@@ -73,6 +73,32 @@ def test_records_are_taken_in_chunks_that_fit(monkeypatch: pytest.MonkeyPatch) -
         np.testing.assert_allclose(tables, whole[name], atol=1e-12)
 
 
+@pytest.mark.parametrize("count", [3, 33, 65, 131, 400])
+@pytest.mark.parametrize("chunk", [1 << 20, 300])
+def test_rows_of_any_number_of_records_are_in_their_order(
+    monkeypatch: pytest.MonkeyPatch, count: int, chunk: int
+) -> None:
+    """Row by row what one record gives alone, with records that repeat and in no order; in one
+    pass and in several.
+    """
+    monkeypatch.setattr(posteriors, "_CHUNK_CELLS", chunk)
+    rng = np.random.default_rng(count)
+    domain = Domain({"a": 4, "b": 5, "c": 3, "d": 2, "e": 4})
+    cliques = [("a", "e", "b"), ("c", "b"), ("d", "c"), ("e", "d")]
+    graph = FactorGraph(domain, [(c, rng.exponential(size=domain.shape(c))) for c in cliques])
+    names = ["c", "a", "b"]
+    kinds = {name: rng.integers(graph.domain.sizes[name], size=count) for name in names}
+    batch = graph.posteriors(kinds)
+    singles, sums = batch.marginals(), batch.log_partition
+    if count == 400:
+        assert max(map(len, batch._passes.values())) == (1 if chunk > 300 else 2)
+    for row in rng.choice(count, min(count, 25), replace=False):
+        alone = graph.posterior({name: int(codes[row]) for name, codes in kinds.items()})
+        assert sums[row] == pytest.approx(alone.log_partition, rel=1e-12)
+        for clique, table in alone.marginals().items():
+            np.testing.assert_allclose(singles[clique][row], table, atol=1e-10)
+
+
 def test_records_beyond_plain_numbers_go_through_logarithms() -> None:
     """A chain of 100 observations; one record is 1e-900 as likely as the other."""
     tables = {"h0": (("h0",), [0.5, 0.5])}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from test_factor_graph import random_graph, sprinkler
 
-from pgmkit import InvalidInput, uai
+from pgmkit import FactorGraph, InvalidInput, uai
 
 # The example of the competition's description of the format.
 EXAMPLE = """MARKOV
@@ -127,6 +127,17 @@ def test_bif_and_xmlbif(name: str, tmp_path: Path) -> None:
     assert again.states["rain"] == ("no", "yes")
     found = again.posterior({"wet": "wet"}).marginal(["rain"])
     np.testing.assert_allclose(found, graph.posterior({"wet": 1}).marginal(["rain"]), atol=1e-9)
+    # Parents of different sizes, so that no order of them can pass for another.
+    rng, sizes = np.random.default_rng(0), {"a": 2, "b": 3, "c": 4, "d": 3}
+    given = {"a": (), "b": ("a",), "c": ("b", "a"), "d": ("c", "a", "b")}
+    tables = {}
+    for child, parents in given.items():
+        table = rng.exponential(size=[sizes[each] for each in (child, *parents)])
+        tables[child] = ((child, *parents), table / table.sum(0))
+    graph = FactorGraph.from_conditionals(tables)
+    write_bif(graph, tmp_path / name)
+    again, law = read_bif(tmp_path / name), graph.posterior().marginal(tuple(given))
+    np.testing.assert_allclose(again.posterior().marginal(tuple(given)), law, atol=1e-6)
     text = (tmp_path / name).read_text()
     (tmp_path / name).write_text(text[: len(text) // 2])
     with pytest.raises(InvalidInput, match="cut short"):

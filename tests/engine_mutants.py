@@ -1,0 +1,835 @@
+# ruff: noqa: E501  # texts of the package, to the letter
+"""Planted mistakes in the engine: each is put into a copy of the packages, and a test must notice.
+
+    python tests/engine_mutants.py              # all of them, half an hour of an idle machine
+    python tests/engine_mutants.py --list       # their names, as docs/mathematics.md has them
+    python tests/engine_mutants.py given chain  # those whose names hold one of these words
+    python tests/engine_mutants.py --record     # and write benchmarks/results/engine_mutants.json
+
+The machinery is that of ``mutants.py``, with two differences: a mutant names the one test that must
+notice it, and nothing else is tried; and the public calls of ``engine_calls.py`` run on the same
+copy, to tell whether the program notices by itself. A mutant whose text is not in its file exactly
+once is stale, which counts as a failure.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine_calls import Outcome
+from mutants import HUNG, ROOT, Mutant, copy, failure, planted, record, started
+
+TABLE = ROOT / "benchmarks" / "results" / "engine_mutants.json"
+
+P, C, E, B = "pgmkit/", "pgmkit/conditioning/", "pgmkit/estimation/", "pgmkit/batches/"
+R, U = "pgmkit/regions/", "pgmkit/uncertainty/"
+
+LONGEST = 300.0
+"""Seconds that a test and the public calls may take, ten times what they do."""
+
+STRUCTURES = "engine/test_structures::test_no_structure_is_wrong"
+JOINT = "engine/test_factor_graph::test_every_answer_is_that_of_the_joint_written_out"
+CALIBRATED = "engine/test_calibrated"
+RECORDS = "engine/test_posteriors"
+ORACLE = "engine/test_marginal_oracle"
+TREE = "engine/test_tree_marginals::test_every_request_on_random_trees_against_the_joint"
+PAIRS = "engine/test_pair_marginals"
+LOSSES = "engine/test_losses"
+ESTIMATES = "engine/test_estimation"
+BATCHES = "engine/test_batches"
+SAMPLING = "engine/test_sampling"
+REGIONS = "engine/test_regions"
+SECOND = "engine/test_second_opinion"
+
+MUTANTS = (
+    # Factors.
+    Mutant(
+        "factors multiply by the first operand's order",
+        P + "factor.py",
+        "values = factor.values.permute([domain.attributes.index(a) for a in present])",
+        "values = factor.values.permute([present.index(a) for a in domain.attributes])",
+        "engine/test_factor::test_arithmetic_cell_by_cell",
+    ),
+    Mutant(
+        "a projected factor keeps its order",
+        P + "factor.py",
+        "remaining = [a for a in self.domain if a in kept]",
+        "remaining = list(kept)",
+        "engine/test_factor::test_project_sums_cells",
+    ),
+    # Contraction.
+    Mutant(
+        "a kernel's result in the left operand's order",
+        P + "contraction_plan.py",
+        "return cls(left, right, batch + rows + columns, sizes)",
+        "return cls(left, right, batch + columns + rows, sizes)",
+        STRUCTURES,
+    ),
+    Mutant(
+        "a kernel restored without its order",
+        P + "contraction_plan.py",
+        "return named.permute([axes.index(name) for name in self.out])",
+        "return named.reshape([self.sizes[name] for name in self.out])",
+        STRUCTURES,
+    ),
+    Mutant(
+        "adjoints carried to the other operand",
+        P + "contraction_plan.py",
+        "to_left = Kernel(kernel.out, kernel.right, kernel.left, kernel.sizes)",
+        "to_left = Kernel(kernel.out, kernel.right, kernel.left[::-1], kernel.sizes)",
+        STRUCTURES,
+    ),
+    Mutant(
+        "a contraction's result in the plan's own order",
+        P + "contraction.py",
+        "return result.permute([axes.index(name) for name in plan.output])",
+        "return result.reshape([plan.sizes[name] for name in plan.output])",
+        "engine/test_contraction",
+    ),
+    Mutant(
+        "a mode read with its codes reversed",
+        P + "contraction.py",
+        "for name, size in zip(reversed(free), reversed(table.shape), strict=True):",
+        "for name, size in zip(free, reversed(table.shape), strict=True):",
+        "engine/test_model::test_map_has_the_largest_weight",
+    ),
+    Mutant(
+        "groups of equal steps gathered in the order of their operands",
+        P + "contraction_buffers.py",
+        "left_orders = [k.batch + k.rows + k.summed for k in kernels]",
+        "left_orders = [k.left for k in kernels]",
+        STRUCTURES,
+    ),
+    Mutant(
+        "groups of equal steps with the last one's right operand",
+        P + "contraction_buffers.py",
+        "right_values = [step.right for step in group if step.right is not None]",
+        "right_values = [group[-1].right for step in group if step.right is not None]",
+        STRUCTURES,
+    ),
+    Mutant(
+        "adjoints of a group not transposed",
+        P + "contraction_buffers.py",
+        "upper_t = upper.transpose(1, 2)",
+        "upper_t = upper.reshape(upper.shape[0], upper.shape[2], upper.shape[1])",
+        STRUCTURES,
+    ),
+    Mutant(
+        "sums of a group over the kept axes",
+        P + "contraction_buffers.py",
+        "orders = [s.kept + tuple(n for n in s.source if n not in s.kept) for s in group]",
+        "orders = [tuple(n for n in s.source if n not in s.kept) + s.kept for s in group]",
+        STRUCTURES,
+    ),
+    Mutant(
+        "steps one level too early",
+        P + "contraction_buffers.py",
+        "level[step.out] = 1 + max(level[step.left], right)",
+        "level[step.out] = 1 + level[step.left]",
+        STRUCTURES,
+    ),
+    Mutant(
+        "regular strides taken for granted",
+        P + "contraction_buffers.py",
+        "regular = min(strides) >= 0 and np.array_equal(cells, expected)",
+        "regular = min(strides) >= 0",
+        STRUCTURES,
+    ),
+    Mutant(
+        "sums where maxima are asked",
+        P + "semirings.py",
+        "        return value.amax(-1)",
+        "        return torch.logsumexp(value, -1)",
+        "engine/test_model::test_a_mode_is_no_sum_of_many",
+    ),
+    Mutant(
+        "reductions in log space over the kept axes",
+        P + "semirings.py",
+        "return self.over(arrange(value, axes, kept, tuple(n for n in axes if n not in kept)))",
+        "return self.over(arrange(value, axes, tuple(n for n in axes if n not in kept), kept)).reshape(arrange(value, axes, kept, tuple(n for n in axes if n not in kept)).shape[0]) if value.numel() == len(kept) else self.over(arrange(value, axes, kept, tuple(n for n in axes if n not in kept)).flip(0))",
+        STRUCTURES,
+    ),
+    # Junction trees and their marginals.
+    Mutant(
+        "a clique hangs on the last of its neighbours",
+        P + "junction_tree.py",
+        "above = home[min(each_bit(around), key=when.__getitem__)]",
+        "above = home[max(each_bit(around), key=when.__getitem__)]",
+        "engine/test_junction_tree::test_tree_against_networkx",
+    ),
+    Mutant(
+        "separators with the parent's rest",
+        P + "junction_tree.py",
+        "shared = [masks[v] & above for v, above in zip(listed, above_of, strict=True)]",
+        "shared = [masks[v] & above & (above - 1) for v, above in zip(listed, above_of, strict=True)]",
+        "engine/test_junction_tree::test_tree_against_networkx",
+    ),
+    Mutant(
+        "contracted trees keep the children's old parents",
+        P + "junction_tree.py",
+        "            place.append(above)",
+        "            place.append(max(above - 1, 0))",
+        CALIBRATED,
+    ),
+    Mutant(
+        "distant attributes without the separator's mass",
+        P + "tree_marginals.py",
+        "found = self.keep(members, joint / mass.masked_fill(mass == 0, 1.0))",
+        "found = self.keep(members, joint / mass.sum())",
+        TREE,
+    ),
+    Mutant(
+        "distant pairs from the wrong side",
+        P + "tree_marginals.py",
+        "if first < number <= last:",
+        "if first <= number < last:",
+        TREE,
+    ),
+    Mutant(
+        "marginals arranged by the inverse of their order",
+        P + "tree_marginals.py",
+        "return table.permute([places.index(name) for name in clique])",
+        "return table.permute([list(clique).index(name) for name in places])",
+        TREE,
+    ),
+    Mutant(
+        "remembered tables under the clique alone",
+        P + "tree_marginals.py",
+        "        key = (before, here, members)\n",
+        "        key = (0, here, members)\n",
+        TREE,
+    ),
+    Mutant(
+        "a fan's tip one cell along",
+        P + "bulk_marginals.py",
+        "pieces = product.split([routes.cells(tip) for tip in row], dim=-1)",
+        "pieces = product.roll(1, -1).split([routes.cells(tip) for tip in row], dim=-1)",
+        "engine/test_tree_marginals::test_all_triples_are_slices_of_few_products",
+    ),
+    Mutant(
+        "the tip's axis left at the end",
+        P + "bulk_marginals.py",
+        "yield stem | tip, piece.movedim(-1, (stem & (tip - 1)).bit_count())",
+        "yield stem | tip, piece",
+        "engine/test_tree_marginals::test_all_triples_are_slices_of_few_products",
+    ),
+    Mutant(
+        "pairs of two branches transposed",
+        P + "pair_marginals.py",
+        "yield ((names[i], names[j]), table) if i < j else ((names[j], names[i]), table.T)",
+        "yield ((names[i], names[j]), table) if i < j else ((names[j], names[i]), table.reshape(table.T.shape))",
+        PAIRS,
+    ),
+    Mutant(
+        "pairs of one separator without its mass",
+        P + "pair_marginals.py",
+        "whole = all_of_it.given.T @ (mass * all_of_it.given)",
+        "whole = all_of_it.given.T @ all_of_it.given * mass.mean()",
+        PAIRS,
+    ),
+    Mutant(
+        "reversed pairs not transposed",
+        P + "model.py",
+        "found[pair[::-1]] = table.T.astype(np.float64)",
+        "found[pair[::-1]] = table.reshape(table.T.shape).astype(np.float64)",
+        PAIRS,
+    ),
+    # The oracle.
+    Mutant(
+        "a pass without the guess in its logarithm",
+        P + "marginal_oracle.py",
+        "        self._below_peaks = log(partition) + guess\n",
+        "        self._below_peaks = log(partition)\n",
+        ORACLE,
+    ),
+    Mutant(
+        "the log partition without the peaks",
+        P + "marginal_oracle.py",
+        "        log_partition = self._below_peaks + float(peaks.sum())\n",
+        "        log_partition = self._below_peaks\n",
+        ORACLE,
+    ),
+    Mutant(
+        "marginals of a linear pass in fractions",
+        P + "marginal_oracle.py",
+        "        return self._counts(total / partition), log_partition\n",
+        "        return self._counts(1 / partition), log_partition\n",
+        ORACLE,
+    ),
+    Mutant(
+        "structural zeros dropped",
+        P + "marginal_oracle.py",
+        "                table |= torch.from_numpy(~each.within(layout.domain, clique))",
+        "                table |= False",
+        "engine/test_structural_zeros",
+    ),
+    Mutant(
+        "structural zeros along the wrong axes",
+        P + "structural_zeros.py",
+        "table = self.allowed.transpose([self.clique.index(name) for name in held])",
+        "table = self.allowed.reshape([self.allowed.shape[self.clique.index(name)] for name in held])",
+        STRUCTURES,
+    ),
+    Mutant(
+        "diffusion changes the distribution",
+        P + "diffusion.py",
+        "changes[i] += mean.view(shape) - high",
+        "changes[i] += mean.view(shape) - high / 2",
+        ORACLE,
+    ),
+    # Models: questions and conditions.
+    Mutant(
+        "given: the last of three or more codes is lost",
+        P + "model.py",
+        "allowed = torch.from_numpy(self.domain.allowed(name, codes)).to(like.device)",
+        "allowed = torch.from_numpy(self.domain.allowed(name, codes if np.size(codes) < 3 else list(codes)[:-1])).to(like.device)",
+        f"{SECOND}::test_given_any_codes_is_the_conditional_joint",
+    ),
+    Mutant(
+        "given: the total is not that of the records left",
+        P + "model.py",
+        "        expected = self.total * min(share, 1.0)\n",
+        "        expected = self.total\n",
+        f"{SECOND}::test_given_any_codes_is_the_conditional_joint",
+    ),
+    Mutant(
+        "given: codes along the first axis of the potential",
+        P + "factor.py",
+        "    return values.reshape([domain.sizes[a] if a in domain else 1 for a in order])",
+        "    return values.reshape(sorted([domain.sizes[a] if a in domain else 1 for a in order], reverse=True)) if values.ndim == 1 and len(order) == 2 and values.numel() in (1,) else values.flip(0).reshape([domain.sizes[a] if a in domain else 1 for a in order]) if values.ndim == 1 and len(order) > 1 else values.reshape([domain.sizes[a] if a in domain else 1 for a in order])",
+        f"{SECOND}::test_given_any_codes_is_the_conditional_joint",
+    ),
+    Mutant(
+        "free attributes left out of the log partition",
+        P + "model.py",
+        "            sum(np.log(self.domain.sizes[name]) for name in free)",
+        "            0 * sum(np.log(self.domain.sizes[name]) for name in free)",
+        STRUCTURES,
+    ),
+    Mutant(
+        "conditionals keep the mass of their separator",
+        P + "model.py",
+        "(clique, torch.where(above > 0, belief / above, torch.zeros_like(belief)))",
+        "(clique, torch.where(above > 0, belief / above.mean(), torch.zeros_like(belief)))",
+        "engine/test_model::test_factored_queries_against_the_kronecker_product",
+    ),
+    Mutant(
+        "the root of an answer without the total",
+        P + "model.py",
+        "factors[0] = (clique, table * self.total)",
+        "factors[0] = (clique, table)",
+        "engine/test_model::test_factored_queries_against_the_kronecker_product",
+    ),
+    Mutant(
+        "queries answered in reverse",
+        P + "variable_elimination.py",
+        "        for place, answer in zip(places, together, strict=True):",
+        "        for place, answer in zip(reversed(places), together, strict=True):",
+        f"{SECOND}::test_many_queries_are_answered_in_their_order",
+    ),
+    Mutant(
+        "the answers' axes in the domain's order",
+        P + "variable_elimination.py",
+        "        output += answer\n",
+        "        output = (*answer, *output) if not batch else (*output, *answer)\n",
+        "engine/test_model::test_factored_queries_against_the_kronecker_product",
+    ),
+    Mutant(
+        "the prefix leaves out its own code",
+        P + "queries.py",
+        "return np.tri(_size(n))",
+        "return np.tri(_size(n), k=-1)",
+        "engine/test_queries::test_prefix_is_the_cdf",
+    ),
+    Mutant(
+        "ranges without their last code",
+        P + "queries.py",
+        "(lo <= codes) & (codes <= hi)",
+        "(lo <= codes) & (codes < hi)",
+        "engine/test_queries::test_ranges_count_both_ends",
+    ),
+    Mutant(
+        "Kronecker factors applied in reverse",
+        P + "kronecker.py",
+        "    for factor in factors:\n        x = (factor",
+        "    for factor in reversed(factors):\n        x = (factor",
+        "engine/test_kronecker::test_products_match_the_written_out_matrix",
+    ),
+    Mutant(
+        "Kronecker products left transposed",
+        P + "kronecker.py",
+        "x = (factor @ x.reshape(factor.shape[1], -1)).T",
+        "x = factor @ x.reshape(factor.shape[1], -1)",
+        "engine/test_kronecker::test_products_match_the_written_out_matrix",
+    ),
+    # Draws.
+    Mutant(
+        "draws one bin too late",
+        P + "sampling.py",
+        "beyond = cumulative.take(middle) <= level",
+        "beyond = cumulative.take(middle) <= level + table.mean()",
+        f"{SAMPLING}::test_independent_draws_follow_the_joint_law",
+    ),
+    Mutant(
+        "draws without the first bin",
+        P + "sampling.py",
+        "low = np.where(beyond, middle + 1, low)",
+        "low = np.where(beyond | (middle == first), middle + 1, low)",
+        f"{SAMPLING}::test_independent_draws_follow_the_joint_law",
+    ),
+    Mutant(
+        "separators numbered with their axes reversed",
+        P + "sampling.py",
+        "    for name in attrs:\n        code *=",
+        "    for name in reversed(attrs):\n        code *=",
+        f"{SAMPLING}::test_rounded_counts_are_floor_or_ceiling",
+    ),
+    Mutant(
+        "duels of fractions won by the larger",
+        P + "sampling.py",
+        "odds, scale = np.where(up, 1 - left, left), np.where(up, 2 - total, total)",
+        "odds, scale = left, total",
+        f"{SAMPLING}::test_rounded_counts_are_unbiased",
+    ),
+    Mutant(
+        "records of a group keep their order",
+        P + "sampling.py",
+        "order = rng.permutation(len(groups))",
+        "order = np.arange(len(groups))",
+        f"{SAMPLING}::test_no_spurious_correlation_within_groups_of_a_chain",
+    ),
+    Mutant(
+        "parts drawn with the whole's group sizes",
+        P + "sampling_parts.py",
+        "sizes = _group_sizes(tree, taken, i, n)",
+        "sizes = _group_sizes(tree, counts, i, n) * n // max(1, counts[0].sum())",
+        "engine/test_sampling_parts",
+    ),
+    # Factor graphs.
+    Mutant(
+        "evidence shifted by one code",
+        C + "routes.py",
+        "at = tuple([codes.get(v, ALL) for v in each_bit(members)])",
+        "at = tuple([codes[v] - 1 if v in codes else ALL for v in each_bit(members)])",
+        JOINT,
+    ),
+    Mutant(
+        "likelihoods not scaled back",
+        C + "routes.py",
+        "            inputs.log_scale += math.log(peak) if peak else -math.inf\n",
+        "            pass\n",
+        JOINT,
+    ),
+    Mutant(
+        "a barren node although it has evidence",
+        C + "elimination.py",
+        "            heads = -1 if heads < 0 or other < 0 else heads | other\n",
+        "            heads = max(heads, other) if heads < 0 or other < 0 else heads | other\n",
+        JOINT,
+    ),
+    Mutant(
+        "values summed over what their parent holds",
+        C + "elimination.py",
+        "tree.tables.append(0 if barren else table & ~gone)",
+        "tree.tables.append(0 if barren else table & ~gone & ~(table & -table if table & ~gone & (table & ~gone) - 1 else 0))",
+        JOINT,
+    ),
+    Mutant(
+        "messages of a matrix product in the wrong order",
+        C + "message_passing.py",
+        "        order = batch + rows + columns\n",
+        "        order = batch + columns + rows\n",
+        "engine/test_factor_graph",
+    ),
+    Mutant(
+        "the scale of a message lost",
+        C + "message_passing.py",
+        "                    scale = scale + log_peak\n",
+        "                    pass\n",
+        f"{RECORDS}::test_rows_of_any_number_of_records_are_in_their_order",
+    ),
+    Mutant(
+        "joint marginals of components added",
+        C + "message_passing.py",
+        "            found = self.product(found, part, found[0] | part[0])\n        return found\n\n    def _connected",
+        "            found = self.product(part, part, part[0])\n        return found\n\n    def _connected",
+        JOINT,
+    ),
+    Mutant(
+        "calibrated: evidence of the wrong child",
+        C + "calibration.py",
+        "received[parents[here]].append((number[here], message))",
+        "received[parents[here]].append((0, message))",
+        CALIBRATED,
+    ),
+    Mutant(
+        "calibrated: likelihoods forgotten in small cliques",
+        C + "calibrated_cliques.py",
+        "                if (weights := seen.weights.get(name)) is not None:\n                    table = table * weights.take(self.cells_of((name,)))",
+        "                if (weights := seen.weights.get(name)) is None and False:\n                    table = table * weights.take(self.cells_of((name,)))",
+        CALIBRATED,
+    ),
+    Mutant(
+        "calibrated: a separator read in the parent's order",
+        C + "calibrated_cliques.py",
+        "ordered = tuple([tuple([name for name in axes if name in each]) for each in below])",
+        "ordered = tuple([tuple([name for name in reversed(axes) if name in each]) for each in below])",
+        CALIBRATED,
+    ),
+    Mutant(
+        "calibrated: the constant of the tables dropped",
+        C + "calibrated_tree.py",
+        "            self.log_sum += math.log(peak)\n",
+        "            pass\n",
+        CALIBRATED,
+    ),
+    Mutant(
+        "calibrated: marginals of a subtree one cell along",
+        C + "calibrated_tree.py",
+        "            at += own[here]\n",
+        "            at += own[here] - (own[here] > 3)\n",
+        CALIBRATED,
+    ),
+    Mutant(
+        "listed cells of the clique above",
+        C + "listed_cliques.py",
+        "same = np.flatnonzero(self._codes_of(name)[found] == codes[name])",
+        "same = np.flatnonzero(self._codes_of(name)[found] != codes[name])",
+        CALIBRATED,
+    ),
+    Mutant(
+        "the joint written out: one code along",
+        C + "joint.py",
+        "np.equal(cells // stride % size, _column(size), out=self.reader[end - size : end])",
+        "np.equal((cells // stride + 1) % size, _column(size), out=self.reader[end - size : end])",
+        CALIBRATED,
+    ),
+    Mutant(
+        "relevant attributes without the evidence's ancestors",
+        C + "graph_tables.py",
+        "            new = around & ~found\n",
+        "            new = around & ~found if not found & (found - 1) else 0\n",
+        JOINT,
+    ),
+    Mutant(
+        "maxima with their attributes in descending order",
+        C + "modes.py",
+        "        order = self.kept + self.gone\n",
+        "        order = self.kept[::-1] + self.gone\n",
+        JOINT,
+    ),
+    Mutant(
+        "max marginals without the other components",
+        C + "modes.py",
+        "others = [self.values[root] for root in self.tree.roots if root != node]",
+        "others = [self.values[root] for root in self.tree.roots[:0] if root != node]",
+        JOINT,
+    ),
+    Mutant(
+        "sums by a reader of the wrong axes",
+        C + "axis_sums.py",
+        "tuple([axis - first for axis in away if axis >= first])",
+        "tuple([len(shape) - 1 - axis for axis in away if axis >= first])",
+        f"{CALIBRATED}::test_sums_over_any_axes",
+    ),
+    Mutant(
+        "posteriors: rows permuted above 64 records",
+        C + "posteriors.py",
+        "        return np.concatenate(parts)[self._different[1]]\n",
+        "        found = np.concatenate(parts)[self._different[1]]\n        return found[::-1] if len(found) > 64 else found\n",
+        f"{RECORDS}::test_rows_of_any_number_of_records_are_in_their_order",
+    ),
+    Mutant(
+        "posteriors: chunks in reverse",
+        C + "posteriors.py",
+        "        parts = np.split(first, range(size, len(first), size))\n",
+        "        parts = np.split(first, range(size, len(first), size))[::-1]\n",
+        f"{RECORDS}::test_rows_of_any_number_of_records_are_in_their_order",
+    ),
+    Mutant(
+        "posteriors: what was kept for other evidence",
+        C + "posteriors.py",
+        "            known[relevant, observed] = structure\n",
+        "            known[relevant, observed] = structure\n        structure = next(iter(known.values()))\n",
+        RECORDS,
+    ),
+    Mutant(
+        "posteriors: an observed table sliced along the wrong axis",
+        C + "posteriors.py",
+        "table.transpose(seen + rest)[tuple(codes[axes[axis]] for axis in seen)]",
+        "table.transpose(seen + rest)[tuple(codes[axes[axis]] for axis in reversed(seen))]",
+        RECORDS,
+    ),
+    # Losses and estimates.
+    Mutant(
+        "residuals weighed by the variance",
+        P + "losses.py",
+        "            weights.append(w / m.stddev)\n",
+        "            weights.append(w / m.stddev**2)\n",
+        f"{LOSSES}::test_residuals_and_adjoint_against_dense_matrices",
+    ),
+    Mutant(
+        "the adjoint of a dense matrix without its deviation",
+        P + "losses.py",
+        "flat = self._multiply(dual.view(shape), [f.T for f in self._factors]) / self._stddev",
+        "flat = self._multiply(dual.view(shape), [f.T for f in self._factors])",
+        f"{LOSSES}::test_residuals_and_adjoint_against_dense_matrices",
+    ),
+    Mutant(
+        "a matrix's table in the clique's order",
+        P + "losses.py",
+        "        self._order = [kept.index(name) for name in m.clique]\n",
+        "        self._order = [m.clique.index(name) for name in kept]\n",
+        f"{SECOND}::test_matrices_of_three_attributes_in_any_order",
+    ),
+    Mutant(
+        "Huber's slope twice too steep outside",
+        P + "losses.py",
+        "return r.clamp(-self.width, self.width) * (self.height / self.width)",
+        "return r.clamp(-2 * self.width, 2 * self.width) * (self.height / self.width)",
+        f"{LOSSES}::test_values_gradients_and_cuts",
+    ),
+    Mutant(
+        "the squared loss without its half",
+        P + "losses.py",
+        "        return 0.5 * dot(r, r)\n",
+        "        return dot(r, r)\n",
+        f"{LOSSES}::test_penalties_against_their_formulas",
+    ),
+    Mutant(
+        "bounds without the conjugate",
+        P + "losses.py",
+        "return Cut(-conjugate - float(products.sum()), self.observations.adjoint(dual), size)",
+        "return Cut(-float(products.sum()), self.observations.adjoint(dual), size)",
+        f"{LOSSES}::test_values_gradients_and_cuts",
+    ),
+    Mutant(
+        "bounds that forget the total",
+        E + "certificate.py",
+        "return cut.offset - total * highest - ULPS",
+        "return cut.offset - highest - ULPS",
+        ESTIMATES,
+    ),
+    Mutant(
+        "mirror descent uphill",
+        E + "mirror_descent.py",
+        "new = problem.begin(origin.potentials - step * gradient)",
+        "new = problem.begin(origin.potentials + step * gradient)",
+        f"{ESTIMATES}::test_squared_loss_reaches_the_optimum",
+    ),
+    Mutant(
+        "repeated tables averaged without their weights",
+        E + "consistency.py",
+        "mean = sum(w * a for w, a in zip(weights, arrays, strict=True)) / sum(weights)",
+        "mean = sum(a for w, a in zip(weights, arrays, strict=True)) / len(weights)",
+        f"{ESTIMATES}::test_relaxation_is_a_bound_and_exact_on_decomposable_cliques",
+    ),
+    Mutant(
+        "totals combined by standard deviations",
+        P + "total.py",
+        "weights = (least / np.array(stddevs)) ** 2",
+        "weights = least / np.array(stddevs)",
+        "engine/test_total::test_unequal_noise_weighs_by_variance_not_by_stddev",
+    ),
+    # Batches.
+    Mutant(
+        "batched marginals of the next set",
+        B + "oracle.py",
+        "            torch.mul(own, other, out=marginals[:, cells])\n",
+        "            torch.mul(own, other.roll(1, 0), out=marginals[:, cells])\n",
+        f"{BATCHES}::test_a_batched_pass_is_that_of_each_set",
+    ),
+    Mutant(
+        "batched log partitions with the first clique's peak alone",
+        B + "oracle.py",
+        "return self._contracted(shifted, LOG) + peaks.sum(1)",
+        "return self._contracted(shifted, LOG) + peaks[:, 0]",
+        f"{BATCHES}::test_a_batched_pass_is_that_of_each_set",
+    ),
+    Mutant(
+        "models of a batch in reverse above 64 sets",
+        E + "many.py",
+        "        return batch.models()\n",
+        "        found = batch.models()\n        return found[::-1] if len(found) > 64 else found\n",
+        f"{SECOND}::test_many_estimates_are_in_the_order_of_their_sets",
+    ),
+    Mutant(
+        "a batch with the first set's total",
+        B + "estimate.py",
+        "            totals = torch.as_tensor(self.totals, device=one.device)\n",
+        "            totals = torch.as_tensor(self.totals[:1].repeat(len(self.totals)), device=one.device)\n",
+        BATCHES,
+    ),
+    Mutant(
+        "batched squares by the first set's values",
+        B + "problem.py",
+        "        other.target = self.target[sets]\n",
+        "        other.target = self.target[: len(sets)]\n",
+        BATCHES,
+    ),
+    Mutant(
+        "answers of many models in reverse",
+        P + "variable_elimination.py",
+        "    return result.reshape(count, *query.answer_shape).astype(np.float64)\n",
+        "    return result.reshape(count, *query.answer_shape).astype(np.float64)[::-1]\n",
+        f"{SECOND}::test_answers_of_many_models_are_in_their_order",
+    ),
+    # Counting, regions, files.
+    Mutant(
+        "counts of rows beyond the first chunk replaced",
+        P + "counting.py",
+        "            table += counts\n",
+        "            table = counts\n",
+        "engine/test_dataset",
+    ),
+    Mutant(
+        "codes that overflow their type",
+        P + "counting.py",
+        "codes = np.multiply(codes, sizes[attribute], dtype=np.min_scalar_type(cells - 1))",
+        "codes = np.multiply(codes, sizes[attribute], dtype=codes.dtype)",
+        "engine/test_dataset",
+    ),
+    Mutant(
+        "counted tables in the block's order",
+        P + "counting.py",
+        'clique: np.array(table.transpose([source.index(a) for a in clique]), order="C")',
+        'clique: np.array(table.reshape([self._sizes[a] for a in clique]), order="C")',
+        "engine/test_dataset",
+    ),
+    Mutant(
+        "region tables in the region's order",
+        R + "model.py",
+        "    return table.sum(axis=summed).transpose([kept.index(name) for name in clique])\n",
+        "    return table.sum(axis=summed).reshape([table.shape[held.index(name)] for name in clique])\n",
+        f"{REGIONS}::test_answers_inside_are_the_tables_and_those_outside_say_so",
+    ),
+    Mutant(
+        "local tables that need not sum to the total",
+        R + "polytope.py",
+        "        sums[:agreeing] = 0.0\n",
+        "        sums[:] = 0.0\n",
+        REGIONS,
+    ),
+    Mutant(
+        "draws of a chain one value along",
+        R + "chain.py",
+        "below = chances.cumsum(axis=1)[self._kind] <= level[:, None]",
+        "below = chances.cumsum(axis=1)[self._kind] >= level[:, None]",
+        f"{REGIONS}::test_records_are_near_the_tables_and_near_the_exact_model",
+    ),
+    Mutant(
+        "variances without what agreement saves",
+        U + "linear.py",
+        "variance = np.where(raw - saved > _RANK * raw, raw - saved, 0.0)",
+        "variance = raw",
+        "engine/test_uncertainty",
+    ),
+    Mutant(
+        "UAI tables with the child first",
+        P + "uai.py",
+        "clique[-1]: ((clique[-1], *clique[:-1]), np.moveaxis(table, -1, 0))",
+        "clique[-1]: ((clique[-1], *clique[:-1]), table.reshape(table.shape[-1:] + table.shape[:-1]))",
+        "engine/test_uai",
+    ),
+    Mutant(
+        "UAI results in natural logarithms",
+        P + "uai.py",
+        '_write(path, ["PR", repr(log_partition / math.log(10))])',
+        '_write(path, ["PR", repr(log_partition)])',
+        "engine/test_uai::test_results",
+    ),
+    Mutant(
+        "BIF tables with their parents reversed",
+        P + "bif.py",
+        "for (name, *parents), table in graph.tables:\n",
+        "for (name, *parents), table in ((c[:1] + c[:0:-1], t) for c, t in graph.tables):\n",
+        "engine/test_uai::test_bif_and_xmlbif",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What became of a mutant.
+
+    Attributes:
+        end: "caught", "SURVIVED", "HUNG" or "STALE".
+        test: which one caught it.
+        alone: public calls that the program contradicted by itself.
+        errors: public calls that ended in another error.
+        wrong: public calls that gave wrong numbers without a word.
+        seconds: that all of it took.
+    """
+
+    end: str
+    test: str = ""
+    alone: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()
+    wrong: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+
+def called(folder: Path) -> Outcome:
+    """The public calls on the copy; errors of all where they do not come to their end."""
+    ended = started(folder, "tests/engine_calls.py", timeout=LONGEST)
+    if ended.returncode:
+        return Outcome(errors={"all": ended.stderr[-200:] or HUNG})
+    return Outcome(**json.loads(ended.stdout))
+
+
+def fate(mutant: Mutant, folder: Path, sound: Outcome) -> Fate:
+    """Plant the mistake, run its test and the public calls, and take it out again."""
+    if (folder / mutant.file).read_text(encoding="utf-8").count(mutant.old) != 1:
+        return Fate("STALE")
+    with planted(mutant, folder) as clock:
+        test = failure(folder, (mutant.first,), LONGEST)
+        made = called(folder)
+        end = "HUNG" if test == HUNG else "caught" if test else "SURVIVED"
+        found = made.contradicted, made.errors, made.wrong(sound)
+        return Fate(end, test, *map(tuple, found), clock())
+
+
+def run(words: tuple[str, ...] = (), kept: bool = False) -> dict[str, Fate]:
+    """What became of each mutant whose name holds one of the words; all without words.
+
+    ``kept``: written to the table, too.
+    """
+    chosen = [m for m in MUTANTS if not words or any(word in m.name for word in words)]
+    found: dict[str, Fate] = {}
+    with copy() as folder:
+        sound = called(folder)
+        for number, mutant in enumerate(chosen, 1):
+            found[mutant.name] = one = fate(mutant, folder, sound)
+            told = f"{number}/{len(chosen)} {one.end} ({one.seconds:.0f} s): {mutant.name}"
+            calls = f"{len(one.alone)} contradicted, {len(one.errors)} other errors"
+            print(f"{told}: {one.test}; {calls}, {len(one.wrong)} wrong", flush=True)
+            if kept:
+                record(found, MUTANTS, TABLE)
+    print(score(found))
+    return found
+
+
+def score(found: Mapping[str, Fate]) -> str:
+    """How many were caught, and how."""
+    fates = found.values()
+    caught = sum(each.end == "caught" for each in fates)
+    alone = sum(bool(each.alone) for each in fates)
+    shown = [each for each in fates if each.alone or each.wrong]
+    return (
+        f"{caught} of {len(found)} caught by their tests; of {len(shown)} that change the numbers "
+        f"of the public calls {alone} are contradicted by the program alone, "
+        f"{sum(not each.wrong for each in shown)} in every call that they change"
+    )
+
+
+if __name__ == "__main__":
+    if "--list" in sys.argv:
+        print("\n".join(f"- {mutant.name}" for mutant in MUTANTS))
+    else:
+        asked = tuple(word for word in sys.argv[1:] if word != "--record")
+        ends = run(asked, "--record" in sys.argv)
+        sys.exit(any(one.end != "caught" for one in ends.values()))

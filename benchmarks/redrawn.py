@@ -31,7 +31,7 @@ Clique = tuple[str, ...]
 Model = GraphicalModel | RegionModel
 FAMILIES = ("cycle", "chain", "pairs", "triples", "random", "grid", "matrices", "region")
 MOST_ASKED = 8
-REPLICATES = 100
+REPLICATES = 50
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def _sums(cells: int, rng: np.random.Generator) -> np.ndarray:
     return (rng.random((max(2, cells - 2), cells)) < 0.5).astype(float)
 
 
-def spread(seed: int, draws: int, reports: int) -> dict[str, Any]:
+def spread(seed: int, draws: int = 200, reports: int = 6) -> dict[str, Any]:
     """Stated over real standard deviation, both pooled over all answers of the case."""
     drawn = case(seed)
     sets = drawn.draws(draws, seed)
@@ -154,7 +154,7 @@ def spread(seed: int, draws: int, reports: int) -> dict[str, Any]:
     }
 
 
-def intervals(seed: int, draws: int) -> dict[str, Any]:
+def intervals(seed: int, draws: int = 500) -> dict[str, Any]:
     """The share of answers of what noiseless measurements give that 95% intervals hold."""
     drawn = case(seed)
     sets = drawn.draws(draws, seed)

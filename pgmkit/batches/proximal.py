@@ -62,6 +62,8 @@ _MOST_ROWS = 4096
 """Measured values and cells of cliques: the matrices then take some hundred megabytes."""
 _ROWS_AT_ONCE = 64
 """Cells of which the covariances are found in one pass."""
+_NEGLIGIBLE = 1e-12
+"""Probabilities whose covariances are lost beside the Hessian's identity."""
 
 
 def affordable(layout: Layout, measurements: Sequence[Measurement]) -> bool:
@@ -77,10 +79,20 @@ class ProximalSteps:
     near: torch.Tensor
 
     def improved(self, points: Points) -> Points:
-        """Points of lower loss; each set stops when a step has gained it little."""
-        points = Points(*(value.clone() for value in points))
+        """Points of lower loss; each set stops when a step has gained it little.
+
+        Where counts are so large beside the noise that rounding leaves the metric no factor, the
+        points are returned as they are.
+        """
         goal = _FALL * self.search.loss.unit
         left = torch.nonzero(points.loss - self.search.bound > goal).flatten()
+        if not len(left):
+            return points
+        try:
+            _ = self.factor
+        except np.linalg.LinAlgError:
+            return points
+        points = Points(*(value.clone() for value in points))
         for _ in range(_MOST_STEPS):
             if not len(left) or time.perf_counter() >= self.search.deadline:
                 break
@@ -118,7 +130,7 @@ def _covariances(search: BatchedSearch, potentials: torch.Tensor) -> torch.Tenso
     """Of the indicators of all cells of all cliques, over one record of the model.
 
     A row is the difference between the marginals given that cell and those given nothing, times
-    its probability. Cells whose evidence leaves the range of numbers have next to none.
+    its probability. Cells of next to no probability have next to no covariance, with any other.
     """
     one = search.single
     marginals, _ = one.fast_marginals(potentials, 1.0)
@@ -126,15 +138,16 @@ def _covariances(search: BatchedSearch, potentials: torch.Tensor) -> torch.Tenso
     whole = [cells for cells in one.layout.slices for _ in range(cells.start, cells.stop)]
     oracle = BatchedOracle(one, _ROWS_AT_ONCE)
     ones = torch.ones(_ROWS_AT_ONCE, dtype=torch.float64, device=potentials.device)
-    for start in range(0, len(whole), _ROWS_AT_ONCE):
-        stop = min(start + _ROWS_AT_ONCE, len(whole))
+    some = torch.nonzero(marginals > _NEGLIGIBLE).flatten().tolist()
+    for start in range(0, len(some), _ROWS_AT_ONCE):
+        asked = some[start : start + _ROWS_AT_ONCE]
         given = potentials.repeat(_ROWS_AT_ONCE, 1)
-        for row, cell in enumerate(range(start, stop)):
+        for row, cell in enumerate(asked):
             given[row, whole[cell]] = -inf
             given[row, cell] = potentials[cell]
-        rows = oracle.try_marginals(given, ones)[0][: stop - start]
-        weights = marginals[start:stop, None]
-        found[start:stop] = ((rows - marginals) * weights).nan_to_num(0.0)
+        rows = oracle.marginals(given, ones)[0][: len(asked)]
+        found[asked] = (rows - marginals) * marginals[asked, None]
+    found[:, marginals <= _NEGLIGIBLE] = 0.0
     return found
 
 

@@ -4,6 +4,7 @@ from .conditioning.posteriors import Posteriors
 from .dataset import Dataset
 from .domain import Domain
 from .errors import (
+    Contradictory,
     EngineFailed,
     FromRecords,
     InvalidInput,
@@ -19,6 +20,7 @@ from .estimation import estimate
 from .estimation.many import Replication, estimate_many
 from .factor import Factor
 from .factor_graph import FactorGraph
+from .goodness import Fit
 from .junction_tree import JunctionTree
 from .kronecker import Kronecker
 from .measurement import Measurement
@@ -46,6 +48,7 @@ __all__ = [
     "Categorical",
     "Column",
     "Constraint",
+    "Contradictory",
     "Dataset",
     "Date",
     "DateTime",
@@ -56,6 +59,7 @@ __all__ = [
     "FactorGraph",
     "FactoredQuery",
     "FileFormat",
+    "Fit",
     "Forbid",
     "FromRecords",
     "GraphicalModel",

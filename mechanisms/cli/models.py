@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["estimate"]
 
-_UNITS = 6.0
-"""Noise units by which the loss of tables that agree exceeds its expectation once in 1e9 times."""
-
 
 @click.command()
 @click.argument("tables", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False))
@@ -89,14 +86,9 @@ def estimate(
     model = _fitted(described, measurements, total, inference, device)
     release = Release("estimate", model, tuple(measurements), None, None)
     TableRelease(release, described).save(target)
-    values = sum(len(measurement.values) for measurement in measurements)
-    excess = (model.loss - values / 2) / model.unit
-    lines = [f"wrote {out}: total {model.total:.6g}, loss {model.loss:.6g}, {model.fit}"]
-    if excess > _UNITS:
-        lines.append(
-            f"warning: the tables contradict each other by {excess:.3g} units more than their "
-            "stddev explains; look for a wrong stddev, total or order of values"
-        )
+    lines = [f"wrote {out}: total {model.total:.6g}, loss {model.loss:.6g}, {model.certificate}"]
+    if release.contradiction:
+        lines.append(f"warning: {release.contradiction}")
     emit(
         {
             "out": out,
@@ -105,7 +97,7 @@ def estimate(
             "gap": model.gap,
             "unit": model.unit,
             "certified": model.certified,
-            "contradictory": excess > _UNITS,
+            "contradictory": bool(release.contradiction),
             "left_out": left_out,
         },
         "\n".join(lines),

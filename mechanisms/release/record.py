@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from pgmkit.untrusted import LARGEST
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from mechanisms.queries.predicates import MeasuredPredicate
     from pgmkit.dataset import Dataset
     from pgmkit.domain import Clique, Domain
+    from pgmkit.goodness import Fit
     from pgmkit.measurement import Measurement
     from pgmkit.queries import FactoredQuery
     from pgmkit.randomness import Rng
@@ -78,14 +80,28 @@ class Release:
         return "\n".join([seeded] * (not known) + [modified] * self.modified)
 
     @property
-    def fit(self) -> str:
+    def certificate(self) -> str:
         """How close a graphical model came to the best fit of the noisy tables; else empty."""
-        return str(getattr(self.model, "fit", ""))
+        return str(getattr(self.model, "certificate", ""))
+
+    @cached_property
+    def fit(self) -> Fit | None:
+        """How well the noisy tables of a graphical model agree with each other; else None."""
+        from pgmkit.goodness import goodness_of_fit
+
+        return goodness_of_fit(self.model, self.measurements) if self.certificate else None
+
+    @cached_property
+    def contradiction(self) -> str:
+        """What to warn of where the noisy tables contradict each other; else empty."""
+        from pgmkit.goodness import contradiction
+
+        return contradiction(self.model, self.measurements) if self.certificate else ""
 
     @property
     def certified(self) -> bool:
-        """False when the search for the model ended short of its tolerance; `fit` says how far."""
-        return bool(getattr(self.model, "certified", True)) or not self.fit
+        """False when the search for the model ended short of its tolerance (`certificate`)."""
+        return bool(getattr(self.model, "certified", True)) or not self.certificate
 
     def answer(self, query: FactoredQuery) -> NDArray[np.float64]:
         """The model's answers to a factored query, in counts, of the query's shape."""
@@ -128,7 +144,7 @@ class Release:
 
     def __repr__(self) -> str:
         marks = ["INSECURE"] * (not self.secure) + ["modified"] * self.modified
-        marks += [self.fit] * (not self.certified)
+        marks += [self.certificate] * (not self.certified)
         measured = f"{len(self.measurements)} measurements"
         return f"<Release of {self.mechanism}: {', '.join([measured, repr(self.ledger), *marks])}>"
 

@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import inf, prod
 from typing import Any, TypedDict, Unpack
@@ -21,9 +21,10 @@ from pgmkit.batches.proximal import affordable
 from pgmkit.contraction_order import plan
 from pgmkit.devices import device_of
 from pgmkit.domain import Domain
-from pgmkit.errors import InvalidInput, NotCertified, PgmkitError
+from pgmkit.errors import Contradictory, InvalidInput, NotCertified, PgmkitError
 from pgmkit.estimation import cliques_of, estimate, needed_bytes, tree_oracle
 from pgmkit.estimation.request import Request, positive
+from pgmkit.goodness import contradiction
 from pgmkit.losses import CallableLoss, Penalty, Squared
 from pgmkit.marginal_oracle import MarginalOracle, pass_settings
 from pgmkit.matrix import is_sparse
@@ -108,6 +109,7 @@ def estimate_many(
 
     Warns:
         NotCertified: some models may miss their best fit by more than one noise unit.
+        Contradictory: the measurements of some sets contradict each other, as in ``estimate``.
 
     >>> domain = Domain({"a": 2, "b": 2})
     >>> def measured(x):
@@ -125,7 +127,7 @@ def estimate_many(
             for model in models:
                 made.append(model)
                 report(len(made))
-    _warn_of_poor_fits(made)
+    _warn(made)
     return made
 
 
@@ -193,7 +195,8 @@ class ManyEstimates:
                     settings.enter_context(one_thread())
                     settings.enter_context(pass_settings())
                 settings.enter_context(warnings.catch_warnings())
-                warnings.simplefilter("ignore", NotCertified)  # said once, of all
+                for said_of_all in (NotCertified, Contradictory):
+                    warnings.simplefilter("ignore", said_of_all)
                 made = list(in_threads(tasks, count))
             yield made
 
@@ -230,7 +233,10 @@ class ManyEstimates:
             model_limit=self._model_limit,
             dtype=self.options.get("dtype", torch.float64),
         )
-        return batch.models()
+        return [
+            replace(model, measurements=tuple(self.sets[place]))
+            for place, model in zip(places, batch.models(), strict=True)
+        ]
 
     @property
     def _model_limit(self) -> int:
@@ -338,14 +344,23 @@ def _naming(place: int) -> Iterator[None]:
         raise type(error)(f"measurement_sets[{place}]: {error}") from error
 
 
-def _warn_of_poor_fits(models: Sequence[GraphicalModel]) -> None:
+def _warn(models: Sequence[GraphicalModel]) -> None:
     poor = [place for place, model in enumerate(models) if model.poor_fit]
     if poor:
         warnings.warn(
             f"{len(poor)} of {len(models)} estimates may miss their measurements by more than the "
-            f"noise; the first is measurement_sets[{poor[0]}], {models[poor[0]].fit}. Allow more "
-            "time (max_seconds), or look for measurements whose stddev or total cannot be right",
+            f"noise; the first is measurement_sets[{poor[0]}], {models[poor[0]].certificate}. Allow "
+            "more time (max_seconds), or look for measurements whose stddev or total cannot be right",
             NotCertified,
+            stacklevel=3,
+        )
+    apart = {place: contradiction(m, m.measurements) for place, m in enumerate(models)}
+    apart = {place: said for place, said in apart.items() if said}
+    if apart:
+        place, said = next(iter(apart.items()))
+        warnings.warn(
+            f"{len(apart)} of {len(models)} sets; the first is measurement_sets[{place}]: {said}",
+            Contradictory,
             stacklevel=3,
         )
 

@@ -100,7 +100,8 @@ def run_on(
     if getattr(release.model, "poor_fit", False):
         warnings.warn(
             f"the released model of {entry.name} is {release.certificate}: its answers may be "
-            "off by more than the noise explains; the noisy tables themselves are in release.measurements",
+            "off by more than the noise explains; the noisy tables themselves are in "
+            "release.measurements",
             NotCertified,
             stacklevel=2,
         )

@@ -347,10 +347,11 @@ def _naming(place: int) -> Iterator[None]:
 def _warn(models: Sequence[GraphicalModel]) -> None:
     poor = [place for place, model in enumerate(models) if model.poor_fit]
     if poor:
+        far = models[poor[0]].certificate
         warnings.warn(
             f"{len(poor)} of {len(models)} estimates may miss their measurements by more than the "
-            f"noise; the first is measurement_sets[{poor[0]}], {models[poor[0]].certificate}. Allow "
-            "more time (max_seconds), or look for measurements whose stddev or total cannot be right",
+            f"noise; the first is measurement_sets[{poor[0]}], {far}. Allow more time "
+            "(max_seconds), or look for measurements whose stddev or total cannot be right",
             NotCertified,
             stacklevel=3,
         )

@@ -25,7 +25,6 @@ from scipy.stats import chi2
 from pgmkit.domain import Clique, Domain
 from pgmkit.measurement import Measurement
 from pgmkit.structural_zeros import Zeros
-from pgmkit.uncertainty.linear import LinearEstimate
 
 __all__ = ["Fit", "contradiction", "goodness_of_fit", "is_gross"]
 
@@ -93,6 +92,9 @@ def goodness_of_fit(model: Fitted, measurements: Sequence[Measurement]) -> Fit:
     >>> fit.degrees, fit.statistic, fit.p_value < 1e-9
     (2, 36000.0, True)
     """
+    # It builds on the package of estimation, which warns by this module.
+    from pgmkit.uncertainty.linear import LinearEstimate
+
     squares = _squares(model, measurements)
     values = sum(count for _, count in squares.values())
     # The bound holds for every distribution, the sum at the model for these very measurements.

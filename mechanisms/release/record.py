@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from pgmkit.domain import Clique, Domain
     from pgmkit.goodness import Fit
     from pgmkit.measurement import Measurement
+    from pgmkit.model import GraphicalModel
     from pgmkit.queries import FactoredQuery
     from pgmkit.randomness import Rng
+    from pgmkit.regions.model import RegionModel
 
 __all__ = ["Measured", "Model", "Release"]
 
@@ -89,14 +91,28 @@ class Release:
         """How well the noisy tables of a graphical model agree with each other; else None."""
         from pgmkit.goodness import goodness_of_fit
 
-        return goodness_of_fit(self.model, self.measurements) if self.certificate else None
+        fitted = self._fitted
+        return None if fitted is None else goodness_of_fit(*fitted)
 
     @cached_property
     def contradiction(self) -> str:
         """What to warn of where the noisy tables contradict each other; else empty."""
         from pgmkit.goodness import contradiction
 
-        return contradiction(self.model, self.measurements) if self.certificate else ""
+        fitted = self._fitted
+        return "" if fitted is None else contradiction(*fitted)
+
+    @property
+    def _fitted(self) -> tuple[GraphicalModel | RegionModel, list[Measurement]] | None:
+        """An estimated model with the tables that it was estimated from."""
+        from pgmkit.measurement import Measurement
+        from pgmkit.model import GraphicalModel
+        from pgmkit.regions.model import RegionModel
+
+        known = [m for m in self.measurements if isinstance(m, Measurement)]
+        if not isinstance(self.model, GraphicalModel | RegionModel) or not self.certificate:
+            return None
+        return (self.model, known) if len(known) == len(self.measurements) else None
 
     @property
     def certified(self) -> bool:

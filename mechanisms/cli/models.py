@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -133,20 +134,22 @@ def _fitted(
     device: str | None,
 ) -> GraphicalModel | RegionModel:
     from pgmkit import estimate as fit
-    from pgmkit.errors import InvalidInput, TotalUndetermined
+    from pgmkit.errors import Contradictory, InvalidInput, TotalUndetermined
 
     if total is not None and not (math.isfinite(total) and total > 0):
         raise InvalidInput(f"--total must be a number above 0, got {total:g}")
     try:
-        return fit(
-            schema.domain,
-            measurements,
-            total=total,
-            zeros=schema.zeros,
-            inference=inference,
-            device=device,
-            progress=True,
-        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Contradictory)  # said with what was written
+            return fit(
+                schema.domain,
+                measurements,
+                total=total,
+                zeros=schema.zeros,
+                inference=inference,
+                device=device,
+                progress=True,
+            )
     except TotalUndetermined as error:
         reason = str(error).partition("; pass total=")[0]
         raise InvalidInput(

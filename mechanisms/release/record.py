@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from pgmkit.untrusted import LARGEST
@@ -86,7 +85,7 @@ class Release:
         """How close a graphical model came to the best fit of the noisy tables; else empty."""
         return str(getattr(self.model, "certificate", ""))
 
-    @cached_property
+    @property
     def fit(self) -> Fit | None:
         """How well the noisy tables of a graphical model agree with each other; else None."""
         from pgmkit.goodness import goodness_of_fit
@@ -94,7 +93,7 @@ class Release:
         fitted = self._fitted
         return None if fitted is None else goodness_of_fit(*fitted)
 
-    @cached_property
+    @property
     def contradiction(self) -> str:
         """What to warn of where the noisy tables contradict each other; else empty."""
         from pgmkit.goodness import contradiction

@@ -34,7 +34,7 @@ tables = [
 
 # %%
 model = estimate(domain, tables)
-print(round(model.total), model.fit)
+print(round(model.total), model.certificate)
 model
 
 # %% [markdown]

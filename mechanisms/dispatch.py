@@ -99,8 +99,9 @@ def run_on(
     release: Release = entry.load()[0](curator, workload, settings, **options)
     if getattr(release.model, "poor_fit", False):
         warnings.warn(
-            f"the released model of {entry.name} is {release.fit}: its answers may be off by more "
-            "than the noise explains; the noisy tables themselves are in release.measurements",
+            f"the released model of {entry.name} is {release.certificate}: its answers may be "
+            "off by more than the noise explains; the noisy tables themselves are in "
+            "release.measurements",
             NotCertified,
             stacklevel=2,
         )

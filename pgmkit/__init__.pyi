@@ -5,6 +5,7 @@ from .conditioning.posteriors import Posteriors
 from .dataset import Dataset
 from .domain import Domain
 from .errors import (
+    Contradictory,
     EngineFailed,
     FromRecords,
     InvalidInput,
@@ -20,6 +21,7 @@ from .estimation import estimate
 from .estimation.many import Replication, estimate_many
 from .factor import Factor
 from .factor_graph import FactorGraph
+from .goodness import Fit
 from .junction_tree import JunctionTree
 from .kronecker import Kronecker
 from .measurement import Measurement
@@ -48,6 +50,7 @@ __all__ = [
     "Categorical",
     "Column",
     "Constraint",
+    "Contradictory",
     "Dataset",
     "Date",
     "DateTime",
@@ -58,6 +61,7 @@ __all__ = [
     "FactorGraph",
     "FactoredQuery",
     "FileFormat",
+    "Fit",
     "Forbid",
     "FromRecords",
     "GraphicalModel",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 __all__ = [
+    "Contradictory",
     "EngineFailed",
     "FromRecords",
     "InvalidInput",
@@ -50,6 +51,10 @@ class TooSlow(PgmkitError, TimeoutError):
 
 class NotCertified(UserWarning):
     """An estimate ended with a gap of more than a noise unit: it may fit worse than it could."""
+
+
+class Contradictory(UserWarning):
+    """Measurements are further apart than their noise explains: not all of them are right."""
 
 
 class FromRecords(UserWarning):

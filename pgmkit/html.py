@@ -144,7 +144,9 @@ class Graphical(Protocol):
     @property
     def total(self) -> float: ...
     @property
-    def fit(self) -> str: ...
+    def certificate(self) -> str: ...
+    @property
+    def fit(self) -> object: ...
 
 
 class Interval(Protocol):
@@ -171,7 +173,8 @@ def model(found: Graphical) -> str:
         ["attributes", f"{len(names):,}"],
         ["cliques", f"{len(found.cliques):,}"],
         ["total", f"{found.total:,.6g}"],
-        *([["fit", found.fit]] if found.fit else []),
+        *([["search", found.certificate]] if found.certificate else []),
+        *([["fit", str(found.fit)]] if found.fit else []),
     ]
     shown = table(["", ""], rows, caption="GraphicalModel")
     if len(names) <= _MOST_NODES:

@@ -74,6 +74,13 @@ class Measurement:
         if self.matrix is not None:
             self._check_rows(self.matrix)
 
+    def applied(self, cells: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The values that a table of the clique would have without noise; cells in C order."""
+        if self.matrix is None:
+            return cells
+        matrix = self.matrix
+        return matrix.matvec(cells) if isinstance(matrix, Kronecker) else matrix @ cells
+
     def check(self, domain: Domain) -> None:
         """Raises `InvalidInput` unless the measurement fits ``domain``: its attributes are known,
         and the values (or the matrix's columns) are as many as the marginal's cells.

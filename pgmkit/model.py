@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import inf
 from numbers import Real
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from pgmkit.errors import InvalidInput, NumericalFailure
 from pgmkit.factor import Factor
 from pgmkit.junction_tree import JunctionTree, check_fits, junction_tree
 from pgmkit.marginal_oracle import MarginalOracle
+from pgmkit.measurement import Measurement
 from pgmkit.memory import check_room
 from pgmkit.pair_marginals import PairMarginals
 from pgmkit.plain_sums import PlainSums
@@ -37,10 +38,14 @@ from pgmkit.randomness import Rng, generator
 from pgmkit.sampling import sample
 from pgmkit.sampling_parts import PartedSample, parted_sample
 from pgmkit.self_check import Contradiction, checked_marginals
+from pgmkit.structural_zeros import Zeros
 from pgmkit.tree_marginals import marginals as eliminate
 from pgmkit.tree_marginals import routes_of
 from pgmkit.untrusted import LARGEST, plain_values, refusing, whole_file, zipped_arrays
 from pgmkit.variable_elimination import answers
+
+if TYPE_CHECKING:
+    from pgmkit.goodness import Fit
 
 FORMAT = "pgmkit model"
 FORMAT_VERSION = 1
@@ -76,6 +81,8 @@ class GraphicalModel:
         certified: whether the gap is within the tolerance that was asked for, or within what
             rounding does to the loss.
         iterations, stopped: how long the search took and why it ended.
+        measurements: what it was estimated from with the squared loss, for ``fit``; not kept in
+            files, of which releases hold them.
         memory_limit: bytes that the tables of the junction tree, or of an answer, may take; not
             kept in files.
 
@@ -101,6 +108,7 @@ class GraphicalModel:
     iterations: int = 0
     stopped: str = ""
     memory_limit: int = MEMORY_LIMIT
+    measurements: tuple[Measurement, ...] = ()
 
     def __post_init__(self) -> None:
         _check_domain(self.domain)
@@ -120,12 +128,40 @@ class GraphicalModel:
 
         return html.model(self)
 
+    @cached_property
+    def fit(self) -> Fit | None:
+        """How well the measurements agree with each other; None where they are not known.
+
+        >>> from pgmkit import Measurement, estimate
+        >>> y = [Measurement(("a",), [60.0, 40.0], 1.0), Measurement(("a",), [63.0, 37.0], 1.0)]
+        >>> round(estimate(Domain({"a": 2}), y).fit.p_value, 3)
+        0.022
+        """
+        from pgmkit.goodness import goodness_of_fit
+
+        return goodness_of_fit(self, self.measurements) if self.measurements else None
+
     @property
-    def fit(self) -> str:
+    def bound(self) -> float:
+        """Certified: no distribution of this total has a lower loss."""
+        return self.loss - self.gap
+
+    @property
+    def structural_zeros(self) -> list[Zeros]:
+        """Combinations that cannot occur: where the potentials are minus infinity."""
+        found = []
+        for factor in self.potentials:
+            impossible = torch.isneginf(factor.values)
+            if bool(impossible.any()):
+                found.append(Zeros(factor.domain.attributes, (~impossible).cpu().numpy()))
+        return found
+
+    @property
+    def certificate(self) -> str:
         """A sentence on how close the search came to the best fit; empty for other models.
 
         >>> d = Domain({"a": 2})
-        >>> GraphicalModel(d, (), total=1.0, gap=3.0, unit=2.0, stopped="time").fit
+        >>> GraphicalModel(d, (), total=1.0, gap=3.0, unit=2.0, stopped="time").certificate
         'not certified: up to 1.5 noise units from the best fit (time)'
         """
         if self.gap == inf:
@@ -311,7 +347,13 @@ class GraphicalModel:
             else:
                 potentials.append(factor)
         narrowed = replace(
-            self, potentials=tuple(potentials), total=1.0, loss=0.0, gap=inf, certified=False
+            self,
+            potentials=tuple(potentials),
+            total=1.0,
+            loss=0.0,
+            gap=inf,
+            certified=False,
+            measurements=(),
         )
         try:
             share = math.exp(narrowed.log_partition - self.log_partition)

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mechanisms.privacy.ledger import Ledger
+    from pgmkit.goodness import Fit
 
 __all__ = ["overview", "promise", "warnings"]
 
@@ -26,7 +27,11 @@ class Described(Protocol):
     @property
     def ledger(self) -> Ledger | None: ...
     @property
-    def fit(self) -> str: ...
+    def certificate(self) -> str: ...
+    @property
+    def contradiction(self) -> str: ...
+    @property
+    def fit(self) -> Fit | None: ...
     @property
     def caution(self) -> str: ...
 
@@ -41,11 +46,17 @@ def overview(release: Described, more: Sequence[Sequence[str]] = ()) -> str:
         ["mechanism", release.mechanism],
         ["records (estimated)", f"{release.model.total:,.0f}"],
         ["noisy tables", str(len(release.measurements))],
-        *([["fit of the model to them", release.fit]] if release.fit else []),
+        *fit_rows(release),
         *more,
     ]
     spent = "" if release.ledger is None else release.ledger._repr_html_()
     return "".join(warnings(release)) + table(["", ""], rows) + spent
+
+
+def fit_rows(release: Described) -> list[list[str]]:
+    """Rows on how close the model came to its best fit, and how well the tables agree."""
+    rows = [["fit of the model to them", release.certificate]] if release.certificate else []
+    return [*rows, *([["agreement of the tables", str(release.fit)]] if release.fit else [])]
 
 
 def promise(ledger: Ledger | None) -> str:
@@ -62,7 +73,9 @@ def warnings(release: Described) -> list[str]:
     found = [f"<p class='warn'>{escape(line)}</p>" for line in release.caution.splitlines()]
     if getattr(release.model, "poor_fit", False):
         found.append(
-            f"<p class='warn'>The model is {escape(release.fit)}. Its answers may be off by more "
-            "than the noise explains.</p>"
+            f"<p class='warn'>The model is {escape(release.certificate)}. Its answers may be "
+            "off by more than the noise explains.</p>"
         )
+    if release.contradiction:
+        found.append(f"<p class='warn'>Careful: {escape(release.contradiction)}.</p>")
     return found

@@ -17,9 +17,12 @@ if TYPE_CHECKING:
     from mechanisms.queries.predicates import MeasuredPredicate
     from pgmkit.dataset import Dataset
     from pgmkit.domain import Clique, Domain
+    from pgmkit.goodness import Fit
     from pgmkit.measurement import Measurement
+    from pgmkit.model import GraphicalModel
     from pgmkit.queries import FactoredQuery
     from pgmkit.randomness import Rng
+    from pgmkit.regions.model import RegionModel
 
 __all__ = ["Measured", "Model", "Release"]
 
@@ -78,14 +81,42 @@ class Release:
         return "\n".join([seeded] * (not known) + [modified] * self.modified)
 
     @property
-    def fit(self) -> str:
+    def certificate(self) -> str:
         """How close a graphical model came to the best fit of the noisy tables; else empty."""
-        return str(getattr(self.model, "fit", ""))
+        return str(getattr(self.model, "certificate", ""))
+
+    @property
+    def fit(self) -> Fit | None:
+        """How well the noisy tables of a graphical model agree with each other; else None."""
+        from pgmkit.goodness import goodness_of_fit
+
+        fitted = self._fitted
+        return None if fitted is None else goodness_of_fit(*fitted)
+
+    @property
+    def contradiction(self) -> str:
+        """What to warn of where the noisy tables contradict each other; else empty."""
+        from pgmkit.goodness import contradiction
+
+        fitted = self._fitted
+        return "" if fitted is None else contradiction(*fitted)
+
+    @property
+    def _fitted(self) -> tuple[GraphicalModel | RegionModel, list[Measurement]] | None:
+        """An estimated model with the tables that it was estimated from."""
+        from pgmkit.measurement import Measurement
+        from pgmkit.model import GraphicalModel
+        from pgmkit.regions.model import RegionModel
+
+        known = [m for m in self.measurements if isinstance(m, Measurement)]
+        if not isinstance(self.model, GraphicalModel | RegionModel) or not self.certificate:
+            return None
+        return (self.model, known) if len(known) == len(self.measurements) else None
 
     @property
     def certified(self) -> bool:
-        """False when the search for the model ended short of its tolerance; `fit` says how far."""
-        return bool(getattr(self.model, "certified", True)) or not self.fit
+        """False when the search for the model ended short of its tolerance (`certificate`)."""
+        return bool(getattr(self.model, "certified", True)) or not self.certificate
 
     def answer(self, query: FactoredQuery) -> NDArray[np.float64]:
         """The model's answers to a factored query, in counts, of the query's shape."""
@@ -128,7 +159,7 @@ class Release:
 
     def __repr__(self) -> str:
         marks = ["INSECURE"] * (not self.secure) + ["modified"] * self.modified
-        marks += [self.fit] * (not self.certified)
+        marks += [self.certificate] * (not self.certified)
         measured = f"{len(self.measurements)} measurements"
         return f"<Release of {self.mechanism}: {', '.join([measured, repr(self.ledger), *marks])}>"
 

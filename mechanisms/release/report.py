@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mechanisms.release.html import promise
+from mechanisms.release.html import fit_rows, promise
 from mechanisms.release.report_against import Evaluation, Section, sections
 from pgmkit.errors import NotMeasured, TooSlow
 from pgmkit.html import MOST_BARS, escape, graph, table
@@ -105,9 +105,11 @@ def _released(release: TableRelease) -> Iterator[str]:
         yield f"<p class='warn'>{escape(line)}</p>"
     if getattr(release.model, "poor_fit", False):
         yield (
-            f"<p class='warn'>The model is {escape(release.fit)}. Its answers may be off by more "
-            "than the noise explains.</p>"
+            f"<p class='warn'>The model is {escape(release.certificate)}. Its answers may be "
+            "off by more than the noise explains.</p>"
         )
+    if release.contradiction:
+        yield f"<p class='warn'>Careful: {escape(release.contradiction)}.</p>"
     shared = "All numbers here come from noisy tables alone, not from records. "
     if release.secure and release.ledger is not None:
         shared = (
@@ -124,7 +126,7 @@ def _released(release: TableRelease) -> Iterator[str]:
             ["columns", ", ".join(release.schema.columns)],
             ["records (estimated)", f"{release.model.total:,.0f}"],
             ["noisy tables", str(len(release.measurements))],
-            *([["fit of the model to them", release.fit]] if release.fit else []),
+            *fit_rows(release),
             ["constraints", "; ".join(map(repr, release.schema.constraints)) or "none"],
         ],
     )

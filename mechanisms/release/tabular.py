@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from mechanisms.privacy.ledger import Ledger
     from pgmkit.dataset import Dataset
+    from pgmkit.goodness import Fit
     from pgmkit.uncertainty import Replication, Uncertainty
 
 __all__ = ["TableRelease"]
@@ -105,13 +106,23 @@ class TableRelease:
         return self.release.caution
 
     @property
-    def fit(self) -> str:
+    def certificate(self) -> str:
         """How close a graphical model came to the best fit of the noisy tables; else empty."""
+        return self.release.certificate
+
+    @property
+    def fit(self) -> Fit | None:
+        """How well the noisy tables of a graphical model agree with each other; else None."""
         return self.release.fit
 
     @property
+    def contradiction(self) -> str:
+        """What to warn of where the noisy tables contradict each other; else empty."""
+        return self.release.contradiction
+
+    @property
     def certified(self) -> bool:
-        """False when the search for the model ended short of its tolerance; `fit` says how far."""
+        """False when the search for the model ended short of its tolerance (`certificate`)."""
         return self.release.certified
 
     def codes(
@@ -263,6 +274,11 @@ class TableRelease:
 
         `progress`: a bar on a terminal while error bars are estimated.
         """
+        reply = self._reply(question, error_bars, level, progress)
+        said = (f"careful: {self.contradiction}",) if self.contradiction else ()
+        return replace(reply, notes=(*reply.notes, *said))
+
+    def _reply(self, question: str, error_bars: bool | None, level: float, progress: bool) -> Reply:
         if error_bars:
             bars = self.bars(seed=0, progress=progress)
             return ask(self.model, self.schema, question, bars=bars, level=level)

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from pgmkit.batches.lbfgs import minimise_many
 from pgmkit.batches.oracle import BatchedOracle
 from pgmkit.batches.problem import BatchedSquares
+from pgmkit.batches.proximal import ProximalSteps, affordable
 from pgmkit.batches.search import BatchedSearch
+from pgmkit.domain import Clique
 from pgmkit.errors import NumericalFailure
 from pgmkit.estimation import factors, fitted
 from pgmkit.estimation.consistency import Relaxation
@@ -55,6 +57,8 @@ class BatchedEstimate:
     tolerance: float
     deadline: float
     model_limit: int
+    dtype: torch.dtype = torch.float64
+    """Of the models; the search for them is in float64."""
 
     def models(self) -> list[GraphicalModel]:
         """One for each set, in their order."""
@@ -75,43 +79,63 @@ class BatchedEstimate:
             ]
 
     def _start(self, search: BatchedSearch) -> Points:
-        """Of each set the start with the lowest loss: the earlier model, consistent tables, or
-        uniform.
+        """Of each set the start with the lowest loss.
+
+        From the start of an earlier model proximal steps in that model's metric go on: a search
+        that ended on its way from the model would leave the models of redrawn measurements too much
+        alike.
         """
-        starts, domain = [], self.inference.layout.domain
-        if self.warm_start is not None:
-            starts.append(fold(self.inference, domain, self.warm_start))
+        one = self.inference
+        model = self.warm_start
+        earlier = None if model is None else fold(one, one.layout.domain, model)
+        shape = len(self.totals), one.layout.cells
+        starts = [start.expand(shape) for start in self._starts(search, earlier)]
+        best, *others = map(search.point, starts)
+        for other in others:
+            best = other.where(other.loss < best.loss, best)
+        if earlier is None or not affordable(one.layout, self.known.measurements):
+            return best
+        return ProximalSteps(search, earlier).improved(best)
+
+    def _starts(self, search: BatchedSearch, earlier: torch.Tensor | None) -> list[torch.Tensor]:
+        """The earlier model, consistent tables, and the model moved as these have; or uniform."""
+        starts = [] if earlier is None else [earlier]
         tabular = [
             Observed(m.clique, values, m.stddev)
             for m, values in zip(self.known.measurements, self.known.values, strict=True)
             if m.matrix is None
         ]
         if tabular:
-            starts.append(self._consistent(search, tabular))
-        if not starts:
-            starts.append(uniform(self.inference))
-        shape = len(self.totals), self.inference.layout.cells
-        best, *others = (search.point(each.expand(shape)) for each in starts)
-        for other in others:
-            best = other.where(other.loss < best.loss, best)
-        return best
+            tables = self._consistent(search, tabular)
+            if self.warm_start is not None:
+                # The last set is the earlier model's own: it gets the same tree as the others.
+                before = self.warm_start.marginals(tables)
+                for clique, values in tables.items():
+                    tables[clique] = np.append(values, before[clique][..., None], axis=-1)
+            trees = self._potentials(tables)
+            starts.append(trees[: len(self.totals)])
+            if earlier is not None:
+                starts.append(earlier + trees[:-1] - trees[-1])
+        return starts or [uniform(self.inference)]
 
-    def _consistent(self, search: BatchedSearch, tabular: list[Observed]) -> torch.Tensor:
-        """Potentials of consistent tables, and the bound that these give where they are all."""
-        one, count = self.inference, len(self.totals)
-        domain = one.layout.domain
-        relaxation = Relaxation(domain, tabular, self.totals, self.zeros)
+    def _consistent(self, search: BatchedSearch, tabular: list[Observed]) -> dict[Clique, Array]:
+        """Consistent tables of each set, and the bound that they give where they are all."""
+        relaxation = Relaxation(self.inference.layout.domain, tabular, self.totals, self.zeros)
         multipliers, values = minimise_many(
             lambda sets: relaxation.of(sets).negative_dual,
             relaxation.start,
-            np.full(count, PRECISION * search.goal),
+            np.full(len(self.totals), PRECISION * search.goal),
             self.deadline,
         )
         if len(tabular) == len(self.known.measurements):
             bound = torch.as_tensor(relaxation.spread - values).to(search.bound)
             search.bound = torch.maximum(search.bound, bound)
-        tables = relaxation.tables(multipliers)
-        parts = tree_potentials(domain, one.layout.cliques, tables, self.deadline)
+        return relaxation.tables(multipliers)
+
+    def _potentials(self, tables: dict[Clique, Array]) -> torch.Tensor:
+        """Those of the most informative tree of the tables, a row for each set."""
+        one = self.inference
+        parts = tree_potentials(one.layout.domain, one.layout.cliques, tables, self.deadline)
         flat = np.concatenate([part.reshape(-1, *part.shape[-1:]) for part in parts])
         return torch.as_tensor(np.ascontiguousarray(flat.T), device=one.device)
 
@@ -174,7 +198,7 @@ class BatchedEstimate:
         one, loss = self.inference, float(search.best.loss[row])
         return GraphicalModel(
             domain=one.layout.domain,
-            potentials=factors(one, search.best.potentials[row]),
+            potentials=factors(one, search.best.potentials[row], self.dtype),
             total=float(self.totals[row]),
             loss=loss + float(self.known.constant[row]),
             gap=max(0.0, loss - float(search.bound[row])),
@@ -206,4 +230,4 @@ class BatchedEstimate:
         monitor.iterations, monitor.stopped = int(search.iterations[row]), search.stopped[row]
         finish(problem, monitor)
         self._check(monitor.best, problem.total)
-        return fitted(problem, monitor, monitor.best, self.model_limit)
+        return fitted(problem, monitor, monitor.best, self.model_limit, self.dtype)

@@ -10,7 +10,7 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["minimise_many"]
+__all__ = ["Run", "minimise_many"]
 
 Array = NDArray[np.float64]
 Function = Callable[[Array], tuple[Array, Array]]
@@ -43,7 +43,10 @@ def minimise_many(
     """
     found, values = start.copy(), np.full(start.shape[1], inf)
     left = np.arange(start.shape[1])
-    run = _Run(functions(left), start)
+    function = functions(left)
+    at_start = function(start)
+    steepest = np.sqrt(_dots(at_start[1], at_start[1]))
+    run = Run(function, start, at_start, 1 / np.maximum(steepest, 1e-300))
     for _ in range(_MOST_ITERATIONS):
         run.step()
         ended = run.fallen() < precision[left]
@@ -58,14 +61,18 @@ def minimise_many(
     return found, values
 
 
-class _Run:
-    """The points of some columns, and what is remembered of their ways."""
+class Run:
+    """The points of some columns, and what is remembered of their ways.
 
-    def __init__(self, function: Function, points: Array) -> None:
-        self.function, self.points = function, points
-        self.values, self.gradients = function(points)
-        steepest = np.sqrt(_dots(self.gradients, self.gradients))
-        self.scale = 1 / np.maximum(steepest, 1e-300)
+    ``known`` are the values and gradients at these points; the first step is ``scale`` times the
+    gradient long, column by column.
+    """
+
+    def __init__(
+        self, function: Function, points: Array, known: tuple[Array, Array], scale: Array
+    ) -> None:
+        self.function, self.points, self.scale = function, points, scale
+        self.values, self.gradients = known
         self.share = np.ones_like(self.values)
         self.pairs: deque[tuple[Array, Array, Array]] = deque(maxlen=_MEMORY)
         self.history = [self.values]

@@ -82,6 +82,12 @@ class BatchedSquares:
         picked = marginals.index_select(1, self._columns).mul_(self._weights)
         return torch.neg(self.target).index_add_(1, self._rows, picked)
 
+    def applied(self, vectors: torch.Tensor) -> torch.Tensor:
+        """Q v / stddev of any number of vectors over the cells, a row each."""
+        blank = vectors.new_zeros(len(vectors), self.target.shape[1])
+        picked = vectors.index_select(1, self._columns) * self._weights
+        return blank.index_add_(1, self._rows, picked)
+
     def value(self, residual: torch.Tensor) -> torch.Tensor:
         return residual.square().sum(1) / 2
 

@@ -113,6 +113,7 @@ def estimate_regions(
         certified=certified,
         iterations=found.steps,
         stopped=found.stopped,
+        measurements=tuple(measurements) if loss in ("squared", Squared()) else (),
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from math import inf, prod
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from pgmkit.errors import FromRecords, InvalidInput, ModelTooLarge
 from pgmkit.junction_tree import CELL_BYTES
 from pgmkit.kronecker import Kronecker
 from pgmkit.matrix import as_dense
+from pgmkit.measurement import Measurement
 from pgmkit.model import MEMORY_LIMIT
 from pgmkit.queries import FactoredQuery
 from pgmkit.query_answers import QueryAnswers
@@ -36,6 +37,9 @@ from pgmkit.regions.given import GivenRegions
 from pgmkit.regions.joint import Agreement, Joint, agreement, fit_joint
 from pgmkit.structural_zeros import Zeros
 from pgmkit.untrusted import LARGEST
+
+if TYPE_CHECKING:
+    from pgmkit.goodness import Fit
 
 Array = NDArray[np.float64]
 
@@ -72,6 +76,8 @@ class RegionModel(QueryAnswers):
         certified: whether the gap of the relaxed problem is within the tolerance asked for.
         iterations, stopped: how long the search took and why it ended.
         zeros: combinations that cannot occur: not in the tables, nor in any record.
+        measurements: what it was estimated from with the squared loss, for ``fit``; not kept in
+            files, of which releases hold them.
 
     >>> from pgmkit import Measurement, estimate
     >>> y = [Measurement(("a", "b"), [[40.0, 10.0], [12.0, 38.0]], 1.0)]
@@ -94,6 +100,7 @@ class RegionModel(QueryAnswers):
     iterations: int = 0
     stopped: str = ""
     zeros: tuple[Zeros, ...] = ()
+    measurements: tuple[Measurement, ...] = ()
 
     def __repr__(self) -> str:
         return (
@@ -104,8 +111,20 @@ class RegionModel(QueryAnswers):
             f"iterations={self.iterations}, stopped={self.stopped!r})"
         )
 
+    @cached_property
+    def fit(self) -> Fit | None:
+        """How well the measurements agree with each other; None where they are not known."""
+        from pgmkit.goodness import goodness_of_fit
+
+        return goodness_of_fit(self, self.measurements) if self.measurements else None
+
     @property
-    def fit(self) -> str:
+    def structural_zeros(self) -> tuple[Zeros, ...]:
+        """Combinations that cannot occur."""
+        return self.zeros
+
+    @property
+    def certificate(self) -> str:
         """A sentence on what the tables are and how close the search came to their best fit."""
         noise = f"{self.gap / self.unit:.2g} noise units from the relaxed problem's best fit"
         if self.certified:

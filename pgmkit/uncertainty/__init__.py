@@ -29,7 +29,6 @@ from math import inf
 from typing import Any, NoReturn
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from pgmkit.batches.answers import BatchedAnswers
@@ -37,13 +36,11 @@ from pgmkit.batches.oracle import gains
 from pgmkit.errors import InvalidInput, TooSlow, TotalUndetermined
 from pgmkit.estimation.many import Replication, reporter
 from pgmkit.estimation.problem import OUT_OF_TIME
-from pgmkit.kronecker import Kronecker
 from pgmkit.marginal_oracle import MarginalOracle
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
 from pgmkit.queries import FactoredQuery
 from pgmkit.regions.model import RegionModel
-from pgmkit.structural_zeros import Zeros
 from pgmkit.total import estimate_total
 from pgmkit.uncertainty.interval import Interval, bootstrap, checked_level, closed_form
 from pgmkit.uncertainty.linear import LinearEstimate
@@ -177,7 +174,7 @@ def error_bars(
             f"replicates must be a whole number, 20 or more, got {replicates!r}; 50 to 200 are "
             "usual, and fewer than 20 give no usable standard errors"
         )
-    zeros, fixed = _zeros(model), _fixed_total(model, known)
+    zeros, fixed = model.structural_zeros, _fixed_total(model, known)
     linear = LinearEstimate(model.domain, known, fixed, zeros)
     limit = _Limit(max_seconds, replicates)
 
@@ -186,7 +183,7 @@ def error_bars(
         rng = np.random.default_rng(seed)
         logger.info("error bars: %d re-estimations", replicates)
         made: list[Estimated] = []
-        sets = list(_redrawn(model, known, replicates, rng))
+        sets = list(_redrawn(model, known, replicates, rng, linear.scale))
         many = re_estimated(model, sets, fixed, zeros, limit.deadline)
         with reporter("error bars", progress, replicates) as report:
             for models in many:
@@ -241,32 +238,16 @@ def _redrawn(
     measurements: Sequence[Measurement],
     replicates: int,
     rng: np.random.Generator,
+    scale: float,
 ) -> Iterator[list[Measurement]]:
+    """With noise ``scale`` times as large as it is said to be, which weights do not show."""
     tables = model.marginals([m.clique for m in measurements])
-    expected = [_applied(m, tables[m.clique].reshape(-1)) for m in measurements]
+    expected = [m.applied(tables[m.clique].reshape(-1)) for m in measurements]
     for _ in range(replicates):
         yield [
-            Measurement(m.clique, mean + rng.normal(0.0, m.stddev, mean.shape), m.stddev, m.matrix)
+            replace(m, values=mean + rng.normal(0.0, scale * m.stddev, mean.shape))
             for m, mean in zip(measurements, expected, strict=True)
         ]
-
-
-def _applied(m: Measurement, cells: Array) -> Array:
-    if m.matrix is None:
-        return cells
-    return m.matrix.matvec(cells) if isinstance(m.matrix, Kronecker) else m.matrix @ cells
-
-
-def _zeros(model: Estimated) -> list[Zeros]:
-    """The model's structural zeros: where a graphical model's potentials are minus infinity."""
-    if isinstance(model, RegionModel):
-        return list(model.zeros)
-    found = []
-    for factor in model.potentials:
-        impossible = torch.isneginf(factor.values)
-        if bool(impossible.any()):
-            found.append(Zeros(factor.domain.attributes, (~impossible).cpu().numpy()))
-    return found
 
 
 def _fixed_total(model: Estimated, measurements: Sequence[Measurement]) -> float | None:
@@ -309,7 +290,7 @@ def checked_measurements(model: Any, measurements: Any) -> list[Measurement]:
 
 
 def _check_covered(model: Estimated, measurements: Sequence[Measurement]) -> None:
-    ruled_out = [set(each.clique) for each in _zeros(model)]
+    ruled_out = [set(each.clique) for each in model.structural_zeros]
     for clique in model.cliques:
         covered = any(set(clique) <= set(m.clique) for m in measurements)
         if not covered and set(clique) not in ruled_out:

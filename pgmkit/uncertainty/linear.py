@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, sqrt
 
 import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 from scipy.linalg import lapack
+from scipy.stats import chi2
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.estimation.consistency import agreement
@@ -35,6 +36,10 @@ _DENSE_CELLS = 2000
 _MOST_CONSTRAINTS = 2000
 """M is a dense matrix of this size."""
 _RANK = 1e-10
+_SIGNIFICANT = 1e-3
+"""P-value below which tables are taken to be further apart than their noise puts them: right error
+bars are widened once in a thousand times.
+"""
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,9 @@ class _Table:
     clique: Clique
     values: Array
     covariance: scipy.sparse.csr_array
+    statistic: float
+    """Of the measurements around the table: a chi-square, with as many ``degrees``."""
+    degrees: int
 
 
 @dataclass(frozen=True)
@@ -66,6 +74,8 @@ class LinearEstimate:
         self.domain = domain
         self._tables, self._left_out = _tables(domain, measurements, zeros)
         self._start = np.cumsum([0] + [len(t.values) for t in self._tables])
+        self.statistic = sum(table.statistic for table in self._tables)
+        self.degrees = sum(table.degrees for table in self._tables)
         if not self._tables:
             return
         covariance = scipy.sparse.block_diag([t.covariance for t in self._tables], format="csr")
@@ -74,8 +84,33 @@ class LinearEstimate:
         constraints, target = constraints[-_MOST_CONSTRAINTS:], target[-_MOST_CONSTRAINTS:]
         y = np.concatenate([t.values for t in self._tables])
         self._spread = (constraints @ covariance).tocsc()
-        self._inverse = _generalised_inverse((self._spread @ constraints.T).toarray())
-        self._values = y + self._spread.T @ (self._inverse @ (target - constraints @ y))
+        self._inverse, rank = _generalised_inverse((self._spread @ constraints.T).toarray())
+        apart = target - constraints @ y
+        pull = self._inverse @ apart
+        self._values = y + self._spread.T @ pull
+        self.statistic += float(apart @ pull)
+        self.degrees += rank
+
+    @property
+    def p_value(self) -> float:
+        """With what probability Gaussian noise puts the tables as far apart as they are.
+
+        The ``statistic``, the squared distance between the measurements and the estimate in
+        standard deviations, has a chi-square law with ``degrees`` of freedom whatever the truth:
+        nothing here is bounded at zero.
+        """
+        return float(chi2.sf(self.statistic, self.degrees)) if self.degrees else 1.0
+
+    @property
+    def scale(self) -> float:
+        """By how much larger the noise must be than stated for tables this far apart.
+
+        The factor sqrt(chi-square / degrees) of the Particle Data Group, where that is above 1 and
+        the distance significant; else 1.
+        """
+        if self.p_value >= _SIGNIFICANT:
+            return 1.0
+        return max(1.0, sqrt(self.statistic / self.degrees))
 
     def answer(self, query: FactoredQuery) -> Answer | None:
         """None unless one estimated table holds the query, and nothing left out informs on it."""
@@ -98,7 +133,8 @@ class LinearEstimate:
         known = self._inverse[np.ix_(touched, touched)] @ shared
         saved = np.asarray(shared.multiply(known).sum(axis=0)).ravel()
         variance = np.where(raw - saved > _RANK * raw, raw - saved, 0.0)
-        return Answer(matrix @ self._values[own], np.sqrt(variance), bool((matrix.data >= 0).all()))
+        stddev = self.scale * np.sqrt(variance)
+        return Answer(matrix @ self._values[own], stddev, bool((matrix.data >= 0).all()))
 
 
 def _tables(
@@ -127,7 +163,9 @@ def _table(
         precision = sum(m.stddev**-2 for m in group)
         mean = sum(m.stddev**-2 * m.values[_order(domain, clique, m)] for m in group) / precision
         diagonal = scipy.sparse.diags_array(possible / precision, format="csr")
-        return _Table(clique, np.asarray(mean * possible), scipy.sparse.csr_array(diagonal))
+        return _around(
+            domain, clique, group, np.asarray(mean * possible), scipy.sparse.csr_array(diagonal)
+        )
     if len(possible) > _DENSE_CELLS:
         return None
     unknown = np.flatnonzero(possible)
@@ -145,7 +183,26 @@ def _table(
     values, covariance = np.zeros(len(possible)), np.zeros((len(possible), len(possible)))
     values[unknown] = inverse @ weighted
     covariance[np.ix_(unknown, unknown)] = inverse
-    return _Table(clique, values, scipy.sparse.csr_array(covariance))
+    return _around(domain, clique, group, values, scipy.sparse.csr_array(covariance))
+
+
+def _around(
+    domain: Domain,
+    clique: Clique,
+    group: Sequence[Measurement],
+    values: Array,
+    covariance: scipy.sparse.csr_array,
+) -> _Table:
+    """The table, and how far its measurements are from it."""
+    statistic = 0.0
+    for m in group:
+        table = np.empty(len(values))
+        table[_order(domain, clique, m)] = values
+        statistic += float((((m.applied(table) - m.values) / m.stddev) ** 2).sum())
+    unknown = int((covariance.diagonal() > 0).sum())
+    return _Table(
+        clique, values, covariance, statistic, sum(len(m.values) for m in group) - unknown
+    )
 
 
 def _possible(domain: Domain, clique: Clique, zeros: Sequence[Zeros]) -> NDArray[np.bool_]:
@@ -167,9 +224,10 @@ def _dense(m: Measurement, cells: int) -> Array:
     return m.matrix.to_dense() if isinstance(m.matrix, Kronecker) else as_dense(m.matrix)
 
 
-def _generalised_inverse(matrix: Array) -> Array:
+def _generalised_inverse(matrix: Array) -> tuple[Array, int]:
+    """And the rank."""
     if not matrix.any():
-        return matrix
+        return matrix, 0
     scale = np.sqrt(np.maximum(np.diag(matrix), 0.0))
     scale = np.where(scale > 0, scale, inf)
     # Any M with A M A = A does where M meets A's range only; pivoted Cholesky is ten times faster
@@ -180,7 +238,7 @@ def _generalised_inverse(matrix: Array) -> Array:
     whole = np.tril(inverse) + np.tril(inverse, -1).T
     found = np.zeros_like(matrix)
     found[np.ix_(kept, kept)] = whole / np.outer(scale[kept], scale[kept])
-    return found
+    return found, int(rank)
 
 
 def _rows(domain: Domain, clique: Clique, query: FactoredQuery) -> scipy.sparse.csr_array:

@@ -490,7 +490,7 @@ def test_a_small_gap_is_certified_without_a_word() -> None:
         warnings.simplefilter("error")
         model = estimate(domain, measured, total=1e6)
     assert model.certified and not model.poor_fit
-    assert model.fit.startswith("certified: within")
+    assert model.certificate.startswith("certified: within")
 
 
 def test_certification_survives_a_file(tmp_path: Path) -> None:

@@ -400,7 +400,7 @@ def test_what_no_tree_holds_is_refused_with_the_way_out_and_auto_takes_it() -> N
     model = estimate(domain, measured, total=5000.0, inference="auto")
     assert isinstance(model, RegionModel)
     assert model.certified
-    assert "relaxed" in model.fit
+    assert "relaxed" in model.certificate
     assert_consistent(model)
     small, few = all_pairs(3, 3)
     assert not isinstance(estimate(small, few, total=5000.0, inference="auto"), RegionModel)

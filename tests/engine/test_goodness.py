@@ -1,0 +1,137 @@
+"""Goodness of fit against dense least squares, and how rarely right measurements are doubted."""
+
+import warnings
+
+import numpy as np
+import pytest
+from brute_force import design
+from chance import FALSE_ALARM
+from scipy.stats import chi2, kstest
+
+from pgmkit import Contradictory, Domain, GraphicalModel, Measurement, Zeros, error_bars, estimate
+from pgmkit.goodness import Fit, is_gross
+from pgmkit.queries import prefix
+
+DOMAIN = Domain({"a": 2, "b": 3, "c": 2, "d": 4})
+CLIQUES = [("a", "b"), ("b", "c"), ("c", "a"), ("c", "d"), ("d",), ("a", "b")]
+TWO = Domain({"education": 3, "sex": 2})
+
+
+def measured(joint: np.ndarray, rng: np.random.Generator, laplace: bool = False) -> list:
+    found = []
+    for place, clique in enumerate(CLIQUES):
+        table, stddev = design(DOMAIN, clique) @ joint, 2.0 + place
+        noise = rng.laplace if laplace else rng.normal
+        scale = stddev / np.sqrt(2) if laplace else stddev
+        matrix = prefix(4) if clique == ("d",) else None
+        values = table if matrix is None else matrix @ table
+        values = values + noise(0, scale, len(table))
+        found.append(Measurement(clique, values, stddev, matrix))
+    return found
+
+
+def fit_of(model: GraphicalModel) -> Fit:
+    assert model.fit is not None
+    return model.fit
+
+
+def contradictory() -> list[Measurement]:
+    joint = [[15_300, 15_000], [10_050, 9_950], [10_000, 10_010]]
+    return [
+        Measurement(("education",), [60_000.0, 20_000.0, 20_000.0], 10.0),
+        Measurement(("education", "sex"), joint, 50.0),
+    ]
+
+
+def test_the_statistic_is_that_of_least_squares_on_the_joint() -> None:
+    rng = np.random.default_rng(0)
+    for seed in range(5):
+        joint = np.random.default_rng(seed).dirichlet(np.full(DOMAIN.size(), 0.1)) * 300
+        y = measured(joint, rng)
+        fit = fit_of(estimate(DOMAIN, y))
+        views = [
+            (np.eye(DOMAIN.size(m.clique)) if m.matrix is None else m.matrix)
+            @ design(DOMAIN, m.clique) / m.stddev
+            for m in y
+        ]  # fmt: skip
+        rows, values = np.vstack(views), np.concatenate([m.values / m.stddev for m in y])
+        solution, _, rank, _ = np.linalg.lstsq(rows, values, rcond=1e-10)
+        assert fit.degrees == len(values) - rank
+        assert fit.statistic == pytest.approx(((rows @ solution - values) ** 2).sum())
+
+
+def test_p_values_of_right_measurements_are_uniform_with_zeros_all_over() -> None:
+    """Kolmogorov and Smirnov's test of the chi-square law; false alarm one in a million."""
+    rng, joint = np.random.default_rng(1), np.zeros(DOMAIN.size())
+    joint[[0, 17, 40]] = 1000.0
+    fits = [fit_of(estimate(DOMAIN, measured(joint, rng))) for _ in range(60)]
+    shares = [chi2.sf(fit.statistic, fit.degrees) for fit in fits]
+    assert kstest(shares, "uniform").pvalue >= FALSE_ALARM
+    assert not any(fit.gross for fit in fits)
+
+
+@pytest.mark.parametrize("degrees", [1, 3, 30, 1000])
+def test_a_gross_misfit_is_beyond_noise_of_any_usual_law(degrees: int) -> None:
+    """The tail of sums of squares of Laplace noise, extrapolated beyond 200,000 draws.
+
+    Far out, the square root of a sum is spread like the largest value: exponentially at most.
+    """
+    rng = np.random.default_rng(2)
+    draws = max(2000, 200_000 // degrees)
+    sums = np.sqrt((rng.laplace(0, np.sqrt(0.5), (draws, degrees)) ** 2).sum(axis=1))
+    rare, rarer = np.quantile(sums, [0.9, 0.99])
+    foreseen = rarer + (rarer - rare) * (np.log(0.01 / FALSE_ALARM) / np.log(10))
+    assert not is_gross(float(foreseen**2), degrees)
+    assert chi2.sf(foreseen**2, degrees) < FALSE_ALARM  # so that Gaussian noise is far below
+    assert is_gross(degrees + 6 * np.sqrt(5 * degrees) + 700, degrees)
+
+
+def test_right_measurements_are_not_warned_of() -> None:
+    """Zeros held at zero, matrices, repeated and Laplace measurements, regions, structural zeros.
+
+    A false alarm has probability 1e-7 in each of 80 estimates at most, far less with small noise.
+    """
+    rng = np.random.default_rng(3)
+    allowed = np.ones((2, 3), dtype=bool)
+    allowed[0, 1] = False
+    possible = np.tile(allowed.reshape(2, 3, 1, 1), (1, 1, 2, 4)).reshape(-1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", Contradictory)
+        for draw in range(40):
+            joint = rng.dirichlet(np.full(DOMAIN.size(), 0.03)) * rng.choice([60.0, 3000.0])
+            joint = joint * possible + possible / 10
+            y = measured(joint, rng, laplace=draw % 2 == 1)
+            estimate(DOMAIN, y, zeros=[Zeros(("a", "b"), allowed)])
+            estimate(DOMAIN, y, inference="region", total=float(joint.sum()))
+
+
+def test_a_contradiction_is_named_warned_of_and_widens_error_bars() -> None:
+    y = contradictory()
+    with pytest.warns(
+        Contradictory, match=r"education, sex by .* error bars are widened 240 times"
+    ):
+        model = estimate(TWO, y)
+    fit = fit_of(model)
+    assert fit.gross and fit.p_value < 1e-100 and fit.degrees == 3
+    assert fit.worst[0][0] == ("education", "sex")
+    assert fit.scale == pytest.approx(np.sqrt(fit.statistic / 3))
+    bars = error_bars(model, y, replicates=20, seed=0).marginal(["education"])
+    assert bars.low[0] < 59_000 and bars.high[0] > 61_000 and bars.stddev[0] > 1000
+    with pytest.warns(Contradictory):
+        region = estimate(TWO, y, inference="region")
+    assert region.fit is not None and region.fit.statistic == pytest.approx(fit.statistic)
+
+
+def test_what_no_counts_can_be_is_gross_without_a_disagreement() -> None:
+    y = [Measurement(("education",), [500.0, -900.0, 800.0], 10.0)]
+    with pytest.warns(Contradictory):
+        fit = fit_of(estimate(TWO, y))
+    assert fit.degrees == 0 and fit.scale == 1.0 and fit.gross
+
+
+def test_other_models_have_no_fit() -> None:
+    y = [Measurement(("education",), [500.0, 100.0, 800.0], 10.0)]
+    model = estimate(TWO, y)
+    assert fit_of(model).p_value == 1.0 and "p-value 1" in str(model.fit)
+    assert model.given({"sex": 0}).fit is None
+    assert estimate(TWO, y, loss="absolute").fit is None

@@ -561,8 +561,8 @@ MUTANTS = (
     Mutant(
         "residuals weighed by the variance",
         P + "losses.py",
-        "            weights.append(w / m.stddev)\n",
-        "            weights.append(w / m.stddev**2)\n",
+        "        weights.append(w / m.stddev)\n",
+        "        weights.append(w / m.stddev**2)\n",
         f"{LOSSES}::test_residuals_and_adjoint_against_dense_matrices",
     ),
     Mutant(

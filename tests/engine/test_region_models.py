@@ -54,7 +54,8 @@ def test_files_are_read_bit_for_bit(seed: int, tmp_path: Path) -> None:
     model.save(tmp_path / "model.pgm")
     again = RegionModel.load(tmp_path / "model.pgm")
     for each in fields(model):
-        if each.name not in ("tables", "zeros", "domain"):
+        # A file holds no measurements: they are in the release, where there is one.
+        if each.name not in ("tables", "zeros", "domain", "measurements"):
             assert getattr(again, each.name) == getattr(model, each.name), each.name
     assert list(again.domain.sizes.items()) == list(domain.sizes.items())
     assert list(again.tables) == list(model.tables)

@@ -25,6 +25,7 @@ from pgmkit.estimation.start import uniform
 from pgmkit.estimation.tensor_steps import Objective, Points, State, Steps, advance, start_at
 from pgmkit.losses import make_loss
 from pgmkit.marginal_oracle import MarginalOracle
+from pgmkit.sufficient_statistics import combined
 
 NAMES = ["chain", "star", "nested", "cycle of five", "cycle of triples"]
 
@@ -50,7 +51,9 @@ def alone(name: str, loss: str, device: str = "cpu") -> tuple[Objective, State]:
 def together(name: str, device: str = "cpu", count: int = 3) -> tuple[Objective, State]:
     sets = [noisy(name, seed) for seed in range(count)]
     oracle = MarginalOracle(FIVE, cliques_of(FIVE, sets[0]), device=device)
-    loss = BatchedSquares(oracle.layout, sets[0], stacked(sets), torch.device(device))
+    loss = BatchedSquares(
+        oracle.layout, combined(FIVE, sets[0], stacked(sets)), torch.device(device)
+    )
     totals = torch.full((count,), 500.0, dtype=torch.float64, device=device)
     search = BatchedSearch(oracle, loss, totals, 0.1)
     search.oracle.begin_marginals = search.oracle.try_marginals  # as on a card

@@ -22,6 +22,11 @@ __all__ = ["Affordable", "check_fits_workload", "estimator", "model_megabytes", 
 _WORTH_A_SEARCH = 4.0
 """Factor by which a better elimination order may shrink a model; beyond it none is looked for."""
 _SEARCH_SECONDS = 0.02
+_STRIDES = (16, 4, 1)
+"""Candidates are held against the measured cliques of the last round whose number is a multiple of
+each. What is too large with fewer cliques is too large with more, and those searches are the same
+for many rounds, so they are remembered by their graph (``junction_tree``).
+"""
 
 
 def estimator(
@@ -57,8 +62,9 @@ class Affordable:
 
     A quick bound settles most of them. The others take a search each, which is left to whoever
     draws one of them (`Curator.choose` with `allowed`). A candidate that was drawn and put aside
-    was never charged for, so nothing is remembered of these searches: what is offered, what it is
-    scaled by and what is allowed follow from the measured cliques and the limits alone.
+    was never charged for, so no decision depends on which searches were made: what is offered, what
+    it is scaled by and what is allowed follow from the measured cliques, in their order, and the
+    limits alone.
     """
 
     def __init__(self, domain: Domain, candidates: Sequence[Clique]) -> None:
@@ -94,7 +100,11 @@ class Affordable:
     def _fits(
         self, sure: Set[Clique], measured: Sequence[Clique], limit_mb: float, clique: Clique
     ) -> bool:
-        return clique in sure or _size(self.domain, [*measured, clique], limit_mb) <= limit_mb
+        return clique in sure or all(
+            _size(self.domain, [*measured[: len(measured) // stride * stride], clique], limit_mb)
+            <= limit_mb
+            for stride in _STRIDES
+        )
 
     def _bounds(self, growth: TreeGrowth) -> list[float]:
         """Upper bounds of the cells with each candidate; those of pairs are found together."""

@@ -92,3 +92,20 @@ def test_what_fits_within_a_growing_limit_is_what_a_search_finds(seed: int) -> N
             found = junction_tree(domain, [*measured, clique]).bytes() / 2**20
             assert found <= (limit if small else 0.01)
         measured.append(fitting[int(rng.integers(len(fitting)))])
+
+
+def test_what_fits_does_not_depend_on_what_else_was_asked() -> None:
+    """Each round's decisions are the same where none of the earlier rounds was asked anything."""
+    rng = np.random.default_rng(3)
+    domain = Domain({name: int(rng.integers(3, 9)) for name in "abcdefgh"})
+    candidates = list(combinations(domain, 2))
+    asked, measured, refused = Affordable(domain, candidates), list[Clique](), 0
+    for step in range(1, 20):
+        limit = 0.0003 * step
+        possible, fits = asked.within(measured, limit, 0.02)
+        fitting = [clique for clique in possible if fits(clique)]
+        also, fits_too = Affordable(domain, candidates).within(measured, limit, 0.02)
+        assert [c for c in reversed(also) if fits_too(c)] == fitting[::-1]
+        refused += len(possible) - len(fitting)
+        measured.append(fitting[int(rng.integers(len(fitting)))])
+    assert refused > 20

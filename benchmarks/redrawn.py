@@ -46,6 +46,11 @@ class Case:
     batched: bool
     total: float | None
 
+    @property
+    def least(self) -> float:
+        """The smallest value that is measured, without its noise."""
+        return float(min(m.values.min() for m in self.exact))
+
     def draws(self, count: int, seed: int) -> list[list[Measurement]]:
         rng = np.random.default_rng(seed)
         return [[self._noisy(m, rng) for m in self.exact] for _ in range(count)]
@@ -156,7 +161,7 @@ def spread(seed: int, draws: int, reports: int = 6) -> dict[str, Any]:
         "batched": drawn.batched,
         "total": drawn.total is not None,
         "stddev": drawn.exact[0].stddev,
-        "least": float(min(m.values.min() for m in drawn.exact)),
+        "least": drawn.least,
     }
 
 
@@ -179,7 +184,7 @@ def intervals(seed: int, draws: int) -> dict[str, Any]:
         "family": drawn.family,
         "laplace": drawn.laplace,
         "stddev": drawn.exact[0].stddev,
-        "least": float(min(m.values.min() for m in drawn.exact)),
+        "least": drawn.least,
     }
 
 

@@ -1,6 +1,7 @@
 """Coverage of the error bars on ADULT, on rows drawn from a model, and on random structures.
 
     python -m benchmarks.coverage [--draws 5] [--only adult spread intervals] [--sets 200]
+    python -m benchmarks.coverage --report
 
 Spread: on 200 random structures (``benchmarks.redrawn``) the stated standard deviation of what was
 not measured, over the real one of ``--sets`` data sets with fresh noise. Intervals: on 20 others
@@ -198,21 +199,24 @@ def run_adult(draws: int) -> dict[str, Any]:
     return {"draws": draws, "replicates": REPLICATES, "machine": machine(), "cases": results}
 
 
-def studied(lines: Sequence[dict[str, Any]], study: str) -> str:
-    """The distribution of a study's figures: of all structures, and of those away from zero."""
+def stored() -> list[dict[str, Any]]:
+    """The lines of both studies."""
+    return [json.loads(line) for line in LINES.read_text().splitlines()] if LINES.exists() else []
+
+
+def studied(study: str) -> str:
+    """The distribution of a study's figures, and how far one structure's are off by chance."""
+    lines = [line for line in stored() if line["study"] == study]
+    away = [line["least"] >= AWAY * line["stddev"] for line in lines]
+    kinds = {"all": [True] * len(lines), "away from zero": away, "near zero": np.logical_not(away)}
     rows = []
-    for name, away in (("all", -np.inf), ("away from zero", AWAY)):
-        found = [
-            (line[FIGURE[study]], line["error"])
-            for line in lines
-            if line["study"] == study and line["least"] >= away * line["stddev"]
-        ]
+    for kind, kept in kinds.items():
+        found = [(line[FIGURE[study]], line["error"]) for line in itertools.compress(lines, kept)]
         if found:
             values, errors = np.array(found).T
-            rows.append((name, len(values), np.median(values), values.mean(), values.min(),
-                         values.max(), np.median(errors)))  # fmt: skip
-    header = (study, "structures", "median", "mean", "least", "most", "error of each")
-    return table(header, [[float(c) if i > 1 else c for i, c in enumerate(r)] for r in rows])
+            figures = np.median(values), values.mean(), values.min(), values.max()
+            rows.append((kind, len(values), *map(float, figures), float(np.median(errors))))
+    return table((study, "structures", "median", "mean", "least", "most", "error of each"), rows)
 
 
 def structures(study: str) -> list[int]:
@@ -226,18 +230,15 @@ def structures(study: str) -> list[int]:
 
 def run_study(study: str, sets: int, jobs: int) -> None:
     """Append a line a structure to those that are there."""
-    lines = [json.loads(line) for line in LINES.read_text().splitlines()] if LINES.exists() else []
-    done = {(line["study"], line["seed"]) for line in lines}
+    done = {(line["study"], line["seed"]) for line in stored()}
     one, code = {"spread": redrawn.spread, "intervals": redrawn.intervals}[study], code_state()
     with ProcessPoolExecutor(jobs) as pool:
         left = [seed for seed in structures(study) if (study, seed) not in done]
         running = {pool.submit(one, seed, sets): seed for seed in left}
         for each in as_completed(running):
             line = {"study": study, "seed": running[each], **each.result(), "code": code}
-            lines.append(line)
             with LINES.open("a") as file:
                 file.write(json.dumps(line) + "\n")
-    print(studied(lines, study))
 
 
 def main() -> None:
@@ -245,13 +246,15 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=5, help="of the noise, for each case of adult")
     parser.add_argument("--only", nargs="*", default=["adult", "spread", "intervals"])
     parser.add_argument("--sets", type=int, default=200, help="redrawn, for each structure")
+    parser.add_argument("--report", action="store_true", help="run nothing, print both studies")
     parser.add_argument("--jobs", type=int, default=1, help="processes for random structures")
     arguments = parser.parse_args()
-    for name in arguments.only:
+    for name in [] if arguments.report else arguments.only:
         if name == "adult":
             write_results("coverage", run_adult(arguments.draws))
         else:
             run_study(name, arguments.sets, arguments.jobs)
+    print(*map(studied, FIGURE), sep="\n\n")
 
 
 if __name__ == "__main__":

@@ -1,16 +1,18 @@
 """Coverage of the error bars on ADULT, on rows drawn from a model, and on random structures.
 
-    python -m benchmarks.coverage [--draws 5] [--only adult spread intervals]
+    python -m benchmarks.coverage [--draws 5] [--only adult spread intervals] [--sets 200]
+    python -m benchmarks.coverage --report
 
 Spread: on 200 random structures (``benchmarks.redrawn``) the stated standard deviation of what was
-not measured, over the real one of 200 data sets with fresh noise. Intervals: on 20 of them the
-share of true answers that the 95% intervals of 500 data sets hold.
+not measured, over the real one of ``--sets`` data sets with fresh noise. Intervals: on 20 others
+the share of true answers that the 95% intervals of as many data sets hold. Each structure's line
+goes to ``results/coverage.jsonl`` as soon as it is done, and what is there is not run again.
 
 Adult: each case measures some marginals of a table with fresh Gaussian noise, estimates a model,
 asks for 95% intervals of every cell, and counts how many hold the truth. Measured marginals: the
 truth is the table. Unmeasured pairs: the *projection* (the model that noiseless measurements give)
-and the table itself, from which the model's bias is not covered. Prints a table; all write
-``results/coverage.json``.
+and the table itself, from which the model's bias is not covered. Prints a table and
+writes ``results/coverage.json``.
 """
 
 from __future__ import annotations
@@ -20,14 +22,14 @@ import itertools
 import json
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from benchmarks import adult, redrawn
-from benchmarks.common import RESULTS, machine, table, write_results
+from benchmarks.common import RESULTS, code_state, machine, table, write_results
 from benchmarks.marginals import chosen_cliques
 from mechanisms import run
 from mechanisms.workload import k_way
@@ -40,6 +42,10 @@ Fit = Callable[[int], tuple[GraphicalModel, list[Measurement]]]
 SIGMA = 25.0
 REPLICATES = 50
 STRUCTURES = 200
+LINES = RESULTS / "coverage.jsonl"
+FIGURE = {"spread": "ratio", "intervals": "covered"}
+AWAY = 3.0
+"""Standard deviations; a structure whose least noiseless value is larger is away from zero."""
 SLACK = 1e-3
 """Counts; a model gives a cell that is zero in the table a little more than zero."""
 SIZES = {
@@ -193,51 +199,62 @@ def run_adult(draws: int) -> dict[str, Any]:
     return {"draws": draws, "replicates": REPLICATES, "machine": machine(), "cases": results}
 
 
-def run_spread(jobs: int) -> dict[str, Any]:
-    return {"spread": _study(redrawn.spread, range(STRUCTURES), "ratio", jobs)}
+def stored() -> list[dict[str, Any]]:
+    """The lines of both studies."""
+    return [json.loads(line) for line in LINES.read_text().splitlines()] if LINES.exists() else []
 
 
-def run_intervals(jobs: int) -> dict[str, Any]:
-    # A region model's estimates take a hundred times as long.
-    seeds = [s for s in range(STRUCTURES, 2 * STRUCTURES) if redrawn.case(s).family != "region"]
-    return {"intervals": _study(redrawn.intervals, seeds[:20], "covered", jobs)}
+def studied(study: str) -> str:
+    """The distribution of a study's figures, and how far one structure's are off by chance."""
+    lines = [line for line in stored() if line["study"] == study]
+    away = [line["least"] >= AWAY * line["stddev"] for line in lines]
+    kinds = {"all": [True] * len(lines), "away from zero": away, "near zero": np.logical_not(away)}
+    rows = []
+    for kind, kept in kinds.items():
+        found = [(line[FIGURE[study]], line["error"]) for line in itertools.compress(lines, kept)]
+        if found:
+            values, errors = np.array(found).T
+            figures = np.median(values), values.mean(), values.min(), values.max()
+            rows.append((kind, len(values), *map(float, figures), float(np.median(errors))))
+    return table((study, "structures", "median", "mean", "least", "most", "error of each"), rows)
 
 
-def _study(
-    one: Callable[[int], dict[str, Any]], seeds: Sequence[int], key: str, jobs: int
-) -> dict[str, Any]:
-    """The findings of all structures, a process each time, and their distribution."""
+def structures(study: str) -> list[int]:
+    """Seeds of a study; a region model's estimates take a hundred times as long, and come last."""
+    if study == "spread":
+        return sorted(range(STRUCTURES), key=lambda s: redrawn.case(s).family == "region")
+    cases = {s: redrawn.case(s) for s in range(STRUCTURES, 2 * STRUCTURES)}
+    seeds = [s for s, case in cases.items() if case.family != "region"][:20]
+    return sorted(seeds, key=lambda s: cases[s].least < AWAY * cases[s].exact[0].stddev)
+
+
+def run_study(study: str, sets: int, jobs: int) -> None:
+    """Append a line a structure to those that are there."""
+    done = {(line["study"], line["seed"]) for line in stored()}
+    one, code = {"spread": redrawn.spread, "intervals": redrawn.intervals}[study], code_state()
     with ProcessPoolExecutor(jobs) as pool:
-        found = []
-        for seed, each in zip(seeds, pool.map(one, seeds), strict=True):
-            found.append({"seed": seed, **each})
-            print(found[-1], flush=True)
-    values = np.array([each[key] for each in found])
-    held = {
-        "mean": float(values.mean()),
-        "median": float(np.median(values)),
-        "least": float(values.min()),
-        "most": float(values.max()),
-    }
-    print(held)
-    return {**held, "machine": machine(), "structures": found}
+        left = [seed for seed in structures(study) if (study, seed) not in done]
+        running = {pool.submit(one, seed, sets): seed for seed in left}
+        for each in as_completed(running):
+            line = {"study": study, "seed": running[each], **each.result(), "code": code}
+            with LINES.open("a") as file:
+                file.write(json.dumps(line) + "\n")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--draws", type=int, default=5, help="of the noise, for each case of adult")
     parser.add_argument("--only", nargs="*", default=["adult", "spread", "intervals"])
+    parser.add_argument("--sets", type=int, default=200, help="redrawn, for each structure")
+    parser.add_argument("--report", action="store_true", help="run nothing, print both studies")
     parser.add_argument("--jobs", type=int, default=1, help="processes for random structures")
     arguments = parser.parse_args()
-    runs: dict[str, Callable[[], dict[str, Any]]] = {
-        "adult": lambda: run_adult(arguments.draws),
-        "spread": lambda: run_spread(arguments.jobs),
-        "intervals": lambda: run_intervals(arguments.jobs),
-    }
-    for name in arguments.only:
-        content, path = runs[name](), RESULTS / "coverage.json"
-        stored = json.loads(path.read_text()) if path.exists() else {}
-        write_results("coverage", {**stored, **content})
+    for name in [] if arguments.report else arguments.only:
+        if name == "adult":
+            write_results("coverage", run_adult(arguments.draws))
+        else:
+            run_study(name, arguments.sets, arguments.jobs)
+    print(*map(studied, FIGURE), sep="\n\n")
 
 
 if __name__ == "__main__":

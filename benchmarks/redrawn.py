@@ -46,6 +46,11 @@ class Case:
     batched: bool
     total: float | None
 
+    @property
+    def least(self) -> float:
+        """The smallest value that is measured, without its noise."""
+        return float(min(m.values.min() for m in self.exact))
+
     def draws(self, count: int, seed: int) -> list[list[Measurement]]:
         rng = np.random.default_rng(seed)
         return [[self._noisy(m, rng) for m in self.exact] for _ in range(count)]
@@ -134,27 +139,33 @@ def _sums(cells: int, rng: np.random.Generator) -> np.ndarray:
     return (rng.random((max(2, cells - 2), cells)) < 0.5).astype(float)
 
 
-def spread(seed: int, draws: int = 200, reports: int = 6) -> dict[str, Any]:
-    """Stated over real standard deviation, both pooled over all answers of the case."""
+def spread(seed: int, draws: int, reports: int = 6) -> dict[str, Any]:
+    """Stated over real standard deviation, both pooled over all answers, and its standard error."""
     drawn = case(seed)
     sets = drawn.draws(draws, seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NotCertified)
         models = drawn.models(sets)
-        real = np.stack([drawn.answers(model) for model in models]).var(axis=0, ddof=1)
-        said = [_bars(drawn, models[k], sets[k], k)[1] for k in range(reports)]
+        answers = np.stack([drawn.answers(model) for model in models])
+        said = [np.square(_bars(drawn, models[k], sets[k], k)[1]).mean() for k in range(reports)]
+    # One variance a data set, so that the standard error allows for answers that move together.
+    real = ((answers - answers.mean(axis=0)) ** 2).mean(axis=1) * draws / (draws - 1)
+    ratio = float(np.sqrt(np.mean(said) / real.mean()))
+    relative = [np.std(v, ddof=1) / np.mean(v) / np.sqrt(len(v)) for v in (said, real)]
     return {
-        "ratio": float(np.sqrt(np.square(said).mean() / real.mean())),
+        "ratio": ratio,
+        "error": float(ratio * np.hypot(*relative) / 2),
+        "sets": draws,
         "family": drawn.family,
         "laplace": drawn.laplace,
         "batched": drawn.batched,
         "total": drawn.total is not None,
         "stddev": drawn.exact[0].stddev,
-        "least": float(min(m.values.min() for m in drawn.exact)),
+        "least": drawn.least,
     }
 
 
-def intervals(seed: int, draws: int = 500) -> dict[str, Any]:
+def intervals(seed: int, draws: int) -> dict[str, Any]:
     """The share of answers of what noiseless measurements give that 95% intervals hold."""
     drawn = case(seed)
     sets = drawn.draws(draws, seed)
@@ -169,10 +180,11 @@ def intervals(seed: int, draws: int = 500) -> dict[str, Any]:
     return {
         "covered": float(np.mean(inside)),
         "error": float(np.std(inside, ddof=1) / np.sqrt(draws)),
+        "sets": draws,
         "family": drawn.family,
         "laplace": drawn.laplace,
         "stddev": drawn.exact[0].stddev,
-        "least": float(min(m.values.min() for m in drawn.exact)),
+        "least": drawn.least,
     }
 
 

@@ -7,12 +7,14 @@ attributes, and of each clique 1 to 200 measurements: tables, single cells, pref
 products; with noise of 1 to 100 counts on 100 to 100,000 records, and structural zeros in a fifth
 of the problems. The optimum is that of the interior points of ``clarabel`` on the joint
 distribution written out. Prints how many estimates end within one noise unit (``model.unit``) of
-it, which do not, whether each says so, and the times; writes ``results/many_measurements.json``.
+it, which do not, whether each says so, and the CPU times. A problem's figures are appended to
+``results/many_measurements.jsonl`` as it ends, and what is there is not run again.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 import warnings
@@ -23,13 +25,14 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from benchmarks.common import machine, table, write_results
+from benchmarks.common import RESULTS, table
 from pgmkit import Domain, Measurement, Zeros, estimate
 from pgmkit.kronecker import Kronecker
 
 Array = NDArray[np.float64]
 
 HEADER = ("problems", "within 1 unit", "say so", "silent misses", "median s", "longest s")
+LINES = RESULTS / "many_measurements.jsonl"
 
 
 def problem(seed: int) -> tuple[Domain, list[Measurement], list[Zeros], float]:
@@ -148,9 +151,9 @@ def run(seed: int) -> dict[str, Any]:
     above, below = optimum(domain, measured, zeros, total)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        started = time.perf_counter()
+        started = time.process_time()
         model = estimate(domain, measured, total=total, zeros=zeros)
-        seconds = time.perf_counter() - started
+        seconds = time.process_time() - started
     return {
         "seed": seed, "measurements": len(measured), "zeros": bool(zeros), "seconds": seconds,
         "above": above, "below": below, "loss": model.loss, "gap": model.gap, "unit": model.unit,
@@ -164,18 +167,22 @@ def main() -> None:
     parser.add_argument("--problems", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    records = []
-    for seed in range(arguments.seed, arguments.seed + arguments.problems):
-        records.append(run(seed))
-        if records[-1]["units off"] > 1 or not records[-1]["certified"]:
-            print(records[-1], file=sys.stderr, flush=True)
+    lines = [json.loads(line) for line in LINES.read_text().splitlines()] if LINES.exists() else []
+    known = {line["seed"]: line for line in lines}
+    seeds = range(arguments.seed, arguments.seed + arguments.problems)
+    for seed in [each for each in seeds if each not in known]:
+        known[seed] = run(seed)
+        with LINES.open("a") as file:
+            file.write(json.dumps(known[seed]) + "\n")
+        if known[seed]["units off"] > 1 or not known[seed]["certified"]:
+            print(known[seed], file=sys.stderr, flush=True)
+    records = [known[seed] for seed in seeds]
     seconds = sorted(each["seconds"] for each in records)
     within = sum(each["units off"] <= 1 for each in records)
     said = sum(each["certified"] or each["warned"] for each in records)
     silent = sum(each["units off"] > 1 and not each["warned"] for each in records)
     row = [len(records), within, said, silent, seconds[len(seconds) // 2], seconds[-1]]
     print(table(HEADER, [row]))
-    write_results("many_measurements", {"machine": machine(), "records": records})
 
 
 if __name__ == "__main__":

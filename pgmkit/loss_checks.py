@@ -69,11 +69,12 @@ def check_loss(
         )
         marginal = _summed(tables[held], held, m.clique)
         answers = _applied(m.matrix, marginal)
-        r = (answers - m.values) / m.stddev
-        found += float(phi(np.abs(r), loss).sum())
+        residual = np.abs(answers - m.values) / m.stddev
+        penalties = phi(residual, loss)
+        found += float(penalties.sum())
         largest = np.abs(_applied(m.matrix, np.abs(marginal), absolute=True)).max()
         shift = _ULPS * epsilon * (largest + np.abs(m.values)) / m.stddev
-        rounding += float((phi(np.abs(r) + shift, loss) - phi(np.abs(r), loss)).sum())
+        rounding += float((phi(residual + shift, loss) - penalties).sum())
     if not abs(found - stated) <= rounding + (_CLOSE + _ULPS * epsilon) * (1 + abs(found)):
         raise Contradiction(
             f"the estimate contradicts a second computation: its loss is {stated!r} by one and "

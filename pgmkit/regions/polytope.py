@@ -174,17 +174,21 @@ class LocalPolytope:
             for _ in range(_MAX_HALVINGS):
                 moved = multipliers + step * direction
                 x, higher, left = at(moved)
-                # Close to the end the dual is flat within rounding: then the sums must improve.
-                if higher >= dual + 1e-4 * step * slope or np.abs(left).max() < off / 2:
+                # Close to the end the dual is flat within rounding: then its slope, which is not
+                # lost to rounding, must still be upwards, or the sums must improve.
+                risen = higher >= dual + 1e-4 * step * slope or left @ direction >= 0
+                if risen or np.abs(left).max() < off / 2:
                     break
                 step /= 2
             else:
                 break
             # Where all cells of a sum are zero Newton knows no scale: far targets need long steps.
+            # Their length too goes by the slope: within rounding the dual is as high at twice
+            # Newton's step, where the sums are as far off as before.
             while 1 <= step < _LONGEST:
                 further = multipliers + 2 * step * direction
                 beyond, value, rest = at(further)
-                if not value > higher:
+                if not rest @ direction > 0:
                     break
                 step, moved, higher, left, x = 2 * step, further, value, rest, beyond
             multipliers, dual, missing = moved, higher, left

@@ -1,12 +1,21 @@
 """One clear error at the boundary for each kind of bad input, before anything large is made."""
 
 import time
+import warnings
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 
-from pgmkit import Domain, Measurement, PgmkitError, estimate, estimate_total
+from pgmkit import (
+    Domain,
+    Measurement,
+    PgmkitError,
+    estimate,
+    estimate_many,
+    estimate_total,
+)
 from pgmkit.errors import InvalidInput, ModelTooLarge, TotalUndetermined
 
 DOMAIN = Domain({"age": 4, "sex": 2})
@@ -91,6 +100,45 @@ def test_too_large_is_refused_at_once() -> None:
     with pytest.raises(ModelTooLarge, match="memory_limit"):
         estimate(domain, ring, total=1000, memory_limit=2**30)
     assert time.perf_counter() - started < 5
+
+
+@pytest.mark.parametrize("total", [11.0, None])
+@pytest.mark.parametrize(
+    ("value", "stddev", "other"),
+    [
+        (5.0, 1e300, 1e300),
+        (5.0, 1e300, 1.0),
+        (5.0, 1e-300, 1e-300),
+        (5.0, 1e-300, 1.0),
+        (5.0, 5e-324, 1.0),
+        (5.0, 1e-150, 1e150),
+        (5.0, 1e150, 1e-150),
+        (1e300, 1.0, 1.0),
+        (-1e300, 1.0, 1.0),
+        (1e300, 1e300, 1.0),
+    ],
+)
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda *given, **options: estimate(*given, **options),
+        lambda *given, **options: estimate(*given, inference="region", **options),
+        lambda domain, measured, **options: estimate_many(domain, [measured] * 2, **options),
+    ],
+    ids=["exact", "region", "many"],
+)
+def test_extreme_numbers(
+    call: Callable[..., object], value: float, stddev: float, other: float, total: float | None
+) -> None:
+    """Squares of these overflow or vanish: none of it gets past the boundary, nor do warnings."""
+    measured = [
+        Measurement(("age", "sex"), np.full((4, 2), value), stddev),
+        Measurement(("sex",), [5.0, 6.0], other),
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(InvalidInput, match=r"2\^-?53|must lie between|not above 0"):
+            call(DOMAIN, measured, total=total)
 
 
 def test_one_family_of_errors() -> None:

@@ -14,6 +14,7 @@ import scipy.sparse
 from chance import DEVIATIONS
 from numpy.typing import NDArray
 from scipy.optimize import linprog
+from test_regions import assert_consistent, relaxed_optimum
 
 from pgmkit import (
     Dataset,
@@ -204,6 +205,17 @@ def test_relations_through_attributes_that_are_drawn_later_are_kept(seed: int) -
         drawn = model.sample(RECORDS, rng=0)
     for clique, table in model.tables.items():
         assert distance(drawn, clique, table) < by_chance(table, 100) + 0.01
+
+
+@pytest.mark.parametrize("seed", [151, 950])
+def test_the_optimum_is_found_beside_noise_a_thousandth_of_that_of_other_tables(seed: int) -> None:
+    """Newton's last steps there change the dual by less than its rounding."""
+    domain, measured = few_records(seed)
+    model = estimate(domain, measured, total=10_000.0, inference="region", shrink=False)
+    assert model.certified
+    assert_consistent(model)
+    optimum = relaxed_optimum(domain, measured, total=10_000.0)
+    assert model.loss - model.gap - 1e-4 <= optimum <= model.loss + 1e-4
 
 
 def impossible_tables() -> RegionModel:

@@ -2,6 +2,7 @@
 
     python tests/generated_mutants.py privacy/noise_scales privacy/budget   # these files
     python tests/generated_mutants.py privacy --slice 2/10 --seconds 600    # a tenth, for so long
+    python tests/generated_mutants.py noise_scales --tests budget curator   # these tests, untraced
     python tests/generated_mutants.py --report                              # the score of each file
 
 `tests/syntax_mutants.py` enumerates the changes in a fixed order. The fast tests of a part of the
@@ -10,6 +11,9 @@ meets only the tests that run its line, the quickest first, until one fails. Wha
 benchmarks/results/generated_mutants.jsonl line by line, and a mutant that is there is not run
 again unless it survived and `--again` is given. Survivors that do no harm are listed with a reason
 in tests/harmless_mutants.json; all others are holes in the tests.
+
+The tracer takes minutes. With `--tests` it does not run: each mutant meets the examples in the
+documentation of its file, and then these test files (or tests, `budget::test_name`), in this order.
 
 Tests run in a fork of a process that has loaded all libraries but not the packages themselves.
 """
@@ -78,9 +82,10 @@ def paths(names: Sequence[str]) -> list[str]:
     """Test files by the names that `mutants.TESTS` has for them; those that are there."""
     found = []
     for name in names:
-        plain = name if "/" in name else f"mechanisms/test_{name.removeprefix('test_')}"
+        file, _, test = name.partition("::")
+        plain = file if "/" in file else f"mechanisms/test_{file.removeprefix('test_')}"
         if (ROOT / "tests" / f"{plain}.py").exists():
-            found.append(f"tests/{plain}.py")
+            found.append(f"tests/{plain}.py{'::' * bool(test)}{test}")
     return found
 
 
@@ -228,8 +233,8 @@ def planned(words: Sequence[str], part: str) -> Iterator[tuple[str, Change]]:
             yield each
 
 
-def run(words: Sequence[str], part: str, seconds: float, again: bool) -> None:
-    """Run the mutants that have no line yet, for so long."""
+def run(words: Sequence[str], part: str, seconds: float, again: bool, named: list[str]) -> None:
+    """Run the mutants that have no line yet, for so long; on the tests `named`, if there are any."""
     for library in ("numpy", "scipy.stats", "hypothesis", "opendp.prelude", "torch", "pandas"):
         __import__(library)
     before, started = known(), time.monotonic()
@@ -241,15 +246,19 @@ def run(words: Sequence[str], part: str, seconds: float, again: bool) -> None:
                 continue
             if time.monotonic() - started > seconds:
                 return
-            if part_of(file) not in traced:
-                traced[part_of(file)] = coverage(folder, part_of(file))
-            found, times = traced[part_of(file)]
-            tests = chosen(found[file], change.line, times)
+            if named:
+                tests = [file, *paths(named)]
+            else:
+                if part_of(file) not in traced:
+                    traced[part_of(file)] = coverage(folder, part_of(file))
+                found, times = traced[part_of(file)]
+                tests = chosen(found[file], change.line, times)
             begun = time.monotonic()
             end = fate(folder, file, change, tests) if tests else "survived"
             took = round(time.monotonic() - begun, 1)
             line = {"file": file, "name": change.name, "line": change.line, "end": end}
-            lines.write(json.dumps(line | {"tests": len(tests), "seconds": took}) + "\n")
+            met = {"files": len(tests) - 1} if named else {"tests": len(tests)}
+            lines.write(json.dumps(line | met | {"seconds": took}) + "\n")
             lines.flush()
             if end == "survived":
                 print(f"{file}:{change.line} {change.name}", flush=True)
@@ -279,8 +288,9 @@ if __name__ == "__main__":
     parser.add_argument("--slice", default="1/1")
     parser.add_argument("--seconds", type=float, default=3600.0)
     parser.add_argument("--again", action="store_true")
+    parser.add_argument("--tests", nargs="+", default=[])
     parser.add_argument("--report", action="store_true")
     options = parser.parse_args()
     if options.report:
         sys.exit(not report())
-    run(options.words, options.slice, options.seconds, options.again)
+    run(options.words, options.slice, options.seconds, options.again, options.tests)

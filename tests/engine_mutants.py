@@ -183,13 +183,6 @@ MUTANTS = (
         TREE,
     ),
     Mutant(
-        "distant pairs from the wrong side",
-        P + "tree_marginals.py",
-        "if first < number <= last:",
-        "if first <= number < last:",
-        TREE,
-    ),
-    Mutant(
         "marginals arranged by the inverse of their order",
         P + "tree_marginals.py",
         "return table.permute([places.index(name) for name in clique])",
@@ -386,7 +379,7 @@ MUTANTS = (
         P + "sampling.py",
         "    for name in attrs:\n        code *=",
         "    for name in reversed(attrs):\n        code *=",
-        f"{SAMPLING}::test_rounded_counts_are_floor_or_ceiling",
+        STRUCTURES,
     ),
     Mutant(
         "duels of fractions won by the larger",

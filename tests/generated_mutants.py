@@ -77,6 +77,7 @@ QUICK: dict[str, tuple[str, ...]] = {
     ),
     "units": (
         "units::test_each_unit_keeps_its_rows_of_smallest_keys",
+        "units::test_keys_have_all_64_bits",
         "units::test_every_choice_of_rows_is_equally_likely",
         "units::test_the_choice_of_a_unit_depends_on_no_other",
         "units::test_no_rows_and_rows_of_nobody",

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import generated_mutants
 import mutants
 import pytest
 
@@ -19,6 +20,11 @@ def test_the_documentation_lists_them() -> None:
     page = Path(mutants.ROOT, "docs", "privacy.md").read_text(encoding="utf-8")
     for mutant in mutants.MUTANTS:
         assert f"- {mutant.name}\n" in page, mutant.name
+
+
+def test_generated_mutants_that_survived_do_no_harm() -> None:
+    """Those that were run, of changes that are still made: each was noticed or has its reason."""
+    assert generated_mutants.report()
 
 
 @pytest.mark.slow

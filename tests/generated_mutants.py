@@ -102,6 +102,7 @@ QUICK: dict[str, tuple[str, ...]] = {
         "gaussian_accounting::test_the_worst_selection_costs_exactly_what_is_charged",
         "gaussian_accounting::test_the_default_never_needs_more_noise",
         "gaussian_accounting::test_it_never_allows_less_than_zcdp",
+        "gaussian_accounting::test_conversions_refuse_what_is_no_promise",
         "budget",
     ),
     "held_budgets": (

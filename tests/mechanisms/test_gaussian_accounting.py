@@ -277,6 +277,26 @@ def test_the_default_never_needs_more_noise(
         assert scales[0] <= scales[1]
 
 
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -1.0])
+def test_conversions_refuse_what_is_no_promise(bad: float) -> None:
+    """A mu below 0 would have a delta below 0, and comparisons with nan are all false."""
+    for call, name in [
+        (lambda: gaussian_dp.delta_from_mu(bad, 1.0), "mu"),
+        (lambda: gaussian_dp.delta_from_mu(0.0, 1.0), "mu"),
+        (lambda: gaussian_dp.delta_from_mu(1.0, bad), "epsilon"),
+        (lambda: gaussian_dp.epsilon_from_cost(bad, 1e-6), "cost"),
+        (lambda: gaussian_dp.epsilon_from_cost(1.0, bad), "delta"),
+        (lambda: gaussian_dp.epsilon_from_cost(1.0, 1.0), "delta"),
+        (lambda: gaussian_dp.epsilon_from_cost(0.0, 0.0), "delta"),
+        (lambda: gaussian_dp.largest_cost(bad, 1e-6), "epsilon"),
+        (lambda: gaussian_dp.largest_cost(0.0, 1e-6), "epsilon"),
+        (lambda: gaussian_dp.largest_cost(1.0, bad), "delta"),
+        (lambda: gaussian_dp.largest_cost(1.0, 0.0), "delta"),
+    ]:
+        with pytest.raises(InvalidInput, match=name):
+            call()
+
+
 def test_wrong_accountings_are_refused() -> None:
     with pytest.raises(InvalidInput, match="'zcdp' or 'gaussian', got 'renyi'"):
         Budget(1.0, 1e-6, accounting="renyi")  # type: ignore[arg-type]

@@ -106,6 +106,7 @@ QUICK: dict[str, tuple[str, ...]] = {
         "budget",
     ),
     "held_budgets": (
+        "ledger_file::test_no_run_holds_less_than_nothing",
         "ledger_file::test_a_run_holds_its_budget_until_it_ends",
         "ledger_file::test_a_charge_of_a_run_is_held_to_what_the_run_holds",
         "ledger_file::test_a_run_that_fails_gives_back_what_it_did_not_spend",

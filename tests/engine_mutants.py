@@ -616,10 +616,10 @@ MUTANTS = (
     ),
     Mutant(
         "repeated tables averaged without their weights",
-        E + "consistency.py",
-        "mean = sum(w * a for w, a in zip(weights, arrays, strict=True)) / sum(weights)",
-        "mean = sum(a for w, a in zip(weights, arrays, strict=True)) / len(weights)",
-        f"{ESTIMATES}::test_relaxation_is_a_bound_and_exact_on_decomposable_cliques",
+        P + "sufficient_statistics.py",
+        "mean = np.tensordot(weights / weights.sum(), stack, 1)",
+        "mean = stack.mean(axis=0)",
+        "engine/test_sufficient_statistics::test_the_loss_is_that_of_the_given_measurements",
     ),
     Mutant(
         "totals combined by standard deviations",
@@ -646,8 +646,8 @@ MUTANTS = (
     Mutant(
         "models of a batch in reverse above 64 sets",
         E + "many.py",
-        "        return batch.models()\n",
-        "        found = batch.models()\n        return found[::-1] if len(found) > 64 else found\n",
+        "zip(places, batch.models(), strict=True)",
+        "zip(places, batch.models()[:: -1 if len(places) > 64 else 1], strict=True)",
         f"{SECOND}::test_many_estimates_are_in_the_order_of_their_sets",
     ),
     Mutant(

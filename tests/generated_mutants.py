@@ -2,6 +2,7 @@
 
     python tests/generated_mutants.py privacy/noise_scales privacy/budget   # these files
     python tests/generated_mutants.py privacy --slice 2/10 --seconds 600    # a tenth, for so long
+    python tests/generated_mutants.py privacy/units --quick                 # without the tracer
     python tests/generated_mutants.py --report                              # the score of each file
 
 `tests/syntax_mutants.py` enumerates the changes in a fixed order. The fast tests of a part of the
@@ -11,6 +12,9 @@ benchmarks/results/generated_mutants.jsonl line by line, and a mutant that is th
 again unless it survived and `--again` is given. Survivors that do no harm are listed with a reason
 in tests/harmless_mutants.json; all others are holes in the tests.
 
+The tracer takes minutes. With `--quick` it does not run: each mutant meets the examples in the
+documentation of its file, and then the tests that `QUICK` names for it, until one fails.
+
 Tests run in a fork of a process that has loaded all libraries but not the packages themselves.
 """
 
@@ -18,7 +22,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import hashlib
+import itertools
 import json
 import os
 import signal
@@ -50,8 +56,73 @@ PARTS: dict[str, tuple[str, ...]] = {
     ),
 }
 """The tests of a part of the packages; a file belongs to the longest part that begins its path."""
+QUICK: dict[str, tuple[str, ...]] = {
+    "noise_scales": (
+        "gaussian_accounting::test_scores_in_other_units_are_drawn_alike",
+        "gaussian_accounting::test_discrete_noise_is_as_gaussian_as_its_scale_says",
+        "gaussian_accounting::test_no_selection_is_easier_to_tell_than_what_is_charged",
+        "gaussian_accounting::test_permute_and_flip_has_half_the_range",
+        "gaussian_accounting::test_the_worst_selection_costs_exactly_what_is_charged",
+        *("permute_and_flip", "curator"),
+    ),
+    "neighbours": (
+        "units::test_no_unit_moves_a_marginal_by_more_than_is_stated",
+        "units::test_stated_sensitivities_are_attained",
+        "units::test_names_of_relations",
+        "units::test_values_of_one_unit_pass_with_probability_delta_in_all",
+        "units::test_query_answers_move_as_far_as_the_worst_unit_moves_them",
+        "units::test_wrong_units_are_refused",
+        "units::test_a_ledger_counts_units_whatever_their_rows",
+        "scores",
+    ),
+    "units": (
+        "units::test_each_unit_keeps_its_rows_of_smallest_keys",
+        "units::test_keys_have_all_64_bits",
+        "units::test_every_choice_of_rows_is_equally_likely",
+        "units::test_the_choice_of_a_unit_depends_on_no_other",
+        "units::test_no_rows_and_rows_of_nobody",
+        "units::test_the_number_of_rows_left_out_is_noisy_and_paid_for",
+        "units::test_noise_grows_with_the_rows_of_a_unit",
+    ),
+    "noise": ("exact_noise", "curator", "permute_and_flip"),
+    "integer_matrix": (
+        "strategies::test_column_norms_against_the_written_out_matrix",
+        "strategies::test_whole_numbers_of_any_size_are_multiplied_exactly",
+        "strategies::test_norms_of_as_many_rows_as_are_allowed",
+        "strategies::test_large_whole_numbers_cost_what_is_charged",
+        "strategies::test_answers_beyond_64_bits_are_refused_by_their_noisy_values",
+        "strategies::test_exact_samplers_take_the_scaled_answers",
+        "strategies::test_wrong_matrices_are_refused_before_spending",
+        "strategies::test_measured_queries_cost_what_neighbours_reveal",
+    ),
+    "gaussian_dp": (
+        "gaussian_accounting::test_the_conversion_is_that_of_dp_accounting",
+        "gaussian_accounting::test_discrete_noise_is_as_gaussian_as_its_scale_says",
+        "gaussian_accounting::test_no_selection_is_easier_to_tell_than_what_is_charged",
+        "gaussian_accounting::test_the_worst_selection_costs_exactly_what_is_charged",
+        "gaussian_accounting::test_the_default_never_needs_more_noise",
+        "gaussian_accounting::test_it_never_allows_less_than_zcdp",
+        "gaussian_accounting::test_conversions_refuse_what_is_no_promise",
+        "budget",
+    ),
+    "held_budgets": (
+        "ledger_file::test_no_run_holds_less_than_nothing",
+        "ledger_file::test_a_run_holds_its_budget_until_it_ends",
+        "ledger_file::test_a_charge_of_a_run_is_held_to_what_the_run_holds",
+        "ledger_file::test_a_run_that_fails_gives_back_what_it_did_not_spend",
+        "ledger_file::test_reserved_delta_adds_up_across_runs",
+        "ledger_file::test_a_line_cut_short_is_overwritten_and_a_changed_one_refused",
+    ),
+    "exact_selection": (
+        "permute_and_flip",
+        "curator::test_fifty_thousand_exact_draws_take_under_a_second",
+    ),
+}
+"""The tests that a file of mechanisms/privacy meets with `--quick`, by its name."""
 _ENOUGH = 40.0
 """Seconds of tests for one mutant, as the tracer took them; tests beyond that are left out."""
+_NO_TESTS = 5
+"""The exit code of pytest for a file without any, as documentation without examples is."""
 _PATIENCE = 90.0
 """Seconds after which a mutant that makes a test hang counts as noticed."""
 
@@ -78,9 +149,10 @@ def paths(names: Sequence[str]) -> list[str]:
     """Test files by the names that `mutants.TESTS` has for them; those that are there."""
     found = []
     for name in names:
-        plain = name if "/" in name else f"mechanisms/test_{name.removeprefix('test_')}"
+        file, _, test = name.partition("::")
+        plain = file if "/" in file else f"mechanisms/test_{file.removeprefix('test_')}"
         if (ROOT / "tests" / f"{plain}.py").exists():
-            found.append(f"tests/{plain}.py")
+            found.append(f"tests/{plain}.py{'::' * bool(test)}{test}")
     return found
 
 
@@ -113,6 +185,18 @@ def forked(folder: Path, work: Callable[[], int], seconds: float) -> int | None:
             os.waitpid(child, 0)
             return None
         time.sleep(0.01)
+
+
+def quick_tests(file: str) -> list[str]:
+    """The documentation of a file and the tests that `QUICK` names for it."""
+    return [file, *paths(QUICK[Path(file).stem])]
+
+
+def one_after_the_other(names: Sequence[str]) -> int:
+    """The first exit code of a failure, file by file: a file that comes later is not even read."""
+    by_file = (list(each) for _, each in itertools.groupby(names, lambda n: n.partition("::")[0]))
+    codes = (tests_run(each) for each in by_file)
+    return next((code for code in codes if code not in (0, _NO_TESTS)), 0)
 
 
 def tests_run(names: Sequence[str], *plugins: object) -> int:
@@ -195,13 +279,13 @@ def chosen(found: dict[str, list[str]], line: int, seconds: dict[str, float]) ->
     return picked
 
 
-def fate(folder: Path, file: str, change: Change, tests: Sequence[str]) -> str:
-    """What becomes of a mutant: "noticed", "hangs" or "survived"."""
+def fate(folder: Path, file: str, change: Change, work: Callable[[], int]) -> str:
+    """What becomes of a mutant, by the exit code of its tests: "noticed", "hangs" or "survived"."""
     path = folder / file
     sound = path.read_text(encoding="utf-8")
     path.write_text(change.source, encoding="utf-8")
     try:
-        code = forked(folder, lambda: tests_run(tests), _PATIENCE)
+        code = forked(folder, work, _PATIENCE)
     finally:
         path.write_text(sound, encoding="utf-8")
     return "hangs" if code is None else "survived" if code == 0 else "noticed"
@@ -228,8 +312,8 @@ def planned(words: Sequence[str], part: str) -> Iterator[tuple[str, Change]]:
             yield each
 
 
-def run(words: Sequence[str], part: str, seconds: float, again: bool) -> None:
-    """Run the mutants that have no line yet, for so long."""
+def run(words: Sequence[str], part: str, seconds: float, again: bool, quick: bool) -> None:
+    """Run the mutants that have no line yet, for so long; `quick`: on the tests of `QUICK`."""
     for library in ("numpy", "scipy.stats", "hypothesis", "opendp.prelude", "torch", "pandas"):
         __import__(library)
     before, started = known(), time.monotonic()
@@ -241,15 +325,20 @@ def run(words: Sequence[str], part: str, seconds: float, again: bool) -> None:
                 continue
             if time.monotonic() - started > seconds:
                 return
-            if part_of(file) not in traced:
-                traced[part_of(file)] = coverage(folder, part_of(file))
-            found, times = traced[part_of(file)]
-            tests = chosen(found[file], change.line, times)
+            if quick:
+                tests = quick_tests(file)
+            else:
+                if part_of(file) not in traced:
+                    traced[part_of(file)] = coverage(folder, part_of(file))
+                found, times = traced[part_of(file)]
+                tests = chosen(found[file], change.line, times)
             begun = time.monotonic()
-            end = fate(folder, file, change, tests) if tests else "survived"
+            work = functools.partial(one_after_the_other if quick else tests_run, tests)
+            end = fate(folder, file, change, work) if tests else "survived"
             took = round(time.monotonic() - begun, 1)
             line = {"file": file, "name": change.name, "line": change.line, "end": end}
-            lines.write(json.dumps(line | {"tests": len(tests), "seconds": took}) + "\n")
+            met = {"quick": True} if quick else {"tests": len(tests)}
+            lines.write(json.dumps(line | met | {"seconds": took}) + "\n")
             lines.flush()
             if end == "survived":
                 print(f"{file}:{change.line} {change.name}", flush=True)
@@ -279,8 +368,9 @@ if __name__ == "__main__":
     parser.add_argument("--slice", default="1/1")
     parser.add_argument("--seconds", type=float, default=3600.0)
     parser.add_argument("--again", action="store_true")
+    parser.add_argument("--quick", action="store_true")
     parser.add_argument("--report", action="store_true")
     options = parser.parse_args()
     if options.report:
         sys.exit(not report())
-    run(options.words, options.slice, options.seconds, options.again)
+    run(options.words, options.slice, options.seconds, options.again, options.quick)

@@ -8,8 +8,8 @@
 
 Each mutant names the file that should notice it, which is tried first and ends at its first
 failure; the other fast privacy tests run only where that file passes. A mutant that no test
-notices is a hole in the tests; one whose text is not found any more is stale and counts as a
-failure too. So does one that stops the tests from running.
+notices is a hole in the tests; one whose text is not in its file exactly once is stale and counts
+as a failure too. So does one that stops the tests from running.
 """
 
 from __future__ import annotations
@@ -845,7 +845,7 @@ class Fate:
 
 def fate(mutant: Mutant, folder: Path) -> Fate:
     """Plant the mistake, test, and take it out again."""
-    if mutant.old not in (folder / mutant.file).read_text(encoding="utf-8"):
+    if (folder / mutant.file).read_text(encoding="utf-8").count(mutant.old) != 1:
         return Fate("STALE", "", 0.0)
     with planted(mutant, folder) as clock:
         others = tuple(name for name in TESTS if name != mutant.first)

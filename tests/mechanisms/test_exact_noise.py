@@ -51,6 +51,24 @@ def test_no_generator_of_ours_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     curator.measure(("a",), curator.remaining)
 
 
+@pytest.mark.parametrize("noise", [ExactNoise(), SeededNoise(np.random.default_rng(0))])
+def test_arrays_in_any_order_of_memory_are_read_by_their_places(
+    noise: ExactNoise | SeededNoise,
+) -> None:
+    """What lies between the entries of a view, or after it, is not read: gaps of 1e6 scales leave
+    nothing to chance, and so does discrete noise of a thousandth.
+    """
+    held = np.zeros(40)
+    held[[3, 8, 14]] = 9.0, 2.0, 1.0  # at odd places is what the views leave out
+    for scores, best in [(held[::2], 4), (held[::-2], 18), (held[8::-2], 0)]:
+        assert noise.softmax(scores, 1e-6) == noise.flip(scores, 1e-6) == best, scores
+        assert noise.top(scores, 1, 1e-6) == noise.draws(scores, 1, 1e-6) == [best]
+    counts = np.arange(24, dtype=np.int64).reshape(4, 6)
+    for view in (counts.T, counts[::2, ::-1], counts[:, 1]):
+        assert np.array_equal(noise.gaussian(view, 1e-3), view)
+        assert np.array_equal(noise.laplace(view, 1e-3), view)
+
+
 def test_seeds_do_not_repeat_it() -> None:
     found = []
     for _ in range(2):

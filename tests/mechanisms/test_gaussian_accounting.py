@@ -28,7 +28,7 @@ from mechanisms.privacy.conversions import epsilon_from_rho, rho_from_epsilon
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.ledger import Ledger
 from mechanisms.privacy.neighbours import NEIGHBOURS
-from mechanisms.privacy.noise_scales import additive, exponential, permute_and_flip
+from mechanisms.privacy.noise_scales import additive, exponential, permute_and_flip, several
 from mechanisms.registry import MECHANISMS, configure
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.schema import Integer, Schema
@@ -129,6 +129,24 @@ def test_permute_and_flip_has_half_the_range(cost: float) -> None:
     probability = 1 / (1 + math.exp(-epsilon))
     kink = gaussian_dp.delta_from_mu(math.sqrt(2 * cost), 0.0)
     assert 2 * probability - 1 == pytest.approx(kink, rel=1e-7)
+
+
+@pytest.mark.parametrize("budget", [Budget(1.0), Budget(1.0, 1e-6), EXACT])
+@pytest.mark.parametrize("sensitivity", [1e-3, 0.5, 3.0, 40.0])
+def test_scores_in_other_units_are_drawn_alike(budget: Budget, sensitivity: float) -> None:
+    """A selection depends on scores by their ratio to the sensitivity alone, so its scale is
+    proportional to it, under every accounting; and `several` costs what its draws cost one by one.
+    """
+    for price in (exponential, permute_and_flip):
+        expected = sensitivity * price(budget, 1.0, 0.3)
+        assert price(budget, sensitivity, 0.3) == pytest.approx(expected, rel=1e-12)
+    one = exponential(budget, sensitivity, 0.3)
+    assert several(budget, sensitivity, 5, 1.5) == pytest.approx(one, rel=1e-12)
+    noise = additive(budget, sensitivity, sensitivity, 0.3)
+    if budget.pure:
+        assert noise == pytest.approx(sensitivity / 0.3, rel=1e-12)
+    elif not budget.gaussian:
+        assert noise == pytest.approx(sensitivity / 0.6**0.5, rel=1e-12)
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 1.0, 4.0])
@@ -257,6 +275,26 @@ def test_the_default_never_needs_more_noise(
     if plain.least_noise == "gaussian":
         scales = [additive(each, l2, l2, share * each.total) for each in (exact, plain)]
         assert scales[0] <= scales[1]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -1.0])
+def test_conversions_refuse_what_is_no_promise(bad: float) -> None:
+    """A mu below 0 would have a delta below 0, and comparisons with nan are all false."""
+    for call, name in [
+        (lambda: gaussian_dp.delta_from_mu(bad, 1.0), "mu"),
+        (lambda: gaussian_dp.delta_from_mu(0.0, 1.0), "mu"),
+        (lambda: gaussian_dp.delta_from_mu(1.0, bad), "epsilon"),
+        (lambda: gaussian_dp.epsilon_from_cost(bad, 1e-6), "cost"),
+        (lambda: gaussian_dp.epsilon_from_cost(1.0, bad), "delta"),
+        (lambda: gaussian_dp.epsilon_from_cost(1.0, 1.0), "delta"),
+        (lambda: gaussian_dp.epsilon_from_cost(0.0, 0.0), "delta"),
+        (lambda: gaussian_dp.largest_cost(bad, 1e-6), "epsilon"),
+        (lambda: gaussian_dp.largest_cost(0.0, 1e-6), "epsilon"),
+        (lambda: gaussian_dp.largest_cost(1.0, bad), "delta"),
+        (lambda: gaussian_dp.largest_cost(1.0, 0.0), "delta"),
+    ]:
+        with pytest.raises(InvalidInput, match=name):
+            call()
 
 
 def test_wrong_accountings_are_refused() -> None:

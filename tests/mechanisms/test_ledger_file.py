@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from mechanisms import Budget, BudgetExceeded, Curator, Ledger, k_way, run
 from mechanisms.cli import main
 from mechanisms.datasets.census import census
+from mechanisms.privacy.held_budgets import held_budgets
 from mechanisms.privacy.ledger_entry import LedgerEntry
 from mechanisms.privacy.noise import SeededNoise
 from pgmkit.errors import InvalidInput
@@ -192,6 +193,13 @@ def test_a_run_holds_its_budget_until_it_ends(tmp_path: Path) -> None:
     assert ledger.remaining == 0 == Ledger.open(path).remaining
     with pytest.raises(BudgetExceeded):
         curator.ledger.charge("more", "discrete Laplace", 1e-6)
+
+
+@pytest.mark.parametrize("line", [{"holds": -5.0}, {"holds": 0.0}, {"delta": -1e-6}])
+def test_no_run_holds_less_than_nothing(line: dict[str, float]) -> None:
+    """It would free what others have spent."""
+    with pytest.raises(InvalidInput, match="run holds"):
+        held_budgets([{"run": 1, "holds": 0.5, "delta": 0.0, **line}])
 
 
 def test_a_charge_of_a_run_is_held_to_what_the_run_holds(tmp_path: Path) -> None:

@@ -78,6 +78,26 @@ def test_every_weight_is_proposed_however_small(monkeypatch: pytest.MonkeyPatch)
     assert exact_draws(scores, len(from_below), 1.0) == [0, 1, 2, 3]
 
 
+def test_no_place_is_accepted_with_a_probability_above_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bounds below the weights would cut them off, by as much as they fall short."""
+    asked = []
+
+    def noted(exponent: Fraction, factor: Fraction) -> bool:
+        asked.append((exponent, factor))
+        return True
+
+    monkeypatch.setattr("mechanisms.privacy.exact_selection._happens", noted)
+    rng = np.random.default_rng(0)
+    for scale in (0.01, 1.0, 300.0):
+        exact_draws(rng.normal(0, 3, 50), 100, scale)
+    with localcontext() as context:
+        context.prec = 60
+        for exponent, factor in asked:
+            log = (Decimal(factor.numerator) / Decimal(factor.denominator)).ln()
+            assert log <= Decimal(exponent.numerator) / Decimal(exponent.denominator)
+    assert len(asked) == 300
+
+
 def test_a_close_decision_takes_more_digits(monkeypatch: pytest.MonkeyPatch) -> None:
     # Bits of exp(-1) itself, to 500 places: every comparison is undecided until other bits come.
     with localcontext() as context:

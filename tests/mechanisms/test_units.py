@@ -98,6 +98,14 @@ def test_every_choice_of_rows_is_equally_likely(seeded: bool) -> None:
     assert_follows([seen[choice] for choice in choices], np.ones(len(choices)))
 
 
+@pytest.mark.parametrize("seeded", [True, False])
+def test_keys_have_all_64_bits(seeded: bool) -> None:
+    """Equal keys are decided by the order of the rows; two of 10,000 are equal once in 1e11."""
+    keys = random_keys(10_000, np.random.default_rng(1) if seeded else None)
+    assert len(set(keys.tolist())) == len(keys)
+    assert int(np.bitwise_or.reduce(keys)) == 2**64 - 1
+
+
 def test_the_choice_of_a_unit_depends_on_no_other() -> None:
     rng = np.random.default_rng(2)
     owners, keys = rng.integers(-1, 20, 300), random_keys(300, None)
@@ -190,6 +198,7 @@ def test_values_of_one_unit_pass_with_probability_delta_in_all(
     worst = max(sum(tails[count] for count in split) for split in _splits(k, k))
     sides = {"replace-one": 2, "add/remove": 1}[name]
     assert sides * worst <= delta
+    assert relation(name, "id", k).one_sided_values == sides * k  # more would only raise it
 
 
 def _splits(total: int, largest: int) -> list[list[int]]:

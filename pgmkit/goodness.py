@@ -20,7 +20,7 @@ from math import log, sqrt
 from typing import Any, Protocol
 
 import numpy as np
-from scipy.stats import chi2
+from scipy.special import chdtrc
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.measurement import Measurement
@@ -99,7 +99,7 @@ def goodness_of_fit(model: Fitted, measurements: Sequence[Measurement]) -> Fit:
     values = sum(count for _, count in squares.values())
     # The bound holds for every distribution, the sum at the model for these very measurements.
     missed = min(2 * max(0.0, model.bound), sum(square for square, _ in squares.values()))
-    p_value, statistic, degrees, scale = float(chi2.sf(missed, values)), 0.0, 0, 1.0
+    p_value, statistic, degrees, scale = float(chdtrc(values, missed)), 0.0, 0, 1.0
     if sum(model.domain.size(clique) for clique in squares) <= _MOST_CELLS:
         # Their own sums stand for the total: the model's may have noise that is not among these.
         linear = LinearEstimate(model.domain, measurements, None, model.structural_zeros)

@@ -7,8 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import norm
-from scipy.stats import t as student
+from scipy.special import ndtri, stdtrit
 
 from pgmkit.errors import InvalidInput
 from pgmkit.uncertainty.bounded import nonnegative_interval
@@ -49,7 +48,7 @@ def bootstrap(estimate: Array, drawn: Array, nonnegative: bool, level: float) ->
     # counts cause counts as error.
     spread = np.sqrt(((drawn - estimate.reshape(-1)) ** 2).mean(axis=0))
     stddev = spread.reshape(estimate.shape)
-    reach = float(student.ppf((1 + level) / 2, len(drawn))) * stddev
+    reach = float(stdtrit(len(drawn), (1 + level) / 2)) * stddev
     low = np.maximum(estimate - reach, 0.0) if nonnegative else estimate - reach
     high = estimate + reach
     return Interval(estimate, stddev, np.asarray(low), np.asarray(high), level, "bootstrap")
@@ -60,7 +59,7 @@ def closed_form(estimate: Array, answer: Answer, level: float) -> Interval:
     if answer.nonnegative:
         low, high = nonnegative_interval(answer.values, answer.stddev, level)
     else:
-        reach = float(norm.ppf((1 + level) / 2)) * answer.stddev
+        reach = float(ndtri((1 + level) / 2)) * answer.stddev
         low, high = answer.values - reach, answer.values + reach
     shape = estimate.shape
     return Interval(

@@ -19,7 +19,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 from scipy.linalg import lapack
-from scipy.stats import chi2
+from scipy.special import chdtrc
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.estimation.consistency import agreement
@@ -99,7 +99,7 @@ class LinearEstimate:
         standard deviations, has a chi-square law with ``degrees`` of freedom whatever the truth:
         nothing here is bounded at zero.
         """
-        return float(chi2.sf(self.statistic, self.degrees)) if self.degrees else 1.0
+        return float(chdtrc(self.degrees, self.statistic)) if self.degrees else 1.0
 
     @property
     def scale(self) -> float:

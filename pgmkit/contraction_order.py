@@ -33,7 +33,7 @@ _WORTH_SEARCHING = 1e6
 _HOPELESS = 1e14
 """Operations, a day of a processor, above which random orders are not tried: what is left to try is
 the junction tree's order, whose search takes a fraction of the time."""
-_MOVE_COST = 150
+MOVE_COST = 150
 """Multiplications in the time that a pass takes to write, permute and read a cell of a value."""
 
 
@@ -97,7 +97,7 @@ class _Planner:
         """
         added = self.steps[len(start.steps) :]
         products = sum(step.kernel.cost for step in added if step.kernel is not None)
-        return products + _MOVE_COST * sum(self.cells(step.out) for step in added)
+        return products + MOVE_COST * sum(self.cells(step.out) for step in added)
 
     def follow_path(self) -> None:
         """Multiply what is left in the order that opt_einsum finds."""

@@ -8,6 +8,7 @@ one cheap pass. Sets of attributes are integers, with one bit for each attribute
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +16,7 @@ from functools import partial
 
 from pgmkit.bit_sets import each_bit, union
 
-__all__ = ["Measure", "Rank", "Search", "Step", "Way", "maximal_cliques"]
+__all__ = ["RANKS", "Measure", "Rank", "Search", "Step", "Way", "maximal_cliques"]
 
 Step = tuple[int, int]
 """An eliminated attribute and its neighbours at that time."""
@@ -31,7 +32,7 @@ Way = Callable[[float], list[Step] | None]
 cells than so many in total.
 """
 
-_RANKS: tuple[Rank, ...] = (
+RANKS: tuple[Rank, ...] = (
     lambda measure: measure[0] + 1e-3 * measure[2],  # min-fill, ties by weight
     lambda measure: measure[2],  # min-weight
     lambda measure: measure[1] + 1e-3 * measure[2],  # min-degree, ties by weight
@@ -91,19 +92,18 @@ class Search:
         return steps
 
     def deterministic(self) -> None:
-        for rank in _RANKS:
+        for rank in RANKS:
             self._try(partial(self._greedy, rank))
             if not self.left:
                 return
 
     def ways(self, seed: int) -> Iterator[Way]:
         """How orders are made, without end where there is a choice, the likeliest first."""
-        yield from [partial(self._greedy, rank) for rank in _RANKS[: None if self.left else 1]]
+        yield from [partial(self._greedy, rank) for rank in RANKS[: None if self.left else 1]]
         if self.left:
-            yield from self._further_ways(random.Random(seed))
+            yield from self._random_ways(random.Random(seed))
 
-    def _further_ways(self, rng: random.Random) -> Iterator[Way]:
-        yield self._sweep
+    def _random_ways(self, rng: random.Random) -> Iterator[Way]:
         for rank in _random_ranks(rng):
             yield partial(self._greedy, rank)
 
@@ -118,8 +118,8 @@ class Search:
         """
         if not self.left:
             return
-        each = self.measured // len(_RANKS) + len(self.measures)
-        ways = self._further_ways(rng)
+        each = self.measured // len(RANKS) + len(self.measures)
+        ways = itertools.chain([self.sweep], self._random_ways(rng))
         for done in range(min(_MOST_RESTARTS, int(seconds * _MEASURES_PER_SECOND / each))):
             # No longer than what the tree that was found so far can take.
             if done * each >= _MEASURES_AT_LEAST + _MEASURES_OF_A_CELL * self.cells:
@@ -156,7 +156,7 @@ class Search:
             steps.append((v, left))
         return steps
 
-    def _sweep(self, most: float) -> list[Step] | None:
+    def sweep(self, most: float) -> list[Step] | None:
         """Eliminate what borders on the eliminated attributes, from one end of the graph to the
         other: always the one that adds the fewest cells to the border, of these the one that has
         been there longest.

@@ -15,15 +15,26 @@ from __future__ import annotations
 import heapq
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from pgmkit.bit_sets import each_bit, union
-from pgmkit.elimination_search import Search, Step
+from pgmkit.contraction_order import MOVE_COST
+from pgmkit.elimination_search import RANKS, Search, Step
 
-__all__ = ["WRITTEN", "EliminationTree", "Planning", "elimination_tree"]
+__all__ = [
+    "WRITTEN",
+    "Cost",
+    "EliminationTree",
+    "Planning",
+    "cost_of_maxima",
+    "cost_of_sums",
+    "elimination_tree",
+]
 
+_CACHED_CELLS = 1 << 16
+"""Cells of the largest table that a core's cache holds: half a megabyte."""
 _MEASURES_OF_A_CELL = 0.0002
 """Attributes measured by the search in the time that a pass and its adjoints spend on a cell."""
 _MEASURES_OF_A_TABLE = 4
@@ -137,6 +148,24 @@ class EliminationTree:
                 left += self.operands[each]
 
 
+Cost = Callable[[EliminationTree], float]
+
+
+def cost_of_maxima(tree: EliminationTree) -> float:
+    """The cost of maxima over a tree: every product is gone through cell by cell."""
+    return tree.cells
+
+
+def cost_of_sums(tree: EliminationTree) -> float:
+    """The cost of sums over a tree, in multiplications: products are those of matrices, so that
+    moving tables which a core's cache does not hold may take longer than the products themselves.
+    """
+    if tree.cells <= _CACHED_CELLS:
+        return tree.cells
+    sizes = [tree.cells_of(tree.scopes[node]) for node in tree.made]
+    return tree.cells + MOVE_COST * sum([cells for cells in sizes if cells > _CACHED_CELLS])
+
+
 class Planning:
     """The search for the tree with the fewest multiplications among many orders.
 
@@ -164,8 +193,13 @@ class Planning:
     def _tree(self, steps: Sequence[Step]) -> EliminationTree:
         return elimination_tree(self.scopes, self.heads, [v for v, _ in steps], self.sizes)
 
-    def best(self, start: EliminationTree | None = None) -> EliminationTree:
-        """The tree with the fewest multiplications among many orders, ``start`` included.
+    def best(
+        self,
+        start: EliminationTree | None = None,
+        cost: Cost = cost_of_sums,
+    ) -> EliminationTree:
+        """The tree with the fewest multiplications among many orders, ``start`` included, or that
+        of a sweep through the graph where its ``cost`` is lower.
 
         The search goes on until another order costs more than what the best tree so far takes to
         run, or most of the orders tried brought nothing: a small graph gets one greedy order. It
@@ -190,7 +224,11 @@ class Planning:
                 tree = self._tree(steps)
                 if tree.cells < best.cells:
                     best, improved = tree, tried
-        return best
+        if tried <= len(RANKS):
+            return best
+        steps = self._search.order(self._search.sweep)
+        assert steps is not None
+        return min(best, self._tree(steps), key=cost)
 
 
 class _Growing:

@@ -14,7 +14,13 @@ from numpy.typing import NDArray
 from pgmkit.answer_checks import FirstUses
 from pgmkit.bit_sets import each_bit, union
 from pgmkit.conditioning.calibrated_tree import CalibratedTree
-from pgmkit.conditioning.elimination import EliminationTree, Planning, elimination_tree
+from pgmkit.conditioning.elimination import (
+    Cost,
+    EliminationTree,
+    Planning,
+    cost_of_sums,
+    elimination_tree,
+)
 from pgmkit.conditioning.joint import Joint
 from pgmkit.conditioning.message_passing import LEAST_ENTRY, Kernel, Underflow
 from pgmkit.conditioning.written_out import MOST_CELLS
@@ -59,7 +65,7 @@ class GraphTables:
     children: tuple[str, ...] | None
     states: Mapping[str, tuple[Hashable, ...]]
     memory_limit: int
-    trees: dict[tuple[tuple[int, ...], tuple[int, ...]], EliminationTree] = field(
+    trees: dict[tuple[tuple[int, ...], tuple[int, ...], Cost], EliminationTree] = field(
         default_factory=dict
     )
     kernels: dict[tuple[int, int, int], Kernel] = field(default_factory=dict)
@@ -183,30 +189,32 @@ class GraphTables:
         heads += [-1] * (len(scopes) - len(heads))
         return Planning(scopes, heads, self.sizes).best().order
 
-    def draft(self, scopes: tuple[int, ...], heads: tuple[int, ...]) -> Draft:
+    def draft(
+        self, scopes: tuple[int, ...], heads: tuple[int, ...], cost: Cost = cost_of_sums
+    ) -> Draft:
         """The tree of a structure before any search: remembered, from the whole graph's order, or
         by one greedy order.
 
         The first structure gets an order of its own, and so does one of few of the tables, or for
         which the whole graph's order is slower than a search.
         """
-        sizes, best = self.sizes, self.trees.get((scopes, heads))
+        sizes, best = self.sizes, self.trees.get((scopes, heads, cost))
         if best is not None:
-            return Draft(scopes, heads, best, None)
+            return Draft(scopes, heads, cost, best, None)
         if self.trees and 2 * len(scopes) > len(self.tables) and not self.parted:
             best = elimination_tree(scopes, heads, self.order, sizes)
         if best is not None and best.cells <= _SEARCH_CELLS * len(sizes):
-            return Draft(scopes, heads, best, None)
-        return Draft(scopes, heads, best, Planning(scopes, heads, sizes))
+            return Draft(scopes, heads, cost, best, None)
+        return Draft(scopes, heads, cost, best, Planning(scopes, heads, sizes))
 
     def tree(self, draft: Draft) -> EliminationTree:
         """The tree of a draft, after the search; remembered."""
-        key = draft.scopes, draft.heads
+        key = draft.scopes, draft.heads, draft.cost
         found = self.trees.get(key)
         if found is None:
             found = draft.start
             if draft.planning is not None:
-                found = draft.planning.best(found)
+                found = draft.planning.best(found, draft.cost)
             assert found is not None
             if len(self.trees) >= _REMEMBERED:
                 del self.trees[next(iter(self.trees))]
@@ -298,6 +306,7 @@ class Draft:
 
     scopes: tuple[int, ...]
     heads: tuple[int, ...]
+    cost: Cost
     start: EliminationTree | None
     """A tree there is."""
     planning: Planning | None
@@ -307,7 +316,7 @@ class Draft:
     def tree(self) -> EliminationTree:
         """The best so far."""
         known = [self.start, None if self.planning is None else self.planning.first]
-        return min([tree for tree in known if tree is not None], key=lambda each: each.cells)
+        return min([tree for tree in known if tree is not None], key=self.cost)
 
 
 @dataclass

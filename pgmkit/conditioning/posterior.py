@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pgmkit.answer_checks import SecondOpinion
 from pgmkit.bit_sets import each_bit
-from pgmkit.conditioning.elimination import EliminationTree
+from pgmkit.conditioning.elimination import EliminationTree, cost_of_maxima
 from pgmkit.conditioning.evidence import Evidence, sliced
 from pgmkit.conditioning.graph_tables import GraphTables
 from pgmkit.conditioning.message_passing import Underflow
@@ -341,5 +341,6 @@ class Posterior:
             tables.append(
                 table.transpose(sorted(range(len(clique)), key=lambda i: bits[clique[i]]))
             )
-        tree = self.graph.tree(self.graph.draft(tuple(scopes), (-1,) * len(scopes)))
+        draft = self.graph.draft(tuple(scopes), (-1,) * len(scopes), cost_of_maxima)
+        tree = self.graph.tree(draft)
         return tree, tables, constant

@@ -260,10 +260,10 @@ MUTANTS = (
     Mutant(
         "candidates that were put aside are not offered again",
         "mechanisms/families/graphical.py",
-        "        return clique in sure or _size(self.domain, [*measured, clique], limit_mb) <= limit_mb",
-        "        found = clique in sure or _size(self.domain, [*measured, clique], limit_mb) <= limit_mb\n"
-        "        self.candidates = [c for c in self.candidates if found or c != clique]\n"
-        "        return found",
+        "        return clique in sure or all(\n",
+        "        if clique not in sure:\n"
+        "            self.candidates = [c for c in self.candidates if c != clique]\n"
+        "        return clique in sure or all(\n",
     ),
     Mutant(
         "scale of the pure price under zCDP",

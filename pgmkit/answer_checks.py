@@ -43,13 +43,13 @@ _RARE = 40.0
 """
 _UNLIKELY = 1e-6
 _CELL_SECONDS = 1e-8
-"""What a cell of a table that is searched or summed takes, on a slow machine."""
+"""The seconds that a slow machine takes to search or sum one cell of a table."""
 _MOST_KEPT = 1 << 12
 """Structures that are remembered as looked at."""
 
 
 class FirstUses:
-    """Which structures of one model or graph were looked at, and what the looks have taken.
+    """A record of the structures of one model or graph that were checked, and of the time spent.
 
     The looks at one kind of answer take at most a tenth of the time of the answers looked at, or
     five milliseconds where that is more; a structure whose turn falls beyond that is looked at
@@ -83,7 +83,7 @@ class FirstUses:
 
 @dataclass(frozen=True, eq=False)
 class SecondOpinion:
-    """What plain sums say about the records with some evidence.
+    """An independent opinion, by plain sums, on answers about the records with some evidence.
 
     Every method raises Contradiction where it finds another number, within what rounding may
     explain, and takes about the ``seconds`` it is given.
@@ -262,7 +262,7 @@ class SecondOpinion:
 
     @cached_property
     def _known(self) -> PlainSums:
-        """What the sum over the records with the evidence needs."""
+        """The tables that the sum over the records with the evidence needs."""
         return self.sums.about(
             [*self.evidence, *(name for axes, _ in self.weights for name in axes)]
         )
@@ -285,12 +285,12 @@ class SecondOpinion:
 
     @property
     def _close(self) -> float:
-        """Of the total."""
+        """The difference that rounding may explain, as a share of the total."""
         return (_COARSE if self.coarse else _CLOSE) + self._close_logarithm
 
     @cached_property
     def _close_logarithm(self) -> float:
-        """Of a logarithm, as ``self_check`` allows it."""
+        """The difference of two logarithms that rounding may explain, as in ``self_check``."""
         epsilon = float(np.finfo(np.float32 if self.coarse else np.float64).eps)
         steps = len(self.sums.tables) + len(self.sums.sizes)
         return min(DEFECT, epsilon * (CLOSE + ROUNDINGS * steps * self.sums.size))
@@ -325,7 +325,7 @@ class SecondOpinion:
 
 
 def _ratio(part: float, whole: float) -> float:
-    """Of sums whose logarithms these are; nothing is no part of anything."""
+    """The ratio of two sums given by their logarithms; it is zero where the part is zero."""
     return exp(min(part - whole, 1.0)) if part > -inf else 0.0
 
 

@@ -30,14 +30,14 @@ __all__ = ["Fit", "contradiction", "goodness_of_fit", "is_gross"]
 
 _WORST = 3
 _RARE = 1e-7
-"""How often noise of any usual law passes for a gross misfit, at most (``is_gross``)."""
+"""The largest probability with which noise of any usual law passes for a gross misfit."""
 _MOST_CELLS = 1 << 20
-"""Of all measured tables: beyond it the linear estimate takes longer than one look is worth."""
+"""The most cells of all measured tables for which the linear estimate is worth its time."""
 
 
 @dataclass(frozen=True)
 class Fit:
-    """How well a model's measurements agree with each other.
+    """A test of how well a model's measurements agree with each other.
 
     Attributes:
         p_value: with what probability Gaussian noise leaves measurements of one population as far
@@ -84,7 +84,7 @@ class Fitted(Protocol):
 
 
 def goodness_of_fit(model: Fitted, measurements: Sequence[Measurement]) -> Fit:
-    """Of a model that was estimated from these measurements with the squared loss.
+    """Test the fit of a model that was estimated from these measurements with the squared loss.
 
     >>> from pgmkit import estimate
     >>> y = [Measurement(("a",), [600.0, 400.0], 1.0), Measurement(("a",), [300.0, 700.0], 2.0)]
@@ -118,8 +118,8 @@ def goodness_of_fit(model: Fitted, measurements: Sequence[Measurement]) -> Fit:
 
 
 def contradiction(model: Fitted, measurements: Sequence[Measurement]) -> str:
-    """What to warn of where no distribution comes as near to the measurements as noise leaves the
-    truth; else empty. By the bound of the loss, which costs nothing.
+    """The text of a warning if no distribution comes as near to the measurements as noise leaves
+    the truth, and an empty text otherwise. The bound of the loss decides first, at no cost.
     """
     if not is_gross(2 * model.bound, sum(len(m.values) for m in measurements)):
         return ""
@@ -133,7 +133,7 @@ def contradiction(model: Fitted, measurements: Sequence[Measurement]) -> str:
 
 
 def is_gross(statistic: float, degrees: int) -> bool:
-    """Whether a sum of so many squares of noise is beyond what Laplace noise gives, too.
+    """True if a sum of so many squares of noise is beyond what even Laplace noise gives.
 
     A square has mean 1 and variance 5; the largest one is below log(degrees / p)^2 / 2 with
     probability 1 - p. The limit is 6 standard deviations and twice that above the mean. Gaussian

@@ -25,7 +25,7 @@ __all__ = ["check_loss"]
 Array = NDArray[np.float64]
 
 _MEASUREMENT_SECONDS, _CELL_SECONDS = 5e-5, 2e-8
-"""What the calls for a measurement, and each cell of its table, take on a slow machine."""
+"""The seconds that a slow machine takes for each measurement, and for each cell of its table."""
 _ULPS = 1e3
 """Units in the last place by which a table's cells may be off: sums over many cells."""
 _CLOSE = 1e-9

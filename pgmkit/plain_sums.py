@@ -25,13 +25,13 @@ Array = NDArray[np.float64]
 Table = tuple[Clique, NDArray[np.float64] | NDArray[np.complex128]]
 
 _CELL_SECONDS = 5e-8
-"""What each cell takes that summing out attributes builds, on a slow machine."""
+"""The seconds that a slow machine takes for each cell that summing out attributes builds."""
 _CALL_SECONDS = 1e-5
-"""What each table and each attribute takes beside its cells, on a slow machine."""
+"""The seconds that a slow machine takes for each table and attribute, beside its cells."""
 _FEW_CELLS = 400
 """Below this, one call that is slow for each cell is quicker than several that are not."""
 _BLOCK_CELLS = 1 << 18
-"""Of a table that is built only to be summed; small enough to be neither memory nor time."""
+"""The most cells of a table that is built only to be summed; it costs little memory and time."""
 
 
 def _order(cliques: Sequence[Clique], sizes: Mapping[str, int]) -> list[str]:
@@ -101,16 +101,16 @@ class PlainSums:
 
     @cached_property
     def order(self) -> list[str]:
-        """In which the attributes are summed out."""
+        """The order in which the attributes are summed out."""
         return _order([clique for clique, _ in self.tables], self.sizes)
 
     @cached_property
     def size(self) -> float:
-        """How far a logarithm can get from zero: rounding is in proportion to it."""
+        """The largest distance of a logarithm from zero; rounding is in proportion to it."""
         return sum(size_of(table) for _, table in self.tables)
 
     def within(self, seconds: float, evidence: Mapping[str, int]) -> bool:
-        """Whether a sum with this evidence takes no longer, planned and all."""
+        """True if a sum with this evidence, planning included, fits in these seconds."""
         calls = _CALL_SECONDS * (len(self.tables) + len(self.sizes))
         if calls > seconds:
             return False

@@ -142,7 +142,7 @@ def _by_clique(
 
 
 def _is_short(domain: Domain, group: Sequence[_Part]) -> bool:
-    """Whether it is one measurement of no more rows than cells, or of a product's factors."""
+    """True for one measurement of no more rows than cells, or of a product's factors."""
     if len(group) != 1:
         return False
     m, _ = group[0]
@@ -172,7 +172,7 @@ def _of_one_clique(
 
 
 def _stays_a_product(domain: Domain, m: Measurement) -> bool:
-    """Whether a product has far more entries, written out, than its factors take to apply."""
+    """True if a product, written out, has far more entries than its factors take to apply."""
     if not isinstance(m.matrix, Kronecker):
         return False
     entries = prod(int(np.count_nonzero(_entries(factor))) for factor in m.matrix.factors)
@@ -314,7 +314,7 @@ class _Rows:
 
     @property
     def is_table(self) -> bool:
-        """Whether each row is a cell of its own, all cells have one, and all weigh the same."""
+        """True if the rows are the cells, each one once, and all weigh the same."""
         rows, cells = self.matrix.shape
         if not rows == cells == self.matrix.nnz or np.ptp(self.weights):
             return False
@@ -327,7 +327,7 @@ class _Rows:
 
     @property
     def are_many(self) -> bool:
-        """Whether factors are smaller, and their computation is worth it."""
+        """True if factors are smaller, and their computation is worth it."""
         rows, cells = self.matrix.shape
         sparse = rows <= 2 * cells and 2 * self.matrix.nnz <= cells**2
         return rows > cells and not sparse and cells <= _MOST_FACTORED
@@ -430,6 +430,6 @@ def _with_data(matrix: csr_array, data: Array) -> csr_array:
 
 
 def _equal(one: csr_array, other: csr_array) -> bool:
-    """Whether two sparse matrices have the same entries in the same places."""
+    """True if two sparse matrices have the same entries in the same places."""
     pairs = [(getattr(one, n), getattr(other, n)) for n in ("indptr", "indices", "data")]
     return all(np.array_equal(left, right) for left, right in pairs)

@@ -22,7 +22,7 @@ __all__ = ["mean_field", "reweighted"]
 Array = NDArray[np.float64]
 
 _ITERATIONS = 200
-"""Of either bound, which holds wherever its search ends."""
+"""The most iterations of either bound; both hold wherever their search ends."""
 _GAIN = 1e-6
 """Nats a round below which the mean field has settled."""
 

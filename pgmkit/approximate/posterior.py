@@ -26,14 +26,15 @@ __all__ = ["ApproximatePosterior", "approximate"]
 Array = NDArray[np.float64]
 
 REGION_CELLS = 1 << 10
-"""Of a bag by default: `python -m benchmarks.approximate` has what smaller and larger ones give."""
+"""The default limit of a bag; `python -m benchmarks.approximate` compares it with other limits."""
 _SHARES = 0.5, 0.75
-"""Of the time, when propagation ends and when the mean field does; the upper bound has the rest."""
+"""The shares of the time after which propagation and the mean field end; the upper bound has the
+rest."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ApproximatePosterior:
-    """What ``FactorGraph.posterior(..., inference="region")`` gives. Marginals are probabilities.
+    """An answer of ``FactorGraph.posterior(..., inference="region")``; marginals are probabilities.
 
     Marginals and ``log_partition`` are those of tree-structured expectation propagation over
     subgraphs whose tables have at most ``region_cells`` cells; they are approximate, and nothing
@@ -68,7 +69,7 @@ class ApproximatePosterior:
     residual: float
     iterations: int
     tables: Mapping[Clique, Array]
-    """Of the regions."""
+    """The table of each region."""
     approximate: Literal[True] = field(default=True, init=False)
 
     def __repr__(self) -> str:

@@ -53,11 +53,11 @@ where counts are near zero, and fails on some.
 """
 _MOST_STEPS = 4
 _MOST_PASSES = 15
-"""Of a step, which does not have to be solved to the end: the next one goes on."""
+"""The most passes of a step, which need not be solved to the end: the next step goes on."""
 _SOLVED = 0.003
-"""Of the dual objective, in noise units, what may be left of a step."""
+"""The part of a step's dual objective, in noise units, that may be left unsolved."""
 _FALL = 0.01
-"""In noise units: a set whose loss falls by less in a step takes no further one."""
+"""A set whose loss falls by less than this in a step, in noise units, takes no further step."""
 _MOST_ROWS = 4096
 """Measured values and cells of cliques: the matrices then take some hundred megabytes."""
 _ROWS_AT_ONCE = 64
@@ -67,7 +67,7 @@ _NEGLIGIBLE = 1e-12
 
 
 def affordable(layout: Layout, measurements: Sequence[Measurement]) -> bool:
-    """Whether the covariances of all cells, and the metric of all values, can be written out."""
+    """True if the covariances of all cells and the metric of all values can be written out."""
     return max(layout.cells, sum(len(m.values) for m in measurements)) <= _MOST_ROWS
 
 
@@ -105,7 +105,7 @@ class ProximalSteps:
         return points
 
     def _step(self, sets: torch.Tensor, origin: Points) -> Points:
-        """Where one step from these points leads."""
+        """The points that one step leads to from these."""
         way = _Dual(self, sets, origin).multipliers()
         whole = torch.as_tensor(way.T, device=sets.device)
         moved = origin.potentials + _STEP * self.search.loss.of(sets).gradient(whole)
@@ -127,7 +127,7 @@ class ProximalSteps:
 
 
 def _covariances(search: BatchedSearch, potentials: torch.Tensor) -> torch.Tensor:
-    """Of the indicators of all cells of all cliques, over one record of the model.
+    """The covariances of the indicators of all cells of all cliques, over one record of the model.
 
     A row is the difference between the marginals given that cell and those given nothing, times
     its probability. Cells of next to no probability have next to no covariance, with any other.

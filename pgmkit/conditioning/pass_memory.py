@@ -19,7 +19,7 @@ _SMALL_PASS = 1 << 28
 """Bytes of the bound below from which a pass takes thirty times as long as reading the system's
 counters, a millisecond; what it holds at once is a tenth of the bound or so."""
 _COPIES = 2
-"""Of what a step makes: the result, and the result divided by its peak."""
+"""The arrays that a step makes: the result, and the result divided by its peak."""
 
 
 def surely_fits(tree: EliminationTree, limit: int, cells: int) -> bool:

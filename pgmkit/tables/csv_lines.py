@@ -1,4 +1,4 @@
-"""Which lines of a CSV file are records: no line changes how another one is read.
+"""Division of the lines of a CSV file into records: no line changes how another one is read.
 
 A line ends at a line feed, with or without a carriage return before it. A line that is well formed
 by itself, with a value for each column, is a record wherever it stands. A line that opens a quoted
@@ -28,7 +28,7 @@ _QUOTED = re.compile(rb'"[^"]*"(?:"[^"]*")*')
 
 
 class _Shape(NamedTuple):
-    """What a line holds: how many values (0 where a reader would break it at a carriage return),
+    """A line's contents: how many values (0 where a reader would break it at a carriage return),
     whether quotation marks stand where a CSV writer puts them, and whether the last value is open.
     """
 
@@ -50,7 +50,7 @@ class Division(NamedTuple):
 
 
 class LineGrammar(NamedTuple):
-    """How lines are divided into records of so many values.
+    """The rules by which lines are divided into records of so many values.
 
     >>> grammar = LineGrammar(b",", 2)
     >>> grammar.divided(b'1,a\\n2,"b\\n3,"c\\nd"\\n4,e\\n', final=True)
@@ -80,7 +80,7 @@ class LineGrammar(NamedTuple):
         return Division(records, odd, b"", len(lines))
 
     def is_open(self, line: bytes) -> bool:
-        """Whether a line opens a quoted value and does not close it."""
+        """True if a line opens a quoted value and does not close it."""
         return b'"' in line and self._shape(_bare(line)).open
 
     def _last_line(self, lines: Sequence[bytes], first: int, *, final: bool) -> int | None:
@@ -103,7 +103,7 @@ class LineGrammar(NamedTuple):
         return last if other is None else other if other == len(lines) else None
 
     def is_comment(self, line: bytes) -> bool:
-        """Whether a line is a comment."""
+        """True if a line is a comment."""
         return self.comment is not None and line.startswith(self.comment)
 
     def _closing(self, lines: Sequence[bytes], first: int, *, final: bool) -> int | None:

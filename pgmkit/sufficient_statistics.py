@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["NoisyTable", "Observed", "Statistics", "average_tables", "combined", "side_by_side"]
 
 Array = NDArray[np.float64]
-"""Measured values are an array with a value a row; those of many sets have a column for each."""
+"""An array of measured values has a row for each value, and a column for each set if many."""
 
 _MOST_FACTORED = 512
 """Cells of a clique whose rows are factorised. For n rows and k cells that takes 2 n k^2

@@ -33,8 +33,9 @@ if TYPE_CHECKING:
 __all__ = ["LARGEST_ANSWER", "GridMatrix"]
 
 LARGEST_ANSWER = 2**61
-"""In units. Exact answers are held within twice that, where 64 bits still have room for noise, and
-noisy ones from here on are refused: one that was held passes only with noise of -2^61."""
+"""The bound of noisy answers, in units; larger ones are refused. Exact answers are held within twice
+this bound, where 64 bits still have room for noise. One that was held passes only with noise of
+-2^61."""
 _BITS = 30
 """Of the largest entry of the whole product."""
 _FACTOR_BITS = 20

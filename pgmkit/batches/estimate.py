@@ -45,7 +45,7 @@ _SUMS = 1e-9
 
 @dataclass(frozen=True)
 class BatchedEstimate:
-    """Sets of measurements by what is ``known`` of all of them; the squared loss."""
+    """Models of many sets of measurements with the squared loss; ``known`` combines these sets."""
 
     first: int
     """The place of the first set among those that were given, for errors."""

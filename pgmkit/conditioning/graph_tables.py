@@ -316,7 +316,7 @@ class Draft:
     def tree(self) -> EliminationTree:
         """The best so far."""
         known = [self.start, None if self.planning is None else self.planning.first]
-        return min([tree for tree in known if tree is not None], key=self.cost)
+        return min([tree for tree in known if tree is not None], key=lambda each: each.cells)
 
 
 @dataclass

@@ -269,7 +269,7 @@ class ManyEstimates:
 
     @cached_property
     def _used(self) -> list[Measurement]:
-        """What the first set's measurements say of the attributes."""
+        """The statistics of the first set about attributes; all sets have its structure."""
         used = [m for m in self.sets[0] if m.clique]
         return statistics(self.domain, used, self.loss).measurements
 

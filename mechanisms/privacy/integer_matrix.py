@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["LARGEST_ANSWER", "GridMatrix"]
 
 LARGEST_ANSWER = 2**61
-"""The bound of noisy answers, in units; larger ones are refused. Exact answers are held within twice
+"""The bound of noisy answers, in units; larger ones are refused. Exact ones are held within twice
 this bound, where 64 bits still have room for noise. One that was held passes only with noise of
 -2^61."""
 _BITS = 30

@@ -36,6 +36,7 @@ from pgmkit.batches.oracle import gains
 from pgmkit.errors import InvalidInput, TooSlow, TotalUndetermined
 from pgmkit.estimation.many import Replication, reporter
 from pgmkit.estimation.problem import OUT_OF_TIME
+from pgmkit.estimation.request import check_scale
 from pgmkit.marginal_oracle import MarginalOracle
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
@@ -260,7 +261,8 @@ def _fixed_total(model: Estimated, measurements: Sequence[Measurement]) -> float
 
 def checked_measurements(model: Any, measurements: Any) -> list[Measurement]:
     """The measurements as a list; InvalidInput unless the model can have been estimated from them:
-    each lies within one of its cliques, and together they cover these.
+    each lies within one of its cliques and passes `estimate`'s check of its size, and together they
+    cover the cliques.
     """
     if not isinstance(model, Estimated):
         raise InvalidInput(
@@ -285,6 +287,8 @@ def checked_measurements(model: Any, measurements: Any) -> list[Measurement]:
                 f"the model has no clique that contains the measured {m.clique!r}, so it was not "
                 "estimated from this measurement; pass the model's own measurements"
             )
+        if m.clique:
+            check_scale(m, m.values, model.total)
     _check_covered(model, known)
     return known
 

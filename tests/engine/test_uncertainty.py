@@ -1,5 +1,7 @@
 """Error bars against closed forms, dense least squares on the joint, and Monte Carlo."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from brute_force import design
@@ -306,6 +308,8 @@ class TestRunning:
             error_bars(model, [*y, Measurement(("a", "d"), np.ones(8), 1.0)])
         with pytest.raises(InvalidInput, match="which no measurement covers"):
             error_bars(model, y[:2])
+        with pytest.raises(InvalidInput, match="beside counts of up to 1e\\+300"):
+            error_bars(model, [replace(y[0], values=np.full(y[0].values.size, 1e300)), *y[1:]])
         with pytest.raises(InvalidInput, match="must be Measurement records, got str"):
             error_bars(model, [*y, "a"])  # type: ignore[list-item]
         with pytest.raises(

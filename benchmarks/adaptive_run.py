@@ -23,8 +23,8 @@ from benchmarks.common import peak_rss_mb, serve
 if TYPE_CHECKING:
     from mechanisms.release.record import Release
     from mechanisms.workload import Workload
-    from pgmkit.dataset import Dataset
     from pgmkit.domain import Clique
+    from pgmkit.records.dataset import Dataset
 
 PUBLIC_ROWS = "public rows alone"
 """A contestant that spends nothing: the public rows' marginals, scaled to n."""
@@ -62,8 +62,8 @@ def load(setting: Setting) -> tuple[Dataset, Dataset | None]:
     Raises:
         SystemExit: PGMKIT_DATA does not name a folder with the files.
     """
-    from pgmkit.dataset import Dataset
     from pgmkit.domain import Domain
+    from pgmkit.records.dataset import Dataset
 
     if isinstance(setting.rows, int):
         from mechanisms.datasets.census import census

@@ -41,8 +41,8 @@ from pgmkit import (
     estimate,
     estimate_many,
 )
-from pgmkit.batches.oracle import BatchedOracle, gains, table_cells
-from pgmkit.marginal_oracle import MarginalOracle
+from pgmkit.estimation.batches.oracle import BatchedOracle, gains, table_cells
+from pgmkit.inference.marginal_oracle import MarginalOracle
 
 SIZES = (1, 10, 100)
 REPLICATES = 50

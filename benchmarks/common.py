@@ -54,7 +54,7 @@ def peak_rss_mb() -> float:
     """Peak resident memory of this process in MB (1e6 bytes).
 
     VmHWM, because the ``ru_maxrss`` of a child starts at its parent's peak on Linux. As
-    ``pgmkit.memory.peak``, but also where only a peer is installed.
+    ``pgmkit.runtime.memory.peak``, but also where only a peer is installed.
     """
     status = Path("/proc/self/status")
     if status.exists():

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from benchmarks.common import RESULTS, machine, table, write_results
 from pgmkit import Schema, encode_file
-from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique, Domain
+from pgmkit.records.dataset import Dataset
 
 ADULT = {
     "sex": 2,

@@ -33,7 +33,7 @@ def clique(request: dict[str, Any]) -> dict[str, Any]:
     What it must move at least is the potentials, read once, and the marginals, written once.
     """
     from pgmkit import Domain
-    from pgmkit.marginal_oracle import MarginalOracle
+    from pgmkit.inference.marginal_oracle import MarginalOracle
 
     side = round(request["cells"] ** (1 / 3))
     domain = Domain({"a": side, "b": side, "c": side, "d": 10})
@@ -49,8 +49,8 @@ def passes(request: dict[str, Any]) -> dict[str, Any]:
     """A pass of a stored problem's structure, alone and for so many sets of potentials."""
     from benchmarks import problems
     from pgmkit import Domain
-    from pgmkit.batches.oracle import BatchedOracle
-    from pgmkit.marginal_oracle import MarginalOracle
+    from pgmkit.estimation.batches.oracle import BatchedOracle
+    from pgmkit.inference.marginal_oracle import MarginalOracle
 
     problem = problems.load(request["name"])
     oracle = MarginalOracle(Domain(problem.domain), problem.cliques, device=request["device"])
@@ -76,8 +76,8 @@ def steps(request: dict[str, Any]) -> dict[str, Any]:
     from pgmkit.estimation.problem import Problem
     from pgmkit.estimation.start import uniform
     from pgmkit.estimation.tensor_steps import Steps, start_at
+    from pgmkit.inference.marginal_oracle import MarginalOracle
     from pgmkit.losses import MeasuredLoss, make_loss
-    from pgmkit.marginal_oracle import MarginalOracle
 
     given, device = problems.load(request["name"]), torch.device(request["device"])
     measured = [

@@ -56,7 +56,7 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
     """One structure: times, a pass, and what the estimate certifies."""
 
     from pgmkit import Domain, Measurement, estimate
-    from pgmkit.marginal_oracle import MarginalOracle
+    from pgmkit.inference.marginal_oracle import MarginalOracle
 
     attributes = request["attributes"]
     pairs = edges(request["structure"], attributes)

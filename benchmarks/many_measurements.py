@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from benchmarks.common import RESULTS, table
 from pgmkit import Domain, Measurement, Zeros, estimate
-from pgmkit.kronecker import Kronecker
+from pgmkit.linear.kronecker import Kronecker
 
 Array = NDArray[np.float64]
 

@@ -20,8 +20,8 @@ import numpy as np
 from benchmarks.common import RESULTS, machine
 from mechanisms.release.evaluation import train_and_test
 from mechanisms.synthesis.pipeline import synthesize
-from pgmkit.dataset import Dataset
-from pgmkit.tables.files import encode_file
+from pgmkit.records.dataset import Dataset
+from pgmkit.tables.files.record_files import encode_file
 from pgmkit.tables.schema import Schema
 
 SCHEMA = Path(__file__).parent.parent / "tests" / "data" / "adult.yaml"

@@ -41,7 +41,7 @@ from benchmarks.common import (
 )
 
 if TYPE_CHECKING:
-    from pgmkit.dataset import Dataset
+    from pgmkit.records.dataset import Dataset
 
 LINES = RESULTS / "regret.jsonl"
 HALVES: dict[str, tuple[str, ...]] = {

@@ -72,7 +72,7 @@ def large_pass() -> Work:
     import torch
 
     from pgmkit import Domain
-    from pgmkit.marginal_oracle import MarginalOracle
+    from pgmkit.inference.marginal_oracle import MarginalOracle
 
     domain = Domain(dict.fromkeys("abc", 800))
     oracle = MarginalOracle(domain, [("a", "b"), ("b", "c"), ("a", "c")])

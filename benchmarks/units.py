@@ -22,7 +22,7 @@ import numpy as np
 from benchmarks.common import RESULTS, machine
 from mechanisms.synthesis.pipeline import synthesize
 from mechanisms.synthesis.units import bounded_frame
-from pgmkit.tables.frames import encode
+from pgmkit.tables.engines.frames import encode
 from pgmkit.tables.schema import Categorical, Integer, Numeric, Schema
 
 UNIT = "zper"

@@ -192,7 +192,7 @@ def scores(
     """How far each release is from the table; the same pairs for all."""
     from mechanisms.release.evaluation import held_out, marginal_errors, some_cliques
     from mechanisms.release.tabular import TableRelease
-    from pgmkit.tables.files import encode_file
+    from pgmkit.tables.files.record_files import encode_file
 
     found: dict[str, Any] = {}
     for mechanism, epsilon, path in made:

@@ -71,7 +71,7 @@ def compare(
     accounting: str | None = None,
 ) -> Comparison:
     """Both mechanisms on a file, a run of each a seed; at least three, however long they take."""
-    from pgmkit.tables.files import read_frame
+    from pgmkit.tables.files.record_files import read_frame
 
     frame = read_frame(path, schema)
     found: dict[str, list[float]] = {"auto": [], "independent": []}
@@ -103,7 +103,7 @@ def _error(
     """The mean error of pairs of one release, and the mechanism that ran."""
     from mechanisms.release.evaluation import marginal_errors, some_cliques
     from mechanisms.synthesis.pipeline import synthesize
-    from pgmkit.tables.files import encode_file
+    from pgmkit.tables.files.record_files import encode_file
 
     release = synthesize(
         frame,
@@ -122,7 +122,7 @@ def _error(
 
 
 def main() -> None:
-    from pgmkit.tables.draft import draft
+    from pgmkit.tables.draft.draft import draft
     from pgmkit.tables.schema import Schema
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])

@@ -11,7 +11,7 @@ from pathlib import Path
 from mechanisms import TableRelease, synthesize
 from mechanisms.datasets.census import people, schema
 from mechanisms.release.report import html
-from pgmkit.html import bars, graph
+from pgmkit.runtime.html import bars, graph
 
 IMAGES = Path(__file__).with_name("img")
 

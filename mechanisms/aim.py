@@ -48,7 +48,7 @@ class Aim(Settings):
         tolerance: The tolerance of the estimates between rounds, in units of the noise as in
             `pgmkit.estimate`, above 0. The last estimate has the default of `pgmkit.estimate`.
         device: Where models are estimated: "cpu", a CUDA card such as "cuda", or "auto", a card
-            where there is one and a model is large enough to gain (`pgmkit.devices`).
+            where there is one and a model is large enough to gain (`pgmkit.runtime.devices`).
     """
 
     model_mb: float = setting(80.0, positive())

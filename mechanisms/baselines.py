@@ -59,7 +59,7 @@ class Projection(Settings):
             result is a region model of such tables, which draws records near them
             (`pgmkit.RegionModel`). "region": always.
         device: Where models are estimated: "cpu", a CUDA card such as "cuda", or "auto", a card
-            where there is one and a model is large enough to gain (`pgmkit.devices`).
+            where there is one and a model is large enough to gain (`pgmkit.runtime.devices`).
     """
 
     model_mb: float = setting(80.0, at_least(0))
@@ -77,7 +77,7 @@ class Independent(Settings):
 
     Attributes:
         device: Where models are estimated: "cpu", a CUDA card such as "cuda", or "auto", a card
-            where there is one and a model is large enough to gain (`pgmkit.devices`).
+            where there is one and a model is large enough to gain (`pgmkit.runtime.devices`).
     """
 
     device: str = setting("cpu", torch_device())

@@ -44,7 +44,7 @@ class CliqueTree(Settings):
         select_share: The share of the budget for the errors of the pairs, by which the tree is
             grown, above 0 and below 1.
         device: Where models are estimated: "cpu", a CUDA card such as "cuda", or "auto", a card
-            where there is one and a model is large enough to gain (`pgmkit.devices`).
+            where there is one and a model is large enough to gain (`pgmkit.runtime.devices`).
     """
 
     model_mb: float = setting(4.0, positive())
@@ -116,7 +116,7 @@ def _supported(
     """The pairs, and what the tree holds of the workload's larger subsets whose pairs all are among
     them, up to a number of cells.
     """
-    from pgmkit.junction_tree import junction_tree
+    from pgmkit.graphs.junction_tree import junction_tree
 
     tree, chosen = junction_tree(domain, edges), {frozenset(edge) for edge in edges}
     return [

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from mechanisms.release.record import Release
     from mechanisms.rounds.distances import Distances
     from mechanisms.rounds.loop import Round
-    from pgmkit.dataset import Dataset
     from pgmkit.measurement import Measurement
+    from pgmkit.records.dataset import Dataset
 
 __all__ = ["accounting_of", "check_public", "only_measures", "run", "run_on"]
 

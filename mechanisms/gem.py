@@ -71,11 +71,11 @@ from mechanisms.settings import (
     whole_number,
 )
 from mechanisms.workload import Workload, WorkloadLike
-from pgmkit.dataset import Dataset
-from pgmkit.devices import card_memory, check_room, device_of
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
-from pgmkit.threads import threads_for
+from pgmkit.records.dataset import Dataset
+from pgmkit.runtime.devices import card_memory, check_room, device_of
+from pgmkit.runtime.threads import threads_for
 
 __all__ = ["Gem", "GemPub", "gem", "gem_pub"]
 

@@ -82,7 +82,7 @@ class HdmmPgm(Settings):
             result is a region model of such tables, which draws records near them
             (`pgmkit.RegionModel`). "region": always.
         device: Where models are estimated: "cpu", a CUDA card such as "cuda", or "auto", a card
-            where there is one and a model is large enough to gain (`pgmkit.devices`).
+            where there is one and a model is large enough to gain (`pgmkit.runtime.devices`).
     """
 
     queries: Mapping[str, str] = field(default_factory=dict, metadata=_NAMED_QUERIES)

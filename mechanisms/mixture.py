@@ -47,11 +47,11 @@ from mechanisms.settings import (
     whole_number,
 )
 from mechanisms.workload import Workload, WorkloadLike, downward_closure
-from pgmkit.devices import card_memory, check_room, device_of
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.measurement import Measurement
-from pgmkit.threads import one_thread
+from pgmkit.runtime.devices import card_memory, check_room, device_of
+from pgmkit.runtime.threads import one_thread
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -52,7 +52,7 @@ class Mst(Settings):
         select_share: The share of the budget for drawing the tree, above 0 and below 1. What the
             two leave measures the tree's pairs.
         device: Where models are estimated: "cpu", a CUDA card such as "cuda", or "auto", a card
-            where there is one and a model is large enough to gain (`pgmkit.devices`).
+            where there is one and a model is large enough to gain (`pgmkit.runtime.devices`).
     """
 
     one_way_share: float | None = setting(None, or_none(fraction()))

@@ -66,7 +66,7 @@ class Mwem(SelectionSettings):
         passes: The number of passes over these queries a round, 1 or more.
         result: What is released: the "last" histogram or the "average" of all.
         device: Where the weights are: "cpu", a CUDA card such as "cuda", or "auto", a card where
-            there is one and the weights are enough to gain (`pgmkit.devices`).
+            there is one and the weights are enough to gain (`pgmkit.runtime.devices`).
         seed: The seed of the order of updates; it protects nothing.
     """
 

@@ -48,7 +48,7 @@ class MwemPgm(Settings):
         model_mb: The largest model, in MB (2^20 bytes) of float64 cells of its junction tree, above
             0; round t of T may use t/T of it.
         device: Where models are estimated: "cpu", a CUDA card such as "cuda", or "auto", a card
-            where there is one and a model is large enough to gain (`pgmkit.devices`).
+            where there is one and a model is large enough to gain (`pgmkit.runtime.devices`).
     """
 
     rounds: int | None = setting(None, or_none(whole_number()))

@@ -36,7 +36,7 @@ from mechanisms.settings import (
     whole_number,
 )
 from mechanisms.workload import Workload, WorkloadLike
-from pgmkit.dataset import Dataset
+from pgmkit.records.dataset import Dataset
 
 __all__ = ["Pep", "PepPub", "entropy_projection", "pep", "pep_pub"]
 
@@ -68,7 +68,7 @@ class Pep(SelectionSettings):
         gamma: The error that is left alone, in standard deviations of the answer's own noise, above
             0.
         device: Where the weights are: "cpu", a CUDA card such as "cuda", or "auto", a card where
-            there is one and the weights are enough to gain (`pgmkit.devices`).
+            there is one and the weights are enough to gain (`pgmkit.runtime.devices`).
     """
 
     rounds: int | None = setting(None, or_none(whole_number()))

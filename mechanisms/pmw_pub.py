@@ -34,8 +34,8 @@ from mechanisms.settings import (
     whole_number,
 )
 from mechanisms.workload import Workload, WorkloadLike
-from pgmkit.dataset import Dataset
 from pgmkit.errors import InvalidInput
+from pgmkit.records.dataset import Dataset
 
 __all__ = ["PmwPub", "pmw_pub"]
 
@@ -66,7 +66,7 @@ class PmwPub(SelectionSettings):
         choose_share: The share of the budget for the choice among several public data sets, above 0
             and below 1; nothing is spent on a single one.
         device: Where the weights are: "cpu", a CUDA card such as "cuda", or "auto", a card where
-            there is one and the weights are enough to gain (`pgmkit.devices`).
+            there is one and the weights are enough to gain (`pgmkit.runtime.devices`).
         seed: The seed of the order of updates; it protects nothing.
     """
 

@@ -50,9 +50,9 @@ from mechanisms.settings import (
     whole_number,
 )
 from mechanisms.workload import Workload, WorkloadLike
-from pgmkit.devices import card_memory, check_room, device_of
 from pgmkit.measurement import Measurement
-from pgmkit.threads import one_thread
+from pgmkit.runtime.devices import card_memory, check_room, device_of
+from pgmkit.runtime.threads import one_thread
 
 __all__ = ["Rap", "RapSoftmax", "rap", "rap_softmax"]
 

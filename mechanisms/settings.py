@@ -206,7 +206,7 @@ def _is_device(value: Any) -> bool:
         return False
     if value in ("cpu", "auto"):
         return True
-    from pgmkit.devices import device_of
+    from pgmkit.runtime.devices import device_of
 
     try:
         device_of(value)

@@ -2,7 +2,6 @@ from . import bif, losses, queries, uai
 from .approximate.posterior import ApproximatePosterior
 from .conditioning.posterior import Posterior
 from .conditioning.posteriors import Posteriors
-from .dataset import Dataset
 from .domain import Domain
 from .errors import (
     Contradictory,
@@ -21,20 +20,21 @@ from .estimation import estimate
 from .estimation.many import Replication, estimate_many
 from .factor import Factor
 from .factor_graph import FactorGraph
-from .goodness import Fit
-from .junction_tree import JunctionTree
-from .kronecker import Kronecker
+from .graphs.junction_tree import JunctionTree
+from .least_squares.goodness import Fit
+from .linear.kronecker import Kronecker
 from .measurement import Measurement
 from .model import GraphicalModel
 from .queries import FactoredQuery
+from .records.dataset import Dataset
 from .regions.model import RegionModel
 from .structural_zeros import Zeros
 from .tables.columns import Column
 from .tables.constraints import Constraint, Determines, Forbid, Require
 from .tables.dates import Date, DateTime
-from .tables.draft import draft
-from .tables.files import encode_file, write_file
-from .tables.frames import counts_of
+from .tables.draft.draft import draft
+from .tables.engines.frames import counts_of
+from .tables.files.record_files import encode_file, write_file
 from .tables.labelled import Boolean, Categorical, OpenCategorical
 from .tables.numbers import Integer, Numeric
 from .tables.questions import Reply, ask

@@ -10,7 +10,7 @@ import numpy as np
 
 from pgmkit.errors import InvalidInput
 from pgmkit.factor_graph import FactorGraph
-from pgmkit.untrusted import MOST_TEXT, refusing, ungzipped, whole_file
+from pgmkit.runtime.untrusted import MOST_TEXT, refusing, ungzipped, whole_file
 
 __all__ = ["from_pgmpy", "read_bif", "to_pgmpy", "write_bif"]
 

@@ -11,17 +11,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pgmkit.approximate.posterior import REGION_CELLS, ApproximatePosterior, approximate
-from pgmkit.conditional_tables import checked_conditionals
 from pgmkit.conditioning.evidence import Evidence, observed_codes
 from pgmkit.conditioning.graph_tables import GraphTables
 from pgmkit.conditioning.posterior import Posterior
 from pgmkit.conditioning.posteriors import Posteriors
-from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.factor import Factor
-from pgmkit.memory import check_limit
 from pgmkit.model import MEMORY_LIMIT, GraphicalModel
+from pgmkit.records.conditional_tables import checked_conditionals
+from pgmkit.records.dataset import Dataset
+from pgmkit.runtime.memory import check_limit
 
 __all__ = ["FactorGraph"]
 

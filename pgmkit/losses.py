@@ -18,11 +18,11 @@ import torch
 
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
-from pgmkit.kronecker import Kronecker
-from pgmkit.marginal_oracle import Clique, Layout
-from pgmkit.matrix import as_dense, is_sparse
+from pgmkit.inference.marginal_oracle import Clique, Layout
+from pgmkit.least_squares.sufficient_statistics import Statistics, combined, side_by_side
+from pgmkit.linear.kronecker import Kronecker
+from pgmkit.linear.matrix import as_dense, is_sparse
 from pgmkit.measurement import Measurement
-from pgmkit.sufficient_statistics import Statistics, combined, side_by_side
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from pgmkit.errors import InvalidInput
-from pgmkit.kronecker import Kronecker
-from pgmkit.matrix import Matrix, MatrixLike, as_matrix, is_sparse
+from pgmkit.linear.kronecker import Kronecker
+from pgmkit.linear.matrix import Matrix, MatrixLike, as_matrix, is_sparse
 from pgmkit.queries import FactoredQuery
 
 if TYPE_CHECKING:

@@ -17,35 +17,35 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pgmkit.answer_checks import FirstUses, SecondOpinion
-from pgmkit.atomic_write import atomic_writer
-from pgmkit.bulk_marginals import each_marginal
-from pgmkit.card_sampling import sample_on_card, worth_a_card
-from pgmkit.clique_index import CliqueIndex
-from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, NumericalFailure
 from pgmkit.factor import Factor
-from pgmkit.junction_tree import JunctionTree, check_fits, junction_tree
-from pgmkit.marginal_oracle import MarginalOracle
+from pgmkit.graphs.clique_index import CliqueIndex
+from pgmkit.graphs.junction_tree import JunctionTree, check_fits, junction_tree
+from pgmkit.inference.answer_checks import FirstUses, SecondOpinion
+from pgmkit.inference.bulk_marginals import each_marginal
+from pgmkit.inference.marginal_oracle import MarginalOracle
+from pgmkit.inference.pair_marginals import PairMarginals
+from pgmkit.inference.plain_sums import PlainSums
+from pgmkit.inference.potentials import checked_potentials
+from pgmkit.inference.self_check import Contradiction, checked_marginals
+from pgmkit.inference.tree_marginals import marginals as eliminate
+from pgmkit.inference.tree_marginals import routes_of
+from pgmkit.inference.variable_elimination import answers
 from pgmkit.measurement import Measurement
-from pgmkit.memory import check_room
-from pgmkit.pair_marginals import PairMarginals
-from pgmkit.plain_sums import PlainSums
-from pgmkit.potentials import checked_potentials
 from pgmkit.queries import FactoredQuery
-from pgmkit.randomness import Rng, generator
-from pgmkit.sampling import sample
-from pgmkit.sampling_parts import PartedSample, parted_sample
-from pgmkit.self_check import Contradiction, checked_marginals
+from pgmkit.records.card_sampling import sample_on_card, worth_a_card
+from pgmkit.records.dataset import Dataset
+from pgmkit.records.sampling import sample
+from pgmkit.records.sampling_parts import PartedSample, parted_sample
+from pgmkit.runtime.atomic_write import atomic_writer
+from pgmkit.runtime.memory import check_room
+from pgmkit.runtime.randomness import Rng, generator
+from pgmkit.runtime.untrusted import LARGEST, plain_values, refusing, whole_file, zipped_arrays
 from pgmkit.structural_zeros import Zeros
-from pgmkit.tree_marginals import marginals as eliminate
-from pgmkit.tree_marginals import routes_of
-from pgmkit.untrusted import LARGEST, plain_values, refusing, whole_file, zipped_arrays
-from pgmkit.variable_elimination import answers
 
 if TYPE_CHECKING:
-    from pgmkit.goodness import Fit
+    from pgmkit.least_squares.goodness import Fit
 
 FORMAT = "pgmkit model"
 FORMAT_VERSION = 1
@@ -124,7 +124,7 @@ class GraphicalModel:
         )
 
     def _repr_html_(self) -> str:
-        from pgmkit import html
+        from pgmkit.runtime import html
 
         return html.model(self)
 
@@ -137,7 +137,7 @@ class GraphicalModel:
         >>> round(estimate(Domain({"a": 2}), y).fit.p_value, 3)
         0.022
         """
-        from pgmkit.goodness import goodness_of_fit
+        from pgmkit.least_squares.goodness import goodness_of_fit
 
         return goodness_of_fit(self, self.measurements) if self.measurements else None
 
@@ -385,7 +385,7 @@ class GraphicalModel:
     def sample(
         self, n: int, *, rng: Rng = None, method: Literal["round", "sample"] = "round"
     ) -> Dataset:
-        """Draw ``n`` records; see ``pgmkit.sampling.sample`` for the two methods.
+        """Draw ``n`` records; see ``pgmkit.records.sampling.sample`` for the two methods.
 
         ``rng``: a seed, a numpy Generator, or None for a fresh one. The records of a seed are the
         same wherever the model lies; a card draws many of them at once.

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pgmkit.errors import InvalidInput
-from pgmkit.matrix import Matrix, MatrixLike, as_matrix
+from pgmkit.linear.matrix import Matrix, MatrixLike, as_matrix
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

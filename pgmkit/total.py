@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput, TotalUndetermined
-from pgmkit.kronecker import Kronecker
-from pgmkit.matrix import Matrix, as_dense, is_sparse
+from pgmkit.linear.kronecker import Kronecker
+from pgmkit.linear.matrix import Matrix, as_dense, is_sparse
 from pgmkit.measurement import Measurement
 
 if TYPE_CHECKING:

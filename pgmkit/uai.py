@@ -15,11 +15,11 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.atomic_write import atomic_writer
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.factor_graph import FactorGraph
-from pgmkit.untrusted import refusing, whole_file
+from pgmkit.runtime.atomic_write import atomic_writer
+from pgmkit.runtime.untrusted import refusing, whole_file
 
 __all__ = [
     "read_evidence",

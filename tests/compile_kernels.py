@@ -21,7 +21,7 @@ from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
-from pgmkit.kernels import cuda
+from pgmkit.contraction.kernels import cuda
 
 CAPABILITY = 90
 POINTERS = {"starts": "*i64", "steps_table": "*i64", "places": "*i64", "tiles": "*i64"}

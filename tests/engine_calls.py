@@ -31,8 +31,8 @@ from pgmkit import (
     estimate,
     estimate_many,
 )
+from pgmkit.inference.self_check import Contradiction
 from pgmkit.queries import prefix
-from pgmkit.self_check import Contradiction
 
 Array = NDArray[np.float64]
 Call = tuple[str, Callable[[], object]]

@@ -27,8 +27,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from pgmkit import kernels
-from pgmkit.kernels import reference
+from pgmkit.contraction import kernels
+from pgmkit.contraction.kernels import reference
 
 aten = torch.ops.aten
 CARD = torch.device("cuda", 0)
@@ -395,7 +395,7 @@ def _launcher(card: PretendCard) -> ModuleType:
 
     That the kernels give these values is for Triton's interpreter to show.
     """
-    module = ModuleType("pgmkit.kernels.cuda")
+    module = ModuleType("pgmkit.contraction.kernels.cuda")
 
     def launched(name: str) -> Callable[..., Any]:
         def launch(*args: Any) -> Any:

@@ -11,8 +11,8 @@ import numpy as np
 
 from mechanisms.privacy.noise import SeededNoise
 from mechanisms.workload import Workload
-from pgmkit.dataset import Dataset
 from pgmkit.model import GraphicalModel
+from pgmkit.records.dataset import Dataset
 
 
 class Priced(SeededNoise):

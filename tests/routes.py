@@ -18,14 +18,14 @@ from brute_force import Problem, Table, summed
 from structures import Case, draw_case, shrunk
 
 from pgmkit import Factor, FactoredQuery, GraphicalModel
-from pgmkit.contraction import adjoints, forward
+from pgmkit.contraction.evaluate import adjoints, forward
+from pgmkit.contraction.semirings import MAX
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput, NumericalFailure
-from pgmkit.junction_tree import junction_tree
-from pgmkit.marginal_oracle import MarginalOracle
-from pgmkit.semirings import MAX
+from pgmkit.graphs.junction_tree import junction_tree
+from pgmkit.inference.marginal_oracle import MarginalOracle
+from pgmkit.inference.tree_marginals import marginals as eliminate
 from pgmkit.structural_zeros import Zeros
-from pgmkit.tree_marginals import marginals as eliminate
 
 USUAL_SEARCH = 0.005
 """Share of the cases whose junction tree is searched for the usual time, which can take 50 ms. The

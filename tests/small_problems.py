@@ -17,7 +17,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from pgmkit import Domain, Measurement
-from pgmkit.kronecker import Kronecker
+from pgmkit.linear.kronecker import Kronecker
 
 Wide = NDArray[np.longdouble]
 

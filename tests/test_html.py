@@ -20,7 +20,7 @@ from pgmkit import (
     error_bars,
     estimate,
 )
-from pgmkit.html import bars as chart
+from pgmkit.runtime.html import bars as chart
 
 HOSTILE = (
     "<script>alert(1)</script>",

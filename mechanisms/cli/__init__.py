@@ -19,7 +19,7 @@ from mechanisms.cli.ledgers import ledger
 from mechanisms.cli.models import estimate
 from mechanisms.cli.schemas import schema
 from mechanisms.cli.synthesis import demo, mechanisms, plan, synth
-from pgmkit.printed import printable
+from pgmkit.runtime.printed import printable
 
 __all__ = ["main"]
 

@@ -107,7 +107,7 @@ def sample(
     target = writable(out)
     import numpy as np
 
-    from pgmkit.tables.files import write_records
+    from pgmkit.tables.files.record_files import write_records
 
     loaded = _load(release, allow_modified)
     rng = generator(seed) or np.random.default_rng()
@@ -155,9 +155,9 @@ def report(
     """
     target_file = writable(out)
     from mechanisms.release.report import Evaluation, html
-    from pgmkit.atomic_write import atomic_writer
-    from pgmkit.dataset import Dataset
-    from pgmkit.tables.files import encode_file
+    from pgmkit.records.dataset import Dataset
+    from pgmkit.runtime.atomic_write import atomic_writer
+    from pgmkit.tables.files.record_files import encode_file
 
     loaded = _load(release, allow_modified)
     evaluation = None

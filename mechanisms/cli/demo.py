@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from mechanisms.release.record import Release
     from mechanisms.workload import Workload
-    from pgmkit.dataset import Dataset
     from pgmkit.domain import Clique
+    from pgmkit.records.dataset import Dataset
 
 __all__ = ["report"]
 

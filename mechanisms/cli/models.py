@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from mechanisms.cli.options import as_json, device_option, emit, read_schema, writable
-from pgmkit.printed import printable
+from pgmkit.runtime.printed import printable
 
 if TYPE_CHECKING:
     from pgmkit.measurement import Measurement
@@ -73,7 +73,7 @@ def estimate(
     target = writable(out)
     from mechanisms.release.record import Release
     from mechanisms.release.tabular import TableRelease
-    from pgmkit.tables.noisy_tables import read_noisy_tables
+    from pgmkit.tables.files.noisy_tables import read_noisy_tables
 
     described = read_schema(schema)
     measurements = [

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pgmkit.printed import printable
+from pgmkit.runtime.printed import printable
 
 if TYPE_CHECKING:
     import numpy as np

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from mechanisms.cli.options import file_format, file_options, writable
-from pgmkit.printed import printable
+from pgmkit.runtime.printed import printable
 
 __all__ = ["schema"]
 
@@ -53,8 +53,8 @@ def draft(
     pgmkit schema draft sample.csv --assume-public -o people.yaml
     """
     target = None if out is None else writable(out)
-    from pgmkit.atomic_write import atomic_writer
-    from pgmkit.tables.draft import draft as drafted
+    from pgmkit.runtime.atomic_write import atomic_writer
+    from pgmkit.tables.draft.draft import draft as drafted
     from pgmkit.tables.schema_file import FileFormat
 
     named = None if names is None else tuple(name.strip() for name in names.split(","))

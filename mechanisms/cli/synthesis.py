@@ -70,7 +70,7 @@ def demo(
     from mechanisms.dispatch import run
     from mechanisms.rounds.loop import round_reports
     from mechanisms.workload import k_way
-    from pgmkit.tables.files import write_records
+    from pgmkit.tables.files.record_files import write_records
 
     data = census(rows)
     workload = k_way(data.domain, 2)
@@ -376,7 +376,7 @@ def _check_mechanism(mechanism: str, settings: Mapping[str, Any], out: str | Non
 
 def _records(data: str, schema: Schema, unit: str | None, ignore_extra: bool) -> Any:
     """The private records: as codes where the schema says all about them, else as a frame."""
-    from pgmkit.tables.files import encode_file, read_frame
+    from pgmkit.tables.files.record_files import encode_file, read_frame
 
     if unit is None and not schema.unresolved:
         return encode_file(data, schema, ignore_extra=ignore_extra)
@@ -405,9 +405,9 @@ def _write(
     """Write what was asked for; the number of records. What was paid for is kept if that fails."""
     import numpy as np
 
-    from pgmkit.atomic_write import atomic_writer
     from pgmkit.errors import PgmkitError
-    from pgmkit.tables.files import write_records
+    from pgmkit.runtime.atomic_write import atomic_writer
+    from pgmkit.tables.files.record_files import write_records
 
     saved = False
     try:
@@ -453,7 +453,7 @@ def _rescue(release: TableRelease, error: Exception) -> None:
 
 def _public_frame(path: str, schema: Schema) -> Any:
     """The columns of the schema that the file of public records has."""
-    from pgmkit.tables.files import names_of, read_frame
+    from pgmkit.tables.files.record_files import names_of, read_frame
 
     names = names_of(path, schema.file)
     known = schema.restricted(names) if schema.columns.keys() & set(names) else schema

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pgmkit.dataset import Dataset
 from pgmkit.domain import Domain
+from pgmkit.records.dataset import Dataset
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -14,7 +14,7 @@ import numpy as np
 from mechanisms.queries.cells import Cell
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import NumericalFailure
-from pgmkit.junction_tree import model_cells
+from pgmkit.graphs.junction_tree import model_cells
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -80,7 +80,7 @@ class Oracle:
     def _by_max_product(self, tables: dict[Clique, NDArray[np.float64]]) -> dict[str, int]:
         import torch
 
-        from pgmkit.marginal_oracle import MarginalOracle
+        from pgmkit.inference.marginal_oracle import MarginalOracle
 
         inference = MarginalOracle(self.domain, list(tables))
         flat = np.concatenate([table.reshape(-1) for table in tables.values()])

@@ -14,7 +14,7 @@ from pgmkit.errors import InvalidInput, NotCertified
 from pgmkit.measurement import Measurement
 
 if TYPE_CHECKING:
-    from pgmkit.junction_tree import JunctionTree
+    from pgmkit.graphs.junction_tree import JunctionTree
     from pgmkit.model import GraphicalModel
 
 __all__ = ["Affordable", "check_fits_workload", "estimator", "model_megabytes", "tree_megabytes"]
@@ -78,7 +78,7 @@ class Affordable:
         One of them does. Where none would, those for `fallback_mb`, within which there always is
         one once a candidate has been measured: that candidate again.
         """
-        from pgmkit.junction_tree import junction_tree
+        from pgmkit.graphs.junction_tree import junction_tree
 
         tree = junction_tree(self.domain, measured)
         bounds = self._bounds(TreeGrowth(tree))
@@ -119,7 +119,7 @@ class Affordable:
 
 def _size(domain: Domain, cliques: Sequence[Clique], limit_mb: float) -> float:
     """MB of a junction tree: a quick size, or that of a search for a better tree if close."""
-    from pgmkit.junction_tree import junction_tree
+    from pgmkit.graphs.junction_tree import junction_tree
 
     size = model_megabytes(domain, cliques)
     if limit_mb < size <= _WORTH_A_SEARCH * limit_mb:
@@ -129,13 +129,13 @@ def _size(domain: Domain, cliques: Sequence[Clique], limit_mb: float) -> float:
 
 def model_megabytes(domain: Domain, cliques: Sequence[Clique]) -> float:
     """MB (2^20 bytes) of a junction tree's float64 cells, by a quick elimination order."""
-    from pgmkit.junction_tree import model_cells
+    from pgmkit.graphs.junction_tree import model_cells
 
     return _megabytes(model_cells(domain, cliques))
 
 
 def _megabytes(cells: float) -> float:
-    from pgmkit.junction_tree import CELL_BYTES
+    from pgmkit.graphs.junction_tree import CELL_BYTES
 
     return cells * CELL_BYTES / 2**20
 

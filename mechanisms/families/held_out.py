@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from pgmkit.measurement import Measurement
-from pgmkit.randomness import Rng, generator
+from pgmkit.runtime.randomness import Rng, generator
 
 __all__ = ["best_penalty", "splits"]
 

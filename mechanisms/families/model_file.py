@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pgmkit.atomic_write import atomic_writer
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
-from pgmkit.untrusted import LARGEST, plain_values, refusing, whole_file, zipped_arrays
+from pgmkit.runtime.atomic_write import atomic_writer
+from pgmkit.runtime.untrusted import LARGEST, plain_values, refusing, whole_file, zipped_arrays
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -20,13 +20,13 @@ import numpy as np
 import torch
 
 from mechanisms.families.model_file import read_model, write_model
-from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
+from pgmkit.inference.query_answers import QueryAnswers
 from pgmkit.queries import FactoredQuery
-from pgmkit.query_answers import QueryAnswers
-from pgmkit.randomness import Rng, generator
-from pgmkit.untrusted import LARGEST
+from pgmkit.records.dataset import Dataset
+from pgmkit.runtime.randomness import Rng, generator
+from pgmkit.runtime.untrusted import LARGEST
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mechanisms.families.histogram import HistogramModel, PublicSupport
-from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique, Domain
+from pgmkit.records.dataset import Dataset
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -15,8 +15,8 @@ import numpy as np
 
 from mechanisms.families.lattice import centred
 from pgmkit.errors import InvalidInput
-from pgmkit.kronecker import Kronecker
-from pgmkit.matrix import as_dense
+from pgmkit.linear.kronecker import Kronecker
+from pgmkit.linear.matrix import as_dense
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -11,18 +11,18 @@ import numpy as np
 from mechanisms.families.model_file import read_model, write_model
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
-from pgmkit.kronecker import Kronecker
+from pgmkit.inference.query_answers import QueryAnswers
+from pgmkit.linear.kronecker import Kronecker
 from pgmkit.measurement import Measurement
 from pgmkit.queries import FactoredQuery
-from pgmkit.query_answers import QueryAnswers
-from pgmkit.untrusted import LARGEST
+from pgmkit.runtime.untrusted import LARGEST
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from mechanisms.release.record import Model
-    from pgmkit.dataset import Dataset
-    from pgmkit.randomness import Rng
+    from pgmkit.records.dataset import Dataset
+    from pgmkit.runtime.randomness import Rng
 
     Array = NDArray[np.float64]
 
@@ -169,7 +169,7 @@ def projected(
     from mechanisms.families.graphical import estimator, tree_megabytes
     from mechanisms.families.lattice import nonnegative_tables
     from pgmkit.estimation import estimate
-    from pgmkit.junction_tree import junction_tree
+    from pgmkit.graphs.junction_tree import junction_tree
     from pgmkit.model import MEMORY_LIMIT
     from pgmkit.total import estimate_total
 
@@ -196,7 +196,7 @@ def least_squares_table(measurement: Measurement) -> Measurement:
     >>> m.values.round(6), round(m.stddev, 3)
     (array([3., 2.]), 1.225)
     """
-    from pgmkit.matrix import as_dense
+    from pgmkit.linear.matrix import as_dense
 
     if measurement.matrix is None:
         return measurement

@@ -11,9 +11,9 @@ from mechanisms.families.descent import descend
 from mechanisms.families.generator import Generator
 from mechanisms.families.product_mixture import Columns, ProductAnswers, ProductRows
 from mechanisms.families.targets import Targets
-from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique
 from pgmkit.measurement import Measurement
+from pgmkit.records.dataset import Dataset
 
 __all__ = ["GemState", "Training", "pretrain", "squared_errors", "trainer", "worst_errors"]
 

@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.junction_tree import JunctionTree
+from pgmkit.graphs.junction_tree import JunctionTree
 
 __all__ = ["TreeGrowth"]
 
@@ -24,7 +24,7 @@ class TreeGrowth:
     """Upper bounds of the cells of junction trees that hold this tree's cliques and one more.
 
     >>> from pgmkit.domain import Domain
-    >>> from pgmkit.junction_tree import junction_tree
+    >>> from pgmkit.graphs.junction_tree import junction_tree
     >>> domain = Domain({"a": 2, "b": 3, "c": 4, "d": 5})
     >>> growth = TreeGrowth(junction_tree(domain, [("a", "b"), ("b", "c"), ("c", "d")]))
     >>> growth.tree.cells, growth.cells_with(("a", "b")), growth.cells_with(("a", "c"))
@@ -75,7 +75,7 @@ class TreeGrowth:
         Either attribute is carried to where the other is, whichever is smaller.
 
         >>> from pgmkit.domain import Domain
-        >>> from pgmkit.junction_tree import junction_tree
+        >>> from pgmkit.graphs.junction_tree import junction_tree
         >>> domain = Domain({"a": 2, "b": 3, "c": 4})
         >>> TreeGrowth(junction_tree(domain, [("a", "b"), ("b", "c")])).cells_with_pairs()
         array([[18., 18., 42.],

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 from filelock import FileLock
 
 from pgmkit.errors import InvalidInput
-from pgmkit.untrusted import plain_values, whole_file
+from pgmkit.runtime.untrusted import plain_values, whole_file
 
 __all__ = ["ChainedLines"]
 

@@ -25,11 +25,11 @@ from mechanisms.privacy.neighbours import Neighbours, relation
 from mechanisms.privacy.noise import ExactNoise, Noise, SeededNoise
 from mechanisms.privacy.scored import Scored
 from mechanisms.queries.cells import Cell
-from pgmkit.counting import check_memory
-from pgmkit.dataset import Counts, Dataset
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, NumericalFailure
 from pgmkit.measurement import Measurement
+from pgmkit.records.counting import check_memory
+from pgmkit.records.dataset import Counts, Dataset
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from mechanisms.privacy.scores import Tables
     from mechanisms.privacy.units import Excess
     from mechanisms.queries.predicates import Predicates
-    from pgmkit.matrix import MatrixLike
+    from pgmkit.linear.matrix import MatrixLike
 
 __all__ = ["Curator"]
 
@@ -63,7 +63,7 @@ class Curator:
     Raises InvalidInput for an unknown relation, BudgetExceeded where less than this budget is left
     in the ledger across runs.
 
-    >>> from pgmkit.dataset import Dataset
+    >>> from pgmkit.records.dataset import Dataset
     >>> data = Dataset(Domain({"sex": 2, "age": 3}), {"sex": [0, 1, 1], "age": [2, 0, 1]})
     >>> curator = Curator(data, Budget(1.0, 1e-6), neighbours="replace-one", seed=0)
     >>> curator.measure(("sex",), curator.remaining / 2)

@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pgmkit.errors import InvalidInput
-from pgmkit.kronecker import Kronecker
-from pgmkit.matrix import as_dense, as_matrix
+from pgmkit.linear.kronecker import Kronecker
+from pgmkit.linear.matrix import as_dense, as_matrix
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pgmkit.domain import Clique, Domain
-    from pgmkit.matrix import Matrix, MatrixLike
+    from pgmkit.linear.matrix import Matrix, MatrixLike
 
     Integers = NDArray[np.int64]
 

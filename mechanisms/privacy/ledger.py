@@ -14,7 +14,7 @@ from mechanisms.privacy.ledger_entry import LedgerEntry
 from mechanisms.privacy.ledger_view import as_html, as_text
 from mechanisms.privacy.neighbours import is_promise, promise, relation
 from pgmkit.errors import InvalidInput, PgmkitError
-from pgmkit.untrusted import refusing
+from pgmkit.runtime.untrusted import refusing
 
 __all__ = ["BudgetExceeded", "FileLedger", "Ledger"]
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.ledger_entry import LedgerEntry
-from pgmkit.html import table
-from pgmkit.printed import on_one_line
+from pgmkit.runtime.html import table
+from pgmkit.runtime.printed import on_one_line
 
 __all__ = ["as_html", "as_text"]
 

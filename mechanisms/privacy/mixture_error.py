@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pgmkit.dataset import Dataset
 from pgmkit.errors import NumericalFailure
+from pgmkit.records.dataset import Dataset
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -24,8 +24,8 @@ from pgmkit.errors import InvalidInput
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from pgmkit.dataset import Dataset
     from pgmkit.domain import Clique
+    from pgmkit.records.dataset import Dataset
     from pgmkit.tables.schema import Schema
 
 __all__ = [
@@ -272,7 +272,7 @@ def _sample(data: Dataset, most: int, rng: np.random.Generator) -> Dataset:
 
 
 def _rows(data: Dataset, rows: NDArray[np.intp]) -> Dataset:
-    from pgmkit.dataset import Dataset
+    from pgmkit.records.dataset import Dataset
 
     return Dataset(data.domain, {name: codes[rows] for name, codes in data.columns.items()})
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pgmkit.randomness import Rng, generator
-from pgmkit.record_fitting import LARGEST_WIDTH, fit_records
+from pgmkit.records.fitting import LARGEST_WIDTH, fit_records
+from pgmkit.runtime.randomness import Rng, generator
 
 if TYPE_CHECKING:
-    from pgmkit.dataset import Dataset
+    from pgmkit.records.dataset import Dataset
 
 __all__ = ["draw_near"]
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mechanisms.release.record import Model
-    from pgmkit.dataset import Dataset
     from pgmkit.domain import Clique, Domain
+    from pgmkit.records.dataset import Dataset
 
 __all__ = ["Scores", "held_out", "marginal_errors", "some_cliques", "train_and_test"]
 
@@ -85,7 +85,7 @@ def held_out(data: Dataset, *, most: int | None = None, seed: int = 0) -> tuple[
 
     `most`: of all of them together.
     """
-    from pgmkit.dataset import Dataset
+    from pgmkit.records.dataset import Dataset
 
     order = np.random.default_rng(seed).permutation(len(data))[:most]
     cut = max(1, len(order) // 4)

@@ -18,13 +18,20 @@ import numpy as np
 
 from mechanisms.privacy.ledger import Ledger
 from mechanisms.queries.predicates import MeasuredPredicate, Predicate
-from pgmkit.atomic_write import atomic_writer
 from pgmkit.errors import InvalidInput
-from pgmkit.kronecker import Kronecker
+from pgmkit.linear.kronecker import Kronecker
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
+from pgmkit.runtime.atomic_write import atomic_writer
+from pgmkit.runtime.untrusted import (
+    LARGEST,
+    plain_values,
+    refusing,
+    unzipped,
+    whole_file,
+    zipped_arrays,
+)
 from pgmkit.uncertainty import checked_measurements
-from pgmkit.untrusted import LARGEST, plain_values, refusing, unzipped, whole_file, zipped_arrays
 
 __all__ = ["load", "save"]
 

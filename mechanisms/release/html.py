@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pgmkit.html import escape, table
+from pgmkit.runtime.html import escape, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mechanisms.privacy.ledger import Ledger
-    from pgmkit.goodness import Fit
+    from pgmkit.least_squares.goodness import Fit
 
 __all__ = ["overview", "promise", "warnings"]
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pgmkit.dataset import Dataset
-from pgmkit.sampling_parts import PartedSample, part_rng
+from pgmkit.records.dataset import Dataset
+from pgmkit.records.sampling_parts import PartedSample, part_rng
 from pgmkit.tables.records import arrow_table
 
 if TYPE_CHECKING:

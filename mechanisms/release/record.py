@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from pgmkit.untrusted import LARGEST
+from pgmkit.runtime.untrusted import LARGEST
 
 if TYPE_CHECKING:
     import numpy as np
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
     from mechanisms.privacy.ledger import Ledger
     from mechanisms.queries.predicates import MeasuredPredicate
-    from pgmkit.dataset import Dataset
     from pgmkit.domain import Clique, Domain
-    from pgmkit.goodness import Fit
+    from pgmkit.least_squares.goodness import Fit
     from pgmkit.measurement import Measurement
     from pgmkit.model import GraphicalModel
     from pgmkit.queries import FactoredQuery
-    from pgmkit.randomness import Rng
+    from pgmkit.records.dataset import Dataset
     from pgmkit.regions.model import RegionModel
+    from pgmkit.runtime.randomness import Rng
 
 __all__ = ["Measured", "Model", "Release"]
 
@@ -88,7 +88,7 @@ class Release:
     @property
     def fit(self) -> Fit | None:
         """How well the noisy tables of a graphical model agree with each other; else None."""
-        from pgmkit.goodness import goodness_of_fit
+        from pgmkit.least_squares.goodness import goodness_of_fit
 
         fitted = self._fitted
         return None if fitted is None else goodness_of_fit(*fitted)
@@ -96,7 +96,7 @@ class Release:
     @property
     def contradiction(self) -> str:
         """What to warn of where the noisy tables contradict each other; else empty."""
-        from pgmkit.goodness import contradiction
+        from pgmkit.least_squares.goodness import contradiction
 
         fitted = self._fitted
         return "" if fitted is None else contradiction(*fitted)

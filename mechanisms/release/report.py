@@ -11,10 +11,10 @@ import numpy as np
 from mechanisms.release.html import fit_rows, promise
 from mechanisms.release.report_against import Evaluation, Section, sections
 from pgmkit.errors import NotMeasured, TooSlow
-from pgmkit.html import MOST_BARS, escape, graph, table
-from pgmkit.html import bars as bar_chart
 from pgmkit.model import GraphicalModel
 from pgmkit.queries import FactoredQuery
+from pgmkit.runtime.html import MOST_BARS, escape, graph, table
+from pgmkit.runtime.html import bars as bar_chart
 from pgmkit.tables.bins import Binned
 
 if TYPE_CHECKING:

@@ -26,11 +26,11 @@ from mechanisms.release.evaluation import (
     some_cliques,
     train_and_test,
 )
-from pgmkit.html import table
+from pgmkit.runtime.html import table
 
 if TYPE_CHECKING:
     from mechanisms.release.tabular import TableRelease
-    from pgmkit.dataset import Dataset
+    from pgmkit.records.dataset import Dataset
 
 __all__ = ["Evaluation", "sections"]
 

@@ -17,23 +17,23 @@ from mechanisms.release.record import Release
 from pgmkit.errors import InvalidInput, NotMeasured, TooSlow
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
-from pgmkit.randomness import Rng, generator
 from pgmkit.regions.model import RegionModel
+from pgmkit.runtime.randomness import Rng, generator
+from pgmkit.runtime.untrusted import LARGEST, refusing
 from pgmkit.tables.constraints import Condition, codes_of
-from pgmkit.tables.frames import FrameForm, decode
-from pgmkit.tables.made_frames import made_frame
+from pgmkit.tables.engines.frames import FrameForm, decode
+from pgmkit.tables.engines.made_frames import made_frame
 from pgmkit.tables.question_grammar import conditions, parse, quoted
 from pgmkit.tables.questions import Reply, ask
 from pgmkit.tables.schema import Schema
 from pgmkit.uncertainty.measured import MeasuredBars
-from pgmkit.untrusted import LARGEST, refusing
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mechanisms.privacy.ledger import Ledger
-    from pgmkit.dataset import Dataset
-    from pgmkit.goodness import Fit
+    from pgmkit.least_squares.goodness import Fit
+    from pgmkit.records.dataset import Dataset
     from pgmkit.uncertainty import Replication, Uncertainty
 
 __all__ = ["TableRelease"]

@@ -32,10 +32,10 @@ from mechanisms.rounds.select_and_measure import (
     measure_one_way,
 )
 from mechanisms.workload import Workload
-from pgmkit.dataset import Dataset
-from pgmkit.devices import card_memory, check_room, device_of
 from pgmkit.errors import InvalidInput
 from pgmkit.measurement import Measurement
+from pgmkit.records.dataset import Dataset
+from pgmkit.runtime.devices import card_memory, check_room, device_of
 
 if TYPE_CHECKING:
     from pgmkit.domain import Clique, Domain

@@ -10,12 +10,12 @@ import numpy as np
 
 from mechanisms.privacy.curator import Curator
 from mechanisms.workload import Workload
-from pgmkit.dataset import Counts, Dataset
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
+from pgmkit.records.dataset import Counts, Dataset
 from pgmkit.tables.columns import Column
-from pgmkit.tables.frames import counts_of, names_of, tally_of
-from pgmkit.tables.pushdown import FrameCounts
+from pgmkit.tables.engines.frames import counts_of, names_of, tally_of
+from pgmkit.tables.engines.pushdown import FrameCounts
 from pgmkit.tables.schema import NoRows, Numeric, OpenCategorical, Schema, outside_error
 
 __all__ = ["ASSUMED_LABELS", "assumed", "counted", "counted_roughly", "open_columns", "resolved"]

@@ -42,13 +42,13 @@ from mechanisms.synthesis.refusals import (
 )
 from mechanisms.synthesis.units import bounded_frame, check_unit
 from mechanisms.workload import Workload, WorkloadLike, downward_closure, k_way, varied
-from pgmkit.dataset import Dataset
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.estimation import estimate
 from pgmkit.measurement import Measurement
+from pgmkit.records.dataset import Dataset
 from pgmkit.regions.model import RegionModel
-from pgmkit.tables.frames import FrameForm
+from pgmkit.tables.engines.frames import FrameForm
 from pgmkit.tables.schema import NoRows, Schema
 
 __all__ = ["synthesize", "table_workload"]

@@ -25,12 +25,12 @@ from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.neighbours import relation
 from mechanisms.registry import configure
 from mechanisms.workload import Workload, WorkloadLike
-from pgmkit.dataset import Dataset
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
-from pgmkit.memory import peak
 from pgmkit.model import GraphicalModel
-from pgmkit.printed import on_one_line
+from pgmkit.records.dataset import Dataset
+from pgmkit.runtime.memory import peak
+from pgmkit.runtime.printed import on_one_line
 
 __all__ = ["Plan", "PlannedStep", "plan"]
 

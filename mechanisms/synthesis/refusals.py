@@ -19,11 +19,11 @@ from mechanisms.synthesis.auto import Choice
 from mechanisms.synthesis.open_columns import assumed
 from mechanisms.synthesis.plan import made_up
 from mechanisms.workload import Workload
-from pgmkit.dataset import Dataset
-from pgmkit.devices import device_of
 from pgmkit.errors import InvalidInput
-from pgmkit.randomness import generator
-from pgmkit.tables.frames import encode, names_of
+from pgmkit.records.dataset import Dataset
+from pgmkit.runtime.devices import device_of
+from pgmkit.runtime.randomness import generator
+from pgmkit.tables.engines.frames import encode, names_of
 from pgmkit.tables.schema import NoRows, Schema
 
 __all__ = [

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from mechanisms.privacy.units import Excess, bounded, random_keys
-from pgmkit.dataset import Dataset
 from pgmkit.errors import InvalidInput
-from pgmkit.tables.frames import in_memory, names_of
-from pgmkit.tables.pushdown import FrameCounts
+from pgmkit.records.dataset import Dataset
+from pgmkit.tables.engines.frames import in_memory, names_of
+from pgmkit.tables.engines.pushdown import FrameCounts
 from pgmkit.tables.schema import NoRows, Schema
 from pgmkit.tables.values import distinct, is_null, series_values, text_of
 

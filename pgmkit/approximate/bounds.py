@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from pgmkit.approximate.propagation import Table
 from pgmkit.approximate.split import Split, inferred
 from pgmkit.approximate.subgraphs import blocks, cover
-from pgmkit.bit_sets import each_bit
 from pgmkit.domain import Domain
 from pgmkit.errors import NumericalFailure
-from pgmkit.marginal_oracle import Layout, MarginalOracle
+from pgmkit.graphs.bit_sets import each_bit
+from pgmkit.inference.marginal_oracle import Layout, MarginalOracle
 
 __all__ = ["mean_field", "reweighted"]
 

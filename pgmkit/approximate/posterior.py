@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from pgmkit.approximate.bounds import mean_field, reweighted
 from pgmkit.approximate.propagation import Table, propagate
 from pgmkit.approximate.subgraphs import elimination_order
-from pgmkit.clique_index import CliqueIndex
 from pgmkit.conditioning.evidence import Evidence, sliced
 from pgmkit.conditioning.graph_tables import GraphTables
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, NumericalFailure
+from pgmkit.graphs.clique_index import CliqueIndex
 
 __all__ = ["ApproximatePosterior", "approximate"]
 

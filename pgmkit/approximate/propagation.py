@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from pgmkit.approximate.split import Split, inferred
 from pgmkit.approximate.subgraphs import Bags, cover
-from pgmkit.bit_sets import each_bit
 from pgmkit.domain import Clique, Domain
-from pgmkit.marginal_oracle import MarginalOracle
+from pgmkit.graphs.bit_sets import each_bit
+from pgmkit.inference.marginal_oracle import MarginalOracle
 
 __all__ = ["Propagated", "Table", "propagate"]
 

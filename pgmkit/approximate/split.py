@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from pgmkit.marginal_oracle import MarginalOracle
+from pgmkit.inference.marginal_oracle import MarginalOracle
 
 __all__ = ["Shared", "Split", "inferred"]
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from math import prod
 
-from pgmkit.bit_sets import each_bit, union
+from pgmkit.graphs.bit_sets import each_bit, union
 
 __all__ = ["Bags", "blocks", "cover", "elimination_order"]
 

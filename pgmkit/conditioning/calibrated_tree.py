@@ -19,7 +19,6 @@ from string import ascii_letters
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.bit_sets import each_bit
 from pgmkit.conditioning.calibrated_cliques import Clique as TreeClique
 from pgmkit.conditioning.calibrated_cliques import Frame, LargeClique, SmallClique, frame_of
 from pgmkit.conditioning.listed_cliques import (
@@ -32,7 +31,8 @@ from pgmkit.conditioning.message_passing import LEAST_ENTRY, Underflow
 from pgmkit.conditioning.named_axes import spread, sum_to
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import ModelTooLarge
-from pgmkit.junction_tree import JunctionTree, contracted
+from pgmkit.graphs.bit_sets import each_bit
+from pgmkit.graphs.junction_tree import JunctionTree, contracted
 
 __all__ = ["CalibratedTree"]
 

@@ -12,10 +12,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.bit_sets import each_bit
 from pgmkit.conditioning.calibrated_cliques import Seen
 from pgmkit.conditioning.calibrated_tree import LEAST_PROBABILITY, CalibratedTree
 from pgmkit.conditioning.message_passing import Underflow
+from pgmkit.graphs.bit_sets import each_bit
 
 __all__ = ["Calibration"]
 

@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from pgmkit.bit_sets import each_bit, union
-from pgmkit.contraction_order import MOVE_COST
-from pgmkit.elimination_search import RANKS, Search, Step
+from pgmkit.contraction.order import MOVE_COST
+from pgmkit.graphs.bit_sets import each_bit, union
+from pgmkit.graphs.elimination_search import RANKS, Search, Step
 
 __all__ = [
     "WRITTEN",

@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.answer_checks import FirstUses
-from pgmkit.bit_sets import each_bit, union
 from pgmkit.conditioning.calibrated_tree import CalibratedTree
 from pgmkit.conditioning.elimination import (
     Cost,
@@ -25,8 +23,10 @@ from pgmkit.conditioning.joint import Joint
 from pgmkit.conditioning.message_passing import LEAST_ENTRY, Kernel, Underflow
 from pgmkit.conditioning.written_out import MOST_CELLS
 from pgmkit.domain import Clique, Domain
-from pgmkit.junction_tree import CELL_BYTES, junction_tree, tree_of_order
-from pgmkit.plain_sums import PlainSums
+from pgmkit.graphs.bit_sets import each_bit, union
+from pgmkit.graphs.junction_tree import CELL_BYTES, junction_tree, tree_of_order
+from pgmkit.inference.answer_checks import FirstUses
+from pgmkit.inference.plain_sums import PlainSums
 
 __all__ = ["CELLS_OF_A_TABLE", "Draft", "GraphTables", "Inputs"]
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pgmkit.bit_sets import each_bit, union
+from pgmkit.graphs.bit_sets import each_bit, union
 
 __all__ = ["LARGE_PASS", "Cost", "may_pay", "parted"]
 

@@ -16,10 +16,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.bit_sets import each_bit
 from pgmkit.conditioning.axis_sums import sum_axes
 from pgmkit.conditioning.elimination import EliminationTree
 from pgmkit.errors import ModelTooLarge
+from pgmkit.graphs.bit_sets import each_bit
 
 __all__ = [
     "LEAST_ENTRY",

@@ -14,9 +14,9 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.bit_sets import each_bit
 from pgmkit.conditioning.elimination import EliminationTree
 from pgmkit.conditioning.message_passing import Messages, Scale, Table
+from pgmkit.graphs.bit_sets import each_bit
 
 __all__ = ["MaxKernel", "MaxMessages", "most_likely", "pointer_type"]
 

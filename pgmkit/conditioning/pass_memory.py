@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from pgmkit.conditioning.elimination import EliminationTree
 from pgmkit.conditioning.modes import pointer_type
-from pgmkit.memory import check_room, counted, room
+from pgmkit.runtime.memory import check_room, counted, room
 
 __all__ = ["check_marginals", "check_record", "check_sum", "records_within", "surely_fits"]
 

@@ -11,8 +11,6 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.answer_checks import SecondOpinion
-from pgmkit.bit_sets import each_bit
 from pgmkit.conditioning.elimination import EliminationTree, cost_of_maxima
 from pgmkit.conditioning.evidence import Evidence, sliced
 from pgmkit.conditioning.graph_tables import GraphTables
@@ -20,14 +18,16 @@ from pgmkit.conditioning.message_passing import Underflow
 from pgmkit.conditioning.modes import MaxMessages, most_likely
 from pgmkit.conditioning.pass_memory import check_marginals, check_record
 from pgmkit.conditioning.routes import ALL, Routes
-from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput, ModelTooLarge, NumericalFailure
 from pgmkit.factor import Factor
+from pgmkit.graphs.bit_sets import each_bit
+from pgmkit.inference.answer_checks import SecondOpinion
+from pgmkit.inference.self_check import Contradiction
 from pgmkit.model import GraphicalModel
-from pgmkit.randomness import Rng
-from pgmkit.sampling import check_count
-from pgmkit.self_check import Contradiction
+from pgmkit.records.dataset import Dataset
+from pgmkit.records.sampling import check_count
+from pgmkit.runtime.randomness import Rng
 
 __all__ = ["Posterior"]
 

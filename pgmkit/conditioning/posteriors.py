@@ -11,8 +11,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.batches.messages import BatchedMessages, batched_tree
-from pgmkit.bit_sets import each_bit
+from pgmkit.conditioning.batched_messages import BatchedMessages, batched_tree
 from pgmkit.conditioning.elimination import EliminationTree
 from pgmkit.conditioning.evidence import Evidence
 from pgmkit.conditioning.graph_tables import GraphTables
@@ -21,6 +20,7 @@ from pgmkit.conditioning.pass_memory import records_within
 from pgmkit.conditioning.posterior import Posterior
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput, ModelTooLarge
+from pgmkit.graphs.bit_sets import each_bit
 
 __all__ = ["Posteriors"]
 

@@ -9,7 +9,6 @@ from functools import cached_property, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.bit_sets import each_bit, union
 from pgmkit.conditioning.calibrated_cliques import Seen
 from pgmkit.conditioning.calibration import Calibration
 from pgmkit.conditioning.elimination import EliminationTree
@@ -22,6 +21,7 @@ from pgmkit.conditioning.pass_memory import check_marginals, check_sum, surely_f
 from pgmkit.conditioning.written_out import MOST_CELLS, WrittenOut
 from pgmkit.domain import Clique
 from pgmkit.errors import ModelTooLarge
+from pgmkit.graphs.bit_sets import each_bit, union
 
 __all__ = ["ALL", "Routes"]
 

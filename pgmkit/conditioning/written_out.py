@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.bit_sets import each_bit
 from pgmkit.conditioning.message_passing import LEAST_SUM, Underflow
+from pgmkit.graphs.bit_sets import each_bit
 
 __all__ = ["MOST_CELLS", "WrittenOut", "product"]
 

@@ -12,27 +12,27 @@ from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, get_args, overload
 
 import torch
 
-from pgmkit.clique_index import maximal
-from pgmkit.contraction_order import plan
-from pgmkit.devices import card_memory, device_of
+from pgmkit.contraction.order import plan
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import Contradictory, InvalidInput, ModelTooLarge, NotCertified
+from pgmkit.estimation.loss_checks import check_loss
 from pgmkit.estimation.methods import METHODS, minimise
 from pgmkit.estimation.problem import Monitor, Point, Problem, Progress
 from pgmkit.estimation.request import Request
 from pgmkit.estimation.start import best_start, uniform
 from pgmkit.factor import Factor
-from pgmkit.goodness import contradiction
-from pgmkit.junction_tree import CELL_BYTES, junction_tree, model_cells
-from pgmkit.loss_checks import check_loss
+from pgmkit.graphs.clique_index import maximal
+from pgmkit.graphs.junction_tree import CELL_BYTES, junction_tree, model_cells
+from pgmkit.inference.marginal_oracle import MarginalOracle
+from pgmkit.inference.self_check import LEAST, SHARE, check
+from pgmkit.least_squares.goodness import contradiction
+from pgmkit.least_squares.sufficient_statistics import Statistics
 from pgmkit.losses import CallableLoss, Penalty, Squared, make_loss, statistics
-from pgmkit.marginal_oracle import MarginalOracle
 from pgmkit.measurement import Measurement
-from pgmkit.memory import available
 from pgmkit.model import MEMORY_LIMIT, GraphicalModel
-from pgmkit.self_check import LEAST, SHARE, check
+from pgmkit.runtime.devices import card_memory, device_of
+from pgmkit.runtime.memory import available
 from pgmkit.structural_zeros import Zeros, check_zeros
-from pgmkit.sufficient_statistics import Statistics
 
 if TYPE_CHECKING:
     from pgmkit.regions.model import RegionModel
@@ -155,7 +155,8 @@ def estimate(
             falls by less than a quarter of that over max(30, a fifth of all) iterations.
         max_seconds: time after which the best model so far is returned.
         device: where to compute: "cpu", a CUDA card ("cuda", "cuda:1"), or "auto", a card where
-            there is one and a pass is large enough to gain (``pgmkit.devices.WORTH_A_CARD``).
+            there is one and a pass is large enough to gain
+            (``pgmkit.runtime.devices.WORTH_A_CARD``).
         dtype: of the model's tables. The search for them is in float64 in any case: in float32 the
             rounding of a large count is not small beside its noise.
         memory_limit: bytes of working memory allowed; by default half of what the machine or the
@@ -176,7 +177,7 @@ def estimate(
         InvalidInput: for a bad argument, naming it and the remedy; ``TotalUndetermined`` if no
             total is given and no measurement determines it; ``ModelTooLarge`` before
             allocating too much; ``NumericalFailure`` where a second computation contradicts
-            the model (``pgmkit.self_check``).
+            the model (``pgmkit.inference.self_check``).
 
     Warns:
         NotCertified: the search ended with a gap of more than one noise unit (``model.unit``).

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import torch
 
+from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.losses import ULPS, Cut
-from pgmkit.marginal_oracle import MarginalOracle
 
 
 def lower_bound(inference: MarginalOracle, cut: Cut, total: float) -> float:

@@ -21,9 +21,9 @@ import networkx
 import numpy as np
 import torch
 
-from pgmkit.clique_index import maximal
 from pgmkit.domain import Clique
-from pgmkit.marginal_oracle import Layout, MarginalOracle
+from pgmkit.graphs.clique_index import maximal
+from pgmkit.inference.marginal_oracle import Layout, MarginalOracle
 
 _LONGEST = 4
 """Attributes of a cycle."""

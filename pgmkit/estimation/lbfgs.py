@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from scipy.optimize import minimize
 
-from pgmkit.contraction import contract
+from pgmkit.contraction.evaluate import contract
+from pgmkit.contraction.semirings import LINEAR
 from pgmkit.estimation.problem import Monitor, Point, Problem
-from pgmkit.semirings import LINEAR
 
 _OPTIONS = {"maxiter": 10_000, "maxfun": 20_000, "maxcor": 20, "ftol": 0.0, "gtol": 0.0}
 _LEAST_FALL = 1e-9

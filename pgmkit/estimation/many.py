@@ -14,28 +14,28 @@ from typing import Any, TypedDict, Unpack
 import numpy as np
 import torch
 
-from pgmkit.batches.estimate import BatchedEstimate
-from pgmkit.batches.oracle import gains, gains_by_threads, gains_when_coarse, table_cells
-from pgmkit.batches.problem import same_structure, stacked
-from pgmkit.batches.proximal import affordable
-from pgmkit.contraction_order import plan
-from pgmkit.devices import device_of
+from pgmkit.contraction.order import plan
 from pgmkit.domain import Domain
 from pgmkit.errors import Contradictory, InvalidInput, NotCertified, PgmkitError
 from pgmkit.estimation import cliques_of, estimate, needed_bytes, tree_oracle
+from pgmkit.estimation.batches.estimate import BatchedEstimate
+from pgmkit.estimation.batches.oracle import gains, gains_by_threads, gains_when_coarse, table_cells
+from pgmkit.estimation.batches.problem import same_structure, stacked
+from pgmkit.estimation.batches.proximal import affordable
+from pgmkit.estimation.loss_checks import check_loss
 from pgmkit.estimation.request import Request, check_scale, positive
-from pgmkit.goodness import contradiction
-from pgmkit.loss_checks import check_loss
+from pgmkit.inference.marginal_oracle import MarginalOracle, pass_settings
+from pgmkit.inference.self_check import LEAST, SHARE
+from pgmkit.least_squares.goodness import contradiction
+from pgmkit.least_squares.sufficient_statistics import combined
+from pgmkit.linear.matrix import is_sparse
 from pgmkit.losses import CallableLoss, Penalty, Squared, statistics
-from pgmkit.marginal_oracle import MarginalOracle, pass_settings
-from pgmkit.matrix import is_sparse
 from pgmkit.measurement import Measurement
-from pgmkit.memory import available
 from pgmkit.model import MEMORY_LIMIT, GraphicalModel
-from pgmkit.self_check import LEAST, SHARE
+from pgmkit.runtime.devices import device_of
+from pgmkit.runtime.memory import available
+from pgmkit.runtime.threads import cores, in_threads, one_thread
 from pgmkit.structural_zeros import Zeros, check_zeros
-from pgmkit.sufficient_statistics import combined
-from pgmkit.threads import cores, in_threads, one_thread
 from pgmkit.total import estimate_totals
 
 __all__ = ["ManyEstimates", "Replication", "estimate_many", "reporter"]

@@ -11,8 +11,8 @@ import torch
 
 from pgmkit.errors import NumericalFailure
 from pgmkit.estimation.certificate import lower_bound
+from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.losses import Cut, Loss, dot
-from pgmkit.marginal_oracle import MarginalOracle
 
 Scalar = torch.Tensor | float
 """A number, or a tensor without axes."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.estimation.methods import METHODS
-from pgmkit.kronecker import Kronecker
+from pgmkit.linear.kronecker import Kronecker
 from pgmkit.losses import CallableLoss, Penalty
 from pgmkit.measurement import Measurement
 from pgmkit.total import estimate_total

@@ -13,17 +13,17 @@ from numpy.typing import NDArray
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.estimation.accelerated_mirror_descent import accelerated
-from pgmkit.estimation.consistency import consistent_tables
 from pgmkit.estimation.problem import Monitor, Point, Problem
 from pgmkit.estimation.request import Request
 from pgmkit.estimation.scaling import refit, scale
 from pgmkit.estimation.tree_potentials import tree_potentials
 from pgmkit.factor import Factor
+from pgmkit.inference.marginal_oracle import MarginalOracle
+from pgmkit.least_squares.consistency import consistent_tables
+from pgmkit.least_squares.sufficient_statistics import Statistics
 from pgmkit.losses import Squared
-from pgmkit.marginal_oracle import MarginalOracle
 from pgmkit.model import GraphicalModel
 from pgmkit.structural_zeros import Zeros
-from pgmkit.sufficient_statistics import Statistics
 
 __all__ = ["best_start", "fold", "uniform"]
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.domain import Clique, Domain
-from pgmkit.junction_tree import junction_tree
+from pgmkit.graphs.junction_tree import junction_tree
 
 __all__ = ["tree_potentials"]
 

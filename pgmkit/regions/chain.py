@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
+from pgmkit.records.dataset import Dataset
 from pgmkit.regions.conditional import Conditional, allowed, scopes
 from pgmkit.regions.possible import Possible
 from pgmkit.regions.strata import Strata

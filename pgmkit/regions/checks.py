@@ -13,11 +13,11 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import NumericalFailure
-from pgmkit.matrix import as_dense
+from pgmkit.linear.matrix import as_dense
 from pgmkit.queries import FactoredQuery
+from pgmkit.records.dataset import Dataset
 from pgmkit.structural_zeros import Zeros
 
 Array = NDArray[np.float64]

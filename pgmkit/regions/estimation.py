@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.estimation.problem import Progress
+from pgmkit.inference.marginal_oracle import Layout
+from pgmkit.least_squares.sufficient_statistics import Statistics
 from pgmkit.losses import CallableLoss, MeasuredLoss, Penalty, Squared, make_loss
-from pgmkit.marginal_oracle import Layout
 from pgmkit.measurement import Measurement
 from pgmkit.regions.deadline import OutOfTime
 from pgmkit.regions.interior_point import Parts, needed_bytes, parts_of
@@ -23,7 +24,6 @@ from pgmkit.regions.polytope import LocalPolytope
 from pgmkit.regions.relaxation import hessian_bound, solve
 from pgmkit.regions.shrinkage import shrunk
 from pgmkit.structural_zeros import Zeros
-from pgmkit.sufficient_statistics import Statistics
 
 Array = NDArray[np.float64]
 

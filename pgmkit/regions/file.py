@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from pgmkit.atomic_write import atomic_writer
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
+from pgmkit.runtime.atomic_write import atomic_writer
+from pgmkit.runtime.untrusted import plain_values, refusing, whole_file, zipped_arrays
 from pgmkit.structural_zeros import Zeros, check_zeros
-from pgmkit.untrusted import plain_values, refusing, whole_file, zipped_arrays
 
 FORMAT = "pgmkit region model"
 _VERSION = 2

@@ -10,13 +10,13 @@ from typing import NoReturn, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
-from pgmkit.matrix import as_dense
+from pgmkit.inference.query_answers import QueryAnswers
+from pgmkit.linear.matrix import as_dense
 from pgmkit.queries import FactoredQuery
-from pgmkit.query_answers import QueryAnswers
-from pgmkit.randomness import Rng, generator
+from pgmkit.records.dataset import Dataset
+from pgmkit.runtime.randomness import Rng, generator
 
 Array = NDArray[np.float64]
 

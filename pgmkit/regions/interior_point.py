@@ -30,14 +30,14 @@ from numpy.linalg import LinAlgError
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 
+from pgmkit.inference.marginal_oracle import Layout
+from pgmkit.linear.matrix import Matrix
 from pgmkit.losses import Penalty, coordinates, host
-from pgmkit.marginal_oracle import Layout
-from pgmkit.matrix import Matrix
 from pgmkit.measurement import Measurement
 from pgmkit.regions.deadline import check_time
 from pgmkit.regions.polytope import LocalPolytope
 from pgmkit.regions.shared_residuals import Shared, confined, shared_residuals, shared_sizes
-from pgmkit.threads import one_blas_thread
+from pgmkit.runtime.threads import one_blas_thread
 
 Array = NDArray[np.float64]
 

@@ -19,9 +19,9 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.clique_index import maximal
-from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique, Domain
+from pgmkit.graphs.clique_index import maximal
+from pgmkit.records.dataset import Dataset
 from pgmkit.regions.chain import Chain, Codes, Columns, Kinds, cells_of, enough, followed, length_of
 from pgmkit.regions.conditional import Conditional, Statistics, fit, scopes
 from pgmkit.regions.possible import Possible, possible_values

@@ -13,17 +13,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import FromRecords, InvalidInput, ModelTooLarge
-from pgmkit.junction_tree import CELL_BYTES
-from pgmkit.kronecker import Kronecker
-from pgmkit.matrix import as_dense
+from pgmkit.graphs.junction_tree import CELL_BYTES
+from pgmkit.inference.query_answers import QueryAnswers
+from pgmkit.linear.kronecker import Kronecker
+from pgmkit.linear.matrix import as_dense
 from pgmkit.measurement import Measurement
 from pgmkit.model import MEMORY_LIMIT
 from pgmkit.queries import FactoredQuery
-from pgmkit.query_answers import QueryAnswers
-from pgmkit.randomness import Rng, generator
+from pgmkit.records.dataset import Dataset
 from pgmkit.regions.checks import (
     Weights,
     cell_weights,
@@ -35,11 +34,12 @@ from pgmkit.regions.checks import (
 from pgmkit.regions.file import read_regions, write_regions
 from pgmkit.regions.given import GivenRegions
 from pgmkit.regions.joint import Agreement, Joint, agreement, fit_joint
+from pgmkit.runtime.randomness import Rng, generator
+from pgmkit.runtime.untrusted import LARGEST
 from pgmkit.structural_zeros import Zeros
-from pgmkit.untrusted import LARGEST
 
 if TYPE_CHECKING:
-    from pgmkit.goodness import Fit
+    from pgmkit.least_squares.goodness import Fit
 
 Array = NDArray[np.float64]
 
@@ -114,7 +114,7 @@ class RegionModel(QueryAnswers):
     @cached_property
     def fit(self) -> Fit | None:
         """How well the measurements agree with each other; None where they are not known."""
-        from pgmkit.goodness import goodness_of_fit
+        from pgmkit.least_squares.goodness import goodness_of_fit
 
         return goodness_of_fit(self, self.measurements) if self.measurements else None
 

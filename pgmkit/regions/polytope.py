@@ -20,7 +20,7 @@ from scipy.sparse.linalg import LinearOperator, cg
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, NumericalFailure
-from pgmkit.estimation.consistency import agreement_and_totals
+from pgmkit.least_squares.consistency import agreement_and_totals
 from pgmkit.regions.deadline import check_time
 from pgmkit.structural_zeros import Zeros
 

@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 
 from pgmkit.errors import NumericalFailure
 from pgmkit.estimation.problem import OUT_OF_TIME, Progress
-from pgmkit.kronecker import Kronecker
+from pgmkit.inference.marginal_oracle import Layout
+from pgmkit.linear.kronecker import Kronecker
+from pgmkit.linear.matrix import Matrix, is_sparse
 from pgmkit.losses import Loss, MeasuredLoss, host
-from pgmkit.marginal_oracle import Layout
-from pgmkit.matrix import Matrix, is_sparse
 from pgmkit.measurement import Measurement
 from pgmkit.regions.deadline import OutOfTime
 from pgmkit.regions.interior_point import InteriorPoint, Parts

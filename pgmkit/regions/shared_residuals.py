@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy.linalg import helmert, qr, solve_triangular
 
 from pgmkit.domain import Clique, Domain
-from pgmkit.threads import one_blas_thread
+from pgmkit.runtime.threads import one_blas_thread
 
 Array = NDArray[np.float64]
 

@@ -30,9 +30,9 @@ from scipy.special import wrightomega, xlogy
 
 from pgmkit.errors import NumericalFailure
 from pgmkit.losses import MeasuredLoss
-from pgmkit.randomness import generator
 from pgmkit.regions.deadline import OutOfTime, check_time
 from pgmkit.regions.polytope import LocalPolytope
+from pgmkit.runtime.randomness import generator
 
 Array = NDArray[np.float64]
 

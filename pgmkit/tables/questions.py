@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from pgmkit.printed import on_one_line
 from pgmkit.queries import FactoredQuery, identity
+from pgmkit.runtime.printed import on_one_line
 from pgmkit.tables.bins import Binned
 from pgmkit.tables.question_grammar import Question, parse
 
@@ -81,7 +81,7 @@ class Reply:
         return "\n".join([*lines, *(f"({on_one_line(note)})" for note in self.notes)])
 
     def _repr_html_(self) -> str:
-        from pgmkit import html
+        from pgmkit.runtime import html
 
         return html.columns(self.columns)
 

@@ -16,7 +16,7 @@ from pgmkit.tables.labelled import Boolean, Categorical
 from pgmkit.tables.numbers import Numeric
 
 if TYPE_CHECKING:
-    from pgmkit.dataset import Dataset
+    from pgmkit.records.dataset import Dataset
     from pgmkit.tables.schema import FileFormat, Schema
 
 __all__ = ["arrow_column", "arrow_schema", "arrow_table", "csv_lines", "respelled"]

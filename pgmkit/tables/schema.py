@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pgmkit.dataset import Counts, Dataset
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
+from pgmkit.records.dataset import Counts, Dataset
 from pgmkit.tables.columns import Column
 from pgmkit.tables.constraints import (
     Constraint,
@@ -296,8 +296,8 @@ class Schema:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Schema:
         """Read a schema file: YAML (.yaml, .yml) or JSON (.json); InvalidInput for what is none."""
+        from pgmkit.runtime.untrusted import refusing
         from pgmkit.tables.schema_file import load
-        from pgmkit.untrusted import refusing
 
         with refusing(path, "a schema file"):
             return cls.from_dict(load(path))

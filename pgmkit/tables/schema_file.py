@@ -10,9 +10,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from pgmkit.atomic_write import atomic_writer
 from pgmkit.errors import InvalidInput
-from pgmkit.untrusted import plain_values, whole_file
+from pgmkit.runtime.atomic_write import atomic_writer
+from pgmkit.runtime.untrusted import plain_values, whole_file
 
 __all__ = ["FileFormat", "dump_yaml", "load", "save"]
 

@@ -4,8 +4,8 @@ Two methods, chosen by the query:
 
 * *Closed form*, where the query lies within a clique whose measurements determine its table:
   least squares without nonnegativity is unbiased, with a standard error known exactly
-  (`pgmkit.uncertainty.linear`), and intervals of Feldman and Cousins keep their coverage at a
-  count of zero (`pgmkit.uncertainty.bounded`). They cover the true count: within measured
+  (`pgmkit.least_squares.linear_estimate`), and intervals of Feldman and Cousins keep their coverage
+  at a count of zero (`pgmkit.uncertainty.bounded`). They cover the true count: within measured
   cliques the model has no bias of its own.
 * *Parametric bootstrap* elsewhere: measurements are drawn again and again from the model, the
   model is re-estimated from each, and the spread of the answers around the model's own is the
@@ -31,20 +31,20 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.batches.answers import BatchedAnswers
-from pgmkit.batches.oracle import gains
 from pgmkit.errors import InvalidInput, TooSlow, TotalUndetermined
+from pgmkit.estimation.batches.answers import BatchedAnswers
+from pgmkit.estimation.batches.oracle import gains
 from pgmkit.estimation.many import Replication, reporter
 from pgmkit.estimation.problem import OUT_OF_TIME
 from pgmkit.estimation.request import check_scale
-from pgmkit.marginal_oracle import MarginalOracle
+from pgmkit.inference.marginal_oracle import MarginalOracle
+from pgmkit.least_squares.linear_estimate import LinearEstimate
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
 from pgmkit.queries import FactoredQuery
 from pgmkit.regions.model import RegionModel
 from pgmkit.total import estimate_total
 from pgmkit.uncertainty.interval import Interval, bootstrap, checked_level, closed_form
-from pgmkit.uncertainty.linear import LinearEstimate
 from pgmkit.uncertainty.replicates import Estimated, re_estimated
 
 __all__ = ["Interval", "Replication", "Uncertainty", "checked_measurements", "error_bars"]

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from scipy.special import ndtri, stdtrit
 
 from pgmkit.errors import InvalidInput
+from pgmkit.least_squares.linear_estimate import Answer
 from pgmkit.uncertainty.bounded import nonnegative_interval
-from pgmkit.uncertainty.linear import Answer
 
 __all__ = ["Interval", "bootstrap", "checked_level", "closed_form"]
 
@@ -35,7 +35,7 @@ class Interval:
     method: Literal["closed form", "bootstrap"]
 
     def _repr_html_(self) -> str:
-        from pgmkit import html
+        from pgmkit.runtime import html
 
         return html.interval(self)
 

@@ -1,9 +1,10 @@
 """Error bars of any model's answers, from the measured tables alone.
 
-What unbiased least squares says of a query within measured tables (``pgmkit.uncertainty.linear``)
-holds whatever model answers the query: the truth is as far from it as the noise reaches. So models
-that are not re-estimated have intervals there too. They cover the true count, are as wide as to
-hold the model's own answer, and do not say how much nearer a good model comes than the tables do.
+What unbiased least squares says of a query within measured tables
+(``pgmkit.least_squares.linear_estimate``) holds whatever model answers the query: the truth is as
+far from it as the noise reaches. So models that are not re-estimated have intervals there too. They
+cover the true count, are as wide as to hold the model's own answer, and do not say how much nearer
+a good model comes than the tables do.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from numpy.typing import NDArray
 
 from pgmkit.domain import Domain
 from pgmkit.errors import NotMeasured
+from pgmkit.least_squares.linear_estimate import LinearEstimate
 from pgmkit.measurement import Measurement
 from pgmkit.queries import FactoredQuery
 from pgmkit.uncertainty.interval import Interval, checked_level, closed_form
-from pgmkit.uncertainty.linear import LinearEstimate
 
 __all__ = ["MeasuredBars"]
 

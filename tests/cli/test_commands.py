@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from mechanisms.cli import main
 from mechanisms.datasets.census import LABELS, census
 from mechanisms.release.record import Release
-from pgmkit.tables.files import encode_file, write_file
+from pgmkit.tables.files.record_files import encode_file, write_file
 from pgmkit.tables.schema import Schema
 
 COLUMNS = ["age", "sex", "work", "income"]
@@ -148,7 +148,7 @@ def test_8_what_was_paid_for_is_not_lost_to_a_full_disk(
     def full(*_arguments: object, **_options: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("pgmkit.tables.files.write_records", full)
+    monkeypatch.setattr("pgmkit.tables.files.record_files.write_records", full)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     fixed = ["synth", "people.csv", "--schema", "people.yaml", "--mechanism", "mst"]
     result = pgmkit(*fixed, "--out", "lost.csv")

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from mechanisms.cli import main
 from mechanisms.release.tabular import TableRelease
 from pgmkit import FromRecords, InvalidInput, Measurement, RegionModel, estimate
-from pgmkit.tables.noisy_tables import read_noisy_tables
+from pgmkit.tables.files.noisy_tables import read_noisy_tables
 from pgmkit.tables.schema import Categorical, Integer, Schema
 
 SCHEMA = Schema(

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from mechanisms.synthesis.pipeline import synthesize
-from pgmkit.tables.files import write_records
+from pgmkit.tables.files.record_files import write_records
 from pgmkit.tables.numbers import Integer
 from pgmkit.tables.schema import Schema
 

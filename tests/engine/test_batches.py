@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from small_problems import SmallProblem, draw
 from structures import draw_case, draw_structure
 
-import pgmkit.batches.oracle
+import pgmkit.estimation.batches.oracle
 from pgmkit import (
     Domain,
     Factor,
@@ -36,11 +36,11 @@ from pgmkit import (
     estimate,
     estimate_many,
 )
-from pgmkit.batches.answers import BatchedAnswers
-from pgmkit.batches.lbfgs import minimise_many
-from pgmkit.batches.oracle import BatchedOracle
 from pgmkit.estimation import many
-from pgmkit.marginal_oracle import MarginalOracle
+from pgmkit.estimation.batches.answers import BatchedAnswers
+from pgmkit.estimation.batches.lbfgs import minimise_many
+from pgmkit.estimation.batches.oracle import BatchedOracle
+from pgmkit.inference.marginal_oracle import MarginalOracle
 
 Array = NDArray[np.float64]
 
@@ -235,7 +235,7 @@ def test_large_passes_go_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(1)
     sets = [pairs(rng) for _ in range(3)]
     together = estimate_many(DOMAIN, sets, total=90)
-    monkeypatch.setattr(pgmkit.batches.oracle, "_LARGE_PASS", 10)
+    monkeypatch.setattr(pgmkit.estimation.batches.oracle, "_LARGE_PASS", 10)
     monkeypatch.setattr(many, "BatchedEstimate", None)  # not to be called
     for model, other in zip(estimate_many(DOMAIN, sets, total=90), together, strict=True):
         assert abs(model.loss - other.loss) <= max(model.gap, other.gap) + 1e-9
@@ -342,7 +342,7 @@ class TestReplicates:
         query = FactoredQuery.marginal(model.domain, ["a", "d"])
         batch = error_bars(model, measured, replicates=20, seed=seed)
         together = batch.answer(query)
-        monkeypatch.setattr(pgmkit.batches.oracle, "_LARGE_PASS", 0)
+        monkeypatch.setattr(pgmkit.estimation.batches.oracle, "_LARGE_PASS", 0)
         alone = error_bars(model, measured, replicates=20, seed=seed)
         one_by_one = alone.answer(query)
         assert alone._batch is None
@@ -409,7 +409,7 @@ def test_large_models_are_estimated_in_threads(monkeypatch: pytest.MonkeyPatch) 
         ]
         for _ in range(5)
     ]
-    monkeypatch.setattr("pgmkit.batches.oracle._LARGE_PASS", 0)
+    monkeypatch.setattr("pgmkit.estimation.batches.oracle._LARGE_PASS", 0)
     found, asked = [], []
     for cores in (1, 3):
         monkeypatch.setattr(many, "cores", lambda cores=cores: cores)
@@ -429,7 +429,7 @@ def test_large_models_are_estimated_in_threads(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_an_error_in_a_thread_names_its_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pgmkit.batches.oracle._LARGE_PASS", 0)
+    monkeypatch.setattr("pgmkit.estimation.batches.oracle._LARGE_PASS", 0)
     monkeypatch.setattr(many, "cores", lambda: 2)
     inner = many.estimate
 

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pgmkit import Domain, Measurement, estimate
-from pgmkit.clique_index import maximal
 from pgmkit.domain import Clique
 from pgmkit.estimation import cluster_expansion as expansions
 from pgmkit.estimation.cluster_expansion import ClusterExpansion, cluster_expansion
-from pgmkit.marginal_oracle import MarginalOracle
+from pgmkit.graphs.clique_index import maximal
+from pgmkit.inference.marginal_oracle import MarginalOracle
 
 
 def grid(rows: int, columns: int) -> list[Clique]:

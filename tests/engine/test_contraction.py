@@ -12,13 +12,14 @@ from brute_force import CLIQUE_SETS, FIVE, structures
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgmkit import contraction_buffers, contraction_order
-from pgmkit.contraction import adjoints, contract, forward, maximiser
-from pgmkit.contraction_buffers import ContractionBuffers
-from pgmkit.contraction_order import plan
-from pgmkit.contraction_plan import Kernel, Plan, Step
+from pgmkit.contraction import buffers as contraction_buffers
+from pgmkit.contraction import order as contraction_order
+from pgmkit.contraction.buffers import ContractionBuffers
+from pgmkit.contraction.evaluate import adjoints, contract, forward, maximiser
+from pgmkit.contraction.order import plan
+from pgmkit.contraction.plan import Kernel, Plan, Step
+from pgmkit.contraction.semirings import LINEAR, LOG, MAX
 from pgmkit.domain import Clique, Domain
-from pgmkit.semirings import LINEAR, LOG, MAX
 
 
 def einsum(tables: list[np.ndarray], cliques: list[Clique], output: Clique) -> np.ndarray:

@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from pgmkit import counting
-from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge
+from pgmkit.records import counting
+from pgmkit.records.dataset import Dataset
 
 AGE_SEX = Domain({"age": 10, "sex": 2})
 

@@ -23,9 +23,9 @@ from scipy.optimize import linprog, minimize
 from pgmkit import Dataset, Domain, FactoredQuery, Measurement, Zeros, estimate
 from pgmkit.errors import InvalidInput, ModelTooLarge, NotCertified
 from pgmkit.estimation import METHODS, Progress, working_bytes
-from pgmkit.estimation.consistency import consistent_tables
+from pgmkit.inference.marginal_oracle import MarginalOracle
+from pgmkit.least_squares.consistency import consistent_tables
 from pgmkit.losses import Huber
-from pgmkit.marginal_oracle import MarginalOracle
 from pgmkit.queries import identity, prefix
 
 DOMAIN = Domain({"a": 2, "b": 3, "c": 2, "d": 2})

@@ -9,7 +9,7 @@ from chance import FALSE_ALARM
 from scipy.stats import chi2, kstest
 
 from pgmkit import Contradictory, Domain, GraphicalModel, Measurement, Zeros, error_bars, estimate
-from pgmkit.goodness import Fit, is_gross
+from pgmkit.least_squares.goodness import Fit, is_gross
 from pgmkit.queries import prefix
 
 DOMAIN = Domain({"a": 2, "b": 3, "c": 2, "d": 4})

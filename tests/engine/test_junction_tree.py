@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pgmkit.domain import Clique, Domain
-from pgmkit.elimination_search import Search, Step, Way
 from pgmkit.errors import InvalidInput, ModelTooLarge
-from pgmkit.junction_tree import (
+from pgmkit.graphs.elimination_search import Search, Step, Way
+from pgmkit.graphs.junction_tree import (
     JunctionTree,
     check_fits,
     junction_tree,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kernel_operands import Stacks, operands, runs
 
-from pgmkit.kernels import cpu, reference
+from pgmkit.contraction.kernels import cpu, reference
 
 
 def terms(stacks: Stacks) -> np.ndarray:

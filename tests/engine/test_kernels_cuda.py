@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_operands import Stacks, operands, runs
 
-from pgmkit import kernels
-from pgmkit.contraction_buffers import ContractionBuffers
-from pgmkit.contraction_order import plan
-from pgmkit.kernels import reference
+from pgmkit.contraction import kernels
+from pgmkit.contraction.buffers import ContractionBuffers
+from pgmkit.contraction.kernels import reference
+from pgmkit.contraction.order import plan
 
 pytest.importorskip("triton", reason="triton (the extra 'gpu') is not installed")
-from pgmkit.kernels import cuda
+from pgmkit.contraction.kernels import cuda
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*divide by zero:RuntimeWarning")
 FEW = settings(max_examples=15)  # a program of the interpreter takes milliseconds a line

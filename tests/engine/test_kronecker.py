@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgmkit.errors import InvalidInput
-from pgmkit.kronecker import Kronecker
-from pgmkit.matrix import as_matrix
+from pgmkit.linear.kronecker import Kronecker
+from pgmkit.linear.matrix import as_matrix
 
 
 @st.composite

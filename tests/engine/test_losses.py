@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from pgmkit import Domain, FactoredQuery, Measurement
 from pgmkit.errors import InvalidInput
+from pgmkit.inference.marginal_oracle import Layout
 from pgmkit.losses import Absolute, Huber, Loss, Observations, Squared, make_loss
-from pgmkit.marginal_oracle import Layout
 from pgmkit.queries import prefix
 
 DOMAIN = Domain({"a": 2, "b": 3, "c": 2})

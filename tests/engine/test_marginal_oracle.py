@@ -18,10 +18,10 @@ from brute_force import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgmkit.diffusion import Diffusion
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge, NumericalFailure
-from pgmkit.marginal_oracle import Layout, MarginalOracle
+from pgmkit.inference.diffusion import Diffusion
+from pgmkit.inference.marginal_oracle import Layout, MarginalOracle
 
 RELATIVE = 1e-10
 # Cells below this are not numbers that float64 holds to full precision.
@@ -249,7 +249,7 @@ def test_bad_cliques_and_sizes() -> None:
 @given(problems())
 def test_calls_for_each_clique_agree_with_the_index_of_cells(problem: Problem) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pgmkit.marginal_oracle._LARGE_CLIQUE", 0)
+        patch.setattr("pgmkit.inference.marginal_oracle._LARGE_CLIQUE", 0)
         bp = MarginalOracle(problem.domain, problem.cliques)
         if problem.possible():
             check_full_accuracy(problem, bp, 10.0)

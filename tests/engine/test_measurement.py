@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
-from pgmkit.kronecker import Kronecker
+from pgmkit.linear.kronecker import Kronecker
 from pgmkit.measurement import Measurement
 from pgmkit.queries import FactoredQuery, identity, prefix, total
 

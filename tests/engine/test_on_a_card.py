@@ -10,12 +10,12 @@ from brute_force import CLIQUE_SETS, FIVE
 from pretend_device import CARD, MixedDevices, PretendCard, pretend_card
 
 from pgmkit import Dataset, Domain, Measurement, Zeros, error_bars, estimate
-from pgmkit.devices import WORTH_A_CARD, device_of
 from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.estimation import _BASE_BYTES, Progress, needed_bytes
 from pgmkit.estimation import mirror_descent as search
 from pgmkit.estimation.problem import Monitor
-from pgmkit.marginal_oracle import MarginalOracle
+from pgmkit.inference.marginal_oracle import MarginalOracle
+from pgmkit.runtime.devices import WORTH_A_CARD, device_of
 
 METHODS = ("accelerated", "proximal", "newton")
 
@@ -183,7 +183,7 @@ def test_peaks_of_cliques_in_pieces_are_those_of_the_processor(
     potentials = torch.randn(here.layout.cells, dtype=torch.float64)
     potentials[torch.rand(len(potentials)) < 0.2] = -torch.inf
     potentials[here.layout.slices[1]] = -torch.inf
-    monkeypatch.setattr("pgmkit.marginal_oracle._PIECE", piece)
+    monkeypatch.setattr("pgmkit.inference.marginal_oracle._PIECE", piece)
     found = there._peaks(potentials.to("cuda")).cpu()
     assert len(there._runs) == 1 + (max(map(domain.size, cliques)) > piece)
     assert found.tolist() == here._peaks(potentials).tolist()
@@ -276,7 +276,7 @@ def test_auto_estimates_small_models_on_the_processor(
     measured = noisy(CLIQUE_SETS["chain"])
     small = estimate(FIVE, measured, total=1000, device="auto")
     assert small.potentials[0].values.device.type == "cpu" and card.launches == 0
-    monkeypatch.setattr("pgmkit.devices.WORTH_A_CARD", 10)
+    monkeypatch.setattr("pgmkit.runtime.devices.WORTH_A_CARD", 10)
     large = estimate(FIVE, measured, total=1000, device="auto")
     assert large.potentials[0].values.device == CARD
 
@@ -299,7 +299,7 @@ def test_a_card_that_is_not_there_is_refused(device: object, message: str) -> No
 def test_records_are_counted_on_the_card(
     card: PretendCard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pgmkit.card_records._PIECE_ROWS", 700)
+    monkeypatch.setattr("pgmkit.records.card_records._PIECE_ROWS", 700)
     rng = np.random.default_rng(0)
     sizes = {"a": 3, "b": 300, "c": 2, "d": 1}
     data = Dataset(Domain(sizes), {name: rng.integers(0, n, 2000) for name, n in sizes.items()})

@@ -11,10 +11,10 @@ from test_tree_marginals import beliefs_of, joint_of, problems, summed
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.factor import Factor
-from pgmkit.junction_tree import junction_tree
+from pgmkit.graphs.junction_tree import junction_tree
+from pgmkit.inference.pair_marginals import PairMarginals
+from pgmkit.inference.tree_marginals import Routes, marginals
 from pgmkit.model import GraphicalModel
-from pgmkit.pair_marginals import PairMarginals
-from pgmkit.tree_marginals import Routes, marginals
 
 
 @given(problems(), st.integers(0, 1000), st.sampled_from([0.0, 0.15]))

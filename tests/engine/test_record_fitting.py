@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
-from pgmkit.record_fitting import LARGEST_WIDTH, fit_records
+from pgmkit.records.dataset import Dataset
+from pgmkit.records.fitting import LARGEST_WIDTH, fit_records
 
 
 def drawn(rng: np.random.Generator, domain: Domain, rows: int) -> Dataset:

@@ -30,7 +30,7 @@ from pgmkit import (
     queries,
 )
 from pgmkit.errors import InvalidInput, ModelTooLarge, NumericalFailure, TotalUndetermined
-from pgmkit.kronecker import Kronecker
+from pgmkit.linear.kronecker import Kronecker
 from pgmkit.regions.model import RegionModel
 from pgmkit.regions.polytope import LocalPolytope
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from pgmkit import Domain, Factor, GraphicalModel, Measurement, error_bars, estimate
+from pgmkit.least_squares.linear_estimate import LinearEstimate
 from pgmkit.queries import prefix
-from pgmkit.uncertainty.linear import LinearEstimate
 
 CYCLE = [(i, (i + 1) % 5) for i in range(5)]
 PAIRS = [*itertools.combinations(range(4), 2)][:-1]

@@ -16,7 +16,7 @@ from scipy import stats
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, NumericalFailure
-from pgmkit.sampling import Method, sample
+from pgmkit.records.sampling import Method, sample
 
 METHODS: tuple[Method, ...] = ("round", "sample")
 

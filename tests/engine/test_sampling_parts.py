@@ -12,9 +12,9 @@ from scipy import stats
 
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
-from pgmkit.junction_tree import JunctionTree, junction_tree
-from pgmkit.sampling import sample
-from pgmkit.sampling_parts import MOST_RECORDS, _without_replacement, parted_sample
+from pgmkit.graphs.junction_tree import JunctionTree, junction_tree
+from pgmkit.records.sampling import sample
+from pgmkit.records.sampling_parts import MOST_RECORDS, _without_replacement, parted_sample
 
 CLIQUES = [
     [("a", "b"), ("b", "c")],

@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgmkit import Domain, Measurement, estimate
-from pgmkit.clique_index import maximal
 from pgmkit.domain import Clique
 from pgmkit.estimation import scaling
 from pgmkit.estimation.problem import Point, Problem
 from pgmkit.estimation.scaling import refit
+from pgmkit.graphs.clique_index import maximal
+from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.losses import make_loss
-from pgmkit.marginal_oracle import MarginalOracle
 
 TOTAL = 1000.0
 SEEDS = st.integers(0, 10**6)

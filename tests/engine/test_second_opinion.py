@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from structures import draw_case
 
-import pgmkit.answer_checks
+import pgmkit.inference.answer_checks
 import pgmkit.model
-import pgmkit.sampling
+import pgmkit.records.sampling
 from pgmkit import (
     Domain,
     Factor,
@@ -29,16 +29,16 @@ from pgmkit import (
     estimate,
     estimate_many,
 )
-from pgmkit.answer_checks import FirstUses, SecondOpinion
-from pgmkit.batches.answers import BatchedAnswers
 from pgmkit.conditioning.calibration import Calibration
 from pgmkit.conditioning.posteriors import Posteriors
-from pgmkit.loss_checks import check_loss
+from pgmkit.estimation.batches.answers import BatchedAnswers
+from pgmkit.estimation.loss_checks import check_loss
+from pgmkit.inference.answer_checks import FirstUses, SecondOpinion
+from pgmkit.inference.marginal_oracle import MarginalOracle
+from pgmkit.inference.plain_sums import PlainSums
+from pgmkit.inference.self_check import Contradiction
+from pgmkit.inference.tree_marginals import Routes
 from pgmkit.losses import Observations
-from pgmkit.marginal_oracle import MarginalOracle
-from pgmkit.plain_sums import PlainSums
-from pgmkit.self_check import Contradiction
-from pgmkit.tree_marginals import Routes
 
 Array = NDArray[np.float64]
 SEEDS = st.integers(0, 2**31)
@@ -191,7 +191,7 @@ def test_a_structure_is_looked_at_once_and_within_a_share_of_the_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = [0.0]
-    monkeypatch.setattr(pgmkit.answer_checks.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(pgmkit.inference.answer_checks.time, "perf_counter", lambda: clock[0])
     uses, given_to = FirstUses(), list[float]()
 
     def look(seconds: float) -> None:
@@ -359,9 +359,9 @@ def calibrated_one_cell_along(patch: pytest.MonkeyPatch) -> None:
 
 
 def draws_one_bin_along(patch: pytest.MonkeyPatch) -> None:
-    usual = pgmkit.sampling._draw_independent
+    usual = pgmkit.records.sampling._draw_independent
     patch.setattr(
-        pgmkit.sampling,
+        pgmkit.records.sampling,
         "_draw_independent",
         lambda table, *others: (usual(table, *others) + 1) % table.shape[1],
     )
@@ -404,7 +404,7 @@ def test_defects_behind_inference_are_noticed(
     monkeypatch: pytest.MonkeyPatch, plant: Callable[[pytest.MonkeyPatch], None]
 ) -> None:
     """Right tables, and a defect in what is made of them: the first answer raises."""
-    monkeypatch.setattr(pgmkit.answer_checks, "LEAST", LONG)
+    monkeypatch.setattr(pgmkit.inference.answer_checks, "LEAST", LONG)
     DEFECTS[plant]()
     plant(monkeypatch)
     with pytest.raises(Contradiction, match="contradicts"):

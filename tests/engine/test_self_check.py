@@ -17,21 +17,21 @@ from test_structures import (
     product_in_another_order,
 )
 
-import pgmkit.contraction_order
-import pgmkit.self_check
+import pgmkit.contraction.order
+import pgmkit.inference.self_check
 from pgmkit import Domain, Factor, GraphicalModel, Measurement, estimate
 from pgmkit.errors import NumericalFailure
-from pgmkit.marginal_oracle import MarginalOracle
-from pgmkit.self_check import check
+from pgmkit.inference.marginal_oracle import MarginalOracle
+from pgmkit.inference.self_check import check
 
 STRUCTURES = 400
 
 
 @pytest.fixture(autouse=True)
 def fresh_plans() -> Iterator[None]:
-    pgmkit.contraction_order._plan.cache_clear()
+    pgmkit.contraction.order._plan.cache_clear()
     yield
-    pgmkit.contraction_order._plan.cache_clear()
+    pgmkit.contraction.order._plan.cache_clear()
 
 
 def wrong_and_unnoticed(beliefs: bool) -> tuple[int, list[int]]:
@@ -75,8 +75,10 @@ def test_planted_defects_are_noticed(
     monkeypatch: Patch, plant: Callable[[Patch], None], beliefs: bool
 ) -> None:
     """All but one in thirty: a defect may show in cells alone that were not looked at."""
-    monkeypatch.setattr(pgmkit.self_check, "MOST", 10.0)
-    monkeypatch.setattr(pgmkit.self_check, "LEAST", 10.0)  # the same cells on every machine
+    monkeypatch.setattr(pgmkit.inference.self_check, "MOST", 10.0)
+    monkeypatch.setattr(
+        pgmkit.inference.self_check, "LEAST", 10.0
+    )  # the same cells on every machine
     plant(monkeypatch)
     wrong, silent = wrong_and_unnoticed(beliefs)
     assert wrong >= 5
@@ -118,7 +120,7 @@ def test_loaded_models_are_checked(monkeypatch: Patch, tmp_path: Path) -> None:
     factors = tuple(Factor(domain.project(c), rng.normal(size=(2, 2))) for c in pairs)
     GraphicalModel(domain, factors, total=1.0).save(tmp_path / "model")
     product_in_another_order(monkeypatch)
-    pgmkit.contraction_order._plan.cache_clear()
+    pgmkit.contraction.order._plan.cache_clear()
     with pytest.raises(NumericalFailure, match="contradicts"):
         GraphicalModel.load(tmp_path / "model").marginal(("a",))
 

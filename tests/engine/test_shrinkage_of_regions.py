@@ -235,8 +235,8 @@ def test_a_deadline_leaves_the_best_fit() -> None:
 
 
 def _squared(model: RegionModel, measured: list[Measurement]) -> object:
+    from pgmkit.inference.marginal_oracle import Layout
     from pgmkit.losses import make_loss
-    from pgmkit.marginal_oracle import Layout
 
     layout = Layout(model.domain, tuple(model.tables))
     return make_loss("squared", layout, measured, torch.float64, torch.device("cpu"))

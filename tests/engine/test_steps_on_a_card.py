@@ -16,16 +16,16 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from pgmkit import Measurement, estimate
-from pgmkit.batches.problem import BatchedSquares, stacked
-from pgmkit.batches.search import BatchedSearch
 from pgmkit.estimation import captured, cliques_of
+from pgmkit.estimation.batches.problem import BatchedSquares, stacked
+from pgmkit.estimation.batches.search import BatchedSearch
 from pgmkit.estimation.card_search import CardSearch, MeasuredObjective
 from pgmkit.estimation.problem import Monitor, Problem, Progress
 from pgmkit.estimation.start import uniform
 from pgmkit.estimation.tensor_steps import Objective, Points, State, Steps, advance, start_at
+from pgmkit.inference.marginal_oracle import MarginalOracle
+from pgmkit.least_squares.sufficient_statistics import combined
 from pgmkit.losses import make_loss
-from pgmkit.marginal_oracle import MarginalOracle
-from pgmkit.sufficient_statistics import combined
 
 NAMES = ["chain", "star", "nested", "cycle of five", "cycle of triples"]
 

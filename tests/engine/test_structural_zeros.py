@@ -8,7 +8,7 @@ from scipy.optimize import nnls
 
 from pgmkit import Domain, InvalidInput, Measurement, Zeros, estimate
 from pgmkit.estimation import METHODS
-from pgmkit.estimation.consistency import consistent_tables
+from pgmkit.least_squares.consistency import consistent_tables
 from pgmkit.model import GraphicalModel
 
 DOMAIN = Domain({"a": 3, "b": 2, "c": 3, "d": 2})

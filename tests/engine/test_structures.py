@@ -18,21 +18,21 @@ from brute_force import Problem
 from routes import ROUTES, complaint, first_failure
 from structures import Case, draw_case, shrunk
 
-import pgmkit.contraction
-import pgmkit.contraction_buffers
-import pgmkit.contraction_order
+import pgmkit.contraction.buffers
+import pgmkit.contraction.evaluate
+import pgmkit.contraction.order
+import pgmkit.inference.variable_elimination
 import pgmkit.model
-import pgmkit.sampling
-import pgmkit.variable_elimination
-from pgmkit.answer_checks import FirstUses
-from pgmkit.contraction_buffers import ContractionBuffers
-from pgmkit.contraction_order import plan
-from pgmkit.contraction_plan import Kernel, Plan
+import pgmkit.records.sampling
+from pgmkit.contraction.buffers import ContractionBuffers
+from pgmkit.contraction.order import plan
+from pgmkit.contraction.plan import Kernel, Plan
 from pgmkit.domain import Clique, Domain
 from pgmkit.factor import Factor
-from pgmkit.marginal_oracle import MarginalOracle
+from pgmkit.inference.answer_checks import FirstUses
+from pgmkit.inference.marginal_oracle import MarginalOracle
+from pgmkit.inference.tree_marginals import Routes
 from pgmkit.model import GraphicalModel
-from pgmkit.tree_marginals import Routes
 
 ORDINARY = 2000
 MANY = 100_000
@@ -68,7 +68,7 @@ def test_what_the_draws_hold() -> None:
     cases = [draw_case(seed) for seed in range(500)]
     count: Counter[str] = Counter()
     for case in cases:
-        steps = pgmkit.contraction_buffers._by_level(plan(case.cliques, (), case.domain.sizes))
+        steps = pgmkit.contraction.buffers._by_level(plan(case.cliques, (), case.domain.sizes))
         tables = case.problem.potentials
         attributes = {name for clique in case.cliques for name in clique}
         count["grouped"] += any(len(group) >= 3 for group in steps)
@@ -114,8 +114,8 @@ def groups_gathered_backwards(patch: Patch) -> None:
 
 
 def adjoints_swapped(patch: Patch) -> None:
-    usual = pgmkit.contraction.transposes
-    for module in (pgmkit.contraction, pgmkit.contraction_buffers):
+    usual = pgmkit.contraction.evaluate.transposes
+    for module in (pgmkit.contraction.evaluate, pgmkit.contraction.buffers):
         patch.setattr(module, "transposes", lambda kernel: _turned(usual(kernel)))
 
 
@@ -140,7 +140,7 @@ def square(patch: Patch, where: object, name: str) -> None:
 
 
 def answers_transposed(patch: Patch) -> None:
-    square(patch, pgmkit.variable_elimination, "contract")
+    square(patch, pgmkit.inference.variable_elimination, "contract")
 
 
 def arranged_backwards(patch: Patch) -> None:
@@ -159,7 +159,7 @@ def factors_expanded_backwards(patch: Patch) -> None:
 
 
 def codes_of_records_swapped(patch: Patch) -> None:
-    usual = pgmkit.sampling.unravel
+    usual = pgmkit.records.sampling.unravel
 
     def planted(domain: Domain, attrs: Clique, cells: np.ndarray) -> dict[str, np.ndarray]:
         columns = usual(domain, attrs, cells)
@@ -167,18 +167,18 @@ def codes_of_records_swapped(patch: Patch) -> None:
             columns[attrs[0]], columns[attrs[1]] = columns[attrs[1]], columns[attrs[0]]
         return columns
 
-    patch.setattr(pgmkit.sampling, "unravel", planted)
+    patch.setattr(pgmkit.records.sampling, "unravel", planted)
 
 
 def modes_reversed(patch: Patch) -> None:
-    usual = pgmkit.contraction.maximiser
+    usual = pgmkit.contraction.evaluate.maximiser
 
     def planted(p: Plan, values: list[torch.Tensor]) -> dict[str, int]:
         found = usual(p, values)
         first = next(iter(found))
         return found | {first: p.sizes[first] - 1 - found[first]}
 
-    patch.setattr("pgmkit.marginal_oracle.maximiser", planted)
+    patch.setattr("pgmkit.inference.marginal_oracle.maximiser", planted)
 
 
 def other_evidence(patch: Patch) -> None:
@@ -232,9 +232,9 @@ PLANTED: list[tuple[Callable[[Patch], None], str]] = [
 @pytest.fixture
 def fresh_plans() -> Iterator[None]:
     """No plan of a planted defect outlives it, and none from before hides it."""
-    pgmkit.contraction_order._plan.cache_clear()
+    pgmkit.contraction.order._plan.cache_clear()
     yield
-    pgmkit.contraction_order._plan.cache_clear()
+    pgmkit.contraction.order._plan.cache_clear()
 
 
 @pytest.mark.usefixtures("fresh_plans")

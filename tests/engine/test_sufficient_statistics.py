@@ -13,8 +13,8 @@ import pgmkit.losses
 from benchmarks.many_measurements import optimum, problem
 from pgmkit import Domain, Measurement, estimate
 from pgmkit.estimation.many import estimate_many
-from pgmkit.kronecker import Kronecker
-from pgmkit.sufficient_statistics import combined, side_by_side
+from pgmkit.least_squares.sufficient_statistics import combined, side_by_side
+from pgmkit.linear.kronecker import Kronecker
 
 DOMAIN = Domain({"a": 3, "b": 4})
 CLIQUE = ("a", "b")

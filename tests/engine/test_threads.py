@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from pgmkit import Domain, Factor, GraphicalModel, counting, sampling_parts
-from pgmkit.counting import count_marginals
-from pgmkit.threads import cores, in_threads, threads_for
+from pgmkit.records.counting import count_marginals
+from pgmkit.runtime.threads import cores, in_threads, threads_for
 
 
 def squares(n: int) -> list[Callable[[], int]]:
@@ -106,7 +106,7 @@ def test_a_blas_that_is_loaded_later_has_one_thread_too() -> None:
     program = """
 from threadpoolctl import threadpool_info
 from pgmkit import Domain, Factor, GraphicalModel
-from pgmkit.marginal_oracle import pass_settings
+from pgmkit.inference.marginal_oracle import pass_settings
 GraphicalModel(Domain({"a": 2}), (Factor(Domain({"a": 2}), [0.0, 1.0]),), 1.0).marginal(("a",))
 with pass_settings():
     import scipy.linalg

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pgmkit import Domain, Measurement, NotCertified, Zeros, estimate
-from pgmkit.marginal_oracle import MarginalOracle
+from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.regions.interior_point import Region
 from pgmkit.regions.polytope import LocalPolytope
 

@@ -9,11 +9,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pgmkit.bulk_marginals import each_marginal
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge
-from pgmkit.junction_tree import JunctionTree, junction_tree
-from pgmkit.tree_marginals import marginals
+from pgmkit.graphs.junction_tree import JunctionTree, junction_tree
+from pgmkit.inference.bulk_marginals import each_marginal
+from pgmkit.inference.tree_marginals import marginals
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
@@ -196,7 +196,7 @@ def test_remembered_tables_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     tree, beliefs = model_of_pairs()
     requested = [r for way in (1, 2) for r in itertools.combinations(tree.domain.attributes, way)]
     usual = marginals(tree, beliefs, requested)
-    monkeypatch.setattr("pgmkit.tree_marginals._KEPT_BYTES", 0)
+    monkeypatch.setattr("pgmkit.inference.tree_marginals._KEPT_BYTES", 0)
     for clique, table in marginals(tree, beliefs, requested).items():
         torch.testing.assert_close(table, usual[clique])
 
@@ -240,5 +240,5 @@ def test_all_triples_are_slices_of_few_products(
     every = [c for k in range(4) for c in itertools.combinations(domain, k)]
     turned = [tuple(reversed(clique)) for clique in every[::3]]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pgmkit.bulk_marginals._PRODUCT_CELLS", cells)
+        patch.setattr("pgmkit.inference.bulk_marginals._PRODUCT_CELLS", cells)
         compare(domain, cliques, [*every, *turned], seed=seed, zeros=0.3)

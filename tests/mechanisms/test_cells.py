@@ -17,8 +17,8 @@ from mechanisms.privacy.ledger import BudgetExceeded
 from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.privacy.noise import ExactNoise, Noise
 from mechanisms.queries.cells import Cell
-from pgmkit.dataset import Dataset
 from pgmkit.errors import InvalidInput
+from pgmkit.records.dataset import Dataset
 
 PAIRS = list(itertools.combinations(DOMAIN, 2))
 

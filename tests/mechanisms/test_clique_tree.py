@@ -13,10 +13,10 @@ from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.workload import downward_closure, k_way
-from pgmkit.dataset import Dataset
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
-from pgmkit.junction_tree import model_cells
+from pgmkit.graphs.junction_tree import model_cells
+from pgmkit.records.dataset import Dataset
 
 
 def small_data(rows: int = 4177) -> Dataset:

@@ -18,9 +18,9 @@ from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.ledger import BudgetExceeded
 from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.privacy.noise import ExactNoise, Noise, SeededNoise
-from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
+from pgmkit.records.dataset import Dataset
 
 DOMAIN = Domain({"a": 2, "b": 3, "c": 4})
 CLIQUES: list[Clique] = [("a",), ("b",), ("a", "b"), ("c", "a"), ("a", "b", "c")]

@@ -12,8 +12,8 @@ from mechanisms.privacy import noise as noise_module
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.noise import ExactNoise, SeededNoise
-from pgmkit.dataset import Dataset
 from pgmkit.domain import Domain
+from pgmkit.records.dataset import Dataset
 
 DATA = Dataset(Domain({"a": 200}), {"a": np.arange(200)})
 SCORES = np.linspace(0, 3, 50)

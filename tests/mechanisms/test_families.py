@@ -19,7 +19,7 @@ from mechanisms.registry import MECHANISMS
 from mechanisms.release.record import Release
 from mechanisms.synthesis.pipeline import synthesize
 from pgmkit import Dataset, Domain, Factor, GraphicalModel, InvalidInput
-from pgmkit.tables.pushdown import FrameCounts
+from pgmkit.tables.engines.pushdown import FrameCounts
 from pgmkit.tables.schema import Integer, Schema
 
 DOMAIN = Domain({"a": 2, "b": 3, "c": 1})

@@ -22,9 +22,9 @@ from mechanisms.release.record import Release
 from mechanisms.synthesis.auto import choose_mechanism
 from mechanisms.synthesis.first_look import first_look
 from mechanisms.workload import k_way
-from pgmkit.dataset import Dataset
 from pgmkit.domain import Domain
 from pgmkit.estimation import estimate
+from pgmkit.records.dataset import Dataset
 from pgmkit.tables.schema import Forbid, Integer, Schema
 
 DOMAIN = Domain({"a": 4, "b": 5, "c": 6, "d": 3, "e": 2})

@@ -14,9 +14,9 @@ from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.release.record import Release
 from mechanisms.workload import k_way
-from pgmkit.dataset import Dataset
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
+from pgmkit.records.dataset import Dataset
 
 SMALL = {"rounds": 4, "batch_rows": 60, "hidden": (32,), "noise_width": 8, "steps": 40}
 

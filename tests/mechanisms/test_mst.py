@@ -13,9 +13,9 @@ from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.workload import Workload, k_way
-from pgmkit.dataset import Dataset
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
+from pgmkit.records.dataset import Dataset
 
 
 def small_data(rows: int = 4177) -> Dataset:

@@ -20,11 +20,11 @@ from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.release.record import Release
 from mechanisms.rounds.loop import Round
 from mechanisms.workload import k_way
-from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
-from pgmkit.junction_tree import junction_tree
+from pgmkit.graphs.junction_tree import junction_tree
 from pgmkit.model import GraphicalModel
+from pgmkit.records.dataset import Dataset
 
 ATTRIBUTES = ["sex", "education", "work", "hours", "income"]
 

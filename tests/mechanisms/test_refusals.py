@@ -17,9 +17,9 @@ from mechanisms.privacy.ledger import Ledger
 from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.synthesis.pipeline import synthesize
 from mechanisms.workload import k_way
-from pgmkit.dataset import Dataset
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
+from pgmkit.records.dataset import Dataset
 from pgmkit.tables.schema import Categorical, Forbid, Integer, Numeric, OpenCategorical, Schema
 
 RNG = np.random.default_rng(0)

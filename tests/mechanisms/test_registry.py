@@ -25,9 +25,9 @@ from mechanisms.release.record import Release
 from mechanisms.rounds.loop import Round
 from mechanisms.synthesis.plan import plan
 from mechanisms.workload import WorkloadLike, k_way
-from pgmkit.dataset import Dataset
 from pgmkit.errors import InvalidInput
-from pgmkit.tables.files import encode_file, write_file
+from pgmkit.records.dataset import Dataset
+from pgmkit.tables.files.record_files import encode_file, write_file
 from pgmkit.tables.schema import Schema
 
 DATA = census(200).project(["sex", "work", "income"])

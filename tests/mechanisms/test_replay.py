@@ -20,8 +20,8 @@ from mechanisms.registry import MECHANISMS, configure
 from mechanisms.release.report import html
 from mechanisms.synthesis.pipeline import synthesize
 from mechanisms.workload import Workload, k_way
-from pgmkit.dataset import Dataset
 from pgmkit.domain import Domain
+from pgmkit.records.dataset import Dataset
 from pgmkit.tables.schema import Categorical, Column, Forbid, Numeric, OpenCategorical, Schema
 
 DOMAIN = Domain({"a": 2, "b": 3, "c": 4})

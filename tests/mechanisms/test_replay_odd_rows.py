@@ -16,7 +16,7 @@ from replay import replay
 from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.synthesis.pipeline import synthesize
 from pgmkit.tables.dates import Date
-from pgmkit.tables.files import encode_file, read_frame
+from pgmkit.tables.files.record_files import encode_file, read_frame
 from pgmkit.tables.schema import (
     Boolean,
     Categorical,

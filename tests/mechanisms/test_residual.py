@@ -366,7 +366,7 @@ def test_a_model_of_the_residuals_is_near_their_tables() -> None:
 def test_forty_columns() -> None:
     domain = Domain({f"x{i}": 2 + i % 19 for i in range(40)})
     rng = np.random.default_rng(0)
-    from pgmkit.dataset import Dataset
+    from pgmkit.records.dataset import Dataset
 
     data = Dataset(domain, {n: rng.integers(0, size, 500) for n, size in domain.sizes.items()})
     pairs = k_way(domain, 2)

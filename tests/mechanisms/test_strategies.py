@@ -28,10 +28,10 @@ from mechanisms.strategies.p_identity import (
 )
 from mechanisms.strategies.products import products_strategy
 from mechanisms.workload import Workload, k_way
-from pgmkit.dataset import Dataset
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, NumericalFailure
 from pgmkit.measurement import Measurement
+from pgmkit.records.dataset import Dataset
 from pgmkit.tables.schema import NoRows
 
 DOMAIN = Domain({"a": 2, "b": 3, "c": 4})
@@ -175,7 +175,7 @@ def test_least_squares_against_the_data_vector(total: float | None) -> None:
 
 
 def test_nonnegative_tables_against_the_quadratic_program() -> None:
-    from pgmkit.estimation.consistency import consistent_tables
+    from pgmkit.least_squares.consistency import consistent_tables
 
     rng = np.random.default_rng(2)
     measurements = [

@@ -22,7 +22,7 @@ from mechanisms.synthesis.auto import Choice, choose_mechanism
 from mechanisms.synthesis.pipeline import synthesize, table_workload
 from mechanisms.workload import k_way
 from pgmkit import InvalidInput, RegionModel
-from pgmkit.dataset import Dataset
+from pgmkit.records.dataset import Dataset
 from pgmkit.tables.schema import (
     Boolean,
     Categorical,

@@ -8,7 +8,7 @@ import pytest
 from mechanisms.families.graphical import Affordable, model_megabytes
 from mechanisms.families.tree_growth import TreeGrowth
 from pgmkit.domain import Clique, Domain
-from pgmkit.junction_tree import junction_tree
+from pgmkit.graphs.junction_tree import junction_tree
 
 NAMES = tuple("abcdef")
 

@@ -36,9 +36,9 @@ from mechanisms.synthesis.pipeline import synthesize
 from mechanisms.synthesis.plan import plan
 from mechanisms.synthesis.units import bounded_frame
 from mechanisms.workload import k_way
-from pgmkit.dataset import Dataset
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
+from pgmkit.records.dataset import Dataset
 from pgmkit.tables.schema import Categorical, Column, Numeric, OpenCategorical, Schema
 
 DOMAIN = Domain({"a": 2, "b": 3, "c": 4})

@@ -487,7 +487,7 @@ def test_hostile_schemas_are_refused(tmp_path: Path) -> None:
 
 
 def test_labels_cannot_steer_the_terminal(tmp_path: Path) -> None:
-    from pgmkit.printed import printable
+    from pgmkit.runtime.printed import printable
 
     hostile = "\x1b]0;owned\x07F\x1b[2J\x1b[31m\u202e\x9b2J"
     assert printable(f"a {hostile} b\tc\n") == "a F b\tc\n"

@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 
 from mechanisms import Budget, Ledger, synthesize
 from pgmkit import Categorical, EngineFailed, Integer, Schema, counts_of
-from pgmkit.tables.frames import encode
+from pgmkit.tables.engines.frames import encode
 
 SCHEMA = Schema(
     {"a": Integer(0, 3), "b": Categorical(("x", "y")), "c": Integer(0, 4), "d": Integer(0, 2)}

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from pgmkit.tables.columns import Column
 from pgmkit.tables.dates import Date, DateTime
-from pgmkit.tables.files import read_frame
-from pgmkit.tables.frames import encode
+from pgmkit.tables.engines.frames import encode
+from pgmkit.tables.files.record_files import read_frame
 from pgmkit.tables.schema import Boolean, Categorical, Integer, Numeric, OpenCategorical, Schema
 
 EXACT = 2**53

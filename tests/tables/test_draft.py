@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from mechanisms.cli import main
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.dates import Date, DateTime
-from pgmkit.tables.draft import draft, draft_column
-from pgmkit.tables.draft_advice import advice
-from pgmkit.tables.draft_times import is_written, time_column
-from pgmkit.tables.files import encode_file, write_records
+from pgmkit.tables.draft.advice import advice
+from pgmkit.tables.draft.draft import draft, draft_column
+from pgmkit.tables.draft.times import is_written, time_column
+from pgmkit.tables.files.record_files import encode_file, write_records
 from pgmkit.tables.labelled import Categorical, OpenCategorical
 from pgmkit.tables.records import arrow_table, csv_lines
 from pgmkit.tables.schema import FileFormat, Schema

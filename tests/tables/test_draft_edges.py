@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from pgmkit.errors import InvalidInput
-from pgmkit.tables.draft import draft, draft_column
-from pgmkit.tables.draft_edges import crowded_edges
-from pgmkit.tables.files import encode_file, write_records
+from pgmkit.tables.draft.draft import draft, draft_column
+from pgmkit.tables.draft.edges import crowded_edges
+from pgmkit.tables.files.record_files import encode_file, write_records
 from pgmkit.tables.labelled import Categorical, OpenCategorical
 from pgmkit.tables.numbers import Integer, Numeric
 from pgmkit.tables.schema import Schema

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pgmkit import InvalidInput
-from pgmkit.tables.files import encode_file, write_file
+from pgmkit.tables.files.record_files import encode_file, write_file
 from pgmkit.tables.schema import Categorical, FileFormat, Integer, Numeric, Schema
 
 HERE = Path(__file__).parents[1]

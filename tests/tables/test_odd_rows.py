@@ -30,11 +30,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import csv as arrow_csv
 
-from pgmkit.tables.csv_file import csv_batches
-from pgmkit.tables.csv_lines import MOST_BYTES, LineGrammar, cut_at_lines, whole_lines
 from pgmkit.tables.dates import Date
-from pgmkit.tables.files import encode_file, read_frame
-from pgmkit.tables.frames import counts_of
+from pgmkit.tables.engines.frames import counts_of
+from pgmkit.tables.files.csv_file import csv_batches
+from pgmkit.tables.files.csv_lines import MOST_BYTES, LineGrammar, cut_at_lines, whole_lines
+from pgmkit.tables.files.record_files import encode_file, read_frame
 from pgmkit.tables.schema import Categorical, FileFormat, Numeric, Schema
 
 TEXTS = (
@@ -251,8 +251,8 @@ def test_blocks_do_not_matter(content: bytes, values: int, size: int, multiline:
         path.write_bytes(content)
         whole = table_of(path, names, form)
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr("pgmkit.tables.csv_file._BLOCK", size)
-            patched.setattr("pgmkit.tables.csv_file._PIECE", max(1, size // 3))
+            patched.setattr("pgmkit.tables.files.csv_file._BLOCK", size)
+            patched.setattr("pgmkit.tables.files.csv_file._PIECE", max(1, size // 3))
             assert table_of(path, names, form) == whole
 
 

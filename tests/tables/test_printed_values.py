@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.dates import Date, DateTime
-from pgmkit.tables.draft import draft, draft_column
-from pgmkit.tables.files import encode_file, write_records
-from pgmkit.tables.frames import encode
+from pgmkit.tables.draft.draft import draft, draft_column
+from pgmkit.tables.engines.frames import encode
+from pgmkit.tables.files.record_files import encode_file, write_records
 from pgmkit.tables.labelled import Boolean
 from pgmkit.tables.numbers import Integer, Numeric
 from pgmkit.tables.schema import Schema

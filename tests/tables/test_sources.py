@@ -18,9 +18,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pgmkit.dataset import Dataset
-from pgmkit.tables.files import encode_file, read_frame, write_records
-from pgmkit.tables.frames import FrameForm, counts_of, decode, encode
+from pgmkit.records.dataset import Dataset
+from pgmkit.tables.engines.frames import FrameForm, counts_of, decode, encode
+from pgmkit.tables.files.record_files import encode_file, read_frame, write_records
 from pgmkit.tables.schema import (
     Boolean,
     Categorical,

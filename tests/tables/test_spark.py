@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from replay import replay
 
 from pgmkit import InvalidInput
-from pgmkit.tables.frames import counts_of, encode
-from pgmkit.tables.pushdown import FrameCounts
+from pgmkit.tables.engines.frames import counts_of, encode
+from pgmkit.tables.engines.pushdown import FrameCounts
 from pgmkit.tables.schema import Boolean, Categorical, Date, DateTime, Integer, Numeric, Schema
 
 pyspark_sql = pytest.importorskip("pyspark.sql", reason="pyspark is not installed")

@@ -1,0 +1,42 @@
+"""The same contraction for many sets of tensors at once: one more axis on every value of a plan."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pgmkit.contraction.plan import Axes, Kernel, Plan, Step
+
+__all__ = ["batched"]
+
+
+def batched(plan: Plan, count: int) -> Plan:
+    """The plan for ``count`` sets of its inputs, in the same order of steps.
+
+    A first axis counts the sets in every input, value and in the output. Nothing sums it, so that
+    every kernel keeps it among its batch.
+
+    >>> from pgmkit.contraction.order import plan
+    >>> p = batched(plan([("a", "b"), ("b",)], (), {"a": 2, "b": 3}), 5)
+    >>> [len(axes) for axes in p.axes], p.cells(0), p.cells(len(p.axes) - 1)
+    ([3, 2, 2, 1], 30, 5)
+    """
+    axis = "*" * (1 + max(map(len, plan.sizes), default=0))  # longer than any attribute's name
+    sizes = {axis: count, **plan.sizes}
+
+    def beside(axes: Axes) -> Axes:
+        return (axis, *axes)
+
+    def step(each: Step) -> Step:
+        k = each.kernel
+        kernel = (
+            None if k is None else Kernel(beside(k.left), beside(k.right), beside(k.out), sizes)
+        )
+        return replace(each, kernel=kernel, source=beside(each.source), kept=beside(each.kept))
+
+    return Plan(
+        inputs=tuple(map(beside, plan.inputs)),
+        output=beside(plan.output),
+        sizes=sizes,
+        steps=tuple(map(step, plan.steps)),
+        axes=tuple(map(beside, plan.axes)),
+    )

@@ -1,0 +1,453 @@
+"""Forward and backward pass of a contraction plan in two flat buffers, for many repetitions.
+
+Small trees are ruled by the overhead per operation. Here every value of the plan lives in one
+buffer and every adjoint in another; the views are made once, an operation writes in place, and
+steps of one level that have the same shape run as one batched product over gathered operands.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pgmkit.contraction import kernels
+from pgmkit.contraction.levels import is_small, launches
+from pgmkit.contraction.plan import Axes, Kernel, Plan, Step, transposes
+
+Action = Callable[[], object]
+Room = Callable[[], torch.Tensor]
+
+_SMALLEST_GROUP = 3
+_LARGE_INPUT = 1 << 16
+"""Cells of an input from which another call costs less than writing its adjoint out."""
+_LARGEST_GROUPED_STEP = 1 << 13
+"""Steps above this many multiplications gain nothing from sharing a call."""
+
+
+class ContractionBuffers:
+    """Values and adjoints of a plan; inputs are ``values[: inputs]``, flattened one after another.
+
+    A pass takes what was written to ``inputs`` and gives the plan's result, one number or as many
+    as its output has cells, and the derivatives by the inputs, times a seed for each.
+    """
+
+    def __init__(self, plan: Plan, device: torch.device, dtype: torch.dtype) -> None:
+        self.plan, self.device = plan, device
+        steps = _by_level(plan)
+        self.offsets = _layout(plan, steps)
+        cells = sum(plan.cells(value) for value in range(len(plan.axes)))
+        self.values = torch.ones(cells + 1, dtype=dtype, device=device)  # the last cell stays 1
+        self.adjoint = torch.zeros(cells, dtype=dtype, device=device)
+        used = sum(plan.cells(value) for value in range(len(plan.inputs)))
+        self.inputs, self._input_adjoints = self.values[:used], self.adjoint[:used]
+        last, end = self.offsets[-1], self.offsets[-1] + plan.cells(len(plan.axes) - 1)
+        self.result, self._seed = self.values[last:end], self.adjoint[last:end]
+        self._scratch = _Scratch(dtype, device)
+        self._up: list[Action] = []
+        self._down: list[Action] = []
+        self._spreads: list[_Spread] = []
+        if kernels.on_card(self.values):
+            for level in _levels(plan):
+                self._bind_level(level)
+        else:
+            for group in steps:
+                self._bind(group)
+        self._down.reverse()
+
+    def forward(self) -> torch.Tensor:
+        """The plan's result, flat; the next run overwrites it."""
+        for action in self._up:
+            action()
+        return self.result
+
+    def backward(self, seed: torch.Tensor | float) -> torch.Tensor:
+        """``seed`` times the result's derivatives by the inputs; overwritten by the next run."""
+        self._return(seed)
+        for each in self._spreads:
+            each.view(self._input_adjoints).copy_(each.adjoint)
+        return self._input_adjoints
+
+    def weighted(self, seed: torch.Tensor | float, dtype: torch.dtype) -> torch.Tensor:
+        """The inputs times ``backward``, in memory of its own and this format: marginals, from the
+        tables of a distribution.
+
+        A large input that is only summed has the adjoint of its sums, repeated: it is multiplied by
+        that, and read and written once, instead of being written out, read again and multiplied.
+        """
+        self._return(seed)
+        found, start = torch.empty_like(self.inputs, dtype=dtype), 0
+        for each in sorted(self._spreads, key=lambda spread: spread.start):
+            self._multiply_back(found, start, each.start)
+            torch.mul(each.view(self.inputs), each.adjoint, out=each.view(found))
+            start = each.start + each.adjoint.numel()
+        self._multiply_back(found, start, len(found))
+        return found
+
+    def _multiply_back(self, found: torch.Tensor, start: int, end: int) -> None:
+        if start < end:
+            own, other = self.inputs[start:end], self._input_adjoints[start:end]
+            torch.mul(own, other, out=found[start:end])
+
+    def _return(self, seed: torch.Tensor | float) -> None:
+        """All adjoints but the repeated ones."""
+        if isinstance(seed, torch.Tensor):
+            self._seed.copy_(seed)
+        else:
+            self._seed.fill_(seed)
+        for action in self._down:
+            action()
+
+    def _bind_level(self, level: list[Step]) -> None:
+        """Small steps in one launch; larger ones by themselves, which does not depend on it."""
+        small: list[Step] = []
+        large: list[Step] = []
+        for step in level:
+            (small if is_small(self.plan, step) else large).append(step)
+        if small:
+            up, down = launches(self.plan, small, self.offsets, self.values, self.adjoint)
+            self._up.append(up)
+            self._down.append(down)
+        for step in large:
+            (self._bind_reduction if step.kernel is None else self._bind_pair)(step)
+
+    def _bind(self, group: list[Step]) -> None:
+        first = group[0]
+        if len(group) >= _SMALLEST_GROUP:
+            together = self._bind_reductions if first.kernel is None else self._bind_group
+            together(group)
+            return
+        alone = self._bind_reduction if first.kernel is None else self._bind_pair
+        for step in group:
+            alone(step)
+
+    def _view(self, buffer: torch.Tensor, value: int) -> torch.Tensor:
+        start = self.offsets[value]
+        shape = [self.plan.sizes[name] for name in self.plan.axes[value]]
+        return buffer[start : start + self.plan.cells(value)].view(shape)
+
+    def _bind_reduction(self, step: Step) -> None:
+        source, out = self._view(self.values, step.left), self._view(self.values, step.out)
+        dims = [i for i, name in enumerate(step.source) if name not in step.kept]
+        shape = [self.plan.sizes[name] if name in step.kept else 1 for name in step.source]
+        target = self._view(self.adjoint, step.left)
+        spread = self._view(self.adjoint, step.out).view(shape).expand(target.shape)
+        self._up.append(lambda: torch.sum(source, dims, out=out))
+        if step.left < len(self.plan.inputs) and target.numel() >= _LARGE_INPUT:
+            self._spreads.append(_Spread(self.offsets[step.left], spread))
+        else:
+            self._down.append(lambda: target.copy_(spread))
+
+    def _bind_pair(self, step: Step) -> None:
+        assert step.kernel is not None and step.right is not None
+        to_left, to_right = transposes(step.kernel)
+        scratch = self._scratch
+        left, right = self._view(self.values, step.left), self._view(self.values, step.right)
+        upper = self._view(self.adjoint, step.out)
+        self._up.append(
+            _action(step.kernel, left, right, self._view(self.values, step.out), scratch)
+        )
+        down_left = _action(to_left, upper, right, self._view(self.adjoint, step.left), scratch)
+        down_right = _action(to_right, upper, left, self._view(self.adjoint, step.right), scratch)
+        self._down.append(lambda: (down_left(), down_right()))
+
+    def _bind_group(self, group: list[Step]) -> None:
+        kernels = [step.kernel for step in group if step.kernel is not None]
+        batch, rows, summed, columns = kernels[0].extents
+        size = len(group)
+        out, upper = self._results(group, (size * batch, rows, columns))
+        upper_t = upper.transpose(1, 2)
+        left_orders = [k.batch + k.rows + k.summed for k in kernels]
+        right_orders = [k.batch + k.summed + k.columns for k in kernels]
+        left_values = [step.left for step in group]
+        right_values = [step.right for step in group if step.right is not None]
+        left = self._operand(left_values, left_orders, (size * batch, rows, summed))
+        right = self._operand(right_values, right_orders, (size * batch, summed, columns))
+
+        def up() -> None:
+            _multiply(left.read(), right.read(), out)
+
+        def down() -> None:
+            to_left = _product(upper, right.read().transpose(1, 2))
+            to_right = _product(upper_t, left.read()).transpose(1, 2)
+            left.write(to_left)
+            right.write(to_right)
+
+        self._up.append(up)
+        self._down.append(down)
+
+    def _bind_reductions(self, group: list[Step]) -> None:
+        orders = [s.kept + tuple(n for n in s.source if n not in s.kept) for s in group]
+        kept = self.plan.cells(group[0].out)
+        shape = (len(group), kept, self.plan.cells(group[0].left) // kept)
+        out, upper = self._results(group, (len(group), kept))
+        whole = self._operand([step.left for step in group], orders, shape)
+        spread = upper.unsqueeze(2).expand(shape)
+        self._up.append(lambda: torch.sum(whole.read(), 2, out=out))
+        # A copy: a view of the adjoints must not be written into the adjoints by index.
+        self._down.append(lambda: whole.write(spread.clone()))
+
+    def _results(
+        self, group: list[Step], shape: tuple[int, ...]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The results of a group, which lie side by side, and their adjoints."""
+        start = self.offsets[group[0].out]
+        end = start + prod(shape)
+        return self.values[start:end].view(shape), self.adjoint[start:end].view(shape)
+
+    def _operand(
+        self, values: list[int], orders: list[Axes], shape: tuple[int, ...]
+    ) -> _Strided | _Gathered:
+        """One operand of every step of a group, in (step, *order) order, as an array of `shape`."""
+        patterns = {}
+        cells = np.empty((len(values), prod(shape) // len(values)), dtype=np.int64)
+        for place, (value, order) in enumerate(zip(values, orders, strict=True)):
+            axes = self.plan.axes[value]
+            sizes = tuple(self.plan.sizes[name] for name in axes)
+            key = (sizes, tuple(axes.index(name) for name in order))
+            if key not in patterns:
+                patterns[key] = np.arange(prod(sizes)).reshape(sizes).transpose(key[1]).reshape(-1)
+            np.add(patterns[key], self.offsets[value], out=cells[place])
+        strides = _strides(cells.reshape(shape))
+        if strides is not None:
+            return _Strided(self.values, self.adjoint, int(cells[0, 0]), shape, strides)
+        flat = torch.from_numpy(cells.reshape(-1)).to(self.device)
+        return _Gathered(self.values, self.adjoint, flat, shape)
+
+
+@dataclass(frozen=True)
+class _Spread:
+    """The adjoint of an input that is only summed: that of its sums, as a view of its shape."""
+
+    start: int
+    adjoint: torch.Tensor
+
+    def view(self, inputs: torch.Tensor) -> torch.Tensor:
+        """The input's cells among all."""
+        return inputs[self.start : self.start + self.adjoint.numel()].view(self.adjoint.shape)
+
+
+class _Strided:
+    """An operand whose cells lie at regular distances: a view of the buffers."""
+
+    def __init__(
+        self,
+        values: torch.Tensor,
+        adjoint: torch.Tensor,
+        start: int,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+    ) -> None:
+        self._values = values.as_strided(shape, strides, start)
+        self._adjoint = adjoint.as_strided(shape, strides, start)
+
+    def read(self) -> torch.Tensor:
+        return self._values
+
+    def write(self, adjoint: torch.Tensor) -> None:
+        self._adjoint.copy_(adjoint)
+
+
+class _Gathered:
+    """An operand whose cells lie anywhere: copied from and to the buffers by an index."""
+
+    def __init__(
+        self,
+        values: torch.Tensor,
+        adjoint: torch.Tensor,
+        cells: torch.Tensor,
+        shape: tuple[int, ...],
+    ) -> None:
+        self._from, self._to, self._cells, self._shape = values, adjoint, cells, shape
+
+    def read(self) -> torch.Tensor:
+        return self._from.index_select(0, self._cells).view(self._shape)
+
+    def write(self, adjoint: torch.Tensor) -> None:
+        self._to.index_copy_(0, self._cells, adjoint.reshape(-1))
+
+
+def _strides(cells: NDArray[np.int64]) -> tuple[int, ...] | None:
+    """The distance of neighbours along every axis, or None where it varies."""
+    first = cells[(0,) * cells.ndim]
+    strides = []
+    expected = np.asarray(first)
+    for axis, count in enumerate(cells.shape):
+        ahead = tuple(int(count > 1 and other == axis) for other in range(cells.ndim))
+        strides.append(int(cells[ahead] - first))
+        expected = np.add.outer(expected, np.arange(count) * strides[-1])
+    regular = min(strides) >= 0 and np.array_equal(cells, expected)
+    return tuple(strides) if regular else None
+
+
+def pass_cells(plan: Plan) -> int:
+    """Numbers that passes over a plan hold at once, at most.
+
+    Values and adjoints, those of a pass in another semiring beside them, the indices of groups,
+    and the copies that a step makes.
+    """
+    values = sum(map(plan.cells, range(len(plan.axes))))
+    gathered, copied = 0, 0
+    for group in _by_level(plan):
+        operands = [side for step in group for side in (step.left, step.right) if side is not None]
+        cells = sum(map(plan.cells, operands))
+        if len(group) >= _SMALLEST_GROUP:
+            gathered += cells
+        if group[0].kernel is not None:
+            copied = max(copied, cells)
+    return 4 * values + gathered + copied
+
+
+def _levels(plan: Plan) -> list[list[Step]]:
+    """Steps that do not depend on each other, in an executable order."""
+    found: dict[int, list[Step]] = defaultdict(list)
+    level = [0] * len(plan.axes)
+    for step in plan.steps:
+        right = level[step.right] if step.right is not None else 0
+        level[step.out] = 1 + max(level[step.left], right)
+        found[level[step.out]].append(step)
+    return [found[number] for number in sorted(found)]
+
+
+def _by_level(plan: Plan) -> list[list[Step]]:
+    """Steps in an executable order, those of one level and one small shape together."""
+    found: list[list[Step]] = []
+    for level in _levels(plan):
+        groups: dict[tuple[object, ...], list[Step]] = defaultdict(list)
+        for step in level:
+            groups[_likeness(plan, step)].append(step)
+        found += groups.values()
+    return found
+
+
+def _likeness(plan: Plan, step: Step) -> tuple[object, ...]:
+    """What steps that may share a call have in common."""
+    if step.kernel is None:
+        cost = plan.cells(step.left)
+        shape: tuple[int, ...] = (cost, plan.cells(step.out))
+    else:
+        cost, shape = step.kernel.cost, step.kernel.extents
+    alone = cost > _LARGEST_GROUPED_STEP
+    return (step.kernel is None, *((step.out,) if alone else shape))
+
+
+def _layout(plan: Plan, groups: list[list[Step]]) -> list[int]:
+    """Offset of every value: inputs in order, then the groups' results side by side."""
+    order = [*range(len(plan.inputs)), *(step.out for group in groups for step in group)]
+    offsets, end = [0] * len(plan.axes), 0
+    for value in order:
+        offsets[value] = end
+        end += plan.cells(value)
+    return offsets
+
+
+def _product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Batched matrix product; element by element where one side has nothing to sum."""
+    if left.shape[2] == 1:
+        return left * right
+    if left.shape[1] == 1 and right.shape[2] == 1:
+        return (left * right.transpose(1, 2)).sum(2, keepdim=True)
+    return torch.bmm(left, right)
+
+
+def _multiply(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> None:
+    if left.shape[2] == 1:
+        torch.mul(left, right, out=out)
+    else:
+        out.copy_(_product(left, right))
+
+
+class _Scratch:
+    """Room for the copies that steps make, one buffer a slot, as long as the longest needs.
+
+    Fresh memory for every copy would cost more than the copy: the system clears each page of it.
+    """
+
+    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
+        self._like = torch.empty(0, dtype=dtype, device=device)
+        self._cells: dict[str, int] = {}
+        self._buffers: dict[str, torch.Tensor] = {}
+
+    def reserve(self, slot: str, shape: Sequence[int]) -> Room:
+        """What gives the slot's room as an array of ``shape``, when all steps are known."""
+        cells = prod(shape)
+        self._cells[slot] = max(cells, self._cells.get(slot, 0))
+
+        def room() -> torch.Tensor:
+            if slot not in self._buffers:
+                self._buffers[slot] = self._like.new_empty(self._cells[slot])
+            return self._buffers[slot][:cells].view(shape)
+
+        return room
+
+
+def _action(
+    kernel: Kernel, left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, scratch: _Scratch
+) -> Action:
+    """``out = kernel(left, right)`` on fixed storage, in as few calls as strides allow."""
+    if not kernel.summed:
+        a, b = _aligned(left, kernel.left, kernel.out), _aligned(right, kernel.right, kernel.out)
+        return lambda: torch.mul(a, b, out=out)
+    if kernel.batch and not kernel.rows and not kernel.columns:
+        axes = kernel.batch + kernel.summed
+        a, b = _aligned(left, kernel.left, axes), _aligned(right, kernel.right, axes)
+        dims = list(range(len(kernel.batch), len(axes)))
+        target = out.permute([kernel.out.index(name) for name in kernel.batch])
+        product = scratch.reserve("product", a.shape)
+        if target.is_contiguous():
+            return lambda: torch.sum(torch.mul(a, b, out=product()), dims, out=target)
+        return lambda: target.copy_(torch.mul(a, b, out=product()).sum(dims))
+    return _matrix_action(kernel, left, right, out, scratch)
+
+
+def _aligned(value: torch.Tensor, axes: Axes, target: Axes) -> torch.Tensor:
+    """A view that broadcasts against an array with axes ``target``."""
+    present = [name for name in target if name in axes]
+    moved = value.permute([axes.index(name) for name in present])
+    return moved[tuple(slice(None) if name in axes else None for name in target)]
+
+
+def _matrix_action(
+    kernel: Kernel, left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, scratch: _Scratch
+) -> Action:
+    batch, rows, _, columns = kernel.extents
+    left_groups = (kernel.batch, kernel.rows, kernel.summed)
+    right_groups = (kernel.batch, kernel.summed, kernel.columns)
+    read_left = _matrix(left, kernel.left, left_groups, lambda s: scratch.reserve("left", s))
+    read_right = _matrix(right, kernel.right, right_groups, lambda s: scratch.reserve("right", s))
+    if kernel.batch + kernel.rows + kernel.columns == kernel.out:
+        if not kernel.batch:
+            flat = out.view(rows, columns)
+            return lambda: torch.mm(read_left()[0], read_right()[0], out=flat)
+        target = out.view(batch, rows, columns)
+        return lambda: torch.bmm(read_left(), read_right(), out=target)
+    product = scratch.reserve("product", (batch, rows, columns))
+    return lambda: out.copy_(kernel.restore(torch.bmm(read_left(), read_right(), out=product())))
+
+
+def _matrix(
+    value: torch.Tensor, axes: Axes, groups: Sequence[Axes], reserve: Callable[[list[int]], Room]
+) -> Callable[[], torch.Tensor]:
+    """Reads ``value`` as a stack of matrices: a view where strides allow, else a copy a call."""
+    moved = value.permute([axes.index(name) for group in groups for name in group])
+    shape, start = [], 0
+    for group in groups:
+        shape.append(prod(moved.shape[start : start + len(group)]))
+        start += len(group)
+    try:
+        fixed = moved.view(shape)
+    except RuntimeError:
+        room = reserve(shape)
+
+        def copied() -> torch.Tensor:
+            stack = room()
+            stack.view(moved.shape).copy_(moved)
+            return stack
+
+        return copied
+    return lambda: fixed

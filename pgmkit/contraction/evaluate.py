@@ -1,0 +1,87 @@
+"""Sums of products of named tensors by a plan: planned once (``plan``), evaluated many times.
+
+A plan is evaluated in one of the semirings of ``pgmkit.contraction.semirings``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from pgmkit.contraction.plan import Axes, Plan, transposes
+from pgmkit.contraction.semirings import Semiring
+
+__all__ = ["adjoints", "contract", "forward", "maximiser"]
+
+
+def forward(plan: Plan, tensors: Sequence[torch.Tensor], semiring: Semiring) -> list[torch.Tensor]:
+    """All values of the plan, inputs first; the last is the result in the plan's own axis order."""
+    values = list(tensors)
+    for step in plan.steps:
+        if step.kernel is None or step.right is None:
+            shape = [plan.sizes[name] for name in step.kept]
+            values.append(semiring.reduce(values[step.left], step.source, step.kept).reshape(shape))
+        else:
+            product = semiring.contract(values[step.left], values[step.right], step.kernel)
+            values.append(step.kernel.restore(product))
+    return values
+
+
+def contract(plan: Plan, tensors: Sequence[torch.Tensor], semiring: Semiring) -> torch.Tensor:
+    """The contraction of ``tensors`` (one per plan input, axes in order) with axes ``plan.output``.
+
+    >>> from pgmkit.contraction.order import plan
+    >>> from pgmkit.contraction.semirings import LINEAR
+    >>> p = plan([("a", "b"), ("b",)], ("a",), {"a": 2, "b": 3})
+    >>> contract(p, [torch.ones(2, 3), torch.arange(3.0)], LINEAR)
+    tensor([3., 3.])
+    """
+    result = forward(plan, tensors, semiring)[-1]
+    axes = plan.axes[-1]
+    return result.permute([axes.index(name) for name in plan.output])
+
+
+def adjoints(plan: Plan, values: Sequence[torch.Tensor], semiring: Semiring) -> list[torch.Tensor]:
+    """For every input of a scalar plan, the contraction of all the *other* inputs, given
+    ``forward``'s values.
+
+    In linear space this is the derivative of the result with respect to the input; the input
+    times its adjoint, divided by the result, is the input's marginal.
+    """
+    found: list[torch.Tensor | None] = [None] * len(values)
+    found[-1] = torch.full_like(values[-1], semiring.one)
+    for step in reversed(plan.steps):
+        upper = found[step.out]
+        assert upper is not None
+        if step.kernel is None or step.right is None:
+            shape = [plan.sizes[name] if name in step.kept else 1 for name in step.source]
+            spread = upper.reshape(shape)
+            found[step.left] = spread.expand(values[step.left].shape)
+            continue
+        to_left, to_right = transposes(step.kernel)
+        right, left = values[step.right], values[step.left]
+        found[step.left] = to_left.restore(semiring.contract(upper, right, to_left))
+        found[step.right] = to_right.restore(semiring.contract(upper, left, to_right))
+    return [value for value in found[: len(plan.inputs)] if value is not None]
+
+
+def maximiser(plan: Plan, values: Sequence[torch.Tensor]) -> dict[str, int]:
+    """An assignment that attains a scalar plan's maximum, from ``forward``'s ``MAX`` values."""
+    chosen: dict[str, int] = {}
+
+    def fixed(value: int) -> tuple[torch.Tensor, Axes]:
+        axes = plan.axes[value]
+        table = values[value][tuple(chosen.get(name, slice(None)) for name in axes)]
+        return table, tuple(name for name in axes if name not in chosen)
+
+    for step in reversed(plan.steps):
+        table, free = fixed(step.left)
+        if step.right is not None:
+            other, other_free = fixed(step.right)
+            table = table + other.permute([other_free.index(name) for name in free])
+        place = int(table.argmax())
+        for name, size in zip(reversed(free), reversed(table.shape), strict=True):
+            chosen[name] = place % size
+            place //= size
+    return chosen

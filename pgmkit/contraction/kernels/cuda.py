@@ -1,0 +1,229 @@
+"""The kernels in Triton, for CUDA cards.
+
+Sums are taken in float64 whatever the tables' format, so that no rounding mode of a card (TF32)
+touches them. Every operand is read through its strides: no copy is made first.
+
+Every kernel is a flat loop without helpers, so that Triton's interpreter runs it on a processor and
+its compiler ahead of time for a card that is not there: the tests do both.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from pgmkit.contraction.kernels.reference import TILE_CELLS, Table, finite
+
+__all__ = ["contract", "contract_steps", "log_contract", "max_contract", "shift_exp"]
+
+TILE = 32
+"""Rows and columns of the tile of results that one program keeps in registers."""
+RUN = 1024
+"""Cells that one program of an element-wise kernel takes."""
+TERMS = 16
+"""Terms of a sum that a program of ``contract_steps`` adds at once."""
+WARPS = 4
+
+
+@triton.jit
+def max_kernel(
+    left, right, out,
+    rows, summed, columns,
+    left_batch, left_row, left_summed, right_batch, right_column, right_summed,
+    TILE: tl.constexpr,
+):  # fmt: skip
+    """One tile of maxima of left + right."""
+    tile = tl.program_id(0).to(tl.int64)
+    across, down = tl.cdiv(columns, TILE), tl.cdiv(rows, TILE)
+    batch = tile // (across * down)
+    row = (tile // across) % down * TILE + tl.arange(0, TILE)
+    column = tile % across * TILE + tl.arange(0, TILE)
+    a = left + batch * left_batch + row * left_row
+    b = right + batch * right_batch + column * right_column
+    low = float("-inf")
+    best = tl.full((TILE, TILE), low, left.dtype.element_ty)
+    for s in range(summed):
+        x = tl.load(a + s * left_summed, row < rows, low)
+        y = tl.load(b + s * right_summed, column < columns, low)
+        best = tl.maximum(best, x[:, None] + y[None, :], propagate_nan=tl.PropagateNan.ALL)
+    place = (batch * rows + row[:, None]) * columns + column[None, :]
+    tl.store(out + place, best, (row[:, None] < rows) & (column[None, :] < columns))
+
+
+@triton.jit
+def log_kernel(
+    left, right, out,
+    rows, summed, columns,
+    left_batch, left_row, left_summed, right_batch, right_column, right_summed,
+    TILE: tl.constexpr,
+):  # fmt: skip
+    """One tile of log sum exp(left + right): its maxima first, then sums relative to them."""
+    tile = tl.program_id(0).to(tl.int64)
+    across, down = tl.cdiv(columns, TILE), tl.cdiv(rows, TILE)
+    batch = tile // (across * down)
+    row = (tile // across) % down * TILE + tl.arange(0, TILE)
+    column = tile % across * TILE + tl.arange(0, TILE)
+    a = left + batch * left_batch + row * left_row
+    b = right + batch * right_batch + column * right_column
+    low = float("-inf")
+    best = tl.full((TILE, TILE), low, tl.float64)
+    for s in range(summed):
+        x = tl.load(a + s * left_summed, row < rows, low).to(tl.float64)
+        y = tl.load(b + s * right_summed, column < columns, low).to(tl.float64)
+        best = tl.maximum(best, x[:, None] + y[None, :], propagate_nan=tl.PropagateNan.ALL)
+    best = tl.where(best == low, 0.0, best)
+    sums = tl.zeros((TILE, TILE), tl.float64)
+    for s in range(summed):
+        x = tl.load(a + s * left_summed, row < rows, low).to(tl.float64)
+        y = tl.load(b + s * right_summed, column < columns, low).to(tl.float64)
+        sums += tl.exp(x[:, None] + y[None, :] - best)
+    found = tl.log(sums) + best
+    place = (batch * rows + row[:, None]) * columns + column[None, :]
+    inside = (row[:, None] < rows) & (column[None, :] < columns)
+    tl.store(out + place, found.to(out.dtype.element_ty), inside)
+
+
+@triton.jit
+def scaled_kernel(
+    left, right, high_left, high_right, out,
+    rows, summed, columns,
+    left_batch, left_row, left_summed, right_batch, right_column, right_summed,
+    TILE: tl.constexpr,
+):  # fmt: skip
+    """One tile of a matrix product of exp(left - its row's peak) and exp(right - its column's)."""
+    tile = tl.program_id(0).to(tl.int64)
+    across, down = tl.cdiv(columns, TILE), tl.cdiv(rows, TILE)
+    batch = tile // (across * down)
+    row = (tile // across) % down * TILE + tl.arange(0, TILE)
+    column = tile % across * TILE + tl.arange(0, TILE)
+    # Half a tile of terms at a time leaves registers for three blocks on a processor.
+    TERMS: tl.constexpr = TILE // 2
+    inner = tl.arange(0, TERMS).to(tl.int64)
+    a = left + batch * left_batch + row[:, None] * left_row + inner[None, :] * left_summed
+    b = right + batch * right_batch + column[None, :] * right_column + inner[:, None] * right_summed
+    peak_a = tl.load(high_left + batch * rows + row, row < rows, 0.0).to(tl.float64)
+    peak_b = tl.load(high_right + batch * columns + column, column < columns, 0.0).to(tl.float64)
+    sums = tl.zeros((TILE, TILE), tl.float64)
+    low = float("-inf")
+    for s in range(0, summed, TERMS):
+        here = inner + s < summed
+        x = tl.load(a + s * left_summed, (row[:, None] < rows) & here[None, :], low)
+        y = tl.load(b + s * right_summed, (column[None, :] < columns) & here[:, None], low)
+        x = tl.exp(x.to(tl.float64) - peak_a[:, None])
+        y = tl.exp(y.to(tl.float64) - peak_b[None, :])
+        sums = tl.dot(x, y, sums, input_precision="ieee", out_dtype=tl.float64)
+    place = (batch * rows + row[:, None]) * columns + column[None, :]
+    inside = (row[:, None] < rows) & (column[None, :] < columns)
+    tl.store(out + place, sums.to(out.dtype.element_ty), inside)
+
+
+@triton.jit
+def shift_exp_kernel(values, shifts, starts, out, runs, cells, steps, RUN: tl.constexpr):
+    """exp(values - shift) for one block of cells, each cell's run found by bisection."""
+    cell = tl.program_id(0).to(tl.int64) * RUN + tl.arange(0, RUN)
+    low = tl.zeros((RUN,), tl.int64)
+    high = low + runs
+    for _ in range(steps):
+        middle = (low + high) // 2
+        after = tl.load(starts + middle) <= cell
+        low = tl.where(after, middle, low)
+        high = tl.where(after, high, middle)
+    inside = cell < cells
+    shift = tl.load(shifts + low).to(tl.float64)
+    value = tl.load(values + cell, inside, float("-inf"))
+    found = tl.exp(value.to(tl.float64) - shift)
+    tl.store(out + cell, found.to(out.dtype.element_ty), inside)
+
+
+@triton.jit
+def steps_kernel(
+    left, right, out, steps_table, places, tiles, TILE_CELLS: tl.constexpr, TERMS: tl.constexpr
+):  # fmt: skip
+    """One tile of the results of one of several sums of products (see ``reference``)."""
+    tile = tl.program_id(0).to(tl.int64)
+    row = steps_table + tl.load(tiles + 2 * tile) * 16
+    cell = tl.load(tiles + 2 * tile + 1) + tl.arange(0, TILE_CELLS)
+    batches, rows = tl.load(row + 3), tl.load(row + 4)
+    summed, columns = tl.load(row + 5), tl.load(row + 6)
+    inside = cell < batches * rows * columns
+    b, r, c = cell // (columns * rows), (cell // columns) % rows, cell % columns
+    from_left = tl.load(row) + tl.load(places + tl.load(row + 7) + b, inside, 0)
+    from_left += tl.load(places + tl.load(row + 8) + r, inside, 0)
+    from_right = tl.load(row + 1) + tl.load(places + tl.load(row + 10) + b, inside, 0)
+    from_right += tl.load(places + tl.load(row + 12) + c, inside, 0)
+    target = tl.load(row + 2) + tl.load(places + tl.load(row + 13) + b, inside, 0)
+    target += tl.load(places + tl.load(row + 14) + r, inside, 0)
+    target += tl.load(places + tl.load(row + 15) + c, inside, 0)
+    run_left, run_right = places + tl.load(row + 9), places + tl.load(row + 11)
+    sums = tl.zeros((TILE_CELLS,), tl.float64)
+    for first in range(0, summed, TERMS):
+        term = first + tl.arange(0, TERMS)
+        held = term < summed
+        here = inside[:, None] & held[None, :]
+        along_left = tl.load(run_left + term, held, 0)
+        along_right = tl.load(run_right + term, held, 0)
+        x = tl.load(left + from_left[:, None] + along_left[None, :], here, 0.0)
+        y = tl.load(right + from_right[:, None] + along_right[None, :], here, 0.0)
+        sums += tl.sum(x.to(tl.float64) * y.to(tl.float64), axis=1)
+    tl.store(out + target, sums.to(out.dtype.element_ty), inside)
+
+
+def max_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """The maximum over ``summed`` of left + right; NaN where a term is."""
+    return _tiled(max_kernel, left, right)
+
+
+def log_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """log sum exp(left + right) over ``summed``, every term of it: nothing underflows."""
+    return _tiled(log_kernel, left, right)
+
+
+def contract(left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sums of exp(left + right) over ``summed`` divided by exp(scale), and ``scale``."""
+    high_left, high_right = (finite(side.amax(-1)) for side in (left, right))
+    product = _tiled(scaled_kernel, left, right, high_left, high_right)
+    return product, high_left[:, :, None] + high_right[:, None, :]
+
+
+def contract_steps(
+    left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, table: Table
+) -> None:
+    """Several sums of products in flat buffers at once."""
+    programs = len(table[2])
+    steps_kernel[(programs,)](
+        left, right, out, *table, TILE_CELLS=TILE_CELLS, TERMS=TERMS, num_warps=WARPS
+    )
+
+
+def shift_exp(
+    values: torch.Tensor, shifts: torch.Tensor, starts: torch.Tensor, out: torch.Tensor
+) -> torch.Tensor:
+    """``out`` = exp(values - shift), one shift for each run of cells between ``starts``."""
+    cells, runs = len(values), len(shifts)
+    if cells:
+        grid = (triton.cdiv(cells, RUN),)
+        steps = runs.bit_length()
+        shift_exp_kernel[grid](
+            values, shifts, starts, out, runs, cells, steps, RUN=RUN, num_warps=WARPS
+        )
+    return out
+
+
+def _tiled(
+    kernel: Any, left: torch.Tensor, right: torch.Tensor, *more: torch.Tensor
+) -> torch.Tensor:
+    """Launch one program for every tile of the result."""
+    batch, rows, summed = left.shape
+    columns = right.shape[1]
+    out = left.new_empty((batch, rows, columns))
+    if out.numel():
+        # In one dimension: the others of a grid end at 65,535.
+        tiles = batch * triton.cdiv(rows, TILE) * triton.cdiv(columns, TILE)
+        kernel[(tiles,)](
+            left, right, *more, out, rows, summed, columns, *left.stride(), *right.stride(),
+            TILE=TILE, num_warps=WARPS,
+        )  # fmt: skip
+    return out

@@ -1,0 +1,150 @@
+"""All the small steps of one level of a contraction in one launch, whatever their shapes.
+
+On a card a small step costs its launch. Steps of one level do not depend on each other, so a table
+of where their operands lie lets one kernel do all of them, forward or backward: cell (batch, row,
+summed) of a left operand lies at ``start + places[batch] + places[row] + places[summed]``, whatever
+the order of its axes, so that nothing is copied first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pgmkit.contraction import kernels
+from pgmkit.contraction.plan import Axes, Kernel, Plan, Step, transposes
+
+__all__ = ["Launch", "Operand", "is_small", "launches"]
+
+_WIDTH = 16
+"""Rows, columns and summed cells from which a step is a matrix product worth its own launch."""
+_MOST_CELLS = 1 << 20
+"""Cells of a reduction or product above which the launch is not what it costs."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A value of the plan: where it starts in its buffer, and its axes there."""
+
+    start: int
+    axes: Axes
+
+
+@dataclass(frozen=True)
+class Launch:
+    """``out[...] = sum of left[...] * right[...]`` for several steps on fixed buffers."""
+
+    left: torch.Tensor
+    right: torch.Tensor
+    out: torch.Tensor
+    table: kernels.Table
+
+    def __call__(self) -> None:
+        kernels.contract_steps(self.left, self.right, self.out, self.table)
+
+
+def is_small(plan: Plan, step: Step) -> bool:
+    """Whether a step shares the launch of its level."""
+    if step.kernel is None:
+        return plan.cells(step.left) <= _MOST_CELLS
+    _, rows, summed, columns = step.kernel.extents
+    matrix = min(rows, summed, columns) >= _WIDTH
+    return step.kernel.cost <= _MOST_CELLS and not matrix
+
+
+def launches(
+    plan: Plan,
+    steps: list[Step],
+    offsets: list[int],
+    values: torch.Tensor,
+    adjoint: torch.Tensor,
+) -> tuple[Launch, Launch]:
+    """Forward and backward over these steps; ``values`` ends in a cell of 1 that is no value."""
+    up, down = _Table(plan), _Table(plan)
+    one = Operand(len(values) - 1, ())
+
+    def operand(value: int) -> Operand:
+        return Operand(offsets[value], plan.axes[value])
+
+    for step in steps:
+        out, left = operand(step.out), operand(step.left)
+        if step.kernel is None or step.right is None:
+            kept = tuple(name for name in step.source if name in step.kept)
+            gone = tuple(name for name in step.source if name not in step.kept)
+            up.add(left, one, out, ((), kept, gone, ()))
+            down.add(out, one, left, ((), step.source, (), ()))
+            continue
+        right = operand(step.right)
+        to_left, to_right = transposes(step.kernel)
+        up.add(left, right, out, _groups(step.kernel))
+        down.add(out, right, left, _groups(to_left))
+        down.add(out, left, right, _groups(to_right))
+    device = values.device
+    return (
+        Launch(values, values, values, up.tensors(device)),
+        Launch(adjoint, values, adjoint, down.tensors(device)),
+    )
+
+
+def _groups(kernel: Kernel) -> tuple[Axes, Axes, Axes, Axes]:
+    return kernel.batch, kernel.rows, kernel.summed, kernel.columns
+
+
+class _Table:
+    """Rows of numbers for the kernel, one a step; equal runs of places are kept once."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.rows: list[list[int]] = []
+        self.runs: list[NDArray[np.int64]] = []
+        self.known: dict[tuple[tuple[int, int], ...], int] = {}
+        self.end = 0
+
+    def add(
+        self,
+        left: Operand,
+        right: Operand,
+        out: Operand,
+        groups: tuple[Axes, Axes, Axes, Axes],
+    ) -> None:
+        """One step; along axes that it lacks an operand is repeated."""
+        batch, rows, summed, columns = groups
+        sizes = self.plan.sizes
+        self.rows.append(
+            [left.start, right.start, out.start]
+            + [int(np.prod([sizes[n] for n in group], dtype=np.int64)) for group in groups]
+            + [self.run(left, group) for group in (batch, rows, summed)]
+            + [self.run(right, group) for group in (batch, summed, columns)]
+            + [self.run(out, group) for group in (batch, rows, columns)]
+        )
+
+    def run(self, operand: Operand, group: Axes) -> int:
+        """Where the places of the group's cells begin, relative to the operand's start."""
+        strides, stride = {}, 1
+        for name in reversed(operand.axes):
+            strides[name] = stride
+            stride *= self.plan.sizes[name]
+        key = tuple((self.plan.sizes[name], strides.get(name, 0)) for name in group)
+        if key not in self.known:
+            places = np.zeros(1, dtype=np.int64)
+            for size, distance in key:
+                places = np.add.outer(places, np.arange(size) * distance).reshape(-1)
+            self.known[key] = self.end
+            self.runs.append(places)
+            self.end += len(places)
+        return self.known[key]
+
+    def tensors(self, device: torch.device) -> kernels.Table:
+        """Steps (one a row), places, and tiles: (step, first cell of its result)."""
+        steps = np.array(self.rows, dtype=np.int64)
+        tiles = [
+            (number, first)
+            for number, row in enumerate(self.rows)
+            for first in range(0, row[3] * row[4] * row[6], kernels.TILE_CELLS)
+        ]
+        parts = (steps, np.concatenate(self.runs), np.array(tiles, dtype=np.int64))
+        made = [torch.from_numpy(part).to(device) for part in parts]
+        return made[0], made[1], made[2]

@@ -1,0 +1,249 @@
+"""In which order named tensors are multiplied and summed: ``plan``, by their structure alone.
+
+Attributes that need no larger table are summed out first, which is all of a forest; for the rest
+the pairwise order comes from ``opt_einsum`` or from a junction tree. No value is larger than the
+plan's ``largest``, so a clique made of small factors is never materialised. Plans depend on names
+and sizes only and are cached.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Mapping, Sequence
+from copy import copy
+from functools import lru_cache
+from math import prod
+
+from opt_einsum import RandomGreedy, paths
+
+from pgmkit.contraction.plan import Axes, Kernel, Plan, Step
+from pgmkit.domain import Domain
+from pgmkit.graphs.junction_tree import junction_tree
+
+__all__ = ["plan"]
+
+_REPEATS = 16
+_SEARCHED_INPUTS = 4096
+"""Tensors times random orders tried: about a second."""
+_SMALL_STEP = 1 << 13
+"""Multiplications of a step that is worth its call only when it shares it with others."""
+_WORTH_SEARCHING = 1e6
+"""Operations above which a better order saves more than looking for it costs."""
+_HOPELESS = 1e14
+"""Operations, a day of a processor, above which random orders are not tried: what is left to try is
+the junction tree's order, whose search takes a fraction of the time."""
+MOVE_COST = 150
+"""Multiplications in the time that a pass takes to write, permute and read a cell of a value."""
+
+
+def plan(inputs: Sequence[Axes], output: Axes, sizes: Mapping[str, int]) -> Plan:
+    """The plan for this structure; cached, so asking again costs a dictionary look-up.
+
+    >>> p = plan([("a", "b"), ("b", "c")], ("a", "c"), {"a": 2, "b": 3, "c": 4})
+    >>> len(p.steps), p.largest, p.cost
+    (1, 12, 24)
+    """
+    used = sorted({name for axes in inputs for name in axes})
+    return _plan(tuple(inputs), output, tuple((name, sizes[name]) for name in used))
+
+
+@lru_cache(maxsize=4096)
+def _plan(inputs: tuple[Axes, ...], output: Axes, sizes: tuple[tuple[str, int], ...]) -> Plan:
+    return _Planner(inputs, output, dict(sizes)).build()
+
+
+class _Planner:
+    def __init__(self, inputs: tuple[Axes, ...], output: Axes, sizes: dict[str, int]) -> None:
+        self.inputs, self.output, self.sizes = inputs, output, sizes
+        self.axes: list[Axes] = list(inputs)
+        self.counts = [prod([sizes[name] for name in axes]) for axes in inputs]
+        self.steps: list[Step] = []
+        self.levels = [0] * len(inputs)
+        self.left: dict[int, None] = {}
+        self.holders: dict[str, dict[int, None]] = {}
+        named = dict.fromkeys(name for axes in inputs for name in axes)
+        self.rank = {name: place for place, name in enumerate(named)}
+        self.most = max(_SMALL_STEP, *map(self.cells, range(len(inputs))))
+        self.uses = dict.fromkeys(output, 1)
+        for axes in inputs:
+            for name in axes:
+                self.uses[name] = self.uses.get(name, 0) + 1
+
+    def build(self) -> Plan:
+        for key in range(len(self.inputs)):
+            self.keep(self.reduce(key))
+        self.eliminate()
+        best = self.branch()
+        best.follow_path()
+        if best.work_since(self) > _WORTH_SEARCHING:
+            other = self.branch()
+            other.follow_tree()
+            best = min(best, other, key=lambda each: each.work_since(self))
+        return Plan(self.inputs, self.output, self.sizes, tuple(best.steps), tuple(best.axes))
+
+    def branch(self) -> _Planner:
+        """A planner that goes on from here by itself."""
+        other = copy(self)
+        other.axes, other.steps, other.levels = [*self.axes], [*self.steps], [*self.levels]
+        other.counts = [*self.counts]
+        other.uses, other.left = dict(self.uses), dict(self.left)
+        other.holders = {name: dict(keys) for name, keys in self.holders.items()}
+        return other
+
+    def work_since(self, start: _Planner) -> float:
+        """What the steps beyond those of ``start`` take of a pass, in multiplications: it moves
+        every value as well.
+        """
+        added = self.steps[len(start.steps) :]
+        products = sum(step.kernel.cost for step in added if step.kernel is not None)
+        return products + MOVE_COST * sum(self.cells(step.out) for step in added)
+
+    def follow_path(self) -> None:
+        """Multiply what is left in the order that opt_einsum finds."""
+        keys = [key for key in self.left if self.axes[key]]
+        scalars = [key for key in self.left if not self.axes[key]]
+        for left, right in self.path(keys):
+            keys.append(self.pair(keys[left], keys[right]))
+            for position in sorted((left, right), reverse=True):
+                del keys[position]
+        self.merge(scalars + keys)
+
+    def follow_tree(self) -> None:
+        """Multiply what is left by eliminating attributes in the order of a junction tree."""
+        held = [name for name in self.rank if name in self.holders]
+        if not held:
+            self.merge(list(self.left))
+            return
+        named = Domain({name: self.sizes[name] for name in held})
+        cliques = [self.axes[key] for key in self.left]
+        kept = [name for name in self.output if name in named]
+        for name in junction_tree(named, [*cliques, kept]).order:
+            if name not in self.output and name in self.holders:
+                self.keep(self.merge(list(self.holders[name])))
+        self.merge(list(self.left))
+
+    def keep(self, key: int) -> None:
+        """Add a value to those that are left to multiply."""
+        self.left[key] = None
+        for name in self.axes[key]:
+            self.holders.setdefault(name, {})[key] = None
+
+    def eliminate(self) -> None:
+        """Sum out every attribute that needs no table larger than those there are.
+
+        That alone plans forests and decomposable structures. Of the attributes that can go, one
+        that waits for the fewest steps goes first, so that a chain takes a logarithm of its
+        length in levels, each of many equal steps.
+        """
+        names = [name for name in self.holders if name not in self.output]
+        queue = [entry for name in names if (entry := self.ready(name)) is not None]
+        heapq.heapify(queue)
+        while queue:
+            entry = heapq.heappop(queue)
+            name = entry[-1]
+            now = self.ready(name)
+            if now != entry:  # a neighbour went first: its entry of that time is in the queue
+                continue
+            made = self.merge(list(self.holders[name]))
+            self.keep(made)
+            for other in self.axes[made]:
+                if other not in self.output and (entry := self.ready(other)) is not None:
+                    heapq.heappush(queue, entry)
+
+    def ready(self, name: str) -> tuple[int, int, int, str] | None:
+        """Where the attribute belongs in the queue, or None where its elimination would cost."""
+        around: set[str] = set()
+        cells, largest, level = 1, 0, 0
+        for key in self.holders.get(name, ()):
+            for other in self.axes[key]:
+                if other not in around:
+                    around.add(other)
+                    cells *= self.sizes[other]
+            if cells > self.most:  # a hub is given up early, not after all its neighbours
+                return None
+            largest = max(largest, self.cells(key))
+            level = max(level, self.levels[key])
+        small = cells <= _SMALL_STEP and len(around) <= 3 and cells <= largest * self.sizes[name]
+        return (level, cells, self.rank[name], name) if cells <= largest or small else None
+
+    def cells(self, key: int) -> int:
+        return self.counts[key]
+
+    def merge(self, keys: list[int]) -> int:
+        """The product of values, the smallest first and in as few levels as that allows."""
+        queue = [(self.cells(key), self.levels[key], key) for key in keys]
+        heapq.heapify(queue)
+        while len(queue) > 1:
+            left, right = heapq.heappop(queue)[-1], heapq.heappop(queue)[-1]
+            key = self.pair(left, right)
+            heapq.heappush(queue, (self.cells(key), self.levels[key], key))
+        for key in keys:
+            self.forget(key)
+        return queue[0][-1]
+
+    def forget(self, key: int) -> None:
+        self.left.pop(key, None)
+        for name in self.axes[key]:
+            holders = self.holders.get(name, {})
+            holders.pop(key, None)
+            if not holders:
+                self.holders.pop(name, None)
+
+    def path(self, keys: list[int]) -> list[tuple[int, int]]:
+        """Pairs of positions in the shrinking list of values, as opt_einsum gives them."""
+        if len(keys) <= 2:
+            return [(0, 1)][: len(keys) - 1]
+        # Numbers, because sets of names are in another order in every process.
+        numbers = {name: i for i, name in enumerate(self.sizes)}
+        sizes = {i: self.sizes[name] for name, i in numbers.items()}
+        inputs = [frozenset(numbers[name] for name in self.axes[key]) for key in keys]
+        output = frozenset(numbers[name] for name in self.output)
+        if len(keys) <= 4:
+            return [(i, j) for i, j in paths.optimal(inputs, output, sizes, None)]
+        state = random.getstate()  # opt_einsum seeds the global generator for every trial
+        found = paths.greedy(inputs, output, sizes, None)
+        if _WORTH_SEARCHING < _path_cost(inputs, output, sizes, found) < _HOPELESS:
+            repeats = max(1, min(_REPEATS, _SEARCHED_INPUTS // len(keys)))
+            found = RandomGreedy(max_repeats=repeats)(inputs, output, sizes, None)
+        random.setstate(state)
+        return [(step[0], step[1]) for step in found]
+
+    def add(self, left: int, right: int | None, kernel: Kernel | None, kept: Axes) -> int:
+        key = len(self.axes)
+        self.steps.append(Step(left, right, key, kernel, self.axes[left], kept))
+        self.axes.append(kept)
+        self.counts.append(prod([self.sizes[name] for name in kept]))
+        self.levels.append(1 + max(self.levels[left], 0 if right is None else self.levels[right]))
+        return key
+
+    def reduce(self, key: int) -> int:
+        axes = self.axes[key]
+        kept = tuple(name for name in axes if self.uses[name] > 1)
+        return key if kept == axes else self.add(key, None, None, kept)
+
+    def pair(self, left: int, right: int) -> int:
+        if self.cells(left) < self.cells(right):
+            left, right = right, left
+        left_axes, right_axes = self.axes[left], self.axes[right]
+        shared = set(left_axes) & set(right_axes)
+        for name in shared:
+            self.uses[name] -= 1
+        gone = {name for name in shared if self.uses[name] == 1}
+        kernel = Kernel.product(left_axes, right_axes, gone, self.sizes)
+        return self.add(left, right, kernel, kernel.out)
+
+
+def _path_cost(
+    inputs: Sequence[frozenset[int]],
+    output: frozenset[int],
+    sizes: Mapping[int, int],
+    path: Sequence[Sequence[int]],
+) -> int:
+    """Multiplications of a path of pairs of positions."""
+    left, cost = list(inputs), 0
+    for pair in path:
+        union = frozenset[int]().union(*(left.pop(i) for i in sorted(pair, reverse=True)))
+        cost += prod(sizes[i] for i in union)
+        left.append(union & output.union(*left))
+    return cost

@@ -1,0 +1,107 @@
+"""Three semirings for sums of products of tensors, one product of two tensors at a time.
+
+``LINEAR`` (sums of products, entries may be negative), ``LOG`` (sums of exponentials, any range,
+exact minus infinities) and ``MAX`` (maxima of sums, for MAP); ``LOG_BELOW`` bounds ``LOG``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from math import prod
+
+import torch
+
+from pgmkit.contraction import kernels
+from pgmkit.contraction.plan import Axes, Kernel
+
+__all__ = ["LINEAR", "LOG", "LOG_BELOW", "MAX", "Semiring"]
+
+
+def arrange(value: torch.Tensor, axes: Axes, *groups: Axes) -> torch.Tensor:
+    """``value`` with one dimension per group of axes: a view where strides allow it."""
+    shape = []
+    order = []
+    for group in groups:
+        places = [axes.index(name) for name in group]
+        order += places
+        shape.append(prod(value.shape[place] for place in places))
+    return value.permute(order).reshape(shape)
+
+
+class Linear:
+    """Sums of products of plain numbers."""
+
+    one = 1.0
+
+    def reduce(self, value: torch.Tensor, axes: Axes, kept: Axes) -> torch.Tensor:
+        return arrange(value, axes, kept, tuple(n for n in axes if n not in kept)).sum(1)
+
+    def multiply(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        return left * right
+
+    def contract(self, left: torch.Tensor, right: torch.Tensor, kernel: Kernel) -> torch.Tensor:
+        a = arrange(left, kernel.left, kernel.batch, kernel.rows, kernel.summed)
+        b = arrange(right, kernel.right, kernel.batch, kernel.summed, kernel.columns)
+        return torch.bmm(a, b)
+
+
+class _Tropical(ABC):
+    """Semirings whose product is ``+``; subclasses sum."""
+
+    one = 0.0
+
+    @abstractmethod
+    def over(self, value: torch.Tensor) -> torch.Tensor:
+        """The sum over the last dimension."""
+
+    @abstractmethod
+    def stacks(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        """The sum over the last dimension of the products of two stacks of matrices."""
+
+    def reduce(self, value: torch.Tensor, axes: Axes, kept: Axes) -> torch.Tensor:
+        return self.over(arrange(value, axes, kept, tuple(n for n in axes if n not in kept)))
+
+    def multiply(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        return left + right
+
+    def contract(self, left: torch.Tensor, right: torch.Tensor, kernel: Kernel) -> torch.Tensor:
+        a = arrange(left, kernel.left, kernel.batch, kernel.rows, kernel.summed)
+        b = arrange(right, kernel.right, kernel.batch, kernel.columns, kernel.summed)
+        return self.stacks(a, b)
+
+
+class Log(_Tropical):
+    """Logarithms of sums of exponentials; an all minus-infinity slice gives minus infinity."""
+
+    def over(self, value: torch.Tensor) -> torch.Tensor:
+        return torch.logsumexp(value, -1)
+
+    def stacks(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        return kernels.log_contract(left, right)
+
+
+class LogBelow(Log):
+    """Logarithms of sums without the terms that underflow beside their row's and column's peaks: a
+    lower bound.
+    """
+
+    def stacks(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        if left.shape[2] == 1:
+            return left + right.transpose(1, 2)
+        product, scale = kernels.contract(left, right)
+        return product.log_().add_(scale)
+
+
+class Max(_Tropical):
+    """Maxima of sums."""
+
+    def over(self, value: torch.Tensor) -> torch.Tensor:
+        return value.amax(-1)
+
+    def stacks(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        return kernels.max_contract(left, right)
+
+
+Semiring = Linear | Log | Max
+LINEAR, LOG, MAX = Linear(), Log(), Max()
+LOG_BELOW = LogBelow()

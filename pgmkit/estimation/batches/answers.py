@@ -1,0 +1,115 @@
+"""Answers of many models over the same cliques in one contraction: of the replicates of error bars.
+
+Their tables lie along one more axis, which no step of the contraction sums.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pgmkit.domain import Clique
+from pgmkit.errors import ModelTooLarge
+from pgmkit.estimation.batches.oracle import BatchedOracle
+from pgmkit.inference.answer_checks import FirstUses
+from pgmkit.inference.marginal_oracle import MarginalOracle
+from pgmkit.inference.variable_elimination import answers_of_many
+from pgmkit.model import GraphicalModel
+from pgmkit.queries import FactoredQuery
+
+__all__ = ["BatchedAnswers"]
+
+Array = NDArray[np.float64]
+
+_LOST = 1e-9
+"""Share of the total that plain numbers may lose before logarithms are asked."""
+
+
+class BatchedAnswers:
+    """What ``models``, at least one, answer; all have the same domain and cliques.
+
+    >>> from pgmkit import Domain, Factor
+    >>> d = Domain({"a": 2})
+    >>> models = [GraphicalModel(d, (Factor(d, [0.0, w]),), total=10.0) for w in (0.0, 50.0)]
+    >>> BatchedAnswers(models).answer(FactoredQuery({"a": [0.0, 1.0]})).round(3).tolist()
+    [[5.0], [10.0]]
+    """
+
+    def __init__(self, models: Sequence[GraphicalModel]) -> None:
+        self.models, self.domain = models, models[0].domain
+        self._oracle = MarginalOracle(self.domain, models[0].cliques or [()])
+
+    def answer(self, query: FactoredQuery) -> Array:
+        """One answer for each model: an array of shape (models, *query.answer_shape)."""
+        started = time.perf_counter()
+        with self._oracle.session():
+            try:
+                if self._tables is not None:
+                    found = answers_of_many(self.domain, self._tables, query, self._limit)
+                    self._look_at(query, found, started)
+                    return found
+            except ModelTooLarge:  # for all of them together
+                pass
+        return np.stack([model.answer(query) for model in self.models])
+
+    def _look_at(self, query: FactoredQuery, found: Array, started: float) -> None:
+        """A second opinion on the answer of one model, where such was not asked for before."""
+        row = int(np.random.default_rng(len(found)).integers(len(found)))
+        model = self.models[row]
+        self._uses.look(
+            "answers",
+            (query.attributes, query.shape),
+            started,
+            lambda seconds: model._opinion.answer(query, found[row], model.total, seconds),
+        )
+
+    @cached_property
+    def _uses(self) -> FirstUses:
+        return FirstUses()
+
+    @property
+    def _limit(self) -> int:
+        return self.models[0].memory_limit
+
+    @cached_property
+    def _tables(self) -> list[tuple[Clique, torch.Tensor]] | None:
+        """Plain tables whose product, summed, is each model's total; None where that underflows."""
+        count, totals = len(self.models), np.array([model.total for model in self.models])
+        cliques = list(self.models[0].cliques)
+        tables: list[tuple[Clique, torch.Tensor]] = [((), torch.as_tensor(totals))]
+        if cliques:
+            tables = self._scaled(totals)
+        for name in self.domain:
+            if not any(name in clique for clique in cliques):
+                size = self.domain.sizes[name]
+                uniform = torch.full((count, size), 1 / size, dtype=torch.float64)
+                tables.append(((name,), uniform))
+        sums = answers_of_many(self.domain, tables, FactoredQuery({}), self._limit)
+        return tables if np.abs(sums / totals - 1).max() <= _LOST else None
+
+    def _scaled(self, totals: Array) -> list[tuple[Clique, torch.Tensor]]:
+        oracle, count = self._oracle, len(self.models)
+        slices = oracle.layout.slices
+        potentials = torch.stack(
+            [
+                torch.cat([factor.values.reshape(-1) for factor in model.potentials]).double().cpu()
+                for model in self.models
+            ]
+        )
+        batch = BatchedOracle(oracle, count)
+        peaks = batch.peaks(potentials)
+        left = torch.as_tensor(totals).log() + peaks.sum(1) - batch.log_partition(potentials)
+        shifts = peaks - left.unsqueeze(1) / len(slices)
+        layout = zip(oracle.layout.cliques, oracle.layout.shapes, slices, strict=True)
+        return [
+            (
+                clique,
+                (potentials[:, cells] - shifts[:, place, None]).exp_().view(count, *shape),
+            )
+            for place, (clique, shape, cells) in enumerate(layout)
+        ]

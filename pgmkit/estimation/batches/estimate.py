@@ -1,0 +1,233 @@
+"""Many sets of measurements of one structure, each estimated as by ``estimate``, side by side."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pgmkit.domain import Clique
+from pgmkit.errors import NumericalFailure
+from pgmkit.estimation import factors, fitted
+from pgmkit.estimation.batches.lbfgs import minimise_many
+from pgmkit.estimation.batches.oracle import BatchedOracle
+from pgmkit.estimation.batches.problem import BatchedSquares
+from pgmkit.estimation.batches.proximal import ProximalSteps, affordable
+from pgmkit.estimation.batches.search import BatchedSearch
+from pgmkit.estimation.loss_checks import check_loss
+from pgmkit.estimation.methods import finish
+from pgmkit.estimation.problem import CERTIFIED, Monitor, Point, Problem
+from pgmkit.estimation.start import PRECISION, fold, uniform
+from pgmkit.estimation.tensor_steps import Points
+from pgmkit.estimation.tree_potentials import tree_potentials
+from pgmkit.inference.marginal_oracle import MarginalOracle
+from pgmkit.inference.self_check import LEAST, SHARE, check
+from pgmkit.least_squares.consistency import Relaxation
+from pgmkit.least_squares.sufficient_statistics import Observed, Statistics
+from pgmkit.losses import make_loss
+from pgmkit.measurement import Measurement
+from pgmkit.model import GraphicalModel
+from pgmkit.structural_zeros import Zeros
+
+__all__ = ["BatchedEstimate"]
+
+Array = NDArray[np.float64]
+
+_CLOSE = 1e-8
+"""Relative difference of log partition functions that rounding may explain."""
+_SUMS = 1e-9
+"""Share of the total by which the sum of a table may be off."""
+
+
+@dataclass(frozen=True)
+class BatchedEstimate:
+    """Models of many sets of measurements with the squared loss; ``known`` combines these sets."""
+
+    first: int
+    """The place of the first set among those that were given, for errors."""
+    inference: MarginalOracle
+    known: Statistics
+    totals: Array
+    zeros: Sequence[Zeros]
+    warm_start: GraphicalModel | None
+    tolerance: float
+    deadline: float
+    model_limit: int
+    dtype: torch.dtype = torch.float64
+    """Of the models; the search for them is in float64."""
+
+    def models(self) -> list[GraphicalModel]:
+        """One for each set, in their order."""
+        started = time.perf_counter()
+        one = self.inference
+        with one.session():
+            loss = BatchedSquares(one.layout, self.known, one.device)
+            totals = torch.as_tensor(self.totals, device=one.device)
+            goal = self.tolerance * loss.unit
+            search = BatchedSearch(one, loss, totals, goal, self.deadline)
+            search.run(self._start(search))
+            self._verify(search, started)
+            certified = search.certified().tolist()
+            late = time.perf_counter() >= self.deadline
+            return [
+                self._model(search, row) if known or late else self._finished(search, row)
+                for row, known in enumerate(certified)
+            ]
+
+    def _start(self, search: BatchedSearch) -> Points:
+        """Of each set the start with the lowest loss.
+
+        From the start of an earlier model proximal steps in that model's metric go on: a search
+        that ended on its way from the model would leave the models of redrawn measurements too much
+        alike.
+        """
+        one = self.inference
+        model = self.warm_start
+        earlier = None if model is None else fold(one, one.layout.domain, model)
+        shape = len(self.totals), one.layout.cells
+        starts = [start.expand(shape) for start in self._starts(search, earlier)]
+        best, *others = map(search.point, starts)
+        for other in others:
+            best = other.where(other.loss < best.loss, best)
+        if earlier is None or not affordable(one.layout, self.known.measurements):
+            return best
+        return ProximalSteps(search, earlier).improved(best)
+
+    def _starts(self, search: BatchedSearch, earlier: torch.Tensor | None) -> list[torch.Tensor]:
+        """The earlier model, consistent tables, and the model moved as these have; or uniform."""
+        starts = [] if earlier is None else [earlier]
+        tabular = [
+            Observed(m.clique, values, m.stddev)
+            for m, values in zip(self.known.measurements, self.known.values, strict=True)
+            if m.matrix is None
+        ]
+        if tabular:
+            tables = self._consistent(search, tabular)
+            if self.warm_start is not None:
+                # The last set is the earlier model's own: it gets the same tree as the others.
+                before = self.warm_start.marginals(tables)
+                for clique, values in tables.items():
+                    tables[clique] = np.append(values, before[clique][..., None], axis=-1)
+            trees = self._potentials(tables)
+            starts.append(trees[: len(self.totals)])
+            if earlier is not None:
+                starts.append(earlier + trees[:-1] - trees[-1])
+        return starts or [uniform(self.inference)]
+
+    def _consistent(self, search: BatchedSearch, tabular: list[Observed]) -> dict[Clique, Array]:
+        """Consistent tables of each set, and the bound that they give where they are all."""
+        relaxation = Relaxation(self.inference.layout.domain, tabular, self.totals, self.zeros)
+        multipliers, values = minimise_many(
+            lambda sets: relaxation.of(sets).negative_dual,
+            relaxation.start,
+            np.full(len(self.totals), PRECISION * search.goal),
+            self.deadline,
+        )
+        if len(tabular) == len(self.known.measurements):
+            bound = torch.as_tensor(relaxation.spread - values).to(search.bound)
+            search.bound = torch.maximum(search.bound, bound)
+        return relaxation.tables(multipliers)
+
+    def _potentials(self, tables: dict[Clique, Array]) -> torch.Tensor:
+        """Those of the most informative tree of the tables, a row for each set."""
+        one = self.inference
+        parts = tree_potentials(one.layout.domain, one.layout.cliques, tables, self.deadline)
+        flat = np.concatenate([part.reshape(-1, *part.shape[-1:]) for part in parts])
+        return torch.as_tensor(np.ascontiguousarray(flat.T), device=one.device)
+
+    def _verify(self, search: BatchedSearch, started: float) -> None:
+        """Every set against a pass in log space; some, as time allows, against a second opinion."""
+        best, one = search.best, self.inference
+        again = BatchedOracle(one, len(self.totals)).log_partition(best.potentials)
+        apart = (again - best.log_partition).abs() / (1 + again.abs())
+        sums = torch.stack([best.marginals[:, cells].sum(1) for cells in one.layout.slices])
+        off = (sums / search.totals - 1).abs().amax(0)
+        wrong = ~((apart <= _CLOSE) & (off <= _SUMS))
+        if bool(wrong.any()):
+            row = int(wrong.nonzero()[0])
+            raise NumericalFailure(
+                f"inference contradicts itself: the logarithm of the sum over all records is "
+                f"{float(best.log_partition[row])!r} by one pass and {float(again[row])!r} by "
+                f"another, for measurement_sets[{self.first + row}]. Please report these "
+                f"{len(one.layout.cliques)} cliques"
+            )
+        checked = time.perf_counter()
+        seconds = max(LEAST, SHARE * (checked - started))
+        for row in range(len(self.totals)):
+            self._check(search.row(row), float(self.totals[row]))
+            self._check_loss(search, row, seconds / 2)
+            spent = time.perf_counter() - checked
+            if spent * (row + 2) / (row + 1) > seconds:
+                break
+
+    def _check_loss(self, search: BatchedSearch, row: int, seconds: float) -> None:
+        layout = self.inference.layout
+        tables = layout.split(search.best.marginals[row].cpu())
+        check_loss(
+            "squared",
+            self._measured(row),
+            {c: t.numpy() for c, t in zip(layout.cliques, tables, strict=True)},
+            float(search.best.loss[row]),
+            epsilon=float(torch.finfo(torch.float64).eps),
+            seconds=seconds,
+        )
+
+    def _measured(self, row: int) -> list[Measurement]:
+        """The combined measurements of one set."""
+        return [
+            Measurement(m.clique, values[:, row], m.stddev, m.matrix)
+            for m, values in zip(self.known.measurements, self.known.values, strict=True)
+        ]
+
+    def _check(self, point: Point, total: float) -> None:
+        log_partition, started = float(point.log_partition), time.perf_counter()
+        check(
+            self.inference,
+            point.potentials,
+            point.marginals,
+            log_partition,
+            total=total,
+            started=started,
+        )
+
+    def _model(self, search: BatchedSearch, row: int) -> GraphicalModel:
+        one, loss = self.inference, float(search.best.loss[row])
+        return GraphicalModel(
+            domain=one.layout.domain,
+            potentials=factors(one, search.best.potentials[row], self.dtype),
+            total=float(self.totals[row]),
+            loss=loss + float(self.known.constant[row]),
+            gap=max(0.0, loss - float(search.bound[row])),
+            unit=search.loss.unit,
+            certified=search.stopped[row] == CERTIFIED,
+            iterations=int(search.iterations[row]),
+            stopped=search.stopped[row],
+            memory_limit=self.model_limit,
+        )
+
+    def _finished(self, search: BatchedSearch, row: int) -> GraphicalModel:
+        """What ``estimate`` makes of a search that has stalled short of a certificate."""
+        one = self.inference
+        loss = make_loss(
+            "squared", one.layout, self._measured(row), one.dtype, one.device, self.known.count
+        )
+        total, constant = float(self.totals[row]), float(self.known.constant[row])
+        problem = Problem(one, loss, total, self.deadline, constant)
+        now = time.perf_counter()
+        monitor = Monitor(
+            problem,
+            tolerance=self.tolerance,
+            max_seconds=self.deadline - now,
+            report=None,
+            started=now,
+        )
+        monitor.best, monitor.best_loss = search.row(row), float(search.best.loss[row])
+        monitor.raise_bound(float(search.bound[row]))
+        monitor.iterations, monitor.stopped = int(search.iterations[row]), search.stopped[row]
+        finish(problem, monitor)
+        self._check(monitor.best, problem.total)
+        return fitted(problem, monitor, monitor.best, self.model_limit, self.dtype)

@@ -1,0 +1,167 @@
+"""MARGINAL-ORACLE for many sets of potentials over the same cliques, in one pass.
+
+Small models are ruled by the overhead of each operation. Here every table of a pass has one more
+axis, which counts the sets; a set that leaves the range of numbers is passed on its own.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from math import nan
+
+import torch
+
+from pgmkit.contraction.batched import batched
+from pgmkit.contraction.buffers import ContractionBuffers
+from pgmkit.contraction.evaluate import contract
+from pgmkit.contraction.semirings import LOG, MAX, Semiring
+from pgmkit.errors import NumericalFailure
+from pgmkit.inference.marginal_oracle import THREADED_COST, MarginalOracle
+
+__all__ = ["BatchedOracle", "gains", "gains_by_threads", "gains_when_coarse", "table_cells"]
+
+_LARGE_PASS = 1 << 16
+"""Cells of all tables of a pass above which, on a CPU, it gains nothing from a batch, and threads
+with a pass each do not wait for Python.
+"""
+_WIDE_PASS = 8
+"""As many times the cells of the cliques: products of wide tables are copied more than computed."""
+
+
+def gains(single: MarginalOracle) -> bool:
+    """Whether passes for many sets cost each of them less than passes for one."""
+    most = min(_LARGE_PASS, _WIDE_PASS * single.layout.cells)
+    return single.device.type != "cpu" or table_cells(single) <= most
+
+
+def gains_when_coarse(single: MarginalOracle) -> bool:
+    """As ``gains``, for estimates to within a noise unit, as error bars need them: few of these end
+    with a method of their own, set by set, and wide tables gain, too.
+    """
+    return single.device.type != "cpu" or table_cells(single) <= _LARGE_PASS
+
+
+def gains_by_threads(single: MarginalOracle) -> bool:
+    """Whether threads of a processor, each with passes of its own, work side by side."""
+    large = table_cells(single) > _LARGE_PASS and single.plan.cost < THREADED_COST
+    return large and single.device.type == "cpu"
+
+
+def table_cells(single: MarginalOracle) -> int:
+    """Of all tables of a pass."""
+    return sum(map(single.plan.cells, range(len(single.plan.axes))))
+
+
+class BatchedOracle:
+    """``count`` times ``single``: vectors over the cliques' cells become rows of a matrix.
+
+    In float64. Not to be shared between threads, as its buffers are not.
+
+    >>> from pgmkit.domain import Domain
+    >>> one = MarginalOracle(Domain({"a": 2}), [("a",)])
+    >>> both = BatchedOracle(one, 2)
+    >>> potentials = torch.tensor([[0.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
+    >>> totals = torch.tensor([2.0, 4.0], dtype=torch.float64)
+    >>> both.marginals(potentials, totals)[0].round(decimals=2)
+    tensor([[1.0000, 1.0000],
+            [1.0800, 2.9200]], dtype=torch.float64)
+    """
+
+    def __init__(self, single: MarginalOracle, count: int) -> None:
+        self.single, self.count = single, count
+        self.plan = batched(single.plan, count)
+        self._guess = torch.zeros(count, dtype=torch.float64, device=single.device)
+
+    @cached_property
+    def _passing(self) -> ContractionBuffers:
+        return ContractionBuffers(self.plan, self.single.device, torch.float64)
+
+    def marginals(
+        self, potentials: torch.Tensor, totals: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """``fast_marginals`` of every row, in units of its total, and the log partition functions.
+
+        A row that leaves nothing possible, or is no number, has NaN for both.
+        """
+        marginals, log_partition = self.try_marginals(potentials, totals)
+        for row in torch.nonzero(log_partition.isnan()).flatten().tolist():
+            own = self.single.masked(potentials[row])
+            marginals[row], log_partition[row] = self._alone(own, float(totals[row]))
+            found = log_partition[row] - self.peaks(own.unsqueeze(0)).sum()
+            self._guess[row] = torch.where(found.isfinite(), found, self._guess[row])
+        return marginals, log_partition
+
+    def begin_marginals(
+        self, potentials: torch.Tensor, totals: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """As ``marginals``, on a card as ``try_marginals``: nothing waits for it."""
+        begun = self.marginals if self.single.device.type == "cpu" else self.try_marginals
+        return begun(potentials, totals)
+
+    def try_marginals(
+        self, potentials: torch.Tensor, totals: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """``marginals`` in linear space only, with NaN for rows that it does not hold."""
+        potentials = self.single.masked(potentials)
+        peaks, guess = self.peaks(potentials), self._guess
+        inputs = self._load(potentials, peaks + guess.unsqueeze(1) / peaks.shape[1])
+        partition = self._passing.forward()
+        below = guess + partition.log()
+        one = self.single
+        held = (partition > one.smallest) & (partition < one.largest) & (below >= -one.safe_spread)
+        guess.copy_(torch.where(held, below, guess))  # in place: a captured pass goes on with it
+        adjoint = self._passing.backward(torch.where(held, totals / partition, nan))
+        marginals = torch.empty_like(potentials)
+        for own, other, cells in zip(
+            self._blocks(inputs), self._blocks(adjoint), self.single.layout.slices, strict=True
+        ):
+            torch.mul(own, other, out=marginals[:, cells])
+        return marginals, torch.where(held, below + peaks.sum(1), nan)
+
+    def maximum(self, scores: torch.Tensor) -> torch.Tensor:
+        """Each row's largest sum of scores over all joint configurations."""
+        return self._contracted(self.single.masked(scores), MAX)
+
+    def log_partition(self, potentials: torch.Tensor) -> torch.Tensor:
+        """Each row's log partition function, in log space throughout."""
+        potentials = self.single.masked(potentials)
+        peaks = self.peaks(potentials)
+        shifted = torch.empty_like(potentials)
+        for place, cells in enumerate(self.single.layout.slices):
+            torch.sub(potentials[:, cells], peaks[:, place, None], out=shifted[:, cells])
+        return self._contracted(shifted, LOG) + peaks.sum(1)
+
+    def peaks(self, potentials: torch.Tensor) -> torch.Tensor:
+        """The largest potential of each clique, a column each; 0 where all are minus infinity."""
+        highest = torch.stack([potentials[:, cells].amax(1) for cells in self.single.layout.slices])
+        return highest.T.masked_fill(torch.isinf(highest.T), 0.0)
+
+    def _load(self, potentials: torch.Tensor, shifts: torch.Tensor) -> torch.Tensor:
+        """The exponentials of the shifted potentials become the inputs of a pass."""
+        inputs = self._passing.inputs
+        slices = self.single.layout.slices
+        for place, (block, cells) in enumerate(zip(self._blocks(inputs), slices, strict=True)):
+            torch.sub(potentials[:, cells], shifts[:, place, None], out=block)
+        return inputs.exp_()
+
+    def _blocks(self, flat: torch.Tensor) -> list[torch.Tensor]:
+        """What lies clique by clique in a pass, as a matrix for each clique."""
+        count = self.count
+        return [
+            flat[count * cells.start : count * cells.stop].view(count, -1)
+            for cells in self.single.layout.slices
+        ]
+
+    def _contracted(self, rows: torch.Tensor, semiring: Semiring) -> torch.Tensor:
+        layout = self.single.layout
+        tables = [
+            rows[:, cells].view(self.count, *shape)
+            for cells, shape in zip(layout.slices, layout.shapes, strict=True)
+        ]
+        return contract(self.plan, tables, semiring)
+
+    def _alone(self, potentials: torch.Tensor, total: float) -> tuple[torch.Tensor, float]:
+        try:
+            return self.single.fast_marginals(potentials, total)
+        except NumericalFailure:
+            return torch.full_like(potentials, nan), nan

@@ -1,0 +1,106 @@
+"""Many problems of one structure: the measured values and totals of each set, and their losses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pgmkit.inference.marginal_oracle import Layout
+from pgmkit.least_squares.sufficient_statistics import Statistics
+from pgmkit.linear.kronecker import Kronecker
+from pgmkit.linear.matrix import is_sparse
+from pgmkit.losses import ULPS, Squared, standardised
+from pgmkit.measurement import Measurement
+
+__all__ = ["BatchedSquares", "same_structure", "stacked"]
+
+Array = NDArray[np.float64]
+
+
+def same_structure(one: Measurement, other: Measurement) -> bool:
+    """Whether two measurements differ in nothing but their values."""
+    return (
+        one.clique == other.clique
+        and one.stddev == other.stddev
+        and one.values.shape == other.values.shape
+        and _same_matrix(one.matrix, other.matrix)
+    )
+
+
+def _same_matrix(one: Any, other: Any) -> bool:
+    if one is other:
+        return True
+    if isinstance(one, Kronecker) and isinstance(other, Kronecker):
+        if len(one.factors) != len(other.factors):
+            return False
+        return all(map(_same_matrix, one.factors, other.factors))
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return np.array_equal(one, other)
+    if is_sparse(one) and is_sparse(other):
+        return bool(one.shape == other.shape and (one != other).nnz == 0)
+    return False
+
+
+def stacked(sets: Sequence[Sequence[Measurement]]) -> list[Array]:
+    """The values of each measurement of all sets, a set a column."""
+    return [np.stack([m.values for m in group], axis=1) for group in zip(*sets, strict=True)]
+
+
+class BatchedSquares:
+    """sum_i ((Q mu - y)_i / stddev_i)^2 / 2 of every set: marginals and values are its rows."""
+
+    def __init__(self, layout: Layout, known: Statistics, device: torch.device) -> None:
+        measurements = known.measurements
+        rows, columns, weights = standardised(layout, measurements)
+        straight = np.arange(layout.cells)
+        self._diagonal = sum(len(m.values) for m in measurements) == layout.cells and all(
+            np.array_equal(side, straight) for side in (rows, columns)
+        )
+        self._rows, self._columns = (torch.as_tensor(p, device=device) for p in (rows, columns))
+        self._weights = torch.as_tensor(weights, device=device)
+        self._cells = layout.cells
+        parts = zip(known.values, measurements, strict=True)
+        scaled = np.concatenate([values / m.stddev for values, m in parts]).T
+        self.target = torch.as_tensor(np.ascontiguousarray(scaled), device=device)
+        self.unit = Squared().unit(known.count)
+
+    def of(self, sets: torch.Tensor) -> BatchedSquares:
+        """The same for some of the sets."""
+        other = copy(self)
+        other.target = self.target[sets]
+        return other
+
+    def residual(self, marginals: torch.Tensor) -> torch.Tensor:
+        """(Q mu - y) / stddev, one entry per measured value."""
+        if self._diagonal:
+            return marginals * self._weights - self.target
+        picked = marginals.index_select(1, self._columns).mul_(self._weights)
+        return torch.neg(self.target).index_add_(1, self._rows, picked)
+
+    def applied(self, vectors: torch.Tensor) -> torch.Tensor:
+        """Q v / stddev of any number of vectors over the cells, a row each."""
+        blank = vectors.new_zeros(len(vectors), self.target.shape[1])
+        picked = vectors.index_select(1, self._columns) * self._weights
+        return blank.index_add_(1, self._rows, picked)
+
+    def value(self, residual: torch.Tensor) -> torch.Tensor:
+        return residual.square().sum(1) / 2
+
+    def gradient(self, residual: torch.Tensor) -> torch.Tensor:
+        """By the marginals: Q^T (r / stddev)."""
+        if self._diagonal:
+            return residual * self._weights
+        picked = residual.index_select(1, self._rows).mul_(self._weights)
+        blank = residual.new_zeros(len(residual), self._cells)
+        return blank.index_add_(1, self._columns, picked)
+
+    def rounding(self, residual: torch.Tensor) -> torch.Tensor:
+        """As ``Loss.rounding``, of each set."""
+        sizes = (residual + self.target).abs() + self.target.abs()
+        shift = ULPS * torch.finfo(residual.dtype).eps * sizes
+        return ((residual.abs() + shift) * shift).sum(1)

@@ -1,0 +1,189 @@
+"""Accelerated mirror descent on many problems of one structure at once.
+
+Each set has the steps, momentum, restarts and certificate of ``accelerated_mirror_descent``, and
+one pass serves all of them. A step that fails its test is tried again, half as long, in the next
+round, while other sets go on; sets that have ended are left out as soon as half of them have.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from math import inf
+
+import torch
+
+from pgmkit.estimation.batches.oracle import BatchedOracle
+from pgmkit.estimation.batches.problem import BatchedSquares
+from pgmkit.estimation.mirror_descent import NO_DESCENT
+from pgmkit.estimation.problem import CERTIFIED, OUT_OF_TIME, Point
+from pgmkit.estimation.tensor_steps import MOST_HALVINGS, Points, Steps, start_at
+from pgmkit.inference.marginal_oracle import MarginalOracle
+from pgmkit.losses import ULPS
+
+__all__ = ["BatchedSearch"]
+
+_MOST_ROUNDS = 300
+"""What a set needs beyond these, a method of its own finds sooner."""
+_PATIENCE = 30
+_EPSILON = torch.finfo(torch.float64).eps
+
+
+@dataclass
+class BatchedSearch:
+    """The search of all sets, one row each.
+
+    ``bound`` and ``best`` are kept for all; a set's ``stopped`` is empty as long as it goes on.
+    """
+
+    single: MarginalOracle
+    loss: BatchedSquares
+    totals: torch.Tensor
+    goal: float
+    deadline: float = inf
+    bound: torch.Tensor = field(init=False)
+    best: Points = field(init=False)
+    stopped: list[str] = field(init=False)
+    iterations: torch.Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.oracle = BatchedOracle(self.single, len(self.totals))
+        self.bound = torch.zeros_like(self.totals)
+        self.stopped = [""] * len(self.totals)
+        self.iterations = torch.zeros(len(self.totals), dtype=torch.int64)
+        self._average: _Cuts | None = None
+        self._checks = 0
+
+    def point(self, potentials: torch.Tensor) -> Points:
+        """One pass; rows without a distribution have a loss of infinity."""
+        marginals, log_partition = self.oracle.begin_marginals(potentials, self.totals)
+        residual = self.loss.residual(marginals)
+        loss = self.loss.value(residual).nan_to_num_(inf, inf, inf)
+        return Points(potentials, marginals, log_partition, residual, loss)
+
+    def gradient(self, residual: torch.Tensor) -> torch.Tensor:
+        return self.loss.gradient(residual)
+
+    def excess(self, new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
+        return self.loss.value(new - old)
+
+    def row(self, place: int) -> Point:
+        """The best point of one set."""
+        best = self.best
+        return Point(
+            best.potentials[place], best.marginals[place], float(best.log_partition[place])
+        )
+
+    def run(self, start: Points) -> None:
+        """Search from these points until every set has stopped."""
+        self.best = Points(*(value.clone() for value in start))  # written into
+        whole, self._sets = self.loss, torch.arange(len(self.totals), device=self.totals.device)
+        totals, self._steps = self.totals, Steps(self, start_at(self, start))
+        rounds, check_at, history = 0, 8, [start.loss]
+        while True:
+            rounds += 1
+            settled = self._record(rounds, history)
+            if rounds >= check_at and settled and not self._late:
+                self._certify()
+                check_at = int(rounds * 1.3) + 4
+            self._stop(rounds, history)
+            left = torch.tensor([not self.stopped[i] for i in self._sets.tolist()])
+            if not left.any():
+                break
+            if 2 * int(left.sum()) <= len(left):
+                left = left.to(self._sets.device)
+                self._sets = self._sets[left]
+                self._leave(left)
+                self.loss, self.totals = whole.of(self._sets), totals[self._sets]
+                self.oracle = BatchedOracle(self.single, len(self._sets))
+                history = [losses[left] for losses in history]
+            self._steps.take()
+        self.loss, self.totals = whole, totals
+
+    def _leave(self, left: torch.Tensor) -> None:
+        """Go on with some of the sets."""
+        self._steps = Steps(self, self._steps.state.of(left))
+        if self._average is not None:
+            self._average = _Cuts(*(value[left] for value in vars(self._average).values()))
+
+    @property
+    def _late(self) -> bool:
+        return time.perf_counter() >= self.deadline
+
+    def _record(self, rounds: int, history: list[torch.Tensor]) -> bool:
+        """Keep what is best; whether the losses fall so slowly that a bound may end a search."""
+        own, sets = self._steps.state.point, self._sets
+        better = torch.nonzero(own.loss < self.best.loss[sets]).flatten()
+        for kept, new in zip(self.best, own, strict=True):
+            kept[sets[better]] = new[better]
+        history.append(self.best.loss[sets])
+        running = torch.tensor([not self.stopped[i] for i in sets.tolist()])
+        self.iterations[sets.cpu()[running]] = rounds
+        return bool((history[-2] - history[-1] <= self.goal).any())
+
+    def _certify(self) -> None:
+        """Bounds from the cuts at the present points and from their averages, as in ``Monitor``."""
+        residual = self._steps.state.point.residual
+        products = residual * self.loss.target
+        conjugate = self.loss.value(residual)
+        cut = _Cuts(
+            -conjugate - products.sum(1),
+            self.loss.gradient(residual),
+            conjugate + products.abs().sum(1),
+        )
+        self._checks += 1
+        before = self._average
+        self._average = cut if before is None else before.blend(cut, 2 / (1 + self._checks))
+        for each in (cut, self._average):
+            self._raise(each)
+
+    def _raise(self, cut: _Cuts) -> None:
+        scores = -cut.gradient
+        size = cut.size + self.totals * self.oracle.peaks(scores.abs()).sum(1)
+        highest = self.oracle.maximum(scores)
+        found = cut.offset - self.totals * highest - ULPS * _EPSILON * size
+        self.bound[self._sets] = torch.maximum(self.bound[self._sets], found.nan_to_num(-inf))
+
+    def certified(self) -> torch.Tensor:
+        """Which sets' best points are within the goal, or within what rounding may do."""
+        rounding = self.loss.rounding(self.best.residual)
+        return self.best.loss - self.bound <= self.goal + rounding
+
+    def _stop(self, rounds: int, history: list[torch.Tensor]) -> None:
+        sets = self._sets
+        best = self.best.of(sets)
+        gap = best.loss - self.bound[sets]
+        done = (gap <= self.goal + self.loss.rounding(best.residual)).tolist()
+        window = max(_PATIENCE, (len(history) - 1) // 5)
+        gained = [inf] * len(done)
+        if len(history) > window + 1:
+            gained = (history[-1 - window] - history[-1]).tolist()
+        stuck = (self._steps.state.halvings > MOST_HALVINGS).tolist()
+        for row, place in enumerate(sets.tolist()):
+            if self.stopped[place]:
+                continue
+            if done[row]:
+                reason = CERTIFIED
+            elif gained[row] < self.goal / 4:
+                fell = f"{gained[row]:.3g} over the last {window} iterations"
+                reason = f"progress: the loss fell by {fell}"
+            elif self._late:
+                reason = OUT_OF_TIME
+            elif stuck[row]:
+                reason = NO_DESCENT
+            else:
+                reason = f"iterations: {rounds} reached" if rounds >= _MOST_ROUNDS else ""
+            self.stopped[place] = reason
+
+
+@dataclass
+class _Cuts:
+    """``losses.Cut``, a row each."""
+
+    offset: torch.Tensor
+    gradient: torch.Tensor
+    size: torch.Tensor
+
+    def blend(self, other: _Cuts, weight: float) -> _Cuts:
+        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
+        return _Cuts(*(torch.lerp(own, new, weight) for own, new in pairs))

@@ -1,0 +1,123 @@
+"""A second opinion on the loss of an estimate, computed again from its marginals by plain numpy.
+
+It shares nothing with ``losses``, and so contradicts weights, targets or matrices that went wrong,
+and values of another set in a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pgmkit.domain import Clique
+from pgmkit.inference.self_check import Contradiction
+from pgmkit.linear.kronecker import Kronecker
+from pgmkit.losses import CallableLoss, Huber, Penalty
+
+if TYPE_CHECKING:
+    from pgmkit.measurement import Measurement
+
+__all__ = ["check_loss"]
+
+Array = NDArray[np.float64]
+
+_MEASUREMENT_SECONDS, _CELL_SECONDS = 5e-5, 2e-8
+"""The seconds that a slow machine takes for each measurement, and for each cell of its table."""
+_ULPS = 1e3
+"""Units in the last place by which a table's cells may be off: sums over many cells."""
+_CLOSE = 1e-9
+
+
+def check_loss(
+    loss: str | Penalty | CallableLoss,
+    measurements: Sequence[Measurement],
+    tables: Mapping[Clique, Array],
+    stated: float,
+    *,
+    epsilon: float,
+    seconds: float,
+) -> None:
+    """Raise Contradiction where the loss of these tables is not ``stated``.
+
+    Args:
+        loss: as ``estimate`` takes it; a callable is not computed again.
+        measurements: each over attributes of one of the tables.
+        tables: marginals in counts.
+        stated: the loss.
+        epsilon: of the format that ``stated`` was computed in.
+        seconds: nothing is computed where it would take longer.
+    """
+    phi = _PENALTIES.get(loss if isinstance(loss, str) else type(loss).__name__.lower())
+    cells = sum(table.size for table in tables.values())
+    cost = _MEASUREMENT_SECONDS * (len(measurements) + len(tables)) + _CELL_SECONDS * cells
+    if phi is None or cost > seconds:
+        return
+    hosts: dict[str, list[Clique]] = {}
+    for clique in tables:
+        for name in clique:
+            hosts.setdefault(name, []).append(clique)
+    found = rounding = 0.0
+    for m in measurements:
+        if not m.clique:
+            continue
+        held = min(
+            (c for c in hosts[m.clique[0]] if set(m.clique) <= set(c)),
+            key=lambda c: tables[c].size,
+        )
+        marginal = _summed(tables[held], held, m.clique)
+        answers = _applied(m.matrix, marginal)
+        residual = np.abs(answers - m.values) / m.stddev
+        penalties = phi(residual, loss)
+        found += float(penalties.sum())
+        largest = np.abs(_applied(m.matrix, np.abs(marginal), absolute=True)).max()
+        shift = _ULPS * epsilon * (largest + np.abs(m.values)) / m.stddev
+        rounding += float((phi(residual + shift, loss) - penalties).sum())
+    if not abs(found - stated) <= rounding + (_CLOSE + _ULPS * epsilon) * (1 + abs(found)):
+        raise Contradiction(
+            f"the estimate contradicts a second computation: its loss is {stated!r} by one and "
+            f"{found!r} by the other. Please report these {len(measurements)} measurements"
+        )
+
+
+def _summed(table: Array, held: Clique, clique: Clique) -> Array:
+    """The marginal over the clique, axes in its order, of a table over ``held``."""
+    away = tuple([axis for axis, name in enumerate(held) if name not in clique])
+    left = [name for name in held if name in clique]
+    return np.asarray(table.sum(axis=away).transpose([left.index(name) for name in clique]))
+
+
+def _applied(matrix: Any, table: Array, absolute: bool = False) -> Array:
+    """The matrix (or its absolute entries) times the table."""
+    if matrix is None:
+        return table.reshape(-1)
+    if not isinstance(matrix, Kronecker):
+        return np.asarray((abs(matrix) if absolute else matrix) @ table.reshape(-1))
+    for axis, factor in enumerate(matrix.factors):
+        front = np.moveaxis(table, axis, 0)
+        product = (abs(factor) if absolute else factor) @ front.reshape(len(front), -1)
+        table = np.moveaxis(np.asarray(product).reshape(-1, *front.shape[1:]), 0, axis)
+    return table.reshape(-1)
+
+
+def _squared(r: Array, loss: object) -> Array:
+    return r**2 / 2
+
+
+def _absolute(r: Array, loss: object) -> Array:
+    return np.sqrt(2.0) * r
+
+
+def _huber(r: Array, loss: object) -> Array:
+    shape = loss if isinstance(loss, Huber) else Huber()
+    within = np.minimum(r, shape.width)
+    return shape.height * (within**2 / (2 * shape.width) + (r - within))
+
+
+_PENALTIES: dict[str, Callable[[Array, object], Array]] = {
+    "squared": _squared,
+    "absolute": _absolute,
+    "huber": _huber,
+}

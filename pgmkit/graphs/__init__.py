@@ -1,0 +1,1 @@
+"""Graphs over attributes: cliques, elimination orders, junction trees."""

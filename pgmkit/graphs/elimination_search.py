@@ -1,0 +1,273 @@
+"""Elimination orders: greedy ones, a sweep and randomised restarts, and the best seen so far.
+
+Finding the order with the fewest cells is NP-hard, so the best of several greedy orders, of one
+that sweeps through the graph and of randomised restarts is taken. Attributes whose neighbours are
+already joined (simplicial ones) never need a choice; a decomposable model has only those and costs
+one cheap pass. Sets of attributes are integers, with one bit for each attribute.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from pgmkit.graphs.bit_sets import each_bit, union
+
+__all__ = ["RANKS", "Measure", "Rank", "Search", "Step", "Way", "maximal_cliques"]
+
+Step = tuple[int, int]
+"""An eliminated attribute and its neighbours at that time."""
+
+Measure = tuple[int, int, float]
+"""Of an attribute: edges missing among its neighbours, their number, log cells of its clique."""
+
+Rank = Callable[[Measure], float]
+"""The attribute with the lowest rank is eliminated next."""
+
+Way = Callable[[float], list[Step] | None]
+"""An order of what is left after the simplicial attributes; None as soon as its cliques have more
+cells than so many in total.
+"""
+
+RANKS: tuple[Rank, ...] = (
+    lambda measure: measure[0] + 1e-3 * measure[2],  # min-fill, ties by weight
+    lambda measure: measure[2],  # min-weight
+    lambda measure: measure[1] + 1e-3 * measure[2],  # min-degree, ties by weight
+)
+
+_MEASURES_PER_SECOND = 600_000
+"""Attributes measured in a second of restarts on a slow machine; their number follows from it."""
+
+_MOST_RESTARTS = 1000
+
+_MEASURES_OF_A_CELL = 0.2
+"""Attributes measured in the time that some tens of passes spend on a cell of the tree."""
+
+_MEASURES_AT_LEAST = 600
+"""A millisecond of restarts, which the smallest graph may have."""
+
+
+class Search:
+    """The best elimination order seen so far.
+
+    Args:
+        neighbours: of each attribute, as a set.
+        sizes: of the attributes.
+        among: the set of those to order; all, when left out.
+    """
+
+    def __init__(
+        self, neighbours: list[int], sizes: tuple[int, ...], among: int | None = None
+    ) -> None:
+        self.sizes = sizes
+        self.weights: dict[int, int] = {}
+        self.neighbours = neighbours
+        self.left = (1 << len(neighbours)) - 1 if among is None else among
+        self.logs = {v: math.log(sizes[v]) for v in each_bit(self.left)}
+        self.prefix = self._take_simplicial()
+        self.measured = 0
+        self.measures = {v: self._measure(self.neighbours, v) for v in each_bit(self.left)}
+        self.best: list[Step] = []
+        self.cells = -1
+
+    def _take_simplicial(self) -> list[Step]:
+        """Eliminate attributes whose neighbours are all joined; the best orders start with them."""
+        steps: list[Step] = []
+        waiting = list(each_bit(self.left))
+        while waiting:
+            v = waiting.pop()
+            around = self.neighbours[v]
+            if not self.left >> v & 1 or any(
+                around & ~self.neighbours[u] != 1 << u for u in each_bit(around)
+            ):
+                continue
+            steps.append((v, around))
+            self.left ^= 1 << v
+            for u in each_bit(around):
+                self.neighbours[u] ^= 1 << v
+                waiting.append(u)
+        return steps
+
+    def deterministic(self) -> None:
+        for rank in RANKS:
+            self._try(partial(self._greedy, rank))
+            if not self.left:
+                return
+
+    def ways(self, seed: int) -> Iterator[Way]:
+        """How orders are made, without end where there is a choice, the likeliest first."""
+        yield from [partial(self._greedy, rank) for rank in RANKS[: None if self.left else 1]]
+        if self.left:
+            yield from self._random_ways(random.Random(seed))
+
+    def _random_ways(self, rng: random.Random) -> Iterator[Way]:
+        for rank in _random_ranks(rng):
+            yield partial(self._greedy, rank)
+
+    def order(self, way: Way, most: float = math.inf) -> list[Step] | None:
+        """The order; None as soon as its cliques have more cells than `most` in total."""
+        steps = way(most - self.cells_of(self.prefix))
+        return None if steps is None else self.prefix + steps
+
+    def restarts(self, seconds: float, rng: random.Random) -> None:
+        """A sweep, then random mixtures of min-fill and min-weight with noise, as many as the size
+        allows.
+        """
+        if not self.left:
+            return
+        each = self.measured // len(RANKS) + len(self.measures)
+        ways = itertools.chain([self.sweep], self._random_ways(rng))
+        for done in range(min(_MOST_RESTARTS, int(seconds * _MEASURES_PER_SECOND / each))):
+            # No longer than what the tree that was found so far can take.
+            if done * each >= _MEASURES_AT_LEAST + _MEASURES_OF_A_CELL * self.cells:
+                return
+            self._try(next(ways))
+
+    def _try(self, way: Way) -> None:
+        steps = self.order(way)
+        assert steps is not None
+        cells = self._cells(steps)
+        if self.cells < 0 or cells < self.cells:
+            self.best, self.cells = steps, cells
+
+    def _greedy(self, rank: Rank, most: float) -> list[Step] | None:
+        """Eliminate what is left after the simplicial attributes, the lowest rank first."""
+        steps: list[Step] = []
+        cells = 0
+        neighbours, left = list(self.neighbours), self.left
+        ranks = {v: rank(measure) for v, measure in self.measures.items()}
+        while left:
+            v = min(ranks, key=ranks.__getitem__)
+            around = neighbours[v]
+            steps.append((v, around))
+            if (cells := cells + self._weight(around | 1 << v)) > most:
+                return None
+            left ^= 1 << v
+            del ranks[v]
+            if around == left:  # all the rest is one clique: no choice is left
+                break
+            for u in _affected(neighbours, v):
+                ranks[u] = rank(self._measure(neighbours, u))
+        for v in each_bit(left):
+            left ^= 1 << v
+            steps.append((v, left))
+        return steps
+
+    def sweep(self, most: float) -> list[Step] | None:
+        """Eliminate what borders on the eliminated attributes, from one end of the graph to the
+        other: always the one that adds the fewest cells to the border, of these the one that has
+        been there longest.
+
+        Of grids and other long or wide graphs the largest clique is about as wide as the graph,
+        where the ranks, which see an attribute's neighbours alone, eliminate everywhere at once and
+        leave a mesh that is wider.
+        """
+        steps: list[Step] = []
+        cells = 0
+        left, border = self.left, dict[int, None]()
+        reached = 0
+        while left:
+            if not border:
+                start = self._end_of(left)
+                border[start], reached = None, reached | 1 << start
+            self.measured += len(border)
+            v = min(border, key=lambda u: self._added(u, left & ~reached))
+            new = self.neighbours[v] & left & ~reached
+            reached |= new
+            border.update(dict.fromkeys(each_bit(new)))
+            del border[v]
+            left ^= 1 << v
+            around = sum([1 << u for u in border])
+            steps.append((v, around))
+            if (cells := cells + self._weight(around | 1 << v)) > most:
+                return None
+        return steps
+
+    def _added(self, v: int, fresh: int) -> float:
+        """By how much the log cells of a border grow where it moves on across an attribute."""
+        return sum([self.logs[u] for u in each_bit(self.neighbours[v] & fresh)]) - self.logs[v]
+
+    def _end_of(self, left: int) -> int:
+        """An attribute as far as possible from the one that is as far as possible from another."""
+        farthest = each_bit(left)[0]
+        for _ in range(2):
+            reached = ring = 1 << farthest
+            while ring:
+                farthest = each_bit(ring)[0]
+                ring = union([self.neighbours[u] for u in each_bit(ring)]) & left & ~reached
+                reached |= ring
+        return farthest
+
+    def _measure(self, neighbours: list[int], v: int) -> Measure:
+        self.measured += 1
+        around = members = neighbours[v]
+        twice = degree = 0
+        log_cells = self.logs[v]
+        while members:
+            low = members & -members
+            u = low.bit_length() - 1
+            members ^= low
+            twice += (around & ~neighbours[u]).bit_count() - 1
+            degree += 1
+            log_cells += self.logs[u]
+        return twice >> 1, degree, log_cells
+
+    def cells_of(self, steps: list[Step]) -> int:
+        """Total cells of all cliques of an elimination, maximal or not."""
+        return sum([self._weight(around | 1 << v) for v, around in steps])
+
+    def _cells(self, steps: list[Step]) -> int:
+        """Total cells of the maximal cliques of an elimination."""
+        return sum(self._weight(clique) for clique in maximal_cliques(steps).values())
+
+    def _weight(self, clique: int) -> int:
+        found = self.weights.get(clique)
+        if found is None:
+            found = self.weights[clique] = math.prod(self.sizes[v] for v in each_bit(clique))
+        return found
+
+
+def _random_ranks(rng: random.Random) -> Iterator[Rank]:
+    """Mixtures of min-fill and min-weight with noise, without end."""
+    draw = rng.random
+    while True:
+        fill, noise = 0.5 + 0.5 * draw(), 4 * draw()
+
+        def rank(measure: Measure, fill: float = fill, noise: float = noise) -> float:
+            missing, _, log_cells = measure
+            return fill * math.log1p(missing) + (1 - fill) * log_cells + noise * draw()
+
+        yield rank
+
+
+def _affected(neighbours: list[int], v: int) -> Sequence[int]:
+    """Join the neighbours of `v`, take it out, and give the attributes whose measure may change."""
+    around = neighbours[v]
+    changed = around
+    for u in each_bit(around):
+        missing = around & ~neighbours[u] & ~(1 << u)
+        neighbours[u] ^= 1 << v
+        for w in each_bit(missing):
+            # The edge u-w is new: one missing edge less for those next to both.
+            changed |= neighbours[u] & neighbours[w]
+            neighbours[u] |= 1 << w
+            neighbours[w] |= 1 << u
+    return each_bit(changed & ~(1 << v))
+
+
+def maximal_cliques(steps: Sequence[Step]) -> dict[int, int]:
+    """The maximal elimination cliques, by the attribute that is eliminated in them.
+
+    A later clique lies inside an earlier one exactly when it is what some elimination left behind.
+    """
+    remainders: set[int] = set()
+    found: dict[int, int] = {}
+    for v, around in steps:
+        clique = around | 1 << v
+        if clique not in remainders:
+            found[v] = clique
+        remainders.add(around)
+    return found

@@ -1,0 +1,324 @@
+"""Junction trees: which tables an exact computation needs, and how large they are.
+
+An elimination order turns the graph of the cliques into a chordal one, whose maximal cliques form
+a junction tree; `elimination_search` looks for an order. Sets of attributes are integers here, with
+one bit for each attribute.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from numbers import Real
+
+from pgmkit.domain import Clique, Domain
+from pgmkit.errors import InvalidInput, ModelTooLarge
+from pgmkit.graphs.bit_sets import each_bit
+from pgmkit.graphs.elimination_search import Search, Step, maximal_cliques
+
+__all__ = [
+    "CELL_BYTES",
+    "JunctionTree",
+    "check_fits",
+    "junction_tree",
+    "model_cells",
+    "tree_of_order",
+]
+
+CELL_BYTES = 8
+"""Of float64, in which models are held."""
+
+
+@dataclass(frozen=True)
+class JunctionTree:
+    """A forest of maximal cliques: every attribute's cliques are connected (running intersection).
+
+    Attributes:
+        domain: every attribute of it is in some clique.
+        cliques: each parent before its children; attributes of a clique in the domain's order.
+        parents: the index of each clique's parent, -1 for the root of each connected component.
+        separators: what each clique shares with its parent, in the domain's order; () for a root.
+        order: an elimination order that needs no table beyond the cliques.
+
+    >>> tree = junction_tree(Domain({"a": 2, "b": 3, "c": 4}), [("a", "b"), ("b", "c")])
+    >>> tree.cells, tree.largest, tree.holds(["c", "b"]) == tree.cliques.index(("b", "c"))
+    (18, ('b', 'c'), True)
+    """
+
+    domain: Domain
+    cliques: tuple[Clique, ...]
+    parents: tuple[int, ...]
+    separators: tuple[Clique, ...]
+    order: tuple[str, ...]
+
+    @cached_property
+    def cells(self) -> int:
+        """Cells of all clique tables together, exact."""
+        return sum(self.domain.size(clique) for clique in self.cliques)
+
+    @cached_property
+    def largest(self) -> Clique:
+        """The clique with the most cells."""
+        return max(self.cliques, key=self.domain.size)
+
+    @cached_property
+    def children(self) -> tuple[tuple[int, ...], ...]:
+        """The indices of every clique's children."""
+        found: list[list[int]] = [[] for _ in self.cliques]
+        for child, parent in enumerate(self.parents):
+            if parent >= 0:
+                found[parent].append(child)
+        return tuple(tuple(below) for below in found)
+
+    def bytes(self, itemsize: int = CELL_BYTES) -> int:
+        """Bytes of all clique tables with `itemsize` bytes a cell, exact."""
+        return self.cells * itemsize
+
+    def holds(self, attrs: Iterable[str]) -> int | None:
+        """The index of the smallest clique that contains `attrs`, None when there is none.
+
+        Raises InvalidInput for a bare string, unknown or duplicate attributes.
+        """
+        by_size, containing = self.containing
+        ranks = (1 << len(self.cliques)) - 1
+        for name in self.domain.clique(attrs, "attrs"):
+            ranks &= containing[name]
+        return by_size[(ranks & -ranks).bit_length() - 1] if ranks else None
+
+    @cached_property
+    def containing(self) -> tuple[list[int], dict[str, int]]:
+        """Clique indices from the smallest; for each attribute the set of its cliques' ranks."""
+        sizes = [self.domain.size(clique) for clique in self.cliques]
+        by_size = sorted(range(len(self.cliques)), key=sizes.__getitem__)
+        containing = dict.fromkeys(self.domain, 0)
+        for rank, index in enumerate(by_size):
+            for name in self.cliques[index]:
+                containing[name] |= 1 << rank
+        return by_size, containing
+
+
+def junction_tree(
+    domain: Domain, cliques: Iterable[Sequence[str]], *, seconds: float = 0.05, seed: int = 0
+) -> JunctionTree:
+    """A junction tree whose cliques contain every one of `cliques`, with few cells in total.
+
+    Attributes in no clique become cliques of their own. The root of each component is at its
+    centre, so that the tree is shallow.
+
+    `seconds` bounds the search for a better elimination order, roughly: the number of random
+    restarts follows from the size of the graph and `seconds`, not from a clock, so the same
+    arguments give the same tree on every machine. The search also ends when it has cost as much as
+    some tens of passes over the best tree's tables, which is a millisecond for a small graph; a
+    chordal graph needs no search and gets none.
+
+    Raises InvalidInput for cliques that are not in the domain, or `seconds` below zero.
+
+    >>> cycle = [("a", "b"), ("b", "c"), ("c", "d"), ("d", "a")]
+    >>> tree = junction_tree(Domain({"a": 2, "b": 9, "c": 2, "d": 9}), cycle)
+    >>> tree.cliques, tree.separators, tree.parents
+    ((('a', 'c', 'd'), ('a', 'b', 'c')), ((), ('a', 'c')), (-1, 0))
+    """
+    if isinstance(seconds, bool) or not isinstance(seconds, Real) or not 0 <= seconds < math.inf:
+        raise InvalidInput(f"seconds must be a number of at least 0, got {seconds!r}")
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise InvalidInput(f"seed must be an integer, got {seed!r}")
+    neighbours, sizes = _graph(domain, cliques)
+    return _build(domain, _searched(tuple(neighbours), sizes, float(seconds), seed))
+
+
+def tree_of_order(domain: Domain, scopes: Iterable[int], order: Iterable[int]) -> JunctionTree:
+    """The junction tree of one elimination order, which no search has to find.
+
+    Args:
+        domain: every attribute of it is in the order.
+        scopes: sets of attributes that are in one clique; bits are places in the domain.
+        order: places of attributes.
+
+    >>> tree_of_order(Domain({"a": 2, "b": 3, "c": 4}), [0b011, 0b110], [0, 1, 2]).cliques
+    (('b', 'c'), ('a', 'b'))
+    """
+    neighbours = [0] * len(domain)
+    for scope in scopes:
+        for v in each_bit(scope):
+            neighbours[v] |= scope
+    steps: list[Step] = []
+    for v in order:
+        around = neighbours[v] & ~(1 << v)
+        steps.append((v, around))
+        for u in each_bit(around):
+            neighbours[u] = (neighbours[u] | around) & ~(1 << v)
+    return _build(domain, steps)
+
+
+def contracted(tree: JunctionTree, most_cells: int) -> JunctionTree:
+    """The tree with cliques merged into their parents where the union has at most so many cells.
+
+    >>> tree = junction_tree(Domain({"a": 2, "b": 3, "c": 4}), [("a", "b"), ("b", "c")])
+    >>> contracted(tree, 24).cliques
+    (('a', 'b', 'c'),)
+    """
+    domain, place = tree.domain, list[int]()
+    scopes: list[set[str]] = []
+    parents: list[int] = []
+    for clique, parent in zip(tree.cliques, tree.parents, strict=True):
+        above = place[parent] if parent >= 0 else -1
+        if above >= 0 and domain.size(scopes[above].union(clique)) <= most_cells:
+            scopes[above].update(clique)
+            place.append(above)
+            continue
+        place.append(len(scopes))
+        scopes.append(set(clique))
+        parents.append(above)
+    cliques = [domain.ordered(scope) for scope in scopes]
+    separators = [
+        tuple([name for name in clique if above >= 0 and name in scopes[above]])
+        for clique, above in zip(cliques, parents, strict=True)
+    ]
+    return JunctionTree(domain, tuple(cliques), tuple(parents), tuple(separators), tree.order)
+
+
+def model_cells(domain: Domain, cliques: Iterable[Sequence[str]]) -> int:
+    """Total cells of a junction tree of `cliques`, exact for the deterministic orders.
+
+    An upper bound of `junction_tree(domain, cliques).cells`, which also tries random orders. Meant
+    to be asked for each of many candidates: results are remembered by the graph of the cliques.
+
+    Raises InvalidInput for cliques that are not in the domain.
+
+    >>> model_cells(Domain({"a": 10, "b": 20, "c": 30}), [("a", "b"), ("b", "c")])
+    800
+    """
+    neighbours, sizes = _graph(domain, cliques)
+    return _cells_of_graph(tuple(neighbours), sizes)
+
+
+def check_fits(tree: JunctionTree, limit_bytes: int, itemsize: int = CELL_BYTES) -> None:
+    """Raise ModelTooLarge when the clique tables take more than `limit_bytes` together.
+
+    >>> check_fits(junction_tree(Domain({"a": 10, "b": 20}), [("a", "b")]), limit_bytes=1600)
+    """
+    needed = tree.bytes(itemsize)
+    if needed <= limit_bytes:
+        return
+    cells = tree.domain.size(tree.largest)
+    raise ModelTooLarge(
+        f"the model needs {needed} bytes for its {len(tree.cliques)} clique tables, more than the "
+        f"limit of {limit_bytes}; its largest clique {tree.largest!r} has {cells} cells "
+        f"({cells * itemsize} bytes). Leave out or shrink measurements that tie its attributes "
+        "together, merge values of large attributes, or raise the limit"
+    )
+
+
+def _graph(domain: Domain, cliques: Iterable[Sequence[str]]) -> tuple[list[int], tuple[int, ...]]:
+    """For every attribute the set of its neighbours, and the sizes."""
+    if not isinstance(domain, Domain):
+        raise InvalidInput(f"domain must be a pgmkit Domain, got {type(domain).__name__}")
+    if isinstance(cliques, (str, bytes)) or not isinstance(cliques, Iterable):
+        raise InvalidInput(
+            f"cliques must be a sequence of cliques such as [('age', 'sex')], got {cliques!r}"
+        )
+    bit = {name: 1 << place for name, place in domain.places.items()}
+    joined = dict.fromkeys(bit, 0)
+    for number, clique in enumerate(cliques):
+        names = domain.clique(clique, f"cliques[{number}]")
+        members = sum(bit[name] for name in names)
+        for name in names:
+            joined[name] |= members
+    return [joined[name] & ~bit[name] for name in bit], domain.shape()
+
+
+@lru_cache(maxsize=256)
+def _searched(
+    neighbours: tuple[int, ...], sizes: tuple[int, ...], seconds: float, seed: int
+) -> tuple[Step, ...]:
+    """The best elimination found; remembered, as a model's tree is asked for in several places."""
+    search = Search(list(neighbours), sizes)
+    search.deterministic()
+    search.restarts(seconds, random.Random(seed))
+    return tuple(search.best)
+
+
+@lru_cache(maxsize=4096)
+def _cells_of_graph(neighbours: tuple[int, ...], sizes: tuple[int, ...]) -> int:
+    search = Search(list(neighbours), sizes)
+    search.deterministic()
+    return search.cells
+
+
+def _build(domain: Domain, steps: Sequence[Step]) -> JunctionTree:
+    """The junction tree of an elimination: its steps' tree, contracted to the maximal cliques."""
+    masks = maximal_cliques(steps)
+    edges = _edges(steps)
+    names = domain.attributes
+    listed: list[int] = []
+    parents: list[int] = []
+    for root in _centres(masks, edges):
+        place = {-1: -1}
+        queue = [(root, -1)]
+        for v, above in queue:
+            place[v] = len(listed)
+            listed.append(v)
+            parents.append(place[above])
+            queue += [(u, v) for u in edges[v] if u != above]
+    above_of = (masks[listed[parent]] if parent >= 0 else 0 for parent in parents)
+    shared = [masks[v] & above for v, above in zip(listed, above_of, strict=True)]
+    return JunctionTree(
+        domain,
+        tuple(tuple(names[u] for u in each_bit(masks[v])) for v in listed),
+        tuple(parents),
+        tuple(tuple(names[u] for u in each_bit(members)) for members in shared),
+        tuple(names[v] for v, _ in steps),
+    )
+
+
+def _edges(steps: Sequence[Step]) -> dict[int, list[int]]:
+    """The tree's edges between maximal cliques, each named by the attribute eliminated in it.
+
+    A step hangs on the step that first eliminates one of its neighbours; a step whose clique is
+    what an earlier one left behind is merged into that one.
+    """
+    when = {v: time for time, (v, _) in enumerate(steps)}
+    left_by: dict[int, int] = {}
+    home: dict[int, int] = {}
+    for v, around in steps:
+        home[v] = left_by.get(around | 1 << v, v)
+        left_by.setdefault(around, home[v])
+    edges: dict[int, list[int]] = {v: [] for v, own in home.items() if v == own}
+    for v, around in steps:
+        if not around:
+            continue
+        above = home[min(each_bit(around), key=when.__getitem__)]
+        if home[v] != above:
+            edges[home[v]].append(above)
+            edges[above].append(home[v])
+    return edges
+
+
+def _centres(masks: dict[int, int], edges: dict[int, list[int]]) -> Iterator[int]:
+    """For each component the middle of its longest path."""
+    seen: set[int] = set()
+    for v in sorted(masks, key=lambda v: masks[v] & -masks[v]):
+        if v in seen:
+            continue
+        reached = _walk(edges, v)
+        seen.update(reached)
+        above = _walk(edges, next(reversed(reached)))
+        path = [next(reversed(above))]
+        while above[path[-1]] >= 0:
+            path.append(above[path[-1]])
+        yield path[len(path) // 2]
+
+
+def _walk(edges: dict[int, list[int]], start: int) -> dict[int, int]:
+    """Every clique reached from `start` with the one before it, the farthest last."""
+    before = {start: -1}
+    queue = [start]
+    for v in queue:
+        for u in edges[v]:
+            if u not in before:
+                before[u] = v
+                queue.append(u)
+    return before

@@ -1,0 +1,197 @@
+"""The marginals of all pairs of attributes at once, from a calibrated junction tree.
+
+`pgmkit.inference.tree_marginals` finds one marginal after another, and thousands of pairs are
+thousands of small products. Here every clique passes one matrix on to its parent: P(x | separator)
+for every value x of every attribute below it, side by side. Two attributes meet at one clique, and
+the product of the matrices that arrive there holds all the pairs that do: as many products as the
+tree has pairs of branches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pgmkit.graphs.bit_sets import each_bit
+from pgmkit.graphs.junction_tree import CELL_BYTES
+from pgmkit.inference.tree_marginals import Routes, Tables
+
+__all__ = ["PairMarginals"]
+
+Pair = tuple[str, str]
+Array = NDArray[np.float64]
+
+_CELLS_OF_A_PAIR = 1e5
+"""Cells that matrix products go through in the time that one pair takes by itself."""
+_MOST_CELLS = 1 << 25
+"""Of all matrices together: what they may take of memory."""
+
+
+@dataclass(frozen=True)
+class _Branch:
+    """What lies below a separator: P(x | separator), a row a cell of it, for attributes in turn."""
+
+    separator: int
+    attributes: tuple[int, ...]
+    given: torch.Tensor
+
+
+class PairMarginals:
+    """Tables of pairs of these attributes, in counts, from the beliefs of a junction tree.
+
+    Args:
+        routes: of the tree.
+        beliefs: the marginal tables of its cliques, as `pgmkit.inference.tree_marginals.marginals`
+        has them. names: the attributes whose pairs are asked for.
+
+    >>> from pgmkit.domain import Domain
+    >>> from pgmkit.graphs.junction_tree import junction_tree
+    >>> tree = junction_tree(Domain({"a": 2, "b": 2}), [])
+    >>> beliefs = [torch.tensor(row, dtype=torch.float64) for row in ([1, 3], [2, 2])]
+    >>> dict(PairMarginals(Routes(tree), beliefs, ["a", "b"]).tables())
+    {('a', 'b'): array([[0.5, 0.5],
+           [1.5, 1.5]])}
+    """
+
+    def __init__(
+        self, routes: Routes, beliefs: Sequence[torch.Tensor], names: Iterable[str]
+    ) -> None:
+        self.routes, self._inside = routes, Tables(routes, beliefs, None)
+        wanted = {routes.bits[name].bit_length() - 1 for name in names}
+        self._own: list[list[int]] = [[] for _ in routes.cliques]
+        for index in sorted(wanted):
+            self._own[routes.top[index]].append(index)
+
+    def pays(self, pairs: int, memory_limit: int) -> bool:
+        """Whether all pairs at once cost less than so many one by one, and fit into the bytes."""
+        cells = self._cells()
+        most = min(_MOST_CELLS, memory_limit // CELL_BYTES)
+        return cells <= min(most, _CELLS_OF_A_PAIR * pairs)
+
+    def _cells(self) -> int:
+        """Of all matrices: those that are passed on, and their products."""
+        routes, width = self.routes, [0] * len(self._own)
+        cells = 0
+        for here in range(len(width) - 1, -1, -1):
+            width[here] += sum(routes.lengths[index] for index in self._own[here])
+            if here:
+                above = routes.above[here]
+                cells += width[here] * routes.cells(routes.separators[here, above])
+                width[above] += width[here]
+        return cells + width[0] ** 2
+
+    def tables(self) -> Iterator[tuple[Pair, Array]]:
+        """Every pair once, its attributes in the domain's order, in no stated order of pairs.
+
+        Tables may share memory, and are not for writing.
+        """
+        passed: list[list[_Branch]] = [[] for _ in self._own]
+        for here in range(len(passed) - 1, -1, -1):
+            branches, passed[here] = passed[here], []
+            yield from self._met_within(here)
+            groups = _by_separator(branches)
+            for attributes, block, others in self._met(here, groups):
+                yield from self._split(attributes, block.cpu().numpy(), others)
+            if here:
+                passed[self.routes.above[here]].append(self._passed_on(here, groups))
+
+    def _met_within(self, here: int) -> Iterator[tuple[Pair, Array]]:
+        for i, j in combinations(self._own[here], 2):
+            table = self._inside.inside(here, 1 << i | 1 << j)
+            yield (self.routes.names[i], self.routes.names[j]), table.cpu().numpy()
+
+    def _met(
+        self, here: int, groups: Sequence[Sequence[_Branch]]
+    ) -> Iterator[tuple[tuple[int, ...], torch.Tensor, list[tuple[int, ...]]]]:
+        """Products over pairs whose attributes part here, at most one of them in the clique.
+
+        Each is the attributes of the rows, the matrix, and those of the columns, branch by branch.
+        """
+        joined = [_joined(group) for group in groups]
+        for place, (group, all_of_it) in enumerate(zip(groups, joined, strict=True)):
+            columns = [branch.attributes for branch in group]
+            for index in self._own[here]:
+                yield (index,), self._carried(here, 1 << index, all_of_it), columns
+            for other in joined[:place]:
+                table = self._carried(here, other.separator, all_of_it)
+                yield other.attributes, other.given.T @ table, columns
+            if len(group) > 1:
+                mass = self._inside.inside(here, all_of_it.separator).reshape(-1, 1)
+                whole = all_of_it.given.T @ (mass * all_of_it.given)
+                start = 0
+                for number, branch in enumerate(group[:-1]):
+                    end = start + branch.given.shape[1]
+                    yield branch.attributes, whole[start:end, end:], columns[number + 1 :]
+                    start = end
+
+    def _split(
+        self, rows: tuple[int, ...], block: Array, columns: Sequence[tuple[int, ...]]
+    ) -> Iterator[tuple[Pair, Array]]:
+        names, lengths = self.routes.names, self.routes.lengths
+        after = [index for branch in columns for index in branch]
+        top = 0
+        for i in rows:
+            left = 0
+            for j in after:
+                table = block[top : top + lengths[i], left : left + lengths[j]]
+                yield ((names[i], names[j]), table) if i < j else ((names[j], names[i]), table.T)
+                left += lengths[j]
+            top += lengths[i]
+
+    def _passed_on(self, here: int, groups: Sequence[Sequence[_Branch]]) -> _Branch:
+        """What the parent needs: P(x | separator) for all attributes that it does not hold."""
+        separator = self.routes.separators[here, self.routes.above[here]]
+        parts, attributes = [], []
+        for index in self._own[here]:
+            table = self._inside.inside(here, separator | 1 << index)
+            axis = (separator & ((1 << index) - 1)).bit_count()
+            parts.append(table.movedim(axis, -1).reshape(-1, self.routes.lengths[index]))
+            attributes.append(index)
+        for group in map(_joined, groups):
+            parts.append(self._carried(here, separator, group))
+            attributes += group.attributes
+        mass = self._inside.inside(here, separator).reshape(-1, 1)
+        joint = torch.cat(parts, 1) if parts else mass[:, :0]
+        return _Branch(separator, tuple(attributes), joint / mass.masked_fill(mass == 0, 1.0))
+
+    def _carried(self, here: int, members: int, branch: _Branch) -> torch.Tensor:
+        """P(members, x) for attributes of the clique and all x of a branch, in counts."""
+        routes, separator = self.routes, branch.separator
+        both, own, other = members & separator, members & ~separator, separator & ~members
+        order = [*each_bit(both), *each_bit(own), *each_bit(other)]
+        table = self._inside.inside(here, members | separator)
+        table = table.permute([sorted(order).index(index) for index in order])
+        rows = [*each_bit(both), *each_bit(other)]
+        held = list(each_bit(separator))
+        given = branch.given.reshape([*(routes.lengths[index] for index in held), -1])
+        given = given.permute([*(held.index(index) for index in rows), len(held)])
+        count = routes.cells(both)
+        found = torch.bmm(
+            table.reshape(count, routes.cells(own), routes.cells(other)),
+            given.reshape(count, routes.cells(other), branch.given.shape[1]),
+        )
+        made = [*each_bit(both), *each_bit(own)]
+        found = found.reshape([*(routes.lengths[index] for index in made), -1])
+        found = found.permute([*(made.index(index) for index in sorted(made)), len(made)])
+        return found.reshape(-1, branch.given.shape[1])
+
+
+def _by_separator(branches: Sequence[_Branch]) -> list[list[_Branch]]:
+    """Branches that hang on the same separator are one product."""
+    groups: dict[int, list[_Branch]] = {}
+    for branch in branches:
+        if branch.attributes:
+            groups.setdefault(branch.separator, []).append(branch)
+    return list(groups.values())
+
+
+def _joined(group: Sequence[_Branch]) -> _Branch:
+    if len(group) == 1:
+        return group[0]
+    attributes = tuple(index for branch in group for index in branch.attributes)
+    return _Branch(group[0].separator, attributes, torch.cat([b.given for b in group], 1))

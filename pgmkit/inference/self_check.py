@@ -1,0 +1,197 @@
+"""A second opinion on a pass of inference, by a computation that shares nothing with it.
+
+Inference plans a contraction, runs it in flat buffers and differentiates it. Here plain arrays are
+summed out attribute by attribute in log space (``plain_sums``), with the values of one clique (or
+more) held fixed so that it stays cheap: log Z(e) must be log Z + log P(e), with log Z and P(e)
+as inference found them. All tables must sum to the total, and agree on the attributes that they
+share.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from math import fsum, inf, isinf, log, prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pgmkit.errors import NumericalFailure
+from pgmkit.inference.plain_sums import PlainSums
+
+if TYPE_CHECKING:
+    from pgmkit.inference.marginal_oracle import Layout, MarginalOracle
+
+__all__ = [
+    "CLOSE",
+    "DEFECT",
+    "LEAST",
+    "MOST",
+    "ROUNDINGS",
+    "SHARE",
+    "Contradiction",
+    "check",
+    "checked_marginals",
+]
+
+Array = NDArray[np.float64]
+
+SHARE, LEAST, MOST = 0.1, 5e-3, 1.0
+"""The check takes about this share of the time that inference took, within these seconds."""
+
+_MOST_CELLS = 6
+"""Cells looked at beside the first, as long as there is time."""
+_UNLIKELY = 1e-6
+CLOSE = 2e7
+"""Rounding allowed of a logarithm near zero, in units of the format's epsilon."""
+ROUNDINGS = 16
+"""Roundings of a number as large as the sum of all potentials that each value of a plan may bring:
+four for a product of two tables in log space (a peak off, a sum, a logarithm, the peak on), up and
+down the plan, in both of two computations that are compared."""
+DEFECT = 1e-2
+"""A defect is off by this much and more: no rounding beyond it is allowed."""
+
+
+class Contradiction(NumericalFailure):
+    """Two computations of one number disagree: one of them is wrong."""
+
+
+def checked_marginals(
+    inference: MarginalOracle,
+    potentials: torch.Tensor,
+    total: float,
+    started: float,
+    sums: PlainSums,
+) -> tuple[torch.Tensor, float]:
+    """Marginals and the log partition function, as ``inference.marginals`` gives them, checked.
+
+    ``sums`` are over what the potentials were made of.
+    """
+    with inference.session():
+        marginals, log_partition = inference.marginals(potentials, total)
+        check(inference, potentials, marginals, log_partition, sums, total=total, started=started)
+    return marginals, log_partition
+
+
+def check(
+    inference: MarginalOracle,
+    potentials: torch.Tensor,
+    marginals: torch.Tensor,
+    log_partition: float,
+    sums: PlainSums | None = None,
+    *,
+    total: float,
+    started: float,
+) -> None:
+    """Raise NumericalFailure where a pass of inference contradicts itself or the second opinion.
+
+    ``potentials`` and ``marginals`` (in units of ``total``) are flat; ``log_partition`` is over the
+    cliques' attributes. ``sums`` are over the factors that the potentials stand for, where these
+    were put together from others, and over all attributes of the cliques at least. ``started`` is
+    the ``time.perf_counter()`` at which inference began; the check takes a tenth of the time since
+    then, at least a few milliseconds, at most a second.
+    """
+    seconds = min(MOST, max(LEAST, SHARE * (time.perf_counter() - started))) / 2
+    epsilon = float(torch.finfo(inference.dtype).eps)
+    found = _array(marginals) / total
+    layout = inference.layout
+    held = {name for clique in layout.cliques for name in clique}
+    if sums is None:
+        own = _array(inference.masked(potentials))
+        places = zip(layout.cliques, layout.slices, layout.shapes, strict=True)
+        tables = [(clique, own[cells].reshape(shape)) for clique, cells, shape in places]
+        sums = PlainSums(tables, {n: s for n, s in layout.domain.sizes.items() if n in held})
+    free = fsum(log(size) for name, size in sums.sizes.items() if name not in held)
+    # In log space every step adds numbers up to the sum of the potentials' magnitudes, and each
+    # rounds in proportion to that; a probability is off in proportion to itself.
+    rounding = min(DEFECT, epsilon * ROUNDINGS * len(inference.plan.axes) * sums.size)
+    _check_tables(inference, found, max(1e6 * epsilon, rounding), seconds / 2)
+    slack = epsilon * CLOSE + rounding
+    begun = time.perf_counter()
+    for number, (evidence, share) in enumerate(_places(layout, found)):
+        more = sums.further_evidence(evidence, seconds)
+        if more and number:
+            return
+        if more:
+            evidence = {**evidence, **more}
+            theirs = inference.log_partition(_restricted(inference, potentials, evidence))
+        else:
+            theirs = log_partition + log(share)
+        mine = sums.log_sum(evidence).real - free
+        if not (abs(mine - theirs) <= slack or (isinf(mine) and mine == theirs)):
+            raise Contradiction(
+                f"inference contradicts a second computation: the logarithm of the sum over all "
+                f"records with {evidence!r} is {theirs!r} by one and {mine!r} by the other, where "
+                f"{slack:.2g} is what rounding may explain. Nothing computed from these "
+                f"{len(sums.tables)} cliques can be trusted; please report them"
+            )
+        spent = time.perf_counter() - begun
+        if spent * (number + 2) / (number + 1) > seconds:  # another would take as long as these
+            return
+
+
+def _places(layout: Layout, found: Array) -> Iterator[tuple[dict[str, int], float]]:
+    """Evidence and its probability as inference found it: the likeliest cell of the largest clique,
+    nothing at all, and likely cells of any cliques.
+    """
+    rng = np.random.default_rng(0)  # which cells are looked at decides nothing else
+
+    def cell_of(place: int, likely: bool) -> tuple[dict[str, int], float]:
+        table = found[layout.slices[place]]
+        possible = () if likely else np.flatnonzero(table >= min(_UNLIKELY, table.mean()))
+        cell = int(table.argmax()) if likely else int(rng.choice(possible))
+        values = (int(v) for v in np.unravel_index(cell, layout.shapes[place]))
+        return dict(zip(layout.cliques[place], values, strict=True)), float(table[cell])
+
+    count = len(layout.cliques)
+    yield cell_of(max(range(count), key=lambda i: prod(layout.shapes[i])), likely=True)
+    yield {}, 1.0
+    for place in rng.integers(count, size=_MOST_CELLS):
+        yield cell_of(int(place), likely=bool(rng.random() < 0.5))
+
+
+def _check_tables(inference: MarginalOracle, found: Array, allowed: float, seconds: float) -> None:
+    """All tables sum to one and agree on the attributes that they share."""
+    layout = inference.layout
+    sums = np.add.reduceat(found, [s.start for s in layout.slices])
+    if not np.abs(sums - 1).max() <= allowed:
+        worst = int(np.abs(sums - 1).argmax())
+        raise Contradiction(
+            f"inference contradicts itself: the marginal over {layout.cliques[worst]} sums to "
+            f"{sums[worst]!r} of the total. Please report these {len(layout.cliques)} cliques"
+        )
+    deadline = time.perf_counter() + seconds
+    seen: dict[str, Array] = {}
+    for clique, place, shape in zip(layout.cliques, layout.slices, layout.shapes, strict=True):
+        if time.perf_counter() > deadline:
+            return
+        for axis, name in enumerate(clique):
+            table = found[place].reshape(prod(shape[:axis]), shape[axis], -1).sum(axis=(0, 2))
+            if not np.abs(seen.setdefault(name, table) - table).max() <= allowed:
+                raise Contradiction(
+                    f"inference contradicts itself: the marginal of {name!r} differs between "
+                    f"cliques by {np.abs(seen[name] - table).max():.3g} of the total, here "
+                    f"{clique}. Please report these {len(layout.cliques)} cliques"
+                )
+
+
+def _restricted(
+    inference: MarginalOracle, potentials: torch.Tensor, evidence: Mapping[str, int]
+) -> torch.Tensor:
+    """The potentials with minus infinity wherever a table contradicts the evidence."""
+    layout = inference.layout
+    excluded = np.zeros(layout.cells, dtype=np.bool_)
+    for name, value in evidence.items():
+        for place in layout.index.places[name]:
+            cells, shape = layout.slices[place], layout.shapes[place]
+            axis = layout.cliques[place].index(name)
+            table = excluded[cells].reshape(prod(shape[:axis]), shape[axis], -1)
+            table[:, :value] = True
+            table[:, value + 1 :] = True
+    return potentials.masked_fill(torch.from_numpy(excluded).to(potentials.device), -inf)
+
+
+def _array(tensor: torch.Tensor) -> Array:
+    return tensor.detach().cpu().numpy().astype(np.float64, copy=False)

@@ -1,0 +1,130 @@
+"""Factored queries by variable elimination (McKenna et al., 2019, algorithm 3).
+
+Every query matrix Q_i is one more factor, over the attribute x_i and a new axis z_i, and the
+model's own factors are contracted with them until only the z axes are left. Entries of Q may be
+negative, so this runs in linear space; the model's factors are nonnegative with a known sum, so
+nothing can overflow.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pgmkit.contraction.batched import batched
+from pgmkit.contraction.evaluate import contract
+from pgmkit.contraction.order import plan
+from pgmkit.contraction.plan import Plan
+from pgmkit.contraction.semirings import LINEAR
+from pgmkit.domain import Clique, Domain
+from pgmkit.errors import ModelTooLarge
+from pgmkit.linear.matrix import as_dense
+from pgmkit.queries import FactoredQuery
+
+
+def answers(
+    domain: Domain,
+    factors: Sequence[tuple[Clique, torch.Tensor]],
+    queries: Sequence[FactoredQuery],
+    memory_limit: int,
+) -> list[NDArray[np.float64]]:
+    """One array of shape ``answer_shape`` for each query.
+
+    ``factors`` are nonnegative tables whose product, summed over everything, is the total.
+    Queries over the same attributes with matrices of the same shapes are answered together, and
+    what no query touches is summed out once.
+    """
+    groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for place, query in enumerate(queries):
+        query.check(domain)
+        groups[(query.attributes, query.shape)].append(place)
+    found: list[NDArray[np.float64]] = [np.empty(0)] * len(queries)
+    for places in groups.values():
+        together = _answer_alike(domain, factors, [queries[i] for i in places], memory_limit)
+        for place, answer in zip(places, together, strict=True):
+            found[place] = answer.reshape(queries[place].answer_shape).copy()
+    return found
+
+
+def _answer_alike(
+    domain: Domain,
+    factors: Sequence[tuple[Clique, torch.Tensor]],
+    queries: Sequence[FactoredQuery],
+    memory_limit: int,
+) -> NDArray[np.float64]:
+    """A row of answers, flat, for each query."""
+    tables = [table for _, table in factors]
+    prepared, matrices = _prepared(domain, [clique for clique, _ in factors], queries, tables[0])
+    _check_fits(prepared, 1, tables[0], queries[0], memory_limit)
+    result = contract(prepared, tables + matrices, LINEAR).cpu().numpy().astype(np.float64)
+    # Queries without attributes are all alike and were contracted as one.
+    rows = result.reshape(-1, prod(queries[0].shape))
+    return np.broadcast_to(rows, (len(queries), rows.shape[1]))
+
+
+def answers_of_many(
+    domain: Domain,
+    factors: Sequence[tuple[Clique, torch.Tensor]],
+    query: FactoredQuery,
+    memory_limit: int,
+) -> NDArray[np.float64]:
+    """As ``answers`` to one query, of many models: their tables lie along a first axis of each
+    factor, and the answers along the first axis of the result.
+    """
+    query.check(domain)
+    tables = [table for _, table in factors]
+    count = len(tables[0])
+    prepared, matrices = _prepared(domain, [clique for clique, _ in factors], [query], tables[0])
+    _check_fits(prepared, count, tables[0], query, memory_limit)
+    tensors = tables + [matrix.expand(count, *matrix.shape) for matrix in matrices]
+    result = contract(batched(prepared, count), tensors, LINEAR).cpu().numpy()
+    return result.reshape(count, *query.answer_shape).astype(np.float64)
+
+
+def _prepared(
+    domain: Domain, cliques: Sequence[Clique], queries: Sequence[FactoredQuery], like: torch.Tensor
+) -> tuple[Plan, list[torch.Tensor]]:
+    """The plan over these cliques and the queries' matrices, and the matrices."""
+    inputs, matrices_of = list(cliques), []
+    prefix = _answer_prefix(domain)
+    sizes = {**domain.sizes, prefix: len(queries)}
+    batch: Clique = (prefix,) if len(queries) > 1 else ()
+    output = batch
+    for name in queries[0].attributes:
+        matrices = np.stack([np.asarray(as_dense(query.factors[name])) for query in queries])
+        # A matrix of one row needs no answer axis; the shape gets it back at the end.
+        answer: Clique = (prefix + name,) if matrices.shape[1] > 1 else ()
+        axes = (*batch, *answer, name)
+        sizes.update((axis, matrices.shape[1]) for axis in answer)
+        kept = matrices if batch else matrices[0]
+        inputs.append(axes)
+        matrices_of.append(
+            torch.as_tensor(kept, dtype=like.dtype, device=like.device).reshape(
+                [sizes[axis] for axis in axes]
+            )
+        )
+        output += answer
+    if not queries[0].attributes:
+        output = ()
+    return plan(inputs, output, sizes), matrices_of
+
+
+def _check_fits(
+    prepared: Plan, count: int, like: torch.Tensor, query: FactoredQuery, limit: int
+) -> None:
+    cells = count * prepared.largest
+    if cells * like.element_size() > limit:
+        raise ModelTooLarge(
+            f"answering the query over {query.attributes} builds a table of {cells:,} cells; the "
+            f"limit is {limit / 2**20:,.0f} MiB. Ask fewer rows or attributes at once"
+        )
+
+
+def _answer_prefix(domain: Domain) -> str:
+    """Before any attribute's name, or by itself, no attribute's name: it begins with more ``>``."""
+    return ">" * (1 + max(len(name) - len(name.lstrip(">")) for name in domain))

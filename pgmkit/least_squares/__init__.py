@@ -1,0 +1,1 @@
+"""Least squares over noisy tables: statistics, consistent tables, linear estimates, fit."""

@@ -1,0 +1,157 @@
+"""Goodness of fit: whether the measurements of a model can all be right about one population.
+
+Two laws hold whatever the truth is, however small its counts:
+
+* The least squares estimate without nonnegativity (``pgmkit.least_squares.linear_estimate``) is as
+far from
+  the tables as a chi-square with ``degrees`` of freedom, the measured values less the parameters
+  that they determine. No bound at zero takes part in it.
+* No loss of a best fit exceeds that of the truth, half a chi-square with as many degrees as there
+  are measured values. Bounds at zero can only leave the best fit nearer to the truth.
+
+The first notices tables that disagree, the second also what no counts above zero can be. Both are
+for Gaussian noise; the p-value is twice the smaller of theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import log, sqrt
+from typing import Any, Protocol
+
+import numpy as np
+from scipy.special import chdtrc
+
+from pgmkit.domain import Clique, Domain
+from pgmkit.measurement import Measurement
+from pgmkit.structural_zeros import Zeros
+
+__all__ = ["Fit", "contradiction", "goodness_of_fit", "is_gross"]
+
+_WORST = 3
+_RARE = 1e-7
+"""The largest probability with which noise of any usual law passes for a gross misfit."""
+_MOST_CELLS = 1 << 20
+"""The most cells of all measured tables for which the linear estimate is worth its time."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A test of how well a model's measurements agree with each other.
+
+    Attributes:
+        p_value: with what probability Gaussian noise leaves measurements of one population as far
+            apart as these, or further. Bounds at zero can only raise it.
+        statistic, degrees: the squared distance, in standard deviations of the noise, between the
+            measurements and unbiased tables that agree; of one population it is a chi-square with
+            so many degrees of freedom. Tables that their measurements do not determine are not in
+            it; they, and bounds at zero, count in the ``p_value`` through the model's loss.
+        scale: sqrt(statistic / degrees) where that is above 1 and significant, else 1: the factor
+            by which error bars are widened, as the Particle Data Group does.
+        worst: the measured cliques that the model misses most, and by how many standard deviations
+            in the quadratic mean over their values; none that it fits as noise would have it.
+        gross: whether no noise of any usual law explains the misfit (``estimate`` then warns).
+    """
+
+    p_value: float
+    statistic: float
+    degrees: int
+    scale: float
+    worst: tuple[tuple[Clique, float], ...]
+    gross: bool
+
+    def __str__(self) -> str:
+        said = f"p-value {self.p_value:.2g} (chi-square {self.statistic:.4g}"
+        said += f" with {self.degrees:,} degrees of freedom)"
+        if self.worst:
+            missed = (f"{', '.join(clique)} by {far:.3g}" for clique, far in self.worst)
+            said += f"; furthest off, in standard deviations: {'; '.join(missed)}"
+        if self.scale > 1:
+            said += f"; error bars are widened {self.scale:.3g} times"
+        return said
+
+
+class Fitted(Protocol):
+    """A model with a certified bound."""
+
+    @property
+    def domain(self) -> Domain: ...
+    @property
+    def bound(self) -> float: ...
+    @property
+    def structural_zeros(self) -> Sequence[Zeros]: ...
+    def marginals(self, cliques: Any) -> Mapping[Clique, Any]: ...
+
+
+def goodness_of_fit(model: Fitted, measurements: Sequence[Measurement]) -> Fit:
+    """Test the fit of a model that was estimated from these measurements with the squared loss.
+
+    >>> from pgmkit import estimate
+    >>> y = [Measurement(("a",), [600.0, 400.0], 1.0), Measurement(("a",), [300.0, 700.0], 2.0)]
+    >>> fit = goodness_of_fit(estimate(Domain({"a": 2}), y[:1]), y)
+    >>> fit.degrees, fit.statistic, fit.p_value < 1e-9
+    (2, 36000.0, True)
+    """
+    # It builds on the package of estimation, which warns by this module.
+    from pgmkit.least_squares.linear_estimate import LinearEstimate
+
+    squares = _squares(model, measurements)
+    values = sum(count for _, count in squares.values())
+    # The bound holds for every distribution, the sum at the model for these very measurements.
+    missed = min(2 * max(0.0, model.bound), sum(square for square, _ in squares.values()))
+    p_value, statistic, degrees, scale = float(chdtrc(values, missed)), 0.0, 0, 1.0
+    if sum(model.domain.size(clique) for clique in squares) <= _MOST_CELLS:
+        # Their own sums stand for the total: the model's may have noise that is not among these.
+        linear = LinearEstimate(model.domain, measurements, None, model.structural_zeros)
+        p_value = min(p_value, linear.p_value)
+        statistic, degrees, scale = linear.statistic, linear.degrees, linear.scale
+    excess = {c: (square - n) / sqrt(5 * n) for c, (square, n) in squares.items()}
+    missing = sorted((c for c in squares if is_gross(*squares[c])), key=lambda c: -excess[c])
+    return Fit(
+        p_value=min(1.0, 2 * p_value),
+        statistic=statistic,
+        degrees=degrees,
+        scale=scale,
+        worst=tuple((c, sqrt(squares[c][0] / squares[c][1])) for c in missing[:_WORST]),
+        gross=is_gross(missed, values) or is_gross(statistic, degrees),
+    )
+
+
+def contradiction(model: Fitted, measurements: Sequence[Measurement]) -> str:
+    """The text of a warning if no distribution comes as near to the measurements as noise leaves
+    the truth, and an empty text otherwise. The bound of the loss decides first, at no cost.
+    """
+    if not is_gross(2 * model.bound, sum(len(m.values) for m in measurements)):
+        return ""
+    fit = goodness_of_fit(model, measurements)
+    if not fit.gross:
+        return ""
+    return (
+        f"the tables contradict each other by more than their noise explains: {fit}. Look for a "
+        "wrong stddev, total or order of values; the model is a compromise between them"
+    )
+
+
+def is_gross(statistic: float, degrees: int) -> bool:
+    """True if a sum of so many squares of noise is beyond what even Laplace noise gives.
+
+    A square has mean 1 and variance 5; the largest one is below log(degrees / p)^2 / 2 with
+    probability 1 - p. The limit is 6 standard deviations and twice that above the mean. Gaussian
+    sums are far below it.
+    """
+    if not degrees:
+        return False
+    return statistic > degrees + 6 * sqrt(5 * degrees) + log(degrees / _RARE) ** 2
+
+
+def _squares(model: Fitted, measurements: Sequence[Measurement]) -> dict[Clique, tuple[float, int]]:
+    """The sum of the squared standardised residuals of each clique, and of how many values."""
+    tables = model.marginals(dict.fromkeys(m.clique for m in measurements))
+    found: dict[Clique, tuple[float, int]] = {}
+    for m in measurements:
+        clique = model.domain.ordered(m.clique)
+        apart = (m.applied(np.ravel(tables[m.clique])) - m.values) / m.stddev
+        square, count = found.get(clique, (0.0, 0))
+        found[clique] = square + float((apart**2).sum()), count + len(apart)
+    return found

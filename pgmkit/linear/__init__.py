@@ -1,0 +1,1 @@
+"""Matrices that act on one axis of a table, and their Kronecker products."""

@@ -1,0 +1,93 @@
+"""A Kronecker product of small matrices, multiplied one axis at a time and never written out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pgmkit.errors import InvalidInput
+from pgmkit.linear.matrix import Matrix, MatrixLike, as_dense, as_matrix
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["Kronecker"]
+
+
+@dataclass(frozen=True, eq=False, init=False, repr=False)
+class Kronecker:
+    """The matrix Q_1 (x) ... (x) Q_d, one factor for each attribute of a clique, in its order.
+
+    It acts on a marginal flattened in C order, so the last factor belongs to the axis that varies
+    fastest, as in `numpy.kron`. Factors are dense or scipy-sparse matrices of shape r_i x n_i; a
+    vector stands for one row. They are copied and read-only. The product of no factors is the
+    1 x 1 identity. Raises `InvalidInput` for a factor that is not a finite matrix.
+
+    >>> import numpy as np
+    >>> product = Kronecker([np.tril(np.ones((2, 2))), [1, 1, 1]])
+    >>> product.shape
+    (2, 6)
+    >>> product.matvec([1, 2, 3, 4, 5, 6])
+    array([ 6., 21.])
+    """
+
+    factors: tuple[Matrix, ...]
+
+    def __init__(self, factors: Sequence[MatrixLike]) -> None:
+        checked = tuple(as_matrix(f, f"Kronecker factor {i}") for i, f in enumerate(factors))
+        object.__setattr__(self, "factors", checked)
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """(r_1, ..., r_d): the shape of the answers before they are flattened."""
+        return tuple(int(factor.shape[0]) for factor in self.factors)
+
+    @property
+    def column_shape(self) -> tuple[int, ...]:
+        """(n_1, ..., n_d): the shape of the marginal that it acts on."""
+        return tuple(int(factor.shape[1]) for factor in self.factors)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(r_1 * ... * r_d, n_1 * ... * n_d), exact integers however large."""
+        return math.prod(self.row_shape), math.prod(self.column_shape)
+
+    def matvec(self, x: ArrayLike) -> NDArray[np.float64]:
+        """Q @ x for a vector of length ``shape[1]``; raises `InvalidInput` for another length."""
+        return _multiply(self.factors, _vector(x, self.shape[1]))
+
+    def to_dense(self) -> NDArray[np.float64]:
+        """The whole matrix written out: for small products and for tests."""
+        dense: NDArray[Any] = np.ones((1, 1))
+        for factor in self.factors:
+            dense = np.kron(dense, as_dense(factor))
+        return dense
+
+    def __repr__(self) -> str:
+        sizes = " (x) ".join(f"{rows}x{columns}" for rows, columns in self._factor_shapes())
+        return f"Kronecker({sizes or '1x1'})"
+
+    def _factor_shapes(self) -> zip[tuple[int, int]]:
+        return zip(self.row_shape, self.column_shape, strict=True)
+
+
+def _multiply(factors: Sequence[Any], x: NDArray[np.float64]) -> NDArray[np.float64]:
+    # Each step multiplies the leading axis and moves it to the end; after one step for each
+    # factor the axes are in their first order again.
+    for factor in factors:
+        x = (factor @ x.reshape(factor.shape[1], -1)).T
+    return np.array(x, order="C").reshape(-1)
+
+
+def _vector(x: ArrayLike, length: int) -> NDArray[np.float64]:
+    vector = np.asarray(x, dtype=np.float64)
+    if vector.shape != (length,):
+        raise InvalidInput(
+            f"Kronecker.matvec got an array of shape {vector.shape}, but needs a vector of length "
+            f"{length}; flatten a marginal with .ravel() first"
+        )
+    return vector

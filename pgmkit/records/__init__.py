@@ -1,0 +1,1 @@
+"""Data sets of coded records: counting, sampling, and records near given tables."""

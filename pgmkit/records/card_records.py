@@ -1,0 +1,71 @@
+"""Records on a CUDA card, counted there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from pgmkit.domain import Clique, Domain
+from pgmkit.records.counting import Codes, check_memory
+from pgmkit.runtime.devices import check_room
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["RecordsOnCard"]
+
+_PIECE_ROWS = 1 << 24
+"""Rows whose cells are numbered at once: 128 MB of numbers."""
+
+
+class RecordsOnCard:
+    """The columns of a data set on a card; ``Dataset.on`` makes it.
+
+    Its counts are those of the data set, and a mechanism can be run on either. Raises ModelTooLarge
+    where the card has not enough free memory.
+    """
+
+    def __init__(self, domain: Domain, columns: Mapping[str, Codes], device: torch.device) -> None:
+        self.domain, self.device = domain, device
+        self._rows = len(columns[domain.attributes[0]])
+        wide = sum(1 if size <= 256 else 8 for size in domain.shape())
+        room = self._rows * wide + 24 * min(self._rows, _PIECE_ROWS)
+        check_room(device, room, "the data set")
+        self._columns = {name: _placed(columns[name], device) for name in domain}
+
+    def __len__(self) -> int:
+        """The number of rows."""
+        return self._rows
+
+    def __repr__(self) -> str:
+        return f"RecordsOnCard({self.domain!r}, {str(self.device)!r})"
+
+    def marginals(self, cliques: Iterable[Iterable[str]]) -> dict[Clique, NDArray[np.int64]]:
+        """The marginal of every clique, as ``Dataset.marginals``."""
+        wanted = list(dict.fromkeys(self.domain.clique(clique) for clique in cliques))
+        check_memory(wanted, self.domain.sizes)
+        return {clique: self._counted(clique) for clique in wanted}
+
+    def _counted(self, clique: Clique) -> NDArray[np.int64]:
+        shape = self.domain.shape(clique)
+        cells = prod(shape)
+        check_room(self.device, 24 * cells, f"the marginal over {clique!r}")
+        counts = torch.zeros(cells, dtype=torch.int64, device=self.device)
+        for start in range(0, self._rows, _PIECE_ROWS):
+            end = min(self._rows, start + _PIECE_ROWS)
+            codes = torch.zeros(end - start, dtype=torch.int64, device=self.device)
+            for name, size in zip(clique, shape, strict=True):
+                codes = codes.mul_(size).add_(self._columns[name][start:end])
+            counts += torch.bincount(codes, minlength=cells)
+        found: NDArray[np.int64] = counts.cpu().numpy()
+        return found.reshape(shape)
+
+
+def _placed(codes: Codes, device: torch.device) -> torch.Tensor:
+    """A column on the card: one byte a code where that holds it, else eight."""
+    held = codes if codes.dtype == np.uint8 else codes.astype(np.int64)
+    return torch.tensor(held, device=device)

@@ -1,0 +1,136 @@
+"""Records drawn from a model on a CUDA card: the same as on the processor, to the last record.
+
+What is random comes from the same generator, on the processor, in the same order, and so do the
+counts of each table, which are small; the card sorts, looks up and hands out record by record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from pgmkit.records.sampling import (
+    Method,
+    blocks,
+    check_mass,
+    check_request,
+    grouped_table,
+    rounded_counts,
+)
+from pgmkit.runtime.memory import available
+
+if TYPE_CHECKING:
+    from pgmkit.domain import Clique, Domain
+    from pgmkit.graphs.junction_tree import JunctionTree
+
+__all__ = ["sample_on_card", "worth_a_card"]
+
+_FEWEST = 1 << 18
+"""Records below which the launches cost more than the card gains."""
+_RECORD_BYTES = 96
+"""Of a record while a table is drawn: its place, group and cell, those sorted, and room to sort."""
+
+Columns = dict[str, torch.Tensor]
+
+
+def worth_a_card(domain: Domain, n: int, device: torch.device) -> bool:
+    """Whether a card draws so many records: enough of them, and not more than it has room for."""
+    if device.type != "cuda" or not isinstance(n, int | np.integer) or n < _FEWEST:
+        return False
+    return n * (_RECORD_BYTES + sum(map(_code_bytes, domain.shape()))) <= available(device)
+
+
+def sample_on_card(
+    tree: JunctionTree,
+    clique_marginals: Callable[[int], np.ndarray],
+    n: int,
+    rng: np.random.Generator,
+    method: Method,
+    device: torch.device,
+) -> dict[str, np.ndarray]:
+    """What ``pgmkit.records.sampling.sample`` draws."""
+    check_request(n, rng, method)
+    draw = _draw_rounded if method == "round" else _draw_independent
+    columns: Columns = {}
+    for index, (clique, separator) in enumerate(zip(tree.cliques, tree.separators, strict=True)):
+        residual = tuple(name for name in clique if name not in separator)
+        table = grouped_table(tree.domain, clique, separator, residual, clique_marginals(index))
+        groups = _ravel(tree.domain, separator, columns, n, device)
+        _unravel(tree.domain, residual, draw(table, groups, rng, clique), columns)
+    return {name: _on_host(columns[name], size) for name, size in tree.domain.sizes.items()}
+
+
+def _draw_rounded(
+    table: np.ndarray, groups: torch.Tensor, rng: np.random.Generator, clique: Clique
+) -> torch.Tensor:
+    """A residual cell for each record: rounded counts, given out at random within a group."""
+    width = table.shape[1]
+    order = torch.from_numpy(rng.permutation(len(groups))).to(groups.device)
+    order = order[torch.sort(groups[order], stable=True).indices]
+    sizes = torch.bincount(groups, minlength=len(table)).cpu().numpy()
+    cells, filled = torch.empty_like(groups), 0
+    for members in blocks(np.flatnonzero(sizes), width):
+        counts = rounded_counts(table[members], sizes[members], rng, clique).ravel()
+        places = np.flatnonzero(counts)
+        drawn, times = (
+            torch.from_numpy(each).to(groups.device) for each in (places % width, counts[places])
+        )
+        end = filled + int(counts.sum())
+        spread = torch.repeat_interleave(drawn, times, output_size=end - filled)
+        cells.index_copy_(0, order[filled:end], spread)
+        filled = end
+    return cells
+
+
+def _draw_independent(
+    table: np.ndarray, groups: torch.Tensor, rng: np.random.Generator, clique: Clique
+) -> torch.Tensor:
+    """A residual cell for each record by inverting its group's cumulative distribution."""
+    width, host = table.shape[1], np.cumsum(table, axis=1)
+    occupied = torch.bincount(groups, minlength=len(table)).cpu().numpy() > 0
+    check_mass(host[occupied, -1], clique)
+    cumulative = torch.from_numpy(host).to(groups.device).reshape(-1)
+    first = groups * width
+    level = torch.from_numpy(rng.random(len(groups))).to(groups.device)
+    level *= cumulative[first + (width - 1)]
+    low, high = first, first + (width - 1)
+    for _ in range((width - 1).bit_length()):
+        middle = (low + high) >> 1
+        beyond = cumulative[middle] <= level
+        low, high = torch.where(beyond, middle + 1, low), torch.where(beyond, high, middle)
+    return low - first
+
+
+def _ravel(
+    domain: Domain, attrs: Clique, columns: Columns, n: int, device: torch.device
+) -> torch.Tensor:
+    """The flat index of each record's cell over ``attrs``."""
+    code = torch.zeros(n, dtype=torch.int64, device=device)
+    for name in attrs:
+        code = code.mul_(domain.sizes[name]).add_(columns[name])
+    return code
+
+
+def _unravel(domain: Domain, attrs: Clique, cells: torch.Tensor, columns: Columns) -> None:
+    """The inverse of ``_ravel``: a column of codes for each attribute."""
+    stride = prod(domain.sizes[name] for name in attrs)
+    for name in attrs:
+        stride //= domain.sizes[name]
+        codes = torch.div(cells, stride, rounding_mode="floor") % domain.sizes[name]
+        columns[name] = codes.to(_held_type(domain.sizes[name]))
+
+
+def _held_type(size: int) -> torch.dtype:
+    return torch.uint8 if size <= 256 else torch.int32 if size <= 1 << 31 else torch.int64
+
+
+def _code_bytes(size: int) -> int:
+    return _held_type(size).itemsize
+
+
+def _on_host(codes: torch.Tensor, size: int) -> np.ndarray:
+    return codes.cpu().numpy().astype(np.min_scalar_type(size - 1), copy=False)

@@ -1,0 +1,223 @@
+"""Integer-coded records over a domain, and their marginals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from pgmkit.domain import Clique, Domain
+from pgmkit.errors import InvalidInput
+from pgmkit.records.counting import count_marginals
+from pgmkit.runtime.devices import device_of
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Counts", "Dataset"]
+
+Codes = NDArray[np.unsignedinteger[Any]]
+
+
+class Counts(Protocol):
+    """Records that can be counted, wherever they are: a Dataset, or a frame in an engine."""
+
+    @property
+    def domain(self) -> Domain: ...
+    def __len__(self) -> int: ...
+    def marginals(self, cliques: Iterable[Iterable[str]]) -> Mapping[Clique, NDArray[np.int64]]: ...
+
+
+class Dataset:
+    """Records: one column of codes 0 .. size - 1 for each attribute of `domain`.
+
+    `columns` maps each attribute to a 1-D array-like of whole numbers (floats are accepted when
+    every one is whole), all of one length, at least one row. Columns are copied into the smallest
+    unsigned type and are read-only.
+
+    Raises InvalidInput for a missing or unknown column, one that is not 1-D, columns of unequal
+    length, no rows, or values that are not codes of the attribute. Rows can be private: neither
+    the errors nor the repr show a value or a number of rows.
+
+    >>> data = Dataset(Domain({"age": 3, "sex": 2}), {"sex": [0, 1, 1], "age": [2, 0, 0]})
+    >>> data.marginal(("age", "sex"))
+    array([[0, 2],
+           [0, 0],
+           [1, 0]])
+    >>> data
+    Dataset(Domain({'age': 3, 'sex': 2}))
+    """
+
+    __slots__ = ("_columns", "_domain", "_rows")
+
+    _domain: Domain
+    _columns: dict[str, Codes]
+    _rows: int
+
+    def __init__(self, domain: Domain, columns: Mapping[str, ArrayLike]) -> None:
+        if not isinstance(domain, Domain):
+            raise InvalidInput(f"domain must be a pgmkit Domain, got {type(domain).__name__}")
+        if not isinstance(columns, Mapping):
+            raise InvalidInput(
+                "columns must map each attribute to its codes, such as {'age': [0, 3]}; "
+                f"got {type(columns).__name__}"
+            )
+        _check_names(domain, columns)
+        self._domain = domain
+        self._columns = {a: _checked_codes(a, columns[a], domain.sizes[a]) for a in domain}
+        lengths = {a: len(codes) for a, codes in self._columns.items()}
+        first, *others = lengths
+        for attribute in others:
+            if lengths[attribute] != lengths[first]:
+                raise InvalidInput(
+                    f"columns {first!r} and {attribute!r} have different lengths; "
+                    "give every column one code for each row"
+                )
+        if lengths[first] == 0:
+            raise InvalidInput("the columns have no rows; a dataset needs at least one row")
+        self._rows = lengths[first]
+
+    @property
+    def domain(self) -> Domain:
+        """The domain of the records."""
+        return self._domain
+
+    @property
+    def columns(self) -> Mapping[str, Codes]:
+        """The codes of each attribute: read-only arrays of the smallest unsigned type."""
+        return MappingProxyType(self._columns)
+
+    def __len__(self) -> int:
+        """The number of rows."""
+        return self._rows
+
+    def __repr__(self) -> str:
+        return f"Dataset({self._domain!r})"
+
+    def marginal(self, clique: Iterable[str]) -> NDArray[np.int64]:
+        """Counts of rows for each combination of values: int64, shape `domain.shape(clique)`.
+
+        Raises InvalidInput for a bare string, unknown or duplicate attributes; ModelTooLarge when
+        the table exceeds `pgmkit.records.counting.MEMORY_LIMIT`.
+        """
+        (table,) = self.marginals([self._domain.clique(clique)]).values()
+        return table
+
+    def marginals(self, cliques: Iterable[Iterable[str]]) -> dict[Clique, NDArray[np.int64]]:
+        """The marginal of every clique, counted together: much cheaper than one at a time.
+
+        Keys are the cliques as tuples in the order given (a repeated clique appears once); the
+        arrays are independent of each other. Errors are those of `marginal`, with the limit on
+        all tables of the call together.
+
+        >>> data = Dataset(Domain({"a": 2, "b": 2}), {"a": [0, 1, 1], "b": [1, 1, 0]})
+        >>> data.marginals([("a",), ("b", "a")])[("b", "a")]
+        array([[0, 1],
+               [1, 1]])
+        """
+        if isinstance(cliques, (str, bytes)) or not isinstance(cliques, Iterable):
+            raise InvalidInput(
+                "cliques must be a sequence of cliques, such as [('age', 'sex')]; "
+                f"got {type(cliques).__name__}"
+            )
+        wanted = [self._domain.clique(clique) for clique in cliques]
+        return count_marginals(self._columns, self._domain.sizes, self._rows, wanted)
+
+    def on(self, device: str | torch.device) -> Counts:
+        """The same records, counted on a CUDA card (`pgmkit.records.card_records`), or these on
+        "cpu".
+
+        "auto" takes a card where there is one. Raises InvalidInput for a device that is not there,
+        ModelTooLarge where a card has not enough free memory.
+
+        >>> data = Dataset(Domain({"a": 2}), {"a": [0, 1, 1]})
+        >>> data.on("cpu") is data
+        True
+        """
+        where = device_of(device)
+        if where.type == "cpu":
+            return self
+        from pgmkit.records.card_records import RecordsOnCard
+
+        return RecordsOnCard(self._domain, self._columns, where)
+
+    def project(self, attrs: Iterable[str]) -> Dataset:
+        """The same rows over `attrs` only, in the given order; columns are shared, not copied.
+
+        Raises InvalidInput for a bare string, unknown or duplicate attributes.
+        """
+        projected = Dataset.__new__(Dataset)
+        projected._domain = self._domain.project(attrs)
+        projected._columns = {a: self._columns[a] for a in projected._domain}
+        projected._rows = self._rows
+        return projected
+
+
+def _check_names(domain: Domain, columns: Mapping[str, ArrayLike]) -> None:
+    for attribute in domain:
+        if attribute not in columns:
+            raise InvalidInput(
+                f"column {attribute!r} of the domain is missing; give its codes, "
+                "or leave it out of the domain"
+            )
+    for name in columns:
+        if name not in domain:
+            raise InvalidInput(
+                f"column {name!r} is not in the domain; leave it out, or add it to the domain "
+                "with its number of values"
+            )
+
+
+def _checked_codes(attribute: str, values: ArrayLike, size: int) -> Codes:
+    """A read-only copy of a column in the smallest unsigned type, after every check."""
+    dtype = np.min_scalar_type(size - 1)
+    if dtype.kind != "u":
+        raise InvalidInput(
+            f"attribute {attribute!r} has more than 2**64 values, the most a dataset can code; "
+            "merge values into bins"
+        )
+    codes = _as_array(attribute, values)
+    if codes.ndim != 1:
+        raise InvalidInput(
+            f"column {attribute!r} must be one-dimensional, got {codes.ndim} dimensions"
+        )
+    if codes.size and codes.dtype.kind not in "iuf":
+        raise InvalidInput(
+            f"column {attribute!r} holds values of type {codes.dtype}; it must hold integer codes "
+            f"0..{size - 1}: replace each value by its index in the list of values"
+        )
+    # NaN fails the comparisons, and infinities are outside the range.
+    inside = codes.size == 0 or (codes.min().item() >= 0 and codes.max().item() <= size - 1)
+    if not inside:
+        raise InvalidInput(
+            f"column {attribute!r} holds codes outside 0..{size - 1}; recode its values "
+            "(missing ones need a code of their own) or give the attribute a larger size"
+        )
+    if codes.dtype.kind == "f" and not np.array_equal(codes, np.floor(codes)):
+        raise InvalidInput(
+            f"column {attribute!r} holds fractions; it must hold integer codes 0..{size - 1}: "
+            "bin the values"
+        )
+    stored = codes.astype(dtype)
+    stored.setflags(write=False)
+    return stored
+
+
+def _as_array(attribute: str, values: ArrayLike) -> NDArray[Any]:
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        raise InvalidInput(
+            f"column {attribute!r} has masked (missing) values; give them a code of their own"
+        )
+    try:
+        array = np.asarray(values)
+    except Exception:
+        array = None
+    if array is None:
+        # Raised outside the handler: the cause could quote values.
+        raise InvalidInput(
+            f"column {attribute!r} cannot be read as an array; give a flat list or array of codes"
+        )
+    return array

@@ -1,0 +1,241 @@
+"""Records whose pairs of columns are near given tables: drawn records, with some codes exchanged.
+
+Records drawn from a model stray from its tables as any sample does, by about the root of each
+count, and that is often more than what the tables themselves are off. Here codes are exchanged, one
+column of some records at a time, where that brings all pairs nearer to the tables at once. With
+C the records' counts and T the tables, the descent is on
+
+    sum over pairs, over cells of (C - T)^2 / sqrt(T + 1),
+
+and what an exchange gains is a sum of one number for each other column, looked up by its code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from pgmkit.errors import InvalidInput
+from pgmkit.records.dataset import Dataset
+from pgmkit.runtime.randomness import Rng, generator
+from pgmkit.runtime.threads import one_thread
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    from pgmkit.domain import Clique, Domain
+
+    Array = NDArray[np.float64]
+    Codes = NDArray[np.int64]
+
+__all__ = ["LARGEST_WIDTH", "fit_records"]
+
+LARGEST_WIDTH = 2500
+"""Codes of all columns together, up to which records are fitted: tables take its square."""
+_SWEEPS, _FEWEST_SWEEPS = 60, 25
+_ENOUGH = 0.003
+"""Gain of a sweep, as a share of what is left, below which the descent ends. Of models of
+`mixture` at epsilon 10, records of CPS1988 have 0.0022 in pairs where they had 0.0025 with 25
+sweeps and 0.01 (the model 0.0022), of Wage 0.0192 for 0.0198, of Arrests 0.0035 for 0.0036."""
+_LOOKED_AT = 10_000
+"""Records that are looked at for one column in one sweep."""
+_LOOKED_UP = 1 << 22
+"""The same, times the column's codes."""
+_LOOKUPS = 1 << 27
+"""The same, times all columns and all codes: a sweep of some tenths of a second. Of 100 columns,
+1,000 records bring nine tenths of what 10,000 bring, in an eighth of the time."""
+_ALL_LOOKUPS = _FEWEST_SWEEPS * _LOOKUPS
+"""The same, of all sweeps: wide tables, whose models are further off, have fewer."""
+_FIRST_STEP = 0.2
+_FORBIDDEN = 1e9
+
+
+def fit_records(
+    records: Dataset, tables: Mapping[Clique, ArrayLike], *, rng: Rng = None
+) -> Dataset:
+    """The records with some codes exchanged, so that pairs of columns are near the tables.
+
+    `tables` are of pairs, at least 0, of any total above 0. No code is put where a table is 0. Rows
+    stay in their places. `rng`: a seed, a numpy Generator, or None for a fresh one.
+
+    Raises InvalidInput for tables that are not of two attributes, of wrong shape, negative or empty
+    of mass, and for a domain of more than `LARGEST_WIDTH` codes.
+
+    >>> from pgmkit.domain import Domain
+    >>> domain = Domain({"a": 2, "b": 2})
+    >>> rng = np.random.default_rng(0)
+    >>> drawn = Dataset(domain, {"a": rng.integers(0, 2, 100), "b": rng.integers(0, 2, 100)})
+    >>> fit_records(drawn, {("a", "b"): [[40, 10], [10, 40]]}, rng=0).marginal(("a", "b"))
+    array([[40, 10],
+           [10, 40]])
+    """
+    columns = _Columns(records)
+    wanted, asked = _targets(columns, tables)
+    if not asked.any():
+        return records
+    random = generator(rng)
+    weights = asked / np.sqrt(wanted + 1)
+    barred = asked & (wanted == 0)
+    away = np.where(asked, columns.counts(records) - wanted, 0.0)
+    steps = np.full(len(columns.sizes), _FIRST_STEP)
+    left = float((weights * away**2).sum())
+    with one_thread():
+        for _ in range(_sweeps(columns)):
+            for j in random.permutation(len(steps)):
+                steps[j] = _exchange(columns, int(j), away, weights, barred, steps[j], random)
+            before, left = left, float((weights * away**2).sum())
+            if left >= before * (1 - _ENOUGH):
+                break
+    return columns.dataset()
+
+
+def _sweeps(columns: _Columns) -> int:
+    """The most sweeps, by what one of them looks up."""
+    cells = len(columns.sizes) * int(columns.ends[-1])
+    of_one = min(len(columns.places), _LOOKED_AT) * cells
+    return min(_SWEEPS, max(_FEWEST_SWEEPS, _ALL_LOOKUPS // of_one))
+
+
+class _Columns:
+    """The records as an array of rows x columns, and where each column's codes are among all."""
+
+    def __init__(self, records: Dataset) -> None:
+        self.domain: Domain = records.domain
+        self.names = list(self.domain)
+        self.sizes = self.domain.shape()
+        self.ends = np.cumsum([0, *self.sizes])
+        if self.ends[-1] > LARGEST_WIDTH:
+            raise InvalidInput(
+                f"the domain has {self.ends[-1]} codes in all; records can be fitted to tables up "
+                f"to {LARGEST_WIDTH}: leave out or merge some"
+            )
+        self.places = np.stack(
+            [
+                np.asarray(records.columns[name]).astype(np.int64) + start
+                for name, start in zip(self.names, self.ends[:-1], strict=True)
+            ],
+            axis=1,
+        )
+
+    def named(self, name: str) -> slice:
+        return self.of(self.names.index(name))
+
+    def of(self, j: int) -> slice:
+        return slice(int(self.ends[j]), int(self.ends[j + 1]))
+
+    def counts(self, records: Dataset) -> Array:
+        """Of every pair of codes of two columns."""
+        width = int(self.ends[-1])
+        found = np.zeros((width, width))
+        for pair, table in records.marginals(combinations(self.names, 2)).items():
+            a, b = map(self.named, pair)
+            found[a, b], found[b, a] = table, table.T
+        return found
+
+    def counted(self, rows: Codes, j: int, codes: Codes) -> Array:
+        """Counts of these rows' codes beside `codes` (places) of column j."""
+        size, width = self.sizes[j], int(self.ends[-1])
+        cells = self.places[rows] * size + (codes - self.ends[j])[:, None]
+        counted = np.bincount(cells.reshape(-1), minlength=width * size).reshape(width, size)
+        counted[self.of(j)] = 0
+        return counted.astype(np.float64)
+
+    def dataset(self) -> Dataset:
+        codes = self.places - self.ends[:-1]
+        return Dataset(self.domain, {name: codes[:, j] for j, name in enumerate(self.names)})
+
+
+def _targets(
+    columns: _Columns, tables: Mapping[Clique, ArrayLike]
+) -> tuple[Array, NDArray[np.bool_]]:
+    """The tables scaled to the number of records, side by side, and where there is one."""
+    width = int(columns.ends[-1])
+    wanted, asked = np.zeros((width, width)), np.zeros((width, width), dtype=bool)
+    for given, values in tables.items():
+        clique = columns.domain.clique(given, "table")
+        table = np.asarray(values, dtype=np.float64)
+        if len(clique) != 2 or table.shape != columns.domain.shape(clique):
+            raise InvalidInput(
+                f"the table of {clique!r} has shape {table.shape}; give tables of two attributes, "
+                f"of shape {columns.domain.shape(clique)}"
+            )
+        if not np.isfinite(table).all() or table.min() < 0 or table.sum() <= 0:
+            raise InvalidInput(
+                f"the table of {clique!r} must be finite, at least 0 and of a sum above 0; clip it"
+            )
+        a, b = map(columns.named, clique)
+        scaled = table * (len(columns.places) / table.sum())
+        wanted[a, b], wanted[b, a] = scaled, scaled.T
+        asked[a, b] = asked[b, a] = True
+    return wanted, asked
+
+
+def _exchange(
+    columns: _Columns,
+    j: int,
+    away: Array,
+    weights: Array,
+    barred: NDArray[np.bool_],
+    step: float,
+    random: np.random.Generator,
+) -> float:
+    """Give some records another code of column j; `away` follows. The next step's length.
+
+    The step is the share of the records that would gain, the largest gains first. All gains are as
+    if only one record changed: the sum of squares along the step says how far it should have gone.
+    """
+    size, rows = columns.sizes[j], len(columns.places)
+    lookups = len(columns.sizes) * int(columns.ends[-1])
+    most = min(rows, _LOOKED_AT, max(1, _LOOKED_UP // size), max(1, _LOOKUPS // lookups))
+    looked = random.choice(rows, most, replace=False) if most < rows else np.arange(rows)
+    better, gains = _better(columns, j, looked, away, weights, barred)
+    gaining = np.flatnonzero(gains > 0)
+    if not len(gaining):
+        return step
+    order = gaining[np.argsort(-gains[gaining], kind="stable")]
+    mine = columns.of(j)
+    weight, off = weights[:, mine], away[:, mine]
+    taken, length = max(1, round(step * len(order))), 0.0
+    while taken:
+        moved, codes = looked[order[:taken]], better[order[:taken]]
+        change = columns.counted(moved, j, codes)
+        change -= columns.counted(moved, j, columns.places[moved, j])
+        change[weight == 0] = 0.0
+        length = -float((weight * off * change).sum() / (weight * change**2).sum())
+        if length > 0.5:  # the sum of squares falls
+            columns.places[moved, j] = codes
+            away[:, mine] = off + change
+            away[mine] = away[:, mine].T
+            break
+        taken = int(taken * min(max(length, 0.2), 0.8))
+    return float(np.clip(taken / len(order) * min(length, 2.0), 1 / most, 1.0))
+
+
+def _better(
+    columns: _Columns,
+    j: int,
+    looked: Codes,
+    away: Array,
+    weights: Array,
+    barred: NDArray[np.bool_],
+) -> tuple[Codes, Array]:
+    """The best other code of column j for each of these records (places), and what it gains."""
+    mine = columns.of(j)
+    weight = weights[:, mine]
+    pulls = 2 * weight * away[:, mine] + np.where(barred[:, mine], _FORBIDDEN, 0.0)
+    where = torch.from_numpy(columns.places[looked])
+    summed = [
+        torch.nn.functional.embedding_bag(
+            where, torch.from_numpy(table.astype(np.float32)), mode="sum"
+        ).numpy()
+        for table in (pulls, weight)
+    ]
+    leaving, entering = summed[0] - summed[1], summed[0] + summed[1]
+    line, own = np.arange(len(looked)), columns.places[looked, j] - columns.ends[j]
+    entering[line, own] = np.inf
+    best = entering.argmin(axis=1)
+    return best + columns.ends[j], leaving[line, own] - entering[line, best]

@@ -1,0 +1,266 @@
+"""Records from a model: drawn clique by clique down the junction tree.
+
+The attributes of a root clique are drawn from its marginal; each further clique adds its residual
+attributes (those outside the separator) conditioned on the separator's values in the records so
+far. Conditioning on junction-tree cliques, not on measured ones, makes this the model's own law.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Literal, get_args
+
+import numpy as np
+
+from pgmkit.errors import InvalidInput, NumericalFailure
+
+if TYPE_CHECKING:
+    from pgmkit.domain import Clique, Domain
+    from pgmkit.graphs.junction_tree import JunctionTree
+
+__all__ = [
+    "Method",
+    "blocks",
+    "check_count",
+    "check_mass",
+    "check_request",
+    "given_out",
+    "grouped_table",
+    "ravel",
+    "rounded_counts",
+    "sample",
+    "unravel",
+]
+
+Method = Literal["round", "sample"]
+
+_BLOCK_CELLS = 1 << 19
+"""Cells that are rounded together: a few megabytes, so that the passes stay in the cache."""
+
+
+def sample(
+    tree: JunctionTree,
+    clique_marginals: Callable[[int], np.ndarray],
+    n: int,
+    rng: np.random.Generator,
+    method: Method = "round",
+) -> dict[str, np.ndarray]:
+    """Draw `n` records, in random order, as one array of codes for each attribute.
+
+    `clique_marginals(i)` is the marginal of `tree.cliques[i]`, its axes in the clique's order:
+    non-negative, of any total (counts will do). Each is asked for once.
+
+    Methods:
+        "round": the number of records in each cell of a clique is the expected number given the
+            separator counts, rounded up or down at random without bias and with exact separator
+            counts; which records of a separator group get which cell is a uniform shuffle. Much
+            closer to the model than independent draws: errors below one record a cell.
+        "sample": records are independent draws from the model.
+
+    Returns:
+        {attribute: array of shape (n,)} in the domain's order, in the smallest unsigned dtype.
+
+    Raises:
+        InvalidInput: `n` is not a non-negative integer, `rng` is not a numpy Generator, or the
+            method is unknown.
+        NumericalFailure: a marginal holds a negative or non-finite value, or no mass where
+            records have to go.
+
+    >>> from pgmkit.domain import Domain
+    >>> from pgmkit.graphs.junction_tree import junction_tree
+    >>> tree = junction_tree(Domain({"a": 2, "b": 2}), [("a", "b")])
+    >>> tables = {("a", "b"): np.array([[2.0, 0.0], [1.0, 1.0]])}
+    >>> records = sample(tree, lambda i: tables[tree.cliques[i]], 8, np.random.default_rng(0))
+    >>> sorted(zip(records["a"].tolist(), records["b"].tolist(), strict=True))
+    [(0, 0), (0, 0), (0, 0), (0, 0), (1, 0), (1, 0), (1, 1), (1, 1)]
+    """
+    check_request(n, rng, method)
+    draw = _draw_rounded if method == "round" else _draw_independent
+    columns: dict[str, np.ndarray] = {}
+    for index, (clique, separator) in enumerate(zip(tree.cliques, tree.separators, strict=True)):
+        residual = tuple(name for name in clique if name not in separator)
+        table = grouped_table(tree.domain, clique, separator, residual, clique_marginals(index))
+        groups = ravel(tree.domain, separator, columns, n)
+        cells = draw(table, groups, rng, clique)
+        columns.update(unravel(tree.domain, residual, cells))
+    return {name: columns[name] for name in tree.domain.attributes}
+
+
+def check_count(n: int) -> None:
+    """Raises InvalidInput where ``n`` is no number of records."""
+    if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 0:
+        raise InvalidInput(f"n must be a non-negative integer, the number of records; got {n!r}")
+
+
+def check_request(n: int, rng: np.random.Generator, method: str) -> None:
+    """Raises InvalidInput where an argument is not what it should be."""
+    check_count(n)
+    if not isinstance(rng, np.random.Generator):
+        raise InvalidInput(
+            f"rng must be a numpy.random.Generator, got {type(rng).__name__}; "
+            "write numpy.random.default_rng(seed)"
+        )
+    if method not in get_args(Method):
+        raise InvalidInput(f"method must be one of {get_args(Method)}, got {method!r}")
+
+
+def grouped_table(
+    domain: Domain, clique: Clique, separator: Clique, residual: Clique, marginal: np.ndarray
+) -> np.ndarray:
+    """The marginal as a matrix: a row for each separator cell, a column for each residual cell."""
+    values = np.asarray(marginal, dtype=np.float64)
+    if values.shape != domain.shape(clique):
+        raise NumericalFailure(
+            f"the marginal of clique {clique} has shape {values.shape}, "
+            f"expected {domain.shape(clique)}"
+        )
+    if not values.min() >= 0:  # false for NaN too
+        raise NumericalFailure(f"the marginal of clique {clique} holds a negative value or NaN")
+    order = [clique.index(name) for name in (*separator, *residual)]
+    return values.transpose(order).reshape(domain.size(separator), domain.size(residual))
+
+
+def ravel(domain: Domain, attrs: Clique, columns: dict[str, np.ndarray], n: int) -> np.ndarray:
+    """The flat index of each record's cell over `attrs`."""
+    if len(attrs) == 1:
+        return columns[attrs[0]]
+    code = np.zeros(n, dtype=np.min_scalar_type(domain.size(attrs)))
+    for name in attrs:
+        code *= code.dtype.type(domain.sizes[name])
+        code += columns[name]
+    return code
+
+
+def unravel(domain: Domain, attrs: Clique, cells: np.ndarray) -> dict[str, np.ndarray]:
+    """The inverse of `ravel`: a column of codes for each attribute."""
+    columns = {}
+    for name in reversed(attrs):
+        size = domain.sizes[name]
+        codes = cells
+        if name != attrs[0]:
+            cells, codes = np.divmod(cells, cells.dtype.type(size))
+        columns[name] = codes.astype(np.min_scalar_type(size - 1))
+    return columns
+
+
+def _draw_independent(
+    table: np.ndarray, groups: np.ndarray, rng: np.random.Generator, clique: Clique
+) -> np.ndarray:
+    """A residual cell for each record by inverting its group's cumulative distribution."""
+    cumulative = np.cumsum(table, axis=1)
+    width = table.shape[1]
+    first = groups.astype(np.intp) * width
+    mass = cumulative.take(first + (width - 1))
+    check_mass(mass, clique)
+    level = rng.random(len(groups)) * mass  # strictly below the mass, in floating point too
+    # The first cell whose cumulative mass exceeds the level has mass of its own. One bisection
+    # for all records: each group keeps its own cumulative sums, at their full precision.
+    low, high = first, first + (width - 1)
+    for _ in range((width - 1).bit_length()):
+        middle = (low + high) >> 1
+        beyond = cumulative.take(middle) <= level
+        low = np.where(beyond, middle + 1, low)
+        high = np.where(beyond, high, middle)
+    return (low - first).astype(np.min_scalar_type(table.shape[1]))
+
+
+def _draw_rounded(
+    table: np.ndarray, groups: np.ndarray, rng: np.random.Generator, clique: Clique
+) -> np.ndarray:
+    """A residual cell for each record: rounded counts, given out at random within a group."""
+    sizes = np.bincount(groups, minlength=len(table))
+    return given_out(
+        groups,
+        rng,
+        lambda members: rounded_counts(table[members], sizes[members], rng, clique),
+        np.flatnonzero(sizes),
+        table.shape[1],
+    )
+
+
+def given_out(
+    groups: np.ndarray,
+    rng: np.random.Generator,
+    counts_of: Callable[[np.ndarray], np.ndarray],
+    occupied: np.ndarray,
+    width: int,
+) -> np.ndarray:
+    """A cell for each record: each group's counts (`counts_of` some groups) in random order.
+
+    `occupied`: the groups that have records, ascending; `width`: the number of cells.
+    """
+    cells = np.empty(len(groups), dtype=np.min_scalar_type(width))
+    # Without the shuffle a group's records would keep the order of its earlier attributes,
+    # and the new ones would follow them: a false correlation.
+    order = _shuffled_order(groups, rng)
+    filled = 0
+    for members in blocks(occupied, width):
+        counts = counts_of(members).ravel()
+        places = np.flatnonzero(counts)
+        drawn = np.repeat((places % width).astype(cells.dtype), counts[places])
+        cells[order[filled : filled + len(drawn)]] = drawn
+        filled += len(drawn)
+    return cells
+
+
+def blocks(groups: np.ndarray, width: int) -> Iterator[np.ndarray]:
+    """Groups whose cells are worked on together."""
+    step = max(1, _BLOCK_CELLS // width)
+    for start in range(0, len(groups), step):
+        yield groups[start : start + step]
+
+
+def _shuffled_order(groups: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """The records sorted by group, in uniformly random order within each group."""
+    order = rng.permutation(len(groups))
+    # A stable sort of 16-bit keys is a radix sort: twice that is faster than one comparison sort.
+    for shift in range(0, 8 * groups.dtype.itemsize, 16):
+        digits = (groups[order] >> shift).astype(np.uint16)
+        order = order[np.argsort(digits, kind="stable")]
+    return order
+
+
+def rounded_counts(
+    table: np.ndarray, sizes: np.ndarray, rng: np.random.Generator, clique: Clique
+) -> np.ndarray:
+    """Integer counts with row sums `sizes`, each the floor or ceiling of its expected value.
+
+    The fractions are resolved by a tournament in every row at once (the pivotal method of Deville
+    and Tille 1998, along a binary tree). Two cells with fractions a and b duel: when a + b < 1 the
+    loser is rounded down and the winner goes on with a + b; otherwise the loser is rounded up and
+    the winner goes on with a + b - 1. The odds keep each cell's expectation; any two cells come
+    out negatively correlated; and every subtree keeps its own sum to within one. (Systematic
+    sampling, cheaper, would fall into step with regular tables: of a uniform 100 x 100 table
+    and 100 records it fills a single column.)
+    """
+    mass = table.sum(axis=1)
+    check_mass(mass, clique)
+    expected = table / mass[:, None] * sizes[:, None]
+    counts = np.floor(expected).astype(np.int64)
+    fraction = expected - counts
+    cell = np.arange(counts.size).reshape(counts.shape)
+    flat = counts.ravel()
+    while fraction.shape[1] > 1:
+        pairs = fraction.shape[1] // 2 * 2
+        total = fraction[:, :pairs:2] + fraction[:, 1:pairs:2]
+        up = total >= 1
+        left = fraction[:, :pairs:2]
+        # The left cell wins with probability a / (a + b), or (1 - a) / (2 - a - b) when up.
+        odds, scale = np.where(up, 1 - left, left), np.where(up, 2 - total, total)
+        left_wins = rng.random(total.shape) * scale < odds
+        first, second = cell[:, :pairs:2], cell[:, 1:pairs:2]
+        flat[np.where(left_wins, second, first)[up]] += 1
+        fraction = np.hstack([total - up, fraction[:, pairs:]])
+        cell = np.hstack([np.where(left_wins, first, second), cell[:, pairs:]])
+    # The last fraction of a row is 0 or 1 up to rounding errors, because the row sum is an integer.
+    flat[cell[fraction > 0.5]] += 1
+    return counts
+
+
+def check_mass(mass: np.ndarray, clique: Clique) -> None:
+    """Raises NumericalFailure where records have to go and the marginal has nothing."""
+    if mass.size and not (mass.min() > 0 and mass.max() < np.inf):
+        raise NumericalFailure(
+            f"clique {clique} has no finite mass for the separator values of some records: "
+            "its marginal does not agree with that of its parent clique"
+        )

@@ -1,0 +1,215 @@
+"""A rounded draw of many records in parts, each made by itself, wherever it is wanted.
+
+The counts of all records are rounded first, clique by clique down the junction tree, as
+`pgmkit.records.sampling.sample` does; no record is needed for that. Then the counts are cut into
+those of the parts: of the records that a group has, a random part of known size is taken without
+replacement, which is what happens when shuffled records are cut into parts. So the parts together
+are one draw of `sample(..., "round")`: their counts add up to the rounded ones exactly, whoever
+makes them and in whatever order.
+
+The cuts halve the range of parts again and again, and each draws from a generator of its own
+number: a part needs only the cuts on its way, and two that are made apart agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pgmkit.errors import InvalidInput
+from pgmkit.records.sampling import blocks, given_out, grouped_table, ravel, rounded_counts, unravel
+from pgmkit.runtime.threads import cores, in_threads
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pgmkit.domain import Clique
+    from pgmkit.graphs.junction_tree import JunctionTree
+
+    Counts = list[NDArray[np.int32]]
+
+__all__ = ["MOST_RECORDS", "PartedSample", "part_rng", "parted_sample"]
+
+MOST_RECORDS = 999_999_999
+"""That are drawn together: numpy's hypergeometric draws are for fewer than a billion."""
+
+
+@dataclass(frozen=True, eq=False)
+class PartedSample:
+    """Records in `count` parts of `rows` records, the last one of what is left.
+
+    It holds the rounded counts over the cliques of the tree and a seed, and can be pickled.
+    """
+
+    tree: JunctionTree
+    counts: Counts
+    n: int
+    rows: int
+    seed: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        """The number of parts."""
+        return max(1, -(-self.n // self.rows))
+
+    def part(self, number: int) -> dict[str, np.ndarray]:
+        """The codes of a part's records, in random order; always the same for the same number."""
+        (made,) = self.parts(number, number + 1)
+        return made
+
+    def parts(self, start: int, stop: int) -> Iterator[dict[str, np.ndarray]]:
+        """The parts from `start` to before `stop`, one after the other, with shared cuts.
+
+        As many are made at once as there are cores; each is the same as by itself.
+        """
+        if not 0 <= start <= stop <= self.count:
+            raise InvalidInput(f"parts are numbered 0 to {self.count - 1}; got {start} to {stop}")
+        made = self._within(self.counts, 0, self.count, start, stop)
+        return in_threads(made, cores() if stop - start > 1 else 1)
+
+    def _within(
+        self, counts: Counts, low: int, high: int, start: int, stop: int
+    ) -> Iterator[Callable[[], dict[str, np.ndarray]]]:
+        """What makes the wanted parts among those from `low` to before `high` of these counts."""
+        if high <= start or stop <= low:
+            return
+        if high - low == 1:
+            size, rng = self._size(low, high), part_rng(self.seed, low)
+            yield partial(_records, self.tree, counts, size, rng)
+            return
+        middle = (low + high) // 2
+        # A seed of three numbers for a cut, of one or two for a part.
+        rng = part_rng(self.seed, low, middle, high)
+        taken = _cut(self.tree, counts, self._size(low, middle), rng)
+        yield from self._within(taken, low, middle, start, stop)
+        if middle < stop:
+            left = [each - some for each, some in zip(counts, taken, strict=True)]
+            del taken
+            yield from self._within(left, middle, high, start, stop)
+
+    def _size(self, low: int, high: int) -> int:
+        return min(self.n, high * self.rows) - min(self.n, low * self.rows)
+
+
+def parted_sample(
+    tree: JunctionTree,
+    clique_marginals: Callable[[int], np.ndarray],
+    n: int,
+    rows: int,
+    rng: np.random.Generator,
+) -> PartedSample:
+    """`n` records by `pgmkit.records.sampling.sample`'s method "round", in parts of `rows`.
+
+    The time and memory of this call, and of a part besides its records, are those of the tree's
+    tables. Raises InvalidInput for more than MOST_RECORDS, NumericalFailure as `sample`.
+
+    >>> from pgmkit.domain import Domain
+    >>> from pgmkit.graphs.junction_tree import junction_tree
+    >>> tree = junction_tree(Domain({"a": 2, "b": 2}), [("a", "b")])
+    >>> tables = {("a", "b"): np.array([[2.0, 0.0], [1.0, 1.0]])}
+    >>> rng = np.random.default_rng(0)
+    >>> made = parted_sample(tree, lambda i: tables[tree.cliques[i]], 8, 3, rng)
+    >>> [len(made.part(i)["a"]) for i in range(made.count)]
+    [3, 3, 2]
+    >>> sorted(int(cell) for i in range(3) for cell in 2 * made.part(i)["a"] + made.part(i)["b"])
+    [0, 0, 0, 0, 2, 2, 3, 3]
+    """
+    if isinstance(n, bool) or not isinstance(n, int | np.integer) or not 0 <= n <= MOST_RECORDS:
+        raise InvalidInput(
+            f"n must be a whole number from 0 to {MOST_RECORDS:,}, got {n!r}; draw more records in "
+            "several calls"
+        )
+    counts: Counts = []
+    for i, (clique, separator) in enumerate(zip(tree.cliques, tree.separators, strict=True)):
+        residual = _residual(tree, i)
+        table = grouped_table(tree.domain, clique, separator, residual, clique_marginals(i))
+        sizes = _group_sizes(tree, counts, i, int(n))
+        whole = np.zeros(table.shape, dtype=np.int32)
+        for members in blocks(np.flatnonzero(sizes), table.shape[1]):
+            whole[members] = rounded_counts(table[members], sizes[members], rng, clique)
+        counts.append(whole)
+    seed = tuple(int(word) for word in rng.integers(0, 1 << 32, 4))
+    return PartedSample(tree, counts, int(n), rows, seed)
+
+
+def part_rng(seed: Sequence[int], *number: int) -> np.random.Generator:
+    """The generator of one part, or of whatever has a number of its own."""
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=number))
+
+
+def _residual(tree: JunctionTree, i: int) -> Clique:
+    return tuple(name for name in tree.cliques[i] if name not in tree.separators[i])
+
+
+def _group_sizes(tree: JunctionTree, counts: Counts, i: int, n: int) -> NDArray[np.int64]:
+    """How many of `n` records each cell of a clique's separator has, by its parent's counts."""
+    separator = tree.separators[i]
+    if not separator:
+        return np.array([n], dtype=np.int64)
+    parent = tree.parents[i]
+    axes = (*tree.separators[parent], *_residual(tree, parent))
+    table = counts[parent].reshape(tree.domain.shape(axes))
+    summed = tuple(k for k, name in enumerate(axes) if name not in separator)
+    kept = [name for name in axes if name in separator]
+    sizes = np.asarray(table.sum(axis=summed, dtype=np.int64))
+    return sizes.transpose([kept.index(name) for name in separator]).reshape(-1)
+
+
+def _cut(tree: JunctionTree, counts: Counts, n: int, rng: np.random.Generator) -> Counts:
+    """The counts of `n` records drawn without replacement from those that are counted."""
+    taken: Counts = []
+    for i, table in enumerate(counts):
+        sizes = _group_sizes(tree, taken, i, n)
+        part = np.zeros_like(table)
+        for members in blocks(np.flatnonzero(sizes), table.shape[1]):
+            part[members] = _without_replacement(table[members], sizes[members], rng)
+        taken.append(part)
+    return taken
+
+
+def _without_replacement(
+    counts: NDArray[np.int32], sizes: NDArray[np.int64], rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Of each row's counts `sizes` many at random: multivariate hypergeometric draws.
+
+    Halves of the row share the draws, then halves of halves, for all rows at once.
+    """
+    sums = [counts.astype(np.int64)]
+    while sums[-1].shape[1] > 1:
+        below = sums[-1]
+        pairs = below.shape[1] // 2 * 2
+        sums.append(np.hstack([below[:, :pairs:2] + below[:, 1:pairs:2], below[:, pairs:]]))
+    drawn = sizes[:, None]
+    for below in reversed(sums[:-1]):
+        pairs = below.shape[1] // 2
+        left, right, wanted = (
+            below[:, : 2 * pairs : 2],
+            below[:, 1 : 2 * pairs : 2],
+            drawn[:, :pairs],
+        )
+        # Most are decided without a draw: one half is empty, or nothing or all is taken.
+        first = np.where(right == 0, wanted, np.where(wanted == left + right, left, 0))
+        open_ = (left > 0) & (right > 0) & (wanted > 0) & (wanted < left + right)
+        first[open_] = rng.hypergeometric(left[open_], right[open_], wanted[open_])
+        split = np.empty_like(below)
+        split[:, : 2 * pairs : 2], split[:, 1 : 2 * pairs : 2] = first, wanted - first
+        split[:, 2 * pairs :] = drawn[:, pairs:]
+        drawn = split
+    return drawn
+
+
+def _records(
+    tree: JunctionTree, counts: Counts, n: int, rng: np.random.Generator
+) -> dict[str, np.ndarray]:
+    """Records of exactly these counts, at random otherwise."""
+    columns: dict[str, np.ndarray] = {}
+    for i, table in enumerate(counts):
+        groups = ravel(tree.domain, tree.separators[i], columns, n)
+        occupied = np.flatnonzero(np.bincount(groups, minlength=len(table)))
+        cells = given_out(groups, rng, table.__getitem__, occupied, table.shape[1])
+        columns.update(unravel(tree.domain, _residual(tree, i), cells))
+    return {name: columns[name] for name in tree.domain.attributes}

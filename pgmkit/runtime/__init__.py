@@ -1,0 +1,1 @@
+"""What the machine gives: memory, threads, devices, random numbers, files, HTML."""

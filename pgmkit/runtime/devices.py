@@ -1,0 +1,89 @@
+"""Where torch computes: the names of devices, and the rule of "auto"."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import inf
+from typing import TYPE_CHECKING
+
+from pgmkit.errors import InvalidInput, ModelTooLarge
+from pgmkit.runtime.memory import available
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["WORTH_A_CARD", "card_memory", "check_room", "device_of"]
+
+WORTH_A_CARD = 1e7
+"""Multiplications of a pass from which "auto" takes a card.
+
+A step of estimation on a card is some hundred launches of 5 to 10 microseconds, about a
+millisecond whatever the size. One core does 0.6 to 1.8 billion multiplications of a large pass a
+second, so both take as long at about a million; from ten times that a card surely gains.
+"""
+
+
+def device_of(
+    device: str | torch.device | None, multiplications: Callable[[], float] = lambda: inf
+) -> torch.device:
+    """The device of this name: "cpu" (or None), "cuda", "cuda:1" and so on, or "auto".
+
+    "auto" is the first CUDA card where torch finds one and the work, ``multiplications()`` a pass,
+    is ``WORTH_A_CARD`` of them or more; else the processor.
+
+    Raises InvalidInput for other names, and for a card that is not there.
+
+    >>> device_of("auto", lambda: 1000)
+    device(type='cpu')
+    """
+    import torch
+
+    if device is None:
+        return torch.device("cpu")
+    if device == "auto":
+        worth = torch.cuda.is_available() and multiplications() >= WORTH_A_CARD
+        return torch.device("cuda" if worth else "cpu")
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError):  # no name of a device that torch knows
+        found = None
+    if found is None or found.type not in ("cpu", "cuda"):
+        raise InvalidInput(
+            f'device must be "cpu", "cuda" (or "cuda:1" and so on) or "auto"; got {device!r}'
+        )
+    if found.type == "cuda" and (found.index or 0) >= _cards():
+        raise InvalidInput(
+            f"device {str(device)!r} is not there: torch {torch.__version__} finds {_cards()} CUDA "
+            'cards. Pass device="cpu" or "auto", or install a CUDA build of torch on a machine '
+            "that has the card"
+        )
+    return found
+
+
+def check_room(device: torch.device, needed: int, what: str) -> None:
+    """Raises ModelTooLarge where a card has not so many bytes free; a processor is not asked."""
+    if device.type == "cuda" and needed > available(device):
+        raise ModelTooLarge(
+            f"{what} needs {needed / 2**20:,.0f} MiB on {device}, which has "
+            f"{available(device) / 2**20:,.0f} MiB free: use device='cpu', or a smaller model"
+        )
+
+
+@contextmanager
+def card_memory(device: torch.device) -> Iterator[None]:
+    """Work whose memory is not known before: ModelTooLarge where a card has not enough."""
+    import torch
+
+    try:
+        yield
+    except torch.cuda.OutOfMemoryError as full:
+        raise ModelTooLarge(
+            f"{device} has not enough free memory ({full}): use device='cpu', or a smaller model"
+        ) from None
+
+
+def _cards() -> int:
+    import torch
+
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0

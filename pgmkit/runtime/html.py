@@ -1,0 +1,214 @@
+"""Pieces of HTML: tables, charts of bars with whiskers, a drawing of a model's graph.
+
+Everything that is not a number passes through `escape`: names and labels come from files that
+somebody else wrote. Drawings are SVG without style sheets, scripts or references; a page may
+style their classes: bar, whisker, edge, node.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from html import escape as escaped
+from itertools import combinations
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from pgmkit.runtime.printed import on_one_line
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pgmkit.domain import Clique, Domain
+
+__all__ = ["bars", "columns", "escape", "graph", "interval", "model", "table"]
+
+_BLUE, _INK, _EDGE = "#4f81bd", "#1c2733", "#9fb3c8"
+_FONT = "font-family='system-ui, sans-serif' font-size='12'"
+_NUMBER = " style='text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap'"
+MOST_BARS = 24
+"""Values that a chart draws."""
+_MOST_ROWS = 40
+_MOST_NODES = 60
+_MOST_LETTERS = 24
+
+
+def escape(text: str) -> str:
+    """A text as a part of a page: without controls, and with its markup spelled out.
+
+    >>> escape("<b>\x1b[2J")
+    '&lt;b&gt;'
+    """
+    return escaped(on_one_line(text))
+
+
+def table(
+    header: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    numbers: Collection[int] = (),
+    caption: str = "",
+) -> str:
+    """A table of texts; `numbers` are the columns set to the right.
+
+    >>> table(["a", "b"], [["<x>", "1"]])
+    '<table><tr><th>a</th><th>b</th></tr><tr><td>&lt;x&gt;</td><td>1</td></tr></table>'
+    """
+
+    def line(cells: Sequence[str], tag: str) -> str:
+        return "".join(
+            f"<{tag}{_NUMBER if i in numbers else ''}>{escape(cell)}</{tag}>"
+            for i, cell in enumerate(cells)
+        )
+
+    top = f"<caption>{escape(caption)}</caption>" if caption else ""
+    head = f"<tr>{line(header, 'th')}</tr>" if any(header) else ""
+    body = "".join(f"<tr>{line(row, 'td')}</tr>" for row in rows)
+    return f"<table>{top}{head}{body}</table>"
+
+
+def graph(names: Sequence[str], cliques: Iterable[Sequence[str]]) -> str:
+    """The attributes on a circle, joined where they are in one clique; names run outwards."""
+    edges = {pair for clique in cliques for pair in combinations(sorted(clique), 2)}
+    # Room for a line of text between neighbours on the circle.
+    radius = max(150.0, 14 * len(names) / (2 * math.pi))
+    size = round(2 * (radius + 8 * min(_MOST_LETTERS, max(map(len, names))) + 20))
+    angles = {name: 2 * math.pi * i / len(names) - math.pi / 2 for i, name in enumerate(names)}
+    at = {
+        name: (size / 2 + radius * math.cos(turn), size / 2 + radius * math.sin(turn))
+        for name, turn in angles.items()
+    }
+    parts = [
+        f"<line class='edge' stroke='{_EDGE}' x1='{at[a][0]:.1f}' y1='{at[a][1]:.1f}' "
+        f"x2='{at[b][0]:.1f}' y2='{at[b][1]:.1f}'/>"
+        for a, b in sorted(edges)
+    ]
+    for name, (x, y) in at.items():
+        left = math.cos(angles[name]) < -1e-9
+        degrees = math.degrees(angles[name]) + (180 if left else 0)
+        shown = name if len(name) <= _MOST_LETTERS else name[: _MOST_LETTERS - 1] + "…"
+        parts.append(f"<circle class='node' fill='{_BLUE}' cx='{x:.1f}' cy='{y:.1f}' r='5'/>")
+        parts.append(
+            f"<text transform='translate({x:.1f} {y:.1f}) rotate({degrees:.1f})' "
+            f"x='{-10 if left else 10}' y='4' text-anchor='{'end' if left else 'start'}'>"
+            f"<title>{escape(name)}</title>{escape(shown)}</text>"
+        )
+    return _svg(size, size, parts)
+
+
+def bars(
+    name: str,
+    labels: Sequence[str],
+    counts: NDArray[np.float64],
+    ends: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None,
+) -> str:
+    """A figure of horizontal bars, with whiskers from one end to the other.
+
+    Of many values the most frequent are drawn.
+    """
+    order = list(range(len(labels)))
+    if len(order) > MOST_BARS:
+        order = sorted(np.argsort(-counts)[:MOST_BARS].tolist())
+    highest = max(1.0, *(float((counts if ends is None else ends[1])[i]) for i in order))
+    scale, left, step = 190 / highest, 130, 17
+    parts = []
+    for line, i in enumerate(order):
+        y = 4 + line * step
+        label = labels[i] if len(labels[i]) <= 18 else labels[i][:17] + "…"
+        parts.append(f"<text x='{left - 6}' y='{y + 10}' text-anchor='end'>{escape(label)}</text>")
+        width = max(0.0, float(counts[i])) * scale
+        parts.append(
+            f"<rect class='bar' fill='{_BLUE}' x='{left}' y='{y}' width='{width:.1f}' height='12'>"
+            f"<title>{escape(labels[i])}: {counts[i]:,.0f}</title></rect>"
+        )
+        if ends is not None:
+            low, high = (left + max(0.0, float(end[i])) * scale for end in ends)
+            parts.append(
+                f"<line class='whisker' stroke='{_INK}' stroke-width='2' x1='{low:.1f}' "
+                f"x2='{high:.1f}' y1='{y + 6}' y2='{y + 6}'/>"
+            )
+    more = len(labels) - len(order)
+    caption = escape(name) + (f" ({more} rarer values not drawn)" if more else "")
+    drawing = _svg(340, 10 + step * len(order), parts)
+    return f"<figure><figcaption>{caption}</figcaption>{drawing}</figure>"
+
+
+class Graphical(Protocol):
+    """What is shown of a graphical model."""
+
+    @property
+    def domain(self) -> Domain: ...
+    @property
+    def cliques(self) -> Sequence[Clique]: ...
+    @property
+    def total(self) -> float: ...
+    @property
+    def certificate(self) -> str: ...
+    @property
+    def fit(self) -> object: ...
+
+
+class Interval(Protocol):
+    """What is shown of error bars."""
+
+    @property
+    def estimate(self) -> NDArray[np.float64]: ...
+    @property
+    def stddev(self) -> NDArray[np.float64]: ...
+    @property
+    def low(self) -> NDArray[np.float64]: ...
+    @property
+    def high(self) -> NDArray[np.float64]: ...
+    @property
+    def level(self) -> float: ...
+    @property
+    def method(self) -> str: ...
+
+
+def model(found: Graphical) -> str:
+    """A model's size and fit, and the drawing of its graph."""
+    names = found.domain.attributes
+    rows = [
+        ["attributes", f"{len(names):,}"],
+        ["cliques", f"{len(found.cliques):,}"],
+        ["total", f"{found.total:,.6g}"],
+        *([["search", found.certificate]] if found.certificate else []),
+        *([["fit", str(found.fit)]] if found.fit else []),
+    ]
+    shown = table(["", ""], rows, caption="GraphicalModel")
+    if len(names) <= _MOST_NODES:
+        shown += graph(names, found.cliques)
+    return shown
+
+
+def interval(found: Interval) -> str:
+    """Error bars cell by cell, the first ones of many."""
+    cells = list(np.ndindex(found.estimate.shape))
+    columns = (found.estimate, found.stddev, found.low, found.high)
+    rows = [
+        [", ".join(map(str, cell)), *(f"{column[cell]:.6g}" for column in columns)]
+        for cell in cells[:_MOST_ROWS]
+    ]
+    header = ["cell", "estimate", "standard error", "low", "high"]
+    caption = f"{found.level:.0%} intervals, {found.method}" + _more(len(cells))
+    return table(header, rows, numbers=range(1, 5), caption=caption)
+
+
+def columns(found: Mapping[str, Sequence[Any] | NDArray[np.float64]]) -> str:
+    """Named columns of equal length, texts and numbers, the first rows of many."""
+    rows = list(zip(*found.values(), strict=True))
+    texts = [[v if isinstance(v, str) else f"{v:.6g}" for v in row] for row in rows[:_MOST_ROWS]]
+    numbers = [i for i, v in enumerate(rows[0]) if not isinstance(v, str)] if rows else []
+    return table(list(found), texts, numbers=numbers, caption=_more(len(rows)).removeprefix("; "))
+
+
+def _more(rows: int) -> str:
+    return f"; {rows - _MOST_ROWS:,} more rows not shown" if rows > _MOST_ROWS else ""
+
+
+def _svg(width: int, height: int, parts: Sequence[str]) -> str:
+    return (
+        f"<svg xmlns='http://www.w3.org/2000/svg' width='{width}' height='{height}' "
+        f"viewBox='0 0 {width} {height}' role='img' {_FONT}>{''.join(parts)}</svg>"
+    )

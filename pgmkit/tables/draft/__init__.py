@@ -1,0 +1,1 @@
+"""First schemas, drafted from names or from values that may be looked at."""

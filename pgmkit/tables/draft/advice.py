@@ -1,0 +1,70 @@
+"""Texts that a draft cannot read as times: what they are, and how they could be written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from pgmkit.tables.draft.times import FORMATS, is_written
+
+__all__ = ["advice"]
+
+_DURATIONS = {
+    "H:MM:SS": re.compile(r"-?\d+:[0-5]\d:[0-5]\d([.,]\d+)?"),
+    "H:MM": re.compile(r"-?\d+:[0-5]\d"),
+    "D days HH:MM:SS": re.compile(r"-?\d+ days?,? \+?\d\d?:[0-5]\d:[0-5]\d(\.\d+)?"),
+    "PnDTnHnMnS": re.compile(r"-?P(?=.*\d)(\d+D)?(T(\d+H)?(\d+M)?(\d+([.,]\d+)?S)?)?"),
+}
+"""Lengths of time; the clock's 24 hours are no bound."""
+_NEARLY_ALL = 0.9
+"""Share of the distinct texts beyond which the others are an oversight."""
+_LOOKED_AT = 200
+"""Texts that tell which kind is the most frequent."""
+_MOST_SHOWN = 3
+
+
+def advice(texts: Sequence[str]) -> str:
+    """A remark on texts that are durations, or dates written in several ways; mostly empty.
+
+    >>> advice(["26:15:00", "3:05:10", "41:00:59"])
+    'durations written H:MM:SS: write them as numbers of seconds, and draft again'
+    >>> advice(["31/01/2020", "2020.02.28", "03.02.2020", "29/02/2020"])
+    ''
+    """
+    found, others = _covering(texts, {k: _matches(v) for k, v in _DURATIONS.items()})
+    if found:
+        remedy = "write them as numbers of seconds, and draft again"
+        return f"durations written {' or '.join(found)}{_beside(others)}: {remedy}"
+    found, others = _covering(texts, {form: partial(is_written, form=form) for form in FORMATS})
+    if found:
+        remedy = "write all in one way, such as %Y-%m-%d, and draft again"
+        return f"dates written {' and '.join(found)}{_beside(others)}: {remedy}"
+    return ""
+
+
+def _covering(
+    texts: Sequence[str], kinds: Mapping[str, Callable[[str], bool]]
+) -> tuple[list[str], list[str]]:
+    """The kinds of nearly all texts, the more frequent ones first, and the others; or nothing."""
+    left, found = list(texts), list[str]()
+    while left:
+        some = left[:: max(1, len(left) // _LOOKED_AT)]
+        times = {kind: sum(map(matches, some)) for kind, matches in kinds.items()}
+        most = max(times, key=times.__getitem__)
+        if not times[most]:
+            break
+        found.append(most)
+        left = [text for text in left if not kinds[most](text)]
+    return (found, left) if len(left) <= (1 - _NEARLY_ALL) * len(texts) else ([], [])
+
+
+def _matches(pattern: re.Pattern[str]) -> Callable[[str], bool]:
+    return lambda text: pattern.fullmatch(text) is not None
+
+
+def _beside(others: Sequence[str]) -> str:
+    if not others:
+        return ""
+    shown = ", ".join(map(repr, sorted(others)[:_MOST_SHOWN]))
+    return f" (and {len(others)} other texts, such as {shown}: list them under `missing`)"

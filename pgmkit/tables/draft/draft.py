@@ -1,0 +1,255 @@
+"""A first schema from the names, or from the values of data that may be looked at."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from pgmkit.errors import InvalidInput
+from pgmkit.tables.bin_codes import LARGEST
+from pgmkit.tables.columns import Column
+from pgmkit.tables.draft.advice import advice
+from pgmkit.tables.draft.format import MISSING, decimals_of, named_format, seen_format
+from pgmkit.tables.draft.numbers import number_column
+from pgmkit.tables.draft.times import time_column
+from pgmkit.tables.files.csv_file import is_index
+from pgmkit.tables.files.record_files import all_names, batches, names_of
+from pgmkit.tables.labelled import Boolean, Categorical, OpenCategorical
+from pgmkit.tables.numbers import Integer
+from pgmkit.tables.schema import Schema
+from pgmkit.tables.schema_file import FileFormat, dump_yaml
+from pgmkit.tables.values import bare, distinct, is_null, number_of, text_of
+
+__all__ = ["Drafted", "draft", "draft_column"]
+
+_ROWS_OF_AN_IDENTIFIER = 20
+"""Fewer rows may be all distinct by chance."""
+_DIFFERING = 0.9
+"""Texts of which more than this share are distinct have no frequent ones to be found."""
+_DASHES = frozenset(("-", "--", ".", "..", "...", "\u2013", "\u2026"))
+_MOST_LISTED, _ROWS_OF_A_LABEL = 500, 20
+"""Texts that each occur so often are a list, such as of countries, and no free words."""
+_NAMED_IDENTIFIER = re.compile(r"(?i:(^|.*[_. -])(id|uid|uuid|guid))|.*[a-z](ID|Id)")
+
+
+@dataclass(frozen=True)
+class Drafted:
+    """A proposed column, None for one to be left out, and why."""
+
+    column: Column | None
+    note: str
+
+
+def draft(
+    path: str | os.PathLike[str],
+    *,
+    look: bool,
+    most_values: int = 50,
+    file: FileFormat | None = None,
+) -> str:
+    """The text of a YAML schema for a file, to be read and corrected by hand.
+
+    With `look` all values are looked at: they must be public. Without, only names are read and
+    every column is left open. A comment before each column says what was decided and why.
+
+    Raises InvalidInput for a file that cannot be read or holds no records, and, without `look`, for
+    a first line that may be a record.
+    """
+    form = (seen_format if look else named_format)(path, file or FileFormat())
+    notes = {
+        name: "without a name: left out. Give it one, or all with --names"
+        if place and not name
+        else "an index of rows: left out"
+        for place, name in enumerate(all_names(path, form))
+        if is_index(name)
+    }
+    if not look:
+        note = "open: values are found with a budget; better give its type, low and high, or values"
+        drafts = {name: Drafted(OpenCategorical(), note) for name in names_of(path, form)}
+        head = "# Only the names were read: every column's values are found with a budget.\n"
+    else:
+        tallies = _tallies(path, form)
+        form = decimals_of(tallies.values(), form)
+        drafts = {
+            name: _unless_named_identifier(name, _drafted(tally, most_values, form.decimal))
+            for name, tally in tallies.items()
+        }
+        head = (
+            "# Drafted from the values of public data. Correct ranges to what is possible, not to\n"
+            "# what occurs, and list every value that may occur.\n"
+        )
+        if form.names is not None and (file is None or file.names is None):
+            head += (
+                "# The first line is a record and no header: the columns are numbered. Name them\n"
+                "# under `names` and in `columns`, or draft again with --names age,sex,...\n"
+            )
+    columns = {name: each.column for name, each in drafts.items() if each.column is not None}
+    if not columns:
+        said = "; ".join(f"{name}: {each.note}" for name, each in drafts.items())
+        raise InvalidInput(
+            f"{os.fspath(path)} has no column that a draft would hold ({said}). Write the schema "
+            "by hand, or leave out --assume-public"
+        )
+    left_out = tuple(name for name, each in drafts.items() if each.column is None)
+    form = replace(form, ignore=(*form.ignore, *left_out))
+    notes |= {name: each.note for name, each in drafts.items()}
+    return head + _yaml(Schema(columns, file=form), notes)
+
+
+def _unless_named_identifier(name: str, drafted: Drafted) -> Drafted:
+    """Left out, where the name says identifier and the values would be binned or searched for."""
+    many = isinstance(drafted.column, OpenCategorical) or (
+        isinstance(drafted.column, Integer) and drafted.column.bins is not None
+    )
+    if not many or not _NAMED_IDENTIFIER.fullmatch(name):
+        return drafted
+    return Drafted(
+        None,
+        "an identifier by its name; left out. If one stands for a person with several rows, it is "
+        f"the unit to protect (--unit {name}); as a column it would be {drafted.note}",
+    )
+
+
+def _yaml(schema: Schema, notes: Mapping[str, str]) -> str:
+    """The schema with a comment for each column, before it or, where it is left out, at the top."""
+    stored = schema.to_dict()
+    lines = [
+        f"# {name or '(unnamed)'}: {note}"
+        for name, note in notes.items()
+        if name not in schema.columns
+    ]
+    if "file" in stored:
+        lines.append(dump_yaml({"file": stored["file"]}).rstrip())
+    lines.append("columns:")
+    for name, column in stored["columns"].items():
+        lines.append(f"  # {name}: {notes[name]}".replace("\n", " "))
+        lines += [f"  {line}" for line in dump_yaml({name: column}).rstrip().split("\n")]
+    return "\n".join(lines) + "\n"
+
+
+def draft_column(values: Any, most_values: int = 50, decimal: str = ".") -> Drafted:
+    """A column that fits these (public) values, and why.
+
+    >>> import numpy as np
+    >>> draft_column(np.array(["3", "17", "29"] * 9)).column.values
+    (3, 17, 29)
+    >>> print(draft_column(np.array(["2020-01-31", "2020-02-01"] * 9)).note)
+    dates 2020-01-31 to 2020-02-01, by day; decoded uniformly within
+    """
+    return _drafted(_tally(values), most_values, decimal)
+
+
+def _tally(values: Any) -> Counter[str]:
+    """How often each text occurs, in the order of the rows; missing values are empty texts."""
+    found, places = distinct(values)
+    times = np.bincount(places, minlength=len(found))
+    occurring, first = np.unique(places, return_index=True)
+    counts: Counter[str] = Counter()
+    for place in occurring[np.argsort(first)].tolist():
+        counts["" if is_null(found[place]) else text_of(found[place])] += int(times[place])
+    return counts
+
+
+def _drafted(tally: Mapping[str, int], most_values: int, decimal: str) -> Drafted:
+    """The column of texts that occur so often."""
+    absent = _absent(tally)
+    counts = Counter({t: times for t, times in tally.items() if t and t not in absent})
+    listed = sorted(text for text in tally if text in absent)
+    missing = tuple(listed) if listed else () if "" in tally else None
+    gaps = f"; {sum(tally.values()) - sum(counts.values())} missing" if missing is not None else ""
+    drafted = _present(counts, missing, most_values, decimal)
+    return replace(drafted, note=drafted.note + gaps)
+
+
+def _absent(tally: Mapping[str, int]) -> frozenset[str]:
+    """The texts for missing values; dashes and points are, where all else is numbers or times."""
+    usual = frozenset(MISSING)
+    rest = [text for text in tally if text and text not in usual and text not in _DASHES]
+    if rest and (all(map(_is_plain_number, rest)) or time_column(rest, None) is not None):
+        return usual | _DASHES
+    return usual
+
+
+def _is_plain_number(text: str) -> bool:
+    try:
+        number_of(bare(text))
+    except ValueError:
+        return False
+    return True
+
+
+def _present(
+    counts: Counter[str],
+    missing: tuple[str, ...] | None,
+    most_values: int,
+    decimal: str,
+) -> Drafted:
+    """The column of the texts that are not missing."""
+    if not counts:
+        column = Categorical(("(none)",), missing=() if missing is None else missing)
+        return Drafted(column, "no value at all; drop it, or say what it may hold")
+    truth = {text.lower() for text in counts}
+    if truth == {"true", "false"} and len(counts) == 2:
+        words = (min(counts, key=str.lower), max(counts, key=str.lower))
+        written = None if words == ("false", "true") else words
+        return Drafted(Boolean(words=written, missing=missing), "true or false")
+    if len(counts) == 1:
+        return _constant(next(iter(counts)), missing)
+    timed = time_column(list(counts), missing)
+    if timed is not None:
+        return Drafted(*timed)
+    numbered = number_column(counts, missing, most_values, decimal)
+    if numbered is not None:
+        return Drafted(*numbered)
+    drafted = _labelled(counts, missing, most_values)
+    remark = advice(list(counts))
+    if not remark:
+        return drafted
+    decided = "left out until then" if drafted.column is None else drafted.note
+    return replace(drafted, note=f"{remark}; {decided}")
+
+
+def _labelled(counts: Counter[str], missing: tuple[str, ...] | None, most_values: int) -> Drafted:
+    """The column of texts that are neither numbers nor times."""
+    rows = sum(counts.values())
+    if rows >= _ROWS_OF_AN_IDENTIFIER and len(counts) > _DIFFERING * rows:
+        differ = f"all {rows} texts differ" if len(counts) == rows else "nearly all texts differ"
+        return Drafted(
+            None,
+            f"an identifier: {differ}; left out. If one stands for a person with several rows, it "
+            "is the unit to protect; to keep it, list it as open",
+        )
+    closed = len(counts) <= _MOST_LISTED and rows >= _ROWS_OF_A_LABEL * len(counts)
+    if len(counts) <= most_values or closed:
+        note = f"{len(counts)} labels; list every one that may occur, or give `other`"
+        folded = Counter(text.casefold() for text in counts)
+        if len(folded) < len(counts):
+            twice = sorted(text for text in counts if folded[text.casefold()] > 1)
+            note += f"; {', '.join(twice[:4])} differ by case: one may be listed in `aliases`"
+        return Drafted(Categorical(tuple(sorted(counts)), missing=missing), note)
+    note = f"{len(counts)} texts: open, the frequent ones are found with a budget"
+    return Drafted(OpenCategorical(missing=missing), note)
+
+
+def _constant(text: str, missing: tuple[str, ...] | None) -> Drafted:
+    note = f"always {text!r}: it says nothing; drop it, or list what else may occur"
+    whole = text.isdigit() and str(int(text)) == text and int(text) <= LARGEST
+    value: Any = int(text) if whole else text
+    return Drafted(Categorical((value,), missing=missing), note)
+
+
+def _tallies(path: str | os.PathLike[str], form: FileFormat) -> dict[str, Counter[str]]:
+    """How often each text of each column occurs in the whole file."""
+    tallies: dict[str, Counter[str]] = {}
+    for batch in batches(path, form):
+        for name, values in batch.items():
+            tallies.setdefault(name, Counter()).update(_tally(values))
+    if not any(tallies.values()):
+        raise InvalidInput(f"{os.fspath(path)} holds no records to draft a schema from")
+    return tallies

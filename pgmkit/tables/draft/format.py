@@ -1,0 +1,166 @@
+"""How a CSV file is written, seen from its first lines: separator, comments, a header or none."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from pgmkit.errors import InvalidInput
+from pgmkit.tables.files.csv_file import first_lines, is_csv, likely_separator, separator_of
+from pgmkit.tables.schema_file import FileFormat
+from pgmkit.tables.values import bare, number_of
+
+__all__ = ["MISSING", "decimals_of", "named_format", "seen_format"]
+
+MISSING = (
+    *("?", "NA", "na", "N/A", "n/a", "N/a", "#N/A", "#NA", "<NA>", "NaN", "nan", "NAN"),
+    *("null", "NULL", "Null", "None"),
+)
+"""Texts that are taken for missing values."""
+_LINES = 1000
+_RECORDS_TO_TELL = 5
+"""Fewer may have a gap of their own spelling among their numbers."""
+_COMMENT_SIGNS = "#%|/!*"
+_COMMA = re.compile(r"[+-]?\d{1,3}([. \u00a0\u202f]\d{3})*,\d+|[+-]?\d+,\d+")
+
+
+def named_format(path: str | os.PathLike[str], form: FileFormat) -> FileFormat:
+    """The format with the separator that the header line shows; nothing else is read.
+
+    Raises InvalidInput where that line could be a record, whose values must not become names.
+    """
+    if not is_csv(path):
+        return form
+    form = _separated(form, separator_of(os.fspath(path), form))
+    if form.names is None:
+        header = _rows(first_lines(os.fspath(path), form, 1), form)
+        if any(_is_number(each) and not _is_count(each) for row in header for each in row):
+            raise InvalidInput(
+                f"the first line of {os.fspath(path)} may be a record and no header: it holds "
+                "numbers. Give the columns' names: --names age,sex,..., or `names` in the "
+                "schema's `file`"
+            )
+    return form
+
+
+def seen_format(path: str | os.PathLike[str], form: FileFormat) -> FileFormat:
+    """The format with the separator, the sign of comments and, without a header, numbered names.
+
+    The first thousand lines are looked at: they must be public. A first line is a record where it
+    has numbers wherever the other lines have, and its texts occur again below.
+    """
+    if not is_csv(path):
+        return form
+    lines = first_lines(os.fspath(path), form, _LINES)
+    if form.comment is None:
+        form = replace(form, comment=_comment_sign(lines))
+    lines = [each for each in lines if not form.comment or not each.startswith(form.comment)]
+    if not lines:
+        return form
+    named = replace(form, names=None)
+    separator = separator_of(os.fspath(path), named)
+    form = _separated(form, separator)
+    if form.names is None:
+        first, *others = _rows(lines, form) or [[]]
+        others = [row for row in others if len(row) == len(first)]
+        if _is_second_header(others):
+            raise InvalidInput(
+                f"the second line of {os.fspath(path)} is no record: it has words where all others "
+                "have numbers, as a second header line has. Delete one of the two"
+            )
+        if _is_record(first, others):
+            form = replace(form, names=tuple(f"column_{i + 1}" for i in range(len(first))))
+    return form
+
+
+def decimals_of(columns: Iterable[Iterable[str]], form: FileFormat) -> FileFormat:
+    """The format with a decimal comma, where some column's texts are written so and no other way.
+
+    >>> decimals_of([["1,5", "2"]], FileFormat(separator=";")).decimal
+    ','
+    """
+    if form.decimal != "." or form.separator in (None, ","):
+        return form
+    for column in columns:
+        texts = [_unsigned(text) for text in column if text not in MISSING]
+        if any(_COMMA.fullmatch(t) for t in texts) and all(
+            _COMMA.fullmatch(t) or t.lstrip("+-").isdigit() for t in texts
+        ):
+            return replace(form, decimal=",")
+    return form
+
+
+def _unsigned(text: str) -> str:
+    """Without signs of currency and percent."""
+    return text.strip("$€£¥₹% \u00a0\u202f")
+
+
+def _separated(form: FileFormat, separator: str) -> FileFormat:
+    return form if separator == form.written_separator else replace(form, separator=separator)
+
+
+def _comment_sign(lines: Sequence[str]) -> str | None:
+    """The sign that the first lines begin with, where they are no records as the others are."""
+    sign = lines[0][:1] if lines else ""
+    if not sign or sign not in _COMMENT_SIGNS:
+        return None
+    others = [line for line in lines if line and not line.startswith(sign)]
+    if not others:
+        return None
+    separator = likely_separator(others[0])
+    widths = {len(row) for row in csv.reader(others[:-1] or others, delimiter=separator)}
+    return sign if len(next(csv.reader(lines[:1], delimiter=separator))) not in widths else None
+
+
+def _rows(lines: Sequence[str], form: FileFormat) -> list[list[str]]:
+    reader = csv.reader(lines, delimiter=form.written_separator)
+    return [[each.strip() for each in row] for row in reader if row]
+
+
+def _is_record(first: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
+    """Whether the first line is one of the records, and not their columns' names."""
+    if not first or not others:
+        return False
+    below = [set(column) - {"", *MISSING} for column in zip(*others, strict=True)]
+    numbers = [i for i, seen in enumerate(below) if seen and all(map(_is_number, seen))]
+    texts = [i for i, seen in enumerate(below) if seen and i not in numbers]
+    given = [i for i in numbers if first[i] and first[i] not in MISSING]
+    if not all(_is_number(first[i]) for i in given) or (numbers and not given):
+        return False
+    if not texts:
+        # Years, or the numbers that pandas gives to columns without names, are names.
+        return not (all(map(_is_count, first)) and sorted(set(first), key=int) == list(first))
+    again = [first[i] in below[i] for i in texts]
+    if not numbers:
+        return all(again)
+    names = all(_is_count(first[i]) for i in given)
+    return any(again) or (not names and all(len(below[i]) == len(others) for i in texts))
+
+
+def _is_second_header(records: Sequence[Sequence[str]]) -> bool:
+    """Whether the first of the records has names: no number, and words over columns of numbers."""
+    if len(records) < _RECORDS_TO_TELL:
+        return False
+    first, *others = records
+    if not all(first) or any(map(_is_number, first)) or {*first} & {*MISSING}:
+        return False
+    below = [set(column) - {"", *MISSING} for column in zip(*others, strict=True)]
+    if any(name in seen for name, seen in zip(first, below, strict=True)):
+        return False
+    return any(seen and all(map(_is_number, seen)) for seen in below)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        number_of(bare(_unsigned(text)).replace(",", "."))
+    except ValueError:
+        return False
+    return True
+
+
+def _is_count(text: str) -> bool:
+    """A year, or a number that columns without names are given."""
+    return text.isdigit() and (int(text) < 10 or 1800 <= int(text) <= 2200)

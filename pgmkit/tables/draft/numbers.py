@@ -1,0 +1,268 @@
+"""Numbers among texts: codes, scales, identifiers, sentinels, spikes and bins."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from pgmkit.tables.bin_codes import LARGEST
+from pgmkit.tables.columns import Column
+from pgmkit.tables.draft.edges import crowded_edges
+from pgmkit.tables.labelled import Categorical
+from pgmkit.tables.numbers import Integer, Numeric
+from pgmkit.tables.values import bare, number_of, text_of
+
+__all__ = ["number_column"]
+
+_BINS = 20
+_MOST_SINGLE = 100
+"""Whole numbers of a range this wide are a code each."""
+_MOST_LEVELS = 20
+"""Distinct numbers of a scale, some of them not whole."""
+_SPIKE = 0.05
+"""A value of more than this share of the rows is kept as a value of its own."""
+_OFTEN = 0.01
+"""Share of the rows that a sentinel near the other numbers must have."""
+_DENSE = 0.5
+"""Whole numbers that fill less of their range are codes, not quantities."""
+_ROWS_OF_AN_IDENTIFIER = 20
+_PLAIN = re.compile(r"[-+.,0-9eE]+")
+_PAIRS_EXPECTED = 20
+"""Pairs of equal numbers to expect of a quantity; that there are none has probability e^-20."""
+
+Drafted = tuple[Column | None, str]
+
+
+def number_column(
+    counts: Counter[str],
+    missing: tuple[str, ...] | None,
+    most_values: int,
+    decimal: str = ".",
+) -> Drafted | None:
+    """A column of numbers for these texts and what was decided; None where some is no number.
+
+    `counts`: how often each text occurs, in the order of the rows.
+
+    >>> likert = Counter({str(i): 10 for i in range(1, 6)})
+    >>> number_column(likert, None, 50)[1]
+    'whole numbers 1..5, a code each'
+    """
+    printed = Counter[str]()
+    for text, times in counts.items():
+        if decimal == ",":
+            text = text.replace(".", "").replace(",", ".")
+        printed[bare(text)] += times
+    numbers = _numbers(printed)
+    if numbers is None:
+        return None
+    if all(isinstance(number, int) for number in numbers):
+        column, note = _whole(numbers, missing, most_values)  # type: ignore[arg-type]
+    else:
+        places = {_places(text) for text in printed}
+        column, note = _real(numbers, max(places), len(places) == 1, missing)
+    signs = any(decimal == "." and bare(text) != text for text in counts)
+    signs |= any(not _PLAIN.fullmatch(text) for text in counts)
+    return column, note + ("; read and written without signs for units and thousands" * signs)
+
+
+def _numbers(counts: Counter[str]) -> Counter[int | float] | None:
+    """How often each number occurs; None where a text is none, a code such as 007, or a whole
+    number of more digits than columns of numbers hold.
+    """
+    numbers: Counter[int | float] = Counter()
+    for text, times in counts.items():
+        digits = text.lstrip("+-")
+        if len(digits) > 1 and digits[0] == "0" and digits.isdigit():
+            return None
+        try:
+            number = number_of(text)
+        except ValueError:
+            return None
+        if not math.isfinite(number) or "_" in text:
+            return None
+        if isinstance(number, int) and abs(number) > LARGEST:
+            return None
+        numbers[int(number) if float(number).is_integer() and abs(number) < 2**53 else number] += (
+            times
+        )
+    return numbers
+
+
+def _whole(
+    numbers: Counter[int],
+    missing: tuple[str, ...] | None,
+    most_values: int,
+) -> Drafted:
+    rows = sum(numbers.values())
+    if len(numbers) == rows >= _ROWS_OF_AN_IDENTIFIER and _is_identifier(numbers):
+        return None, (
+            f"an identifier: all {rows} numbers differ; left out. If one stands for a person with "
+            "several rows, it is the unit to protect; to keep it, describe it as integer"
+        )
+    special = _sentinels(numbers)
+    usual = Counter({n: times for n, times in numbers.items() if n not in special})
+    low, high = min(usual), max(usual)
+    width = high - low + 1
+    beside = f"; {', '.join(map(str, special))} beside them as special values" if special else ""
+    if width <= _MOST_SINGLE and len(usual) >= _DENSE * width and len(usual) > 1:
+        column = Integer(low, high, special=special, missing=missing)
+        return column, f"whole numbers {low}..{high}, a code each{beside}"
+    if len(numbers) <= most_values:
+        found = sorted(numbers)
+        note = f"{len(found)} codes: whole numbers with gaps; list every one that may occur"
+        return Categorical(tuple(found), missing=missing), note
+    if width <= _MOST_SINGLE:
+        column = Integer(low, high, special=special, missing=missing)
+        return column, f"whole numbers {low}..{high}, a code each{beside}"
+    spikes = tuple(sorted(n for n, times in usual.items() if times > _SPIKE * rows))
+    shared = {n: times for n, times in usual.items() if n not in spikes}
+    edges = crowded_edges(shared, low, high, _BINS, whole=True)
+    bins = Bins(low, high, edges)
+    column = Integer(**bins.fields, spikes=spikes, special=special, missing=missing)
+    alone = f"; {', '.join(map(str, spikes))} alone, being frequent" if spikes else ""
+    return column, f"whole numbers {low}..{high} in {bins}{alone}{beside}"
+
+
+def _is_identifier(numbers: Counter[int]) -> bool:
+    """Distinct numbers that count the rows, that have many digits, or that never meet by chance.
+
+    Of n independent draws among W numbers about n (n - 1) / 2 W pairs agree.
+    """
+    given = list(numbers)
+    rows, width = len(given), max(given) - min(given) + 1
+    in_order = given in (sorted(given), sorted(given, reverse=True))
+    evenly = len({after - before for before, after in pairwise(given)}) == 1
+    counted = in_order and (evenly or width <= 2 * rows)
+    apart = rows * (rows - 1) > 2 * _PAIRS_EXPECTED * width
+    return counted or apart or min(map(abs, given)) >= 10**8
+
+
+def _sentinels(numbers: Counter[int]) -> tuple[int, ...]:
+    """Codes such as 9, 98, 999 and -1 that stand far beyond all other numbers.
+
+    Where one is a little beyond them, such as 99 beside ages up to 94, it must be frequent.
+    """
+    found: list[int] = []
+    rest = sorted(numbers)
+    while len(rest) > 2 and re.fullmatch(r"9+|9*[78]|7{2,}|8{2,}", str(rest[-1])):
+        # 98 and 99 stand together; what lies below them decides.
+        below = [n for n in rest if not re.fullmatch(r"9+|9+[78]|7{2,}|8{2,}", str(n)) or n < 9]
+        if not below or rest[-1] - below[-1] < 4:
+            break
+        usual = sum(numbers[n] for n in below) / len(below)
+        frequent = numbers[rest[-1]] > max(2 * usual, _OFTEN * sum(numbers.values()))
+        if rest[-1] < 2 * below[-1] and not frequent:
+            break
+        found.append(rest.pop())
+    while (
+        len(rest) > 2
+        and rest[0] < 0
+        and not _reaches_zero(numbers)
+        and re.fullmatch(r"-(\d|9+|[789]{2,})", str(rest[0]))
+    ):
+        positive = [n for n in rest if n >= 0]
+        if len(positive) < len(rest) - 4 or len(positive) < 2:
+            break
+        found.append(rest.pop(0))
+    return tuple(sorted(found))
+
+
+@dataclass(frozen=True)
+class Bins:
+    """The bins of a drafted column: of equal width, or between edges where rows are crowded."""
+
+    low: Any
+    high: Any
+    edges: tuple[Any, ...] | None
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """As columns take them."""
+        if self.edges is not None:
+            return {"edges": self.edges}
+        return {"low": self.low, "high": self.high, "bins": _BINS}
+
+    def __str__(self) -> str:
+        if self.edges is None:
+            return f"{_BINS} bins"
+        return (
+            f"{len(self.edges) - 1} bins between round edges at every {1 / _BINS:.0%} of the rows, "
+            "which crowd at one end"
+        )
+
+
+def _reaches_zero(numbers: Counter[int]) -> bool:
+    """Whether numbers below 0 are ever more frequent up to 0, without a gap: quantities, no codes.
+
+    >>> _reaches_zero(Counter({-2: 3, -1: 9, 0: 20, 1: 8})), _reaches_zero(Counter({-1: 9, 0: 20}))
+    (True, False)
+    """
+    below = sorted(n for n in numbers if n < 0)
+    times = [numbers[n] for n in [*below, 0]]
+    rising = all(before < after for before, after in pairwise(times))
+    return len(below) > 1 and below == list(range(-len(below), 0)) and rising
+
+
+def _real(
+    numbers: Counter[int | float], places: int, padded: bool, missing: tuple[str, ...] | None
+) -> Drafted:
+    rows = sum(numbers.values())
+    if len(numbers) <= _MOST_LEVELS and rows >= 3 * len(numbers):
+        levels = tuple(sorted(numbers))
+        note = f"a scale of {len(levels)} numbers; list every one that may occur"
+        return Categorical(levels, missing=missing), note
+    special = _nines(numbers)
+    usual = {n: times for n, times in numbers.items() if n not in special}
+    low, high = float(min(usual)), float(max(usual))
+    step = 10.0 ** math.floor(math.log10(max(high - low, 1e-9)) - 1)
+    digits = max(0, -math.floor(math.log10(step)))
+    first, last = math.floor(low / step) * step, math.ceil(high / step) * step
+    first, last = min(low, round(first, digits)), max(high, round(last, digits))
+    spikes = tuple(sorted(float(n) for n, times in usual.items() if times > _SPIKE * rows))
+    shared = {n: times for n, times in usual.items() if n not in spikes}
+    bins = Bins(first, last, crowded_edges(shared, first, last, _BINS, whole=False))
+    column = Numeric(
+        **bins.fields,
+        spikes=spikes,
+        special=special,
+        decimals=min(places, 15),
+        trailing_zeros=padded and 0 < places <= 15,
+        missing=missing,
+    )
+    alone = f"; {', '.join(map(_plain, spikes))} alone, being frequent" if spikes else ""
+    beside = f"; {', '.join(map(text_of, special))} beside them as special values"
+    note = f"numbers {_plain(first)}..{_plain(last)} of {places} decimals in {bins}{alone}"
+    return column, note + (beside if special else "")
+
+
+def _plain(number: float) -> str:
+    """A number without an exponent, but for very large and very small ones."""
+    if number and not 1e-6 <= abs(number) < 1e16:
+        return f"{number:g}"
+    return np.format_float_positional(number, trim="-")
+
+
+def _nines(numbers: Counter[int | float]) -> tuple[float, ...]:
+    """Repeated numbers such as 99.9 and -9.99 that stand far beyond all others."""
+    found: list[float] = []
+    for sign in (1, -1):
+        rest = sorted(numbers, key=lambda n: sign * n)
+        rest = [n for n in rest if n not in found]
+        while len(rest) > 2 and re.fullmatch(r"9+(\.9+)?", text_of(sign * rest[-1])):
+            if sign * rest[-1] < 2 * sign * rest[-2] or numbers[rest[-1]] < 2:
+                break
+            found.append(float(rest.pop()))
+    return tuple(sorted(found))
+
+
+def _places(text: str) -> int:
+    """Digits behind the decimal point."""
+    mantissa, _, exponent = text.lower().partition("e")
+    behind = len(mantissa.partition(".")[2])
+    return max(0, behind - int(exponent)) if exponent else behind

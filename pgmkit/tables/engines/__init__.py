@@ -1,0 +1,1 @@
+"""Data frames and where their records are: in memory, in DuckDB, Spark or Dask."""

@@ -1,0 +1,207 @@
+"""Data frames in, coded data out, and back: pandas, polars, pyarrow, DuckDB, Spark, Dask.
+
+Frames in memory become a `Dataset`. Frames that live in an engine stay there: `counts_of` gives
+their marginals, counted in passes over the records on that engine (see
+`pgmkit.tables.engines.pushdown`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import narwhals as nw
+
+from pgmkit.errors import InvalidInput
+from pgmkit.tables.engines.lazy_frames import engine_of
+from pgmkit.tables.engines.pushdown import FrameCounts
+from pgmkit.tables.engines.tally import Tally
+from pgmkit.tables.labelled import OpenCategorical
+from pgmkit.tables.records import arrow_table
+from pgmkit.tables.schema import NoRows, Schema
+from pgmkit.tables.values import series_values
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from pgmkit.records.dataset import Dataset
+
+__all__ = [
+    "FrameForm",
+    "columns_of",
+    "counts_of",
+    "decode",
+    "encode",
+    "in_memory",
+    "names_of",
+    "pandas_frame",
+    "tally_of",
+]
+
+Frame = nw.DataFrame[Any] | nw.LazyFrame[Any]
+
+
+def encode(frame: Any, schema: Schema) -> Dataset | NoRows:
+    """The frame's columns as codes in memory; columns that the schema does not have are ignored.
+
+    A lazy frame is collected, its needed columns only. Raises InvalidInput for what is no data
+    frame, for missing or duplicate columns, and (unless the schema is `placed`) for no rows, values
+    outside the schema and broken constraints.
+
+    >>> import pyarrow
+    >>> from pgmkit.tables.schema import Boolean
+    >>> encode(pyarrow.table({"ill": [True, False, True]}), Schema({"ill": Boolean()}))
+    Dataset(Domain({'ill': 2}))
+    """
+    return schema.encode(_collected(frame, schema))
+
+
+def columns_of(frame: Any, names: list[str]) -> dict[str, Any]:
+    """Columns of a frame as Arrow arrays, or as numpy arrays of objects where types are mixed."""
+    table = in_memory(frame, names)
+    return {name: series_values(table[name]) for name in names}
+
+
+def in_memory(frame: Any, names: list[str]) -> nw.DataFrame[Any]:
+    """Columns of a frame, of its own library, or as an engine gives them when it is fetched."""
+    needed = _wrapped(frame).select(*names)
+    return needed.collect() if isinstance(needed, nw.LazyFrame) else needed
+
+
+def _collected(frame: Any, schema: Schema) -> dict[str, Any]:
+    schema.check_names(names_of(frame))
+    return columns_of(frame, list(schema.columns))
+
+
+def names_of(frame: Any) -> list[str]:
+    """The frame's column names. Raises InvalidInput for what is no data frame.
+
+    >>> import pyarrow
+    >>> names_of(pyarrow.table({"ill": [True], "age": [30]}))
+    ['ill', 'age']
+    """
+    return _names(_wrapped(frame))
+
+
+def counts_of(
+    frame: Any, schema: Schema, expected: Iterable[Iterable[str]] = (), *, keep: bool = False
+) -> Dataset | NoRows | FrameCounts:
+    """What is counted from: codes in memory, or the engine that holds the frame.
+
+    Frames in memory (pandas, polars, pyarrow) are encoded; those of DuckDB, Spark, Dask and other
+    engines are counted where they are, `expected` cliques in the first pass, as far as memory
+    allows. With `keep` the engine keeps the codes for later passes: Spark and Dask persist them,
+    those of DuckDB are held in this process. `mechanisms.synthesize` takes the result in place of
+    the frame, so that many releases can share one pass.
+
+    >>> import duckdb
+    >>> from pgmkit.tables.schema import Boolean
+    >>> schema = Schema({"ill": Boolean(), "old": Boolean()})
+    >>> people = duckdb.sql("select true as ill, false as old union all select true, true")
+    >>> counts = counts_of(people, schema, [("ill", "old")])
+    >>> counts.marginal(("old", "ill")), counts.scans
+    (array([[0, 1],
+           [0, 1]]), 1)
+    """
+    wrapped = _wrapped(frame)
+    if isinstance(wrapped, nw.LazyFrame) and not wrapped.implementation.is_polars():
+        schema.check_names(_names(wrapped))
+        return FrameCounts(wrapped, schema, expected, keep=keep)
+    return encode(frame, schema)
+
+
+def tally_of(frame: Any, name: str, column: OpenCategorical) -> Counter[str | None]:
+    """How many rows each text of an open column has, counted where they are; None: missing.
+
+    >>> import pyarrow
+    >>> tally_of(pyarrow.table({"job": ["cook", "cook"]}), "job", OpenCategorical())
+    Counter({'cook': 2})
+    """
+    wrapped = _wrapped(frame)
+    if isinstance(wrapped, nw.LazyFrame) and not wrapped.implementation.is_polars():
+        return engine_of(wrapped, [name]).tally(Tally(name, column))
+    return column.tally(columns_of(frame, [name])[name])
+
+
+@dataclass(frozen=True)
+class FrameForm:
+    """The library of a frame, and whether its frames are lazy: nothing of its data or types.
+
+    >>> import pyarrow
+    >>> FrameForm.of(pyarrow.table({"ill": [True]})).lazy
+    False
+    """
+
+    implementation: Any
+    lazy: bool
+
+    @property
+    def distributed(self) -> bool:
+        """Whether such frames are made by workers: of Spark and Dask."""
+        library = self.implementation
+        spark = library.is_pyspark() or library.is_pyspark_connect()
+        return bool(spark or library.is_dask())
+
+    @classmethod
+    def of(cls, frame: Any) -> FrameForm:
+        """The form of a frame, or of one that is counted; InvalidInput for what is none."""
+        if isinstance(frame, FrameCounts):
+            return cls(frame.library, lazy=True)
+        wrapped = _wrapped(frame)
+        return cls(wrapped.implementation, isinstance(wrapped, nw.LazyFrame))
+
+
+def decode(data: Dataset, schema: Schema, rng: np.random.Generator, form: FrameForm) -> Any:
+    """The codes as a frame of this form, from memory (`made_frames` has engines make theirs).
+
+    The order of its columns and their types are the schema's: nothing of the frame that was encoded
+    is known here. A lazy form gets a frame over the records in memory: a LazyFrame, a relation.
+    """
+    table = arrow_table(data, schema, rng)
+    library = form.implementation
+    if library.is_pandas():
+        return pandas_frame(table, schema)
+    if not form.lazy:
+        return nw.DataFrame.from_arrow(table, backend=library).to_native()
+    if library.is_polars():
+        return nw.DataFrame.from_arrow(table, backend=library).lazy().to_native()
+    return nw.from_native(table).lazy(library).to_native()
+
+
+def pandas_frame(table: Any, schema: Schema) -> Any:
+    """A pandas frame: whole numbers and truth values that can be missing keep their types."""
+    import pandas as pd
+    import pyarrow as pa
+
+    nullable = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
+    columns = {}
+    for name, column in schema.columns.items():
+        types = nullable.get if column.nullable else None
+        columns[name] = table.select([name]).to_pandas(date_as_object=False, types_mapper=types)[
+            name
+        ]
+    return pd.DataFrame(columns)
+
+
+def _wrapped(frame: Any) -> Frame:
+    try:
+        wrapped: Frame = nw.from_native(frame)
+        names = _names(wrapped)
+    except (TypeError, ValueError) as error:
+        known = "pandas, polars, pyarrow, DuckDB, PySpark or Dask"
+        raise InvalidInput(
+            f"the data must be a data frame ({known}) with distinct column names, "
+            f"got {type(frame).__name__}: {type(error).__name__}"
+        ) from None
+    for name, times in Counter(names).items():
+        if times > 1:
+            raise InvalidInput(f"the data have {times} columns named {name!r}; rename them")
+    return wrapped
+
+
+def _names(frame: Frame) -> list[str]:
+    if isinstance(frame, nw.LazyFrame):
+        return frame.collect_schema().names()
+    return frame.columns

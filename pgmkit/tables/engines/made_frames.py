@@ -1,0 +1,124 @@
+"""Frames of records that an engine makes itself, in parts, when they are read.
+
+The engine gets something that makes the records of a part from its number, not the records: a
+Spark data frame whose plan begins with a range of numbers, a Dask data frame of so many
+partitions, a DuckDB relation over a stream. A part always comes out the same, so a task that is
+run again, or a second reading, changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pgmkit.errors import InvalidInput
+from pgmkit.tables.engines.frames import pandas_frame
+from pgmkit.tables.records import arrow_schema
+
+if TYPE_CHECKING:
+    from pgmkit.tables.engines.frames import FrameForm
+    from pgmkit.tables.schema import Schema
+
+__all__ = ["TableParts", "made_frame"]
+
+_BATCH_ROWS = 1 << 16
+
+
+class TableParts(Protocol):
+    """Records in parts; it can be pickled, and makes a part from its number alone."""
+
+    @property
+    def count(self) -> int: ...
+    def tables(self, start: int, stop: int) -> Iterator[Any]:
+        """The parts from `start` to before `stop` as pyarrow tables of the schema's types."""
+        ...
+
+
+def made_frame(parts: TableParts, schema: Schema, form: FrameForm, like: Any = None) -> Any:
+    """The records as a frame of Spark, Dask or DuckDB: a partition for each part.
+
+    `like`: a frame of the session in which a Spark frame is made; by default the active one.
+    Raises InvalidInput where there is none. The workers need pgmkit.
+    """
+    library = form.implementation
+    if library.is_dask():
+        import dask.dataframe
+
+        empty = pandas_frame(arrow_schema(schema).empty_table(), schema)
+        return dask.dataframe.from_map(_PandasPart(parts, schema), range(parts.count), meta=empty)
+    if library.is_duckdb():
+        import duckdb
+
+        return duckdb.from_arrow(_Stream(parts, schema))
+    session = _active_session(library) if like is None else like.sparkSession
+    numbers = session.range(0, parts.count, 1, parts.count)
+    return numbers.mapInArrow(_batches(parts), _spark_schema(schema))
+
+
+def _batches(parts: TableParts) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    def made(numbers: Iterable[Any]) -> Iterator[Any]:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                for table in parts.tables(number, number + 1):
+                    yield from table.to_batches(max_chunksize=_BATCH_ROWS)
+
+    return made
+
+
+def _spark_schema(schema: Schema) -> Any:
+    from pyspark.sql import types
+
+    kinds = {
+        "text": types.StringType(),
+        "integer": types.LongType(),
+        "number": types.DoubleType(),
+        "boolean": types.BooleanType(),
+        "date": types.DateType(),
+        "datetime": types.TimestampNTZType(),
+    }
+    fields = [types.StructField(name, kinds[c.kind]) for name, c in schema.columns.items()]
+    return types.StructType(fields)
+
+
+def _active_session(library: Any) -> Any:
+    room = "connect.session" if library.is_pyspark_connect() else "session"
+    session = import_module(f"pyspark.sql.{room}").SparkSession.getActiveSession()
+    if session is None:
+        raise InvalidInput("there is no active Spark session to make the records in; give like=")
+    return session
+
+
+@dataclass(frozen=True)
+class _PandasPart:
+    """A part of a Dask data frame."""
+
+    parts: TableParts
+    schema: Schema
+
+    def __call__(self, number: int) -> Any:
+        (table,) = self.parts.tables(number, number + 1)
+        return pandas_frame(table, self.schema)
+
+
+@dataclass(frozen=True)
+class _Stream:
+    """What DuckDB reads, each time from the beginning, a part at a time."""
+
+    parts: TableParts
+    schema: Schema
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        import pyarrow as pa
+
+        made = (
+            batch
+            for table in self.parts.tables(0, self.parts.count)
+            for batch in table.to_batches(max_chunksize=_BATCH_ROWS)
+        )
+        reader = pa.RecordBatchReader.from_batches(arrow_schema(self.schema), made)
+        return reader.__arrow_c_stream__(requested_schema)
+
+    def __arrow_c_schema__(self) -> Any:
+        return arrow_schema(self.schema).__arrow_c_schema__()

@@ -1,0 +1,211 @@
+"""Marginals of a frame that lives in an engine, counted there, as few passes as can be.
+
+One pass counts every table that is asked for, and those that are expected to be asked for later,
+as far as memory allows; subsets of counted columns are summed out of their tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import narwhals as nw
+import numpy as np
+
+from pgmkit.domain import Clique, Domain
+from pgmkit.errors import EngineFailed, InvalidInput, PgmkitError
+from pgmkit.graphs.clique_index import maximal
+from pgmkit.records.counting import check_memory
+from pgmkit.tables.engines.lazy_frames import engine_of
+from pgmkit.tables.engines.scan import Codec, KeptCodes, Scan
+from pgmkit.tables.schema import Schema, outside_error
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["FrameCounts"]
+
+_SCAN_CELLS = 1 << 23
+"""Cells that one pass counts (64 MiB of counts in every worker), but for a single larger table."""
+
+
+class FrameCounts:
+    """Exact counts over a lazy frame, by the methods that a Dataset has for counting.
+
+    The first pass counts every column, the constraints' columns and as much of `expected` as one
+    pass may hold, the first ones first: values outside the schema are found before anything is
+    answered. What is expected and was not counted comes along with later passes. With `keep` the
+    first pass stores the codes, where the engine keeps what it persists, and later ones need not
+    code the columns again.
+
+    `scans` is the number of passes so far, `library` the frame's. Tables are kept for the life of
+    this object.
+
+    Raises InvalidInput for values outside the schema, for a frame without rows, and in a later pass
+    for one whose records are not what they were; EngineFailed where a pass fails in the engine.
+    """
+
+    def __init__(
+        self,
+        frame: nw.LazyFrame[Any],
+        schema: Schema,
+        expected: Iterable[Iterable[str]] = (),
+        *,
+        keep: bool = False,
+    ) -> None:
+        self.library = frame.implementation
+        self._domain = schema.domain
+        self._codec = Codec(schema.columns)
+        self._engine = engine_of(frame, list(schema.columns))
+        if keep:
+            self._engine = self._engine.kept(self._codec)
+            self._codec = KeptCodes(schema.columns)
+        self._outside = np.zeros(len(schema.columns), dtype=np.int64)
+        self._tables = _Tables(self.domain)
+        self._expected = [self.domain.ordered(each) for each in expected]
+        self._rows = self.scans = 0
+        zeros = [] if not schema.checked else [zeros.clique for zeros in schema.zeros]
+        self._count([(), *((name,) for name in schema.columns), *zeros])
+        for name, outside in zip(schema.columns, self._outside.tolist(), strict=True):
+            if outside:
+                raise outside_error(name, outside)
+        schema.check_rows(self._rows)
+        schema.check_constraints(self)
+
+    @property
+    def domain(self) -> Domain:
+        """The schema's domain."""
+        return self._domain
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def marginal(self, attrs: Iterable[str]) -> NDArray[np.int64]:
+        """The counts (int64) over the attributes, axes in their order."""
+        clique = self.domain.clique(attrs)
+        return self.marginals([clique])[clique]
+
+    def marginals(self, cliques: Iterable[Iterable[str]]) -> dict[Clique, NDArray[np.int64]]:
+        """Many marginals (read-only), counted together in one pass where they fit.
+
+        Raises ModelTooLarge as a `Dataset` does.
+        """
+        asked = [self.domain.clique(clique) for clique in cliques]
+        check_memory(dict.fromkeys(asked), self.domain.sizes)
+        self._count([self.domain.ordered(clique) for clique in asked])
+        return {clique: self._tables.table(clique) for clique in asked}
+
+    def _count(self, cliques: Iterable[Clique]) -> None:
+        """Pass over the records until all these tables are known."""
+        missing = [clique for clique in dict.fromkeys(cliques) if clique not in self._tables]
+        for needed in _batches(self.domain, missing):
+            filled = self._filled(needed)
+            chosen = [filled[place] for place in maximal(filled)]
+            first = self.scans == 0
+            # Later passes read only the columns that they count.
+            read = [n for n in self.domain if first or any(n in clique for clique in chosen)]
+            codec = type(self._codec)({n: self._codec.columns[n] for n in read})
+            scan = Scan(codec, tuple(chosen))
+            line = self._line(scan)
+            self.scans += 1
+            if first:
+                self._outside = line[: len(read)]
+                self._rows = int(line[scan.places[chosen[0]]].sum())
+            for clique, place in scan.places.items():
+                self._tables.add(clique, line[place].reshape(self.domain.shape(clique)))
+            if not first:
+                self._check_same(line[: len(read)], chosen)
+
+    def _line(self, scan: Scan) -> NDArray[np.int64]:
+        try:
+            return self._engine.line(scan)
+        except PgmkitError:
+            raise
+        except Exception as error:
+            raise EngineFailed(
+                f"{self.library.name.lower()} failed in pass {self.scans + 1} over the records "
+                f"({type(error).__name__}, above); nothing was counted in it. Once the engine runs "
+                "again, give its frame anew"
+            ) from error
+
+    def _check_same(self, outside: NDArray[np.int64], counted: Sequence[Clique]) -> None:
+        """A frame that is computed anew for every pass may come out otherwise."""
+        sums = {int(self._tables.table(clique).sum()) for clique in counted}
+        if outside.any() or sums != {self._rows}:
+            raise InvalidInput(
+                "the frame gave other records in this pass than in the first; persist it (cache), "
+                "or store it and read that"
+            )
+
+    def _filled(self, needed: list[Clique]) -> list[Clique]:
+        """These cliques, and the next expected ones that fit beside them."""
+        room = _SCAN_CELLS - sum(map(self.domain.size, needed))
+        chosen = list(needed)
+        for place, clique in enumerate(self._expected):
+            if clique in self._tables:
+                continue
+            room -= self.domain.size(clique)
+            if room < 0:
+                self._expected = self._expected[place:]
+                return chosen
+            chosen.append(clique)
+        self._expected = []
+        return chosen
+
+    def __repr__(self) -> str:
+        return f"<FrameCounts: {len(self.domain)} attributes, counted where the data are>"
+
+
+class _Tables:
+    """Counted tables, and those that are summed out of them."""
+
+    def __init__(self, domain: Domain) -> None:
+        self._domain = domain
+        self._found: dict[Clique, NDArray[np.int64]] = {}
+        self._holding: dict[str, set[Clique]] = {name: set() for name in domain}
+
+    def add(self, clique: Clique, table: NDArray[np.int64]) -> None:
+        table.setflags(write=False)
+        self._found[clique] = table
+        for name in clique:
+            self._holding[name].add(clique)
+
+    def __contains__(self, clique: Clique) -> bool:
+        return self._holder(clique) is not None
+
+    def table(self, clique: Clique) -> NDArray[np.int64]:
+        """The table of a clique, which must be in here; axes in its order."""
+        holder = self._holder(clique)
+        assert holder is not None
+        summed = tuple(i for i, name in enumerate(holder) if name not in clique)
+        kept = [name for name in holder if name in clique]
+        table = self._found[holder]
+        if summed:
+            table = np.asarray(table.sum(axis=summed, dtype=np.int64))
+        found = table.transpose([kept.index(name) for name in clique])
+        found.setflags(write=False)
+        return found
+
+    def _holder(self, clique: Clique) -> Clique | None:
+        """The smallest counted clique that holds this one."""
+        among = _holding_all(self._holding, clique) if clique else self._found
+        return min(among, key=self._domain.size, default=None)
+
+
+def _holding_all(holding: dict[str, set[Clique]], clique: Clique) -> set[Clique]:
+    return set.intersection(*sorted((holding[name] for name in clique), key=len))
+
+
+def _batches(domain: Domain, cliques: Sequence[Clique]) -> Iterator[list[Clique]]:
+    """The cliques in batches that one pass may count."""
+    batch: list[Clique] = []
+    cells = 0
+    for clique in cliques:
+        size = domain.size(clique)
+        if batch and cells + size > _SCAN_CELLS:
+            yield batch
+            batch, cells = [], 0
+        batch.append(clique)
+        cells += size
+    if batch:
+        yield batch

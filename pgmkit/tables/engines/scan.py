@@ -1,0 +1,202 @@
+"""One pass over the records of a frame: coded in pieces, counted, and the counts added.
+
+A scan is a small record that travels to wherever records are: it holds columns and cliques, no
+data. Each place gives a line of counts, and the lines of several places are added, in any order.
+Columns are coded by the code that encodes frames in memory, so that counts are the same bit for
+bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any
+
+import narwhals as nw
+import numpy as np
+
+from pgmkit.domain import Clique
+from pgmkit.records.counting import CountingPlan
+from pgmkit.tables.values import series_values
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pgmkit.tables.columns import Column
+
+    Codes = dict[str, NDArray[np.unsignedinteger[Any]]]
+
+__all__ = ["Codec", "KeptCodes", "Scan", "code_type", "gathered"]
+
+_CODED_ROWS = 1 << 16
+"""Rows whose values are coded together: engines give some ten thousand at a time."""
+_PIECE_ROWS = 1 << 20
+_PIECE_BYTES = 1 << 26
+"""Codes that are held before they are counted."""
+
+
+@dataclass(frozen=True)
+class Codec:
+    """The columns of a frame as codes in the smallest unsigned type, piece by piece.
+
+    A value outside its column has the code `size`, one more than the column's last.
+    """
+
+    columns: Mapping[str, Column]
+
+    def coded(self, frame: Any) -> Codes:
+        """The codes of one frame in memory."""
+        wrapped = nw.from_native(frame)
+        found = {}
+        for name, column in self.columns.items():
+            codes = column.encode(series_values(wrapped[name]))
+            kind = np.min_scalar_type(column.size)
+            found[name] = np.where(codes < 0, column.size, codes).astype(kind)
+        return found
+
+    def pieces(self, frames: Iterable[Any]) -> Iterator[Codes]:
+        """The codes of many frames, joined into pieces of a good size for counting."""
+        width = sum(np.min_scalar_type(column.size).itemsize for column in self.columns.values())
+        most = min(_PIECE_ROWS, _PIECE_BYTES // max(1, width))
+        held: list[Codes] = []
+        rows = 0
+        for codes in map(self.coded, frames):
+            held.append(codes)
+            rows += _length(codes)
+            if rows >= most:
+                yield _joined(held)
+                held, rows = [], 0
+        if rows:
+            yield _joined(held)
+
+    def pandas_codes(self, frame: Any) -> Any:
+        """A frame of values as a pandas frame of codes, for an engine to keep."""
+        import pandas as pd
+
+        return pd.DataFrame(self._signed(frame))
+
+    def arrow_codes(self, frames: Iterable[Any]) -> Iterator[Any]:
+        """Frames or Arrow batches of values as Arrow batches of codes, for an engine to keep."""
+        import pyarrow as pa
+
+        for frame in gathered(frames):
+            yield pa.RecordBatch.from_pydict(
+                {name: pa.array(codes) for name, codes in self._signed(frame).items()}
+            )
+
+    def _signed(self, frame: Any) -> dict[str, NDArray[np.signedinteger[Any]]]:
+        codes = self.coded(frame)
+        return {n: codes[n].astype(code_type(column)) for n, column in self.columns.items()}
+
+
+class KeptCodes(Codec):
+    """As `Codec`, for frames that hold the codes themselves (`code_type`), kept by an engine."""
+
+    def coded(self, frame: Any) -> Codes:
+        """The codes of one frame in memory."""
+        wrapped = nw.from_native(frame)
+        return {
+            name: wrapped[name].to_numpy().astype(np.min_scalar_type(column.size))
+            for name, column in self.columns.items()
+        }
+
+
+def code_type(column: Column) -> np.dtype[np.signedinteger[Any]]:
+    """The smallest signed type, which every engine has, that holds codes and the one outside."""
+    return np.min_scalar_type(-column.size - 1)
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What one pass counts: rows outside each column of the codec, and a table for each clique.
+
+    The answer is a line of int64: rows outside, in the columns' order, then the cells of each table
+    in turn. In the tables, values outside count as code 0.
+
+    >>> import pyarrow
+    >>> from pgmkit import Boolean
+    >>> scan = Scan(Codec({"ill": Boolean()}), (("ill",), ()))
+    >>> scan.line([pyarrow.table({"ill": [True, None]}), pyarrow.table({"ill": [True]})])
+    array([1, 1, 2, 3])
+    """
+
+    codec: Codec
+    cliques: tuple[Clique, ...]
+
+    @cached_property
+    def places(self) -> dict[Clique, slice]:
+        """Where each clique's table lies in the line."""
+        found, start = {}, len(self.codec.columns)
+        for clique in self.cliques:
+            cells = math.prod(self.codec.columns[name].size for name in clique)
+            found[clique] = slice(start, start + cells)
+            start += cells
+        return found
+
+    @property
+    def length(self) -> int:
+        """The numbers of a line."""
+        return max((place.stop for place in self.places.values()), default=len(self.codec.columns))
+
+    def line(self, frames: Iterable[Any]) -> NDArray[np.int64]:
+        """The counts of these frames (pandas, polars, pyarrow), one after the other."""
+        line = np.zeros(self.length, dtype=np.int64)
+        sizes = tuple((name, column.size) for name, column in self.codec.columns.items())
+        for codes in self.codec.pieces(frames):
+            rows = _length(codes)
+            inside = {}
+            for i, (name, size) in enumerate(sizes):
+                outside = codes[name] == size
+                line[i] += int(outside.sum())
+                inside[name] = np.where(outside, 0, codes[name]) if outside.any() else codes[name]
+            # Plans are made for sizes in octaves, so that most pieces find theirs.
+            plan = _plan(sizes, self.cliques, 1 << rows.bit_length())
+            for clique, table in plan.count(inside, rows).items():
+                line[self.places[clique]] += table.reshape(-1)
+        return line
+
+    def rows_of_line(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """Arrow batches in, the line's numbers above 0 out, as a batch of places and numbers."""
+        import pyarrow as pa
+
+        line = self.line(gathered(batches))
+        cells = np.flatnonzero(line)
+        yield pa.RecordBatch.from_pydict({"cell": pa.array(cells), "rows": pa.array(line[cells])})
+
+
+def gathered(frames: Iterable[Any]) -> Iterator[Any]:
+    """Arrow batches as tables of more rows each; other frames as they are."""
+    import pyarrow as pa
+
+    held: list[Any] = []
+    rows = 0
+    for frame in frames:
+        if not isinstance(frame, pa.RecordBatch):
+            yield frame
+            continue
+        held.append(frame)
+        rows += frame.num_rows
+        if rows >= _CODED_ROWS:
+            yield pa.Table.from_batches(held)
+            held, rows = [], 0
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+@lru_cache(maxsize=8)
+def _plan(
+    sizes: tuple[tuple[str, int], ...], cliques: tuple[Clique, ...], rows: int
+) -> CountingPlan:
+    return CountingPlan(dict(sizes), cliques, rows)
+
+
+def _length(codes: Codes) -> int:
+    return len(next(iter(codes.values())))
+
+
+def _joined(held: list[Codes]) -> Codes:
+    if len(held) == 1:
+        return held[0]
+    return {name: np.concatenate([codes[name] for codes in held]) for name in held[0]}

@@ -1,0 +1,1 @@
+"""Files of records: CSV, parquet, Excel and other programs' formats."""

@@ -1,0 +1,349 @@
+"""Reading CSV files: header, separator, compression, encoding, ill-formed lines."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import itertools
+import os
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from pgmkit.errors import InvalidInput
+from pgmkit.tables.files.csv_lines import MOST_BYTES, LineGrammar, cut_at_lines, whole_lines
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pgmkit.tables.schema_file import FileFormat
+
+__all__ = [
+    "csv_batches",
+    "csv_names",
+    "first_lines",
+    "is_csv",
+    "is_index",
+    "likely_separator",
+    "separator_of",
+]
+
+_SUFFIXES = (".csv", ".data", ".txt", ".tsv")
+_COMPRESSED = (".gz", ".bz2", ".zst")
+_SEPARATORS = (",", ";", "\t", "|")
+_BLOCK = 1 << 24
+"""Bytes read at a time: each distinct text of a block is looked at once."""
+_PIECE = 1 << 18
+"""Bytes whose lines are looked at one by one where a block is not plain."""
+_FEW_BYTES = 1 << 16
+_LINE_FEED, _CARRIAGE_RETURN = b"\n\r"
+
+
+def is_csv(path: str | os.PathLike[str]) -> bool:
+    """Whether a file's name says that it is CSV, compressed or not."""
+    return _plain(path).suffix.lower() in _SUFFIXES
+
+
+def is_index(name: str) -> bool:
+    """Whether a column is the row numbers that pandas and R write: unnamed, or named so."""
+    return name in ("", "Unnamed: 0") or name.startswith("__index_level_")
+
+
+def _plain(path: str | os.PathLike[str]) -> Path:
+    found = Path(path)
+    return found.with_suffix("") if found.suffix.lower() in _COMPRESSED else found
+
+
+def csv_names(path: str, form: FileFormat) -> list[str]:
+    """The column names: given, or the file's first line."""
+    if form.names is not None:
+        return list(form.names)
+    _, line = _header(path, form)
+    header = next(csv.reader([line], delimiter=separator_of(path, form)), [])
+    names = [name.strip() for name in header]
+    if not any(names):
+        raise InvalidInput(f"{path} is empty, or its first line holds no column names")
+    return names
+
+
+def separator_of(path: str, form: FileFormat) -> str:
+    """The separator: given, or the one that the file's name or its header line shows."""
+    if form.separator is not None:
+        return form.separator
+    if _plain(path).suffix.lower() == ".tsv":
+        return "\t"
+    if form.names is not None:
+        return ";" if form.decimal == "," else ","
+    return likely_separator(_header(path, form)[1])
+
+
+def likely_separator(line: str) -> str:
+    """The separator that occurs most in a line, quoted texts aside.
+
+    >>> likely_separator('"a,b,c";d')
+    ';'
+    """
+    unquoted = "".join(line.split('"')[::2])
+    return max(_SEPARATORS, key=unquoted.count)
+
+
+def first_lines(path: str, form: FileFormat, most: int) -> list[str]:
+    """The first lines of a file, comments among them, without their ends."""
+    return list(itertools.islice(_lines(path, form), most))
+
+
+def _header(path: str, form: FileFormat) -> tuple[int, str]:
+    """The first line that is no comment, and how many are before it."""
+    for before, line in enumerate(_lines(path, form)):
+        if form.comment is None or not line.startswith(form.comment):
+            return before, line
+    return 0, ""
+
+
+def _lines(path: str, form: FileFormat) -> Iterator[str]:
+    """The first line alone must be text: what follows must not decide whether it can be read."""
+    errors = "strict"
+    try:
+        for block in _blocks(path, form, _FEW_BYTES, errors="replace"):
+            for line in block.split(b"\n")[:-1]:
+                yield line.decode("utf-8", errors).removesuffix("\r")
+                errors = "replace"
+    except UnicodeError:
+        raise InvalidInput(_not_text(path, form)) from None
+
+
+def _blocks(path: str, form: FileFormat, size: int, errors: str) -> Iterator[bytes]:
+    """The file's bytes as blocks of whole lines of about so many bytes, in UTF-8.
+
+    Bytes that are not in the encoding are errors of the line that holds them alone. In a file that
+    is in UTF-8 already they are left as they are.
+    """
+    import pyarrow as pa
+
+    name = codecs.lookup(form.encoding).name
+    with pa.input_stream(path, compression="detect") as raw:
+        chunks = iter(lambda: raw.read(size), b"")
+        if name == "utf-8":
+            yield from whole_lines(_without_mark(chunks))
+        elif "\n".encode(name) != b"\n":
+            decoder = codecs.getincrementaldecoder(name)(errors)
+            texts = (decoder.decode(each) for each in chunks)
+            yield from whole_lines(text.encode() for text in texts)
+        else:
+            yield from (_in_utf8(block, name, errors) for block in whole_lines(chunks))
+
+
+def _without_mark(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Chunks without the byte order mark that the first may begin with."""
+    for place, chunk in enumerate(chunks):
+        yield chunk if place else chunk.removeprefix(codecs.BOM_UTF8)
+
+
+def _in_utf8(block: bytes, encoding: str, errors: str) -> bytes:
+    """Whole lines of an encoding in UTF-8; each by itself where they cannot be read together."""
+    try:
+        found = block.decode(encoding).encode("utf-8", "replace")
+    except UnicodeError:
+        if errors == "strict":
+            raise
+    else:
+        if found.count(b"\n") == block.count(b"\n"):
+            return found
+    lines = [line.decode(encoding, errors) for line in block.split(b"\n")]
+    return b"\n".join(line.replace("\n", " ").encode("utf-8", "replace") for line in lines)
+
+
+def csv_batches(
+    path: str,
+    form: FileFormat,
+    header: list[str],
+    wanted: list[str],
+    broken: list[object] | None,
+    repeating: Collection[str] = (),
+) -> Iterator[dict[str, Any]]:
+    """The wanted columns as Arrow texts, those `repeating` as dictionaries of texts.
+
+    See `pgmkit.tables.files.record_files.batches`, and `pgmkit.tables.files.csv_lines` for what is
+    a record.
+    """
+    import pyarrow as pa
+
+    comment = None if form.comment is None else form.comment.encode()
+    separator = separator_of(path, form)
+    grammar = LineGrammar(separator.encode(), len(header), comment, form.multiline)
+    records = _Records(grammar, header, wanted, frozenset(repeating))
+    above = 0 if form.names else 1 + _header(path, form)[0]
+    rows = 0
+    try:
+        blocks = _blocks(path, form, _BLOCK, "strict" if broken is None else "replace")
+        for table, odd in _tables(_below(blocks, above), records):
+            if odd and broken is None:
+                raise InvalidInput(
+                    f"{path}, line {above + odd[0] + 1}: a record does not have {len(header)} "
+                    f"values, as the columns have (separator {separator!r}; name "
+                    "another: --separator), or a quotation mark is not closed"
+                )
+            if broken is not None:
+                broken.extend([None] * len(odd))
+            rows += table.num_rows
+            for batch in table.to_batches():
+                yield {n: _texts(batch.column(n), broken is not None) for n in wanted}
+    except (pa.ArrowInvalid, UnicodeError) as error:
+        # The reader's own message could quote values.
+        if isinstance(error, UnicodeError) or "UTF8" in str(error):
+            raise InvalidInput(_not_text(path, form)) from None
+        raise InvalidInput(f"{path} is not a well-formed CSV file") from None
+    if not rows and broken is None:
+        raise InvalidInput(f"{path} holds no records")
+
+
+def _below(blocks: Iterable[bytes], lines: int) -> Iterator[bytes]:
+    """Blocks of whole lines without so many lines above."""
+    for block in blocks:
+        start = 0
+        while lines and start < len(block):
+            start = block.index(b"\n", start) + 1
+            lines -= 1
+        yield block[start:] if start else block
+
+
+def _tables(blocks: Iterable[bytes], records: _Records) -> Iterator[tuple[Any, list[int]]]:
+    """Arrow tables of records in turn, each with the places in the file of the odd lines there."""
+    rest, line = b"", 0
+    for block in itertools.chain(blocks, [b""]):
+        whole = None if rest else records.plain(block)
+        for piece in [block] if whole or not block else cut_at_lines(block, _PIECE):
+            plain = whole or (None if rest else records.plain(piece))
+            if plain is not None:
+                yield plain.table, []
+                line += plain.lines
+                continue
+            found = records.grammar.divided(rest + piece, final=not block)
+            yield records.table(found.records), [line + place for place in found.odd]
+            line += found.lines
+            rest = found.rest
+
+
+class _Plain(NamedTuple):
+    """The table of a block whose lines are records, and how many lines it has."""
+
+    table: Any
+    lines: int
+
+
+@dataclass(frozen=True)
+class _Records:
+    """Records of lines as Arrow tables."""
+
+    grammar: LineGrammar
+    header: list[str]
+    wanted: list[str]
+    repeating: frozenset[str]
+
+    def plain(self, block: bytes) -> _Plain | None:
+        """A block of whole lines, each of which is a record or empty; None for other blocks.
+
+        Were a line end within quotation marks, there would be fewer records than lines.
+        """
+        import pyarrow as pa
+
+        bytes_of = np.frombuffer(block, np.uint8)
+        grammar = self.grammar
+        if (
+            not block
+            or _may_have_long_lines(block)
+            or (b"\r" in block and _has_bare_returns(bytes_of))
+            or (grammar.comment is not None and b"\n" + grammar.comment in b"\n" + block)
+            or grammar.is_open(block[block.rfind(b"\n", 0, -1) + 1 : -1])
+        ):
+            return None
+        try:
+            table = self._read(block, newlines=False)
+        except pa.ArrowInvalid:
+            return None
+        lines = _line_feeds(bytes_of)
+        if table.num_rows != lines and table.num_rows != lines - _empty_lines(bytes_of):
+            return None
+        return _Plain(table, lines)
+
+    def table(self, records: Sequence[bytes]) -> Any:
+        """The table of records, each well formed, some of several lines."""
+        import pyarrow as pa
+
+        if not records:
+            return pa.table({name: pa.array([], pa.binary()) for name in self.wanted})
+        return self._read(b"\n".join([*records, b""]), newlines=True)
+
+    def _read(self, block: bytes, *, newlines: bool) -> Any:
+        import pyarrow as pa
+        from pyarrow import csv as arrow_csv
+
+        # Bytes are decoded by the column: one that is no text must not stop a placed schema. The
+        # reader finds distinct texts in the time that it takes to hold all of them.
+        few = pa.dictionary(pa.int32(), pa.binary())
+        return arrow_csv.read_csv(
+            pa.BufferReader(block),
+            read_options=arrow_csv.ReadOptions(
+                column_names=self.header, use_threads=False, block_size=len(block) + 1
+            ),
+            parse_options=arrow_csv.ParseOptions(
+                delimiter=self.grammar.separator.decode(), newlines_in_values=newlines
+            ),
+            convert_options=arrow_csv.ConvertOptions(
+                include_columns=self.wanted,
+                column_types={n: few if n in self.repeating else pa.binary() for n in self.header},
+                strings_can_be_null=False,
+                quoted_strings_can_be_null=False,
+            ),
+        )
+
+
+def _may_have_long_lines(block: bytes) -> bool:
+    """Whether some half of the longest record's bytes has no line end."""
+    step = MOST_BYTES // 2
+    return any(block.find(b"\n", i, i + step) < 0 for i in range(0, len(block) - step, step))
+
+
+def _line_feeds(block: NDArray[np.uint8]) -> int:
+    """How many line feeds there are, counted in parts that a processor's cache holds."""
+    parts = range(0, len(block), _FEW_BYTES)
+    return sum(int(np.count_nonzero(block[i : i + _FEW_BYTES] == _LINE_FEED)) for i in parts)
+
+
+def _has_bare_returns(block: NDArray[np.uint8]) -> bool:
+    """Whether a carriage return stands elsewhere than before a line feed."""
+    returns = block[:-1] == _CARRIAGE_RETURN
+    return bool((returns & (block[1:] != _LINE_FEED)).any())
+
+
+def _empty_lines(block: NDArray[np.uint8]) -> int:
+    """How many lines hold nothing, or nothing but a carriage return."""
+    ends = np.flatnonzero(block == _LINE_FEED)
+    sizes = np.diff(ends, prepend=-1) - 1
+    return int((sizes == 0).sum() + (block[ends[sizes == 1] - 1] == _CARRIAGE_RETURN).sum())
+
+
+def _texts(values: Any, tolerant: bool) -> Any:
+    """Bytes as texts; with `tolerant`, those that are no UTF-8 with replacement signs."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(values.type):
+        return pa.DictionaryArray.from_arrays(values.indices, _texts(values.dictionary, tolerant))
+    try:
+        return values.cast(pa.string())
+    except pa.ArrowInvalid:
+        if not tolerant:
+            raise
+    known = values.dictionary_encode()
+    texts = [each.decode("utf-8", "replace") for each in known.dictionary.to_pylist()]
+    return pa.array(texts, pa.string()).take(known.indices)
+
+
+def _not_text(path: str, form: FileFormat) -> str:
+    return (
+        f"{path} is not text in {form.encoding.upper()}; name its encoding: --encoding, or "
+        "`encoding` in the schema's `file`"
+    )

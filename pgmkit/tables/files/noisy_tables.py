@@ -1,0 +1,217 @@
+"""Noisy tables as files: CSV with a line a cell, or JSON with nested values, as measurements.
+
+A CSV file is one table. Its columns are some of the schema's, one with the noisy values, and
+perhaps `stddev`; a line holds a label of each column, or a range "low..high" of several. Cells
+that are not listed are not measured.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy.sparse
+
+from pgmkit.errors import InvalidInput
+from pgmkit.measurement import Measurement
+from pgmkit.runtime.untrusted import plain_values, whole_file
+from pgmkit.tables.columns import MISSING
+from pgmkit.tables.constraints import codes_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pgmkit.tables.columns import Column
+    from pgmkit.tables.schema import Schema
+
+__all__ = ["read_noisy_tables"]
+
+_STDDEV = "stddev"
+_SEPARATORS = (",", ";", "\t")
+
+
+def read_noisy_tables(
+    path: str | os.PathLike[str],
+    schema: Schema,
+    *,
+    stddev: float | None = None,
+    value: str | None = None,
+) -> list[Measurement]:
+    """The measurements in a file: one of a CSV table, one of each table of a JSON list.
+
+    `stddev`: of the noise, in counts, where the file does not say. `value`: the CSV column with
+    the noisy counts, by default the only one that is neither the schema's nor `stddev`. Lines of
+    different `stddev` make one measurement, scaled to a stddev of 1. Raises InvalidInput, with the
+    file's name and the line, for anything else.
+
+    >>> import tempfile
+    >>> from pgmkit.tables.schema import Categorical, Integer, Schema
+    >>> schema = Schema({"age": Integer(0, 3), "sex": Categorical(("F", "M"))})
+    >>> with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
+    ...     _ = file.write("age,count,stddev\\n0..1,70.5,2\\n2,12.5,2\\n3,9,2\\n")
+    ...     file.flush()
+    ...     (table,) = read_noisy_tables(file.name, schema)
+    >>> table.clique, table.stddev, table.matrix.toarray().tolist()
+    (('age',), 2.0, [[1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0]])
+    """
+    name = os.fspath(path)
+    if Path(path).suffix.lower() == ".json":
+        return _json(name, stddev)
+    if Path(path).suffix.lower() in (".csv", ".tsv", ".txt"):
+        return [_csv(name, schema, stddev, value)]
+    raise InvalidInput(f"{name}: noisy tables must be .csv (.tsv, .txt) or .json files")
+
+
+def _json(path: str, stddev: float | None) -> list[Measurement]:
+    try:
+        stored = plain_values(whole_file(path).decode("utf-8"))
+    except ValueError as error:
+        raise InvalidInput(f"{path} is not JSON in UTF-8: {error}") from None
+    if not isinstance(stored, list):
+        raise InvalidInput(f"{path} must hold a list of tables, got {type(stored).__name__}")
+    given = {} if stddev is None else {_STDDEV: stddev}
+    return [_json_table(f"{path}, table {i + 1}", table, given) for i, table in enumerate(stored)]
+
+
+def _json_table(where: str, table: Any, given: Mapping[str, float]) -> Measurement:
+    whole = {**given, **table} if isinstance(table, dict) else {}
+    if set(whole) != {"columns", "values", _STDDEV}:
+        raise InvalidInput(
+            f'{where} must be {{"columns": [...], "values": [...], "stddev": ...}} '
+            "(--stddev stands in where it is left out)"
+        )
+    try:
+        return Measurement(tuple(whole["columns"]), whole["values"], whole[_STDDEV])
+    except InvalidInput as error:
+        raise InvalidInput(f"{where}: {error}") from None
+
+
+def _csv(path: str, schema: Schema, stddev: float | None, value: str | None) -> Measurement:
+    header, lines = _lines(path)
+    clique = tuple(name for name in schema.columns if name in header and name != value)
+    places = {name: header.index(name) for name in clique}
+    counted = header.index(_value_column(path, header, clique, value))
+    noise = header.index(_STDDEV) if _STDDEV in header and _STDDEV not in clique else None
+    if noise is None and stddev is None:
+        raise InvalidInput(
+            f"{path} does not say how noisy it is; add a column stddev, or give --stddev, stddev="
+        )
+    known: dict[tuple[str, str], NDArray[np.intp]] = {}
+    rows, seen = [], set()
+    values, noises = np.empty(len(lines)), np.empty(len(lines))
+    for i, (number, line) in enumerate(lines):
+        where = f"{path}, line {number}"
+        if len(line) != len(header):
+            raise InvalidInput(f"{where} has {len(line)} values for {len(header)} columns")
+        texts = tuple(line[places[name]].strip() for name in clique)
+        if texts in seen:
+            raise InvalidInput(f"{where} gives the cell {', '.join(texts) or 'total'} again")
+        seen.add(texts)
+        rows.append(_cells(where, schema, clique, texts, known))
+        values[i] = _number(where, "value", line[counted], schema.file.decimal)
+        noises[i] = (
+            stddev if noise is None else _number(where, _STDDEV, line[noise], schema.file.decimal)
+        )
+        if not noises[i] > 0:
+            raise InvalidInput(f"{where}: stddev must be above 0, got {noises[i]:g}")
+    return _measurement(schema, clique, rows, values, noises)
+
+
+def _lines(path: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    """The header and the lines with their numbers; the separator is the header's."""
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise InvalidInput(f"{path} is not text in UTF-8; convert it first") from None
+    first = text.partition("\n")[0]
+    separator = max(_SEPARATORS, key=first.count)
+    reader = csv.reader(text.splitlines(), delimiter=separator)
+    header = [name.strip() for name in next(reader, [])]
+    lines = [(reader.line_num, line) for line in reader if line]
+    if not lines:
+        raise InvalidInput(f"{path} holds no cells")
+    for name in header:
+        if header.count(name) > 1:
+            raise InvalidInput(f"{path} has two columns named {name!r}; rename one")
+    return header, lines
+
+
+def _value_column(
+    path: str, header: Sequence[str], clique: Sequence[str], value: str | None
+) -> str:
+    others = [name for name in header if name and name not in clique and name != _STDDEV]
+    if value is not None and value in header:
+        return value
+    if value is not None or len(others) != 1:
+        raise InvalidInput(
+            f"{path} must have one column of noisy counts beside those of the schema and stddev; "
+            f"found {', '.join(others) or 'none'}. Columns are {', '.join(header)}; say which one "
+            "it is with --value, value=, and drop the others"
+        )
+    return others[0]
+
+
+def _cells(
+    where: str,
+    schema: Schema,
+    clique: Sequence[str],
+    texts: Sequence[str],
+    known: dict[tuple[str, str], NDArray[np.intp]],
+) -> NDArray[np.intp]:
+    """The flat indices of the table's cells that a line is the sum of."""
+    flat = np.zeros(1, dtype=np.intp)
+    for name, text in zip(clique, texts, strict=True):
+        column = schema.columns[name]
+        if (name, text) not in known:
+            try:
+                known[name, text] = np.flatnonzero(_codes(name, column, text))
+            except InvalidInput as error:
+                raise InvalidInput(f"{where}: {error}") from None
+        flat = (flat[:, None] * column.size + known[name, text]).reshape(-1)
+    return flat
+
+
+def _codes(name: str, column: Column, text: str) -> NDArray[np.bool_]:
+    absent = column.missing is not None and text in ("", MISSING, *column.missing)
+    return codes_of(name, column, MISSING if absent and text not in column.own_labels else text)
+
+
+def _number(where: str, title: str, text: str, decimal: str) -> float:
+    plain = text if decimal == "." else text.replace(".", "").replace(decimal, ".")
+    try:
+        number = float(plain)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise InvalidInput(
+            f"{where}: {title} {text.strip()!r} is no number (write 1234{decimal}5, without "
+            'separators of thousands; a decimal comma needs `file: {decimal: ","}` in the schema)'
+        )
+    return number
+
+
+def _measurement(
+    schema: Schema,
+    clique: tuple[str, ...],
+    rows: Sequence[NDArray[np.intp]],
+    values: NDArray[np.float64],
+    noises: NDArray[np.float64],
+) -> Measurement:
+    cells = schema.domain.size(clique)
+    same = bool((noises == noises[0]).all())
+    if same and len(rows) == cells and all(len(row) == 1 for row in rows):
+        table = np.empty(cells)
+        table[np.concatenate(rows)] = values
+        return Measurement(clique, table, float(noises[0]))
+    lengths = np.array([len(row) for row in rows])
+    weights = np.repeat(np.ones(len(rows)) if same else 1.0 / noises, lengths)
+    ends = np.concatenate([[0], np.cumsum(lengths)])
+    matrix = scipy.sparse.csr_array((weights, np.concatenate(rows), ends), shape=(len(rows), cells))
+    if same:
+        return Measurement(clique, values, float(noises[0]), matrix)
+    return Measurement(clique, values / noises, 1.0, matrix)

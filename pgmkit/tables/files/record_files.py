@@ -1,0 +1,333 @@
+"""Files of records: read into codes in batches, written in chunks, whole or not at all.
+
+CSV values are read as texts, exactly as they stand; what they mean is the schema's business.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pgmkit.errors import InvalidInput
+from pgmkit.runtime.atomic_write import atomic_writer
+from pgmkit.tables.dates import Date
+from pgmkit.tables.files.csv_file import csv_batches, csv_names, is_csv, is_index
+from pgmkit.tables.files.foreign import foreign_table, is_foreign
+from pgmkit.tables.labelled import Boolean, Categorical
+from pgmkit.tables.numbers import Integer, Numeric
+from pgmkit.tables.records import arrow_table, csv_lines, respelled
+from pgmkit.tables.values import dictionary
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pgmkit.records.dataset import Dataset
+    from pgmkit.tables.columns import Column
+    from pgmkit.tables.schema import FileFormat, NoRows, Schema
+
+__all__ = [
+    "all_names",
+    "batches",
+    "encode_file",
+    "names_of",
+    "read_frame",
+    "write_file",
+    "write_records",
+]
+
+_ROWS = 1 << 17
+_PARQUET = (".parquet", ".pq")
+
+
+def encode_file(
+    path: str | os.PathLike[str], schema: Schema, *, ignore_extra: bool = True
+) -> Dataset | NoRows:
+    """The records of a file as codes; only codes are ever held for all rows.
+
+    CSV (also compressed: .csv.gz), parquet, and with the extra `files` Excel, SPSS, Stata and SAS.
+    Columns that the schema does not have are an error unless `ignore_extra`, but for an index and
+    those that the schema's `file` ignores. Raises InvalidInput for a file that cannot be read, of
+    another suffix, without the schema's columns or with two of one name, and (unless the schema is
+    `placed`) for an ill-formed line, text that is not in the encoding, no records, values outside
+    the schema and broken constraints. In a placed schema an ill-formed line is a record of which
+    every value is outside.
+    """
+    parts: dict[str, list[NDArray[Any]]] = {name: [] for name in schema.columns}
+    outside: Counter[str] = Counter()
+    if not ignore_extra:
+        _check_no_others(path, schema)
+    broken: list[object] | None = None if schema.checked else []
+    repeating = {name for name, column in schema.columns.items() if _repeats(column)}
+    for batch in batches(path, schema.file, tuple(schema.columns), broken, repeating):
+        for name, column in schema.columns.items():
+            codes, refused = _coded(column, _plain_decimals(batch[name], column, schema.file))
+            outside[name] += refused
+            parts[name].append(codes)
+    from pgmkit.tables.schema import outside_error
+
+    for name, rows in outside.items():
+        if rows:
+            raise outside_error(name, rows)
+    if schema.checked and not sum(map(len, next(iter(parts.values())))):
+        raise InvalidInput(f"{os.fspath(path)} holds no records; give at least one")
+    for name, column in schema.columns.items():
+        kind = np.min_scalar_type(column.size)
+        parts[name].append(np.full(len(broken or ()), max(column.outside_code, 0), dtype=kind))
+    return schema.coded({name: np.concatenate(codes) for name, codes in parts.items()})
+
+
+def _coded(column: Column, values: Any) -> tuple[NDArray[Any], int]:
+    """Codes in the smallest type, and how many values are outside (whose codes mean nothing)."""
+    kind = np.min_scalar_type(column.size)
+    known = dictionary(values)
+    codes = column.encode(values if known is None else known[0])
+    outside = codes < 0
+    if known is None:
+        return codes.astype(kind), int(outside.sum())
+    places = known[1]
+    return codes.astype(kind).take(places), int(outside.take(places).sum()) if outside.any() else 0
+
+
+def read_frame(
+    path: str | os.PathLike[str],
+    schema: Schema,
+    *,
+    ignore_extra: bool = True,
+    also: Sequence[str] = (),
+) -> Any:
+    """The schema's columns of a file, and those of `also`, as a pyarrow table, as they stand.
+
+    As `encode_file`; an ill-formed line of a placed schema is a record of nulls.
+    """
+    import pyarrow as pa
+
+    if not ignore_extra:
+        _check_no_others(path, schema, also)
+    names = (*schema.columns, *also)
+    broken: list[object] | None = None if schema.checked else []
+    parts = []
+    for batch in batches(path, schema.file, names, broken):
+        plain = {n: _plain_decimals(batch[n], c, schema.file) for n, c in schema.columns.items()}
+        parts.append(pa.table({**plain, **{name: batch[name] for name in also}}))
+    if broken:
+        parts.append(pa.table({name: pa.nulls(len(broken)) for name in names}))
+    if not parts and schema.checked:
+        raise InvalidInput(f"{os.fspath(path)} holds no records; give at least one")
+    if not parts:
+        return pa.table({name: pa.array([], pa.string()) for name in names})
+    return pa.concat_tables(parts, promote_options="permissive")
+
+
+def _repeats(column: Column) -> bool:
+    """Whether a file is likely to hold few distinct texts of this column, over and over."""
+    if isinstance(column, Integer):
+        return column.bins is None and column.edges is None
+    return isinstance(column, Categorical | Boolean | Date)
+
+
+def _plain_decimals(values: Any, column: Column, form: FileFormat) -> Any:
+    """Texts of numbers with a decimal point, where the file writes a comma."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    numbers = isinstance(column, Integer | Numeric) or (
+        isinstance(column, Categorical) and column.midpoints is not None
+    )
+    if form.decimal == "." or not numbers:
+        return values
+    if pa.types.is_dictionary(values.type):
+        known = _plain_decimals(values.dictionary, column, form)
+        return pa.DictionaryArray.from_arrays(values.indices, known)
+    if not pa.types.is_string(values.type):
+        return values
+    return compute.replace_substring(compute.replace_substring(values, ".", ""), ",", ".")
+
+
+def _check_no_others(
+    path: str | os.PathLike[str], schema: Schema, also: Sequence[str] = ()
+) -> None:
+    known = {*schema.columns, *also}
+    others = [name for name in names_of(path, schema.file) if name not in known]
+    if others:
+        raise InvalidInput(
+            f"{os.fspath(path)} has columns that the schema does not: "
+            f"{', '.join(map(repr, others))}. Describe them, or ignore them: "
+            "--ignore-extra-columns, ignore_extra=True, or `ignore` in the schema's `file`"
+        )
+
+
+def names_of(path: str | os.PathLike[str], form: FileFormat) -> list[str]:
+    """The column names of a file, but for an index and what the format ignores."""
+    return [name for name in all_names(path, form) if not _is_left_out(name, form)]
+
+
+def _is_left_out(name: str, form: FileFormat) -> bool:
+    return name in form.ignore or is_index(name)
+
+
+def all_names(path: str | os.PathLike[str], form: FileFormat) -> list[str]:
+    """The column names of a file, an index and ignored ones among them."""
+    if _is_parquet(path):
+        from pyarrow import ArrowInvalid, parquet
+
+        try:
+            names: list[str] = parquet.read_schema(path).names
+        except ArrowInvalid as error:
+            raise InvalidInput(
+                f"{os.fspath(path)} is not a parquet file: {_first_line(error)}"
+            ) from None
+        return names
+    if is_foreign(path):
+        return list(foreign_table(path).column_names)
+    if not is_csv(path):
+        raise InvalidInput(
+            f"{os.fspath(path)} must be CSV (.csv, .data, .txt, .tsv, also .gz, .bz2, .zst), "
+            "parquet (.parquet, .pq), or .xlsx, .sav, .dta, .sas7bdat; read other formats into a "
+            "data frame and pass that"
+        )
+    return csv_names(os.fspath(path), form)
+
+
+def batches(
+    path: str | os.PathLike[str],
+    form: FileFormat,
+    names: tuple[str, ...] | None = None,
+    broken: list[object] | None = None,
+    repeating: Collection[str] = (),
+) -> Iterator[dict[str, Any]]:
+    """Columns by name as Arrow arrays, some 100,000 rows at a time; `names` limits them.
+
+    `broken`: a list that gets an entry for each ill-formed line; without it they are errors.
+    `repeating`: columns of few distinct texts, which CSV files give as dictionaries. Raises
+    InvalidInput as `encode_file` does.
+    """
+    found = all_names(path, form)
+    _check_names(os.fspath(path), found, names)
+    wanted = [n for n in found if not _is_left_out(n, form)] if names is None else list(names)
+    if _is_parquet(path):
+        return _parquet(os.fspath(path), wanted)
+    if is_foreign(path):
+        return map(_arrays, foreign_table(path).select(wanted).to_batches(_ROWS))
+    return csv_batches(os.fspath(path), form, found, wanted, broken, repeating)
+
+
+def write_file(path: str | os.PathLike[str], columns: Mapping[str, NDArray[Any]]) -> None:
+    """Write columns of plain values as CSV or parquet by the suffix, whole or not at all.
+
+    Texts of CSV are quoted as Python's csv module does, missing values are empty.
+    """
+    import csv
+    import io
+
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    kind = _written_kind(path)
+    with atomic_writer(path) as file:
+        if kind == "parquet":
+            table = {
+                n: pa.array(v.tolist() if v.dtype == object else v) for n, v in columns.items()
+            }
+            parquet.write_table(pa.table(table), file)
+            return
+        lines = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=False)
+        writer = csv.writer(lines, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(zip(*(values.tolist() for values in columns.values()), strict=True))
+        lines.flush()
+        lines.detach()
+
+
+def write_records(
+    path: str | os.PathLike[str],
+    schema: Schema,
+    parts: Iterable[Dataset],
+    rng: np.random.Generator,
+    *,
+    spelled: Callable[[str], str] | None = None,
+) -> int:
+    """Write coded records as CSV or parquet by the suffix, part by part, whole or not at all.
+
+    Memory holds one part at a time. CSV has the separator and the decimal sign of the schema's
+    `file`, a header line, and is in UTF-8. `spelled` gives the spelling of every text and name that
+    a CSV file gets. The number of records is returned.
+    """
+    from pyarrow import parquet
+
+    kind = _written_kind(path)
+    form = schema.file
+    rows = 0
+    with atomic_writer(path) as file:
+        writer = None
+        if kind == "csv":
+            names = [spelled(name) if spelled else name for name in schema.columns]
+            file.write(_header(names, form.written_separator))
+        for part in parts:
+            rows += len(part)
+            table = arrow_table(part, schema, rng)
+            if kind == "csv":
+                table = respelled(table, spelled) if spelled else table
+                file.write(csv_lines(table, schema, form))
+                continue
+            writer = writer or parquet.ParquetWriter(file, table.schema)
+            writer.write_table(table)
+        if writer is not None:
+            writer.close()
+    return rows
+
+
+def _header(names: Sequence[str], separator: str) -> bytes:
+    import csv
+    import io
+
+    text = io.StringIO()
+    csv.writer(text, delimiter=separator, lineterminator="\n").writerow(names)
+    return text.getvalue().encode("utf-8")
+
+
+def _written_kind(path: str | os.PathLike[str]) -> str:
+    suffix = Path(path).suffix.lower()
+    if suffix not in (".csv", *_PARQUET):
+        raise InvalidInput(f"{os.fspath(path)} must end in .csv or .parquet")
+    return "csv" if suffix == ".csv" else "parquet"
+
+
+def _is_parquet(path: str | os.PathLike[str]) -> bool:
+    return Path(path).suffix.lower() in _PARQUET
+
+
+def _parquet(path: str, names: list[str]) -> Iterator[dict[str, Any]]:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    try:
+        with parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(_ROWS, columns=names):
+                yield _arrays(batch)
+    except pa.ArrowInvalid as error:
+        raise InvalidInput(f"{path} is not a parquet file: {_first_line(error)}") from None
+
+
+def _arrays(batch: Any) -> dict[str, Any]:
+    return {name: batch.column(name) for name in batch.schema.names}
+
+
+def _check_names(path: str, found: list[str], names: tuple[str, ...] | None) -> None:
+    for name, times in Counter(found).items():
+        if times > 1 and name and (names is None or name in names):
+            raise InvalidInput(f"{path} has {times} columns named {name!r}; rename them")
+    absent = [name for name in names or () if name not in found]
+    if absent:
+        raise InvalidInput(
+            f"{path} has no column {', '.join(map(repr, absent))}; it has "
+            f"{', '.join(map(repr, found[:30]))}. Use the schema of this file"
+        )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0]

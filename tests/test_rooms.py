@@ -13,21 +13,43 @@ import networkx as nx
 
 ROOT = Path(__file__).parents[1]
 
-FLOORS: tuple[tuple[str, ...], ...] = (
-    ("queries", "settings", "workload", "registry"),
-    ("privacy",),
-    ("release",),
-    ("families",),
-    ("strategies",),
-    ("rounds",),
-    ("algorithms",),
-    ("dispatch", "datasets"),
-    ("synthesis",),
-    ("cli",),
-)
-"""The rooms of `mechanisms`, the lowest floor first; a room imports from floors below only."""
+FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "pgmkit": (
+        ("errors",),
+        ("domain", "linear"),
+        ("factor", "queries", "structural_zeros", "runtime", "graphs"),
+        ("measurement", "contraction", "records"),
+        ("total", "inference", "least_squares"),
+        ("losses", "model"),
+        ("conditioning", "regions"),
+        ("estimation", "approximate"),
+        ("factor_graph", "uncertainty"),
+        ("tables", "uai", "bif"),
+    ),
+    "mechanisms": (
+        ("queries", "settings", "workload", "registry"),
+        ("privacy",),
+        ("release",),
+        ("families",),
+        ("strategies",),
+        ("rounds",),
+        ("algorithms",),
+        ("dispatch", "datasets"),
+        ("synthesis",),
+        ("cli",),
+    ),
+}
+"""The rooms of both packages, the lowest floor first; a room imports from floors below only.
 
-HEIGHT = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+`CONTRIBUTING.md` shows the same drawing.
+"""
+
+HEIGHT = {
+    (package, room): floor
+    for package, floors in FLOORS.items()
+    for floor, rooms in enumerate(floors)
+    for room in rooms
+}
 
 
 def modules(package: str) -> dict[str, Path]:
@@ -59,10 +81,21 @@ ARROWS = nx.DiGraph(
 )
 
 
-def room(module: str) -> str:
-    """A folder of `mechanisms`, one of its named modules, or an algorithm."""
-    part = module.split(".")[1]
-    return part if part in HEIGHT else "algorithms"
+def room(module: str) -> tuple[str, str]:
+    """The package and its folder or named module; an algorithm's module is in "algorithms"."""
+    package, part = module.split(".")[:2]
+    if package == "mechanisms" and (package, part) not in HEIGHT:
+        part = "algorithms"
+    return package, part
+
+
+CROSSING = [
+    (source, target)
+    for source, target in ARROWS.edges
+    if "." in source and "." in target and source.split(".")[0] == target.split(".")[0]
+    if room(source) != room(target)
+]
+"""The imports between rooms of one package."""
 
 
 def test_the_engine_knows_neither_mechanisms_nor_tables() -> None:
@@ -80,14 +113,24 @@ def test_nothing_imports_the_benchmarks_or_the_tests() -> None:
                 assert node.module.split(".")[0] not in ("benchmarks", "tests"), name
 
 
-def test_imports_of_the_mechanisms_go_down() -> None:
+def test_imports_between_rooms_go_down() -> None:
     upward = [
         f"{source} -> {target}"
-        for source, target in ARROWS.edges
-        if source.startswith("mechanisms.") and target.startswith("mechanisms.")
-        if room(source) != room(target) and HEIGHT[room(source)] <= HEIGHT[room(target)]
+        for source, target in CROSSING
+        if HEIGHT[room(source)] <= HEIGHT[room(target)]
     ]
     assert not upward, "\n".join(upward)
+
+
+def test_the_drawing_is_shown_to_contributors() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    for package, floors in FLOORS.items():
+        assert drawing(floors) in text, f"the drawing of {package} is not that of the test"
+
+
+def drawing(floors: tuple[tuple[str, ...], ...]) -> str:
+    """One line a floor, the highest first."""
+    return "\n".join(" ".join(rooms) for rooms in reversed(floors))
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
@@ -104,14 +147,13 @@ def test_tables_say_nothing_about_privacy() -> None:
 
 
 def main() -> None:
-    """Print the house: rooms by floor with their modules, and how many arrows cross."""
-    own = [(a, b) for a, b in ARROWS.edges if a.startswith("mechanisms.") and "." in b]
-    crossing = [(a, b) for a, b in own if b.startswith("mechanisms.") and room(a) != room(b)]
-    for floor in reversed(FLOORS):
-        for each in floor:
-            members = [n for n in MODULES if n.startswith("mechanisms.") and room(n) == each]
-            print(f"{each:<12} {len(members):>2} modules")
-    print(f"{len(FLOORS)} floors, {len(crossing)} arrows between rooms of mechanisms")
+    """Print the house: rooms by floor with their modules, and how many imports cross rooms."""
+    for package, floors in FLOORS.items():
+        for each in (room for rooms in reversed(floors) for room in rooms):
+            members = [n for n in MODULES if "." in n and room(n) == (package, each)]
+            print(f"{each:<16} {len(members):>2} modules")
+        arrows = {(room(a), room(b)) for a, b in CROSSING if room(a)[0] == package}
+        print(f"{package}: {len(floors)} floors, {len(arrows)} arrows between rooms\n")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, get_args, overload
@@ -17,7 +17,7 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.errors import Contradictory, InvalidInput, ModelTooLarge, NotCertified
 from pgmkit.estimation.loss_checks import check_loss
 from pgmkit.estimation.methods import METHODS, minimise
-from pgmkit.estimation.problem import Monitor, Point, Problem, Progress
+from pgmkit.estimation.problem import Monitor, Point, Problem
 from pgmkit.estimation.request import Request
 from pgmkit.estimation.start import best_start, uniform
 from pgmkit.factor import Factor
@@ -32,6 +32,7 @@ from pgmkit.measurement import Measurement
 from pgmkit.model import MEMORY_LIMIT, GraphicalModel
 from pgmkit.runtime.devices import card_memory, device_of
 from pgmkit.runtime.memory import available
+from pgmkit.runtime.progress import Progress, ProgressReport, reporting
 from pgmkit.structural_zeros import Zeros, check_zeros
 
 if TYPE_CHECKING:
@@ -56,7 +57,6 @@ _NO_TREE = (
     "agree with each other"
 )
 Inference = Literal["exact", "region", "auto"]
-ProgressReport = bool | Callable[[Progress], None] | None
 
 
 class _Options(TypedDict, total=False):
@@ -221,10 +221,10 @@ def estimate(
             if inference == "exact":
                 raise ModelTooLarge(f"{refused}. {_NO_TREE}") from None
     if oracle is None:
-        # Its modules build on those of this package.
+        # Loaded here, since most estimates need no region model.
         from pgmkit.regions.estimation import estimate_regions
 
-        with _reporter(progress, max_seconds) as report:
+        with reporting(progress) as report:
             relaxed = estimate_regions(
                 domain,
                 known,
@@ -239,7 +239,7 @@ def estimate(
             )
         _warn(relaxed)
         return relaxed
-    with card_memory(where), oracle.session(), _reporter(progress, max_seconds) as report:
+    with card_memory(where), oracle.session(), reporting(progress) as report:
         objective = make_loss(loss, oracle.layout, used, oracle.dtype, oracle.device, known.count)
         problem = Problem(oracle, objective, total, deadline, constant)
         monitor = Monitor(
@@ -447,30 +447,3 @@ def _unmeasured(problem: Problem, monitor: Monitor) -> Point:
     monitor.raise_bound(loss)
     monitor.record(point, loss)
     return point
-
-
-class _reporter:
-    """Context manager that turns the ``progress`` argument into a callback."""
-
-    def __init__(self, progress: ProgressReport, max_seconds: float | None) -> None:
-        self.progress, self.max_seconds = progress, max_seconds
-
-    def __enter__(self) -> Callable[[Progress], None] | None:
-        self.bar = None
-        if self.progress is True:
-            from tqdm import tqdm
-
-            self.bar = tqdm(desc="estimate", unit="it", disable=None)
-
-            def show(record: Progress) -> None:
-                assert self.bar is not None
-                self.bar.update(1)
-                if record.iteration % 20 == 1:
-                    self.bar.set_postfix(loss=f"{record.best_loss:.6g}", gap=f"{record.gap:.3g}")
-
-            return show
-        return self.progress if callable(self.progress) else None
-
-    def __exit__(self, *_: object) -> None:
-        if self.bar is not None:
-            self.bar.close()

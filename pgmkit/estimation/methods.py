@@ -12,9 +12,10 @@ from pgmkit.estimation.dual_averaging import dual_averaging
 from pgmkit.estimation.lbfgs import lbfgs
 from pgmkit.estimation.mirror_descent import NO_DESCENT, mirror_descent
 from pgmkit.estimation.newton import is_small, is_tiny, newton
-from pgmkit.estimation.problem import OUT_OF_TIME, Monitor, Point, Problem
+from pgmkit.estimation.problem import Monitor, Point, Problem
 from pgmkit.estimation.proximal import can_polish, polish, proximal
 from pgmkit.losses import Loss, MeasuredLoss
+from pgmkit.runtime.progress import OUT_OF_TIME
 
 __all__ = ["METHODS", "finish", "minimise"]
 

@@ -13,6 +13,7 @@ from pgmkit.errors import NumericalFailure
 from pgmkit.estimation.certificate import lower_bound
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.losses import Cut, Loss, dot
+from pgmkit.runtime.progress import CERTIFIED, OUT_OF_TIME, Progress
 
 Scalar = torch.Tensor | float
 """A number, or a tensor without axes."""
@@ -94,21 +95,6 @@ class Problem:
         """Bregman divergence of the negative entropy: the total times KL(new || old)."""
         moved = dot(new.potentials - old.potentials, new.marginals)
         return moved - self.total * (new.log_partition - old.log_partition)
-
-
-@dataclass(frozen=True)
-class Progress:
-    """What a progress callback receives; ``gap`` is infinite until a bound is known."""
-
-    iteration: int
-    seconds: float
-    loss: float
-    best_loss: float
-    gap: float
-
-
-CERTIFIED = "certified: the duality gap is within the tolerance"
-OUT_OF_TIME = "time: max_seconds has passed"
 
 
 class Monitor:

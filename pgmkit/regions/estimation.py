@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge
-from pgmkit.estimation.problem import Progress
 from pgmkit.inference.marginal_oracle import Layout
 from pgmkit.least_squares.sufficient_statistics import Statistics
 from pgmkit.losses import CallableLoss, MeasuredLoss, Penalty, Squared, make_loss
@@ -23,6 +22,7 @@ from pgmkit.regions.model import RegionModel
 from pgmkit.regions.polytope import LocalPolytope
 from pgmkit.regions.relaxation import hessian_bound, solve
 from pgmkit.regions.shrinkage import shrunk
+from pgmkit.runtime.progress import Progress
 from pgmkit.structural_zeros import Zeros
 
 Array = NDArray[np.float64]

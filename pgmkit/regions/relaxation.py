@@ -23,7 +23,6 @@ from numpy.linalg import LinAlgError
 from numpy.typing import NDArray
 
 from pgmkit.errors import NumericalFailure
-from pgmkit.estimation.problem import OUT_OF_TIME, Progress
 from pgmkit.inference.marginal_oracle import Layout
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.linear.matrix import Matrix, is_sparse
@@ -32,6 +31,7 @@ from pgmkit.measurement import Measurement
 from pgmkit.regions.deadline import OutOfTime
 from pgmkit.regions.interior_point import InteriorPoint, Parts
 from pgmkit.regions.polytope import LocalPolytope
+from pgmkit.runtime.progress import OUT_OF_TIME, Progress
 
 Array = NDArray[np.float64]
 

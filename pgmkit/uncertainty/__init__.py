@@ -35,7 +35,6 @@ from pgmkit.errors import InvalidInput, TooSlow, TotalUndetermined
 from pgmkit.estimation.batches.answers import BatchedAnswers
 from pgmkit.estimation.batches.oracle import gains
 from pgmkit.estimation.many import Replication, reporter
-from pgmkit.estimation.problem import OUT_OF_TIME
 from pgmkit.estimation.request import check_scale
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.least_squares.linear_estimate import LinearEstimate
@@ -43,6 +42,7 @@ from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
 from pgmkit.queries import FactoredQuery
 from pgmkit.regions.model import RegionModel
+from pgmkit.runtime.progress import OUT_OF_TIME
 from pgmkit.total import estimate_total
 from pgmkit.uncertainty.interval import Interval, bootstrap, checked_level, closed_form
 from pgmkit.uncertainty.replicates import Estimated, re_estimated

@@ -20,12 +20,13 @@ from pgmkit.estimation import captured, cliques_of
 from pgmkit.estimation.batches.problem import BatchedSquares, stacked
 from pgmkit.estimation.batches.search import BatchedSearch
 from pgmkit.estimation.card_search import CardSearch, MeasuredObjective
-from pgmkit.estimation.problem import Monitor, Problem, Progress
+from pgmkit.estimation.problem import Monitor, Problem
 from pgmkit.estimation.start import uniform
 from pgmkit.estimation.tensor_steps import Objective, Points, State, Steps, advance, start_at
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.least_squares.sufficient_statistics import combined
 from pgmkit.losses import make_loss
+from pgmkit.runtime.progress import Progress
 
 NAMES = ["chain", "star", "nested", "cycle of five", "cycle of triples"]
 

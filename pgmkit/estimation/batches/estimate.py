@@ -20,7 +20,7 @@ from pgmkit.estimation.batches.proximal import ProximalSteps, affordable
 from pgmkit.estimation.batches.search import BatchedSearch
 from pgmkit.estimation.loss_checks import check_loss
 from pgmkit.estimation.methods import finish
-from pgmkit.estimation.problem import CERTIFIED, Monitor, Point, Problem
+from pgmkit.estimation.problem import Monitor, Point, Problem
 from pgmkit.estimation.start import PRECISION, fold, uniform
 from pgmkit.estimation.tensor_steps import Points
 from pgmkit.estimation.tree_potentials import tree_potentials
@@ -31,6 +31,7 @@ from pgmkit.least_squares.sufficient_statistics import Observed, Statistics
 from pgmkit.losses import make_loss
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
+from pgmkit.runtime.progress import CERTIFIED
 from pgmkit.structural_zeros import Zeros
 
 __all__ = ["BatchedEstimate"]

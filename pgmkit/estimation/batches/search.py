@@ -16,10 +16,11 @@ import torch
 from pgmkit.estimation.batches.oracle import BatchedOracle
 from pgmkit.estimation.batches.problem import BatchedSquares
 from pgmkit.estimation.mirror_descent import NO_DESCENT
-from pgmkit.estimation.problem import CERTIFIED, OUT_OF_TIME, Point
+from pgmkit.estimation.problem import Point
 from pgmkit.estimation.tensor_steps import MOST_HALVINGS, Points, Steps, start_at
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.losses import ULPS
+from pgmkit.runtime.progress import CERTIFIED, OUT_OF_TIME
 
 __all__ = ["BatchedSearch"]
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pgmkit import ModelTooLarge, memory
+from pgmkit import ModelTooLarge
+from pgmkit.runtime import memory
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pretend_device import pretend_card
 
-from pgmkit import Domain, Factor, GraphicalModel, card_sampling
+from pgmkit import Domain, Factor, GraphicalModel
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput, NumericalFailure
 from pgmkit.graphs.junction_tree import junction_tree
+from pgmkit.records import card_sampling
 from pgmkit.records.card_sampling import sample_on_card, worth_a_card
 from pgmkit.records.sampling import sample
 

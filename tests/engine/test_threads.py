@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from pgmkit import Domain, Factor, GraphicalModel, counting, sampling_parts
+from pgmkit import Domain, Factor, GraphicalModel
+from pgmkit.records import counting, sampling_parts
 from pgmkit.records.counting import count_marginals
 from pgmkit.runtime.threads import cores, in_threads, threads_for
 

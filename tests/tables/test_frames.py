@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from mechanisms import synthesize
 from pgmkit import Dataset, InvalidInput
-from pgmkit.tables import frames
+from pgmkit.tables.engines import frames
 from pgmkit.tables.engines.frames import FrameForm, counts_of, decode, encode, tally_of
 from pgmkit.tables.engines.made_frames import made_frame
 from pgmkit.tables.engines.pushdown import FrameCounts

@@ -39,7 +39,7 @@ from pgmkit.inference.answer_checks import FirstUses, SecondOpinion
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.inference.plain_sums import PlainSums, TooLong
 from pgmkit.inference.self_check import Contradiction
-from pgmkit.inference.tree_marginals import Routes
+from pgmkit.inference.tree_paths import TreePaths
 from pgmkit.losses import Observations
 
 Array = NDArray[np.float64]
@@ -353,7 +353,7 @@ def answers_of_the_next_row(patch: pytest.MonkeyPatch) -> None:
 
 
 def distant_pairs_turned(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Routes, "arranged", lambda self, table, clique: table)
+    patch.setattr(TreePaths, "arranged", lambda self, table, clique: table)
 
 
 def posteriors_in_reverse(patch: pytest.MonkeyPatch) -> None:

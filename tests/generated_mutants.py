@@ -13,8 +13,8 @@ benchmarks/results/generated_mutants.jsonl line by line, and a mutant that is th
 again unless it survived and `--again` is given. Survivors that do no harm are listed with a reason
 in tests/harmless_mutants.json; all others are holes in the tests.
 
-A test that notices a mutant for the first time is run on the sound code, after the same tests: where
-it fails there, too, it is left out.
+A test that notices a mutant for the first time is run on the sound code, after the same tests:
+where it fails there, too, it is left out.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def test_files() -> list[str]:
 
 
 class Coverage:
-    """The tests that run each line, and their times; kept between runs, by the file of the tests."""
+    """The tests that run each line, and their times; kept between runs for each file of tests."""
 
     def __init__(self, tests: Collected) -> None:
         self.seconds: dict[str, float] = {}

@@ -33,8 +33,8 @@ import pytest
 __all__ = ["Collected", "Outcome", "Traced"]
 
 _CLOCK = re.compile(r"\b(perf_counter|monotonic|process_time|getrusage|time\.time)\b")
-_SPARE = 10.0
-"""Seconds of processor time that a fork has beyond three times what its tests took when they were
+_SPARE = 4.0
+"""Seconds of processor time that a fork has beyond twice what its tests took when they were
 traced: imports, and the first use of a library."""
 _WAITING = 6.0
 """Seconds of the wall for one of processor time, on a machine that others use too."""
@@ -79,9 +79,7 @@ class Collected:
         places = os.pathsep.join([str(self.folder), str(self.folder / "tests")])
         os.environ |= {"PYTHONPATH": places, "PYTHONDONTWRITEBYTECODE": "1"}
         os.environ |= {"HYPOTHESIS_PROFILE": "mutants"}
-        if code := pytest.main(
-            [*_options(self.folder), *paths], plugins=[self, self._first]
-        ):
+        if code := pytest.main([*_options(self.folder), *paths], plugins=[self, self._first]):
             raise SystemExit(f"the tests were not collected: {code}")
 
     @pytest.hookimpl(tryfirst=True)
@@ -90,7 +88,7 @@ class Collected:
             raise session.Interrupted("a test file cannot be read")
         self.items = {item.nodeid: item for item in session.items if not _measures_time(item)}
         for each in gc.get_objects():
-            if isinstance(each, FunctionType):
+            if type(each) is FunctionType:  # lazy objects of libraries answer isinstance
                 code = each.__code__
                 place = (code.co_filename, code.co_qualname, code.co_firstlineno)
                 self._functions.setdefault(place, []).append(each)
@@ -100,7 +98,7 @@ class Collected:
         return True
 
     def traced(self, names: Sequence[str], files: Sequence[str]) -> dict[str, Traced]:
-        """What each test runs of these files; tests that fail while they are traced are left out."""
+        """The lines of these files that each test runs; tests that fail meanwhile are left out."""
 
         def work() -> dict[str, Any]:
             found = {}
@@ -139,7 +137,7 @@ class Collected:
 
         path.write_text(text, encoding="utf-8")
         try:
-            found, hung = _forked(self.folder, work, 3 * seconds + _SPARE)
+            found, hung = _forked(self.folder, work, 2 * seconds + _SPARE)
         finally:
             path.write_text(sound, encoding="utf-8")
         return Outcome((found or {"failed": "(the process ended)"})["failed"], hung)
@@ -168,9 +166,7 @@ class _FirstFailure:
             self.test = self.test or report.nodeid
 
 
-def new_code(
-    sound: str, changed: str, path: str
-) -> dict[tuple[str, str, int], CodeType] | None:
+def new_code(sound: str, changed: str, path: str) -> dict[tuple[str, str, int], CodeType] | None:
     """The code of each function that a change of a file's text concerns, by the file, the name and
     the first line that it has in the sound text; None where more than functions is changed.
     """

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import secrets
+import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +24,7 @@ from mechanisms.cli.options import (
     writable,
 )
 from mechanisms.cli.spreadsheets import safe_csv_option, spreadsheet_safe
+from pgmkit.runtime.printed import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from mechanisms.privacy.budget import Accounting
     from mechanisms.privacy.ledger import Ledger
     from mechanisms.release.tabular import TableRelease
+    from mechanisms.synthesis.unread import UnreadValues
     from pgmkit.tables.schema import Schema
 
 __all__ = ["demo", "mechanisms", "plan", "synth"]
@@ -250,6 +254,11 @@ def plan(
     is_flag=True,
     help="Refusal of data that do not fit the schema. NOT private: failure and message are exact.",
 )
+@click.option(
+    "--yes",
+    is_flag=True,
+    help="Consent to go on where more than a tenth of a column cannot be read.",
+)
 @file_options
 @as_json
 def synth(
@@ -279,6 +288,7 @@ def synth(
     safe_csv: bool,
     ignore_extra_columns: bool,
     strict: bool,
+    yes: bool,
     encoding: str | None,
     separator: str | None,
     decimal: str | None,
@@ -314,6 +324,7 @@ def synth(
         unit=unit,
         max_rows=max_rows,
         report_dropped=report_dropped,
+        report_unread=not strict and _readable(described) and partial(_ask, yes),
         mechanism=mechanism,
         settings=chosen,
         workload=k,
@@ -347,6 +358,36 @@ def synth(
         "\n".join(lines),
         json_out,
         release.caution if json_out else "",
+    )
+
+
+def _readable(schema: Schema) -> bool:
+    """True where some column says what may occur, so that values can fail to be read."""
+    from pgmkit.tables.labelled import OpenCategorical
+
+    return any(not isinstance(each, OpenCategorical) for each in schema.columns.values())
+
+
+def _on_terminal() -> bool:
+    return sys.stdin.isatty()
+
+
+def _ask(yes: bool, unread: UnreadValues) -> None:
+    """Ask before the rest of the budget is spent on values of which many could not be read."""
+    from pgmkit.errors import InvalidInput
+
+    if not unread.many:
+        return
+    click.echo(printable(f"warning: {unread}"), err=True)
+    if yes or (
+        _on_terminal()
+        and click.confirm("spend the rest of the budget on them nevertheless?", err=True)
+    ):
+        return
+    raise InvalidInput(
+        f"{', '.join(unread.many)} could not be read well enough, and only a hundredth of the "
+        "budget is spent, which stays so; say how the file is written (--encoding, --separator, "
+        "--decimal), correct the schema, or go on with --yes"
     )
 
 

@@ -58,39 +58,39 @@ def encode_file(
     every value is outside.
     """
     parts: dict[str, list[NDArray[Any]]] = {name: [] for name in schema.columns}
-    outside: Counter[str] = Counter()
+    unread: Counter[str] = Counter()
     if not ignore_extra:
         _check_no_others(path, schema)
     broken: list[object] | None = None if schema.checked else []
     repeating = {name for name, column in schema.columns.items() if _repeats(column)}
     for batch in batches(path, schema.file, tuple(schema.columns), broken, repeating):
         for name, column in schema.columns.items():
-            codes, refused = _coded(column, _plain_decimals(batch[name], column, schema.file))
-            outside[name] += refused
+            codes, without = _coded(column, _plain_decimals(batch[name], column, schema.file))
+            unread[name] += without
             parts[name].append(codes)
     from pgmkit.tables.schema import outside_error
 
-    for name, rows in outside.items():
-        if rows:
+    for name, rows in unread.items():
+        if rows and schema.columns[name].outside is None:
             raise outside_error(name, rows)
     if schema.checked and not sum(map(len, next(iter(parts.values())))):
         raise InvalidInput(f"{os.fspath(path)} holds no records; give at least one")
     for name, column in schema.columns.items():
         kind = np.min_scalar_type(column.size)
         parts[name].append(np.full(len(broken or ()), max(column.outside_code, 0), dtype=kind))
-    return schema.coded({name: np.concatenate(codes) for name, codes in parts.items()})
+        unread[name] += len(broken or ())
+    return schema.coded({name: np.concatenate(codes) for name, codes in parts.items()}, unread)
 
 
 def _coded(column: Column, values: Any) -> tuple[NDArray[Any], int]:
-    """Codes in the smallest type, and how many values are outside (whose codes mean nothing)."""
+    """Codes in the smallest type, and how many values have no code of their own."""
     kind = np.min_scalar_type(column.size)
     known = dictionary(values)
-    codes = column.encode(values if known is None else known[0])
-    outside = codes < 0
+    codes, unread = column.read(values if known is None else known[0])
     if known is None:
-        return codes.astype(kind), int(outside.sum())
+        return codes.astype(kind), int(unread.sum())
     places = known[1]
-    return codes.astype(kind).take(places), int(outside.take(places).sum()) if outside.any() else 0
+    return codes.astype(kind).take(places), int(unread.take(places).sum()) if unread.any() else 0
 
 
 def read_frame(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import secrets
-import sys
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from mechanisms.cli.consent import asked_about
 from mechanisms.cli.options import (
     as_json,
     budget_options,
@@ -24,7 +23,6 @@ from mechanisms.cli.options import (
     writable,
 )
 from mechanisms.cli.spreadsheets import safe_csv_option, spreadsheet_safe
-from pgmkit.runtime.printed import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +32,6 @@ if TYPE_CHECKING:
     from mechanisms.privacy.budget import Accounting
     from mechanisms.privacy.ledger import Ledger
     from mechanisms.release.tabular import TableRelease
-    from mechanisms.synthesis.unread import UnreadValues
     from pgmkit.tables.schema import Schema
 
 __all__ = ["demo", "mechanisms", "plan", "synth"]
@@ -292,6 +289,8 @@ def synth(
     encoding: str | None,
     separator: str | None,
     decimal: str | None,
+    skip_lines: int | None,
+    sheet: str | None,
     json_out: bool,
 ) -> None:
     """Make differentially private synthetic data from a file (CSV, parquet, Excel, SPSS, Stata).
@@ -305,7 +304,7 @@ def synth(
     from mechanisms.synthesis.pipeline import synthesize
 
     targets = _targets(out, save, page)
-    described = read_schema(schema, encoding, separator, decimal)
+    described = read_schema(schema, encoding, separator, decimal, skip_lines, sheet)
     chosen = settings_of(mechanism, settings)
     _check_mechanism(mechanism, chosen, out)
     rng = generator(seed)
@@ -324,7 +323,7 @@ def synth(
         unit=unit,
         max_rows=max_rows,
         report_dropped=report_dropped,
-        report_unread=not strict and _readable(described) and partial(_ask, yes),
+        report_unread=not strict and asked_about(described, yes),
         mechanism=mechanism,
         settings=chosen,
         workload=k,
@@ -358,36 +357,6 @@ def synth(
         "\n".join(lines),
         json_out,
         release.caution if json_out else "",
-    )
-
-
-def _readable(schema: Schema) -> bool:
-    """True where some column says what may occur, so that values can fail to be read."""
-    from pgmkit.tables.labelled import OpenCategorical
-
-    return any(not isinstance(each, OpenCategorical) for each in schema.columns.values())
-
-
-def _on_terminal() -> bool:
-    return sys.stdin.isatty()
-
-
-def _ask(yes: bool, unread: UnreadValues) -> None:
-    """Ask before the rest of the budget is spent on values of which many could not be read."""
-    from pgmkit.errors import InvalidInput
-
-    if not unread.many:
-        return
-    click.echo(printable(f"warning: {unread}"), err=True)
-    if yes or (
-        _on_terminal()
-        and click.confirm("spend the rest of the budget on them nevertheless?", err=True)
-    ):
-        return
-    raise InvalidInput(
-        f"{', '.join(unread.many)} could not be read well enough, and only a hundredth of the "
-        "budget is spent, which stays so; say how the file is written (--encoding, --separator, "
-        "--decimal), correct the schema, or go on with --yes"
     )
 
 

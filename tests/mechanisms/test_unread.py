@@ -216,7 +216,7 @@ def test_a_garbled_file_stops_and_keeps_what_is_spent(files: Path) -> None:
 
 def test_consent_goes_on(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(files, "--yes").exit_code == 0
-    monkeypatch.setattr("mechanisms.cli.synthesis._on_terminal", lambda: True)
+    monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda self: True)
     assert run(files, stdin="y\n").exit_code == 0
     assert run(files, stdin="n\n").exit_code == 2
 

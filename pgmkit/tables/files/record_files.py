@@ -18,6 +18,8 @@ from pgmkit.runtime.atomic_write import atomic_writer
 from pgmkit.tables.dates import Date
 from pgmkit.tables.files.csv_file import csv_batches, csv_names, is_csv, is_index
 from pgmkit.tables.files.foreign import foreign_table, is_foreign
+from pgmkit.tables.files.header import header_hint
+from pgmkit.tables.files.json_lines import is_json_lines, json_batches, json_names
 from pgmkit.tables.labelled import Boolean, Categorical
 from pgmkit.tables.numbers import Integer, Numeric
 from pgmkit.tables.records import arrow_table, csv_lines, respelled
@@ -49,7 +51,8 @@ def encode_file(
 ) -> Dataset | NoRows:
     """The records of a file as codes; only codes are ever held for all rows.
 
-    CSV (also compressed: .csv.gz), parquet, and with the extra `files` Excel, SPSS, Stata and SAS.
+    CSV (also compressed: .csv.gz), parquet, JSON lines, and with the extra `files` Excel, SPSS,
+    Stata and SAS.
     Columns that the schema does not have are an error unless `ignore_extra`, but for an index and
     those that the schema's `file` ignores. Raises InvalidInput for a file that cannot be read, of
     another suffix, without the schema's columns or with two of one name, and (unless the schema is
@@ -152,8 +155,10 @@ def _check_no_others(
     path: str | os.PathLike[str], schema: Schema, also: Sequence[str] = ()
 ) -> None:
     known = {*schema.columns, *also}
-    others = [name for name in names_of(path, schema.file) if name not in known]
+    found = names_of(path, schema.file)
+    others = [name for name in found if name not in known]
     if others:
+        _check_names(path, schema.file, all_names(path, schema.file), (*schema.columns, *also))
         raise InvalidInput(
             f"{os.fspath(path)} has columns that the schema does not: "
             f"{', '.join(map(repr, others))}. Describe them, or ignore them: "
@@ -183,12 +188,14 @@ def all_names(path: str | os.PathLike[str], form: FileFormat) -> list[str]:
             ) from None
         return names
     if is_foreign(path):
-        return list(foreign_table(path).column_names)
+        return list(foreign_table(path, form).column_names)
+    if is_json_lines(path):
+        return json_names(os.fspath(path))
     if not is_csv(path):
         raise InvalidInput(
             f"{os.fspath(path)} must be CSV (.csv, .data, .txt, .tsv, also .gz, .bz2, .zst), "
-            "parquet (.parquet, .pq), or .xlsx, .sav, .dta, .sas7bdat; read other formats into a "
-            "data frame and pass that"
+            "parquet (.parquet, .pq), JSON lines (.jsonl, .ndjson), or .xlsx, .sav, .dta, "
+            ".sas7bdat; read other formats into a data frame and pass that"
         )
     return csv_names(os.fspath(path), form)
 
@@ -207,12 +214,14 @@ def batches(
     InvalidInput as `encode_file` does.
     """
     found = all_names(path, form)
-    _check_names(os.fspath(path), found, names)
+    _check_names(path, form, found, names)
     wanted = [n for n in found if not _is_left_out(n, form)] if names is None else list(names)
     if _is_parquet(path):
         return _parquet(os.fspath(path), wanted)
     if is_foreign(path):
-        return map(_arrays, foreign_table(path).select(wanted).to_batches(_ROWS))
+        return map(_arrays, foreign_table(path, form).select(wanted).to_batches(_ROWS))
+    if is_json_lines(path):
+        return json_batches(os.fspath(path), wanted, broken)
     return csv_batches(os.fspath(path), form, found, wanted, broken, repeating)
 
 
@@ -317,15 +326,21 @@ def _arrays(batch: Any) -> dict[str, Any]:
     return {name: batch.column(name) for name in batch.schema.names}
 
 
-def _check_names(path: str, found: list[str], names: tuple[str, ...] | None) -> None:
+def _check_names(
+    path: str | os.PathLike[str],
+    form: FileFormat,
+    found: list[str],
+    names: tuple[str, ...] | None,
+) -> None:
     for name, times in Counter(found).items():
         if times > 1 and name and (names is None or name in names):
-            raise InvalidInput(f"{path} has {times} columns named {name!r}; rename them")
+            raise InvalidInput(f"{os.fspath(path)} has {times} columns named {name!r}; rename them")
     absent = [name for name in names or () if name not in found]
     if absent:
         raise InvalidInput(
-            f"{path} has no column {', '.join(map(repr, absent))}; it has "
-            f"{', '.join(map(repr, found[:30]))}. Use the schema of this file"
+            f"{os.fspath(path)} has no column {', '.join(map(repr, absent))}; it has "
+            f"{', '.join(map(repr, found[:30]))}{header_hint(path, form, found, absent)}. Use the "
+            "schema of this file"
         )
 
 

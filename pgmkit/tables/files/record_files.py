@@ -17,7 +17,8 @@ from pgmkit.errors import InvalidInput
 from pgmkit.runtime.atomic_write import atomic_writer
 from pgmkit.tables.dates import Date
 from pgmkit.tables.files.csv_file import csv_batches, csv_names, is_csv, is_index
-from pgmkit.tables.files.foreign import foreign_table, is_foreign
+from pgmkit.tables.files.foreign import foreign_table, is_excel, is_foreign
+from pgmkit.tables.files.foreign_writing import WRITTEN, foreign_content
 from pgmkit.tables.files.header import header_hint
 from pgmkit.tables.files.json_lines import is_json_lines, json_batches, json_names
 from pgmkit.tables.labelled import Boolean, Categorical
@@ -40,6 +41,7 @@ __all__ = [
     "read_frame",
     "write_file",
     "write_records",
+    "written_kind",
 ]
 
 _ROWS = 1 << 17
@@ -236,7 +238,9 @@ def write_file(path: str | os.PathLike[str], columns: Mapping[str, NDArray[Any]]
     import pyarrow as pa
     from pyarrow import parquet
 
-    kind = _written_kind(path)
+    kind = written_kind(path)
+    if kind == "foreign":
+        raise InvalidInput(f"{os.fspath(path)} must end in .csv or .parquet")
     with atomic_writer(path) as file:
         if kind == "parquet":
             table = {
@@ -260,16 +264,25 @@ def write_records(
     *,
     spelled: Callable[[str], str] | None = None,
 ) -> int:
-    """Write coded records as CSV or parquet by the suffix, part by part, whole or not at all.
+    """Write coded records as CSV, parquet, Excel, SPSS or Stata by the suffix, or not at all.
 
-    Memory holds one part at a time. CSV has the separator and the decimal sign of the schema's
-    `file`, a header line, and is in UTF-8. `spelled` gives the spelling of every text and name that
-    a CSV file gets. The number of records is returned.
+    Memory holds one part at a time of CSV and parquet, and all records of the others
+    (`pgmkit.tables.files.foreign_writing`). CSV has the separator and the decimal sign of the
+    schema's `file`, a header line, and is in UTF-8. `spelled` gives the spelling of every text and
+    name that a CSV or an Excel file gets. The number of records is returned.
     """
     from pyarrow import parquet
 
-    kind = _written_kind(path)
+    kind = written_kind(path)
     form = schema.file
+    if kind == "foreign":
+        tables = (arrow_table(part, schema, rng) for part in parts)
+        if spelled is not None and is_excel(path):
+            tables = (respelled(table, spelled) for table in tables)
+        content, rows = foreign_content(path, tables, schema)
+        with atomic_writer(path) as file:
+            file.write(content)
+        return rows
     rows = 0
     with atomic_writer(path) as file:
         writer = None
@@ -299,10 +312,16 @@ def _header(names: Sequence[str], separator: str) -> bytes:
     return text.getvalue().encode("utf-8")
 
 
-def _written_kind(path: str | os.PathLike[str]) -> str:
+def written_kind(path: str | os.PathLike[str]) -> str:
+    """The kind of file that `write_records` writes there, by the suffix: csv, parquet or foreign.
+
+    Raises InvalidInput for another suffix.
+    """
     suffix = Path(path).suffix.lower()
-    if suffix not in (".csv", *_PARQUET):
-        raise InvalidInput(f"{os.fspath(path)} must end in .csv or .parquet")
+    if suffix not in (".csv", *_PARQUET, *WRITTEN):
+        raise InvalidInput(f"{os.fspath(path)} must end in .csv, .parquet, .xlsx, .sav or .dta")
+    if suffix in WRITTEN:
+        return "foreign"
     return "csv" if suffix == ".csv" else "parquet"
 
 

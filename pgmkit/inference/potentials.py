@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import inf
 
-import torch
-
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.factor import Factor
+from pgmkit.runtime.deferred import torch
 
 __all__ = ["checked_potentials"]
 
@@ -49,6 +48,9 @@ def _check_fits_domain(name: str, factor: Factor, domain: Domain) -> None:
 
 
 def _check_values(name: str, factor: Factor, first: Factor) -> None:
+    held = factor.array
+    if held is not None and first.array is not None and held.max() < inf:
+        return
     values, like = factor.values, first.values
     if (values.dtype, values.device) != (like.dtype, like.device):
         raise InvalidInput(

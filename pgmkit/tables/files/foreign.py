@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pgmkit.errors import InvalidInput
+from pgmkit.errors import InvalidInput, installing
 
 __all__ = ["foreign_table", "is_foreign"]
 
@@ -39,8 +39,8 @@ def foreign_table(path: str | os.PathLike[str]) -> Any:
         return _excel(path) if suffix in _EXCEL else _statistics(path, _READERS[suffix])
     except ImportError as error:
         raise InvalidInput(
-            f"reading {suffix} needs {error.name}: pip install 'pgmkit[files]', or read the file "
-            "into a data frame and pass that"
+            f"reading {suffix} needs {error.name}: {installing('files')}, or read the file into a "
+            "data frame and pass that"
         ) from None
 
 

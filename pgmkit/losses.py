@@ -14,7 +14,6 @@ from math import inf, prod, sqrt
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
-import torch
 
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
@@ -23,6 +22,7 @@ from pgmkit.least_squares.sufficient_statistics import Statistics, combined, sid
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.linear.matrix import as_dense, is_sparse
 from pgmkit.measurement import Measurement
+from pgmkit.runtime.deferred import torch
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from pgmkit.contraction import kernels
 from pgmkit.contraction.plan import Axes, Kernel, Plan, Step, transposes
+from pgmkit.runtime.deferred import torch
 
 __all__ = ["MOST_TERMS", "Launch", "Operand", "is_small", "launches"]
 

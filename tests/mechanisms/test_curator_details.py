@@ -156,6 +156,7 @@ def test_names_in_any_sequence_become_a_clique() -> None:
     owner = curator()
     assert owner.measure(["b", "a"], 1.0).clique == owner.measure(("b", "a"), 1.0).clique
     assert isinstance(owner.measure(["a"], 1.0).clique, tuple)
+    assert owner.measure_queries(["a"], np.eye(2), 1.0).clique == A
     assert owner.choose_public([{A: np.array([0.5, 0.5])}], 1.0) == 0
 
 
@@ -175,6 +176,8 @@ WRONG: dict[str, Callable[[Curator], object]] = {
     "other cliques": lambda c: c.choose_public(
         [{A: np.array([0.5, 0.5])}, {B: np.full(3, 1 / 3)}], 1.0
     ),
+    "queries of an unknown clique": lambda c: c.measure_queries(("z",), np.eye(2), 1.0),
+    "queries of an attribute twice": lambda c: c.measure_queries(("a", "a"), np.eye(4), 1.0),
     "no cells": lambda c: c.measure_cells([], 1.0),
     "no cliques of a mixture": lambda c: c.mixture_error(DATA, [], 1.0),
     "public data of another domain": lambda c: c.mixture_error(

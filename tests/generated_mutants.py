@@ -189,12 +189,12 @@ def fate(tests: Collected, order: Order, file: str, change: Change) -> tuple[Out
         names = order.tests(file, change)
         if not names:
             return Outcome(""), 0
-        seconds = sum(order.coverage.seconds[name] for name in names)
-        found = tests.outcome(names, seconds, (file, change.source))
+        seconds = {name: order.coverage.seconds[name] for name in names}
+        found = tests.outcome(seconds, (file, change.source))
         if found.failed not in names or found.failed in order.sound:
             return found, len(names)
-        earlier = names[: names.index(found.failed) + 1]
-        if not tests.outcome(earlier, seconds, sound).failed:
+        earlier = {name: seconds[name] for name in names[: names.index(found.failed) + 1]}
+        if not tests.outcome(earlier, sound).failed:
             order.sound.add(found.failed)
             return found, len(names)
         print(f"left out, it fails on the sound code: {found.failed}", flush=True)

@@ -12,10 +12,11 @@ from scipy import stats
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.cell_line import selector
 from mechanisms.privacy.curator import Curator
+from mechanisms.privacy.units import Excess
 from mechanisms.queries.cells import Cell
 from mechanisms.queries.predicates import Predicate, Predicates
 from pgmkit.domain import Domain
-from pgmkit.errors import InvalidInput
+from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.records.dataset import Dataset
 
 DOMAIN = Domain({"a": 2, "b": 3})
@@ -156,7 +157,49 @@ def test_names_in_any_sequence_become_a_clique() -> None:
     owner = curator()
     assert owner.measure(["b", "a"], 1.0).clique == owner.measure(("b", "a"), 1.0).clique
     assert isinstance(owner.measure(["a"], 1.0).clique, tuple)
+    assert owner.measure_queries(["a"], np.eye(2), 1.0).clique == A
     assert owner.choose_public([{A: np.array([0.5, 0.5])}], 1.0) == 0
+
+
+def test_the_best_mixture_error_is_in_counts() -> None:
+    """All weight on the one public record answers 60 and 40 by 100 and 0."""
+    owner = curator()
+    asked(owner)
+    found = owner.mixture_error(Dataset(DOMAIN, {"a": [0], "b": [0]}), [A], 1.0)
+    assert found == pytest.approx(40.0, abs=1e-3) and type(found) is float
+
+
+def test_numbers_that_leave_are_plain() -> None:
+    owner = curator()
+    found, stddev = owner.measure_excess(Excess(12, 15), 1.0)
+    assert type(found) is type(stddev) is float
+    halves = [{A: np.array([0.5, 0.5])}, {A: np.array([0.6, 0.4])}]
+    assert type(owner.choose_public(halves, 1.0)) is int
+    assert owner.choose_public(halves, 1.0) == 1
+    assert type(owner.scored([A, B], NOTHING).choose([1], 1.0, step="s")) is int
+    assert all(
+        type(place) is int
+        for place in owner.choose_predicates(
+            Predicates(DOMAIN, [Predicate((("a", 0),))]), [0.0], 1.0, count=1
+        )
+    )
+
+
+@pytest.mark.parametrize("delta", [0.0, -1e-9, 6e-7, 7.5e-7, 1.0, np.nan])
+def test_values_are_found_within_the_reserved_delta(delta: float) -> None:
+    owner = Curator(DATA, Budget(1e3, 1e-6, reserved=5e-7), neighbours="replace-one", seed=0)
+    with pytest.raises(InvalidInput, match="needs a delta above 0"):
+        owner.discover(["x"] * 100, 0.1, delta)
+    assert owner.ledger.entries == ()
+
+
+def test_marginals_beyond_memory_are_refused_before_they_are_counted() -> None:
+    names = [f"n{i}" for i in range(8)]
+    data = Dataset(Domain({name: 1000 for name in names}), {name: [0] for name in names})
+    owner = Curator(data, Budget(1.0), neighbours="replace-one", seed=0)
+    with pytest.raises(ModelTooLarge, match="has .* cells"):
+        owner.measure(names, 0.1)
+    assert owner.ledger.entries == ()
 
 
 WRONG: dict[str, Callable[[Curator], object]] = {
@@ -175,6 +218,8 @@ WRONG: dict[str, Callable[[Curator], object]] = {
     "other cliques": lambda c: c.choose_public(
         [{A: np.array([0.5, 0.5])}, {B: np.full(3, 1 / 3)}], 1.0
     ),
+    "queries of an unknown clique": lambda c: c.measure_queries(("z",), np.eye(2), 1.0),
+    "queries of an attribute twice": lambda c: c.measure_queries(("a", "a"), np.eye(4), 1.0),
     "no cells": lambda c: c.measure_cells([], 1.0),
     "no cliques of a mixture": lambda c: c.mixture_error(DATA, [], 1.0),
     "public data of another domain": lambda c: c.mixture_error(

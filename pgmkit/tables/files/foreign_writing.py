@@ -97,7 +97,8 @@ def _statistics(
     suffix = Path(path).suffix.lower()
     whole = pa.concat_tables(list(tables))
     names = dict(zip(schema.columns, _legal_names(schema.columns, suffix), strict=True))
-    columns, labels = {}, {}
+    columns: dict[str, Any] = {}
+    labels: dict[str, dict[int | float, str]] = {}
     for name, column in schema.columns.items():
         values = whole.column(name).to_pylist()
         codes = _numbered(column)

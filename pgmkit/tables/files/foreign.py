@@ -199,7 +199,7 @@ def value_labels(path: str | os.PathLike[str]) -> dict[str, Labels]:
     if not is_foreign(path) or is_excel(path):
         return {}
     try:
-        _, about = _read(path, False, metadataonly=True)
+        _, about = _read(path, True, metadataonly=True)
     except ImportError as error:
         raise needed(path, error) from None
     found = {}

@@ -344,6 +344,7 @@ def synth(
     written = _write(release, rows, rng, safe_csv, *targets)
     assert release.ledger is not None
     lines = [f"{release.mechanism}: {release.reason}", *_spent(release.ledger, save)]
+    lines += release.verdict.sentences
     lines += [f"wrote {out}: {written} synthetic records"] if out else []
     lines += [f"wrote {save}: the release; try `pgmkit query {save} ...`"] if save else []
     lines += [f"wrote {page}: the report"] if page else []
@@ -351,6 +352,7 @@ def synth(
         {
             "mechanism": release.mechanism,
             "reason": release.reason,
+            "verdict": release.verdict.sentences,
             "ledger": release.ledger.to_dict(),
             "records": written,
             "out": out,

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mechanisms.privacy.ledger import Ledger
+    from mechanisms.release.verdict import Verdict
     from pgmkit.estimation.many import Replication
     from pgmkit.least_squares.goodness import Fit
     from pgmkit.records.dataset import Dataset
@@ -127,6 +128,14 @@ class TableRelease:
     def certified(self) -> bool:
         """False when the search for the model ended short of its tolerance (`certificate`)."""
         return self.release.certified
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the records keep and lose, in words; from what was released alone."""
+        from mechanisms.release.verdict import verdict
+
+        budget = None if self.ledger is None else self.ledger.budget
+        return verdict(self.model, self.measurements, budget)
 
     def codes(
         self,

@@ -158,6 +158,7 @@ def test_names_in_any_sequence_become_a_clique() -> None:
     assert owner.measure(["b", "a"], 1.0).clique == owner.measure(("b", "a"), 1.0).clique
     assert isinstance(owner.measure(["a"], 1.0).clique, tuple)
     assert owner.measure_queries(["a"], np.eye(2), 1.0).clique == A
+    assert owner.measure_queries(("a", "b"), np.eye(6), 1.0).values.shape == (6,)
     assert owner.choose_public([{A: np.array([0.5, 0.5])}], 1.0) == 0
 
 
@@ -220,6 +221,9 @@ WRONG: dict[str, Callable[[Curator], object]] = {
     ),
     "queries of an unknown clique": lambda c: c.measure_queries(("z",), np.eye(2), 1.0),
     "queries of an attribute twice": lambda c: c.measure_queries(("a", "a"), np.eye(4), 1.0),
+    "negative estimates that are beyond 2^40 together": lambda c: c.choose(
+        [A, B], {A: np.full(2, -(2.0**39) * 1.5), B: np.zeros(3)}, 1.0
+    ),
     "no cells": lambda c: c.measure_cells([], 1.0),
     "no cliques of a mixture": lambda c: c.mixture_error(DATA, [], 1.0),
     "public data of another domain": lambda c: c.mixture_error(

@@ -12,7 +12,7 @@ from scipy import stats
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.cell_line import selector
 from mechanisms.privacy.curator import Curator
-from mechanisms.privacy.units import Excess
+from mechanisms.privacy.units import Excess, bounded
 from mechanisms.queries.cells import Cell
 from mechanisms.queries.predicates import Predicate, Predicates
 from pgmkit.domain import Domain
@@ -201,6 +201,12 @@ def test_marginals_beyond_memory_are_refused_before_they_are_counted() -> None:
     with pytest.raises(ModelTooLarge, match="has .* cells"):
         owner.measure(names, 0.1)
     assert owner.ledger.entries == ()
+
+
+def test_the_rows_that_are_kept_stay_in_their_order() -> None:
+    units, keys = np.array([2, 0, 1, 0, 2, 1, 0]), np.array([9, 8, 7, 3, 2, 1, 5], dtype=np.uint64)
+    places, excess = bounded(units, 2, keys)
+    assert places.tolist() == [0, 2, 3, 4, 5, 6] and excess.rows == 1
 
 
 WRONG: dict[str, Callable[[Curator], object]] = {

@@ -244,3 +244,28 @@ def test_rounds_are_shown_on_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
             assert show is None
     with round_reports(print) as show:
         assert show is print
+
+
+def test_marginals_are_penalised_by_their_expected_noise() -> None:
+    """A cell's expected absolute noise, times the cells; the weights are those of the workload."""
+    owner = curator()
+    weighted = Workload(DOMAIN, [("a",), ("b",)], [1.0, 2.5])
+    rounds = SELECTIONS["marginals"](owner, weighted, 2, 1, 0.25)
+    cost = 0.75 * owner.remaining / 2
+    given: dict[str, Any] = {}
+
+    def choose(candidates: Any, estimates: Any, price: float, **options: Any) -> Any:
+        given.update(options, candidates=list(candidates), price=price)
+        return ("b",)
+
+    owner.choose = choose  # type: ignore[method-assign, assignment]
+
+    class Model:
+        def marginals(self, cliques: Any) -> Any:
+            return {clique: np.zeros(DOMAIN.shape(clique)) for clique in cliques}
+
+    assert rounds.select(Model()) == [("b",)]
+    cell = np.sqrt(2 / np.pi) * owner.scale(cost)
+    assert given["candidates"] == [("a",), ("b",)] and given["weights"] == [1.0, 2.5]
+    assert given["penalties"] == pytest.approx([2 * cell, 3 * cell])
+    assert given["price"] == pytest.approx(0.25 * owner.remaining / 2)

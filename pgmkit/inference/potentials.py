@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from math import inf
 from sys import float_info
 
-import torch
+import numpy as np
 
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.factor import Factor
 from pgmkit.inference.self_check import DEFECT, ROUNDINGS
+from pgmkit.runtime.deferred import torch
 
 __all__ = ["checked_potentials"]
 
@@ -61,6 +62,10 @@ def _check_fits_domain(name: str, factor: Factor, domain: Domain) -> None:
 
 def _checked_size(name: str, factor: Factor, first: Factor) -> float:
     """The size of the largest finite value, where all values can be potentials."""
+    held = factor.array
+    # The maximum of anything with NaN is NaN.
+    if held is not None and first.array is not None and held.max(initial=-inf) < inf:
+        return float(np.abs(held[held > -inf]).max(initial=0.0))
     values, like = factor.values, first.values
     if (values.dtype, values.device) != (like.dtype, like.device):
         raise InvalidInput(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pgmkit.errors import InvalidInput
+from pgmkit.errors import InvalidInput, did_you_mean
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -50,7 +50,8 @@ def query_gram(kind: str, n: int) -> Array:
     if kind == "range":
         before = np.minimum.outer(codes, codes) + 1
         return before * (n - np.maximum.outer(codes, codes)).astype(np.float64)
-    raise InvalidInput(f"queries {kind!r} are unknown; known are {', '.join(QUERIES)}")
+    near = did_you_mean(kind, QUERIES)
+    raise InvalidInput(f"queries {kind!r} are unknown{near}; known are {', '.join(QUERIES)}")
 
 
 def expected_error(gram: Array, strategy: Array) -> float:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pgmkit.errors import InvalidInput
+from pgmkit.errors import InvalidInput, did_you_mean
 from pgmkit.runtime.atomic_write import atomic_writer
 from pgmkit.tables.dates import Date
 from pgmkit.tables.files.csv_file import csv_batches, csv_names, is_csv, is_index
@@ -33,11 +33,13 @@ if TYPE_CHECKING:
 __all__ = [
     "all_names",
     "batches",
+    "check_columns",
     "encode_file",
     "names_of",
     "read_frame",
     "write_file",
     "write_records",
+    "written_kind",
 ]
 
 _ROWS = 1 << 17
@@ -148,6 +150,22 @@ def _plain_decimals(values: Any, column: Column, form: FileFormat) -> Any:
     return compute.replace_substring(compute.replace_substring(values, ".", ""), ",", ".")
 
 
+def check_columns(
+    path: str | os.PathLike[str],
+    schema: Schema,
+    *,
+    ignore_extra: bool = True,
+    also: Sequence[str] = (),
+) -> None:
+    """Raises InvalidInput for a file whose columns are not the schema's and those of `also`.
+
+    Of a CSV or parquet file this reads the names alone, and of no file a value.
+    """
+    _check_names(os.fspath(path), all_names(path, schema.file), (*schema.columns, *also))
+    if not ignore_extra:
+        _check_no_others(path, schema, also)
+
+
 def _check_no_others(
     path: str | os.PathLike[str], schema: Schema, also: Sequence[str] = ()
 ) -> None:
@@ -227,7 +245,7 @@ def write_file(path: str | os.PathLike[str], columns: Mapping[str, NDArray[Any]]
     import pyarrow as pa
     from pyarrow import parquet
 
-    kind = _written_kind(path)
+    kind = written_kind(path)
     with atomic_writer(path) as file:
         if kind == "parquet":
             table = {
@@ -259,7 +277,7 @@ def write_records(
     """
     from pyarrow import parquet
 
-    kind = _written_kind(path)
+    kind = written_kind(path)
     form = schema.file
     rows = 0
     with atomic_writer(path) as file:
@@ -290,7 +308,11 @@ def _header(names: Sequence[str], separator: str) -> bytes:
     return text.getvalue().encode("utf-8")
 
 
-def _written_kind(path: str | os.PathLike[str]) -> str:
+def written_kind(path: str | os.PathLike[str]) -> str:
+    """The kind of file that `write_records` writes there: "csv" or "parquet", by the suffix.
+
+    Raises InvalidInput for another suffix.
+    """
     suffix = Path(path).suffix.lower()
     if suffix not in (".csv", *_PARQUET):
         raise InvalidInput(f"{os.fspath(path)} must end in .csv or .parquet")
@@ -324,7 +346,8 @@ def _check_names(path: str, found: list[str], names: tuple[str, ...] | None) -> 
     absent = [name for name in names or () if name not in found]
     if absent:
         raise InvalidInput(
-            f"{path} has no column {', '.join(map(repr, absent))}; it has "
+            f"{path} has no column {', '.join(map(repr, absent))}"
+            f"{did_you_mean(absent[0], found)}; it has "
             f"{', '.join(map(repr, found[:30]))}. Use the schema of this file"
         )
 

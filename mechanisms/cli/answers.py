@@ -175,7 +175,7 @@ def report(
 
 
 def _is_release(path: str) -> bool:
-    """Whether the file holds a release, and not a model alone."""
+    """True if the file holds a release, and not a model alone."""
     import zipfile
 
     if not zipfile.is_zipfile(path):

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 __all__ = ["demo", "synth"]
 
-_MOST_CHARGES = 40
 _INSECURE = "warning: --seed makes the noise predictable; do not publish this"
 
 
@@ -215,9 +214,9 @@ def _records(request: Request, files: Files) -> Any:
 
 
 def _spent(ledger: Ledger, save: str | None) -> list[str]:
-    """The ledger's lines; of a long one that is saved the end, and how to see the rest."""
+    """The ledger's lines; of one longer than a screen, where it is saved, the last lines alone."""
     lines = str(ledger).splitlines()
-    if save is None or len(ledger.entries) <= _MOST_CHARGES:
+    if save is None or len(ledger.entries) <= 40:
         return lines
     listed = f"{len(ledger.entries)} charges; `pgmkit ledger {save}` lists them"
     return [listed, *lines[1 + len(ledger.entries) :]]

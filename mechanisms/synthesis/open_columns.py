@@ -21,10 +21,9 @@ from pgmkit.tables.schema import NoRows, Numeric, OpenCategorical, Schema, outsi
 __all__ = ["ASSUMED_LABELS", "assumed", "counted", "counted_roughly", "open_columns", "resolved"]
 
 _DISCOVERY_SHARE = 0.1
-"""Of the budget, for finding the values and edges that the schema leaves open."""
-_QUANTILE_BINS = 512
+"""The part of the budget that finds the values and edges which the schema leaves open."""
 ASSUMED_LABELS = 20
-"""Of an open column, for plans: how many there will be is found later."""
+"""Labels that plans assume in an open column; their true number is found later."""
 
 
 def open_columns(schema: Schema) -> list[str]:
@@ -86,9 +85,9 @@ def _completed(
 
 
 def _fine(schema: Schema) -> dict[str, Numeric]:
-    """Columns whose edges are still to be found, in fine bins."""
+    """Columns whose edges are still to be found, in 512 bins each, which bound their accuracy."""
     return {
-        name: column.grid(_QUANTILE_BINS)
+        name: column.grid(512)
         for name, column in schema.columns.items()
         if isinstance(column, Numeric) and column.quantiles
     }
@@ -138,7 +137,7 @@ def _rows_alone(data: Any, schema: Schema) -> Counts:
 
 
 def counted(data: Any, schema: Schema, workload: Workload | None) -> Counts:
-    """What is counted from: a frame by its schema, or records coded over its domain.
+    """Counts of a frame by its schema, or of records that are coded over its domain.
 
     An engine counts in its first pass what a mechanism is likely to ask of this workload.
     """

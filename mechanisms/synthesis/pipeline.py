@@ -46,8 +46,6 @@ _ROWS_SHARE = 0.002
 It costs a thousandth more noise in all else. The number is off by a seventh of the rows at which
 the choice changes where there are four columns, and by less where there are more.
 """
-_EXCESS_SHARE = 0.01
-"""The part of the budget for the number of rows that were left out, as the documentation says."""
 
 
 def synthesize(
@@ -226,7 +224,7 @@ def _check_rows(request: Request, counts: Counts) -> None:
 
 def _rows_left_out(curator: Curator, excess: Excess) -> str:
     """A clause on the rows that were left out, at a small price."""
-    rows, stddev = curator.measure_excess(excess, _EXCESS_SHARE * curator.remaining)
+    rows, stddev = curator.measure_excess(excess, curator.remaining / 100)
     of_each = curator.neighbours.max_rows
     return (
         f"; about {max(0.0, rows):.0f} rows beyond {of_each} of each unit were left out (noise "

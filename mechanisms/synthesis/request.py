@@ -31,19 +31,17 @@ __all__ = ["Request", "delta_caution"]
 _RESERVED_SHARE = 0.1
 """The part of delta that is kept for the values of open columns (see `Curator.discover`)."""
 
-_FEW_ROWS = 1000
-"""The number of rows that a warning of delta goes by where it is private: fewer are seldom used."""
-
 
 def delta_caution(delta: float, rows: int | None) -> str:
-    """What to warn of where delta is no small part of 1 / rows; else empty.
+    """A warning where delta is above 1 / rows; else empty.
 
-    `rows`: their number where it is public, else None.
+    `rows` is their number where it is public. Where it is None, 1,000 rows stand for it, as tables
+    of fewer are seldom released.
 
     >>> delta_caution(1e-9, None), delta_caution(0.5, 10)[:32]
     ('', 'delta (0.5) is above 1 / 10 rows')
     """
-    least = _FEW_ROWS if rows is None else rows
+    least = 1000 if rows is None else rows
     if delta * least <= 1:
         return ""
     return (

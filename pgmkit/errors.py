@@ -17,6 +17,7 @@ __all__ = [
     "TooSlow",
     "TotalUndetermined",
     "did_you_mean",
+    "installing",
 ]
 
 
@@ -82,3 +83,12 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
     spelt = {each.casefold(): each for each in known}
     near = get_close_matches(name.casefold(), spelt, 1) if isinstance(name, str) else []
     return f" (did you mean {spelt[near[0]]!r}?)" if near else ""
+
+
+def installing(extra: str) -> str:
+    """The command that installs an extra of pgmkit, for messages: no package index has pgmkit yet.
+
+    >>> installing("files")
+    "pip install '.[files]' in a checkout of pgmkit"
+    """
+    return f"pip install '.[{extra}]' in a checkout of pgmkit"

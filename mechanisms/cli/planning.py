@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mechanisms.cli.options import (
+    FORMAT,
     as_json,
     budget_options,
     emit,
@@ -80,7 +81,7 @@ def plan(rows: int, json_out: bool, **options: Any) -> None:
     from mechanisms.synthesis.request import Request
 
     files = Files.taken_from(options)
-    schema = read_schema(files.schema, *map(options.pop, ("encoding", "separator", "decimal")))
+    schema = read_schema(files.schema, *map(options.pop, FORMAT))
     request = Request(schema=schema, **options)
     preflight(request, files)
     choice = request.choice(assumed(schema), request.likely, rows)

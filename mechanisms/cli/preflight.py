@@ -66,8 +66,11 @@ class Files:
             known[place] = name
         if self.out is None and self.rows is not None:
             raise InvalidInput("--rows is a number of records to write; give --out for them")
-        if self.safe_csv and (self.out is None or not self.out.lower().endswith(".csv")):
-            raise InvalidInput("--safe-csv is about CSV files; give --out with the suffix .csv")
+        if self.safe_csv and (self.out is None or not self.out.lower().endswith((".csv", ".xlsx"))):
+            raise InvalidInput(
+                "--safe-csv is about files for spreadsheets; give --out with the suffix .csv or "
+                ".xlsx, or leave it away"
+            )
 
 
 def preflight(request: Request, files: Files) -> None:
@@ -78,6 +81,7 @@ def preflight(request: Request, files: Files) -> None:
     """
     from mechanisms.registry import MECHANISMS
     from pgmkit.errors import InvalidInput
+    from pgmkit.tables.files.foreign import is_excel
     from pgmkit.tables.files.record_files import check_columns
 
     files.check_targets()
@@ -88,11 +92,15 @@ def preflight(request: Request, files: Files) -> None:
             "or choose another mechanism"
         )
     if files.data is not None:
+        sheet = request.schema.file.sheet
+        if sheet is not None and not is_excel(files.data):
+            raise InvalidInput(f"{files.data} is not an Excel file and has no sheet {sheet!r}")
         also = () if request.unit is None else (request.unit,)
         ignore_extra = files.ignore_extra_columns
         check_columns(files.data, request.schema, ignore_extra=ignore_extra, also=also)
     if files.out is not None:
         _check_room(Path(files.out), request.schema, files.rows or 1)
+        _check_format(files.out, request.placed, files.rows or 1)
 
 
 def _check_room(out: Path, schema: Schema, rows: int) -> None:
@@ -110,3 +118,27 @@ def _check_room(out: Path, schema: Schema, rows: int) -> None:
             f"the disk of {out} has {free / 1e6:.0f} MB left, but {rows} records take "
             f"{needed / 1e6:.0f} MB or more; choose another folder, or fewer --rows"
         )
+
+
+def _check_format(out: str, schema: Schema, rows: int) -> None:
+    """Write two made-up records for Excel, SPSS or Stata, to see whether that can be done at all.
+
+    Raises InvalidInput where the library that writes is not installed, and for values or numbers of
+    records that the format does not have.
+    """
+    from pgmkit.tables.files.record_files import written_kind
+
+    if written_kind(out) != "foreign":
+        return
+    import numpy as np
+
+    from mechanisms.synthesis.open_columns import assumed
+    from pgmkit.records.dataset import Dataset
+    from pgmkit.tables.files.foreign_writing import check_sheet, foreign_content
+    from pgmkit.tables.records import arrow_table
+
+    check_sheet(out, rows)
+    described = assumed(schema)
+    ends = {name: [0, size - 1] for name, size in described.domain.sizes.items()}
+    records = Dataset(described.domain, ends)
+    foreign_content(out, [arrow_table(records, described, np.random.default_rng(0))], described)

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mechanisms.cli.consent import asked_about
 from mechanisms.cli.options import (
+    FORMAT,
     as_json,
     budget_options,
     device_option,
@@ -142,6 +144,11 @@ def demo(
     is_flag=True,
     help="Refusal of data that do not fit the schema. NOT private: failure and message are exact.",
 )
+@click.option(
+    "--yes",
+    is_flag=True,
+    help="Consent to go on where more than a tenth of a column cannot be read.",
+)
 @file_options
 @as_json
 def synth(json_out: bool, **options: Any) -> None:
@@ -155,25 +162,30 @@ def synth(json_out: bool, **options: Any) -> None:
     pgmkit synth people.parquet --schema people.yaml --target income --save people.pgm
     pgmkit synth people.csv --schema people.yaml --mechanism mwem+pgm --set rounds=20 --out s.csv
     """
-    from mechanisms.privacy.ledger import Ledger
-    from mechanisms.synthesis.pipeline import release_of
-    from mechanisms.synthesis.request import Request
+    from mechanisms.privacy.budget import Budget
     from pgmkit.errors import InvalidInput
 
+    Budget(options["epsilon"], options["delta"])
     files = Files.taken_from(options)
     if files.out is None and files.save is None:
         raise InvalidInput("nothing to write: give --out for records, --save for the release")
     files.check_targets()
-    schema = read_schema(files.schema, *map(options.pop, ("encoding", "separator", "decimal")))
-    rng = options["seed"]
+    schema = read_schema(files.schema, *map(options.pop, FORMAT))
+    rng, yes = options["seed"], options.pop("yes")
+    from mechanisms.privacy.ledger import Ledger
+    from mechanisms.synthesis.request import Request
+
     request = Request(
         schema=schema,
+        report_unread=not options["strict"] and asked_about(schema, yes),
         public=None if files.public is None else _public_frame(files.public, schema),
         ledger=None if files.ledger is None else Ledger.open(files.ledger),
         progress=True,
         **options,
     )
     preflight(request, files)
+    from mechanisms.synthesis.pipeline import release_of
+
     records = _records(request, files)
     if rng is not None:
         click.echo(_INSECURE, err=True)

@@ -27,6 +27,7 @@ from mechanisms.synthesis.first_look import first_look
 from mechanisms.synthesis.open_columns import assumed, counted, counted_roughly, resolved
 from mechanisms.synthesis.request import Request, delta_caution
 from mechanisms.synthesis.units import bounded_frame
+from mechanisms.synthesis.unread import UnreadValues, check_labels, check_values
 from mechanisms.workload import Workload, WorkloadLike, downward_closure
 from pgmkit.errors import InvalidInput
 from pgmkit.estimation import estimate
@@ -58,6 +59,7 @@ def synthesize(
     unit: str | None = None,
     max_rows: int | None = None,
     report_dropped: bool = False,
+    report_unread: bool | Callable[[UnreadValues], None] = False,
     mechanism: str = "auto",
     settings: Mapping[str, Any] | None = None,
     workload: int | WorkloadLike | None = None,
@@ -90,6 +92,10 @@ def synthesize(
             the operating system's randomness, or the seed). Noise grows with their number.
         report_dropped: spend a hundredth of the budget to say in `reason`, with noise, how many
             rows `max_rows` left out.
+        report_unread: spend a hundredth of the budget on the share of each column's values that the
+            schema could not read; `reason` says it, and a share surely above a tenth warns. A
+            callable gets the noisy shares before the rest is spent, and may raise to end the run.
+            For frames in memory and the records of `encode_file`.
         mechanism: a name, or "auto" (see `choose_mechanism`; where the number of rows is private
             it takes a five-hundredth of the budget to know it, and before `aim` up to a fiftieth to
             see whether columns depend on each other at all); `settings`: its options.
@@ -141,6 +147,7 @@ def synthesize(
         unit=unit,
         max_rows=max_rows,
         report_dropped=report_dropped,
+        report_unread=report_unread,
         mechanism=mechanism,
         settings=settings,
         workload=workload,
@@ -168,7 +175,8 @@ def release_of(request: Request, data: Any) -> TableRelease:
     """
     form = _form(data)
     schema = request.placed
-    if schema.unresolved or request.report_dropped or request.mechanism == "auto":
+    pays_before = schema.unresolved or request.report_dropped or request.report_unread
+    if pays_before or request.mechanism == "auto":
         likely = request.choice(assumed(schema), request.likely)
         dry_run(request, likely, schema, request.likely)
     # One generator for the rows that are kept and for the noise: they stay independent.
@@ -185,10 +193,13 @@ def release_of(request: Request, data: Any) -> TableRelease:
         counts, request.budget, neighbours=request.relation, seed=seed, ledger=request.ledger
     )
     with closing(curator.ledger), round_reports(request.progress) as report:
+        said = check_values(curator, request.report_unread) if request.report_unread else ""
         if schema.unresolved:
+            found = schema.unresolved
             schema, curator = resolved(data, counts, schema, curator, request.likely)
+            check_labels(schema, found)
         workload = request.workload_over(schema.domain)
-        said = _rows_left_out(curator, excess) if request.report_dropped and excess else ""
+        said += _rows_left_out(curator, excess) if request.report_dropped and excess else ""
         choice, known = _chosen(request, curator, schema, workload)
         logger.info("mechanism %s: %s", choice.name, choice.reason)
         entry, settings = configure(choice.name, **{**choice.settings, **request.options})

@@ -17,6 +17,7 @@ from mechanisms.registry import configure
 from mechanisms.rounds.loop import Round
 from mechanisms.synthesis.auto import Choice, check_limits, choose_mechanism
 from mechanisms.synthesis.open_columns import assumed, open_columns
+from mechanisms.synthesis.unread import UnreadValues
 from mechanisms.workload import Workload, WorkloadLike, table_workload
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
@@ -69,6 +70,7 @@ class Request:
     unit: str | None = None
     max_rows: int | None = None
     report_dropped: bool = False
+    report_unread: bool | Callable[[UnreadValues], None] = False
     mechanism: str = "auto"
     settings: Mapping[str, Any] | None = None
     workload: int | WorkloadLike | None = None
@@ -204,9 +206,10 @@ class Request:
                 raise InvalidInput(f"{name} must be a name, got {getattr(self, name)!r}")
         if self.accounting is not None and not isinstance(self.accounting, str):
             raise InvalidInput(f"accounting must be 'zcdp' or 'gaussian', got {self.accounting!r}")
-        for name in ("strict", "report_dropped"):
-            if not isinstance(getattr(self, name), bool):
-                raise InvalidInput(f"{name} must be True or False, got {getattr(self, name)!r}")
+        for name in ("strict", "report_dropped", "report_unread"):
+            switch = getattr(self, name)
+            if not (isinstance(switch, bool) or (name == "report_unread" and callable(switch))):
+                raise InvalidInput(f"{name} must be True or False, got {switch!r}")
         progress = self.progress
         if not (progress is None or isinstance(progress, bool) or callable(progress)):
             raise InvalidInput(f"progress must be True, False, None or callable, got {progress!r}")

@@ -44,7 +44,7 @@ WRONG: dict[str, list[list[str]]] = {
     "public": [["--public", "none.csv"], ["--public", "schema.json"],
                ["--public", "data.csv", "--mechanism", "mst"],
                ["--public", "empty.csv", "--mechanism", "gem-pub"]],
-    "out": [["--out", name] for name in ("o.xlsx", "o.sav", "o", ".", "no/o.csv", "data.csv")],
+    "out": [["--out", name] for name in ("o.ods", "o.sas", "o", ".", "no/o.csv", "data.csv")],
     "save": [["--save", name] for name in (".", "no/m.pgm", "out.csv", "schema.json")],
     "report": [["--report", name] for name in (".", "no/r.html", "m.pgm")],
     "rows": [["--rows", "0"], ["--rows", "x"]],
@@ -57,6 +57,9 @@ WRONG: dict[str, list[list[str]]] = {
     "strict": [["outside.csv", "--strict"], ["--strict=3"]],
     "encoding": [["--encoding", "latin-99"], ["--encoding", ""]],
     "separator": [["--separator", each] for each in (";", "::", "\u00e9", "")],
+    "skip_lines": [["--skip-lines", each] for each in ("-1", "x", "1", "9999")],
+    "sheet": [["--sheet", "first"]],
+    "yes": [["--yes=3"]],
     "decimal": [["--decimal", "x"], ["--decimal", ",", "--separator", ","]],
     "json_out": [["--json=3"]],
 }  # fmt: skip
@@ -64,6 +67,7 @@ ONLY_OF_A_RUN = [
     ["--neighbours", "replace-one"],  # not the ledger's
     ["--epsilon", "9"],  # more than the ledger has
     ["--save", "all.ledger"],
+    ["--rows", "2000000", "--out", "o.xlsx"],
 ]
 
 

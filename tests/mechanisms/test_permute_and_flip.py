@@ -149,3 +149,12 @@ def test_biased_and_random_workloads() -> None:
     ]:
         with pytest.raises(InvalidInput):
             make()
+
+
+def test_exact_decisions_follow_their_probability() -> None:
+    """factor * exp(-exponent), from nothing to likely."""
+    assert not any(_happens(Fraction(1000), Fraction(1)) for _ in range(50))
+    for exponent, factor in ((Fraction(1, 2), Fraction(1)), (Fraction(2), Fraction(3))):
+        count, chance = 2000, float(factor) * math.exp(-float(exponent))
+        happened = sum(_happens(exponent, factor) for _ in range(count))
+        assert_follows([happened, count - happened], [chance, 1 - chance])

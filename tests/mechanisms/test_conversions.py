@@ -1,0 +1,41 @@
+"""The conversions between zCDP and (epsilon, delta): refusals, and ends of the range."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+
+from mechanisms.privacy.conversions import delta_from_rho, epsilon_from_rho, rho_from_epsilon
+from pgmkit.errors import InvalidInput
+
+NO_NUMBERS = (-1.0, math.nan, math.inf, True, "1")
+
+
+@pytest.mark.parametrize("wrong", NO_NUMBERS)
+def test_a_wrong_first_argument_is_refused(wrong: float) -> None:
+    for call in (
+        lambda: delta_from_rho(wrong, 1.0),
+        lambda: delta_from_rho(1.0, wrong),
+        lambda: epsilon_from_rho(wrong, 1e-6),
+        lambda: rho_from_epsilon(wrong, 1e-6),
+    ):
+        with pytest.raises(InvalidInput, match="must be a finite number"):
+            call()
+    with pytest.raises(InvalidInput, match="rho must be a finite number above 0"):
+        delta_from_rho(0.0, 1.0)
+
+
+@pytest.mark.parametrize("conversion", [epsilon_from_rho, rho_from_epsilon])
+@pytest.mark.parametrize("delta", [*NO_NUMBERS, 0.0, 1.0, 1.5])
+def test_a_delta_that_is_no_promise_is_refused(
+    conversion: Callable[[float, float], float], delta: float
+) -> None:
+    with pytest.raises(InvalidInput, match="delta must be above 0 and below 1"):
+        conversion(1.0, delta)
+    assert epsilon_from_rho(0.0, 0.5) == 0.0
+
+
+def test_delta_is_a_probability_for_any_rho() -> None:
+    for rho in (1e-3, 1.0, 1e6, 1e19, 1e30):
+        assert 0.0 <= delta_from_rho(rho, 1.0) <= 1.0
+    assert delta_from_rho(1e30, 1.0) == 1.0

@@ -20,8 +20,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-import torch
-
 from pgmkit.contraction.plan import Kernel
 from pgmkit.contraction.semirings import LINEAR
 from pgmkit.domain import Clique
@@ -29,6 +27,7 @@ from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.graphs.bit_sets import each_bit
 from pgmkit.graphs.junction_tree import JunctionTree
 from pgmkit.inference.tree_paths import TreePaths, tree_paths
+from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.memory import check_limit
 
 __all__ = ["Tables", "each_marginal", "marginals"]

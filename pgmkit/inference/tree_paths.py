@@ -10,12 +10,11 @@ import math
 from bisect import bisect_right
 from functools import lru_cache
 
-import torch
-
 from pgmkit.contraction.plan import Kernel
 from pgmkit.domain import Clique
 from pgmkit.graphs.bit_sets import each_bit
 from pgmkit.graphs.junction_tree import JunctionTree
+from pgmkit.runtime.deferred import torch
 
 __all__ = ["TreePaths", "tree_paths"]
 

@@ -35,8 +35,10 @@ from pgmkit.conditioning.calibration import Calibration
 from pgmkit.conditioning.posteriors import Posteriors
 from pgmkit.estimation.batches.answers import BatchedAnswers
 from pgmkit.estimation.loss_checks import check_loss
+from pgmkit.inference import plain_beliefs
 from pgmkit.inference.answer_checks import FirstUses, SecondOpinion
 from pgmkit.inference.marginal_oracle import MarginalOracle
+from pgmkit.inference.plain_beliefs import PlainBeliefs
 from pgmkit.inference.plain_sums import PlainSums, TooLong
 from pgmkit.inference.self_check import Contradiction
 from pgmkit.inference.tree_paths import TreePaths
@@ -348,11 +350,23 @@ def given_loses_a_code(patch: pytest.MonkeyPatch) -> None:
 
 
 def answers_of_the_next_row(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(pgmkit.model, "MOST_CELLS", 0)
     usual = pgmkit.model.answers
     patch.setattr(pgmkit.model, "answers", lambda *args: [np.roll(a, 1) for a in usual(*args)])
 
 
+def plain_answers_of_the_next_row(patch: pytest.MonkeyPatch) -> None:
+    usual = PlainBeliefs.answer
+    patch.setattr(PlainBeliefs, "answer", lambda self, *args: np.roll(usual(self, *args), 1))
+
+
+def plain_messages_to_the_next_value(patch: pytest.MonkeyPatch) -> None:
+    usual = plain_beliefs._log_sums
+    patch.setattr(plain_beliefs, "_log_sums", lambda *args: np.roll(usual(*args), 1))
+
+
 def distant_pairs_turned(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(pgmkit.model, "MOST_CELLS", 0)
     patch.setattr(TreePaths, "arranged", lambda self, table, clique: table)
 
 
@@ -380,6 +394,8 @@ def draws_one_bin_along(patch: pytest.MonkeyPatch) -> None:
 DEFECTS = {
     given_loses_a_code: lambda: chain_model().given({"x1": [0, 1, 2]}),
     answers_of_the_next_row: lambda: chain_model().answer(FactoredQuery({"x0": np.tri(4)})),
+    plain_answers_of_the_next_row: lambda: chain_model().answer(FactoredQuery({"x0": np.tri(4)})),
+    plain_messages_to_the_next_value: lambda: chain_model().marginals([("x0",), ("x9", "x0")]),
     distant_pairs_turned: lambda: chain_model().marginal(("x9", "x0")),
     posteriors_in_reverse: lambda: chain_graph().posteriors(records()).marginals(),
     calibrated_one_cell_along: lambda: one_after_another(chain_graph()),

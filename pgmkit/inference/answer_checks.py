@@ -49,6 +49,10 @@ _WHOLE_CELLS = 1 << 10
 """Cells of a marginal that is compared as a whole: what it adds to the tables of one sum is less
 than the second sum that the norm of a single cell needs.
 """
+_FIRST_SECONDS = 1e-3
+"""Looks at one kind of answer begin until they took this long together, or their share of the time:
+four of them on a network of forty tables.
+"""
 _MOST_KEPT = 1 << 12
 """Structures that are remembered as looked at."""
 
@@ -57,8 +61,8 @@ class FirstUses:
     """A record of the structures of one model or graph that were checked, and of the time spent.
 
     The looks at one kind of answer take at most a tenth of the time of the answers looked at, or
-    five milliseconds where that is more; a structure whose turn falls beyond that is looked at
-    when it is asked for again and there is time.
+    five milliseconds where that is more, and none begins after a millisecond or that tenth. A
+    structure whose turn falls beyond that is looked at when it is asked for again and there is time.
     """
 
     def __init__(self) -> None:
@@ -78,7 +82,7 @@ class FirstUses:
         begun = time.perf_counter()
         self._answering[kind] += begun - started
         allowed = min(MOST, max(LEAST, SHARE * self._answering[kind]))
-        if self._looking[kind] >= allowed:
+        if self._looking[kind] >= max(_FIRST_SECONDS, min(MOST, SHARE * self._answering[kind])):
             return
         with suppress(TooLong):
             at(allowed - self._looking[kind])

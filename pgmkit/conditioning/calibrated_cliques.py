@@ -27,7 +27,7 @@ from pgmkit.conditioning.axis_sums import sum_axes
 from pgmkit.conditioning.named_axes import Axes, spread, sum_to
 from pgmkit.domain import Domain
 
-__all__ = ["Axes", "Clique", "Frame", "LargeClique", "Seen", "SmallClique", "frame_of"]
+__all__ = ["Axes", "Clique", "Frame", "LargeClique", "ScaledEvidence", "SmallClique", "frame_of"]
 
 Array = NDArray[np.float64]
 
@@ -36,9 +36,9 @@ _MOST_SMALL = 1 << 13
 
 
 @dataclass(frozen=True)
-class Seen:
-    """Evidence: the codes of observed attributes, and of others that something is known of a
-    number for each value, in [0, 1].
+class ScaledEvidence:
+    """Evidence: the codes of observed attributes, and likelihoods of others in [0, 1], a number
+    for each value.
     """
 
     codes: Mapping[str, int]
@@ -103,7 +103,9 @@ class Clique(ABC):
                 self.own = self.outputs
 
     @abstractmethod
-    def absorb(self, seen: Seen, received: Iterable[tuple[int, Array]]) -> tuple[Array, Array]:
+    def absorb(
+        self, seen: ScaledEvidence, received: Iterable[tuple[int, Array]]
+    ) -> tuple[Array, Array]:
         """The table times the evidence and messages from children, and the message to the parent.
 
         Args:
@@ -112,7 +114,7 @@ class Clique(ABC):
         """
 
     @abstractmethod
-    def outputs_of(self, table: Array, mass: Array, seen: Seen) -> Array:
+    def outputs_of(self, table: Array, mass: Array, seen: ScaledEvidence) -> Array:
         """The outputs, one after another.
 
         Args:
@@ -122,7 +124,7 @@ class Clique(ABC):
         """
 
     @abstractmethod
-    def joint(self, axes: Axes, table: Array, mass: Array, seen: Seen) -> Array:
+    def joint(self, axes: Axes, table: Array, mass: Array, seen: ScaledEvidence) -> Array:
         """The marginal of some of the clique's attributes that were not observed.
 
         Args:
@@ -178,7 +180,9 @@ class SmallClique(DenseClique):
         self._ones = np.ones(self.table.shape[1])
         self._cells: dict[Axes, NDArray[np.int64]] = {}
 
-    def absorb(self, seen: Seen, received: Iterable[tuple[int, Array]]) -> tuple[Array, Array]:
+    def absorb(
+        self, seen: ScaledEvidence, received: Iterable[tuple[int, Array]]
+    ) -> tuple[Array, Array]:
         table = self._agreeing(seen.codes)
         if seen.weights:
             for name in self.rest:
@@ -188,7 +192,7 @@ class SmallClique(DenseClique):
             table = table * message.take(self.cells_of(self.below[child]))
         return table, np.dot(table, self._ones)
 
-    def outputs_of(self, table: Array, mass: Array, seen: Seen) -> Array:
+    def outputs_of(self, table: Array, mass: Array, seen: ScaledEvidence) -> Array:
         joint = (table * mass[:, None]).reshape(-1)
         made: list[Array] = [joint]
         found = np.empty(self.outputs)
@@ -199,7 +203,7 @@ class SmallClique(DenseClique):
                 found[start:end] = made[-1]
         return found
 
-    def joint(self, axes: Axes, table: Array, mass: Array, seen: Seen) -> Array:
+    def joint(self, axes: Axes, table: Array, mass: Array, seen: ScaledEvidence) -> Array:
         shape = self.domain.shape
         return self._joint(
             axes, table.reshape(shape(self.axes)), mass.reshape(shape(self.separator))
@@ -252,7 +256,9 @@ class LargeClique(DenseClique):
             for axes, source in self.readings
         ]
 
-    def absorb(self, seen: Seen, received: Iterable[tuple[int, Array]]) -> tuple[Array, Array]:
+    def absorb(
+        self, seen: ScaledEvidence, received: Iterable[tuple[int, Array]]
+    ) -> tuple[Array, Array]:
         codes = seen.codes
         table = self.table[_cut(self.axes, codes)]
         for name in self.rest:
@@ -263,7 +269,7 @@ class LargeClique(DenseClique):
         held = sum_to(table, self.axes, self.separator)
         return table, self._whole(self.separator, held, codes)
 
-    def outputs_of(self, table: Array, mass: Array, seen: Seen) -> Array:
+    def outputs_of(self, table: Array, mass: Array, seen: ScaledEvidence) -> Array:
         codes = seen.codes
         if table is self.table:
             table = table[_cut(self.axes, codes)]
@@ -277,7 +283,7 @@ class LargeClique(DenseClique):
                 found[start:end] = self._whole(axes, made[-1], codes)
         return found
 
-    def joint(self, axes: Axes, table: Array, mass: Array, seen: Seen) -> Array:
+    def joint(self, axes: Axes, table: Array, mass: Array, seen: ScaledEvidence) -> Array:
         codes = seen.codes
         if table is self.table:
             table = table[_cut(self.axes, codes)]

@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.conditioning.calibrated_cliques import Seen
+from pgmkit.conditioning.calibrated_cliques import ScaledEvidence
 from pgmkit.conditioning.calibrated_tree import LEAST_PROBABILITY, CalibratedTree
 from pgmkit.conditioning.message_passing import Underflow
 from pgmkit.graphs.bit_sets import each_bit
@@ -32,7 +32,7 @@ class Calibration:
     Raises Underflow where it has probability zero, or one beside which terms may have been lost.
     """
 
-    def __init__(self, calibrated: CalibratedTree, seen: Seen) -> None:
+    def __init__(self, calibrated: CalibratedTree, seen: ScaledEvidence) -> None:
         self.calibrated, self.seen = calibrated, seen
         self.place = calibrated.place
         self.tables: dict[int, Array] = {}

@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.conditioning.calibrated_cliques import Seen
+from pgmkit.conditioning.calibrated_cliques import ScaledEvidence
 from pgmkit.conditioning.message_passing import LEAST_SUM, Underflow
 from pgmkit.domain import Clique, Domain
 
@@ -64,7 +64,7 @@ class Joint:
 
     >>> domain = Domain({"a": 2, "b": 2})
     >>> joint = Joint(domain, [(0b01, np.array([0.5, 0.5]), 0.0), (0b11, np.eye(2), 0.0)])
-    >>> joint.given(Seen({"b": 1}, {})).singles
+    >>> joint.given(ScaledEvidence({"b": 1}, {})).singles
     array([0., 1., 0., 1.])
     """
 
@@ -84,7 +84,7 @@ class Joint:
             values = np.arange(size)[:, None]
             np.equal(cells // stride % size, values, out=self.reader[end - size : end])
 
-    def given(self, seen: Seen) -> GivenJoint:
+    def given(self, seen: ScaledEvidence) -> GivenJoint:
         """The distribution given the evidence; Underflow where it is impossible or nearly so."""
         table = self.table
         for name, code in seen.codes.items():

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.conditioning.calibrated_cliques import Clique, Frame, Seen
+from pgmkit.conditioning.calibrated_cliques import Clique, Frame, ScaledEvidence
 from pgmkit.conditioning.named_axes import Axes, sum_to
 
 __all__ = ["LISTED", "ListedClique", "worth_listing"]
@@ -43,7 +43,9 @@ class ListedClique(Clique):
         self._codes: dict[str, NDArray[np.unsignedinteger]] = {}
         self._places: dict[Axes, Places] = {}
 
-    def absorb(self, seen: Seen, received: Iterable[tuple[int, Array]]) -> tuple[Array, Array]:
+    def absorb(
+        self, seen: ScaledEvidence, received: Iterable[tuple[int, Array]]
+    ) -> tuple[Array, Array]:
         agreeing = self._agreeing(seen.codes)
         table = self.table[agreeing]
         for name in self.rest:
@@ -53,7 +55,7 @@ class ListedClique(Clique):
             table = table * message.take(self.cells_of(self.below[child])[agreeing])
         return table, self._read(self.separator, agreeing, table)
 
-    def outputs_of(self, table: Array, mass: Array, seen: Seen) -> Array:
+    def outputs_of(self, table: Array, mass: Array, seen: ScaledEvidence) -> Array:
         agreeing, joint = self._posterior(table, mass, seen)
         made: list[tuple[Axes, Array]] = [(self.axes, joint)]
         found = np.empty(self.outputs)
@@ -69,7 +71,7 @@ class ListedClique(Clique):
                 found[start:end] = read
         return found
 
-    def joint(self, axes: Axes, table: Array, mass: Array, seen: Seen) -> Array:
+    def joint(self, axes: Axes, table: Array, mass: Array, seen: ScaledEvidence) -> Array:
         agreeing, joint = self._posterior(table, mass, seen)
         return self._table(axes, self._flat(axes)[agreeing], joint)
 
@@ -115,7 +117,9 @@ class ListedClique(Clique):
                 found = same if isinstance(found, slice) else found[same]
         return found
 
-    def _posterior(self, table: Array, mass: Array, seen: Seen) -> tuple[Places | slice, Array]:
+    def _posterior(
+        self, table: Array, mass: Array, seen: ScaledEvidence
+    ) -> tuple[Places | slice, Array]:
         agreeing = self._agreeing(seen.codes)
         if table is self.table:
             table = table[agreeing]

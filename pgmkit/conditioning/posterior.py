@@ -17,7 +17,7 @@ from pgmkit.conditioning.graph_tables import GraphTables
 from pgmkit.conditioning.message_passing import Underflow
 from pgmkit.conditioning.modes import MaxMessages, most_likely
 from pgmkit.conditioning.pass_memory import check_marginals, check_record
-from pgmkit.conditioning.routes import ALL, Routes
+from pgmkit.conditioning.routes import ALL, EvidenceMarginals
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput, ModelTooLarge, NumericalFailure
 from pgmkit.factor import Factor
@@ -249,8 +249,8 @@ class Posterior:
         )
 
     @cached_property
-    def _routes(self) -> Routes:
-        return Routes(self.graph, self.evidence)
+    def _routes(self) -> EvidenceMarginals:
+        return EvidenceMarginals(self.graph, self.evidence)
 
     @cached_property
     def _logarithms(self) -> list[tuple[Clique, Array]]:

@@ -9,7 +9,7 @@ from functools import cached_property, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.conditioning.calibrated_cliques import Seen
+from pgmkit.conditioning.calibrated_cliques import ScaledEvidence
 from pgmkit.conditioning.calibration import Calibration
 from pgmkit.conditioning.elimination import EliminationTree
 from pgmkit.conditioning.evidence import Evidence
@@ -22,7 +22,7 @@ from pgmkit.domain import Clique
 from pgmkit.errors import ModelTooLarge
 from pgmkit.graphs.bit_sets import each_bit, union
 
-__all__ = ["ALL", "Routes"]
+__all__ = ["ALL", "EvidenceMarginals"]
 
 Array = NDArray[np.float64]
 Prepared = Calibration | GivenJoint
@@ -35,7 +35,7 @@ _FEW_SETS = 16
 """Sets of attributes of which it is looked what their joint distributions take on a tree."""
 
 
-class Routes:
+class EvidenceMarginals:
     """Marginals of a graph's attributes given evidence.
 
     What the graph holds for any evidence comes first (the joint distribution of few attributes, or
@@ -259,7 +259,9 @@ class Routes:
         assert self.graph.calibrated is not None
         return self._given(partial(Calibration, self.graph.calibrated))
 
-    def _given(self, prepare: Callable[[Seen], Prepared]) -> tuple[Prepared, float] | None:
+    def _given(
+        self, prepare: Callable[[ScaledEvidence], Prepared]
+    ) -> tuple[Prepared, float] | None:
         """What is known of the evidence; None where that is too unlikely for it."""
         if (known := self._seen()) is None:
             return None
@@ -268,7 +270,7 @@ class Routes:
         except Underflow:
             return None
 
-    def _seen(self) -> tuple[Seen, float] | None:
+    def _seen(self) -> tuple[ScaledEvidence, float] | None:
         """The evidence as weights with peak 1, and log of what they were divided by; None where
         some are too small for plain numbers.
         """
@@ -281,7 +283,7 @@ class Routes:
             log_scale += math.log(peak)
             if name not in codes:
                 weights[name] = values / peak
-        return Seen(codes, weights), log_scale
+        return ScaledEvidence(codes, weights), log_scale
 
     def _passed(self, inputs: Inputs, sets: Sequence[int]) -> Messages:
         graph = self.graph

@@ -62,7 +62,7 @@ class FirstUses:
 
     The looks at one kind of answer take at most a tenth of the time of the answers looked at, or
     five milliseconds where that is more, and none begins after a millisecond or that tenth. A
-    structure whose turn falls beyond that is looked at when it is asked for again and there is time.
+    structure whose turn falls beyond that is looked at when it is asked again and there is time.
     """
 
     def __init__(self) -> None:

@@ -40,7 +40,7 @@ from mechanisms.synthesis.refusals import (
     public_records,
     with_device,
 )
-from mechanisms.synthesis.units import bounded_frame, check_unit
+from mechanisms.synthesis.units import bounded_frame, check_unit, warn_of_others
 from mechanisms.synthesis.unread import UnreadValues, check_labels, check_values
 from mechanisms.workload import Workload, WorkloadLike, downward_closure, k_way, varied
 from pgmkit.domain import Domain
@@ -181,6 +181,7 @@ def synthesize(
     check_mechanism(schema, mechanism, options, public is not None)
     check_limits(schema, public is not None, seconds, memory_mb)
     form = None if isinstance(data, Dataset | NoRows) else FrameForm.of(data)
+    warn_of_others(data, schema, unit)
     likely = table_workload(assumed(schema).domain, workload, target)
     measures = _measures(schema, mechanism, options, likely, public is not None)
     budget = replace(budget, accounting=accounting_of(accounting, measures, budget, ledger))

@@ -28,7 +28,7 @@ __all__ = ["KINDS", "MISSING", "OUTSIDE", "Column"]
 
 MISSING = "(missing)"
 OUTSIDE = -1
-KINDS = ("text", "integer", "number", "boolean", "date", "datetime")
+KINDS = ("text", "category", "integer", "number", "boolean", "date", "datetime")
 """What decoded values can be: `decode_as`."""
 
 
@@ -44,8 +44,9 @@ class Column(ABC):
     Otherwise every value has a code, undeclared missing ones too: "missing", or one of the column's
     own labels; for ordered columns "clip", the nearest bin.
 
-    `decode_as`: the type of decoded values, one of "text", "integer", "number", "boolean", "date",
-    "datetime"; by default that of the column's own values.
+    `decode_as`: the type of decoded values, one of "text", "category" (texts with the schema's list
+    of labels, as pandas and polars have them), "integer", "number", "boolean", "date", "datetime";
+    by default that of the column's own values.
     """
 
     type: ClassVar[str]

@@ -83,7 +83,7 @@ class Categorical(_Labelled):
     """
 
     type = "categorical"
-    becomes = ("text", "integer", "number", "boolean")
+    becomes = ("text", "category", "integer", "number", "boolean")
     values: tuple[Any, ...] = ()
     other: str | None = None
     aliases: Mapping[str, Any] | tuple[tuple[str, Any], ...] = ()
@@ -212,7 +212,7 @@ class Categorical(_Labelled):
 
 def _converted(value: Any, kind: str) -> Any:
     """A label as a value of this kind; None for one that has no such value."""
-    if kind == "text":
+    if kind in ("text", "category"):
         return value if isinstance(value, str) else text_of(value)
     if kind == "boolean":
         return {"true": True, "false": False, "1": True, "0": False}.get(text_of(value).lower())
@@ -233,7 +233,7 @@ class OpenCategorical(Column):
     """
 
     type = "open"
-    becomes = ("text", "integer", "number", "boolean")
+    becomes = ("text", "category", "integer", "number", "boolean")
     other: str = "(other)"
 
     @property

@@ -300,14 +300,17 @@ def synth(
     pgmkit synth people.parquet --schema people.yaml --target income --save people.pgm
     pgmkit synth people.csv --schema people.yaml --mechanism mwem+pgm --set rounds=20 --out s.csv
     """
+    from mechanisms.privacy.budget import Budget
     from mechanisms.privacy.ledger import Ledger
-    from mechanisms.synthesis.pipeline import synthesize
 
+    Budget(epsilon, delta)
     targets = _targets(out, save, page)
     described = read_schema(schema, encoding, separator, decimal, skip_lines, sheet)
     chosen = settings_of(mechanism, settings)
     _check_mechanism(mechanism, chosen, out)
     rng = generator(seed)
+    from mechanisms.synthesis.pipeline import synthesize
+
     records = _records(
         data, described if strict else described.placed(), unit, ignore_extra_columns
     )
@@ -341,6 +344,7 @@ def synth(
     written = _write(release, rows, rng, safe_csv, *targets)
     assert release.ledger is not None
     lines = [f"{release.mechanism}: {release.reason}", *_spent(release.ledger, save)]
+    lines += release.verdict.sentences
     lines += [f"wrote {out}: {written} synthetic records"] if out else []
     lines += [f"wrote {save}: the release; try `pgmkit query {save} ...`"] if save else []
     lines += [f"wrote {page}: the report"] if page else []
@@ -348,6 +352,7 @@ def synth(
         {
             "mechanism": release.mechanism,
             "reason": release.reason,
+            "verdict": release.verdict.sentences,
             "ledger": release.ledger.to_dict(),
             "records": written,
             "out": out,

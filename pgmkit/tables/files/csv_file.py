@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from pgmkit.errors import InvalidInput
+from pgmkit.tables.files.byte_order_mark import check_mark
 from pgmkit.tables.files.csv_lines import MOST_BYTES, LineGrammar, cut_at_lines, whole_lines
-from pgmkit.tables.files.header import check_mark
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pgmkit.errors import InvalidInput
+from pgmkit.errors import InvalidInput, installing
 from pgmkit.tables.values import is_null, text_of
 
 if TYPE_CHECKING:
@@ -56,8 +56,8 @@ def is_excel(path: str | os.PathLike[str]) -> bool:
 def needed(path: str | os.PathLike[str], error: ImportError) -> InvalidInput:
     """The error for a library that is not installed."""
     return InvalidInput(
-        f"files that end in {Path(path).suffix.lower()} need {error.name}: "
-        "pip install 'pgmkit[files]', or use a data frame in Python"
+        f"files that end in {Path(path).suffix.lower()} need {error.name}: {installing('files')}, "
+        "or use a data frame in Python"
     )
 
 

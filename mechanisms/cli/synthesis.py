@@ -221,7 +221,7 @@ def plan(
     type=click.Path(exists=True, dir_okay=False),
     help="File of records that need no protection.",
 )
-@click.option("--out", help="File for the synthetic records (CSV or parquet).")
+@click.option("--out", help="File for the synthetic records (CSV, parquet, .xlsx, .sav or .dta).")
 @click.option("--save", help="File for the release: model, noisy tables, ledger.")
 @click.option("--report", "page", help="File for an HTML report (see `pgmkit report`).")
 @click.option(

@@ -62,7 +62,7 @@ class _Temporal(Binned):
 
     @property
     def _is_iso(self) -> bool:
-        """Whether texts in the format are ISO 8601, without a zone."""
+        """True where texts in the format are ISO 8601, without a zone."""
         form = self.format
         return form is None or (
             form.startswith("%Y-%m-%d")

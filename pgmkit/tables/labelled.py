@@ -255,11 +255,11 @@ class OpenCategorical(Column):
         raise InvalidInput("an open column has no values yet; resolve the schema with a budget")
 
     def is_missing(self, value: object) -> bool:
-        """Whether a value is missing, listed texts included."""
+        """True for a missing value, listed texts included."""
         return is_null(value) or text_of(value) in (self.missing or ())
 
     def tally(self, values: Any) -> Counter[str | None]:
-        """How many of a column's values have each text; missing ones under None."""
+        """The number of a column's values that have each text; missing ones under None."""
         counted: Counter[str | None] = Counter()
         if len(values) == 0:
             return counted
@@ -318,7 +318,7 @@ class Boolean(_Labelled):
         return (_TRUTH | own).get(text.lower(), OUTSIDE)
 
     def equal(self, labels: Sequence[object]) -> NDArray[np.bool_]:
-        """As every column, and by the words of files and the usual ones: TRUE, yes, 1."""
+        """A Boolean for each code, also by the words of files and the usual ones: TRUE, yes, 1."""
         codes = [self._code(label) for label in labels]
         known = [
             self.own_labels[code] if 0 <= code < 2 else label

@@ -102,7 +102,7 @@ def other_columns(frame: Any, schema: Schema, also: Iterable[str | None] = ()) -
 def counts_of(
     frame: Any, schema: Schema, expected: Iterable[Iterable[str]] = (), *, keep: bool = False
 ) -> Dataset | NoRows | FrameCounts:
-    """What is counted from: codes in memory, or the engine that holds the frame.
+    """The records to count: codes in memory, or the engine that holds the frame.
 
     Frames in memory (pandas, polars, pyarrow) are encoded; those of DuckDB, Spark, Dask and other
     engines are counted where they are, `expected` cliques in the first pass, as far as memory
@@ -127,7 +127,7 @@ def counts_of(
 
 
 def tally_of(frame: Any, name: str, column: OpenCategorical) -> Counter[str | None]:
-    """How many rows each text of an open column has, counted where they are; None: missing.
+    """The number of rows of each text of an open column, counted where they are; None: missing.
 
     >>> import pyarrow
     >>> tally_of(pyarrow.table({"job": ["cook", "cook"]}), "job", OpenCategorical())
@@ -153,7 +153,7 @@ class FrameForm:
 
     @property
     def distributed(self) -> bool:
-        """Whether such frames are made by workers: of Spark and Dask."""
+        """True where such frames are made by workers: of Spark and Dask."""
         library = self.implementation
         spark = library.is_pyspark() or library.is_pyspark_connect()
         return bool(spark or library.is_dask())

@@ -105,7 +105,7 @@ class _PandasPart:
 
 @dataclass(frozen=True)
 class _Stream:
-    """What DuckDB reads, each time from the beginning, a part at a time."""
+    """A stream that DuckDB reads, each time from the beginning, a part at a time."""
 
     parts: TableParts
     schema: Schema

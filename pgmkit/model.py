@@ -22,15 +22,15 @@ from pgmkit.factor import Factor
 from pgmkit.graphs.clique_index import CliqueIndex
 from pgmkit.graphs.junction_tree import CELL_BYTES, JunctionTree, check_fits, junction_tree
 from pgmkit.inference.answer_checks import FirstUses, SecondOpinion
-from pgmkit.inference.bulk_marginals import each_marginal
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.inference.pair_marginals import PairMarginals
 from pgmkit.inference.plain_beliefs import MOST_CELLS, PlainBeliefs
 from pgmkit.inference.plain_sums import PlainSums
 from pgmkit.inference.potentials import checked_potentials
 from pgmkit.inference.self_check import Contradiction, checked_marginals
+from pgmkit.inference.tree_marginals import each_marginal
 from pgmkit.inference.tree_marginals import marginals as eliminate
-from pgmkit.inference.tree_marginals import routes_of
+from pgmkit.inference.tree_paths import tree_paths
 from pgmkit.inference.variable_elimination import answers
 from pgmkit.measurement import Measurement
 from pgmkit.queries import FactoredQuery
@@ -282,7 +282,7 @@ class GraphicalModel:
         if len(asked) < _MANY_PAIRS:
             return {}
         names = dict.fromkeys(name for clique in asked for name in clique)
-        pairs = PairMarginals(routes_of(self.tree), self._beliefs, names)
+        pairs = PairMarginals(tree_paths(self.tree), self._beliefs, names)
         if not pairs.pays(len(asked), self.memory_limit):
             return {}
         wanted = set(asked)

@@ -103,7 +103,7 @@ def adapt(
 def round_reports(
     progress: bool | Callable[[Round[Any, Any]], None] | None,
 ) -> Iterator[Callable[[Round[Any, Any]], None] | None]:
-    """The callable for the end of each round: the given one, or a bar, which is silent in a pipe."""
+    """The callable for the end of a round: the given one, or a bar, which is silent in a pipe."""
     if progress is not True:
         yield progress or None
         return

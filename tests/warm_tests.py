@@ -22,7 +22,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
@@ -33,11 +33,14 @@ import pytest
 __all__ = ["Collected", "Outcome", "Traced"]
 
 _CLOCK = re.compile(r"\b(perf_counter|monotonic|process_time|getrusage|time\.time)\b")
-_SPARE = 4.0
-"""Seconds of processor time that a fork has beyond twice what its tests took when they were
-traced: imports, and the first use of a library."""
+_SPARE = 3.0
+"""Seconds of processor time that a test has beyond three times what it took when it was traced: for
+the first use of a library."""
+_IMPORTS = 10.0
+"""Seconds of processor time for a session that imports the packages once more."""
 _WAITING = 6.0
-"""Seconds of the wall for one of processor time, on a machine that others use too."""
+"""Seconds of the wall for one of processor time that all tests may take together, on a machine that
+others use too."""
 _MEMORY = 8 << 30
 """Bytes of memory that a fork may add: a mutant that asks for more counts as noticed."""
 
@@ -114,22 +117,25 @@ class Collected:
         found, _ = _forked(self.folder, work, None)
         return {name: Traced(*each) for name, each in (found or {}).items()}
 
-    def outcome(self, names: Sequence[str], seconds: float, change: tuple[str, str]) -> Outcome:
-        """Run the tests, which took so many seconds, until one fails, after a change of a file:
-        its path and its new text.
+    def outcome(self, tests: Mapping[str, float], change: tuple[str, str]) -> Outcome:
+        """Run tests, each with its seconds, until one fails, after a change of a file: its path and
+        its new text. A test that takes several times as long is ended: it hangs.
         """
         file, text = change
         path = self.folder / file
         sound = path.read_text(encoding="utf-8")
         codes = new_code(sound, text, str(path))
+        together = sum(tests.values())
 
         def work() -> dict[str, Any]:
             if codes is None:
-                return {"failed": self._afresh(names)}
+                signal.setitimer(signal.ITIMER_PROF, _IMPORTS + 3 * together)
+                return {"failed": self._afresh(list(tests))}
             for place, code in codes.items():
                 for function in self._functions.get(place, ()):
                     function.__code__ = code
-            for item, following in _followed([self.items[name] for name in names]):
+            for item, following in _followed([self.items[name] for name in tests]):
+                signal.setitimer(signal.ITIMER_PROF, _SPARE + 3 * tests[item.nodeid])
                 self._run(item, following)
                 if self._first.test:
                     break
@@ -137,7 +143,7 @@ class Collected:
 
         path.write_text(text, encoding="utf-8")
         try:
-            found, hung = _forked(self.folder, work, 2 * seconds + _SPARE)
+            found, hung = _forked(self.folder, work, _WAITING * (together + _IMPORTS))
         finally:
             path.write_text(sound, encoding="utf-8")
         return Outcome((found or {"failed": "(the process ended)"})["failed"], hung)
@@ -273,8 +279,6 @@ def _forked(
         try:
             os.setsid()
             if seconds is not None:
-                most = int(_processor_time() + seconds) + 1
-                resource.setrlimit(resource.RLIMIT_CPU, (most, most + 5))
                 pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
                 here = pages * resource.getpagesize()
                 resource.setrlimit(resource.RLIMIT_AS, (here + _MEMORY, here + _MEMORY))
@@ -285,11 +289,11 @@ def _forked(
             answer.write_text(found, encoding="utf-8")
         finally:
             os._exit(0)
-    ended = _wait(child, None if seconds is None else seconds * _WAITING)
+    ended = _wait(child, seconds)
     shutil.rmtree(folder / "forks", ignore_errors=True)
     if answer.exists():
         return json.loads(answer.read_text(encoding="utf-8")), False
-    return None, ended in (None, -signal.SIGXCPU, -signal.SIGKILL)
+    return None, ended in (None, -signal.SIGPROF)
 
 
 def _wait(child: int, seconds: float | None) -> int | None:

@@ -194,6 +194,7 @@ def synth(json_out: bool, **options: Any) -> None:
     assert release.ledger is not None
     out, save, page = files.out, files.save, files.report
     lines = [f"{release.mechanism}: {release.reason}", *_spent(release.ledger, save)]
+    lines += release.verdict.sentences
     lines += [f"wrote {out}: {written} synthetic records"] if out else []
     lines += [f"wrote {save}: the release; try `pgmkit query {save} ...`"] if save else []
     lines += [f"wrote {page}: the report"] if page else []
@@ -201,6 +202,7 @@ def synth(json_out: bool, **options: Any) -> None:
         {
             "mechanism": release.mechanism,
             "reason": release.reason,
+            "verdict": release.verdict.sentences,
             "ledger": release.ledger.to_dict(),
             "records": written,
             "out": out,

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mechanisms.privacy.ledger import Ledger
+    from mechanisms.release.verdict import Verdict
     from pgmkit.estimation.many import Replication
     from pgmkit.least_squares.goodness import Fit
     from pgmkit.records.dataset import Dataset
@@ -128,6 +129,14 @@ class TableRelease:
         """False when the search for the model ended short of its tolerance (`certificate`)."""
         return self.release.certified
 
+    @property
+    def verdict(self) -> Verdict:
+        """What the records keep and lose, in words; from what was released alone."""
+        from mechanisms.release.verdict import verdict
+
+        budget = None if self.ledger is None else self.ledger.budget
+        return verdict(self.model, self.measurements, budget)
+
     def codes(
         self,
         n: int | None = None,
@@ -204,6 +213,9 @@ class TableRelease:
         like: Any = None,
     ) -> Any:
         """Synthetic records as a data frame of the kind of the data, or of `like`; see `codes`.
+
+        `like`: a data frame, or "pandas", "polars" or "pyarrow". A release that was read from a
+        file does not know the data's library, and gives pyarrow by default.
 
         Spark and Dask make the records in their workers, a million in a partition, when the frame
         is read: they get the model, and no record passes through this process. A DuckDB relation of

@@ -5,7 +5,12 @@ from collections.abc import Callable
 
 import pytest
 
-from mechanisms.privacy.conversions import delta_from_rho, epsilon_from_rho, rho_from_epsilon
+from mechanisms.privacy.conversions import (
+    _log_delta,
+    delta_from_rho,
+    epsilon_from_rho,
+    rho_from_epsilon,
+)
 from pgmkit.errors import InvalidInput
 
 NO_NUMBERS = (-1.0, math.nan, math.inf, True, "1")
@@ -39,3 +44,15 @@ def test_delta_is_a_probability_for_any_rho() -> None:
     for rho in (1e-3, 1.0, 1e6, 1e19, 1e30):
         assert 0.0 <= delta_from_rho(rho, 1.0) <= 1.0
     assert delta_from_rho(1e30, 1.0) == 1.0
+
+
+@pytest.mark.parametrize("delta", [1e-12, 1e-6, 0.01, 0.5])
+@pytest.mark.parametrize("size", [1e-3, 0.1, 1.0, 2.0, 10.0])
+def test_rounding_is_towards_the_safe_end(size: float, delta: float) -> None:
+    """What is promised is kept by the same formula, and a little more would not be."""
+    target = math.log(delta)
+    rho = rho_from_epsilon(size, delta)
+    assert _log_delta(rho, size) <= target < _log_delta(rho * (1 + 1e-9), size)
+    epsilon = epsilon_from_rho(size, delta)
+    assert _log_delta(size, epsilon) <= target
+    assert epsilon == 0.0 or target < _log_delta(size, epsilon * (1 - 1e-9))

@@ -98,6 +98,25 @@ def test_no_place_is_accepted_with_a_probability_above_one(monkeypatch: pytest.M
     assert len(asked) == 300
 
 
+def test_the_bounds_of_the_smallest_weights_are_above_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights of a few units of the last bit, where a bound that is cut off falls short."""
+    asked = []
+
+    def noted(exponent: Fraction, factor: Fraction) -> bool:
+        asked.append((exponent, factor))
+        return True
+
+    monkeypatch.setattr("mechanisms.privacy.exact_selection._happens", noted)
+    monkeypatch.setattr("secrets.randbelow", lambda most: most - 1)
+    for gap in np.linspace(25, 45, 200):
+        assert exact_draws(np.array([0.0, -gap]), 1, 1.0) == [1]
+    with localcontext() as context:
+        context.prec = 60
+        for exponent, factor in asked:
+            log = (Decimal(factor.numerator) / Decimal(factor.denominator)).ln()
+            assert log <= Decimal(exponent.numerator) / Decimal(exponent.denominator)
+
+
 def test_a_close_decision_takes_more_digits(monkeypatch: pytest.MonkeyPatch) -> None:
     # Bits of exp(-1) itself, to 500 places: every comparison is undecided until other bits come.
     with localcontext() as context:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mechanisms.cli.consent import asked_about
 from mechanisms.cli.options import (
     as_json,
     budget_options,
@@ -250,6 +251,11 @@ def plan(
     is_flag=True,
     help="Refusal of data that do not fit the schema. NOT private: failure and message are exact.",
 )
+@click.option(
+    "--yes",
+    is_flag=True,
+    help="Consent to go on where more than a tenth of a column cannot be read.",
+)
 @file_options
 @as_json
 def synth(
@@ -279,9 +285,12 @@ def synth(
     safe_csv: bool,
     ignore_extra_columns: bool,
     strict: bool,
+    yes: bool,
     encoding: str | None,
     separator: str | None,
     decimal: str | None,
+    skip_lines: int | None,
+    sheet: str | None,
     json_out: bool,
 ) -> None:
     """Make differentially private synthetic data from a file (CSV, parquet, Excel, SPSS, Stata).
@@ -296,7 +305,7 @@ def synth(
 
     Budget(epsilon, delta)
     targets = _targets(out, save, page)
-    described = read_schema(schema, encoding, separator, decimal)
+    described = read_schema(schema, encoding, separator, decimal, skip_lines, sheet)
     chosen = settings_of(mechanism, settings)
     _check_mechanism(mechanism, chosen, out)
     rng = generator(seed)
@@ -317,6 +326,7 @@ def synth(
         unit=unit,
         max_rows=max_rows,
         report_dropped=report_dropped,
+        report_unread=not strict and asked_about(described, yes),
         mechanism=mechanism,
         settings=chosen,
         workload=k,

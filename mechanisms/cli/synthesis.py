@@ -341,7 +341,7 @@ def synth(
         device=device,
         progress=True,
     )
-    written = _write(release, rows, rng, safe_csv, *targets)
+    written = _write(release, rows, rng, safe_csv, (Path(data).name, Path(schema).name), *targets)
     assert release.ledger is not None
     lines = [f"{release.mechanism}: {release.reason}", *_spent(release.ledger, save)]
     lines += release.verdict.sentences
@@ -413,11 +413,15 @@ def _write(
     rows: int | None,
     rng: np.random.Generator | None,
     safe_csv: bool,
+    named: tuple[str, str],
     out: Path | None,
     save: Path | None,
     page: Path | None,
 ) -> int:
-    """Write what was asked for; the number of records. What was paid for is kept if that fails."""
+    """Write what was asked for; the number of records. What was paid for is kept if that fails.
+
+    `named`: the names of the data's and the schema's files, for the report.
+    """
     import numpy as np
 
     from pgmkit.errors import PgmkitError
@@ -438,8 +442,9 @@ def _write(
         if page is not None:
             from mechanisms.release.report import html
 
+            name, schema_file = named
             with atomic_writer(page) as file:
-                file.write(html(release).encode("utf-8"))
+                file.write(html(release, name=name, schema_file=schema_file).encode("utf-8"))
     except (OSError, PgmkitError) as error:
         if not saved:
             _rescue(release, error)

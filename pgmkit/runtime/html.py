@@ -144,7 +144,7 @@ def bars(
 def _axis(left: float, bottom: float, highest: float, scale: float) -> str:
     """A line with ticks at round counts."""
     power = 10 ** math.floor(math.log10(highest))
-    step = next(power * part for part in (0.25, 0.5, 1, 2) if highest / (power * part) < 4)
+    step = next(power * part for part in (0.25, 0.5, 1, 2.5) if highest / (power * part) < 4)
     parts = [
         f"<line class='axis' stroke='{_EDGE}' x1='{left}' x2='{left + highest * scale:.1f}' "
         f"y1='{bottom}' y2='{bottom}'/>"

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from mechanisms.cli.options import as_json, emit, generator, writable
+from mechanisms.cli.options import as_json, emit, generator, records_file, writable
 from mechanisms.cli.spreadsheets import safe_csv_option, spreadsheet_safe
 
 __all__ = ["query", "report", "sample"]
@@ -82,7 +82,9 @@ def query(
 
 @click.command()
 @_RELEASE
-@click.option("--out", required=True, help="File for the records (CSV or parquet).")
+@click.option(
+    "--out", required=True, help="File for the records (CSV, parquet, .xlsx, .sav or .dta)."
+)
 @click.option("--rows", type=click.IntRange(1), help="Number of records [default: as estimated].")
 @click.option("--given", help='Conditions that all records meet: "sex = F, age in 30..44".')
 @click.option("--seed", type=int, help="Seed of the draw; a draw costs no privacy.")
@@ -105,7 +107,7 @@ def sample(
     pgmkit sample people.pgm --rows 1000 --out more.csv
     pgmkit sample people.pgm --given "sex = F, age in 30..44" --out women.parquet
     """
-    target = writable(out)
+    target = records_file(out)
     import numpy as np
 
     from pgmkit.tables.files.record_files import write_records
@@ -179,7 +181,7 @@ def report(
 
 
 def _is_release(path: str) -> bool:
-    """Whether the file holds a release, and not a model alone."""
+    """True if the file holds a release, and not a model alone."""
     import zipfile
 
     if not zipfile.is_zipfile(path):

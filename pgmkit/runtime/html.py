@@ -193,7 +193,7 @@ def heat_map(
 
 
 class Graphical(Protocol):
-    """What is shown of a graphical model."""
+    """The rows and charts that show a graphical model."""
 
     @property
     def domain(self) -> Domain: ...
@@ -208,7 +208,7 @@ class Graphical(Protocol):
 
 
 class Interval(Protocol):
-    """What is shown of error bars."""
+    """The rows that show error bars."""
 
     @property
     def estimate(self) -> NDArray[np.float64]: ...

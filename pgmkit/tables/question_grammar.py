@@ -1,4 +1,4 @@
-"""What a question in words means: "income | age in 30..44 and sex = F".
+"""The grammar of questions in words: "income | age in 30..44 and sex = F".
 
     question    =  targets [ "|" conditions ]
     targets     =  target { "," target }
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pgmkit.errors import InvalidInput
+from pgmkit.errors import InvalidInput, did_you_mean
 from pgmkit.tables.columns import MISSING
 from pgmkit.tables.constraints import codes_of
 
@@ -52,7 +52,7 @@ class Summary:
 
     @property
     def title(self) -> str:
-        """As it is asked for."""
+        """The summary in the words that ask for it."""
         inner = f"{self.column}, {self.level:g}" if self.kind == "quantile" else self.column
         return f"{self.kind}({inner})"
 
@@ -215,7 +215,8 @@ def _known(schema: Schema, name: str) -> str:
     stripped = _unquoted(name)
     if stripped not in schema.columns:
         raise InvalidInput(
-            f"there is no column {stripped!r}; columns are {', '.join(schema.columns)}"
+            f"there is no column {stripped!r}{did_you_mean(stripped, schema.columns)}; columns are "
+            f"{', '.join(schema.columns)}"
         )
     return stripped
 
@@ -237,7 +238,7 @@ def quoted(name: str) -> str:
 
 
 def _halves(text: str) -> tuple[str, str, str]:
-    """What stands before and behind the first "|" outside quotes."""
+    """The texts before and behind the first "|" outside quotes."""
     quoted = False
     for place, sign in enumerate(text):
         quoted ^= sign == '"'

@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pgmkit.errors import InvalidInput
-from pgmkit.tables.files.foreign import needed
+from pgmkit.tables.files.foreign import is_excel, needed
 from pgmkit.tables.labelled import Boolean, Categorical
+from pgmkit.tables.records import plain_table
 from pgmkit.tables.values import number_of, text_of
 
 if TYPE_CHECKING:
     from pgmkit.tables.columns import Column
     from pgmkit.tables.schema import Schema
 
-__all__ = ["WRITTEN", "foreign_content"]
+__all__ = ["WRITTEN", "check_sheet", "foreign_content"]
 
 WRITTEN = (".xlsx", ".sav", ".dta")
 _MOST_ROWS = 2**20 - 1
@@ -45,9 +46,19 @@ def foreign_content(
     """
     suffix = Path(path).suffix.lower()
     try:
-        return (_excel if suffix == ".xlsx" else _statistics)(path, tables, schema)
+        write = _excel if suffix == ".xlsx" else _statistics
+        return write(path, map(plain_table, tables), schema)
     except ImportError as error:
         raise needed(path, error) from None
+
+
+def check_sheet(path: str | os.PathLike[str], rows: int) -> None:
+    """Raises InvalidInput for more records than a sheet has rows, where the file is of Excel."""
+    if is_excel(path) and rows > _MOST_ROWS:
+        raise InvalidInput(
+            f"{os.fspath(path)} cannot hold more than {_MOST_ROWS:,} records, as an Excel sheet "
+            "has no more rows; write CSV or parquet, or fewer records"
+        )
 
 
 def _excel(
@@ -75,11 +86,7 @@ def _excel(
         sheet.append([cell(name) for name in schema.columns])
         for table in tables:
             rows += table.num_rows
-            if rows > _MOST_ROWS:
-                raise InvalidInput(
-                    f"{os.fspath(path)} cannot hold more than {_MOST_ROWS:,} records, as an Excel "
-                    "sheet has no more rows; write CSV or parquet, or fewer records"
-                )
+            check_sheet(path, rows)
             for row in zip(*(column.to_pylist() for column in table.columns), strict=True):
                 sheet.append([cell(value) for value in row])
     content = io.BytesIO()
@@ -127,7 +134,7 @@ def _numbered(column: Column) -> Mapping[str, int] | None:
     """A whole number for each label of a column of texts or truth values; None for others."""
     if isinstance(column, Boolean):
         return {text: code for code, text in enumerate(column.own_labels)}
-    if not isinstance(column, Categorical) or column.kind != "text":
+    if not isinstance(column, Categorical) or column.kind not in ("text", "category"):
         return None
     texts = list(column.own_labels)
     if column.missing:

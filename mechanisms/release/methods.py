@@ -39,12 +39,13 @@ def paragraph(release: TableRelease) -> str:
         )
     entry = MECHANISMS.get(release.mechanism)
     cited = "" if entry is None else _cited(entry.module)
-    marked = "" if release.secure else f" {release.caution}."
+    said = " ".join(release.caution.splitlines())
+    kept = _promised(release.ledger) if release.secure else f"No privacy is promised: {said}."
     return (
         f"Synthetic data of {columns} were made with the mechanism {release.mechanism} of pgmkit "
-        f"{__version__}{f' ({entry.summary})' if entry else ''}. {_promised(release.ledger)} "
+        f"{__version__}{f' ({entry.summary})' if entry else ''}. {kept} "
         f"{len(release.measurements)} noisy tables were measured, and all else was computed from "
-        f"them. {_UNPROTECTED}{f' Reference: {cited}' if cited else ''}{marked}"
+        f"them. {_UNPROTECTED}{f' Reference: {cited}' if cited else ''}"
     )
 
 
@@ -66,7 +67,10 @@ def _promised(ledger: Ledger) -> str:
 
 def _cited(module: str) -> str:
     """The first sentence of the second paragraph of a mechanism's module, where that is a paper."""
-    said = inspect.getdoc(import_module(module)) or ""
+    try:
+        said = inspect.getdoc(import_module(module)) or ""
+    except ImportError:  # of a package that is not installed any more
+        return ""
     second = [" ".join(part.split()) for part in said.split("\n\n")][1:2]
     paper, year, _ = second[0].partition(")") if second else ("", "", "")
     return f"{paper})." if year and '"' in paper else ""

@@ -115,9 +115,10 @@ def test_it_begins_with_the_verdict_and_the_names_of_what_it_is_about() -> None:
     assert text.index("Release of mst: people.csv") < text.index("schema people.yaml")
     for sentence in made.verdict.sentences:
         assert sentence in text and text.index(sentence) < text.index("What was released")
-    assert "(3, 1e-06)-differential privacy" in text and '"Winning the NIST contest" (2021).' in (
-        text.replace("&quot;", '"')
-    )
+    assert "No privacy is promised: INSECURE" in text and "-differential privacy" not in text
+    real = words(html(release(seed=None)))
+    assert "(3, 1e-06)-differential privacy" in real and "No privacy" not in real
+    assert '"Winning the NIST contest" (2021).' in (text.replace("&quot;", '"'))
     assert re.findall(r"data-name='(.+?)'", page) == NAMES
     with pytest.raises(InvalidInput, match="no column 'wages'"):
         html(made, target="wages")

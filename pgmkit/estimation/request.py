@@ -24,7 +24,7 @@ HELD = 2.0**53
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be estimated, as the caller gave it."""
+    """The arguments of an estimate, as the caller gave them."""
 
     domain: Domain
     measurements: list[Measurement]

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from pgmkit.errors import InvalidInput, TooSlow, TotalUndetermined
 from pgmkit.estimation.batches.answers import BatchedAnswers
 from pgmkit.estimation.batches.oracle import gains
-from pgmkit.estimation.many import Replication, reporter
+from pgmkit.estimation.replication import Replication, reporter
 from pgmkit.estimation.request import check_scale
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.least_squares.linear_estimate import LinearEstimate

@@ -41,7 +41,7 @@ class Interval:
 
 
 def bootstrap(estimate: Array, drawn: Array, nonnegative: bool, level: float) -> Interval:
-    """From answers of replicates, a row each, around the model's own."""
+    """The interval around the model's answer, from those of replicates, a row each."""
     # Flat: an answer may have as many axes as an array can.
     drawn = drawn.reshape(len(drawn), -1)
     # Around the model's answer, not around the replicates' mean: the bias that the bounds of
@@ -55,7 +55,7 @@ def bootstrap(estimate: Array, drawn: Array, nonnegative: bool, level: float) ->
 
 
 def closed_form(estimate: Array, answer: Answer, level: float) -> Interval:
-    """From unbiased answers, as wide as to hold the model's own."""
+    """The interval of unbiased answers, widened to hold the model's own."""
     if answer.nonnegative:
         low, high = nonnegative_interval(answer.values, answer.stddev, level)
     else:

@@ -35,10 +35,10 @@ from pgmkit.estimation.batches.answers import BatchedAnswers
 from pgmkit.estimation.loss_checks import check_loss
 from pgmkit.inference.answer_checks import FirstUses, SecondOpinion
 from pgmkit.inference.marginal_oracle import MarginalOracle
+from pgmkit.inference.observations import Observations
 from pgmkit.inference.plain_sums import PlainSums
 from pgmkit.inference.self_check import Contradiction
 from pgmkit.inference.tree_marginals import Routes
-from pgmkit.losses import Observations
 
 Array = NDArray[np.float64]
 SEEDS = st.integers(0, 2**31)

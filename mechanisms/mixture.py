@@ -58,22 +58,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Mixture", "mixture"]
 
-_FIRST_STEPS = 200
-"""Steps of the fit to one-way marginals that selection is based on."""
-_POWER = 0.7
-"""At 1 the penalty would vanish with the budget faster than the noise that it keeps out grows."""
 _PENALTY = 8.0
-"""Of the fit that selection is based on, and where the search for the best one starts."""
-_TRIAL_STEPS = 150
-"""Of a fit that only judges a penalty. Where there is little noise the last fit needs more: on
-CPS1988 at epsilon 10 the error is 0.0022 after 1500 steps, and after 600 it was 0.0024; at epsilon
-1 it is no other (Chile, HMDA)."""
-_MORE = 1.5
-"""Times the penalty that is best for squares, as fits of few steps find it: what total
-variation asks for. On five tables of the half "choosing" (epsilon 1, two seeds) it has 0.97 times
-the error of the penalty itself, 0.93 to 1.04 times."""
-_LEAST_SHARE = 0.1
-"""Of the mean share of a pair, which every pair gets: distances are noisy."""
+"""The penalty of the fit that selection is based on, where the search for the best one starts."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +106,7 @@ class Mixture(Settings):
     seed: int = setting(0, random_seed())
 
     def measures(self, workload: Workload) -> bool:
-        """Whether pairs are few enough to be measured all, so that none are selected."""
+        """True if pairs are few enough to be measured all, so that none are selected."""
         orders = _orders(workload)
         return not orders or bool(self.whole(workload.domain, orders))
 
@@ -192,7 +178,8 @@ def mixture(
             distances = measure_distances(curator, alone, kept[0], cost, step="errors of pairs")
         costs = _pair_costs(distances, kept[0])
     elif orders:
-        independent = fit(measurements, _FIRST_STEPS, penalty or _PENALTY)
+        # One-way marginals alone are fitted here, which takes few steps.
+        independent = fit(measurements, min(settings.steps, 200), penalty or _PENALTY)
         kept = [_thinned(curator, columns, independent, total, orders[0], settings, whole)]
         costs = np.ones(len(kept[0]))
     measurements += _measured(curator, kept, costs)
@@ -222,10 +209,12 @@ def _measured(
 
 
 def _unit(measurements: Sequence[Measurement], total: float) -> float:
-    """What penalties are counted in; of the noise in pairs, or in all where there are none."""
+    """The unit of penalties, from the noise in pairs, or in all tables where there are no pairs."""
     pairs = [m.stddev for m in measurements if len(m.clique) == 2]
     noise = np.mean([s**-2 for s in pairs or [m.stddev for m in measurements]]) ** -0.5
-    return float((total / noise) ** _POWER)
+    # At a power of 1 the penalty would vanish with the budget faster than the noise that it keeps
+    # out grows.
+    return float((total / noise) ** 0.7)
 
 
 def _held_out(
@@ -235,19 +224,27 @@ def _held_out(
     fit: Callable[[Sequence[Measurement], int, float], torch.Tensor],
     settings: Mixture,
 ) -> float:
-    """The penalty whose fits to parts of the tables' noise say most of the rest, and more."""
+    """The penalty whose fits to a part of the tables' noise say most of the rest, times 1.5.
+
+    Fits of few steps find the penalty that is best for squares. Total variation asks for more of
+    it: on five tables of the half "choosing" (epsilon 1, two seeds) the product has 0.97 times the
+    error of the penalty itself, 0.93 to 1.04 times.
+    """
     device = device_of(settings.device)
     trials = []
     for given, rest in splits(measurements, settings.seed):
         # All tables count alike, though they were not given alike of the budget.
         judges = [Measurement(m.clique, m.values, 1.0) for m in rest if len(m.clique) > 1]
         trials.append((given, Misfit(columns, judges, total, device)))
-    steps = min(settings.steps, _TRIAL_STEPS)
+    # A fit that only judges a penalty takes few steps. The last fit needs more where there is
+    # little noise: on CPS1988 at epsilon 10 the error is 0.0022 after 1500 steps, and 0.0024 after
+    # 600; at epsilon 1 it is the same (Chile, HMDA).
+    steps = min(settings.steps, 150)
 
     def loss(penalty: float) -> float:
         return math.fsum(float(misfit(fit(given, steps, penalty))) for given, misfit in trials)
 
-    return _MORE * best_penalty(loss, _PENALTY)
+    return 1.5 * best_penalty(loss, _PENALTY)
 
 
 def _pair_costs(distances: Distances, pairs: Sequence[Clique]) -> NDArray[np.float64]:
@@ -261,7 +258,8 @@ def _pair_costs(distances: Distances, pairs: Sequence[Clique]) -> NDArray[np.flo
         return np.ones(len(pairs))
     variance = float(found.var())
     trust = max(0.0, 1 - distances.stddev**2 / variance) if variance > 0 else 0.0
-    shares: NDArray[np.float64] = np.maximum(mean + trust * (found - mean), _LEAST_SHARE * mean)
+    # Distances are noisy, so every pair gets a tenth of the mean share at least.
+    shares: NDArray[np.float64] = np.maximum(mean + trust * (found - mean), 0.1 * mean)
     return shares
 
 

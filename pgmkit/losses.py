@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, sqrt
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
-import torch
 
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
@@ -22,9 +21,7 @@ from pgmkit.inference.marginal_oracle import Clique, Layout
 from pgmkit.inference.observations import Observations, host
 from pgmkit.least_squares.sufficient_statistics import Statistics, combined, side_by_side
 from pgmkit.measurement import Measurement
-
-if TYPE_CHECKING:
-    pass
+from pgmkit.runtime.deferred import torch
 
 __all__ = ["Absolute", "Huber", "Squared"]
 

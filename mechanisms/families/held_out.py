@@ -23,21 +23,17 @@ from pgmkit.runtime.randomness import Rng, generator
 
 __all__ = ["best_penalty", "splits"]
 
-_ADDED = 0.7
-"""Standard deviations added to what is given (a above): it has 1.22 times the noise, what is kept
-1.74 times."""
-_DOUBLINGS = 8
-"""The most times that the penalty is doubled, or halved. More than five gain 2 and 5% on two tables
-of the half "choosing" of `benchmarks.regret` at epsilon 10 (Arrests, CPS1988)."""
-
 Split: TypeAlias = "tuple[list[Measurement], list[Measurement]]"
 """Measurements to fit to, and measurements to judge the fit by."""
 
 
-def splits(measurements: Sequence[Measurement], rng: Rng = None) -> tuple[Split, Split]:
+def splits(
+    measurements: Sequence[Measurement], rng: Rng = None, added: float = 0.7
+) -> tuple[Split, Split]:
     """The same measurements twice, with independent noise: to fit to, and to judge by.
 
-    Two such splits, whose fresh noise is of opposite sign.
+    Two such splits are made, whose fresh noise is of opposite sign. `added` is a above: by default
+    the tables that are given have 1.22 times the noise, and those that are kept 1.74 times.
 
     >>> (given, kept), (other, _) = splits([Measurement(("a",), [3.0, 5.0], 1.0)], rng=0)
     >>> all(given[0].values != kept[0].values)
@@ -47,28 +43,24 @@ def splits(measurements: Sequence[Measurement], rng: Rng = None) -> tuple[Split,
     """
     random = generator(rng)
     fresh = [m.stddev * random.standard_normal(len(m.values)) for m in measurements]
-    more, less = (1 + _ADDED**2) ** 0.5, (1 + _ADDED**-2) ** 0.5
+    more, less = (1 + added**2) ** 0.5, (1 + added**-2) ** 0.5
 
     def split(sign: float) -> Split:
         pairs = list(zip(measurements, fresh, strict=True))
         return (
-            [
-                Measurement(m.clique, m.values + sign * _ADDED * e, more * m.stddev)
-                for m, e in pairs
-            ],
-            [
-                Measurement(m.clique, m.values - sign / _ADDED * e, less * m.stddev)
-                for m, e in pairs
-            ],
+            [Measurement(m.clique, m.values + sign * added * e, more * m.stddev) for m, e in pairs],
+            [Measurement(m.clique, m.values - sign / added * e, less * m.stddev) for m, e in pairs],
         )
 
     return split(1.0), split(-1.0)
 
 
-def best_penalty(losses: Callable[[float], float], start: float) -> float:
+def best_penalty(losses: Callable[[float], float], start: float, doublings: int = 8) -> float:
     """The penalty of least loss, walked to from `start` by factors of 2, then by a parabola.
 
-    `losses` of fits to `splits` of measurements.
+    `losses` are those of fits to `splits` of measurements. The penalty is doubled or halved at most
+    `doublings` times: more than five gain 2 and 5% of the error on two tables of the half
+    "choosing" of `benchmarks.regret` at epsilon 10 (Arrests, CPS1988).
 
     >>> import math
     >>> round(best_penalty(lambda penalty: math.log(penalty / 6.0) ** 2, 1.0), 3)
@@ -83,10 +75,10 @@ def best_penalty(losses: Callable[[float], float], start: float) -> float:
 
     step = 1 if loss(1) < loss(0) else -1
     best = 0
-    while abs(best) < _DOUBLINGS and loss(best + step) < loss(best):
+    while abs(best) < doublings and loss(best + step) < loss(best):
         best += step
     offset = 0.0
-    if abs(best) < _DOUBLINGS:
+    if abs(best) < doublings:
         below, above = loss(best - 1), loss(best + 1)
         bend = below - 2 * loss(best) + above
         offset = (below - above) / (2 * bend) if bend > 0 else 0.0

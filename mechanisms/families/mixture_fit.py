@@ -22,13 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Misfit", "fit_mixture", "nearest_counts"]
 
-_FLOOR = 1e-5
-"""Smallest probability of a code in the independent rows that the fit starts near."""
-_SPARSE = 8
-"""Times the measured pairs' cells, below the cells of all pairs, each pair is answered alone."""
-_DIVERSITY = 0.5
-"""Standard deviation of the rows' first logits around the independent ones."""
-
 
 def fit_mixture(
     columns: Columns,
@@ -67,7 +60,8 @@ def fit_mixture(
     independent = _independent(columns, measurements, total).to(device)
     misfit = Misfit(columns, measurements, total, device)
     attributes = _Attributes(columns, device)
-    spread = _DIVERSITY * torch.randn(rows, columns.width, generator=random)
+    # The rows start around the independent ones, so that they can part.
+    spread = 0.5 * torch.randn(rows, columns.width, generator=random)
     logits = independent + spread.to(device)
 
     def slope(logits: torch.Tensor) -> torch.Tensor:
@@ -98,7 +92,7 @@ class _Attributes:
         self._owners = self._members.t().contiguous()
 
     def sums(self, rows: torch.Tensor) -> torch.Tensor:
-        """Of rows, K x columns.width; as wide as they are."""
+        """The sum of each attribute's entries in K x columns.width rows, in the same shape."""
         return rows @ self._members @ self._owners
 
     def log_sums(self, logs: torch.Tensor) -> torch.Tensor:
@@ -127,7 +121,9 @@ class Misfit:
         device: torch.device | str = "cpu",
     ) -> None:
         singles, pairs = ([m for m in measurements if len(m.clique) == k] for k in (1, 2))
-        if _SPARSE * sum(len(m.values) for m in pairs) < columns.width**2:
+        # The product of all rows has the cells of all pairs. Where less than an eighth of them is
+        # measured, each pair is answered alone.
+        if 8 * sum(len(m.values) for m in pairs) < columns.width**2:
             pairs = []
         self._singles = [each.to(device) for each in _means(columns, singles, total, 1)]
         self._pairs = [each.to(device) for each in _means(columns, pairs, total, 2) if pairs]
@@ -141,7 +137,7 @@ class Misfit:
         self._values = _joined([m.values / total for m in others]).to(device)
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """Of rows of probabilities, K x columns.width."""
+        """The misfit of rows of probabilities, K x columns.width."""
         weights, values = self._singles
         found = (weights * (rows.mean(0) - values).square()).sum()
         if self._pairs:
@@ -163,7 +159,7 @@ class Misfit:
         return found
 
     def _of_cliques(self, rows: torch.Tensor) -> torch.Tensor:
-        """Of those that are answered each for itself; differentiable."""
+        """The misfit of the cliques that are answered each for itself; it is differentiable."""
         tables = self._answers(rows)
         errors = torch.cat([tables[clique].reshape(-1) for clique in self._cliques])
         return (self._squares * (errors - self._values).square()).sum()
@@ -206,7 +202,7 @@ def _independent(
         if found:
             values = np.average([m.values for m in found], 0, [m.stddev**-2 for m in found])
             shares = nearest_counts(values, total) / total
-        shares = np.maximum(shares, _FLOOR)
+        shares = np.maximum(shares, 1e-5)  # a probability of 0 would have no finite logit
         parts.append(np.log(shares / shares.sum()))
     return _joined(parts)
 

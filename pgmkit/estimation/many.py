@@ -25,14 +25,14 @@ from pgmkit.estimation.batches.proximal import affordable
 from pgmkit.estimation.loss_checks import check_loss
 from pgmkit.estimation.model_size import cliques_of, needed_bytes, tree_oracle
 from pgmkit.estimation.replication import Replication, reporter
-from pgmkit.estimation.request import Request, check_scale, positive
+from pgmkit.estimation.request import Request, positive
 from pgmkit.inference.marginal_oracle import MarginalOracle, pass_settings
 from pgmkit.inference.self_check import LEAST, SHARE
 from pgmkit.least_squares.goodness import contradiction
 from pgmkit.least_squares.sufficient_statistics import combined
 from pgmkit.linear.matrix import is_sparse
 from pgmkit.losses import CallableLoss, Penalty, Squared, statistics
-from pgmkit.measurement import Measurement
+from pgmkit.measurement import Measurement, check_scale
 from pgmkit.model import MEMORY_LIMIT, GraphicalModel
 from pgmkit.runtime.devices import device_of
 from pgmkit.runtime.memory import available
@@ -40,7 +40,7 @@ from pgmkit.runtime.threads import cores, in_threads, one_thread
 from pgmkit.structural_zeros import Zeros, check_zeros
 from pgmkit.total import estimate_totals
 
-__all__ = ["ManyEstimates", "Replication", "estimate_many"]
+__all__ = ["ManyEstimates", "estimate_many"]
 
 _CHUNK_CELLS = 1 << 23
 """Cells of all tables of a batched pass, at most: more gain nothing."""

@@ -18,7 +18,6 @@ from math import inf, sqrt
 import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
-from scipy.linalg import lapack
 from scipy.special import chdtrc, gammaincc
 
 from pgmkit.domain import Clique, Domain
@@ -228,6 +227,8 @@ def _dense(m: Measurement, cells: int) -> Array:
 
 def _generalised_inverse(matrix: Array) -> tuple[Array, int]:
     """And the rank."""
+    from scipy.linalg import lapack
+
     if not matrix.any():
         return matrix, 0
     scale = np.sqrt(np.maximum(np.diag(matrix), 0.0))

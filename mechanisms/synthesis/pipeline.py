@@ -23,7 +23,7 @@ from mechanisms.release.record import Model, Release
 from mechanisms.release.tabular import TableRelease
 from mechanisms.rounds.loop import Round, round_reports
 from mechanisms.synthesis.auto import Choice, check_limits, choice_of
-from mechanisms.synthesis.first_look import first_look
+from mechanisms.synthesis.first_look import bins_of, first_look
 from mechanisms.synthesis.open_columns import (
     assumed,
     counted,
@@ -215,7 +215,16 @@ def synthesize(
         entry, chosen = configure(choice.name, **{**choice.settings, **options})
         chosen = on_device(chosen, device)
         others = None if public is None else public_records(public, schema)
-        release = run_on(curator, entry, chosen, wanted, public=others, progress=report, **known)
+        release = run_on(
+            curator,
+            entry,
+            chosen,
+            wanted,
+            public=others,
+            bins=bins_of(schema),
+            progress=report,
+            **known,
+        )
     return TableRelease(_constrained(release, schema, device), schema, form, choice.reason + said)
 
 
@@ -289,7 +298,7 @@ def _looked_at(
         return choice, {}
     # What the mechanism would refuse it refuses before the look is paid for.
     dry_run(choice, {}, schema, workload, curator.ledger.budget, curator.neighbours, None)
-    look = first_look(curator, workload, rows, choice.name)
+    look = first_look(curator, workload, rows, choice.name, bins_of(schema))
     known: dict[str, Any] = {"first": look.measurements}
     if look.dependent:
         return choice, known | ({"distances": look.distances} if choice.name == "mixture" else {})

@@ -1,4 +1,4 @@
-"""How long AIM may take, from public figures: what is usual, and what dense tables take."""
+"""How long AIM and a mixture may take, from public figures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 from mechanisms.privacy.budget import Budget
 from pgmkit.domain import Domain
 
-__all__ = ["FEW_ROWS", "aim_seconds", "figures", "longest_aim_seconds", "noise"]
+__all__ = ["FEW_ROWS", "aim_seconds", "figures", "longest_aim_seconds", "mixture_seconds", "noise"]
 
 FEW_ROWS = 25.0
 """Of a column: fewer, in units of the noise of one marginal, leave pairs under noise.
@@ -26,6 +26,8 @@ _SECONDS_OF_A_ROUND, _SECONDS_OF_THE_SIGNAL, _SECONDS_OF_A_MB = 0.05, 5e-6, 0.15
 near as less noise asks for, and for each MB that the model may have. `gss_abortion`, of the half
 "choosing", takes 0.2 s a round at epsilon 1 and 1.0 s at epsilon 10 with a model of 2 MB (99 s in
 all, where `mixture` takes 16 s and has 0.7 of its error)."""
+_MIXTURE_SECONDS, _SECONDS_OF_A_CELL = 1.0, 5e-4
+"""For any table, and for each cell of all pairs."""
 
 
 def aim_seconds(domain: Domain, rows: int, budget: Budget) -> float:
@@ -55,6 +57,16 @@ def longest_aim_seconds(domain: Domain, rows: int, budget: Budget, model_mb: flo
     dearest += _SECONDS_OF_A_MB * model_mb
     usual = aim_seconds(domain, rows, budget)
     return min(_DENSE * usual, _ROUNDS_OF_A_COLUMN * columns * dearest)
+
+
+def mixture_seconds(domain: Domain) -> float:
+    """CPU seconds that a mixture of the default settings takes for all pairs, about.
+
+    >>> mixture_seconds(Domain({f"q{i}": 10 for i in range(40)}))
+    41.0
+    """
+    width = sum(domain.shape())
+    return _MIXTURE_SECONDS + _SECONDS_OF_A_CELL * width**2 / 2
 
 
 def figures(domain: Domain, rows: int, budget: Budget) -> tuple[float, float]:

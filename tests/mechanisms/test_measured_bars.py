@@ -19,7 +19,7 @@ from pgmkit.errors import InvalidInput, NotMeasured
 from pgmkit.uncertainty.measured import MeasuredBars
 
 DOMAIN = Domain({"a": 3, "b": 4, "c": 2, "d": 5})
-SETTINGS = Mixture(rows=40, steps=40, penalty=8.0)
+SETTINGS = Mixture(rows=40, steps=20, level=2.0)
 
 
 def records(rows: int, seed: int) -> Dataset:

@@ -81,7 +81,6 @@ def trained(kind: str, seed: int, epsilon: float = 1.0, neighbours: str = "repla
 def test_what_is_asked_for_is_what_is_held(
     kind: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mechanisms.mixture._FIRST_STEPS", 3)
     asked: list[int] = []
     for module in ("gem", "rap", "rap_pp", "mixture"):
         monkeypatch.setattr(

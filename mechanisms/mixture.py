@@ -62,8 +62,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Mixture", "mixture"]
 
-_LEAST_DISTANCE = 0.1
-"""Of the mean distance of pairs, which every pair is taken to have: distances are noisy."""
+_LEAST = 0.1
+"""Of the mean distance of pairs, which every pair is taken to have, as distances are noisy; and of
+the mean share, which every pair gets, so that its noisy table has error bars of use."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ class Mixture(Settings):
     one_way_share: float = setting(0.1, fraction(below=0.5))
     select_share: float = setting(0.1, fraction(below=0.5))
     errors_share: float = setting(0.02, fraction(below=0.5))
-    cells: int = setting(50_000, whole_number())
+    cells: int = setting(100_000, whole_number())
     pairs: int = setting(4, whole_number())
     rows: int = setting(500, whole_number())
     steps: int = setting(100, whole_number())
@@ -208,17 +209,17 @@ def _measured(
         bins=bins,
         pure=curator.ledger.budget.pure,
     )
-    # A share that rounds to nothing measures nothing.
+    parts = np.maximum(tables.pairs, _LEAST * tables.pairs.mean())
+    unit_share = shares[0] / (parts.sum() + tables.singles.sum())
     measurements = [
         curator.measure((name,), cost, step="again: measure")
-        for name, cost in zip(names, (shares[0] * tables.singles).tolist(), strict=True)
+        for name, cost in zip(names, (unit_share * tables.singles).tolist(), strict=True)
         if cost > 0
     ] + [
         _measure_pair(curator, pair, groups, cost)
         for pair, groups, cost in zip(
-            pairs, tables.groups, (shares[0] * tables.pairs).tolist(), strict=True
+            pairs, tables.groups, (unit_share * parts).tolist(), strict=True
         )
-        if cost > 0
     ]
     for share, cliques in zip(shares[1:], larger, strict=True):
         step = f"{len(cliques[0])}-way: measure"
@@ -243,7 +244,7 @@ def _likely(distances: Distances, pairs: Sequence[Clique]) -> NDArray[np.float64
     found = np.array([distances.of[pair] for pair in pairs])
     mean, variance = max(1.0, float(found.mean())), float(found.var())
     trust = max(0.0, 1 - distances.stddev**2 / variance) if variance > 0 else 0.0
-    likely: NDArray[np.float64] = np.maximum(mean + trust * (found - mean), _LEAST_DISTANCE * mean)
+    likely: NDArray[np.float64] = np.maximum(mean + trust * (found - mean), _LEAST * mean)
     return likely
 
 
@@ -301,8 +302,7 @@ def _check_room(
     if orders and not kept:
         kept = sorted(orders[0], key=domain.size)[-settings.pairs * len(domain) :]
     cliques = [*((name,) for name in domain), *kept]
-    # Two fits to parts of the noise are on their way together.
-    needed = 2 * fitting_tables_bytes(columns, cliques, settings.rows)
+    needed = fitting_tables_bytes(columns, cliques, settings.rows)
     check_room(device, needed, f"a mixture of {settings.rows:,} rows of {columns.width:,} codes")
 
 

@@ -46,6 +46,7 @@ TESTS = (
     "untrusted",
     "units",
     "first_look",
+    "merging",
     "refusals",
     "tables/test_company",
     "tables/test_neighbours",
@@ -675,6 +676,13 @@ MUTANTS = (
         "total = known_total(curator, first)",
         f"total = float({EXACT})",
         "first_look",
+    ),
+    Mutant(
+        "bins merged by their exact counts",
+        "mechanisms/mixture.py",
+        "{name: alone.marginal((name,)) for name in names}",
+        "{n: c.astype(float) for (n,), c in curator._marginals([(n,) for n in names]).items()}",
+        "merging",
     ),
     Mutant(
         "exact n in AIM",

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Choice", "check_limits", "choice_of", "choose_mechanism"]
 
+_MANY_ATTRIBUTES = 40
+"""Columns beyond which the seconds of `aim` were not measured."""
 _MODELS_MB = (80.0, 20.0, 5.0, 2.0)
 """The largest models of `aim`: the default, and those that take less time."""
 _SMALL_MB, _MUCH_SIGNAL = 5.0, 30_000.0
@@ -80,8 +82,9 @@ def choose_mechanism(
     Public records lead to `gem-pub`, or `pep-pub` where there is no time to train a network. A
     budget too small for pairs leads to `independent`; all pairs of 7 columns or more, without
     constraints, to `mixture` where that takes no longer than `seconds`; limits on memory that `aim`
-    might not hold to `mst`; all else to `aim`, with a smaller model where it may take too long, or,
-    where even that does, to `mixture`, or `mst` where there are constraints or still less time.
+    might not hold, or more than 40 columns, to `mst`; all else to `aim`, with a smaller model where
+    it may take too long, or, where even that does, to `mixture`, or `mst` where there are
+    constraints or still less time.
 
     Raises InvalidInput as `check_limits` does.
 
@@ -117,6 +120,12 @@ def choose_mechanism(
             "mixture",
             f"all pairs of {columns} columns are measured, and no graph leaves some out; for error "
             "bars of all questions ask for aim",
+        )
+    if columns > _MANY_ATTRIBUTES:
+        return Choice(
+            "mst",
+            f"{columns} columns: a tree of pairs takes seconds to estimate for any number of "
+            "columns",
         )
     rows_of_one = (_MANY_ROWS if rows is None else rows) // max_rows
     return _by_time(schema, len(workload), rows_of_one, budget, limit, most_mb)

@@ -98,7 +98,7 @@ def test_questions_to_a_release_of_a_mixture_have_error_bars_where_tables_do() -
         epsilon=2.0,
         delta=1e-6,
         mechanism="mixture",
-        settings={"rows": 40, "steps": 40, "penalty": 8.0},
+        settings={"rows": 40, "steps": 40, "level": 2.0},
         seed=0,
     )
     assert isinstance(release, TableRelease)

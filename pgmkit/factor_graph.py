@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, get_args, overload
+from typing import TYPE_CHECKING, Literal, get_args, overload
 
-import networkx as nx
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -22,6 +21,9 @@ from pgmkit.model import MEMORY_LIMIT, GraphicalModel
 from pgmkit.records.conditional_tables import checked_conditionals
 from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.memory import check_limit
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 __all__ = ["FactorGraph"]
 
@@ -283,6 +285,8 @@ class FactorGraph:
 
     def to_networkx(self) -> nx.Graph:
         """For drawing: arrows from parents, or an edge between attributes that share a table."""
+        import networkx as nx
+
         graph = nx.Graph() if self.children is None else nx.DiGraph()
         graph.add_nodes_from((name, {"size": size}) for name, size in self.domain.sizes.items())
         for clique, _ in self.tables:

@@ -14,7 +14,6 @@ from math import inf, prod, sqrt
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
-import torch
 
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
@@ -23,6 +22,7 @@ from pgmkit.least_squares.sufficient_statistics import Statistics, combined, sid
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.linear.matrix import as_dense, is_sparse
 from pgmkit.measurement import Measurement
+from pgmkit.runtime.deferred import torch
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -83,14 +83,18 @@ class Loss(Protocol):
 
 _FEW_ENTRIES = 1024
 """Entries of a dense matrix whose calls of its own take longer than its entries."""
+_LARGE_TABLE = 1 << 16
+"""Cells of a clique whose sums along axes cost less than a gather with an index for each cell, of
+eight bytes beside the cell's own eight; calls of their own for smaller ones cost more."""
 
 
 class Observations:
     """The standardised linear view r = (Q mu - y) / stddev of all measurements, and its adjoint.
 
-    Identity, sparse and small matrices of all measurements act as one sparse matrix in coordinate
-    form (one gather and one scatter for everything); large dense matrices and Kronecker products
-    act one by one.
+    Tables, sparse and small matrices of all measurements act as one sparse matrix in coordinate
+    form (one gather and one scatter for everything); large tables, large dense matrices and
+    Kronecker products act one by one, along their axes. Tables that are all cliques in their order
+    need no index at all.
     """
 
     def __init__(
@@ -101,8 +105,13 @@ class Observations:
         device: torch.device,
     ) -> None:
         self.layout = layout
-        sparse = [m for m in measurements if _acts_by_coordinates(m)]
-        dense = [m for m in measurements if not _acts_by_coordinates(m)]
+        whole = [m.clique if m.matrix is None else None for m in measurements]
+        straight_through = whole == list(layout.cliques)
+        sparse: list[Measurement] = []
+        dense: list[Measurement] = []
+        for m in measurements:
+            alone = not straight_through and not _acts_by_coordinates(layout, m)
+            (dense if alone else sparse).append(m)
         rows, columns, weights = standardised(layout, sparse)
         self._sparse_rows = start = sum(len(m.values) for m in sparse)
         self._rows, self._columns = (torch.as_tensor(p, device=device) for p in (rows, columns))
@@ -169,8 +178,10 @@ def host(layout: Layout, clique: Clique) -> int:
     return min(layout.index.containing(clique), key=lambda i: prod(layout.shapes[i]))
 
 
-def _acts_by_coordinates(m: Measurement) -> bool:
-    if m.matrix is None or is_sparse(m.matrix):
+def _acts_by_coordinates(layout: Layout, m: Measurement) -> bool:
+    if m.matrix is None:
+        return prod(layout.shapes[host(layout, m.clique)]) < _LARGE_TABLE
+    if is_sparse(m.matrix):
         return True
     return not isinstance(m.matrix, Kronecker) and prod(m.matrix.shape) <= _FEW_ENTRIES
 
@@ -215,7 +226,7 @@ def coordinates(layout: Layout, m: Measurement) -> tuple[np.ndarray, np.ndarray,
 
 
 class _DenseView:
-    """One measurement with a dense or Kronecker matrix, applied axis by axis."""
+    """One table, or one measurement with a dense or Kronecker matrix, applied axis by axis."""
 
     def __init__(
         self, layout: Layout, m: Measurement, dtype: torch.dtype, device: torch.device
@@ -227,11 +238,13 @@ class _DenseView:
         kept = [name for name in held if name in m.clique]
         self._order = [kept.index(name) for name in m.clique]
         self._kept_shape = [layout.domain.sizes[name] for name in m.clique]
-        factors = m.matrix.factors if isinstance(m.matrix, Kronecker) else [m.matrix]
+        self._by_axis = m.matrix is None or isinstance(m.matrix, Kronecker)
+        given = m.matrix.factors if isinstance(m.matrix, Kronecker) else [m.matrix]
         self._factors = [
-            torch.as_tensor(np.array(as_dense(f)), dtype=dtype, device=device) for f in factors
+            torch.as_tensor(np.array(as_dense(f)), dtype=dtype, device=device)
+            for f in given
+            if f is not None
         ]
-        self._kronecker = isinstance(m.matrix, Kronecker)
         self.rows, self._stddev = len(m.values), m.stddev
 
     def apply(self, marginals: torch.Tensor) -> torch.Tensor:
@@ -247,7 +260,9 @@ class _DenseView:
         return (table.sum(self._summed) if self._summed else table).permute(self._order)
 
     def add_adjoint(self, dual: torch.Tensor, into: torch.Tensor) -> None:
-        shape = [f.shape[0] for f in self._factors] if self._kronecker else [self.rows]
+        shape = [f.shape[0] for f in self._factors] or self._kept_shape
+        if not self._by_axis:
+            shape = [self.rows]
         flat = self._multiply(dual.view(shape), [f.T for f in self._factors]) / self._stddev
         inverse = [self._order.index(i) for i in range(len(self._order))]
         table = flat.view(self._kept_shape).permute(inverse)
@@ -256,7 +271,7 @@ class _DenseView:
         into[self._slice].view(self._shape).add_(table)
 
     def _multiply(self, table: torch.Tensor, factors: Sequence[torch.Tensor]) -> torch.Tensor:
-        if not self._kronecker:
+        if not self._by_axis:
             return factors[0] @ table.reshape(-1)
         for axis, factor in enumerate(factors):
             table = torch.movedim(torch.tensordot(factor, table, dims=([1], [axis])), 0, axis)

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
     from pgmkit.domain import Domain
 
-__all__ = ["Measurement"]
+__all__ = ["Measurement", "check_scale"]
+
+_HELD = 2.0**53
+"""Up to here float64 holds every integer: a number's rounding is a share of its inverse."""
 
 QueryMatrix: TypeAlias = "MatrixLike | Kronecker | FactoredQuery | Sequence[MatrixLike]"
 
@@ -222,3 +225,38 @@ def _checked_matrix(matrix: Any, clique: tuple[str, ...], name: str) -> Matrix |
             "cells); write matrix[None, :] for one row, numpy.diag(weights) for weights"
         )
     return as_matrix(matrix, f"{name}: matrix")
+
+
+def check_scale(m: Measurement, values: NDArray[np.float64], total: float) -> None:
+    """Raises InvalidInput unless the noise and what was measured of the ``total`` are numbers of
+    comparable size, so that no sum of squares loses one to the other's rounding or overflows.
+    """
+    if not 1 / _HELD <= total <= _HELD:
+        raise InvalidInput(
+            f"total ({total:.6g}) must lie between 2^-53 and 2^53 (9.0e15), up to where float64 "
+            "numbers tell one count from the next; use another unit"
+        )
+    answers = total * _largest_entry(m)
+    largest = max(answers, float(np.abs(values).max()))
+    if not largest / _HELD <= m.stddev:
+        raise InvalidInput(
+            f"measurement of {m.clique!r} has stddev {m.stddev!r} beside counts of up to "
+            f"{largest:.3g}, but must have one of at least 2^-53 of them, by which numbers are "
+            f"rounded; use {2 * largest / _HELD:.2g} or more for an answer that is nearly exact, "
+            "and look for values that cannot be right"
+        )
+    if answers and not m.stddev <= answers * _HELD:
+        raise InvalidInput(
+            f"measurement of {m.clique!r} has stddev {m.stddev!r} beside counts of up to "
+            f"{answers:.3g}, but must have one of at most 2^53 times as much "
+            f"({answers * _HELD:.2g}): no float64 number tells them apart beside such noise; leave "
+            "the measurement out"
+        )
+
+
+def _largest_entry(m: Measurement) -> float:
+    """The largest entry of the matrix."""
+    if m.matrix is None:
+        return 1.0
+    factors = m.matrix.factors if isinstance(m.matrix, Kronecker) else (m.matrix,)
+    return math.prod(max(float(each.max()), -float(each.min())) for each in factors)

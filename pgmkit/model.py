@@ -14,18 +14,18 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, NumericalFailure
 from pgmkit.factor import Factor
 from pgmkit.graphs.clique_index import CliqueIndex
-from pgmkit.graphs.junction_tree import JunctionTree, check_fits, junction_tree
+from pgmkit.graphs.junction_tree import CELL_BYTES, JunctionTree, check_fits, junction_tree
 from pgmkit.inference.answer_checks import FirstUses, SecondOpinion
 from pgmkit.inference.bulk_marginals import each_marginal
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.inference.pair_marginals import PairMarginals
+from pgmkit.inference.plain_beliefs import MOST_CELLS, PlainBeliefs
 from pgmkit.inference.plain_sums import PlainSums
 from pgmkit.inference.potentials import checked_potentials
 from pgmkit.inference.self_check import Contradiction, checked_marginals
@@ -39,6 +39,7 @@ from pgmkit.records.dataset import Dataset
 from pgmkit.records.sampling import sample
 from pgmkit.records.sampling_parts import PartedSample, parted_sample
 from pgmkit.runtime.atomic_write import atomic_writer
+from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.memory import check_room
 from pgmkit.runtime.randomness import Rng, generator
 from pgmkit.runtime.untrusted import LARGEST, plain_values, refusing, whole_file, zipped_arrays
@@ -151,9 +152,9 @@ class GraphicalModel:
         """Combinations that cannot occur: where the potentials are minus infinity."""
         found = []
         for factor in self.potentials:
-            impossible = torch.isneginf(factor.values)
-            if bool(impossible.any()):
-                found.append(Zeros(factor.domain.attributes, (~impossible).cpu().numpy()))
+            impossible = np.isneginf(factor.numpy())
+            if impossible.any():
+                found.append(Zeros(factor.domain.attributes, ~impossible))
         return found
 
     @property
@@ -191,7 +192,7 @@ class GraphicalModel:
     @property
     def log_partition(self) -> float:
         """log of the sum over the domain of exp(sum of potentials)."""
-        return self._clique_marginals[1]
+        return self._plain.log_partition if self._plain else self._clique_marginals[1]
 
     def marginal(self, attrs: Iterable[str]) -> Array:
         """The expected counts over ``attrs``, measured or not; axes in the given order.
@@ -206,6 +207,14 @@ class GraphicalModel:
         """Many marginals at once, with shared messages: ask for all of them in one call."""
         started = time.perf_counter()
         asked = [self.domain.clique(clique) for clique in cliques]
+        found = self._plain_marginals(asked)
+        if found is None:
+            found = self._computed(asked)
+        self._look_at(found, started)
+        return found
+
+    def _computed(self, asked: Sequence[Clique]) -> dict[Clique, Array]:
+        """Marginals by contractions, with shared messages."""
         found = self._pairs([clique for clique in asked if len(clique) == 2])
         left = [clique for clique in asked if clique not in found]
         hosts = {clique: self._host(clique) for clique in left}
@@ -217,9 +226,7 @@ class GraphicalModel:
             with self._inference.session():
                 tables = eliminate(self.tree, self._beliefs, left, memory_limit=self.memory_limit)
             found.update((clique, _array(table)) for clique, table in tables.items())
-        found = {clique: found[clique] for clique in asked}
-        self._look_at(found, started)
-        return found
+        return {clique: found[clique] for clique in asked}
 
     def _look_at(self, tables: Mapping[Clique, Array], started: float) -> None:
         """A second opinion on marginals, where such were not asked for before."""
@@ -305,8 +312,12 @@ class GraphicalModel:
             if not isinstance(one, FactoredQuery):
                 raise InvalidInput(f"a query must be a FactoredQuery, got {type(one).__name__}")
         started = time.perf_counter()
-        with self._inference.session():
-            found = answers(self.domain, self._conditionals, several, self.memory_limit)
+        known = self._plain_answers(several)
+        if known is None:
+            with self._inference.session():
+                found = answers(self.domain, self._conditionals, several, self.memory_limit)
+        else:
+            found = known
         if several:
             place = len(several) // 2
             one = several[place]
@@ -392,11 +403,12 @@ class GraphicalModel:
         """
         started = time.perf_counter()
         check_fits(self.tree, self.memory_limit)
-        device = self.potentials[0].values.device if self.potentials else torch.device("cpu")
         draw = sample
-        if worth_a_card(self.domain, n, device):
-            draw = partial(sample_on_card, device=device)
-        columns = draw(self.tree, lambda i: _array(self._beliefs[i]), n, generator(rng), method)
+        if self._plain is None:
+            device = self._factors[0].values.device
+            if worth_a_card(self.domain, n, device):
+                draw = partial(sample_on_card, device=device)
+        columns = draw(self.tree, self._belief, n, generator(rng), method)
         self._uses.look(
             "sample",
             (method, int(n).bit_length() // 4),
@@ -417,7 +429,7 @@ class GraphicalModel:
         [4, 4, 2]
         """
         check_fits(self.tree, self.memory_limit)
-        return parted_sample(self.tree, lambda i: _array(self._beliefs[i]), n, rows, generator(rng))
+        return parted_sample(self.tree, self._belief, n, rows, generator(rng))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to one file (numpy's zip of arrays, no pickle), whole or not at all."""
@@ -465,7 +477,10 @@ class GraphicalModel:
         pairs = zip(header["cliques"], tables, strict=True)
         return cls(
             domain=domain,
-            potentials=tuple(Factor(domain.project(c), torch.as_tensor(t)) for c, t in pairs),
+            potentials=tuple(
+                Factor(domain.project(c), t if t.dtype == np.float64 else torch.as_tensor(t))
+                for c, t in pairs
+            ),
             total=float(header["total"]),
             loss=float(header["loss"]),
             gap=inf if header["gap"] is None else float(header["gap"]),
@@ -492,15 +507,13 @@ class GraphicalModel:
     @cached_property
     def _sums(self) -> PlainSums:
         """What the second computation sums; nothing else is shared with it."""
-        tables = [
-            (factor.domain.attributes, np.asarray(factor.values.cpu(), dtype=np.float64))
-            for factor in self._factors
-        ]
+        tables = [(factor.domain.attributes, factor.numpy()) for factor in self._factors]
         return PlainSums(tables, dict(self.domain.sizes))
 
     @cached_property
     def _opinion(self) -> SecondOpinion:
-        coarse = self._factors[0].values.dtype != torch.float64
+        first = self._factors[0]
+        coarse = first.array is None and first.values.dtype != torch.float64
         return SecondOpinion(self._sums, {}, coarse=coarse)
 
     @cached_property
@@ -539,6 +552,48 @@ class GraphicalModel:
         kept = [name for name in held if name in clique]
         smaller = table.sum(summed) if summed else table
         return _array(smaller.permute([kept.index(name) for name in clique]))
+
+    @cached_property
+    def _plain(self) -> PlainBeliefs | None:
+        """The beliefs of a small model, which need no torch; None for other models."""
+        tables = [(factor.domain.attributes, factor.array) for factor in self._factors]
+        known = [(clique, table) for clique, table in tables if table is not None]
+        if len(known) < len(tables) or sum(table.size for _, table in known) > MOST_CELLS:
+            return None
+        if self.tree.cells > MOST_CELLS or self.tree.bytes() > self.memory_limit:
+            return None
+        return PlainBeliefs.of(self.tree, known)
+
+    def _plain_marginals(self, asked: Sequence[Clique]) -> dict[Clique, Array] | None:
+        """Counts over cliques of the tree of a small model, or None."""
+        if self._plain is None:
+            return None
+        found = {clique: self._plain.marginal(clique) for clique in asked}
+        apart = [clique for clique, table in found.items() if table is None]
+        if any(len(clique) != 2 for clique in apart):
+            return None
+        pairs = self._plain.pairs(apart)
+        if pairs is None:
+            return None
+        return {c: self.total * (pairs[c] if t is None else t) for c, t in found.items()}
+
+    def _plain_answers(self, queries: Sequence[FactoredQuery]) -> list[Array] | None:
+        """Counts of queries within cliques of the tree of a small model, or None."""
+        if self._plain is None:
+            return None
+        known = list[Array]()
+        for query in queries:
+            found = self._plain.answer(query, min(MOST_CELLS, self.memory_limit / CELL_BYTES))
+            if found is None:
+                return None
+            known.append(self.total * found)
+        return known
+
+    def _belief(self, place: int) -> Array:
+        """Counts over a clique of the tree."""
+        if self._plain is not None:
+            return self.total * self._plain.tables[place]
+        return _array(self._beliefs[place])
 
     @cached_property
     def _beliefs(self) -> list[torch.Tensor]:

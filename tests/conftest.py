@@ -10,11 +10,19 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 # A busy machine must not fail a property for taking long.
 _COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("gate", derandomize=True, max_examples=60, **_COMMON)
+# A mutant that is noticed needs no smallest example.
+settings.register_profile(
+    "mutants",
+    derandomize=True,
+    max_examples=60,
+    phases=[Phase.explicit, Phase.generate],
+    **_COMMON,
+)
 settings.register_profile("explore", max_examples=2000, **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "gate"))
 

@@ -45,6 +45,7 @@ TESTS = (
     "histogram_mechanisms",
     "untrusted",
     "units",
+    "unread",
     "first_look",
     "merging",
     "refusals",
@@ -614,6 +615,20 @@ MUTANTS = (
         "return 1 + neighbours.max_rows + scale",
         "return neighbours.max_rows - 1 + scale",
         "discovery",
+    ),
+    Mutant(
+        "unread values of several columns cost as one",
+        CURATOR,
+        "most * count, most * count**0.5, cost\n        )\n        rows",
+        "most, most, cost\n        )\n        rows",
+        "unread",
+    ),
+    Mutant(
+        "the number of rows beside unread values is exact",
+        CURATOR,
+        "noisy[-1] if self.public_total is None else self.public_total",
+        "len(self._data)",
+        "unread",
     ),
     Mutant("discovery without noise", DISCOVERY, "if noisy[i] > above", "if True", "discovery"),
     Mutant(

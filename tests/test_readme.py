@@ -1,15 +1,28 @@
-"""Every Python example of README runs, in order, in one session."""
+"""What README says: its examples run in order, its commands exist, and its promises hold."""
 
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
+import click
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from mechanisms import MECHANISMS, Budget, BudgetExceeded, Ledger, synthesize
+from mechanisms.cli import main
+from pgmkit import Categorical, Integer, InvalidInput, Schema
+
 README = Path(__file__).parent.parent / "README.md"
+TEXT = README.read_text()
+SCHEMA = Schema({"age": Integer(0, 9), "sex": Categorical(("F", "M"))})
+
+
+def people(rows: int = 500) -> pa.Table:
+    rng = np.random.default_rng(0)
+    return pa.table({"age": rng.integers(0, 10, rows), "sex": rng.choice(["F", "M"], rows)})
 
 
 def test_the_python_examples_run(
@@ -20,7 +33,7 @@ def test_the_python_examples_run(
     age = rng.integers(16, 101, 2000)
     sex = rng.choice(["F", "M"], 2000)
     frame = pa.table({"age": age, "sex": sex, "income": np.minimum(age, 99)})
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
     assert len(blocks) == 3
     session: dict[str, object] = {"frame": frame}
     for block in blocks:
@@ -29,3 +42,68 @@ def test_the_python_examples_run(
     assert "cumulative epsilon" in shown and "stderr" in shown and "up to" in shown
     assert session["records"].num_rows == 1000
     assert set(session["women"]["sex"].to_pylist()) == {"F"}
+
+
+def test_commands_and_options_are_there() -> None:
+    lines = TEXT.replace("\\\n", " ").splitlines()
+    named = [line for line in lines if re.match(r"pgmkit \w", line)]
+    assert len(named) >= 4
+    for line in named:
+        words = line.partition("#")[0].split()[1:]
+        command: click.Command = main
+        while isinstance(command, click.Group):
+            command = command.commands[words.pop(0)]
+        known = {option for each in command.params for option in each.opts}
+        given = {word for word in words if re.match(r"--?\w", word)}
+        assert given <= known, line
+
+
+def test_extras_are_there() -> None:
+    project = tomllib.loads((README.parent / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    named = re.findall(r"`(\w+)` \(", TEXT.partition("Extras:")[2].partition("\n")[0])
+    assert len(named) >= 6 and set(named) <= set(extras)
+    for group in re.findall(r"'\.\[([\w,]+)\]'", TEXT):
+        assert set(group.split(",")) <= set(extras)
+
+
+def test_named_mechanisms_are_there() -> None:
+    for name in ("aim", "mwem+pgm", "gem", "rap++", "pep", "dual-query", "mst", "mixture", "hdmm"):
+        assert name in MECHANISMS
+
+
+@pytest.mark.parametrize("neighbours", ["add/remove", "replace-one"])
+def test_delta_zero_is_pure_and_laplace(neighbours: str) -> None:
+    release = synthesize(
+        people(), SCHEMA, epsilon=1, delta=0, mechanism="independent", neighbours=neighbours
+    )
+    assert release.ledger is not None and release.ledger.budget.unit == "epsilon"
+    assert {e.mechanism for e in release.ledger.entries} == {"discrete Laplace"}
+    # The number of rows is public under replace-one only.
+    assert (release.model.total == 500) == (neighbours == "replace-one")
+
+
+def test_a_common_ledger_refuses_to_overspend(tmp_path: Path) -> None:
+    account = Ledger.create(tmp_path / "people.ledger", Budget(1.2, 1e-7), neighbours="add/remove")
+    budget = {"epsilon": 1.0, "delta": 1e-7, "mechanism": "independent"}
+    synthesize(people(), SCHEMA, ledger=account, **budget)
+    with pytest.raises(BudgetExceeded):
+        synthesize(people(), SCHEMA, ledger=account, **budget)
+
+
+def test_a_value_outside_the_schema_does_not_end_a_run_unless_strict() -> None:
+    odd = pa.concat_tables([people(), pa.table({"age": [3], "sex": ["X"]})])
+    release = synthesize(odd, SCHEMA, epsilon=1, delta=1e-6, mechanism="independent")
+    assert set(release.sample()["sex"].to_pylist()) <= {"F", "M"}
+    with pytest.raises(InvalidInput):
+        synthesize(odd, SCHEMA, epsilon=1, delta=1e-6, mechanism="independent", strict=True)
+
+
+def test_a_seeded_release_is_marked() -> None:
+    release = synthesize(people(), SCHEMA, epsilon=1, delta=1e-6, mechanism="mst", seed=0)
+    assert not release.secure and "INSECURE" in release.caution
+
+
+def test_the_pages_it_names_are_there() -> None:
+    for target in re.findall(r"\]\(([\w/.-]+?)(?:#[\w-]+)?\)", TEXT):
+        assert (README.parent / target).exists(), target

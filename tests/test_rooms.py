@@ -17,7 +17,8 @@ FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
     "pgmkit": (
         ("errors",),
         ("domain", "linear"),
-        ("factor", "queries", "structural_zeros", "runtime", "graphs"),
+        ("runtime",),
+        ("factor", "queries", "structural_zeros", "graphs"),
         ("measurement", "contraction", "records"),
         ("total", "inference", "least_squares"),
         ("losses", "model"),

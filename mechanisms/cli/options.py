@@ -108,6 +108,12 @@ _FILE = [
         "--separator", help="Separator of a CSV file's values [default: as its header shows]."
     ),
     click.option("--decimal", help='Decimal sign of a CSV file, "." or "," [default: "."].'),
+    click.option(
+        "--skip-lines",
+        type=click.IntRange(0),
+        help="Number of lines of a CSV file, or rows of a sheet, above the header [default: 0].",
+    ),
+    click.option("--sheet", help="Sheet of an Excel file by its name [default: the first]."),
 ]
 
 
@@ -141,7 +147,7 @@ def unit_options(command: Command) -> Command:
 
 
 def file_options(command: Command) -> Command:
-    """--encoding, --separator, --decimal."""
+    """--encoding, --separator, --decimal, --skip-lines, --sheet."""
     return _with(_FILE, command)
 
 
@@ -169,21 +175,29 @@ def read_schema(
     encoding: str | None = None,
     separator: str | None = None,
     decimal: str | None = None,
+    skip_lines: int | None = None,
+    sheet: str | None = None,
 ) -> Schema:
     """The schema in a file; what is given goes before what it says of the data's file."""
     from pgmkit.tables.schema import Schema
 
     found = Schema.load(path)
-    return found.of_file(file_format(found.file, encoding, separator, decimal))
+    return found.of_file(file_format(found.file, encoding, separator, decimal, skip_lines, sheet))
 
 
 def file_format(
-    form: FileFormat, encoding: str | None, separator: str | None, decimal: str | None
+    form: FileFormat,
+    encoding: str | None,
+    separator: str | None,
+    decimal: str | None,
+    skip_lines: int | None,
+    sheet: str | None,
 ) -> FileFormat:
     """The format with the options that are given; `tab` and \\t stand for a tab."""
     signs = {"tab": "\t", "\\t": "\t"}
     named = None if separator is None else signs.get(separator, separator)
     given: dict[str, Any] = {"encoding": encoding, "separator": named, "decimal": decimal}
+    given |= {"skip_lines": skip_lines, "sheet": sheet}
     return replace(form, **{name: value for name, value in given.items() if value is not None})
 
 

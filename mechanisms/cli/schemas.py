@@ -43,6 +43,8 @@ def draft(
     encoding: str | None,
     separator: str | None,
     decimal: str | None,
+    skip_lines: int | None,
+    sheet: str | None,
 ) -> None:
     """Propose a schema from the values of public data, or from the names alone.
 
@@ -58,7 +60,7 @@ def draft(
     from pgmkit.tables.schema_file import FileFormat
 
     named = None if names is None else tuple(name.strip() for name in names.split(","))
-    form = file_format(FileFormat(names=named), encoding, separator, decimal)
+    form = file_format(FileFormat(names=named), encoding, separator, decimal, skip_lines, sheet)
     text = drafted(data, look=assume_public, most_values=values, file=form)
     if target is None:
         click.echo(printable(text))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mechanisms.cli.consent import asked_about
 from mechanisms.cli.options import (
     as_json,
     budget_options,
@@ -250,6 +251,11 @@ def plan(
     is_flag=True,
     help="Refusal of data that do not fit the schema. NOT private: failure and message are exact.",
 )
+@click.option(
+    "--yes",
+    is_flag=True,
+    help="Consent to go on where more than a tenth of a column cannot be read.",
+)
 @file_options
 @as_json
 def synth(
@@ -279,9 +285,12 @@ def synth(
     safe_csv: bool,
     ignore_extra_columns: bool,
     strict: bool,
+    yes: bool,
     encoding: str | None,
     separator: str | None,
     decimal: str | None,
+    skip_lines: int | None,
+    sheet: str | None,
     json_out: bool,
 ) -> None:
     """Make differentially private synthetic data from a file (CSV, parquet, Excel, SPSS, Stata).
@@ -291,14 +300,17 @@ def synth(
     pgmkit synth people.parquet --schema people.yaml --target income --save people.pgm
     pgmkit synth people.csv --schema people.yaml --mechanism mwem+pgm --set rounds=20 --out s.csv
     """
+    from mechanisms.privacy.budget import Budget
     from mechanisms.privacy.ledger import Ledger
-    from mechanisms.synthesis.pipeline import synthesize
 
+    Budget(epsilon, delta)
     targets = _targets(out, save, page)
-    described = read_schema(schema, encoding, separator, decimal)
+    described = read_schema(schema, encoding, separator, decimal, skip_lines, sheet)
     chosen = settings_of(mechanism, settings)
     _check_mechanism(mechanism, chosen, out)
     rng = generator(seed)
+    from mechanisms.synthesis.pipeline import synthesize
+
     records = _records(
         data, described if strict else described.placed(), unit, ignore_extra_columns
     )
@@ -314,6 +326,7 @@ def synth(
         unit=unit,
         max_rows=max_rows,
         report_dropped=report_dropped,
+        report_unread=not strict and asked_about(described, yes),
         mechanism=mechanism,
         settings=chosen,
         workload=k,
@@ -331,6 +344,7 @@ def synth(
     written = _write(release, rows, rng, safe_csv, *targets)
     assert release.ledger is not None
     lines = [f"{release.mechanism}: {release.reason}", *_spent(release.ledger, save)]
+    lines += release.verdict.sentences
     lines += [f"wrote {out}: {written} synthetic records"] if out else []
     lines += [f"wrote {save}: the release; try `pgmkit query {save} ...`"] if save else []
     lines += [f"wrote {page}: the report"] if page else []
@@ -338,6 +352,7 @@ def synth(
         {
             "mechanism": release.mechanism,
             "reason": release.reason,
+            "verdict": release.verdict.sentences,
             "ledger": release.ledger.to_dict(),
             "records": written,
             "out": out,

@@ -504,6 +504,32 @@ class Curator:
         noisy, stddev = self._noisy(step, exact, excess.most, excess.most, cost)
         return float(noisy[0]), stddev
 
+    def measure_unread(
+        self, cost: float, *, step: str = "unread values"
+    ) -> tuple[dict[str, float], float, float]:
+        """How many values of each column could not be read, the number of rows, and the stddev.
+
+        The values are those of `Dataset.unread`; all numbers are noisy, but for a public number of
+        rows. Each of them changes by at most the relation's `max_rows` m between neighbours, the
+        vector of k numbers by k m (L1) or sqrt(k) m (L2).
+
+        Raises InvalidInput where it is not known what could be read, and for a wrong cost,
+        BudgetExceeded if it is not available.
+        """
+        unread = getattr(self._data, "unread", None)
+        if unread is None:
+            raise InvalidInput(
+                "it is not known which values of these records could be read; give a data frame "
+                "in memory, or records of encode_file"
+            )
+        exact = [*unread.values(), *([] if self.neighbours.rows_public else [len(self._data)])]
+        most, count = self.neighbours.max_rows, len(exact)
+        noisy, stddev = self._noisy(
+            step, np.array(exact, dtype=np.int64), most * count, most * count**0.5, cost
+        )
+        rows = float(noisy[-1] if self.public_total is None else self.public_total)
+        return dict(zip(unread, noisy[: len(unread)].tolist(), strict=True)), rows, stddev
+
     def _noisy(
         self, step: str, exact: NDArray[np.int64], l1: float, l2: float, cost: float
     ) -> tuple[NDArray[np.int64], float]:

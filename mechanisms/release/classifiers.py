@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from pgmkit.errors import InvalidInput
+from pgmkit.errors import InvalidInput, installing
 
 __all__ = ["sklearn"]
 
@@ -16,5 +16,5 @@ def sklearn(module: str) -> Any:
         return import_module(f"sklearn.{module}")
     except ImportError:
         raise InvalidInput(
-            "scores of a classifier need scikit-learn: pip install 'pgmkit[report]'"
+            f"scores of a classifier need scikit-learn: {installing('report')}"
         ) from None

@@ -26,6 +26,7 @@ from mechanisms.release.evaluation import (
     some_cliques,
     train_and_test,
 )
+from pgmkit.errors import installing
 from pgmkit.runtime.html import table
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ def _k_marginal(synthetic: Dataset, truth: Dataset) -> Iterator[str]:
 def _propensity(synthetic: Dataset, truth: Dataset) -> Iterator[str]:
     yield "<h3>Propensity</h3>"
     if find_spec("sklearn") is None:
-        yield "<p>Left out: it needs scikit-learn (pip install 'pgmkit[report]').</p>"
+        yield f"<p>Left out: it needs scikit-learn ({installing('report')}).</p>"
         return
     found = propensity(truth, synthetic)
     some = f"{found.columns} of {len(truth.domain)}" if found.columns < len(truth.domain) else "all"

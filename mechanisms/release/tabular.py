@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -26,15 +26,17 @@ from pgmkit.tables.engines.made_frames import made_frame
 from pgmkit.tables.question_grammar import conditions, parse, quoted
 from pgmkit.tables.questions import Reply, ask
 from pgmkit.tables.schema import Schema
-from pgmkit.uncertainty.measured import MeasuredBars
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mechanisms.privacy.ledger import Ledger
+    from mechanisms.release.verdict import Verdict
+    from pgmkit.estimation.many import Replication
     from pgmkit.least_squares.goodness import Fit
     from pgmkit.records.dataset import Dataset
-    from pgmkit.uncertainty import Replication, Uncertainty
+    from pgmkit.uncertainty import Uncertainty
+    from pgmkit.uncertainty.measured import MeasuredBars
 
 __all__ = ["TableRelease"]
 
@@ -63,6 +65,8 @@ class TableRelease:
 
     @cached_property
     def _measured(self) -> MeasuredBars:
+        from pgmkit.uncertainty.measured import MeasuredBars
+
         return MeasuredBars(self.model, self._tables)
 
     @cached_property
@@ -124,6 +128,14 @@ class TableRelease:
     def certified(self) -> bool:
         """False when the search for the model ended short of its tolerance (`certificate`)."""
         return self.release.certified
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the records keep and lose, in words; from what was released alone."""
+        from mechanisms.release.verdict import verdict
+
+        budget = None if self.ledger is None else self.ledger.budget
+        return verdict(self.model, self.measurements, budget)
 
     def codes(
         self,
@@ -274,11 +286,19 @@ class TableRelease:
 
         `progress`: a bar on a terminal while error bars are estimated.
         """
-        reply = self._reply(question, error_bars, level, progress)
+        columns = parse(self.schema, question).columns  # refuses before anything is computed
+        reply = self._reply(question, columns, error_bars, level, progress)
         said = (f"careful: {self.contradiction}",) if self.contradiction else ()
         return replace(reply, notes=(*reply.notes, *said))
 
-    def _reply(self, question: str, error_bars: bool | None, level: float, progress: bool) -> Reply:
+    def _reply(
+        self,
+        question: str,
+        columns: Sequence[str],
+        error_bars: bool | None,
+        level: float,
+        progress: bool,
+    ) -> Reply:
         if error_bars:
             bars = self.bars(seed=0, progress=progress)
             return ask(self.model, self.schema, question, bars=bars, level=level)
@@ -290,7 +310,7 @@ class TableRelease:
                 pass
         reply = ask(self.model, self.schema, question, level=level)
         if error_bars is None:
-            return without_bars(self.release, parse(self.schema, question).columns, reply)
+            return without_bars(self.release, columns, reply)
         return reply
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -41,6 +41,7 @@ from mechanisms.synthesis.refusals import (
     with_device,
 )
 from mechanisms.synthesis.units import bounded_frame, check_unit
+from mechanisms.synthesis.unread import UnreadValues, check_labels, check_values
 from mechanisms.workload import Workload, WorkloadLike, downward_closure, k_way, varied
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
@@ -79,6 +80,7 @@ def synthesize(
     unit: str | None = None,
     max_rows: int | None = None,
     report_dropped: bool = False,
+    report_unread: bool | Callable[[UnreadValues], None] = False,
     mechanism: str = "auto",
     settings: Mapping[str, Any] | None = None,
     workload: int | WorkloadLike | None = None,
@@ -111,6 +113,10 @@ def synthesize(
             the operating system's randomness, or the seed). Noise grows with their number.
         report_dropped: spend a hundredth of the budget to say in `reason`, with noise, how many
             rows `max_rows` left out.
+        report_unread: spend a hundredth of the budget on the share of each column's values that the
+            schema could not read; `reason` says it, and a share surely above a tenth warns. A
+            callable gets the noisy shares before the rest is spent, and may raise to end the run.
+            For frames in memory and the records of `encode_file`.
         mechanism: a name, or "auto" (see `choose_mechanism`; where the number of rows is private
             it takes a five-hundredth of the budget to know it, and before `aim` up to a fiftieth to
             see whether columns depend on each other at all); `settings`: its options.
@@ -166,6 +172,7 @@ def synthesize(
         settings=options,
         strict=strict,
         report_dropped=report_dropped,
+        report_unread=callable(report_unread) or report_unread,
     )
     options = with_device(device, mechanism, options)
     budget = _budget(schema, epsilon, delta)
@@ -189,7 +196,7 @@ def synthesize(
         seconds=seconds,
         memory_mb=memory_mb,
     )
-    if schema.unresolved or report_dropped or mechanism == "auto":
+    if schema.unresolved or report_dropped or report_unread or mechanism == "auto":
         choice = choose(assumed(schema), likely, rows=None)
         dry_run(choice, options, schema, likely, budget, protected, public)
     excess = None
@@ -202,10 +209,14 @@ def synthesize(
     with closing(curator.ledger), round_reports(progress) as report:
         if curator.public_total == 0:
             raise InvalidInput(_NO_ROWS)
+        said = check_values(curator, report_unread) if report_unread else ""
         if schema.unresolved:
+            found = schema.unresolved
             schema, curator = resolved(data, schema, curator, likely)
+            check_labels(schema, found)
         wanted = _resized(likely, schema.domain, workload, target)
-        said = _rows_left_out(curator, excess) if report_dropped and excess is not None else ""
+        if report_dropped and excess is not None:
+            said += _rows_left_out(curator, excess)
         # Public records know some dependence, which is worth it whatever the number of rows.
         if mechanism == "auto" and public is None:
             choice, known = _looked_at(curator, schema, wanted, choose)

@@ -24,6 +24,7 @@ from mechanisms.privacy.budget import Accounting, Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.neighbours import relation
 from mechanisms.registry import configure
+from mechanisms.release.verdict import verdict
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
@@ -59,7 +60,8 @@ class Plan:
     junction tree of the dry run's model, None where the model is not graphical. `seconds`: of
     processors that the dry run took, imports left out. `peak_mb`: the most memory that this process
     has had so far, in MB (10^6 bytes): of a fresh process, that of the run. `neighbours`: what is
-    protected; `max_rows`: how many rows of it are looked at.
+    protected; `max_rows`: how many rows of it are looked at. `verdict`: what a release of the
+    made-up records keeps and loses, in words (`TableRelease.verdict`).
     """
 
     mechanism: str
@@ -73,6 +75,7 @@ class Plan:
     peak_mb: float
     neighbours: str
     max_rows: int = 1
+    verdict: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -87,6 +90,7 @@ class Plan:
             "peak_mb": self.peak_mb,
             "neighbours": self.neighbours,
             "max_rows": self.max_rows,
+            "verdict": list(self.verdict),
         }
 
     def __str__(self) -> str:
@@ -108,6 +112,7 @@ class Plan:
                 f"{self.neighbours}: a marginal's noise is {self.max_rows} times that of units of "
                 "one row; fewer rows of each leave out more data"
             )
+        lines += ["on made-up records of this shape:", *self.verdict] if self.verdict else []
         return "\n".join(lines)
 
 
@@ -173,6 +178,7 @@ def plan(
         peak() / 1e6,
         curator.neighbours.name,
         curator.neighbours.max_rows,
+        verdict(release.model, release.measurements, budget).sentences,
     )
 
 

@@ -18,11 +18,10 @@ from functools import cached_property
 from math import inf
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 
 from pgmkit.inference.marginal_oracle import MarginalOracle
+from pgmkit.runtime.deferred import torch
 
 __all__ = ["Shared", "Split", "inferred"]
 
@@ -101,6 +100,9 @@ class Split:
 
         Raises NumericalFailure where a subgraph leaves no record possible.
         """
+
+        from scipy.optimize import minimize
+
         ends, best = np.cumsum([len(cells) for cells in self.cells]), list[Shared]()
         values = list[float]()
 

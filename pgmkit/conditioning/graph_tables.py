@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -86,12 +86,21 @@ class GraphTables:
         if self.children is not None:
             self.own, self.families  # noqa: B018
 
+    @property
+    def plain_sums(self) -> PlainSums:
+        """What the second computation sums. An order of elimination is all that it shares with
+        inference: any order gives the same sums.
+        """
+        names = self.domain.attributes
+        latest = next(reversed(self.trees.values()), None)
+        order = () if latest is None else tuple([names[v] for v in latest.order])
+        return replace(self._logarithms, order=order)
+
     @cached_property
-    def sums(self) -> PlainSums:
-        """What the second computation sums; nothing else is shared with it."""
+    def _logarithms(self) -> PlainSums:
         with np.errstate(divide="ignore"):
             tables = [(clique, np.log(table)) for clique, table in self.tables]
-        return PlainSums(tables, dict(self.domain.sizes), self.children)
+        return PlainSums(tables, self.domain.sizes, self.children)
 
     @cached_property
     def bits(self) -> dict[str, int]:

@@ -83,7 +83,7 @@ class Posterior:
         """What plain sums say of the graph given the evidence."""
         with np.errstate(divide="ignore"):
             weights = [((n,), np.log(values)) for n, values in self.evidence.likelihood.items()]
-        return SecondOpinion(self.graph.sums, self.evidence.codes, weights)
+        return SecondOpinion(self.graph.plain_sums, self.evidence.codes, weights)
 
     @property
     def probability(self) -> float:

@@ -11,17 +11,18 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import TypeAlias
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from pgmkit.contraction import kernels
 from pgmkit.contraction.levels import is_small, launches
 from pgmkit.contraction.plan import Axes, Kernel, Plan, Step, transposes
+from pgmkit.runtime.deferred import torch
 
 Action = Callable[[], object]
-Room = Callable[[], torch.Tensor]
+Room: TypeAlias = "Callable[[], torch.Tensor]"
 
 _SMALLEST_GROUP = 3
 _LARGE_INPUT = 1 << 16

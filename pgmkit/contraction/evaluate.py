@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
 from pgmkit.contraction.plan import Axes, Plan, transposes
 from pgmkit.contraction.semirings import Semiring
+from pgmkit.runtime.deferred import torch
 
 __all__ = ["adjoints", "contract", "forward", "maximiser"]
 

@@ -11,18 +11,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from pgmkit.contraction import kernels
 from pgmkit.contraction.plan import Axes, Kernel, Plan, Step, transposes
+from pgmkit.runtime.deferred import torch
 
-__all__ = ["Launch", "Operand", "is_small", "launches"]
+__all__ = ["MOST_TERMS", "Launch", "Operand", "is_small", "launches"]
 
 _WIDTH = 16
 """Rows, columns and summed cells from which a step is a matrix product worth its own launch."""
 _MOST_CELLS = 1 << 20
 """Cells of a reduction or product above which the launch is not what it costs."""
+
+MOST_TERMS = 1 << 12
+"""Terms of one result that a program may add: 256 rounds of 16, some tens of microseconds of
+dependent loads on a card, which is what a few launches of a library's reduction take."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +51,18 @@ class Launch:
 
 
 def is_small(plan: Plan, step: Step) -> bool:
-    """Whether a step shares the launch of its level."""
+    """True if a step shares the launch of its level.
+
+    One program adds up the terms of its results one after the other, forward and backward; steps
+    of longer sums are left to the library, which divides a sum among many programs.
+    """
     if step.kernel is None:
-        return plan.cells(step.left) <= _MOST_CELLS
+        cells = plan.cells(step.left)
+        return cells <= _MOST_CELLS and cells <= MOST_TERMS * plan.cells(step.out)
     _, rows, summed, columns = step.kernel.extents
     matrix = min(rows, summed, columns) >= _WIDTH
-    return step.kernel.cost <= _MOST_CELLS and not matrix
+    short = max(rows, summed, columns) <= MOST_TERMS
+    return step.kernel.cost <= _MOST_CELLS and short and not matrix
 
 
 def launches(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 
-import torch
+from pgmkit.runtime.deferred import torch
 
 __all__ = ["Axes", "Kernel", "Plan", "Step", "transposes"]
 

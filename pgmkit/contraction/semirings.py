@@ -9,10 +9,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from math import prod
 
-import torch
-
 from pgmkit.contraction import kernels
 from pgmkit.contraction.plan import Axes, Kernel
+from pgmkit.runtime.deferred import torch
 
 __all__ = ["LINEAR", "LOG", "LOG_BELOW", "MAX", "Semiring"]
 

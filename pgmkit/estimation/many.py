@@ -23,14 +23,14 @@ from pgmkit.estimation.batches.oracle import gains, gains_by_threads, gains_when
 from pgmkit.estimation.batches.problem import same_structure, stacked
 from pgmkit.estimation.batches.proximal import affordable
 from pgmkit.estimation.loss_checks import check_loss
-from pgmkit.estimation.request import Request, check_scale, positive
+from pgmkit.estimation.request import Request, positive
 from pgmkit.inference.marginal_oracle import MarginalOracle, pass_settings
 from pgmkit.inference.self_check import LEAST, SHARE
 from pgmkit.least_squares.goodness import contradiction
 from pgmkit.least_squares.sufficient_statistics import combined
 from pgmkit.linear.matrix import is_sparse
 from pgmkit.losses import CallableLoss, Penalty, Squared, statistics
-from pgmkit.measurement import Measurement
+from pgmkit.measurement import Measurement, check_scale
 from pgmkit.model import MEMORY_LIMIT, GraphicalModel
 from pgmkit.runtime.devices import device_of
 from pgmkit.runtime.memory import available

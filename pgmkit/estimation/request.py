@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf, isfinite, prod
-
-import numpy as np
-from numpy.typing import NDArray
+from math import inf, isfinite
 
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.estimation.methods import METHODS
-from pgmkit.linear.kronecker import Kronecker
 from pgmkit.losses import CallableLoss, Penalty
-from pgmkit.measurement import Measurement
+from pgmkit.measurement import Measurement, check_scale
 from pgmkit.total import estimate_total
 
-__all__ = ["Request", "check_scale", "positive"]
-
-HELD = 2.0**53
-"""Up to here float64 holds every integer: a number's rounding is a share of its inverse."""
+__all__ = ["Request", "positive"]
 
 
 @dataclass(frozen=True)
@@ -78,40 +71,6 @@ class Request:
         for m in self.used:
             check_scale(m, m.values, total)
         return total
-
-
-def check_scale(m: Measurement, values: NDArray[np.float64], total: float) -> None:
-    """Raises InvalidInput unless the noise and what was measured of the ``total`` are numbers of
-    comparable size, so that no sum of squares loses one to the other's rounding or overflows.
-    """
-    if not 1 / HELD <= total <= HELD:
-        raise InvalidInput(
-            f"total ({total:.6g}) must lie between 2^-53 and 2^53 (9.0e15), up to where float64 "
-            "numbers tell one count from the next; use another unit"
-        )
-    answers = total * _largest(m)
-    largest = max(answers, float(np.abs(values).max()))
-    if not largest / HELD <= m.stddev:
-        raise InvalidInput(
-            f"measurement of {m.clique!r} has stddev {m.stddev!r} beside counts of up to "
-            f"{largest:.3g}, but must have one of at least 2^-53 of them, by which numbers are "
-            f"rounded; use {2 * largest / HELD:.2g} or more for an answer that is nearly exact, "
-            "and look for values that cannot be right"
-        )
-    if answers and not m.stddev <= answers * HELD:
-        raise InvalidInput(
-            f"measurement of {m.clique!r} has stddev {m.stddev!r} beside counts of up to "
-            f"{answers:.3g}, but must have one of at most 2^53 times as much ({answers * HELD:.2g})"
-            ": no float64 number tells them apart beside such noise; leave the measurement out"
-        )
-
-
-def _largest(m: Measurement) -> float:
-    """The largest entry of the matrix."""
-    if m.matrix is None:
-        return 1.0
-    factors = m.matrix.factors if isinstance(m.matrix, Kronecker) else (m.matrix,)
-    return prod(max(float(each.max()), -float(each.min())) for each in factors)
 
 
 def positive(estimated: float) -> float:

@@ -14,16 +14,19 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate
 from math import exp, inf, prod, sqrt
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.domain import Clique
-from pgmkit.inference.plain_sums import PlainSums, Table
+from pgmkit.inference.plain_sums import CELL_SECONDS, PlainSums, Table, TooLong
 from pgmkit.inference.self_check import CLOSE, DEFECT, LEAST, MOST, ROUNDINGS, SHARE, Contradiction
 
 if TYPE_CHECKING:
@@ -42,8 +45,10 @@ _RARE = 40.0
 (Bernstein); the cell that is counted is one of thousands.
 """
 _UNLIKELY = 1e-6
-_CELL_SECONDS = 1e-8
-"""The seconds that a slow machine takes to search or sum one cell of a table."""
+_WHOLE_CELLS = 1 << 10
+"""Cells of a marginal that is compared as a whole: what it adds to the tables of one sum is less
+than the second sum that the norm of a single cell needs.
+"""
 _MOST_KEPT = 1 << 12
 """Structures that are remembered as looked at."""
 
@@ -75,7 +80,8 @@ class FirstUses:
         allowed = min(MOST, max(LEAST, SHARE * self._answering[kind]))
         if self._looking[kind] >= allowed:
             return
-        at(allowed - self._looking[kind])
+        with suppress(TooLong):
+            at(allowed - self._looking[kind])
         self._looking[kind] += time.perf_counter() - begun
         if len(self._seen) < _MOST_KEPT:
             self._seen.add((kind, structure))
@@ -99,44 +105,58 @@ class SecondOpinion:
     evidence: Mapping[str, int]
     weights: Sequence[Table] = ()
     coarse: bool = False
+    _remembered: list[float] = field(default_factory=list)
 
     def tables(self, found: Mapping[Clique, Array], total: float, seconds: float) -> None:
-        """Marginals in units of ``total``: a few cells of one or two of them, or their sums."""
+        """Marginals in units of ``total``: their sums, and one or two of them.
+
+        The largest leads furthest. Another, drawn by chance, is compared where a tenth of the time
+        of the answer allows both.
+        """
         self._consistent(found, total, seconds / 4)
         begun = time.perf_counter()
-        rng = np.random.default_rng(len(found))  # which cells are looked at decides nothing else
         cliques = [clique for clique in found if clique]
         if not cliques:
             return
-        chosen = [cliques[int(i)] for i in rng.choice(len(cliques), 1)]
-        # The largest leads furthest, the likeliest cell of it tells most orders of axes apart.
-        chosen.insert(0, max(cliques, key=lambda clique: found[clique].size))
+        chance = Random(len(found))  # which tables are compared decides nothing else
+        chosen = [max(cliques, key=lambda clique: found[clique].size)]
+        if seconds > LEAST:
+            chosen.append(chance.choice(cliques))
         for clique in chosen:
-            table = found[clique]
-            for cell in _cells(table, rng, seconds / 8):
-                codes = [int(code) for code in np.unravel_index(cell, table.shape)]
-                record = dict(zip(clique, codes, strict=True))
-                left = seconds / 2 - (time.perf_counter() - begun)
-                share = self._share(record, left)
-                if share is None:
-                    return
-                name = f"the marginal of {clique} at {record}"
-                self._compare(name, float(table.flat[cell]) / total, share)
+            left = seconds / 2 - (time.perf_counter() - begun)
+            self._table(clique, found[clique] / total, left, chance)
+
+    def _table(self, clique: Clique, found: Array, seconds: float, chance: Random) -> None:
+        """One marginal, whole; of a large one its likeliest cell and one of those not rare."""
+        begun = time.perf_counter()
+        if found.size <= _WHOLE_CELLS:
+            with suppress(TooLong):
+                expected = self._shares(clique, {}, seconds)
+                at = tuple([self.evidence.get(name, slice(None)) for name in clique])
+                worst = int(np.abs(found[at] - expected).argmax())
+                name = f"the marginal of {clique} at its free cell {worst}"
+                self._compare(name, float(found[at].flat[worst]), float(expected.flat[worst]))
+                return
+        seconds -= time.perf_counter() - begun
+        for cell in _cells(found, chance, seconds / 4):
+            codes = [int(code) for code in np.unravel_index(cell, found.shape)]
+            record = dict(zip(clique, codes, strict=True))
+            share = float(self._shares((), record, seconds / 2))
+            self._compare(f"the marginal of {clique} at {record}", float(found.flat[cell]), share)
 
     def answer(self, query: FactoredQuery, found: Array, total: float, seconds: float) -> None:
         """A factored query's answers in counts: the largest of them, and one more."""
-        rng = np.random.default_rng(found.size)
         flat = found.reshape(-1)
-        for cell in dict.fromkeys([int(np.abs(flat).argmax()), int(rng.integers(flat.size))]):
-            if not self.sums.within(seconds / 2, {}):
-                return
+        drawn = Random(flat.size).randrange(flat.size)
+        for cell in dict.fromkeys([int(np.abs(flat).argmax()), drawn]):
             rows = _rows(query, cell)
             scale = total * prod(float(np.abs(row).max()) for row in rows.values())
             if scale == 0:
                 expected = 0.0
             else:
                 weights = [((name,), _logarithm(row)) for name, row in rows.items()]
-                value = self.sums.log_sum(weights=weights) - self.sums.log_total
+                whole = self._log_sum(seconds / 2)
+                value = self.sums.log_sum(weights=weights, seconds=seconds / 2) - whole
                 expected = total * float(np.exp(value).real)
             self._compare(f"the answer {cell} to {query!r}", float(flat[cell]), expected, scale)
             seconds /= 2
@@ -145,14 +165,13 @@ class SecondOpinion:
         self, allowed: Mapping[str, int | Sequence[int]], found: float, seconds: float
     ) -> None:
         """The share of the records that have these codes (one, or any of several)."""
-        if not self.sums.within(seconds / 2, {}):
-            return
         weights: list[Table] = []
         for name, codes in allowed.items():
             mask = np.full(self.sums.sizes[name], -inf)
             mask[np.atleast_1d(codes)] = 0.0
             weights.append(((name,), mask))
-        expected = _ratio(self.sums.log_sum(weights=weights).real, self.sums.log_total)
+        part = self.sums.log_sum(weights=weights, seconds=seconds / 2).real
+        expected = _ratio(part, self._log_sum(seconds / 2))
         self._compare(f"the share of the records with {dict(allowed)!r}", found, expected)
 
     def most_probable(
@@ -161,10 +180,10 @@ class SecondOpinion:
         """A most probable record, and its ``log_weight``: none has a larger one."""
         own = self.sums.at(record, self.weights)
         close = self._close_logarithm
-        if self.sums.within(seconds, self.evidence):
-            best = self.sums.largest(self.evidence, self.weights)
-        else:
-            best = max([own, *self._beside(record, seconds)])
+        try:
+            best = self.sums.largest(self.evidence, self.weights, seconds / 2)
+        except TooLong:
+            best = max([own, *self._beside(record, seconds / 2)])
         stated = own if log_weight is None else log_weight
         contradicted = any(record[name] != code for name, code in self.evidence.items())
         if contradicted or not best - own <= close or not abs(stated - own) <= close:
@@ -191,28 +210,23 @@ class SecondOpinion:
 
     def log_sum(self, found: float, seconds: float) -> None:
         """The logarithm of the sum over all records with the evidence; minus infinity if none."""
-        if not self._known.within(seconds, self.evidence):
-            return
         what = f"the sum over all records with {dict(self.evidence)!r:.200}"
-        self._same_logarithm(what, found, self._log_sum)
+        self._same_logarithm(what, found, self._log_sum(seconds))
 
     def same_sum(self, other: PlainSums, seconds: float) -> None:
         """Tables of the attributes that were not observed have the same sum over all records."""
-        if other.within(seconds / 2, {}):
-            self.log_sum(other.log_total, seconds / 2)
+        self.log_sum(other.log_sum(seconds=seconds / 2).real, seconds / 2)
 
     def max_marginals(self, found: Mapping[str, Array], seconds: float) -> None:
         """The largest logarithm of a record that has each value: one of them."""
-        rng = np.random.default_rng(len(found))
-        name = list(found)[int(rng.integers(len(found)))]
-        code = int(rng.integers(len(found[name])))
+        chance = Random(len(found))
+        name = chance.choice(list(found))
+        code = chance.randrange(len(found[name]))
         stated = float(found[name][code])
-        if not self.sums.within(seconds, self.evidence):
-            return
         if self.evidence.get(name, code) != code:
             expected = -inf
         else:
-            expected = self.sums.largest({**self.evidence, name: code}, self.weights)
+            expected = self.sums.largest({**self.evidence, name: code}, self.weights, seconds)
         self._same_logarithm(f"the best record with {name!r} = {code}", stated, expected)
 
     def entropy(self, found: float, seconds: float) -> None:
@@ -221,17 +235,15 @@ class SecondOpinion:
         The slope is a difference quotient over t = 1 -+ h: with logarithms of size s it is off by
         at most h^2 s^3 / 6, and by rounding of about 1e-15 s / h.
         """
-        if not self.sums.within(seconds / 3, self.evidence):
-            return
         size = 1.0 + self.sums.size
         step = 1e-4 / size
         around = [
-            PlainSums([(c, t * factor) for c, t in self.sums.tables], self.sums.sizes)
-            .log_sum(self.evidence, [(c, t * factor) for c, t in self.weights])
+            replace(self.sums, tables=[(c, t * factor) for c, t in self.sums.tables], children=None)
+            .log_sum(self.evidence, [(c, t * factor) for c, t in self.weights], seconds / 3)
             .real
             for factor in (1 - step, 1 + step)
         ]
-        expected = self._log_sum - (around[1] - around[0]) / (2 * step)
+        expected = self._log_sum(seconds / 3) - (around[1] - around[0]) / (2 * step)
         self._compare("the entropy", found, expected, 10 * size * (1 + 1e-4 * size))
 
     def drawn(self, columns: Mapping[str, NDArray[Any]], n: int, seconds: float) -> None:
@@ -241,19 +253,16 @@ class SecondOpinion:
         """
         if n == 0:
             return
-        rng = np.random.default_rng(n)
-        names = list(columns)
+        chance, names = Random(n), list(columns)
         for _ in range(2):
-            pair = [names[int(i)] for i in rng.choice(len(names), min(2, len(names)), False)]
-            row = int(rng.integers(n))
+            row = chance.randrange(n)
+            pair = chance.sample(names, min(2, len(names)))
             record = {name: int(columns[name][row]) for name in pair}
-            share = self._share(record, seconds / 2)
-            if share is None:
-                return
+            share = float(self._shares((), record, seconds / 2))
             seconds /= 2
             count = int(np.logical_and.reduce([columns[k] == v for k, v in record.items()]).sum())
             stray = sqrt(2 * _RARE * n * share * max(0.0, 1 - share)) + _RARE
-            if not abs(count - n * share) <= stray + n * self._close:
+            if not abs(count - n * share) <= stray + self._allowed(count, n * share, n):
                 raise Contradiction(
                     f"inference contradicts a second computation: {count} of {n} records drawn "
                     f"have {record!r}, where {n * share:.6g} are expected, give or take "
@@ -267,26 +276,26 @@ class SecondOpinion:
             [*self.evidence, *(name for axes, _ in self.weights for name in axes)]
         )
 
-    @cached_property
-    def _log_sum(self) -> float:
-        if not self.evidence and not self.weights:
-            return self._known.log_total
-        return self._known.log_sum(self.evidence, self.weights).real
+    def _log_sum(self, seconds: float) -> float:
+        """The logarithm of the sum over all records with the evidence."""
+        if not self._remembered:
+            found = self._known.log_sum(self.evidence, self.weights, seconds).real
+            self._remembered.append(found)
+        return self._remembered[0]
 
-    def _share(self, record: Mapping[str, int], seconds: float) -> float | None:
-        """The probability of these values given the evidence; None where it takes too long."""
+    def _shares(self, clique: Clique, record: Mapping[str, int], seconds: float) -> Array:
+        """The probabilities given the evidence of these codes together with each cell of the
+        clique's attributes that were not observed; raises TooLong.
+        """
         if any(self.evidence.get(name, code) != code for name, code in record.items()):
-            return 0.0
+            return np.zeros(())
+        kept = tuple([name for name in clique if name not in self.evidence])
         both = {**self.evidence, **record}
-        sums = self.sums.about([*both, *(name for axes, _ in self.weights for name in axes)])
-        if not sums.within(seconds / 2, both):
-            return None
-        return _ratio(sums.log_sum(both, self.weights).real, self._log_sum)
-
-    @property
-    def _close(self) -> float:
-        """The difference that rounding may explain, as a share of the total."""
-        return (_COARSE if self.coarse else _CLOSE) + self._close_logarithm
+        sums = self.sums.about([*both, *kept, *(name for axes, _ in self.weights for name in axes)])
+        logarithms = sums.table(kept, both, self.weights, seconds)
+        # The cells of a whole table are its own norm, so that one sum is enough.
+        whole = self._log_sum(seconds) if record else np.logaddexp.reduce(logarithms, axis=None)
+        return np.exp(np.minimum(logarithms - whole, 1.0))
 
     @cached_property
     def _close_logarithm(self) -> float:
@@ -295,8 +304,17 @@ class SecondOpinion:
         steps = len(self.sums.tables) + len(self.sums.sizes)
         return min(DEFECT, epsilon * (CLOSE + ROUNDINGS * steps * self.sums.size))
 
+    def _allowed(self, found: float, expected: float, scale: float) -> float:
+        """The difference that rounding may explain, with units of ``scale``; the part in proportion
+        to the logarithms, which takes a look at all tables, is added where it is needed.
+        """
+        close = (_COARSE if self.coarse else _CLOSE) * scale
+        if abs(found - expected) <= close:
+            return close
+        return close + self._close_logarithm * scale
+
     def _compare(self, what: str, found: float, expected: float, scale: float = 1.0) -> None:
-        if not abs(found - expected) <= self._close * scale:
+        if not abs(found - expected) <= self._allowed(found, expected, scale):
             raise Contradiction(
                 f"inference contradicts a second computation: {what:.300} is {found!r} by one and "
                 f"{expected!r} by the other. Please report this"
@@ -311,11 +329,21 @@ class SecondOpinion:
 
     def _consistent(self, found: Mapping[Clique, Array], total: float, seconds: float) -> None:
         """All tables sum to the total and agree on the attributes that they share."""
+        singles = [table for table in found.values() if table.ndim == 1]
+        if singles:
+            starts = [0, *accumulate(map(len, singles[:-1]))]
+            sums = np.add.reduceat(np.concatenate(singles), starts) / total
+            worst = int(np.abs(sums - 1.0).argmax())
+            self._compare(f"the sum of single marginal {worst}", float(sums[worst]), 1.0)
+        if len(singles) == len(found):
+            return
         deadline = time.perf_counter() + seconds
-        seen: dict[str, Array] = {}
+        seen = {c[0]: table / total for c, table in found.items() if len(c) == 1}
         for clique, table in found.items():
-            if time.perf_counter() + _CELL_SECONDS * table.size * (1 + table.ndim) > deadline:
+            if time.perf_counter() + CELL_SECONDS * table.size > deadline:
                 return
+            if table.ndim == 1:
+                continue
             self._compare(f"the sum of {clique}", float(table.sum()) / total, 1.0)
             for axis, name in enumerate(clique):
                 away = tuple([other for other in range(len(clique)) if other != axis])
@@ -329,15 +357,15 @@ def _ratio(part: float, whole: float) -> float:
     return exp(min(part - whole, 1.0)) if part > -inf else 0.0
 
 
-def _cells(table: Array, rng: np.random.Generator, seconds: float) -> Iterable[int]:
+def _cells(table: Array, chance: Random, seconds: float) -> Iterable[int]:
     """The likeliest cell and one of the others that are not rare; any one of a table that takes
     longer to be searched.
     """
-    if 3 * _CELL_SECONDS * table.size > seconds:
-        return [int(rng.integers(table.size))]
+    if CELL_SECONDS * table.size > seconds:
+        return [chance.randrange(table.size)]
     mean = float(table.mean())
     possible = np.flatnonzero(table >= min(_UNLIKELY * table.size, 1.0) * mean)
-    return dict.fromkeys([int(table.argmax()), int(rng.choice(possible))])
+    return dict.fromkeys([int(table.argmax()), int(possible[chance.randrange(len(possible))])])
 
 
 def _rows(query: FactoredQuery, cell: int) -> dict[str, Array]:

@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-import torch
-
 from pgmkit.contraction.plan import Kernel
 from pgmkit.contraction.semirings import LINEAR
 from pgmkit.domain import Clique
 from pgmkit.graphs.junction_tree import JunctionTree
 from pgmkit.inference.tree_marginals import Routes, Tables, check_beliefs, routes_of
+from pgmkit.runtime.deferred import torch
 
 __all__ = ["each_marginal"]
 

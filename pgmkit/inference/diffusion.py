@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations
 
-import torch
+from pgmkit.runtime.deferred import torch
 
 __all__ = ["Diffusion"]
 

@@ -13,8 +13,6 @@ from functools import cached_property
 from itertools import accumulate, chain
 from math import fsum, inf, isfinite, log, nan, prod
 
-import torch
-
 from pgmkit.contraction import kernels
 from pgmkit.contraction.buffers import ContractionBuffers, pass_cells
 from pgmkit.contraction.evaluate import adjoints, contract, forward, maximiser
@@ -24,6 +22,7 @@ from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge, NumericalFailure
 from pgmkit.graphs.clique_index import CliqueIndex
 from pgmkit.inference.diffusion import Diffusion
+from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.threads import one_blas_thread, threads_for
 from pgmkit.structural_zeros import Zeros
 
@@ -116,11 +115,11 @@ class MarginalOracle:
         cliques: Sequence[Clique],
         *,
         device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.float64,
+        dtype: torch.dtype | None = None,
         memory_limit: int | None = None,
         zeros: Sequence[Zeros] = (),
     ) -> None:
-        self.device, self.dtype = torch.device(device), dtype
+        self.device, self.dtype = torch.device(device), dtype or torch.float64
         _check_cliques(domain, cliques, memory_limit)
         self.layout = Layout(domain, cliques)
         self.plan = plan(list(cliques), (), domain.sizes)

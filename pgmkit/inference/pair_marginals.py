@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from pgmkit.graphs.bit_sets import each_bit
 from pgmkit.graphs.junction_tree import CELL_BYTES
 from pgmkit.inference.tree_marginals import Routes, Tables
+from pgmkit.runtime.deferred import torch
 
 __all__ = ["PairMarginals"]
 

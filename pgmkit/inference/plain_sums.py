@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import heapify, heappop, heappush
-from math import isinf, log, prod
+from math import inf, isinf, log, prod
 from types import MappingProxyType
 from typing import Any
 
@@ -19,12 +19,13 @@ from numpy.typing import NDArray
 
 from pgmkit.domain import Clique
 
-__all__ = ["PlainSums", "Table", "size_of", "sliced"]
+__all__ = ["CELL_SECONDS", "PlainSums", "Table", "TooLong", "size_of", "sliced"]
 
 Array = NDArray[np.float64]
 Table = tuple[Clique, NDArray[np.float64] | NDArray[np.complex128]]
+_ALL = slice(None)
 
-_CELL_SECONDS = 5e-8
+CELL_SECONDS = 5e-8
 """The seconds that a slow machine takes for each cell that summing out attributes builds."""
 _CALL_SECONDS = 1e-5
 """The seconds that a slow machine takes for each table and attribute, beside its cells."""
@@ -34,7 +35,7 @@ _BLOCK_CELLS = 1 << 18
 """The most cells of a table that is built only to be summed; it costs little memory and time."""
 
 
-def _order(cliques: Sequence[Clique], sizes: Mapping[str, int]) -> list[str]:
+def _order(cliques: Iterable[Sequence[str]], sizes: Mapping[str, int]) -> list[str]:
     """The attributes, always the one next whose summing out builds the smallest table."""
     around: dict[str, set[str]] = {name: {name} for name in sizes}
     for clique in cliques:
@@ -63,6 +64,10 @@ def _order(cliques: Sequence[Clique], sizes: Mapping[str, int]) -> list[str]:
     return order
 
 
+class TooLong(Exception):
+    """A sum would take longer than it may."""
+
+
 @dataclass(frozen=True, eq=False)
 class PlainSums:
     """Sums over all records of exp(sum of the tables), attribute by attribute.
@@ -71,15 +76,20 @@ class PlainSums:
         tables: logarithms, each over a few of the attributes, axes in their order.
         sizes: of the attributes; one that no table holds multiplies the sum by its size.
         children: of a Bayesian network the variable of each table; None for other tables.
+        order: attributes in an order to sum them out that is known to be cheap. Any order gives
+            the same sums; attributes that it lacks follow in the order of the smallest tables.
 
     >>> sums = PlainSums([(("a", "b"), np.log([[4.0, 1.0], [1.0, 4.0]]))], {"a": 2, "b": 2})
     >>> round(float(np.exp(sums.log_sum({"a": 0}))), 6), round(float(np.exp(sums.largest())), 6)
     (5.0, 4.0)
+    >>> np.exp(sums.table(("b",), {"a": 0})).round(6)
+    array([4., 1.])
     """
 
     tables: Sequence[Table]
     sizes: Mapping[str, int]
     children: Sequence[str] | None = None
+    order: Sequence[str] = ()
 
     def about(self, names: Iterable[str]) -> PlainSums:
         """As much as sums with evidence on these attributes, or weights of them, need: of a
@@ -93,29 +103,27 @@ class PlainSums:
             if name not in found:
                 found[name] = self.tables[self._places[name]]
                 waiting += found[name][0]
-        return PlainSums(list(found.values()), {name: self.sizes[name] for name in found})
+        sizes = {name: self.sizes[name] for name in found}
+        return PlainSums(list(found.values()), sizes, None, self.order)
 
     @cached_property
     def _places(self) -> dict[str, int]:
         return {child: place for place, child in enumerate(self.children or ())}
 
     @cached_property
-    def order(self) -> list[str]:
-        """The order in which the attributes are summed out."""
-        return _order([clique for clique, _ in self.tables], self.sizes)
+    def _rank(self) -> dict[str, int]:
+        """The place of each attribute in the order in which they are summed out."""
+        known = [name for name in self.order if name in self.sizes]
+        if len(known) < len(self.sizes):
+            left = {name: size for name, size in self.sizes.items() if name not in {*known}}
+            cliques = [[name for name in clique if name in left] for clique, _ in self.tables]
+            known += _order(cliques, left)
+        return {name: place for place, name in enumerate(known)}
 
     @cached_property
     def size(self) -> float:
         """The largest distance of a logarithm from zero; rounding is in proportion to it."""
         return sum(size_of(table) for _, table in self.tables)
-
-    def within(self, seconds: float, evidence: Mapping[str, int]) -> bool:
-        """True if a sum with this evidence, planning included, fits in these seconds."""
-        calls = _CALL_SECONDS * (len(self.tables) + len(self.sizes))
-        if calls > seconds:
-            return False
-        cliques = [[name for name in c if name not in evidence] for c, _ in self.tables]
-        return calls + self.work(cliques)[0] <= seconds
 
     @cached_property
     def log_total(self) -> float:
@@ -128,7 +136,7 @@ class PlainSums:
         while True:
             fixed = {**evidence, **more}
             cliques = [[name for name in c if name not in fixed] for c, _ in self.tables]
-            cost, largest = self.work(cliques)
+            cost, largest = self._work(cliques)
             wide = [union for union in largest if len(union) > 1]
             if cost <= seconds or not wide:
                 return more
@@ -138,15 +146,15 @@ class PlainSums:
                     name = max(union, key=self.sizes.__getitem__)
                     more[name] = self.likely(name, {**evidence, **more})
 
-    def work(self, cliques: Sequence[Sequence[str]]) -> tuple[float, list[set[str]]]:
+    def _work(self, cliques: Sequence[Sequence[str]]) -> tuple[float, list[set[str]]]:
         """Seconds that the sum takes, and the attributes of the tables it builds, largest first."""
-        holders: dict[str, list[set[str]]] = {name: [] for name in self.order}
-        rank = {name: place for place, name in enumerate(self.order)}
+        rank = self._rank
+        holders: dict[str, list[set[str]]] = {name: [] for name in rank}
         for clique in cliques:
             if clique:
                 holders[min(clique, key=rank.__getitem__)].append(set(clique))
         built: list[tuple[int, set[str]]] = []
-        for name in self.order:
+        for name in rank:
             if holders[name]:
                 union = set().union(*holders[name])
                 built.append((prod([self.sizes[n] for n in union]), union))
@@ -154,7 +162,7 @@ class PlainSums:
                     holders[min(left, key=rank.__getitem__)].append(left)
         built.sort(key=lambda each: -each[0])
         cells = sum(count for count, _ in built)
-        return cells * _CELL_SECONDS, [union for _, union in built]
+        return cells * CELL_SECONDS, [union for _, union in built]
 
     def likely(self, name: str, evidence: Mapping[str, int]) -> int:
         """A value of the attribute that the tables favour, given the evidence."""
@@ -167,72 +175,126 @@ class PlainSums:
         return int(np.argmax(score))
 
     def log_sum(
-        self, evidence: Mapping[str, int] = MappingProxyType({}), weights: Sequence[Table] = ()
+        self,
+        evidence: Mapping[str, int] = MappingProxyType({}),
+        weights: Sequence[Table] = (),
+        seconds: float = inf,
     ) -> complex:
         """The logarithm of the sum over the records with the evidence.
 
         ``weights`` are further tables, of logarithms; those of negative numbers are complex, and
-        only then is the result.
+        only then is the result. Raises TooLong instead of building tables for longer than
+        ``seconds``.
         """
-        return self._eliminated(evidence, weights, _log_sum)
+        found: complex = self._eliminated((), evidence, weights, _log_sum, seconds).item()
+        return found
+
+    def table(
+        self,
+        kept: Clique,
+        evidence: Mapping[str, int] = MappingProxyType({}),
+        weights: Sequence[Table] = (),
+        seconds: float = inf,
+    ) -> Array:
+        """For each cell of the attributes ``kept``, none of which is in the evidence, what
+        ``log_sum`` gives with it as further evidence; axes as they are named.
+        """
+        return np.asarray(self._eliminated(kept, evidence, weights, _log_sum, seconds).real)
 
     def largest(
-        self, evidence: Mapping[str, int] = MappingProxyType({}), weights: Sequence[Table] = ()
+        self,
+        evidence: Mapping[str, int] = MappingProxyType({}),
+        weights: Sequence[Table] = (),
+        seconds: float = inf,
     ) -> float:
         """The largest sum of the tables that a record with the evidence has."""
-        return self._eliminated(evidence, weights, _maximum).real
+        return float(self._eliminated((), evidence, weights, _maximum, seconds).real)
 
     def at(self, record: Mapping[str, int], weights: Sequence[Table] = ()) -> float:
         """The sum of the tables at one record."""
         return float(sum(sliced(table, record)[1].real for table in (*self.tables, *weights)))
 
     def _eliminated(
-        self, evidence: Mapping[str, int], weights: Sequence[Table], over: Callable[[Array], Array]
-    ) -> complex:
-        """Axes are kept in the reverse of the order, so that the next to go is always the last."""
-        rank = {name: -place for place, name in enumerate(self.order)}
-        buckets: dict[str, list[Table]] = {name: [] for name in self.order}
+        self,
+        kept: Clique,
+        evidence: Mapping[str, int],
+        weights: Sequence[Table],
+        over: Callable[[Array], Array],
+        seconds: float,
+    ) -> Any:
+        """Axes are kept in the reverse of the order, so that the next to go is always the last;
+        those that stay come first.
+        """
+        if _CALL_SECONDS * (len(self.tables) + len(self.sizes)) > seconds:
+            raise TooLong
+        rank = {name: -place for name, place in self._rank.items()}
+        for place, name in enumerate(kept):
+            rank[name] = place - len(rank) - len(kept)
+        buckets: dict[str, list[Table]] = {name: [] for name in self._rank}
+        left: list[Table] = []
         constant: complex = 0.0
-
-        def put(axes: Clique, values: Any) -> complex:
-            if not axes:
-                return values.item()
-            buckets[axes[-1]].append((axes, values))
-            return 0.0
-
-        for axes, values in (sliced(table, evidence) for table in (*self.tables, *weights)):
-            turned = sorted(range(len(axes)), key=lambda i: rank[axes[i]])
-            constant += put(tuple([axes[i] for i in turned]), values.transpose(turned))
-        for name in self.order:
-            held = buckets.pop(name)
+        for axes, values in (*self.tables, *weights):
+            if not evidence.keys().isdisjoint(axes):
+                axes, values = sliced((axes, values), evidence)
+            turned = tuple(sorted(axes, key=rank.__getitem__))
+            if turned != axes:
+                values = values.transpose([axes.index(name) for name in turned])
+            (buckets[turned[-1]] if turned else left).append((turned, values))
+        for name in self._rank:
+            held = buckets[name]
+            if name in kept:
+                left += held
+                continue
             if not held:
                 if name not in evidence:
                     constant += float(over(np.zeros(self.sizes[name])))
                 continue
-            union = sorted({n for axes, _ in held for n in axes}, key=rank.__getitem__)
-            spread = [
-                values.reshape([self.sizes[n] if n in axes else 1 for n in union])
-                for axes, values in held
-            ]
-            constant += put(tuple(union[:-1]), _in_blocks(spread, over))
-        return constant
+            union = held[0][0]
+            if any(axes != union for axes, _ in held):
+                names = {name for axes, _ in held for name in axes}
+                union = tuple(sorted(names, key=rank.__getitem__))
+            shape = [self.sizes[n] for n in union]
+            seconds -= CELL_SECONDS * prod(shape)
+            if seconds < 0:
+                raise TooLong
+            made = _in_blocks([self._spread(each, union) for each in held], shape, over)
+            axes = union[:-1]
+            (buckets[axes[-1]] if axes and axes[-1] not in kept else left).append((axes, made))
+        found = np.zeros([self.sizes[name] for name in kept])
+        return sum([self._spread(each, kept) for each in left], found) + constant
+
+    def _spread(self, table: Table, union: Clique) -> Any:
+        """The table, whose attributes are some of these in this order, as it broadcasts."""
+        held, values = table
+        if held == union[len(union) - len(held) :]:
+            return values
+        return values.reshape([self.sizes[name] if name in held else 1 for name in union])
 
 
 def sliced(table: Table, evidence: Mapping[str, int]) -> Table:
     """The table where the records have the evidence, without the axes of it."""
     clique, values = table
-    places = tuple(evidence.get(name, slice(None)) for name in clique)
-    return tuple(name for name in clique if name not in evidence), values[places]
+    places = tuple([evidence.get(name, _ALL) for name in clique])
+    return tuple([name for name in clique if name not in evidence]), values[places]
 
 
-def _in_blocks(spread: Sequence[Any], over: Callable[[Array], Array]) -> Array:
-    """Over the last axis of a sum of tables that broadcast; the whole of it is never held."""
-    first, *inner = np.broadcast_shapes(*(table.shape for table in spread))
-    rows = max(1, _BLOCK_CELLS // prod(inner)) if inner else first
+def _in_blocks(
+    spread: Sequence[Any], shape: Sequence[int], over: Callable[[Array], Array]
+) -> Array:
+    """Over the last axis of a sum of tables that broadcast to the shape; no more than a block of it
+    is held at once.
+    """
+    first, inner = shape[0], prod(shape[1:])
+    rows = max(1, _BLOCK_CELLS // inner) if len(shape) > 1 else first
     if rows >= first:
         return over(sum(spread[1:], spread[0]))
+    # A table with fewer axes than the sum, or one cell along the first, is the same in each block.
+    cut = [table.ndim == len(shape) and len(table) > 1 for table in spread]
     blocks = [
-        [table[start : start + rows] if len(table) > 1 else table for table in spread]
+        [
+            table[start : start + rows] if along else table
+            for table, along in zip(spread, cut, strict=True)
+        ]
         for start in range(0, first, rows)
     ]
     return np.concatenate([over(sum(block[1:], block[0])) for block in blocks])
@@ -246,7 +308,8 @@ def _maximum(values: Array) -> Array:
 def _log_sum(values: Array) -> Array:
     """Over the last axis."""
     if values.size < _FEW_CELLS and not np.iscomplexobj(values):
-        return np.asarray(np.logaddexp.reduce(values, axis=-1))
+        found: Array = np.logaddexp.reduce(values, axis=-1)
+        return found
     highest = values.real.max(axis=-1)
     peaks = np.where(np.isneginf(highest), 0.0, highest)
     with np.errstate(divide="ignore"):

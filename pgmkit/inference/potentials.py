@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import inf
+from sys import float_info
 
-import torch
+import numpy as np
 
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.factor import Factor
+from pgmkit.inference.self_check import DEFECT, ROUNDINGS
+from pgmkit.runtime.deferred import torch
 
 __all__ = ["checked_potentials"]
 
@@ -17,8 +20,8 @@ __all__ = ["checked_potentials"]
 def checked_potentials(domain: Domain, potentials: Iterable[Factor]) -> tuple[Factor, ...]:
     """The potentials of a model over this domain, of one dtype and device.
 
-    Raises InvalidInput for what is no factor, does not fit the domain, or holds NaN or plus
-    infinity.
+    Raises InvalidInput for what is no factor, does not fit the domain, or holds NaN, plus
+    infinity, or numbers so large that the others are lost beside them.
     """
     if isinstance(potentials, Factor) or not isinstance(potentials, Iterable):
         raise InvalidInput(
@@ -26,6 +29,7 @@ def checked_potentials(domain: Domain, potentials: Iterable[Factor]) -> tuple[Fa
             "(factor,) for one factor"
         )
     checked = tuple(potentials)
+    size = 0.0
     for place, factor in enumerate(checked):
         if not isinstance(factor, Factor):
             raise InvalidInput(
@@ -34,7 +38,15 @@ def checked_potentials(domain: Domain, potentials: Iterable[Factor]) -> tuple[Fa
             )
         name = f"potentials[{place}] over {factor.domain.attributes!r}"
         _check_fits_domain(name, factor, domain)
-        _check_values(name, factor, checked[0])
+        size += _checked_size(name, factor, checked[0])
+    # Each table and each attribute is a step, as in ``self_check``, of which this is the limit.
+    most = DEFECT / (float_info.epsilon * ROUNDINGS * (len(checked) + len(domain)))
+    if size > most:
+        raise InvalidInput(
+            f"potentials are logarithms, of which the largest must sum to at most {most:.3g} in "
+            f"size, got {size:.3g}: beside such numbers rounding takes the others away; write "
+            "minus infinity where a cell is impossible"
+        )
     return checked
 
 
@@ -48,16 +60,24 @@ def _check_fits_domain(name: str, factor: Factor, domain: Domain) -> None:
             )
 
 
-def _check_values(name: str, factor: Factor, first: Factor) -> None:
+def _checked_size(name: str, factor: Factor, first: Factor) -> float:
+    """The size of the largest finite value, where all values can be potentials."""
+    held = factor.array
+    # The maximum of anything with NaN is NaN.
+    if held is not None and first.array is not None and held.max(initial=-inf) < inf:
+        return float(np.abs(held[held > -inf]).max(initial=0.0))
     values, like = factor.values, first.values
     if (values.dtype, values.device) != (like.dtype, like.device):
         raise InvalidInput(
             f"{name} is {values.dtype} on {values.device}, but potentials[0] is {like.dtype} on "
             f"{like.device}; convert one with Factor(f.domain, f.values.to(g.values))"
         )
-    # torch's maximum of anything with NaN is NaN: one pass finds both kinds.
-    if float(values.max()) < inf:
-        return
+    # torch's extremes of anything with NaN are NaN: one pass finds both kinds.
+    low, high = (float(each) for each in torch.aminmax(values))
+    if -inf < low and high < inf:
+        return max(-low, high)
+    if high < inf:
+        return float(torch.where(torch.isneginf(values), 0.0, values).abs().max())
     wrong = torch.isnan(values) | torch.isposinf(values)
     place = tuple(torch.nonzero(wrong)[0].tolist())
     raise InvalidInput(

@@ -15,11 +15,11 @@ from math import fsum, inf, isinf, log, prod
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from pgmkit.errors import NumericalFailure
 from pgmkit.inference.plain_sums import PlainSums
+from pgmkit.runtime.deferred import torch
 
 if TYPE_CHECKING:
     from pgmkit.inference.marginal_oracle import Layout, MarginalOracle

@@ -18,14 +18,13 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
-import torch
-
 from pgmkit.contraction.plan import Kernel
 from pgmkit.contraction.semirings import LINEAR
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.graphs.bit_sets import each_bit
 from pgmkit.graphs.junction_tree import JunctionTree
+from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.memory import check_limit
 
 __all__ = ["Routes", "Tables", "check_beliefs", "marginals", "routes_of"]

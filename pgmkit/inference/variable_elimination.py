@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from math import prod
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from pgmkit.contraction.batched import batched
@@ -25,6 +24,7 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.errors import ModelTooLarge
 from pgmkit.linear.matrix import as_dense
 from pgmkit.queries import FactoredQuery
+from pgmkit.runtime.deferred import torch
 
 
 def answers(

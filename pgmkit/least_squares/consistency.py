@@ -22,17 +22,20 @@ from copy import copy
 from dataclasses import dataclass
 from itertools import combinations
 from math import inf
+from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
-from scipy.optimize import OptimizeResult, minimize
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.graphs.clique_index import CliqueIndex
 from pgmkit.least_squares.sufficient_statistics import NoisyTable, Observed, average_tables
 from pgmkit.measurement import Measurement
 from pgmkit.structural_zeros import Zeros
+
+if TYPE_CHECKING:
+    from scipy.optimize import OptimizeResult
 
 _MAX_ITERATIONS = 1000
 _WINDOW = 5
@@ -135,6 +138,8 @@ def consistent_tables(
     >>> consistent_tables(Domain({"a": 2}), y, total=2.0).tables[("a",)].round(6)
     array([2., 0.])
     """
+    from scipy.optimize import minimize
+
     observed = [Observed(m.clique, m.values, m.stddev) for m in measurements]
     relaxation = Relaxation(domain, observed, total, zeros)
     values: list[float] = []

@@ -21,7 +21,6 @@ from math import log, sqrt
 from typing import Any, Protocol
 
 import numpy as np
-from scipy.special import chdtrc
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.measurement import Measurement
@@ -93,7 +92,8 @@ def goodness_of_fit(model: Fitted, measurements: Sequence[Measurement]) -> Fit:
     >>> fit.degrees, fit.statistic, fit.p_value < 1e-9
     (2, 36000.0, True)
     """
-    # It builds on the package of estimation, which warns by this module.
+    from scipy.special import chdtrc
+
     from pgmkit.least_squares.linear_estimate import LinearEstimate
 
     squares = _squares(model, measurements)

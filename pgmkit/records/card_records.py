@@ -7,10 +7,10 @@ from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.records.counting import Codes, check_memory
+from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.devices import check_room
 
 if TYPE_CHECKING:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-import torch
 
 from pgmkit.records.sampling import (
     Method,
@@ -21,6 +20,7 @@ from pgmkit.records.sampling import (
     grouped_table,
     rounded_counts,
 )
+from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.memory import available
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _FEWEST = 1 << 18
 _RECORD_BYTES = 96
 """Of a record while a table is drawn: its place, group and cell, those sorted, and room to sort."""
 
-Columns = dict[str, torch.Tensor]
+Columns: TypeAlias = "dict[str, torch.Tensor]"
 
 
 def worth_a_card(domain: Domain, n: int, device: torch.device) -> bool:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 
-import networkx as nx
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -74,11 +74,10 @@ def _normalised(name: str, clique: Clique, array: Array) -> Array:
 
 
 def _check_acyclic(tables: Mapping[str, tuple[Sequence[str], ArrayLike]]) -> None:
-    graph = nx.DiGraph((parent, name) for name, (axes, _) in tables.items() for parent in axes[1:])
-    if nx.is_directed_acyclic_graph(graph):
-        return
-    circle = [edge[0] for edge in nx.find_cycle(graph)]
-    raise InvalidInput(
-        f"the parents form a cycle: {' -> '.join([*circle, circle[0]])}; a Bayesian network has "
-        "none. Use FactorGraph(domain, tables) for potentials"
-    )
+    try:
+        TopologicalSorter({name: axes[1:] for name, (axes, _) in tables.items()}).prepare()
+    except CycleError as error:
+        raise InvalidInput(
+            f"the parents form a cycle: {' -> '.join(error.args[1])}; a Bayesian network has "
+            "none. Use FactorGraph(domain, tables) for potentials"
+        ) from None

@@ -36,7 +36,7 @@ class Dataset:
 
     `columns` maps each attribute to a 1-D array-like of whole numbers (floats are accepted when
     every one is whole), all of one length, at least one row. Columns are copied into the smallest
-    unsigned type and are read-only.
+    unsigned type and are read-only. `unread`: see the property.
 
     Raises InvalidInput for a missing or unknown column, one that is not 1-D, columns of unequal
     length, no rows, or values that are not codes of the attribute. Rows can be private: neither
@@ -51,13 +51,20 @@ class Dataset:
     Dataset(Domain({'age': 3, 'sex': 2}))
     """
 
-    __slots__ = ("_columns", "_domain", "_rows")
+    __slots__ = ("_columns", "_domain", "_rows", "_unread")
 
     _domain: Domain
     _columns: dict[str, Codes]
     _rows: int
+    _unread: dict[str, int] | None
 
-    def __init__(self, domain: Domain, columns: Mapping[str, ArrayLike]) -> None:
+    def __init__(
+        self,
+        domain: Domain,
+        columns: Mapping[str, ArrayLike],
+        *,
+        unread: Mapping[str, int] | None = None,
+    ) -> None:
         if not isinstance(domain, Domain):
             raise InvalidInput(f"domain must be a pgmkit Domain, got {type(domain).__name__}")
         if not isinstance(columns, Mapping):
@@ -79,6 +86,7 @@ class Dataset:
         if lengths[first] == 0:
             raise InvalidInput("the columns have no rows; a dataset needs at least one row")
         self._rows = lengths[first]
+        self._unread = None if unread is None else {a: int(unread[a]) for a in domain}
 
     @property
     def domain(self) -> Domain:
@@ -89,6 +97,15 @@ class Dataset:
     def columns(self) -> Mapping[str, Codes]:
         """The codes of each attribute: read-only arrays of the smallest unsigned type."""
         return MappingProxyType(self._columns)
+
+    @property
+    def unread(self) -> Mapping[str, int] | None:
+        """The number of values of each attribute that whoever coded them could not read.
+
+        Their rows hold the code of some other value. None where that is not known. The numbers are
+        exact, and as private as the rows.
+        """
+        return None if self._unread is None else MappingProxyType(self._unread)
 
     def __len__(self) -> int:
         """The number of rows."""
@@ -153,6 +170,8 @@ class Dataset:
         projected._domain = self._domain.project(attrs)
         projected._columns = {a: self._columns[a] for a in projected._domain}
         projected._rows = self._rows
+        known = self._unread
+        projected._unread = None if known is None else {a: known[a] for a in projected._domain}
         return projected
 
 

@@ -17,10 +17,10 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset
+from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.randomness import Rng, generator
 from pgmkit.runtime.threads import one_thread
 
@@ -50,6 +50,9 @@ _LOOKUPS = 1 << 27
 1,000 records bring nine tenths of what 10,000 bring, in an eighth of the time."""
 _ALL_LOOKUPS = _FEWEST_SWEEPS * _LOOKUPS
 """The same, of all sweeps: wide tables, whose models are further off, have fewer."""
+_LITTLE = 1 << 20
+"""Records times columns times all codes, up to which a fit without torch, which takes a second to
+load, takes a tenth of a second."""
 _FIRST_STEP = 0.2
 _FORBIDDEN = 1e9
 
@@ -83,13 +86,12 @@ def fit_records(
     away = np.where(asked, columns.counts(records) - wanted, 0.0)
     steps = np.full(len(columns.sizes), _FIRST_STEP)
     left = float((weights * away**2).sum())
-    with one_thread():
-        for _ in range(_sweeps(columns)):
-            for j in random.permutation(len(steps)):
-                steps[j] = _exchange(columns, int(j), away, weights, barred, steps[j], random)
-            before, left = left, float((weights * away**2).sum())
-            if left >= before * (1 - _ENOUGH):
-                break
+    for _ in range(_sweeps(columns)):
+        for j in random.permutation(len(steps)):
+            steps[j] = _exchange(columns, int(j), away, weights, barred, steps[j], random)
+        before, left = left, float((weights * away**2).sum())
+        if left >= before * (1 - _ENOUGH):
+            break
     return columns.dataset()
 
 
@@ -215,6 +217,21 @@ def _exchange(
     return float(np.clip(taken / len(order) * min(length, 2.0), 1 / most, 1.0))
 
 
+def _rows_summed(where: Codes, table: NDArray[np.float32]) -> NDArray[np.float32]:
+    """For each line of ``where`` the sum of the table's rows that it names."""
+    bags = torch.nn.functional.embedding_bag
+    with one_thread():
+        return bags(torch.from_numpy(where), torch.from_numpy(table), mode="sum").numpy()
+
+
+def _plain_rows_summed(where: Codes, table: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The same, bit for bit, without torch."""
+    found = table[where[:, 0]]
+    for rows in where.T[1:]:
+        found += table[rows]
+    return found
+
+
 def _better(
     columns: _Columns,
     j: int,
@@ -227,13 +244,10 @@ def _better(
     mine = columns.of(j)
     weight = weights[:, mine]
     pulls = 2 * weight * away[:, mine] + np.where(barred[:, mine], _FORBIDDEN, 0.0)
-    where = torch.from_numpy(columns.places[looked])
-    summed = [
-        torch.nn.functional.embedding_bag(
-            where, torch.from_numpy(table.astype(np.float32)), mode="sum"
-        ).numpy()
-        for table in (pulls, weight)
-    ]
+    little = columns.places.size * len(weights) <= _LITTLE
+    rows_summed = _plain_rows_summed if little else _rows_summed
+    where = columns.places[looked]
+    summed = [rows_summed(where, table.astype(np.float32)) for table in (pulls, weight)]
     leaving, entering = summed[0] - summed[1], summed[0] + summed[1]
     line, own = np.arange(len(looked)), columns.places[looked, j] - columns.ends[j]
     entering[line, own] = np.inf

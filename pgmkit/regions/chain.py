@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -132,7 +133,7 @@ class Kinds:
 
 
 def cells_of(
-    domain: Domain, cliques: Sequence[Clique], columns: Mapping[str, Codes], records: int
+    domain: Domain, cliques: Sequence[Clique], columns: Mapping[str, NDArray[Any]], records: int
 ) -> Codes:
     """The cell of each record in the table of each clique: (records, cliques)."""
     cells = np.zeros((records, len(cliques)), dtype=np.int64)

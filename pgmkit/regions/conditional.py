@@ -14,14 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import scipy.sparse
 from numpy.typing import NDArray
-from scipy.sparse.linalg import LinearOperator, cg
 
 from pgmkit.domain import Clique
 from pgmkit.regions.possible import Possible
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 Array = NDArray[np.float64]
 
@@ -116,6 +118,8 @@ def fit(
     array([[0.8, 0.2],
            [0.2, 0.8]])
     """
+    from scipy.sparse import csr_array
+
     flat = [each.table.reshape(-1, size) for each in statistics]
     rows_of = [len(table) for table in flat]
     starts = np.cumsum([0, *rows_of])[:-1]
@@ -126,9 +130,7 @@ def fit(
     followed = [min(_NOISE * each.variance, _SHARE / each.table.size) for each in statistics]
     indices = (cells[:, : len(flat)] + starts).reshape(-1)
     pointers = np.arange(0, len(indices) + 1, len(flat))
-    rows = scipy.sparse.csr_array(
-        (np.ones(len(indices)), indices, pointers), shape=(len(cells), len(wanted))
-    )
+    rows = csr_array((np.ones(len(indices)), indices, pointers), shape=(len(cells), len(wanted)))
     records = float(counts.sum())
     floored = wanted + 1 / (records * size)
     slack = floored / records + np.repeat(followed, rows_of)[:, None]
@@ -144,7 +146,7 @@ class _Regression:
 
     def __init__(
         self,
-        rows: scipy.sparse.csr_array,
+        rows: csr_array,
         weights: Array,
         wanted: Array,
         slack: Array,
@@ -215,6 +217,8 @@ class _Regression:
 
 
 def _solve(curve: Callable[[Array], Array], right: Array, diagonal: Array) -> Array:
+    from scipy.sparse.linalg import LinearOperator, cg
+
     shape = (len(right), len(right))
     solution: Array = cg(
         LinearOperator(shape, matvec=curve),

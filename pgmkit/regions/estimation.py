@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from math import inf
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from pgmkit.domain import Clique, Domain
@@ -22,6 +21,7 @@ from pgmkit.regions.model import RegionModel
 from pgmkit.regions.polytope import LocalPolytope
 from pgmkit.regions.relaxation import hessian_bound, solve
 from pgmkit.regions.shrinkage import shrunk
+from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.progress import Progress
 from pgmkit.structural_zeros import Zeros
 

@@ -11,8 +11,9 @@ zeros rule out have no chance (``pgmkit.regions.possible``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from itertools import chain
 from math import inf
 
@@ -42,6 +43,8 @@ _REDRAWS = 10
 """
 _FALL = 0.95
 """What a round leaves of all distances, as a share, above which it is taken back."""
+_CHANCES = 32
+"""The attributes whose chances are kept between answers: 5 MB each of 32 values."""
 _OPEN = 0.5
 """Directions of a table, in number, that no measurement of it determines: each adds the square of
 the total to the sum of its cells' variances, so that above this the variance is no noise."""
@@ -88,6 +91,35 @@ class Joint:
     def sample(self, n: int, rng: np.random.Generator) -> Dataset:
         """``n`` records, in random order; see ``Chain.sample``."""
         return self.chain.sample(n, rng)
+
+    def last_drawn(self, names: Iterable[str]) -> str | None:
+        """The attribute of these that was drawn last; None where its chances are not known, as an
+        attribute that it was drawn by was drawn again later.
+        """
+        name = max(names, key=self._places.__getitem__, default=None)
+        if name is None:
+            return None
+        given = chain.from_iterable(self.chain.steps[self._places[name]][1].scopes)
+        earlier = all(self._places[other] < self._places[name] for other in given)
+        return name if earlier else None
+
+    def chances(self, name: str) -> Array:
+        """The chances of the values of an attribute that ``last_drawn`` named, a row a record."""
+        return self._chances(name)
+
+    @cached_property
+    def _chances(self) -> Callable[[str], Array]:
+        return lru_cache(_CHANCES)(self._computed_chances)
+
+    def _computed_chances(self, name: str) -> Array:
+        conditional, records = self.chain.steps[self._places[name]][1], self.records
+        cells = cells_of(records.domain, conditional.scopes, records.columns, len(records))
+        return conditional.chances(cells)
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        """The last step that drew each attribute."""
+        return {name: place for place, (name, _) in enumerate(self.chain.steps)}
 
 
 def fit_joint(

@@ -7,26 +7,24 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from math import inf, prod
-from typing import TYPE_CHECKING, Any, NoReturn
+from math import inf
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.domain import Clique, Domain
-from pgmkit.errors import FromRecords, InvalidInput, ModelTooLarge
-from pgmkit.graphs.junction_tree import CELL_BYTES
+from pgmkit.errors import FromRecords, InvalidInput
 from pgmkit.inference.query_answers import QueryAnswers
 from pgmkit.linear.kronecker import Kronecker
-from pgmkit.linear.matrix import as_dense
 from pgmkit.measurement import Measurement
-from pgmkit.model import MEMORY_LIMIT
 from pgmkit.queries import FactoredQuery
 from pgmkit.records.dataset import Dataset
+from pgmkit.regions.beyond import expected_answer, expected_marginals, expected_product
 from pgmkit.regions.checks import (
     Weights,
     cell_weights,
-    check_records,
+    check_mean,
     check_sample,
     check_table,
     row_weights,
@@ -45,7 +43,6 @@ Array = NDArray[np.float64]
 
 RECORDS = 20_000
 """That the joint distribution is fitted with, and answers from."""
-_BLOCK_CELLS = 1 << 22
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -186,11 +183,8 @@ class RegionModel(QueryAnswers):
             self._check(("marginal", clique), *cell_weights(self.domain, clique, table))
         if outside:
             self._warn(f"marginals over {', '.join(map(repr, outside[:3]))}")
-            counted = self.joint.records.marginals(outside)
-            share = self.total / RECORDS
-            found.update(
-                {clique: counts.astype(float) * share for clique, counts in counted.items()}
-            )
+            shares = expected_marginals(self.joint, outside)
+            found.update({clique: table * self.total for clique, table in shares.items()})
             for clique in outside:
                 self._check(("marginal", clique), *cell_weights(self.domain, clique, found[clique]))
         return {clique: found[clique] for clique in asked}
@@ -257,7 +251,7 @@ class RegionModel(QueryAnswers):
         region = self.region(query.attributes)
         if region is None:
             self._warn(f"a query over {query.attributes!r}")
-            found = _over_records(query, self.joint.records) * (self.total / RECORDS)
+            found = expected_answer(self.joint, query) * self.total
         else:
             table = _summed(self.tables[region], region, query.attributes)
             found = Kronecker(list(query.factors.values())).matvec(table.reshape(-1))
@@ -277,7 +271,8 @@ class RegionModel(QueryAnswers):
         names = set(weights)
         region = next((each for each in reversed(self.cliques) if names <= set(each)), None)
         if region is None:
-            check_records(self.joint.records, weights, found, self.total)
+            mean = expected_product(self.joint, weights)
+            check_mean(mean * self.total, weights, found, self.total)
         else:
             check_table(self.tables[region], region, weights, found, self.total)
 
@@ -308,35 +303,3 @@ def _summed(table: Array, held: Clique, clique: Clique) -> Array:
     summed = tuple(i for i, name in enumerate(held) if name not in clique)
     kept = [name for name in held if name in clique]
     return table.sum(axis=summed).transpose([kept.index(name) for name in clique])
-
-
-def _over_records(query: FactoredQuery, records: Dataset) -> Array:
-    """The query's sum over the records; blocks of them, in two halves of its attributes."""
-    cells = prod(query.shape)
-    if cells * CELL_BYTES > MEMORY_LIMIT:
-        raise ModelTooLarge(
-            f"a query over {query.attributes!r} has {cells:,} answers; the limit is "
-            f"{MEMORY_LIMIT // CELL_BYTES:,}. Ask for fewer at once"
-        )
-    half = len(query.attributes) // 2
-    names = query.attributes[:half], query.attributes[half:]
-    widths = [prod(query.shape[:half]), prod(query.shape[half:])]
-    step = max(1, _BLOCK_CELLS // max(widths))
-    found = np.zeros(widths)
-    for start in range(0, len(records), step):
-        block = {name: codes[start : start + step] for name, codes in records.columns.items()}
-        length = min(step, len(records) - start)
-        left, right = (_products(query, part, block, length) for part in names)
-        found += left.T @ right
-    return found.reshape(query.answer_shape)
-
-
-def _products(
-    query: FactoredQuery, names: Clique, block: Mapping[str, NDArray[Any]], length: int
-) -> Array:
-    """One row for each record: the Kronecker product of its columns of the factors."""
-    found = np.ones((length, 1))
-    for name in names:
-        columns = as_dense(query.factors[name])[:, block[name]].T
-        found = (found[:, :, None] * columns[:, None, :]).reshape(length, -1)
-    return found

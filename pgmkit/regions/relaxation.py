@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from math import inf
 
 import numpy as np
-import torch
 from numpy.linalg import LinAlgError
 from numpy.typing import NDArray
 
@@ -31,6 +30,7 @@ from pgmkit.measurement import Measurement
 from pgmkit.regions.deadline import OutOfTime
 from pgmkit.regions.interior_point import InteriorPoint, Parts
 from pgmkit.regions.polytope import LocalPolytope
+from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.progress import OUT_OF_TIME, Progress
 
 Array = NDArray[np.float64]

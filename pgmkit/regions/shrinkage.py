@@ -24,7 +24,6 @@ from itertools import combinations
 from math import inf
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy.special import wrightomega, xlogy
 
@@ -32,6 +31,7 @@ from pgmkit.errors import NumericalFailure
 from pgmkit.losses import MeasuredLoss
 from pgmkit.regions.deadline import OutOfTime, check_time
 from pgmkit.regions.polytope import LocalPolytope
+from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.randomness import generator
 
 Array = NDArray[np.float64]

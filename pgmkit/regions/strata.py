@@ -6,7 +6,10 @@ records. The levels here come from randomised orthogonal arrays of strength two 
 1992, "Orthogonal arrays for computer experiments, integration and visualization"): q^m records see
 each of the q x q pairs of intervals of any two columns equally often. The linear array over the
 integers modulo a prime q has (q^m - 1) / (q - 1) columns. The intervals of each column are
-shuffled, so that three columns are related no more than independent ones are.
+shuffled, so that three columns are related no more than independent ones are. scipy's
+``LatinHypercube(strength=2)`` is the case m = 2 for q^2 records and at most q + 1 columns, all
+written out at once; here there may be any number of records, hundreds of columns, and one column in
+memory at a time.
 """
 
 from __future__ import annotations

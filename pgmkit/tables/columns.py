@@ -160,13 +160,21 @@ class Column(ABC):
         The codes do not depend on how the values came: as texts, numbers or dates, from a file or
         from a frame.
         """
+        return self.read(values)[0]
+
+    def read(self, values: Any) -> tuple[Codes, NDArray[np.bool_]]:
+        """The codes of `encode`, and True for each value that has no code of its own.
+
+        Where the column declares `outside`, such a value has the code of that place. A value that
+        `outside` clips, or that `other` takes, has a code of its own.
+        """
         known = dictionary(values)
         if known is not None:
-            return self.encode(known[0])[known[1]]
+            codes, unread = self.read(known[0])
+            return codes[known[1]], unread[known[1]]
         codes = self._codes(values)
-        if self.outside is not None:
-            codes = np.where(codes < 0, self.outside_code, codes)
-        return codes
+        unread = codes < 0
+        return np.where(unread, self.outside_code, codes), unread
 
     def decode(self, codes: NDArray[np.integer[Any]], rng: np.random.Generator) -> Values:
         """A column of values: within a bin they are drawn uniformly.

@@ -64,7 +64,10 @@ class _Temporal(Binned):
         """Whether texts in the format are ISO 8601, without a zone."""
         form = self.format
         return form is None or (
-            form.startswith("%Y-%m-%d") and form[-2:] in ("%d", "%M", "%S", "00")
+            form.startswith("%Y-%m-%d")
+            and form[-2:] in ("%d", "%M", "%S", "00")
+            and "+" not in form
+            and "-" not in form[8:]
         )
 
     @property

@@ -204,21 +204,27 @@ class Schema:
         """
         self._check_resolved()
         self.check_names(columns)
-        codes = {}
+        codes, unread = {}, {}
         for name, column in self.columns.items():
-            codes[name] = column.encode(columns[name])
-            outside = int((codes[name] < 0).sum())
-            if outside:
-                raise outside_error(name, outside)
-        return self.coded(codes)
+            codes[name], without = column.read(columns[name])
+            unread[name] = int(without.sum())
+            if unread[name] and column.outside is None:
+                raise outside_error(name, unread[name])
+        return self.coded(codes, unread)
 
-    def coded(self, codes: Mapping[str, NDArray[Any]]) -> Dataset | NoRows:
-        """Records of these codes, once rows and constraints are checked; see `placed`."""
+    def coded(
+        self, codes: Mapping[str, NDArray[Any]], unread: Mapping[str, int] | None = None
+    ) -> Dataset | NoRows:
+        """Records of these codes, once rows and constraints are checked; see `placed`.
+
+        `unread`: how many values of each column have no code of their own (`Column.read`), where
+        that is known.
+        """
         rows = len(next(iter(codes.values())))
         self.check_rows(rows)
         if not rows:
             return NoRows(self.domain)
-        data = Dataset(self.domain, codes)
+        data = Dataset(self.domain, codes, unread=unread)
         self.check_constraints(data)
         return data
 
@@ -338,6 +344,11 @@ class NoRows:
 
     def __len__(self) -> int:
         return 0
+
+    @property
+    def unread(self) -> dict[str, int]:
+        """No value of any column is without a code, as there is none."""
+        return dict.fromkeys(self.domain, 0)
 
     def marginal(self, attrs: Iterable[str]) -> NDArray[np.int64]:
         """Zeros."""

@@ -22,14 +22,17 @@ _MOST_VALUES = 1_000_000
 
 @dataclass(frozen=True)
 class FileFormat:
-    """How a CSV file of the data is written, where it is not plain.
+    """How a file of the data is written, where it is not plain.
 
     `names`: the columns of a file without a header line. `comment`: lines that begin so are no
     records. `separator`: between the values; by default the one that the header line shows (comma,
     semicolon, tab or |). `encoding`: of the text, as Python names it. `decimal`: the sign before
     decimals, "." or ","; thousands may then be set apart by the other one. `ignore`: columns of the
     file that are left out, such as an identifier. `multiline`: a quoted value may go on over line
-    ends; with False every line is a record by itself, or none.
+    ends; with False every line is a record by itself, or none. `skip_lines`: lines of a CSV file,
+    or rows of a sheet, above the header, such as titles. `sheet`: of an Excel file, by its name; by
+    default the first. `user_missing`: values that an SPSS or Stata file declares missing are read
+    as the codes that they are, not as missing.
 
     >>> FileFormat(separator=";", decimal=",").to_dict()
     {'separator': ';', 'decimal': ','}
@@ -42,8 +45,19 @@ class FileFormat:
     decimal: str = "."
     ignore: tuple[str, ...] = ()
     multiline: bool = True
+    skip_lines: int = 0
+    sheet: str | None = None
+    user_missing: bool = False
 
     def __post_init__(self) -> None:
+        if isinstance(self.skip_lines, bool) or not (
+            isinstance(self.skip_lines, int) and self.skip_lines >= 0
+        ):
+            raise InvalidInput(f"skip_lines must be 0 or more, got {self.skip_lines!r}")
+        if self.sheet is not None and not isinstance(self.sheet, str):
+            raise InvalidInput(f"sheet must be the name of a sheet, got {self.sheet!r}")
+        if not isinstance(self.user_missing, bool):
+            raise InvalidInput(f"user_missing must be true or false, got {self.user_missing!r}")
         if self.separator is not None and (
             not isinstance(self.separator, str) or len(self.separator) != 1
         ):

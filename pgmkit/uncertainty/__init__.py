@@ -26,28 +26,28 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput, TooSlow, TotalUndetermined
-from pgmkit.estimation.batches.answers import BatchedAnswers
-from pgmkit.estimation.batches.oracle import gains
-from pgmkit.estimation.many import Replication, reporter
-from pgmkit.estimation.request import check_scale
 from pgmkit.inference.marginal_oracle import MarginalOracle
-from pgmkit.least_squares.linear_estimate import LinearEstimate
-from pgmkit.measurement import Measurement
+from pgmkit.measurement import Measurement, check_scale
 from pgmkit.model import GraphicalModel
 from pgmkit.queries import FactoredQuery
 from pgmkit.regions.model import RegionModel
 from pgmkit.runtime.progress import OUT_OF_TIME
 from pgmkit.total import estimate_total
 from pgmkit.uncertainty.interval import Interval, bootstrap, checked_level, closed_form
-from pgmkit.uncertainty.replicates import Estimated, re_estimated
 
-__all__ = ["Interval", "Replication", "Uncertainty", "checked_measurements", "error_bars"]
+if TYPE_CHECKING:
+    from pgmkit.estimation.batches.answers import BatchedAnswers
+    from pgmkit.estimation.many import Replication
+    from pgmkit.least_squares.linear_estimate import LinearEstimate
+    from pgmkit.uncertainty.replicates import Estimated
+
+__all__ = ["Interval", "Uncertainty", "checked_measurements", "error_bars"]
 
 logger = logging.getLogger(__name__)
 
@@ -115,6 +115,9 @@ class Uncertainty:
         """All replicates' answers at once, where they gain by it."""
         if isinstance(self.model, RegionModel):
             return None
+        from pgmkit.estimation.batches.answers import BatchedAnswers
+        from pgmkit.estimation.batches.oracle import gains
+
         small = gains(MarginalOracle(self.model.domain, self.model.cliques or [()]))
         replicates = [each for each in self.replicates if isinstance(each, GraphicalModel)]
         return BatchedAnswers(replicates) if small else None
@@ -169,6 +172,8 @@ def error_bars(
     >>> cell.stddev[0, 0].round(2), cell.low[0, 0].round(1), cell.high[0, 0].round(1)
     (np.float64(8.66), np.float64(382.3), np.float64(416.2))
     """
+    from pgmkit.least_squares.linear_estimate import LinearEstimate
+
     known = checked_measurements(model, measurements)
     if isinstance(replicates, bool) or not isinstance(replicates, int) or replicates < 20:
         raise InvalidInput(
@@ -180,6 +185,10 @@ def error_bars(
     limit = _Limit(max_seconds, replicates)
 
     def estimated() -> tuple[Estimated, ...]:
+        # Answers in closed form, which most questions have, need no search for a model.
+        from pgmkit.estimation.many import reporter
+        from pgmkit.uncertainty.replicates import re_estimated
+
         limit.start()
         rng = np.random.default_rng(seed)
         logger.info("error bars: %d re-estimations", replicates)
@@ -264,7 +273,7 @@ def checked_measurements(model: Any, measurements: Any) -> list[Measurement]:
     each lies within one of its cliques and passes `estimate`'s check of its size, and together they
     cover the cliques.
     """
-    if not isinstance(model, Estimated):
+    if not isinstance(model, GraphicalModel | RegionModel):
         raise InvalidInput(
             f"model must be a GraphicalModel or a RegionModel, got {type(model).__name__}; "
             "error bars need a model that pgmkit.estimate made"

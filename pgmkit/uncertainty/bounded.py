@@ -12,7 +12,6 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri
 
 Array = NDArray[np.float64]
 
@@ -30,6 +29,8 @@ def nonnegative_interval(values: Array, stddev: Array, level: float) -> tuple[Ar
     >>> low.round(2), high.round(2)  # the paper's table X
     (array([0.  , 0.  , 3.04]), array([1.1 , 1.96, 6.96]))
     """
+    from scipy.special import ndtri
+
     z = float(ndtri((1 + level) / 2))
     noisy = stddev > 0
     standard = np.divide(values, stddev, out=np.zeros_like(values), where=noisy)
@@ -48,6 +49,8 @@ def _acceptance(level: float) -> tuple[Array, Array, Array]:
     It holds the given probability, and both ends have the same likelihood ratio to the best
     nonnegative mean: (highest - mu)^2 = mu^2 - 2 mu lowest where lowest <= 0.
     """
+    from scipy.special import ndtr, ndtri
+
     z = float(ndtri((1 + level) / 2))
     means = np.geomspace(_SMALLEST_MEAN, z, _GRID)
     # The excess over mu of the upper end lies between the one-sided and the two-sided quantile.

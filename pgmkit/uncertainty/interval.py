@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri, stdtrit
 
 from pgmkit.errors import InvalidInput
-from pgmkit.least_squares.linear_estimate import Answer
 from pgmkit.uncertainty.bounded import nonnegative_interval
+
+if TYPE_CHECKING:
+    from pgmkit.least_squares.linear_estimate import Answer
 
 __all__ = ["Interval", "bootstrap", "checked_level", "closed_form"]
 
@@ -42,6 +43,8 @@ class Interval:
 
 def bootstrap(estimate: Array, drawn: Array, nonnegative: bool, level: float) -> Interval:
     """From answers of replicates, a row each, around the model's own."""
+    from scipy.special import stdtrit
+
     # Flat: an answer may have as many axes as an array can.
     drawn = drawn.reshape(len(drawn), -1)
     # Around the model's answer, not around the replicates' mean: the bias that the bounds of
@@ -56,6 +59,8 @@ def bootstrap(estimate: Array, drawn: Array, nonnegative: bool, level: float) ->
 
 def closed_form(estimate: Array, answer: Answer, level: float) -> Interval:
     """From unbiased answers, as wide as to hold the model's own."""
+    from scipy.special import ndtri
+
     if answer.nonnegative:
         low, high = nonnegative_interval(answer.values, answer.stddev, level)
     else:

@@ -6,8 +6,6 @@ import time
 from collections.abc import Iterator, Sequence
 from math import inf
 
-import torch
-
 from pgmkit.estimation import estimate
 from pgmkit.estimation.batches.problem import stacked
 from pgmkit.estimation.batches.proximal import affordable
@@ -16,6 +14,7 @@ from pgmkit.inference.marginal_oracle import Layout
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
 from pgmkit.regions.model import RegionModel
+from pgmkit.runtime.deferred import torch
 from pgmkit.structural_zeros import Zeros
 from pgmkit.total import estimate_totals
 

@@ -124,7 +124,7 @@ def both(problem: SmallProblem) -> Reference:
 
 @pytest.mark.slow
 def test_a_thousand_problems_against_cvxpy(one_core: None) -> None:
-    pytest.importorskip("clarabel", reason="pip install 'pgmkit[test]'")
+    pytest.importorskip("clarabel", reason="pip install '.[test]'")
     first, count = map(int, os.environ.get("PGMKIT_CONVERGENCE", "10000:1000").split(":"))
     outcomes = [judge(seed, both) for seed in range(first, first + count)]
     print(f"\nseeds {first}:{count}\n{report(outcomes)}")

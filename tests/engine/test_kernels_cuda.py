@@ -1,6 +1,7 @@
 """The Triton kernels without a card: run by Triton's interpreter, and compiled for sm_90."""
 
 import json
+import mmap
 import os
 import subprocess
 import sys
@@ -22,6 +23,8 @@ pytest.importorskip("triton", reason="triton (the extra 'gpu') is not installed"
 from pgmkit.contraction.kernels import cuda
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*divide by zero:RuntimeWarning")
+_RESERVED = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000
+"""Memory that takes no room before it is written (MAP_NORESERVE of Linux)."""
 FEW = settings(max_examples=15)  # a program of the interpreter takes milliseconds a line
 
 
@@ -96,6 +99,28 @@ def test_levels_of_a_pass_are_the_pass(
     for plain, launched in zip(*found, strict=True):
         close(launched, plain)
     close(found[0][2], found[0][1] * cells)
+
+
+@pytest.mark.parametrize("kernel", ["max_contract", "log_contract", "contract"])
+def test_tables_of_more_than_2_to_the_31_cells_are_addressed_right(kernel: str) -> None:
+    """Three terms that lie 2^30 cells apart: their distances do not fit in 32 bits.
+
+    The memory is reserved, not used. A distance that overflowed would point as far to the left,
+    where there are zeros.
+    """
+    apart, size = 1 << 30, 4
+    held = mmap.mmap(-1, 4 * apart * size + mmap.PAGESIZE, flags=_RESERVED)
+    cells = torch.frombuffer(held, dtype=torch.float32)
+    left = cells.as_strided((1, 1, 3), (0, 0, apart), 2 * apart - 1024)
+    left.copy_(torch.tensor([1.0, 2.0, 5.0]))
+    right = torch.tensor([[[0.5, 1.0, 3.0]]])
+    found = getattr(cuda, kernel)(left, right)
+    terms = left + right
+    if kernel == "contract":
+        torch.testing.assert_close(found[0].log() + found[1], torch.logsumexp(terms, -1)[..., None])
+    else:
+        over = torch.amax if kernel == "max_contract" else torch.logsumexp
+        torch.testing.assert_close(found, over(terms, -1)[..., None])
 
 
 def test_what_is_not_a_number_stays_so() -> None:

@@ -60,6 +60,25 @@ def test_residuals_and_adjoint_against_dense_matrices() -> None:
     assert linear == pytest.approx(float(view.adjoint(dual) @ mu), rel=1e-10)
 
 
+def test_large_tables_act_along_their_axes() -> None:
+    """A clique of 90,000 cells: its table turned, and its sums, against numpy."""
+    domain = Domain({"a": 300, "b": 300})
+    rng = np.random.default_rng(2)
+    table, turned, sums = rng.random((300, 300)), rng.random(90_000), rng.random(300)
+    measured = [Measurement(("b", "a"), turned, 2.0), Measurement(("b",), sums, 0.5)]
+    view = Observations(Layout(domain, [("a", "b")]), measured, torch.float64, CPU)
+    found = view.residual(torch.as_tensor(table.reshape(-1))).numpy()
+    expected = [(table.T.reshape(-1) - turned) / 2.0, (table.sum(0) - sums) / 0.5]
+    np.testing.assert_allclose(found, np.concatenate(expected), atol=1e-9)
+    dual = rng.normal(size=90_300)
+    back = dual[:90_000].reshape(300, 300).T / 2.0 + dual[90_000:] / 0.5
+    np.testing.assert_allclose(view.adjoint(torch.as_tensor(dual)), back.reshape(-1), atol=1e-12)
+    total = table.sum()
+    each = table.sum(0) / 0.5**2 - (table.sum(0) / 0.5) ** 2 / total
+    variances = view.variances(torch.as_tensor(table.reshape(-1)), total).numpy()
+    np.testing.assert_allclose(variances[90_000:], each, rtol=1e-9)
+
+
 @pytest.mark.parametrize("penalty", [Squared(), Huber(), Huber(0.1, 1.4), Absolute()])
 def test_values_gradients_and_cuts(penalty: Squared | Huber | Absolute) -> None:
     layout = Layout(DOMAIN, CLIQUES)

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +10,9 @@ import torch
 from brute_force import CLIQUE_SETS, FIVE
 from pretend_device import CARD, MixedDevices, PretendCard, pretend_card
 
+from benchmarks import drawn, problems
 from pgmkit import Dataset, Domain, Measurement, Zeros, error_bars, estimate
+from pgmkit.contraction import kernels
 from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.estimation import _BASE_BYTES, Progress, needed_bytes
 from pgmkit.estimation import mirror_descent as search
@@ -143,6 +146,44 @@ def test_a_pass_is_at_most_sixty_launches(card: PretendCard, name: str) -> None:
     expected = MarginalOracle(oracle.layout.domain, cliques).marginals(potentials, 100)
     np.testing.assert_allclose(marginals.cpu(), expected[0], rtol=1e-9, atol=1e-12)
     assert float(log_partition) == pytest.approx(expected[1], abs=1e-9)
+
+
+LONG = {
+    "a million cells": ({"a": 1000, "b": 1000}, [("a", "b")]),
+    "a triple": ({"a": 100, "b": 100, "c": 100, "d": 3}, [("a", "b", "c"), ("c", "d")]),
+    "a long separator": ({"a": 3, "b": 5000, "c": 4}, [("a", "b"), ("b", "c")]),
+}
+"""Sizes and cliques whose sums have many terms and few results."""
+
+
+@pytest.mark.parametrize("name", ["dense", "tree", *drawn.NAMES, *LONG])
+def test_no_program_adds_more_than_4096_terms_one_after_the_other(
+    card: PretendCard, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    stored = json.loads((Path(__file__).parents[1] / "data" / "launches.json").read_text())
+    if name in LONG:
+        sizes, cliques = LONG[name]
+    elif name in stored:
+        sizes, cliques = stored[name]["sizes"], [tuple(c) for c in stored[name]["cliques"]]
+    else:
+        problem = problems.load(name, 0)
+        sizes, cliques = problem.domain, list(problem.cliques)
+    summed = [0]
+    launch = kernels.contract_steps
+
+    def recorded(left: Any, right: Any, out: Any, table: kernels.Table) -> None:
+        summed.extend(row[5] for row in table[0].host.tolist())
+        launch(left, right, out, table)
+
+    monkeypatch.setattr(kernels, "contract_steps", recorded)
+    oracle = MarginalOracle(Domain(sizes), cliques, device="cuda")
+    potentials = torch.randn(oracle.layout.cells, dtype=torch.float64)
+    with oracle.session():
+        marginals, _ = oracle.begin_marginals(potentials.to("cuda"), 100.0)
+    assert max(summed) <= 4096
+    assert len(summed) > 1 or name == "a million cells", "most steps of a problem share launches"
+    expected = MarginalOracle(oracle.layout.domain, cliques).marginals(potentials, 100)[0]
+    np.testing.assert_allclose(marginals.cpu(), expected, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("cliques", [[("a", "b", "c"), ("c", "d")], [("a", "b", "c")]])

@@ -30,6 +30,7 @@ from pgmkit import (
 from pgmkit.errors import NumericalFailure
 from pgmkit.regions import model as model_module
 from pgmkit.regions.chain import Chain
+from pgmkit.regions.joint import Joint
 from pgmkit.regions.strata import Strata
 
 Array = NDArray[np.float64]
@@ -311,12 +312,14 @@ def cycle() -> RegionModel:
 
 def test_wrong_answers_are_noticed_at_their_first_use(monkeypatch: pytest.MonkeyPatch) -> None:
     known, kronecker = model_module._summed, model_module.Kronecker.matvec
-    over_records, marginals, sample = model_module._over_records, Dataset.marginals, Chain.sample
+    expected, marginals, sample = (
+        model_module.expected_answer, model_module.expected_marginals, Chain.sample
+    )  # fmt: skip
     query = FactoredQuery({"a": queries.prefix(3), "b": [1.0, -2.0, 0.0]})
     beyond = FactoredQuery({"a": queries.prefix(3), "c": queries.prefix(3)})
 
-    def wrong_marginals(self: Dataset, cliques: list[Clique]) -> dict[Clique, Array]:
-        return {clique: table * 1.01 for clique, table in marginals(self, cliques).items()}
+    def wrong_marginals(joint: Joint, cliques: list[Clique]) -> dict[Clique, Array]:
+        return {clique: table * 1.01 for clique, table in marginals(joint, cliques).items()}
 
     def wrong_sample(self: Chain, n: int, rng: np.random.Generator) -> Dataset:
         drawn = sample(self, n, rng)
@@ -339,11 +342,11 @@ def test_wrong_answers_are_noticed_at_their_first_use(monkeypatch: pytest.Monkey
         with pytest.raises(NumericalFailure, match="contradicts a second computation"):
             cycle().given({"a": 0}).marginal(("b",))
     with monkeypatch.context() as patch:
-        patch.setattr(model_module, "_over_records", lambda *given: over_records(*given) * 1.01)
+        patch.setattr(model_module, "expected_answer", lambda *given: expected(*given) * 1.01)
         with pytest.raises(NumericalFailure, match="by the model's records"):
             model.answer(beyond)
     with monkeypatch.context() as patch:
-        patch.setattr(Dataset, "marginals", wrong_marginals)
+        patch.setattr(model_module, "expected_marginals", wrong_marginals)
         with pytest.raises(NumericalFailure, match="by the model's records"):
             model.marginal(("b", "d"))
     with monkeypatch.context() as patch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from pgmkit import (
+    Dataset,
     Domain,
     FactoredQuery,
     FromRecords,
@@ -106,10 +108,14 @@ def test_conditions_are_those_of_tables_inside_and_of_records_outside(seed: int)
         np.testing.assert_allclose(given.answer(both).ravel(), np.cumsum(table), atol=1e-9)
     records = model.joint.records.columns
     met = np.isin(records["b"], some)
-    wanted = np.zeros(domain.shape(("e", "c")))
-    np.add.at(wanted, (records["e"][met], records["c"][met]), 1000.0 / RECORDS)
+    counted = np.zeros(domain.shape(("e", "c")))
+    np.add.at(counted, (records["e"][met], records["c"][met]), 1000.0 / RECORDS)
     with pytest.warns(FromRecords):
-        np.testing.assert_allclose(given.marginal(("e", "c")), wanted, atol=1e-9)
+        found = given.marginal(("e", "c"))
+        whole = model.marginal(("b", "e", "c"))
+    np.testing.assert_allclose(found, whole[kept].sum(0), atol=1e-9)
+    # Eight standard deviations of a count of 20,000 records.
+    assert (abs(found - counted) <= 8 * np.sqrt((found + 1) * 1000.0 / RECORDS)).all()
     drawn = given.sample(500, rng=0)
     assert len(drawn) == 500
     assert set(drawn.columns["b"]) <= set(some)
@@ -198,3 +204,37 @@ def test_variances_are_those_of_least_squares(kind: str) -> None:
     gram = sum(q.T @ q / s**2 for q, s in zip(matrices, noise, strict=False))
     wanted = float(np.trace(np.linalg.inv(gram)) / 12)
     assert model.variances["a", "b"] == pytest.approx(wanted, rel=1e-3)
+
+
+def test_what_nobody_measured_is_as_near_as_independence_where_that_is_true() -> None:
+    """Independent columns: a product of one-way tables is the best that anybody can say of a pair.
+
+    Counted from the records, the same pairs are 1.2 times as far away.
+    """
+    rng, names = np.random.default_rng(4), [f"x{i}" for i in range(24)]
+    domain = Domain(dict.fromkeys(names, 3))
+    columns = {name: rng.choice(3, size=50_000, p=rng.dirichlet(np.ones(3))) for name in names}
+    data = Dataset(domain, columns)
+    cliques = [tuple(rng.permutation(names)[:3]) for _ in range(30)]
+    cliques += [tuple(names[i : i + 3]) for i in range(0, 24, 3)]
+    measured = [
+        Measurement(c, table + rng.normal(0, 20.0, table.shape), 20.0)
+        for c, table in data.marginals(cliques).items()
+    ]
+    model = estimate(domain, measured, total=50_000.0, inference="region")
+    asked = [
+        p for p in itertools.combinations(names, 2) if not any(set(p) <= set(c) for c in cliques)
+    ]
+    ones = model.marginals([(name,) for name in names])
+    truth = data.marginals(asked)
+    with pytest.warns(FromRecords):
+        found = model.marginals(asked)
+
+    def apart(tables: Mapping[tuple[str, ...], np.ndarray]) -> float:
+        return float(np.mean([abs(tables[p] - truth[p]).sum() / 100_000 for p in asked]))
+
+    product = {(a, b): np.outer(ones[(a,)], ones[(b,)]) / 50_000 for a, b in asked}
+    records = model.joint.records.marginals(asked)
+    counted = {p: records[p] * 50_000 / RECORDS for p in asked}
+    assert apart(found) <= 1.05 * apart(product)
+    assert apart(counted) >= 1.1 * apart(found)  # so that the test can fail

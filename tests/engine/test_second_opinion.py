@@ -5,6 +5,7 @@ queries and batches against the joint written out, in numbers that no defect is 
 import itertools
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from structures import draw_case
 
 import pgmkit.inference.answer_checks
+import pgmkit.inference.plain_sums
 import pgmkit.model
 import pgmkit.records.sampling
 from pgmkit import (
@@ -33,9 +35,11 @@ from pgmkit.conditioning.calibration import Calibration
 from pgmkit.conditioning.posteriors import Posteriors
 from pgmkit.estimation.batches.answers import BatchedAnswers
 from pgmkit.estimation.loss_checks import check_loss
+from pgmkit.inference import plain_beliefs
 from pgmkit.inference.answer_checks import FirstUses, SecondOpinion
 from pgmkit.inference.marginal_oracle import MarginalOracle
-from pgmkit.inference.plain_sums import PlainSums
+from pgmkit.inference.plain_beliefs import PlainBeliefs
+from pgmkit.inference.plain_sums import PlainSums, TooLong
 from pgmkit.inference.self_check import Contradiction
 from pgmkit.inference.tree_marginals import Routes
 from pgmkit.losses import Observations
@@ -106,12 +110,20 @@ def test_right_answers_pass_and_wrong_ones_raise(seed: int) -> None:
         second.log_sum(model.log_partition + 1e-3, LONG)
 
 
+def raising(error: Exception) -> Callable[..., float]:
+    def call(*args: object) -> float:
+        raise error
+
+    return call
+
+
 @pytest.mark.parametrize("fast", [True, False])
 def test_a_record_that_is_not_the_most_probable_is_found_out(
     monkeypatch: pytest.MonkeyPatch, fast: bool
 ) -> None:
     """By all maxima; where these take too long, by changes of one attribute alone."""
-    monkeypatch.setattr(PlainSums, "within", lambda *args: fast)
+    if not fast:
+        monkeypatch.setattr(PlainSums, "largest", raising(TooLong()))
     sums = PlainSums([(("a", "b"), np.log([[1.0, 2.0], [4.0, 8.0]]))], {"a": 2, "b": 2})
     second = SecondOpinion(sums, {})
     second.most_probable({"a": 1, "b": 1}, LONG)
@@ -152,7 +164,7 @@ def test_of_a_network_only_ancestors_are_summed() -> None:
             "c": (("c", "b"), [[0.5, 0.6], [0.5, 0.4]]),
         }
     )
-    about = graph._shared.sums.about(["b"])
+    about = graph._shared.plain_sums.about(["b"])
     assert [clique for clique, _ in about.tables] == [("b", "a"), ("a",)]
     assert math.exp(about.log_sum({"b": 0}).real) == pytest.approx(0.3 * 0.9 + 0.7 * 0.2)
 
@@ -338,11 +350,23 @@ def given_loses_a_code(patch: pytest.MonkeyPatch) -> None:
 
 
 def answers_of_the_next_row(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(pgmkit.model, "MOST_CELLS", 0)
     usual = pgmkit.model.answers
     patch.setattr(pgmkit.model, "answers", lambda *args: [np.roll(a, 1) for a in usual(*args)])
 
 
+def plain_answers_of_the_next_row(patch: pytest.MonkeyPatch) -> None:
+    usual = PlainBeliefs.answer
+    patch.setattr(PlainBeliefs, "answer", lambda self, *args: np.roll(usual(self, *args), 1))
+
+
+def plain_messages_to_the_next_value(patch: pytest.MonkeyPatch) -> None:
+    usual = plain_beliefs._log_sums
+    patch.setattr(plain_beliefs, "_log_sums", lambda *args: np.roll(usual(*args), 1))
+
+
 def distant_pairs_turned(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(pgmkit.model, "MOST_CELLS", 0)
     patch.setattr(Routes, "arranged", lambda self, table, clique: table)
 
 
@@ -370,6 +394,8 @@ def draws_one_bin_along(patch: pytest.MonkeyPatch) -> None:
 DEFECTS = {
     given_loses_a_code: lambda: chain_model().given({"x1": [0, 1, 2]}),
     answers_of_the_next_row: lambda: chain_model().answer(FactoredQuery({"x0": np.tri(4)})),
+    plain_answers_of_the_next_row: lambda: chain_model().answer(FactoredQuery({"x0": np.tri(4)})),
+    plain_messages_to_the_next_value: lambda: chain_model().marginals([("x0",), ("x9", "x0")]),
     distant_pairs_turned: lambda: chain_model().marginal(("x9", "x0")),
     posteriors_in_reverse: lambda: chain_graph().posteriors(records()).marginals(),
     calibrated_one_cell_along: lambda: one_after_another(chain_graph()),
@@ -416,3 +442,25 @@ def test_estimates_in_single_precision_pass() -> None:
     y = [Measurement(("a", "b"), 1000 * np.arange(12.0).reshape(3, 4), 5.0)]
     model = estimate(domain, y, dtype=torch.float32)
     assert model.answer(FactoredQuery({"b": np.eye(4)})).sum() == pytest.approx(66_000, rel=1e-3)
+
+
+@given(seed=SEEDS)
+@settings(max_examples=30, deadline=None)
+def test_sums_in_blocks_keep_any_cells(seed: int) -> None:
+    """Blocks of a few cells, an order that lacks attributes, and axes kept, beside the joint."""
+    second, model, joint = opinion(seed)
+    rng = np.random.default_rng(seed)
+    names = list(model.domain)
+    kept = tuple(rng.permutation(names)[: int(rng.integers(0, 3))].tolist())
+    fixed = [name for name in names if name not in kept][:1]
+    record = {name: int(rng.integers(model.domain.sizes[name])) for name in fixed}
+    sums = replace(second.sums, order=tuple(rng.permutation(names)[:2].tolist()))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pgmkit.inference.plain_sums, "_BLOCK_CELLS", 4)
+        found = np.exp(sums.table(kept, record) - second.sums.log_total)
+    cut = joint[tuple([record.get(name, slice(None)) for name in names])]
+    left = [name for name in names if name not in record]
+    true = cut.sum(axis=tuple([i for i, name in enumerate(left) if name not in kept]))
+    held = [name for name in left if name in kept]
+    true = true.transpose([held.index(name) for name in kept])
+    np.testing.assert_allclose(found, true, rtol=1e-7, atol=1e-12)

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from pgmkit import Domain, FactoredQuery, InvalidInput, Measurement, TooSlow, Zeros, estimate
+from pgmkit.estimation.many import Replication
 from pgmkit.least_squares.linear_estimate import LinearEstimate
 from pgmkit.model import GraphicalModel
 from pgmkit.queries import prefix, total
-from pgmkit.uncertainty import Replication, error_bars
+from pgmkit.uncertainty import error_bars
 from pgmkit.uncertainty.bounded import nonnegative_interval
 
 DOMAIN = Domain({"a": 2, "b": 3, "c": 2, "d": 4})

@@ -5,6 +5,8 @@ from pathlib import Path
 import generated_mutants
 import mutants
 import pytest
+from syntax_mutants import changes
+from warm_tests import new_code
 
 
 def test_at_least_forty_mistakes_and_none_is_stale() -> None:
@@ -25,6 +27,39 @@ def test_the_documentation_lists_them() -> None:
 def test_generated_mutants_that_survived_do_no_harm() -> None:
     """Those that were run, of changes that are still made: each was noticed or has its reason."""
     assert generated_mutants.report()
+
+
+SOUND = """LIMIT = 3
+
+class Shape:
+    sides: int = 4
+
+    def area(self, a, b=2):
+        return [a * each for each in range(b)]
+"""
+
+
+def test_changes_of_functions_alone_are_exchanged_in_place() -> None:
+    """The exchanged code computes what the changed text does; other changes are imported afresh."""
+    afresh = {"(module): 3 -> 4", "Shape: 4 -> 5", "Shape.area: 2 -> 3"}
+    for change in changes(SOUND):
+        sound: dict[str, type] = {}
+        changed: dict[str, type] = {}
+        exec(SOUND, sound)
+        exec(change.source, changed)
+        codes = new_code(SOUND, change.source, "<string>")
+        assert (codes is None) == (change.name in afresh), change.name
+        if codes:
+            area = sound["Shape"].__dict__["area"]
+            (area.__code__,) = codes.values()
+            assert _ended(sound["Shape"]) == _ended(changed["Shape"]) != [0, 3], change.name
+
+
+def _ended(shape: type) -> object:
+    try:
+        return shape().area(3)
+    except (TypeError, ArithmeticError) as error:
+        return str(error)
 
 
 @pytest.mark.slow

@@ -98,6 +98,25 @@ def test_no_place_is_accepted_with_a_probability_above_one(monkeypatch: pytest.M
     assert len(asked) == 300
 
 
+def test_the_bounds_of_the_smallest_weights_are_above_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights of a few units of the last bit, where a bound that is cut off falls short."""
+    asked = []
+
+    def noted(exponent: Fraction, factor: Fraction) -> bool:
+        asked.append((exponent, factor))
+        return True
+
+    monkeypatch.setattr("mechanisms.privacy.exact_selection._happens", noted)
+    monkeypatch.setattr("secrets.randbelow", lambda most: most - 1)
+    for gap in np.linspace(25, 45, 200):
+        assert exact_draws(np.array([0.0, -gap]), 1, 1.0) == [1]
+    with localcontext() as context:
+        context.prec = 60
+        for exponent, factor in asked:
+            log = (Decimal(factor.numerator) / Decimal(factor.denominator)).ln()
+            assert log <= Decimal(exponent.numerator) / Decimal(exponent.denominator)
+
+
 def test_a_close_decision_takes_more_digits(monkeypatch: pytest.MonkeyPatch) -> None:
     # Bits of exp(-1) itself, to 500 places: every comparison is undecided until other bits come.
     with localcontext() as context:
@@ -149,3 +168,12 @@ def test_biased_and_random_workloads() -> None:
     ]:
         with pytest.raises(InvalidInput):
             make()
+
+
+def test_exact_decisions_follow_their_probability() -> None:
+    """factor * exp(-exponent), from nothing to likely."""
+    assert not any(_happens(Fraction(1000), Fraction(1)) for _ in range(50))
+    for exponent, factor in ((Fraction(1, 2), Fraction(1)), (Fraction(2), Fraction(3))):
+        count, chance = 2000, float(factor) * math.exp(-float(exponent))
+        happened = sum(_happens(exponent, factor) for _ in range(count))
+        assert_follows([happened, count - happened], [chance, 1 - chance])

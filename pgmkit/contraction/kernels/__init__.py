@@ -11,10 +11,9 @@ from __future__ import annotations
 import importlib.util
 from functools import cache
 
-import torch
-
 from pgmkit.contraction.kernels import cpu, reference
 from pgmkit.contraction.kernels.reference import TILE_CELLS, Table, peaks
+from pgmkit.runtime.deferred import torch
 
 __all__ = [
     "TILE_CELLS",

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from functools import cache
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from pgmkit.contraction.kernels import reference
+from pgmkit.runtime.deferred import torch
 
 __all__ = ["log_contract", "max_contract"]
 

@@ -3,6 +3,9 @@
 Sums are taken in float64 whatever the tables' format, so that no rounding mode of a card (TF32)
 touches them. Every operand is read through its strides: no copy is made first.
 
+Strides reach the kernels as 32-bit numbers where they fit, so distances are summed in pointers or
+multiplied by 64-bit places: a table of more than 2^31 cells is addressed right.
+
 Every kernel is a flat loop without helpers, so that Triton's interpreter runs it on a processor and
 its compiler ahead of time for a card that is not there: the tests do both.
 """
@@ -45,10 +48,12 @@ def max_kernel(
     b = right + batch * right_batch + column * right_column
     low = float("-inf")
     best = tl.full((TILE, TILE), low, left.dtype.element_ty)
-    for s in range(summed):
-        x = tl.load(a + s * left_summed, row < rows, low)
-        y = tl.load(b + s * right_summed, column < columns, low)
+    for _ in range(summed):
+        x = tl.load(a, row < rows, low)
+        y = tl.load(b, column < columns, low)
         best = tl.maximum(best, x[:, None] + y[None, :], propagate_nan=tl.PropagateNan.ALL)
+        a += left_summed
+        b += right_summed
     place = (batch * rows + row[:, None]) * columns + column[None, :]
     tl.store(out + place, best, (row[:, None] < rows) & (column[None, :] < columns))
 
@@ -70,16 +75,22 @@ def log_kernel(
     b = right + batch * right_batch + column * right_column
     low = float("-inf")
     best = tl.full((TILE, TILE), low, tl.float64)
-    for s in range(summed):
-        x = tl.load(a + s * left_summed, row < rows, low).to(tl.float64)
-        y = tl.load(b + s * right_summed, column < columns, low).to(tl.float64)
+    from_left, from_right = a, b
+    for _ in range(summed):
+        x = tl.load(from_left, row < rows, low).to(tl.float64)
+        y = tl.load(from_right, column < columns, low).to(tl.float64)
         best = tl.maximum(best, x[:, None] + y[None, :], propagate_nan=tl.PropagateNan.ALL)
+        from_left += left_summed
+        from_right += right_summed
     best = tl.where(best == low, 0.0, best)
     sums = tl.zeros((TILE, TILE), tl.float64)
-    for s in range(summed):
-        x = tl.load(a + s * left_summed, row < rows, low).to(tl.float64)
-        y = tl.load(b + s * right_summed, column < columns, low).to(tl.float64)
+    from_left, from_right = a, b
+    for _ in range(summed):
+        x = tl.load(from_left, row < rows, low).to(tl.float64)
+        y = tl.load(from_right, column < columns, low).to(tl.float64)
         sums += tl.exp(x[:, None] + y[None, :] - best)
+        from_left += left_summed
+        from_right += right_summed
     found = tl.log(sums) + best
     place = (batch * rows + row[:, None]) * columns + column[None, :]
     inside = (row[:, None] < rows) & (column[None, :] < columns)
@@ -102,16 +113,19 @@ def scaled_kernel(
     # Half a tile of terms at a time leaves registers for three blocks on a processor.
     TERMS: tl.constexpr = TILE // 2
     inner = tl.arange(0, TERMS).to(tl.int64)
-    a = left + batch * left_batch + row[:, None] * left_row + inner[None, :] * left_summed
-    b = right + batch * right_batch + column[None, :] * right_column + inner[:, None] * right_summed
+    a = left + batch * left_batch + row[:, None] * left_row
+    b = right + batch * right_batch + column[None, :] * right_column
     peak_a = tl.load(high_left + batch * rows + row, row < rows, 0.0).to(tl.float64)
     peak_b = tl.load(high_right + batch * columns + column, column < columns, 0.0).to(tl.float64)
     sums = tl.zeros((TILE, TILE), tl.float64)
     low = float("-inf")
     for s in range(0, summed, TERMS):
-        here = inner + s < summed
-        x = tl.load(a + s * left_summed, (row[:, None] < rows) & here[None, :], low)
-        y = tl.load(b + s * right_summed, (column[None, :] < columns) & here[:, None], low)
+        term = inner + s
+        here = term < summed
+        x = tl.load(a + term[None, :] * left_summed, (row[:, None] < rows) & here[None, :], low)
+        y = tl.load(
+            b + term[:, None] * right_summed, (column[None, :] < columns) & here[:, None], low
+        )
         x = tl.exp(x.to(tl.float64) - peak_a[:, None])
         y = tl.exp(y.to(tl.float64) - peak_b[None, :])
         sums = tl.dot(x, y, sums, input_precision="ieee", out_dtype=tl.float64)

@@ -7,8 +7,9 @@ Operands are stacks of matrices, ``left`` of shape (batch, rows, summed) and ``r
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeAlias
 
-import torch
+from pgmkit.runtime.deferred import torch
 
 __all__ = [
     "TILE_CELLS",
@@ -26,7 +27,7 @@ BLOCK_CELLS = 1 << 16
 """Largest temporary, in cells: half a megabyte in float64, which a core's cache holds. Larger ones
 are fresh memory at every call, and the system's clearing of their pages costs more than the sums.
 """
-Table = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+Table: TypeAlias = "tuple[torch.Tensor, torch.Tensor, torch.Tensor]"
 """Steps, places and tiles of ``contract_steps``, all of whole numbers."""
 TILE_CELLS = 64
 """Results that one program of ``contract_steps`` makes."""

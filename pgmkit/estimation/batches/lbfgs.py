@@ -1,4 +1,8 @@
-"""L-BFGS for many smooth convex functions of one kind at once, each with its own line search."""
+"""L-BFGS for many smooth convex functions of one kind at once, each with its own line search.
+
+A single function is minimised by scipy's L-BFGS-B everywhere; scipy has no method that evaluates
+many functions in one call, which is what makes batches pay.
+"""
 
 from __future__ import annotations
 

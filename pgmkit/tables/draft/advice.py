@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from pgmkit.tables.draft.times import FORMATS, is_written
+from pgmkit.tables.draft.format import COMMA, unsigned
+from pgmkit.tables.draft.times import FORMATS, has_offset, is_written
 
 __all__ = ["advice"]
 
@@ -36,6 +37,16 @@ def advice(texts: Sequence[str]) -> str:
     if found:
         remedy = "write them as numbers of seconds, and draft again"
         return f"durations written {' or '.join(found)}{_beside(others)}: {remedy}"
+    if texts and all(map(has_offset, texts)):
+        return (
+            "points in time with different offsets from Greenwich: write them in one zone, and "
+            "draft again"
+        )
+    if texts and all(COMMA.fullmatch(unsigned(text)) for text in texts):
+        return (
+            "numbers with a decimal comma, where another column has a decimal point: write all in "
+            "one way, and draft again"
+        )
     found, others = _covering(texts, {form: partial(is_written, form=form) for form in FORMATS})
     if found:
         remedy = "write all in one way, such as %Y-%m-%d, and draft again"

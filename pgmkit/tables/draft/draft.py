@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,12 +15,14 @@ import numpy as np
 
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.bin_codes import LARGEST
+from pgmkit.tables.bins import Binned
 from pgmkit.tables.columns import Column
 from pgmkit.tables.draft.advice import advice
-from pgmkit.tables.draft.format import MISSING, decimals_of, named_format, seen_format
-from pgmkit.tables.draft.numbers import number_column
+from pgmkit.tables.draft.format import DASHES, MISSING, decimals_of, named_format, seen_format
+from pgmkit.tables.draft.numbers import number_column, with_point
 from pgmkit.tables.draft.times import time_column
 from pgmkit.tables.files.csv_file import is_index
+from pgmkit.tables.files.foreign import Labels, value_labels
 from pgmkit.tables.files.record_files import all_names, batches, names_of
 from pgmkit.tables.labelled import Boolean, Categorical, OpenCategorical
 from pgmkit.tables.numbers import Integer
@@ -32,10 +36,21 @@ _ROWS_OF_AN_IDENTIFIER = 20
 """Fewer rows may be all distinct by chance."""
 _DIFFERING = 0.9
 """Texts of which more than this share are distinct have no frequent ones to be found."""
-_DASHES = frozenset(("-", "--", ".", "..", "...", "\u2013", "\u2026"))
 _MOST_LISTED, _ROWS_OF_A_LABEL = 500, 20
 """Texts that each occur so often are a list, such as of countries, and no free words."""
 _NAMED_IDENTIFIER = re.compile(r"(?i:(^|.*[_. -])(id|uid|uuid|guid))|.*[a-z](ID|Id)")
+_NAMED_UNIT = re.compile(
+    r"(?i:(.*[_. -])?(household|hh|haushalt|family|patient|person|respondent|participant|subject|"
+    r"customer|client|pupil|student|employee|member|account|case|firm|ssn)"
+    r"([_. -]?(id|nr|no|num|number|key|code))?)"
+)
+"""Names of columns that say whose a row is."""
+_WORDS_OF_FREE_TEXT = 3
+"""Mean number of words from which on texts that differ are sentences, and no identifiers."""
+
+
+_DIGITS = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")
+"""Numbers without leading zeros, which codes have."""
 
 
 @dataclass(frozen=True)
@@ -74,10 +89,15 @@ def draft(
         drafts = {name: Drafted(OpenCategorical(), note) for name in names_of(path, form)}
         head = "# Only the names were read: every column's values are found with a budget.\n"
     else:
+        labels = value_labels(path)
+        if any(each.ranges for each in labels.values()):
+            form = replace(form, user_missing=True)
         tallies = _tallies(path, form)
         form = decimals_of(tallies.values(), form)
         drafts = {
-            name: _unless_named_identifier(name, _drafted(tally, most_values, form.decimal))
+            name: _unless_named_identifier(
+                name, labelled(tally, labels.get(name, Labels()), most_values, form.decimal)
+            )
             for name, tally in tallies.items()
         }
         head = (
@@ -107,13 +127,58 @@ def _unless_named_identifier(name: str, drafted: Drafted) -> Drafted:
     many = isinstance(drafted.column, OpenCategorical) or (
         isinstance(drafted.column, Integer) and drafted.column.bins is not None
     )
-    if not many or not _NAMED_IDENTIFIER.fullmatch(name):
+    if not many or not (_NAMED_IDENTIFIER.fullmatch(name) or _NAMED_UNIT.fullmatch(name)):
         return drafted
     return Drafted(
         None,
         "an identifier by its name; left out. If one stands for a person with several rows, it is "
         f"the unit to protect (--unit {name}); as a column it would be {drafted.note}",
     )
+
+
+def labelled(tally: Mapping[str, int], labels: Labels, most_values: int, decimal: str) -> Drafted:
+    """The column of texts whose codes a file of SPSS or Stata labels, or declares missing.
+
+    Where every code has a label the labels are the values, and the codes other spellings of them.
+    Elsewhere codes declared missing are special values, or texts for missing ones where they lie
+    within the range.
+
+    >>> drafted = labelled({"1": 9, "2": 8}, Labels({"1": "man", "2": "woman"}), 50, ".")
+    >>> drafted.column.values, drafted.column.aliases
+    (('man', 'woman'), (('1', 'man'), ('2', 'woman')))
+    """
+    given = [text for text in tally if text]
+    unnamed = [text for text in given if text not in labels.names]
+    if len(unnamed) < len(given) and all(map(labels.is_missing, unnamed)):
+        aliases = {code: label for code, label in labels.names.items() if code != label}
+        missing = tuple(sorted(unnamed, key=_order)) or (() if "" in tally else None)
+        with suppress(InvalidInput):  # labels given twice, or that are other codes
+            column = Categorical(tuple(labels.names.values()), missing=missing, aliases=aliases)
+            return Drafted(column, f"{len(labels.names)} codes with labels, which stand for them")
+    beside = sorted((text for text in given if labels.is_missing(text)), key=_order)
+    drafted = _drafted({t: n for t, n in tally.items() if t not in beside}, most_values, decimal)
+    shown = ", ".join(f"{code} = {name}" for code, name in list(labels.names.items())[:9])
+    note = drafted.note + (f"; labels: {shown}" if shown else "")
+    if not beside or drafted.column is None:
+        return replace(drafted, note=note)
+    return _with_missing(drafted.column, beside, f"{note}; declared missing: {', '.join(beside)}")
+
+
+def _with_missing(column: Column, texts: Sequence[str], note: str) -> Drafted:
+    """The column with these codes as special values, or else as texts for missing ones."""
+    if isinstance(column, Binned):
+        with suppress(InvalidInput, ValueError):
+            numbers = sorted({*column.special, *map(number_of, texts)})
+            return Drafted(replace(column, special=tuple(numbers)), note)
+    return Drafted(replace(column, missing=tuple({*(column.missing or ()), *texts})), note)
+
+
+def _order(text: str) -> tuple[float, str]:
+    """Numbers by their size, before texts."""
+    try:
+        return float(text), text
+    except ValueError:
+        return math.inf, text
 
 
 def _yaml(schema: Schema, notes: Mapping[str, str]) -> str:
@@ -158,7 +223,7 @@ def _tally(values: Any) -> Counter[str]:
 
 def _drafted(tally: Mapping[str, int], most_values: int, decimal: str) -> Drafted:
     """The column of texts that occur so often."""
-    absent = _absent(tally)
+    absent = _absent(tally, decimal)
     counts = Counter({t: times for t, times in tally.items() if t and t not in absent})
     listed = sorted(text for text in tally if text in absent)
     missing = tuple(listed) if listed else () if "" in tally else None
@@ -167,18 +232,20 @@ def _drafted(tally: Mapping[str, int], most_values: int, decimal: str) -> Drafte
     return replace(drafted, note=drafted.note + gaps)
 
 
-def _absent(tally: Mapping[str, int]) -> frozenset[str]:
+def _absent(tally: Mapping[str, int], decimal: str) -> frozenset[str]:
     """The texts for missing values; dashes and points are, where all else is numbers or times."""
     usual = frozenset(MISSING)
-    rest = [text for text in tally if text and text not in usual and text not in _DASHES]
-    if rest and (all(map(_is_plain_number, rest)) or time_column(rest, None) is not None):
-        return usual | _DASHES
+    rest = [text for text in tally if text and text not in usual and text not in DASHES]
+    if rest and (
+        all(_is_plain_number(text, decimal) for text in rest) or time_column(rest, None) is not None
+    ):
+        return usual | DASHES
     return usual
 
 
-def _is_plain_number(text: str) -> bool:
+def _is_plain_number(text: str, decimal: str) -> bool:
     try:
-        number_of(bare(text))
+        number_of(bare(with_point(text, decimal)))
     except ValueError:
         return False
     return True
@@ -219,6 +286,14 @@ def _labelled(counts: Counter[str], missing: tuple[str, ...] | None, most_values
     """The column of texts that are neither numbers nor times."""
     rows = sum(counts.values())
     if rows >= _ROWS_OF_AN_IDENTIFIER and len(counts) > _DIFFERING * rows:
+        words = sum(len(text.split()) for text in counts) / len(counts)
+        if words >= _WORDS_OF_FREE_TEXT:
+            return Drafted(
+                None,
+                f"free text: nearly all texts differ, of {words:.0f} words on average; left out, "
+                "as sentences say who wrote them. Derive categories from them to keep what they "
+                "say",
+            )
         differ = f"all {rows} texts differ" if len(counts) == rows else "nearly all texts differ"
         return Drafted(
             None,
@@ -227,14 +302,35 @@ def _labelled(counts: Counter[str], missing: tuple[str, ...] | None, most_values
         )
     closed = len(counts) <= _MOST_LISTED and rows >= _ROWS_OF_A_LABEL * len(counts)
     if len(counts) <= most_values or closed:
-        note = f"{len(counts)} labels; list every one that may occur, or give `other`"
+        same = _same_number(counts)
+        note = f"{len(counts) - len(same)} labels; list every one that may occur, or give `other`"
         folded = Counter(text.casefold() for text in counts)
         if len(folded) < len(counts):
             twice = sorted(text for text in counts if folded[text.casefold()] > 1)
             note += f"; {', '.join(twice[:4])} differ by case: one may be listed in `aliases`"
-        return Drafted(Categorical(tuple(sorted(counts)), missing=missing), note)
+        if same:
+            note += f"; {', '.join(map(repr, same))} are other spellings of numbers"
+        listed = tuple(sorted(text for text in counts if text not in same))
+        return Drafted(Categorical(listed, missing=missing, aliases=same), note)
     note = f"{len(counts)} texts: open, the frequent ones are found with a budget"
     return Drafted(OpenCategorical(missing=missing), note)
+
+
+def _same_number(texts: Collection[str]) -> dict[str, str]:
+    """Texts of numbers that a shorter text writes too, with that text.
+
+    >>> _same_number(["9.0", "9", "B"])
+    {'9.0': '9'}
+    """
+    first: dict[float, str] = {}
+    same = {}
+    for text in sorted(texts, key=lambda text: (len(text), text)):
+        if _DIGITS.fullmatch(text):
+            if float(text) in first:
+                same[text] = first[float(text)]
+            else:
+                first[float(text)] = text
+    return same
 
 
 def _constant(text: str, missing: tuple[str, ...] | None) -> Drafted:

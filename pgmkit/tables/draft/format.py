@@ -9,11 +9,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from pgmkit.errors import InvalidInput
-from pgmkit.tables.files.csv_file import first_lines, is_csv, likely_separator, separator_of
+from pgmkit.tables.files.csv_file import (
+    SEPARATORS,
+    first_lines,
+    is_csv,
+    likely_separator,
+    separator_of,
+)
+from pgmkit.tables.files.foreign import is_excel, title_rows
 from pgmkit.tables.schema_file import FileFormat
 from pgmkit.tables.values import bare, number_of
 
-__all__ = ["MISSING", "decimals_of", "named_format", "seen_format"]
+__all__ = ["COMMA", "DASHES", "MISSING", "decimals_of", "named_format", "seen_format", "unsigned"]
 
 MISSING = (
     *("?", "NA", "na", "N/A", "n/a", "N/a", "#N/A", "#NA", "<NA>", "NaN", "nan", "NAN"),
@@ -24,7 +31,11 @@ _LINES = 1000
 _RECORDS_TO_TELL = 5
 """Fewer may have a gap of their own spelling among their numbers."""
 _COMMENT_SIGNS = "#%|/!*"
-_COMMA = re.compile(r"[+-]?\d{1,3}([. \u00a0\u202f]\d{3})*,\d+|[+-]?\d+,\d+")
+DASHES = frozenset(("-", "--", ".", "..", "...", "\u2013", "\u2026"))
+"""Texts that stand for missing values among numbers and times."""
+_POINT = re.compile(r"[+-]?\d+\.(\d{1,2}|\d{4,})")
+_GROUPED = re.compile(r"[+-]?\d{1,3}([. \u00a0\u202f]\d{3})+")
+COMMA = re.compile(r"[+-]?\d{1,3}([. \u00a0\u202f]\d{3})*,\d+|[+-]?\d+,\d+")
 
 
 def named_format(path: str | os.PathLike[str], form: FileFormat) -> FileFormat:
@@ -52,9 +63,14 @@ def seen_format(path: str | os.PathLike[str], form: FileFormat) -> FileFormat:
     The first thousand lines are looked at: they must be public. A first line is a record where it
     has numbers wherever the other lines have, and its texts occur again below.
     """
+    if is_excel(path):
+        return form if form.skip_lines else replace(form, skip_lines=title_rows(path, form))
     if not is_csv(path):
         return form
     lines = first_lines(os.fspath(path), form, _LINES)
+    above = 0 if form.skip_lines or form.names is not None else _lines_above(lines, form)
+    if above:
+        form, lines = replace(form, skip_lines=above), lines[above:]
     if form.comment is None:
         form = replace(form, comment=_comment_sign(lines))
     lines = [each for each in lines if not form.comment or not each.startswith(form.comment)]
@@ -77,23 +93,56 @@ def seen_format(path: str | os.PathLike[str], form: FileFormat) -> FileFormat:
 
 
 def decimals_of(columns: Iterable[Iterable[str]], form: FileFormat) -> FileFormat:
-    """The format with a decimal comma, where some column's texts are written so and no other way.
+    """The format with a decimal comma, where some column is written so and none with a point.
 
     >>> decimals_of([["1,5", "2"]], FileFormat(separator=";")).decimal
     ','
     """
-    if form.decimal != "." or form.separator in (None, ","):
+    # Without a header line the separator of such a file is not seen again when it is read.
+    if form.decimal != "." or form.separator == "," or (form.names and form.separator is None):
         return form
+    found = False
     for column in columns:
-        texts = [_unsigned(text) for text in column if text not in MISSING]
-        if any(_COMMA.fullmatch(t) for t in texts) and all(
-            _COMMA.fullmatch(t) or t.lstrip("+-").isdigit() for t in texts
-        ):
-            return replace(form, decimal=",")
-    return form
+        absent = {"", *MISSING, *DASHES}
+        texts = [unsigned(text) for text in column if text not in absent]
+        whole = [text for text in texts if text.lstrip("+-").isdigit()]
+        others = [text for text in texts if not text.lstrip("+-").isdigit()]
+        commas = [text for text in others if COMMA.fullmatch(text)]
+        if others and len(whole) < len(texts) and all(map(_POINT.fullmatch, others)):
+            return form
+        grouped = sum(_GROUPED.fullmatch(text) is not None for text in others)
+        found = found or (bool(commas) and len(commas) + grouped == len(others))
+    return replace(form, decimal=",") if found else form
 
 
-def _unsigned(text: str) -> str:
+def _lines_above(lines: Sequence[str], form: FileFormat) -> int:
+    """How many lines are above the header: titles and empty lines, with fewer values than others.
+
+    Lines that a sign of comments marks are left to `_comment_sign`.
+
+    >>> _lines_above(["Wages, 2024", "", "a;b;c", "1;2;3", "4;5;6"], FileFormat())
+    2
+    """
+    if not lines or lines[0].startswith(tuple(_COMMENT_SIGNS)):
+        return 0
+    separators = SEPARATORS if form.separator is None else (form.separator,)
+    usual = max(separators, key="".join(lines[-_RECORDS_TO_TELL:]).count)
+    for separator in (form.separator or likely_separator(lines[0]), usual):
+        rows = list(csv.reader(lines, delimiter=separator))
+        widths = list(map(len, rows))
+        width = max(set(widths), key=widths.count)
+        if width == 1:
+            continue
+        if len(rows) < len(lines) or width == widths[0]:
+            return 0  # values that go on over line ends, or a first line like the others
+        above = widths.index(width)
+        names = rows[above]
+        if all(names) and not any(map(_is_number, names)) and len(set(names)) == width:
+            return above if all(2 * each <= width + 1 for each in widths[:above]) else 0
+    return 0
+
+
+def unsigned(text: str) -> str:
     """Without signs of currency and percent."""
     return text.strip("$€£¥₹% \u00a0\u202f")
 
@@ -155,7 +204,7 @@ def _is_second_header(records: Sequence[Sequence[str]]) -> bool:
 
 def _is_number(text: str) -> bool:
     try:
-        number_of(bare(_unsigned(text)).replace(",", "."))
+        number_of(bare(unsigned(text)).replace(",", "."))
     except ValueError:
         return False
     return True

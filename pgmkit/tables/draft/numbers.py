@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -18,7 +19,7 @@ from pgmkit.tables.labelled import Categorical
 from pgmkit.tables.numbers import Integer, Numeric
 from pgmkit.tables.values import bare, number_of, text_of
 
-__all__ = ["number_column"]
+__all__ = ["number_column", "with_point"]
 
 _BINS = 20
 _MOST_SINGLE = 100
@@ -29,6 +30,11 @@ _SPIKE = 0.05
 """A value of more than this share of the rows is kept as a value of its own."""
 _OFTEN = 0.01
 """Share of the rows that a sentinel near the other numbers must have."""
+_OUTSTANDING = 5
+"""Times as frequent as the most frequent of the numbers that it stands among."""
+_LEAST_ROWS = 5
+"""Fewer rows with one number may be chance."""
+_SENTINEL = re.compile(r"9+|9*[78]|7{2,}|8{2,}")
 _DENSE = 0.5
 """Whole numbers that fill less of their range are codes, not quantities."""
 _ROWS_OF_AN_IDENTIFIER = 20
@@ -55,9 +61,7 @@ def number_column(
     """
     printed = Counter[str]()
     for text, times in counts.items():
-        if decimal == ",":
-            text = text.replace(".", "").replace(",", ".")
-        printed[bare(text)] += times
+        printed[bare(with_point(text, decimal))] += times
     numbers = _numbers(printed)
     if numbers is None:
         return None
@@ -68,7 +72,17 @@ def number_column(
         column, note = _real(numbers, max(places), len(places) == 1, missing)
     signs = any(decimal == "." and bare(text) != text for text in counts)
     signs |= any(not _PLAIN.fullmatch(text) for text in counts)
+    inside = [text_of(n) for n in getattr(column, "spikes", ()) if n in _inside(numbers)]
+    if inside:
+        note += (
+            f" ({', '.join(inside)} may stand for a missing value: if so, have it written empty)"
+        )
     return column, note + ("; read and written without signs for units and thousands" * signs)
+
+
+def with_point(text: str, decimal: str) -> str:
+    """The text of a number with a decimal point."""
+    return text if decimal == "." else text.replace(".", "").replace(",", ".")
 
 
 def _numbers(counts: Counter[str]) -> Counter[int | float] | None:
@@ -120,7 +134,8 @@ def _whole(
     if width <= _MOST_SINGLE:
         column = Integer(low, high, special=special, missing=missing)
         return column, f"whole numbers {low}..{high}, a code each{beside}"
-    spikes = tuple(sorted(n for n, times in usual.items() if times > _SPIKE * rows))
+    inside = _inside(usual)
+    spikes = tuple(sorted(n for n, t in usual.items() if t > _SPIKE * rows or n in inside))
     shared = {n: times for n, times in usual.items() if n not in spikes}
     edges = crowded_edges(shared, low, high, _BINS, whole=True)
     bins = Bins(low, high, edges)
@@ -146,18 +161,16 @@ def _is_identifier(numbers: Counter[int]) -> bool:
 def _sentinels(numbers: Counter[int]) -> tuple[int, ...]:
     """Codes such as 9, 98, 999 and -1 that stand far beyond all other numbers.
 
-    Where one is a little beyond them, such as 99 beside ages up to 94, it must be frequent.
+    Where one is a little beyond them, such as 99 beside ages up to 94, it must be frequent. Where
+    one is next but one to them, such as 9 beside codes up to 7, it must be more frequent than any
+    of them or end a list of digits.
     """
     found: list[int] = []
     rest = sorted(numbers)
-    while len(rest) > 2 and re.fullmatch(r"9+|9*[78]|7{2,}|8{2,}", str(rest[-1])):
+    while len(rest) > 2 and _SENTINEL.fullmatch(str(rest[-1])):
         # 98 and 99 stand together; what lies below them decides.
-        below = [n for n in rest if not re.fullmatch(r"9+|9+[78]|7{2,}|8{2,}", str(n)) or n < 9]
-        if not below or rest[-1] - below[-1] < 4:
-            break
-        usual = sum(numbers[n] for n in below) / len(below)
-        frequent = numbers[rest[-1]] > max(2 * usual, _OFTEN * sum(numbers.values()))
-        if rest[-1] < 2 * below[-1] and not frequent:
+        below = [n for n in rest if not _SENTINEL.fullmatch(str(n)) or n < min(rest[-1], 9)]
+        if not below or not _stands_apart(numbers, rest[-1], below):
             break
         found.append(rest.pop())
     while (
@@ -171,6 +184,45 @@ def _sentinels(numbers: Counter[int]) -> tuple[int, ...]:
             break
         found.append(rest.pop(0))
     return tuple(sorted(found))
+
+
+def _stands_apart(numbers: Counter[int], code: int, below: Sequence[int]) -> bool:
+    """True where a code such as 99 is no quantity beside the numbers below it, which ascend.
+
+    >>> ages = Counter({**dict.fromkeys(range(18, 98), 5), 99: 600})
+    >>> _stands_apart(ages, 99, range(18, 98))
+    True
+    >>> _stands_apart(Counter({**dict.fromkeys(range(1, 8), 80), 9: 60}), 9, range(1, 8))
+    True
+    """
+    gap = code - below[-1]
+    if gap < 2:
+        return False
+    if code - 1 not in numbers and numbers[code] > _OUTSTANDING * max(numbers[n] for n in below):
+        return True
+    if gap < 4:
+        digits = code == 9 and below[0] in (0, 1) and len(below) == below[-1] - below[0] + 1
+        return digits and numbers[code] > numbers[below[-1]] / 2
+    usual = sum(numbers[n] for n in below) / len(below)
+    frequent = numbers[code] > max(2 * usual, _OFTEN * sum(numbers.values()))
+    return code >= 2 * below[-1] or frequent
+
+
+def _inside(numbers: Mapping[Any, int]) -> tuple[Any, ...]:
+    """Numbers such as 9999 within the range of the others that are far more frequent than these.
+
+    They are no quantities where at least one in a hundred rows has them, and no other number half
+    as far from them as they are from 0 is a fifth as frequent.
+    """
+    rows = sum(numbers.values())
+    found = []
+    for number, times in numbers.items():
+        if not re.fullmatch(r"9{3,}(\.9+)?|9{2,}\.9+", text_of(number)):
+            continue
+        near = [t for n, t in numbers.items() if n != number and abs(n - number) < number / 2]
+        if times > max(_OFTEN * rows, _LEAST_ROWS) and near and times > _OUTSTANDING * max(near):
+            found.append(number)
+    return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -224,7 +276,8 @@ def _real(
     digits = max(0, -math.floor(math.log10(step)))
     first, last = math.floor(low / step) * step, math.ceil(high / step) * step
     first, last = min(low, round(first, digits)), max(high, round(last, digits))
-    spikes = tuple(sorted(float(n) for n, times in usual.items() if times > _SPIKE * rows))
+    inside = _inside(usual)
+    spikes = tuple(sorted(float(n) for n, t in usual.items() if t > _SPIKE * rows or n in inside))
     shared = {n: times for n, times in usual.items() if n not in spikes}
     bins = Bins(first, last, crowded_edges(shared, first, last, _BINS, whole=False))
     column = Numeric(
@@ -255,7 +308,9 @@ def _nines(numbers: Counter[int | float]) -> tuple[float, ...]:
         rest = sorted(numbers, key=lambda n: sign * n)
         rest = [n for n in rest if n not in found]
         while len(rest) > 2 and re.fullmatch(r"9+(\.9+)?", text_of(sign * rest[-1])):
-            if sign * rest[-1] < 2 * sign * rest[-2] or numbers[rest[-1]] < 2:
+            outstanding = numbers[rest[-1]] > _OUTSTANDING * max(numbers[n] for n in rest[:-1])
+            far = sign * rest[-1] >= 2 * sign * rest[-2] and numbers[rest[-1]] >= 2
+            if not (far or (outstanding and numbers[rest[-1]] >= _LEAST_ROWS)):
                 break
             found.append(float(rest.pop()))
     return tuple(sorted(found))

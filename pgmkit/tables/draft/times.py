@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from pgmkit.tables.columns import Column
 from pgmkit.tables.dates import Date, DateTime, strptime
 
-__all__ = ["FORMATS", "is_written", "time_column"]
+__all__ = ["FORMATS", "has_offset", "is_written", "time_column"]
 
 _PADDED = ("%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d")
+_SHORT = ("%d/%m/%y", "%m/%d/%y", "%d.%m.%y", "%d-%m-%y", "%m-%d-%y")
+"""Python takes years up to 68 for 20.., others for 19.."""
 _NAMED = ("%d %b %Y", "%d-%b-%Y", "%d-%b-%y", "%d %B %Y", "%B %d, %Y", "%b %d, %Y")
 _FORMATS = (
     "%Y%m%d",
@@ -20,6 +22,8 @@ _FORMATS = (
     *_NAMED,
     *(form.replace("%d", "%-d").replace("%m", "%-m") for form in (*_PADDED, *_NAMED)),
     *("%Y-%m", "%m/%Y", "%b-%y", "%b %Y", "%B %Y"),
+    *_SHORT,
+    *(form.replace("%d", "%-d").replace("%m", "%-m") for form in _SHORT),
 )
 _TIMES = (" %H:%M", " %H:%M:%S", "T%H:%M:%S")
 _MOMENTS = (
@@ -38,6 +42,7 @@ FORMATS = ("%Y-%m-%d", *_FORMATS, *_ISO, *_MOMENTS)
 _CLOCKS = ("%H:%M", "%H:%M:%S", "%-H:%M", "%-H:%M:%S", "%I:%M %p", "%-I:%M %p")
 """Times of day; on the day that Python takes where there is none."""
 _DAY = re.compile("%-?d")
+_OFFSET = re.compile(r".*\d\d:\d\d(?::\d\d)?(?:\.\d+)?([+-]\d\d:?\d\d)")
 _YEARS = range(1800, 2201)
 
 
@@ -63,7 +68,8 @@ def time_column(texts: Sequence[str], missing: tuple[str, ...] | None) -> tuple[
     if moments is None:
         iso = {text for text in texts if _iso([text]) is not None}
         others = [text for text in texts if text not in iso]
-        form = next((f for f in (*_FORMATS, *_MOMENTS) if _parse(others, f) is not None), None)
+        formats = (*_FORMATS, *_MOMENTS, *_of_offset(others))
+        form = next((f for f in formats if _parse(others, f) is not None), None)
         if form is None:
             return None
         moments, doubt = _parse(others, form) or [], _doubt(others, form)
@@ -79,6 +85,24 @@ def time_column(texts: Sequence[str], missing: tuple[str, ...] | None) -> tuple[
     column = Date(str(first), str(last), unit=unit, format=form, missing=missing)
     said = f"dates {first} to {last}{_written(form)}{doubt}, by {unit}; decoded uniformly within"
     return column, said
+
+
+def _of_offset(texts: Sequence[str]) -> Sequence[str]:
+    """Formats of points in time that end in the first text's offset from Greenwich, as it stands.
+
+    >>> _of_offset(["2024-05-01T12:30+02:00"])[0]
+    '%Y-%m-%dT%H:%M+02:00'
+    """
+    offset = _OFFSET.fullmatch(texts[0])
+    if offset is None:
+        return ()
+    times = ("%H:%M", "%H:%M:%S", "%H:%M:%S.000")
+    return [f"%Y-%m-%d{sign}{time}{offset[1]}" for sign in "T " for time in times]
+
+
+def has_offset(text: str) -> bool:
+    """True for a point in time that ends in an offset from Greenwich."""
+    return _OFFSET.fullmatch(text) is not None
 
 
 def _timed(
@@ -158,13 +182,13 @@ def _parse(texts: Sequence[str], form: str) -> list[datetime.datetime] | None:
 
 
 def _doubt(texts: Sequence[str], form: str) -> str:
+    years = "; years of two digits up to 68 are 20.., others 19.." if "%y" in form else ""
     other = form
     for first, second in (("%d", "%m"), ("%-d", "%-m")):
         for between in "/-":
             other = other.replace(f"{first}{between}{second}", f"{second}{between}{first}")
-    return (
-        f" (or {other}: correct it)" if other != form and _parse(texts, other) is not None else ""
-    )
+    either = other != form and _parse(texts, other) is not None
+    return (f" (or {other}: correct it)" if either else "") + years
 
 
 def _unit(days: int) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from pgmkit.errors import InvalidInput
+from pgmkit.tables.files.byte_order_mark import check_mark
 from pgmkit.tables.files.csv_lines import MOST_BYTES, LineGrammar, cut_at_lines, whole_lines
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from pgmkit.tables.schema_file import FileFormat
 
 __all__ = [
+    "SEPARATORS",
     "csv_batches",
     "csv_names",
     "first_lines",
@@ -33,7 +35,7 @@ __all__ = [
 
 _SUFFIXES = (".csv", ".data", ".txt", ".tsv")
 _COMPRESSED = (".gz", ".bz2", ".zst")
-_SEPARATORS = (",", ";", "\t", "|")
+SEPARATORS = (",", ";", "\t", "|")
 _BLOCK = 1 << 24
 """Bytes read at a time: each distinct text of a block is looked at once."""
 _PIECE = 1 << 18
@@ -61,12 +63,22 @@ def csv_names(path: str, form: FileFormat) -> list[str]:
     """The column names: given, or the file's first line."""
     if form.names is not None:
         return list(form.names)
+    _check_start(path, form)
     _, line = _header(path, form)
     header = next(csv.reader([line], delimiter=separator_of(path, form)), [])
     names = [name.strip() for name in header]
     if not any(names):
         raise InvalidInput(f"{path} is empty, or its first line holds no column names")
     return names
+
+
+def _check_start(path: str, form: FileFormat) -> None:
+    """Raises InvalidInput where the mark or the first line shows another encoding."""
+    import pyarrow as pa
+
+    with pa.input_stream(path, compression="detect") as raw:
+        start: bytes = raw.read(_FEW_BYTES)
+    check_mark(path, form, start.partition(b"\n")[0])
 
 
 def separator_of(path: str, form: FileFormat) -> str:
@@ -87,11 +99,11 @@ def likely_separator(line: str) -> str:
     ';'
     """
     unquoted = "".join(line.split('"')[::2])
-    return max(_SEPARATORS, key=unquoted.count)
+    return max(SEPARATORS, key=unquoted.count)
 
 
 def first_lines(path: str, form: FileFormat, most: int) -> list[str]:
-    """The first lines of a file, comments among them, without their ends."""
+    """The first lines of a file below those that are skipped, comments among them, without ends."""
     return list(itertools.islice(_lines(path, form), most))
 
 
@@ -104,10 +116,13 @@ def _header(path: str, form: FileFormat) -> tuple[int, str]:
 
 
 def _lines(path: str, form: FileFormat) -> Iterator[str]:
-    """The first line alone must be text: what follows must not decide whether it can be read."""
+    """The lines below those that are skipped.
+
+    The first one alone must be text: what follows must not decide whether it can be read.
+    """
     errors = "strict"
     try:
-        for block in _blocks(path, form, _FEW_BYTES, errors="replace"):
+        for block in _below(_blocks(path, form, _FEW_BYTES, errors="replace"), form.skip_lines):
             for line in block.split(b"\n")[:-1]:
                 yield line.decode("utf-8", errors).removesuffix("\r")
                 errors = "replace"
@@ -175,7 +190,7 @@ def csv_batches(
     separator = separator_of(path, form)
     grammar = LineGrammar(separator.encode(), len(header), comment, form.multiline)
     records = _Records(grammar, header, wanted, frozenset(repeating))
-    above = 0 if form.names else 1 + _header(path, form)[0]
+    above = form.skip_lines + (0 if form.names else 1 + _header(path, form)[0])
     rows = 0
     try:
         blocks = _blocks(path, form, _BLOCK, "strict" if broken is None else "replace")

@@ -4,13 +4,29 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pgmkit.errors import InvalidInput
+from pgmkit.errors import InvalidInput, installing
+from pgmkit.tables.values import is_null, text_of
 
-__all__ = ["foreign_table", "is_foreign"]
+if TYPE_CHECKING:
+    from pgmkit.tables.schema_file import FileFormat
+
+__all__ = [
+    "Labels",
+    "foreign_table",
+    "is_excel",
+    "is_foreign",
+    "needed",
+    "sheet_hint",
+    "title_rows",
+    "value_labels",
+]
 
 _READERS = {
     ".sav": "read_sav",
@@ -20,64 +36,181 @@ _READERS = {
     ".sas7bdat": "read_sas7bdat",
     ".xpt": "read_xport",
 }
+_DECLARING = (".sav", ".zsav", ".dta")
+"""Files whose codes that are declared missing can be read as codes."""
 _EXCEL = (".xlsx", ".xlsm")
+_ROWS_ABOVE = 20
+"""Rows above a sheet's header that are looked for: titles have fewer."""
 
 
 def is_foreign(path: str | os.PathLike[str]) -> bool:
-    """Whether a file's name says that it is of one of these programs."""
+    """True where a file's name says that it is of one of these programs."""
     return Path(path).suffix.lower() in (*_READERS, *_EXCEL)
 
 
-def foreign_table(path: str | os.PathLike[str]) -> Any:
-    """The whole file as a pyarrow table: codes, not labels; of Excel the first sheet.
+def is_excel(path: str | os.PathLike[str]) -> bool:
+    """True where a file's name says that it is of Excel."""
+    return Path(path).suffix.lower() in _EXCEL
+
+
+def needed(path: str | os.PathLike[str], error: ImportError) -> InvalidInput:
+    """The error for a library that is not installed."""
+    return InvalidInput(
+        f"files that end in {Path(path).suffix.lower()} need {error.name}: {installing('files')}, "
+        "or use a data frame in Python"
+    )
+
+
+def foreign_table(path: str | os.PathLike[str], form: FileFormat) -> Any:
+    """The whole file as a pyarrow table: codes, not labels; of Excel one sheet.
 
     Needs the extra `files`. Raises InvalidInput where it is not installed, and for a file that
     cannot be read.
     """
     suffix = Path(path).suffix.lower()
     try:
-        return _excel(path) if suffix in _EXCEL else _statistics(path, _READERS[suffix])
+        return _excel(path, form) if suffix in _EXCEL else _statistics(path, form)
     except ImportError as error:
-        raise InvalidInput(
-            f"reading {suffix} needs {error.name}: pip install 'pgmkit[files]', or read the file "
-            "into a data frame and pass that"
-        ) from None
+        raise needed(path, error) from None
 
 
-def _excel(path: str | os.PathLike[str]) -> Any:
-    import openpyxl
+def _excel(path: str | os.PathLike[str], form: FileFormat) -> Any:
     import pyarrow as pa
+
+    rows = list(islice(_rows(path, form.sheet), form.skip_lines, None))
+    if not rows or not any(name is not None for name in rows[0]):
+        raise InvalidInput(
+            f"{os.fspath(path)} has no header in row {form.skip_lines + 1}; say how many rows are "
+            "above it: --skip-lines, or `skip_lines` in the schema's `file`"
+        )
+    header, *records = rows
+    names = ["" if name is None else str(name).strip() for name in header]
+    columns = zip(*records, strict=True) if records else [() for _ in names]
+    return pa.Table.from_arrays([_array(list(values)) for values in columns], names)
+
+
+def _rows(path: str | os.PathLike[str], sheet: str | None) -> Iterator[tuple[Any, ...]]:
+    """The rows of a sheet, all of one length; of the first where none is named."""
+    import openpyxl
 
     try:
         with warnings.catch_warnings(action="ignore"):  # they would name cells
             book = openpyxl.load_workbook(path, read_only=True, data_only=True)
-            header, *rows = book.worksheets[0].iter_rows(values_only=True)
-    except OSError:
+            names = [each.title for each in book.worksheets]
+            found = names.index(sheet) if sheet in names else None
+            if sheet is not None and found is None:
+                raise InvalidInput(
+                    f"{os.fspath(path)} has no sheet {sheet!r}; it has "
+                    f"{', '.join(map(repr, names[:20]))}"
+                )
+            yield from book.worksheets[found or 0].iter_rows(values_only=True)
+    except (OSError, InvalidInput):
         raise
     except Exception as error:
         # openpyxl raises what zip and XML raise; their messages could quote values.
         raise InvalidInput(
             f"{os.fspath(path)} is not an Excel file with a header: {type(error).__name__}"
         ) from None
-    names = ["" if name is None else str(name).strip() for name in header]
-    columns = zip(*rows, strict=True) if rows else [() for _ in names]
-    return pa.Table.from_arrays([_array(list(values)) for values in columns], names)
 
 
-def _statistics(path: str | os.PathLike[str], reader: str) -> Any:
+def title_rows(path: str | os.PathLike[str], form: FileFormat) -> int:
+    """How many rows of a sheet are above its header: titles, merged cells and empty rows.
+
+    The header is the first row of which at least half of the columns have a cell. The rows are
+    looked at: they must be public.
+    """
+    try:
+        rows = [
+            sum(not is_null(cell) for cell in row)
+            for row in islice(_rows(path, form.sheet), 2 * _ROWS_ABOVE)
+        ]
+    except ImportError as error:
+        raise needed(path, error) from None
+    width = max(rows, default=0)
+    return next((i for i, cells in enumerate(rows) if cells and 2 * cells >= width), 0)
+
+
+def sheet_hint(path: str | os.PathLike[str], form: FileFormat, wanted: Collection[str]) -> str:
+    """A clause that names the sheet or the row of an Excel file whose header has these names."""
+    import openpyxl
+
+    book = openpyxl.load_workbook(path, read_only=True, data_only=True)
+    for sheet in book.worksheets:
+        for above, row in enumerate(islice(sheet.iter_rows(values_only=True), _ROWS_ABOVE)):
+            names = {str(cell).strip() for cell in row if cell is not None}
+            if set(wanted) <= names:
+                other = "" if sheet.title == form.sheet else f" --sheet {sheet.title!r}"
+                return f"; with{other} --skip-lines {above} its header has them"
+    return ""
+
+
+def _statistics(path: str | os.PathLike[str], form: FileFormat) -> Any:
+    import pyarrow as pa
+
+    columns, _ = _read(path, form.user_missing)
+    return pa.table({name: _array(list(values)) for name, values in columns.items()})
+
+
+def _read(path: str | os.PathLike[str], user_missing: bool, **options: Any) -> tuple[Any, Any]:
+    """The columns and the metadata that pyreadstat gives."""
     import pyreadstat
 
+    suffix = Path(path).suffix.lower()
+    if user_missing and suffix in _DECLARING:
+        options["user_missing"] = True
     try:
-        columns, _ = getattr(pyreadstat, reader)(os.fspath(path), output_format="dict")
+        found: tuple[Any, Any] = getattr(pyreadstat, _READERS[suffix])(
+            os.fspath(path), output_format="dict", **options
+        )
     except OSError:
         raise
     except Exception as error:
         raise InvalidInput(
             f"{os.fspath(path)} cannot be read by pyreadstat: {type(error).__name__}"
         ) from None
-    import pyarrow as pa
+    return found
 
-    return pa.table({name: _array(list(values)) for name, values in columns.items()})
+
+@dataclass(frozen=True)
+class Labels:
+    """What an SPSS or Stata file says of a column's codes, both by their texts.
+
+    `names`: the label of each labelled code. `ranges`: the codes declared missing, from and to.
+    """
+
+    names: Mapping[str, str] = field(default_factory=dict)
+    ranges: Sequence[tuple[Any, Any]] = ()
+
+    def is_missing(self, text: str) -> bool:
+        """True for the text of a code that the file declares missing."""
+        for low, high in self.ranges:
+            if isinstance(low, str):
+                if text == text_of(low):
+                    return True
+                continue
+            with suppress(ValueError):
+                if low <= float(text) <= high:
+                    return True
+        return False
+
+
+def value_labels(path: str | os.PathLike[str]) -> dict[str, Labels]:
+    """The labels and missing codes that a file of SPSS or Stata declares, by column."""
+    if not is_foreign(path) or is_excel(path):
+        return {}
+    try:
+        _, about = _read(path, True, metadataonly=True)
+    except ImportError as error:
+        raise needed(path, error) from None
+    found = {}
+    for name in about.column_names:
+        named = about.variable_value_labels.get(name, {})
+        ranges = [(each["lo"], each["hi"]) for each in about.missing_ranges.get(name, [])]
+        ranges += [(code, code) for code in about.missing_user_values.get(name, [])]
+        if named or ranges:
+            texts = {text_of(code): text_of(label) for code, label in named.items()}
+            found[name] = Labels({c: label for c, label in texts.items() if label}, ranges)
+    return found
 
 
 def _array(values: list[Any]) -> Any:
@@ -86,8 +219,6 @@ def _array(values: list[Any]) -> Any:
     Arrow would find one type for all, so that a row decided how others are read.
     """
     import pyarrow as pa
-
-    from pgmkit.tables.values import is_null, text_of
 
     kinds = {type(value) for value in values if not is_null(value)}
     if len(kinds) < 2 or kinds == {int, float}:

@@ -17,7 +17,10 @@ from pgmkit.errors import InvalidInput
 from pgmkit.runtime.atomic_write import atomic_writer
 from pgmkit.tables.dates import Date
 from pgmkit.tables.files.csv_file import csv_batches, csv_names, is_csv, is_index
-from pgmkit.tables.files.foreign import foreign_table, is_foreign
+from pgmkit.tables.files.foreign import foreign_table, is_excel, is_foreign
+from pgmkit.tables.files.foreign_writing import WRITTEN, foreign_content
+from pgmkit.tables.files.header import header_hint
+from pgmkit.tables.files.json_lines import is_json_lines, json_batches, json_names
 from pgmkit.tables.labelled import Boolean, Categorical
 from pgmkit.tables.numbers import Integer, Numeric
 from pgmkit.tables.records import arrow_table, csv_lines, respelled
@@ -38,6 +41,7 @@ __all__ = [
     "read_frame",
     "write_file",
     "write_records",
+    "written_kind",
 ]
 
 _ROWS = 1 << 17
@@ -49,7 +53,8 @@ def encode_file(
 ) -> Dataset | NoRows:
     """The records of a file as codes; only codes are ever held for all rows.
 
-    CSV (also compressed: .csv.gz), parquet, and with the extra `files` Excel, SPSS, Stata and SAS.
+    CSV (also compressed: .csv.gz), parquet, JSON lines, and with the extra `files` Excel, SPSS,
+    Stata and SAS.
     Columns that the schema does not have are an error unless `ignore_extra`, but for an index and
     those that the schema's `file` ignores. Raises InvalidInput for a file that cannot be read, of
     another suffix, without the schema's columns or with two of one name, and (unless the schema is
@@ -58,39 +63,39 @@ def encode_file(
     every value is outside.
     """
     parts: dict[str, list[NDArray[Any]]] = {name: [] for name in schema.columns}
-    outside: Counter[str] = Counter()
+    unread: Counter[str] = Counter()
     if not ignore_extra:
         _check_no_others(path, schema)
     broken: list[object] | None = None if schema.checked else []
     repeating = {name for name, column in schema.columns.items() if _repeats(column)}
     for batch in batches(path, schema.file, tuple(schema.columns), broken, repeating):
         for name, column in schema.columns.items():
-            codes, refused = _coded(column, _plain_decimals(batch[name], column, schema.file))
-            outside[name] += refused
+            codes, without = _coded(column, _plain_decimals(batch[name], column, schema.file))
+            unread[name] += without
             parts[name].append(codes)
     from pgmkit.tables.schema import outside_error
 
-    for name, rows in outside.items():
-        if rows:
+    for name, rows in unread.items():
+        if rows and schema.columns[name].outside is None:
             raise outside_error(name, rows)
     if schema.checked and not sum(map(len, next(iter(parts.values())))):
         raise InvalidInput(f"{os.fspath(path)} holds no records; give at least one")
     for name, column in schema.columns.items():
         kind = np.min_scalar_type(column.size)
         parts[name].append(np.full(len(broken or ()), max(column.outside_code, 0), dtype=kind))
-    return schema.coded({name: np.concatenate(codes) for name, codes in parts.items()})
+        unread[name] += len(broken or ())
+    return schema.coded({name: np.concatenate(codes) for name, codes in parts.items()}, unread)
 
 
 def _coded(column: Column, values: Any) -> tuple[NDArray[Any], int]:
-    """Codes in the smallest type, and how many values are outside (whose codes mean nothing)."""
+    """Codes in the smallest type, and how many values have no code of their own."""
     kind = np.min_scalar_type(column.size)
     known = dictionary(values)
-    codes = column.encode(values if known is None else known[0])
-    outside = codes < 0
+    codes, unread = column.read(values if known is None else known[0])
     if known is None:
-        return codes.astype(kind), int(outside.sum())
+        return codes.astype(kind), int(unread.sum())
     places = known[1]
-    return codes.astype(kind).take(places), int(outside.take(places).sum()) if outside.any() else 0
+    return codes.astype(kind).take(places), int(unread.take(places).sum()) if unread.any() else 0
 
 
 def read_frame(
@@ -152,8 +157,10 @@ def _check_no_others(
     path: str | os.PathLike[str], schema: Schema, also: Sequence[str] = ()
 ) -> None:
     known = {*schema.columns, *also}
-    others = [name for name in names_of(path, schema.file) if name not in known]
+    found = names_of(path, schema.file)
+    others = [name for name in found if name not in known]
     if others:
+        _check_names(path, schema.file, all_names(path, schema.file), (*schema.columns, *also))
         raise InvalidInput(
             f"{os.fspath(path)} has columns that the schema does not: "
             f"{', '.join(map(repr, others))}. Describe them, or ignore them: "
@@ -183,12 +190,14 @@ def all_names(path: str | os.PathLike[str], form: FileFormat) -> list[str]:
             ) from None
         return names
     if is_foreign(path):
-        return list(foreign_table(path).column_names)
+        return list(foreign_table(path, form).column_names)
+    if is_json_lines(path):
+        return json_names(os.fspath(path))
     if not is_csv(path):
         raise InvalidInput(
             f"{os.fspath(path)} must be CSV (.csv, .data, .txt, .tsv, also .gz, .bz2, .zst), "
-            "parquet (.parquet, .pq), or .xlsx, .sav, .dta, .sas7bdat; read other formats into a "
-            "data frame and pass that"
+            "parquet (.parquet, .pq), JSON lines (.jsonl, .ndjson), or .xlsx, .sav, .dta, "
+            ".sas7bdat; read other formats into a data frame and pass that"
         )
     return csv_names(os.fspath(path), form)
 
@@ -207,12 +216,14 @@ def batches(
     InvalidInput as `encode_file` does.
     """
     found = all_names(path, form)
-    _check_names(os.fspath(path), found, names)
+    _check_names(path, form, found, names)
     wanted = [n for n in found if not _is_left_out(n, form)] if names is None else list(names)
     if _is_parquet(path):
         return _parquet(os.fspath(path), wanted)
     if is_foreign(path):
-        return map(_arrays, foreign_table(path).select(wanted).to_batches(_ROWS))
+        return map(_arrays, foreign_table(path, form).select(wanted).to_batches(_ROWS))
+    if is_json_lines(path):
+        return json_batches(os.fspath(path), wanted, broken)
     return csv_batches(os.fspath(path), form, found, wanted, broken, repeating)
 
 
@@ -227,7 +238,9 @@ def write_file(path: str | os.PathLike[str], columns: Mapping[str, NDArray[Any]]
     import pyarrow as pa
     from pyarrow import parquet
 
-    kind = _written_kind(path)
+    kind = written_kind(path)
+    if kind == "foreign":
+        raise InvalidInput(f"{os.fspath(path)} must end in .csv or .parquet")
     with atomic_writer(path) as file:
         if kind == "parquet":
             table = {
@@ -251,16 +264,25 @@ def write_records(
     *,
     spelled: Callable[[str], str] | None = None,
 ) -> int:
-    """Write coded records as CSV or parquet by the suffix, part by part, whole or not at all.
+    """Write coded records as CSV, parquet, Excel, SPSS or Stata by the suffix, or not at all.
 
-    Memory holds one part at a time. CSV has the separator and the decimal sign of the schema's
-    `file`, a header line, and is in UTF-8. `spelled` gives the spelling of every text and name that
-    a CSV file gets. The number of records is returned.
+    Memory holds one part at a time of CSV and parquet, and all records of the others
+    (`pgmkit.tables.files.foreign_writing`). CSV has the separator and the decimal sign of the
+    schema's `file`, a header line, and is in UTF-8. `spelled` gives the spelling of every text and
+    name that a CSV or an Excel file gets. The number of records is returned.
     """
     from pyarrow import parquet
 
-    kind = _written_kind(path)
+    kind = written_kind(path)
     form = schema.file
+    if kind == "foreign":
+        tables = (arrow_table(part, schema, rng) for part in parts)
+        if spelled is not None and is_excel(path):
+            tables = (respelled(table, spelled) for table in tables)
+        content, rows = foreign_content(path, tables, schema)
+        with atomic_writer(path) as file:
+            file.write(content)
+        return rows
     rows = 0
     with atomic_writer(path) as file:
         writer = None
@@ -290,10 +312,16 @@ def _header(names: Sequence[str], separator: str) -> bytes:
     return text.getvalue().encode("utf-8")
 
 
-def _written_kind(path: str | os.PathLike[str]) -> str:
+def written_kind(path: str | os.PathLike[str]) -> str:
+    """The kind of file that `write_records` writes there, by the suffix: csv, parquet or foreign.
+
+    Raises InvalidInput for another suffix.
+    """
     suffix = Path(path).suffix.lower()
-    if suffix not in (".csv", *_PARQUET):
-        raise InvalidInput(f"{os.fspath(path)} must end in .csv or .parquet")
+    if suffix not in (".csv", *_PARQUET, *WRITTEN):
+        raise InvalidInput(f"{os.fspath(path)} must end in .csv, .parquet, .xlsx, .sav or .dta")
+    if suffix in WRITTEN:
+        return "foreign"
     return "csv" if suffix == ".csv" else "parquet"
 
 
@@ -317,15 +345,21 @@ def _arrays(batch: Any) -> dict[str, Any]:
     return {name: batch.column(name) for name in batch.schema.names}
 
 
-def _check_names(path: str, found: list[str], names: tuple[str, ...] | None) -> None:
+def _check_names(
+    path: str | os.PathLike[str],
+    form: FileFormat,
+    found: list[str],
+    names: tuple[str, ...] | None,
+) -> None:
     for name, times in Counter(found).items():
         if times > 1 and name and (names is None or name in names):
-            raise InvalidInput(f"{path} has {times} columns named {name!r}; rename them")
+            raise InvalidInput(f"{os.fspath(path)} has {times} columns named {name!r}; rename them")
     absent = [name for name in names or () if name not in found]
     if absent:
         raise InvalidInput(
-            f"{path} has no column {', '.join(map(repr, absent))}; it has "
-            f"{', '.join(map(repr, found[:30]))}. Use the schema of this file"
+            f"{os.fspath(path)} has no column {', '.join(map(repr, absent))}; it has "
+            f"{', '.join(map(repr, found[:30]))}{header_hint(path, form, found, absent)}. Use the "
+            "schema of this file"
         )
 
 

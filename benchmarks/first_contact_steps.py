@@ -1,0 +1,259 @@
+"""The steps of ``benchmarks.first_contact``: each takes a device and finds out one thing about it.
+
+``python -m benchmarks.first_contact_steps REQUEST.json ANSWER.json`` runs one step in a process of
+its own; the tests run all of them on a card that pretends, with ``small=True``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks import problems
+from benchmarks.common import HERE, peak_rss_mb, serve, with_repository
+
+Found = dict[str, Any]
+LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cuLaunchKernelEx", "cudaGraphLaunch")
+WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
+CLOSE = {torch.float64: 1e-11, torch.float32: 1e-4}
+"""Largest relative difference of a kernel from its reference: the order of sums differs."""
+
+
+def versions(device: str, small: bool) -> Found:
+    """What the other figures depend on."""
+    found: Found = {"torch": torch.__version__, "python": platform.python_version()}
+    try:
+        import triton
+
+        found["triton"] = triton.__version__
+    except ImportError:
+        found["triton"] = None
+    found["tools"] = [name for name in ("compute-sanitizer", "ncu", "nvidia-smi") if which(name)]
+    if is_real(device):
+        properties = torch.cuda.get_device_properties(device)
+        found |= {"card": properties.name, "memory_gb": properties.total_memory / 1e9}
+        found |= {"cuda": torch.version.cuda, "processors": properties.multi_processor_count}
+    return found
+
+
+def kernels(device: str, small: bool) -> Found:
+    """The five kernels beside their reference, on drawn operands of both formats.
+
+    Raises AssertionError, naming the kernel and the operands, where one is not close.
+    """
+    from pgmkit.contraction import kernels
+    from pgmkit.contraction.kernels import reference
+
+    worst: dict[str, float] = {}
+    rng = torch.Generator().manual_seed(0)
+    sizes = [(1, 1, 1, 1), (2, 33, 5, 8), (3, 40, 40, 13)] + [(4, 300, 70, 90)] * (not small)
+    for (batch, rows, summed, columns), dtype in itertools.product(sizes, CLOSE):
+        left, right = (
+            30.0 * torch.randn((batch, n, summed), generator=rng, dtype=dtype)
+            for n in (rows, columns)
+        )
+        there = left.to(device), right.to(device)
+        for name in ("max_contract", "log_contract", "contract"):
+            found, expected = getattr(kernels, name)(*there), getattr(reference, name)(left, right)
+            if name == "contract":
+                found, expected = (each[0].log() + each[1] for each in (found, expected))
+            compare(worst, f"{name} {dtype}", found, expected, CLOSE[dtype])
+        cells, starts = left.reshape(-1), torch.tensor([0, summed, left.numel()])
+        shifts = reference.peaks(cells, starts)
+        out = torch.empty_like(cells)
+        expected = reference.shift_exp(cells, shifts, starts, out)
+        given = (cells.to(device), shifts.to(device), starts.to(device), out.clone().to(device))
+        compare(worst, f"shift_exp {dtype}", kernels.shift_exp(*given), expected, CLOSE[dtype])
+    return {"largest relative difference": worst} | passes(device)
+
+
+def passes(device: str) -> Found:
+    """Passes of whole plans, which ``contract_steps`` makes, beside the processor's."""
+    from pgmkit import Domain
+    from pgmkit.inference.marginal_oracle import MarginalOracle
+
+    domain = Domain({"a": 7, "b": 5, "c": 6, "d": 4, "e": 9})
+    cliques = [("a", "b", "c"), ("c", "d"), ("d", "e"), ("e", "a"), ("b",)]
+    here = MarginalOracle(domain, cliques)
+    random = torch.Generator().manual_seed(1)
+    potentials = torch.randn(here.layout.cells, generator=random, dtype=torch.float64)
+    expected = here.marginals(potentials, 100.0)
+    oracle = MarginalOracle(domain, cliques, device=device)
+    with oracle.session():
+        found = oracle.begin_marginals(potentials.to(device), 100.0)
+    worst: dict[str, float] = {}
+    compare(worst, "pass", found[0], expected[0], CLOSE[torch.float64])
+    return {"pass: largest relative difference": worst["pass"]}
+
+
+def sanitizer(device: str, small: bool) -> Found:
+    """The kernels again under compute-sanitizer, where that is installed."""
+    tool = which("compute-sanitizer")
+    if tool is None or not is_real(device):
+        return {"skipped": "compute-sanitizer is not installed, or this is no card"}
+    code = f"from benchmarks.first_contact_steps import kernels; kernels({device!r}, True)"
+    done = subprocess.run(
+        [tool, "--tool", "memcheck", "--error-exitcode", "9", sys.executable, "-c", code],
+        env=with_repository(), cwd=HERE.parent, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-1000:]
+    return {"memcheck": "no errors"}
+
+
+def estimates(device: str, small: bool) -> Found:
+    """An estimate of each problem here and there: seconds of two calls, and equal losses.
+
+    With a tolerance of zero and some seconds, so that steps are captured on a card.
+    """
+    from pgmkit import Domain, Measurement, estimate
+
+    found: Found = {}
+    for name in ("grid",) if small else known(("star", "triangle", "dense", "grid")):
+        problem = problems.load(name, 0)
+        measured = [
+            Measurement(clique, y, problem.sigma)
+            for clique, y in zip(problem.cliques, problem.values, strict=True)
+        ]
+        for where in ("cpu", device):
+            for call in ("first", "second"):
+                begun = time.perf_counter()
+                model = estimate(
+                    Domain(problem.domain), measured, total=problem.total, device=where,
+                    tolerance=0.0, max_seconds=0.4 if small else 15.0, method="accelerated",
+                )  # fmt: skip
+                seconds = time.perf_counter() - begun
+                found[f"{name} {where} {call}"] = [seconds, model.loss, model.iterations]
+        both = [found[f"{name} {where} second"][1] for where in ("cpu", device)]
+        found[f"{name}: losses apart, in units"] = abs(both[1] - both[0]) / model.unit
+    return found
+
+
+def long_sums(device: str, small: bool) -> Found:
+    """A table of a million cells alone, and a triple of 100^3: launches, waits, time."""
+    from pgmkit import Domain
+    from pgmkit.inference.marginal_oracle import MarginalOracle
+
+    side = 30 if small else 100
+    shapes = {"pair": {"a": side * 10, "b": side * 10}, "triple": dict.fromkeys("abc", side)}
+    found: Found = {}
+    for name, sizes in shapes.items():
+        oracle = MarginalOracle(Domain(sizes), [tuple(sizes)], device=device)
+        potentials = torch.zeros(oracle.layout.cells, dtype=torch.float64, device=device)
+        with oracle.session():
+            seconds = least(lambda o=oracle, p=potentials: o.begin_marginals(p), device)
+            counted = events(lambda o=oracle, p=potentials: o.begin_marginals(p), device)
+        library = least(lambda p=potentials: torch.sum(p), device)
+        found[name] = {"pass s": seconds, "torch.sum s": library, **counted}
+    return found
+
+
+def many_models(device: str, small: bool) -> Found:
+    """A thousand models of one structure at once, here and there."""
+    from pgmkit import Domain, Measurement, estimate_many
+
+    domain, rng = Domain(dict.fromkeys("abcdef", 4)), np.random.default_rng(0)
+    pairs = list(itertools.pairwise(domain))
+    draws = [
+        [Measurement(pair, rng.normal(60.0, 5.0, 16), 5.0) for pair in pairs]
+        for _ in range(20 if small else 1000)
+    ]
+    found: Found = {}
+    for where in ("cpu", device):
+        begun = time.perf_counter()
+        models = list(estimate_many(domain, draws, total=960.0, device=where))
+        found[f"{where} s"] = time.perf_counter() - begun
+        found[f"{where} loss"] = sum(model.loss for model in models)
+    assert abs(found["cpu loss"] / found[f"{device} loss"] - 1) < 1e-3, found
+    return found
+
+
+def profile(device: str, small: bool) -> Found:
+    """Where the time of a search goes: the operations that take longest, as torch has them."""
+    from torch.profiler import ProfilerActivity
+
+    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * is_real(device)
+    with torch.profiler.profile(activities=activities) as seen:
+        passes(device) if small else estimates(device, small=True)
+    key = "self_device_time_total" if is_real(device) else "self_cpu_time_total"
+    return {"table": str(seen.key_averages().table(sort_by=key, row_limit=15))}
+
+
+def compare(
+    worst: dict[str, float], name: str, found: torch.Tensor, expected: torch.Tensor, bound: float
+) -> None:
+    """Keep the largest difference relative to the largest number; AssertionError beyond `bound`."""
+    scale = expected[expected.isfinite()].abs().max().clamp_min(1.0)
+    difference = float(((found.cpu() - expected).abs() / scale).nan_to_num(0.0).max())
+    worst[name] = max(worst.get(name, 0.0), difference)
+    assert difference <= bound, f"{name} is off by {difference:.3g}, shape {tuple(expected.shape)}"
+
+
+def events(work: Callable[[], object], device: str) -> Found:
+    """Launches, waits and copies of one call, as torch's profiler counts them on a card."""
+    if not is_real(device):
+        return {}
+    with torch.profiler.profile() as seen:
+        work()
+        torch.cuda.synchronize()
+    counts = {each.key: each.count for each in seen.key_averages()}
+    return {
+        "launches": sum(counts.get(name, 0) for name in LAUNCHES),
+        "waits": sum(counts.get(name, 0) for name in WAITS) - 1,  # the last is ours
+        "copies": counts.get("cudaMemcpyAsync", 0),
+    }
+
+
+def least(work: Callable[[], object], device: str) -> float:
+    """The least wall time of ten calls after two, each waited for."""
+    seconds = []
+    for _ in range(12):
+        begun = time.perf_counter()
+        work()
+        if is_real(device):
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - begun)
+    return min(seconds[2:])
+
+
+def known(names: tuple[str, ...]) -> list[str]:
+    """The problems that are at hand: stored ones need a folder."""
+    found = []
+    for name in names:
+        try:
+            problems.load(name, 0)
+        except (OSError, SystemExit):
+            continue
+        found.append(name)
+    return found
+
+
+def is_real(device: str) -> bool:
+    """True on a CUDA build of torch; a card that pretends has none behind it."""
+    return device != "cpu" and torch.version.cuda is not None
+
+
+def which(tool: str) -> str | None:
+    return shutil.which(tool) or shutil.which(tool, path="/usr/local/cuda/bin")
+
+
+STEPS: dict[str, Callable[[str, bool], Found]] = {
+    each.__name__: each
+    for each in (versions, kernels, sanitizer, estimates, long_sums, many_models, profile)
+}
+
+if __name__ == "__main__":
+    serve(
+        lambda request: {
+            **STEPS[request["step"]](request["device"], request["small"]),
+            "peak_rss_mb": peak_rss_mb(),
+        }
+    )

@@ -1,0 +1,48 @@
+"""The question whether the rest of the budget is spent on values that could not be read."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from pgmkit.runtime.printed import printable
+
+if TYPE_CHECKING:
+    from mechanisms.synthesis.unread import UnreadValues
+    from pgmkit.tables.schema import Schema
+
+__all__ = ["asked_about"]
+
+
+def asked_about(schema: Schema, yes: bool) -> Literal[False] | Callable[[UnreadValues], None]:
+    """The callable for `synthesize(report_unread=)`; False where any value can be read.
+
+    The callable warns of columns with many unread values. It ends the run unless `yes` or a person
+    on a terminal consents.
+    """
+    from pgmkit.tables.labelled import OpenCategorical
+
+    if all(isinstance(column, OpenCategorical) for column in schema.columns.values()):
+        return False
+    return lambda unread: _ask(unread, yes)
+
+
+def _ask(unread: UnreadValues, yes: bool) -> None:
+    from pgmkit.errors import InvalidInput
+
+    if not unread.many:
+        return
+    click.echo(printable(f"warning: {unread}"), err=True)
+    if yes or (
+        sys.stdin.isatty()
+        and click.confirm("spend the rest of the budget on them nevertheless?", err=True)
+    ):
+        return
+    raise InvalidInput(
+        f"{', '.join(unread.many)} could not be read well enough, and only a hundredth of the "
+        "budget is spent, which stays so; say how the file is written (--encoding, --separator, "
+        "--decimal), correct the schema, or go on with --yes"
+    )

@@ -1,0 +1,204 @@
+"""What a release keeps and loses, in words for readers without statistics.
+
+Everything is computed from the noisy measurements and the model: nothing here is exact, and
+nothing costs budget.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pgmkit.measurement import Measurement
+
+if TYPE_CHECKING:
+    from mechanisms.privacy.budget import Budget
+
+__all__ = ["Verdict", "association", "verdict"]
+
+_SHARES = (0.01, 0.05, 0.2)
+_SURE = 1.96
+"""Standard errors on either side of a count that hold the truth 19 times out of 20."""
+_NAMED = 12
+"""Pairs that are named; more of them are counted."""
+_MOST_CELLS = 1 << 22
+"""Cells of the pairs' tables that are looked through for the strongest relations."""
+_STRONGER = 4
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Sentences: which relations are kept, how sure counts are, and what would keep more.
+
+    `kept`: the pairs of columns that were measured together. `error`: half the width of a 95%
+    interval of a count within one column, None where no single figure holds.
+    """
+
+    relations: str
+    counts: str
+    more: str
+    kept: tuple[tuple[str, str], ...]
+    error: float | None
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """Those that have something to say."""
+        return tuple(each for each in (self.relations, self.counts, self.more) if each)
+
+    def __str__(self) -> str:
+        return "\n".join(self.sentences)
+
+
+def verdict(model: Any, measurements: Iterable[Any], budget: Budget | None = None) -> Verdict:
+    """The verdict on a model and the noisy values behind it.
+
+    `budget`: what was promised; without it nothing is said of other budgets.
+
+    >>> from pgmkit import Domain, Measurement, estimate
+    >>> noisy = [Measurement((n,), [70.0, 30.0], 1.0) for n in ("a", "b")]
+    >>> model = estimate(Domain({"a": 2, "b": 2}), noisy)
+    >>> print(verdict(model, noisy).relations)
+    The synthetic columns are unrelated to each other: each is kept by itself, and no relation
+    between two of them. Use them for no correlation, regression or prediction.
+    """
+    known = list(measurements)
+    names = list(model.domain)
+    together = {pair for m in known for pair in combinations(sorted(m.clique, key=names.index), 2)}
+    kept = sorted(together, key=lambda pair: (names.index(pair[0]), names.index(pair[1])))
+    error = _column_error(names, known, model.domain.sizes)
+    return Verdict(
+        " ".join(filter(None, (_relations(model, names, kept, bool(known)), _faint(model, known)))),
+        _counts(model.total, error),
+        _more(budget),
+        tuple(kept),
+        error,
+    )
+
+
+def _relations(
+    model: Any, names: Sequence[str], kept: Sequence[tuple[str, str]], measured: bool
+) -> str:
+    every = math.comb(len(names), 2)
+    if not measured:
+        return (
+            "No table of counts was measured, so nothing is known of which relations between "
+            "columns are kept."
+        )
+    if not every:
+        return ""
+    if not kept:
+        return (
+            "The synthetic columns are unrelated to each other: each is kept by itself, and no "
+            "relation between two of them. Use them for no correlation, regression or prediction."
+        )
+    if len(kept) == every:
+        said = f"Relations between all {every} pairs of columns are kept, as far as noise allows."
+    else:
+        listed = ": " + ", ".join(f"{a} with {b}" for a, b in kept) if len(kept) <= _NAMED else ""
+        left = every - len(kept)
+        which = f"Relations within {len(kept)} pairs of columns are"
+        which = which if len(kept) > 1 else "The relation within one pair of columns is"
+        others = f"Those within the other {left} pairs" if left > 1 else "That within the other one"
+        said = (
+            f"{which} kept, as far as noise allows{listed}. {others} "
+            f"{'are' if left > 1 else 'is'} kept only as far as the kept ones explain "
+            f"{'them' if left > 1 else 'it'}, and mostly lost otherwise."
+        )
+    strongest = _strongest(model, kept)
+    return f"{said} {strongest}" if strongest else said
+
+
+def _faint(model: Any, known: Sequence[Any]) -> str:
+    """How many pairs have no table with as many rows as noise in a cell, on average."""
+    noise: dict[tuple[str, str], float] = {}
+    for m in known:
+        cells = model.domain.size(m.clique)
+        for pair in combinations(sorted(m.clique), 2):
+            noise[pair] = min(noise.get(pair, math.inf), m.stddev * cells / model.total)
+    faint = sorted(pair for pair, ratio in noise.items() if ratio > 1)
+    if not faint:
+        return ""
+    which = f"{len(faint)} of them" if len(faint) > 1 else f"{faint[0][0]} with {faint[0][1]}"
+    return (
+        f"The tables of {which} hold more noise than rows in most cells, so that only the rough "
+        "outline of these relations is kept."
+    )
+
+
+def _strongest(model: Any, kept: Sequence[tuple[str, str]]) -> str:
+    """The strongest of the kept relations, where their tables are small enough to look."""
+    if len(kept) <= _STRONGER or sum(model.domain.size(p) for p in kept) > _MOST_CELLS:
+        return ""
+    tables = model.marginals(kept)
+    order = sorted(kept, key=lambda pair: -association(tables[pair]))[:_STRONGER]
+    return f"The strongest are {', '.join(f'{a} with {b}' for a, b in order)}."
+
+
+def association(table: NDArray[np.float64]) -> float:
+    """Cramér's V of a table of two columns: 0 for unrelated columns, 1 where one tells the other.
+
+    >>> association(np.array([[50.0, 0.0], [0.0, 50.0]])), association(np.ones((2, 3)))
+    (1.0, 0.0)
+    """
+    counts = np.maximum(table, 0.0)
+    total, least = counts.sum(), min(counts.shape) - 1
+    if total <= 0 or least == 0:
+        return 0.0
+    expected = np.outer(counts.sum(axis=1), counts.sum(axis=0)) / total
+    terms = np.divide(
+        (counts - expected) ** 2, expected, out=np.zeros_like(counts), where=expected > 0
+    )
+    return float(min(1.0, math.sqrt(terms.sum() / (total * least))))
+
+
+def _column_error(names: Sequence[str], known: Sequence[Any], sizes: Any) -> float | None:
+    """Half a 95% interval of a value's count in the middle one of the columns.
+
+    A table over further columns tells the count of a value by a sum of its cells, whose noise adds
+    up; tables are averaged by their precision. Sums of cells (matrices) are left out.
+    """
+    found = []
+    for name in names:
+        precision = 0.0
+        for m in known:
+            if isinstance(m, Measurement) and m.matrix is None and name in m.clique:
+                cells = math.prod(sizes[other] for other in m.clique if other != name)
+                precision += 1 / (cells * m.stddev**2)
+        if precision:
+            found.append(_SURE / math.sqrt(precision))
+    return float(np.median(found)) if found else None
+
+
+def _counts(total: float, error: float | None) -> str:
+    if error is None:
+        return ""
+    parts = [
+        f"{share:.0%} of the rows ({share * total:,.0f}) to ±{error / (share * total):.0%} of it"
+        for share in _SHARES
+    ]
+    useless = [f"{share:.0%}" for share in _SHARES if error > share * total / 3]
+    warning = f" Counts of {' and '.join(useless)} are too uncertain to use." if useless else ""
+    return (
+        f"How sure counts are: the count of a value is within {error:,.0f} of the truth, 19 times "
+        f"out of 20. So a count of {parts[0]}, of {parts[1]}, of {parts[2]}.{warning}"
+    )
+
+
+def _more(budget: Budget | None) -> str:
+    """What noise does with the budget, from the accounting alone."""
+    if budget is None:
+        return ""
+    larger = replace(budget, epsilon=4 * budget.epsilon)
+    ratio = larger.total / budget.total
+    noise = 1 / ratio if budget.pure else 1 / math.sqrt(ratio)
+    return (
+        f"What would keep more: the same steps at epsilon {larger.epsilon:g} have {noise:.2g} "
+        "times the noise; half as many values in a column (coarser bins) make each count twice as "
+        "large beside the same noise."
+    )

@@ -1,0 +1,98 @@
+"""Values that the schema could not read: their noisy shares, before the budget is spent on them.
+
+A file in another encoding, with another separator or decimal sign than the schema says, is read
+without an error: its values go to the place that each column declares for values it does not have.
+Rows are private, so an exact error would tell about single ones. A hundredth of the budget tells
+instead which columns have many such values.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+from mechanisms.privacy.curator import Curator
+from pgmkit.tables.schema import Schema
+
+__all__ = ["UnreadValues", "check_labels", "check_values"]
+
+_COST_SHARE = 0.01
+"""Of the budget: all else has half a hundredth more noise."""
+_MANY = 0.1
+"""Share of a column's values; fewer are usual where a schema leaves missing or rare ones out."""
+_FALSE_ALARMS = 0.001
+"""Probability that noise alone, over all columns, makes a share of a tenth pass for more."""
+
+
+@dataclass(frozen=True)
+class UnreadValues:
+    """The noisy share of each column's values that could not be read.
+
+    `stddev`: of the noise in each share, `pure`: True for Laplace noise.
+    """
+
+    shares: dict[str, float]
+    stddev: float
+    pure: bool
+
+    @property
+    def many(self) -> tuple[str, ...]:
+        """Columns of which surely more than a tenth could not be read, the largest share first."""
+        chance = _FALSE_ALARMS / len(self.shares)
+        if self.pure:
+            # Laplace noise exceeds t times its scale with probability exp(-t) / 2, one in a hundred
+            # times more where a tenth of the rows' noise is added; 1 / 2 leaves room for that.
+            deviations = math.log(1 / chance) / math.sqrt(2)
+        else:
+            deviations = NormalDist().inv_cdf(1 - chance)
+        above = _MANY + deviations * self.stddev
+        found = [name for name, share in self.shares.items() if share > above]
+        return tuple(sorted(found, key=lambda name: -self.shares[name]))
+
+    def __str__(self) -> str:
+        shown = [f"{min(self.shares[name], 1.0):.0%} of {name}" for name in self.many]
+        if not shown:
+            return f"no column shows more than a tenth of unread values (noise {self.stddev:.1%})"
+        return (
+            f"about {', '.join(shown)} could not be read by the schema (noise {self.stddev:.1%}); "
+            "likely causes are another encoding, separator or decimal sign than the schema says, "
+            "or values and missing ones that it does not list"
+        )
+
+
+def check_values(curator: Curator, asked: bool | Callable[[UnreadValues], None]) -> str:
+    """A clause on the values that could not be read, for a hundredth of the budget.
+
+    `asked`: True to warn where some column has many of them, or a callable that gets them and may
+    raise to end the run.
+    """
+    counts, rows, stddev = curator.measure_unread(_COST_SHARE * curator.remaining)
+    of = max(rows, 1.0)
+    # A share of private rows has their noise too; where it is a tenth or less that adds little.
+    noise = stddev / of * (1.0 if curator.neighbours.rows_public else math.hypot(1, _MANY))
+    shares = {name: max(0.0, count / of) for name, count in counts.items()}
+    found = UnreadValues(shares, noise, curator.ledger.budget.pure)
+    if callable(asked):
+        asked(found)
+    elif found.many:
+        warnings.warn(str(found), stacklevel=3)
+    return f"; {found}"
+
+
+def check_labels(schema: Schema, names: Sequence[str]) -> None:
+    """Warn where labels that were found hold the sign for bytes that are not in the encoding.
+
+    The labels are public: they were paid for.
+    """
+    for name in names:
+        unclear = sum("\ufffd" in label for label in schema.columns[name].labels)
+        if unclear:
+            warnings.warn(
+                f"{unclear} of the values found in {name} hold signs that are not in the encoding "
+                f"{schema.file.encoding}; name the file's: --encoding, or `encoding` in the "
+                "schema's `file`",
+                stacklevel=3,
+            )

@@ -1,0 +1,184 @@
+"""The beliefs of a small junction tree on plain arrays: two passes of messages in logarithms.
+
+``marginal_oracle`` finds the same in torch, by a contraction that large models and searches need.
+A question to a small model is answered here in less time than torch takes to load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite, prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pgmkit.domain import Clique
+from pgmkit.graphs.junction_tree import JunctionTree
+from pgmkit.linear.matrix import as_dense
+from pgmkit.queries import FactoredQuery
+
+__all__ = ["MOST_CELLS", "PlainBeliefs"]
+
+Array = NDArray[np.float64]
+
+MOST_CELLS = 1 << 16
+"""Cells of a tree up to which the passes here take a third of the time of those in torch, planning
+included (``python -m benchmarks.start_up --beliefs``).
+"""
+
+_MOST_PRODUCTS = 1 << 22
+"""Products that pairs of attributes may take; those that load torch pay for it with a second."""
+
+
+@dataclass(frozen=True, eq=False)
+class PlainBeliefs:
+    """The probabilities over each clique of a junction tree, and the log partition function.
+
+    Beliefs have full relative accuracy, and each sums to 1 but for rounding; their axes are in the
+    domain's order.
+
+    >>> from pgmkit.domain import Domain
+    >>> from pgmkit.graphs.junction_tree import junction_tree
+    >>> tree = junction_tree(Domain({"a": 2, "b": 2}), [("a", "b")])
+    >>> beliefs = PlainBeliefs.of(tree, [(("b", "a"), np.log([[4.0, 3], [1, 2]]))])
+    >>> beliefs.tables[0].round(2), round(float(np.exp(beliefs.log_partition)), 6)
+    (array([[0.4, 0.1],
+           [0.3, 0.2]]), 10.0)
+    """
+
+    tree: JunctionTree
+    tables: list[Array]
+    log_partition: float
+
+    @classmethod
+    def of(
+        cls, tree: JunctionTree, potentials: Iterable[tuple[Clique, Array]]
+    ) -> PlainBeliefs | None:
+        """The beliefs of potentials, each over attributes of one clique and minus infinity where a
+        cell is impossible; None where no record is possible.
+        """
+        sizes = tree.domain.sizes
+        logs = [np.zeros([sizes[name] for name in clique]) for clique in tree.cliques]
+        for names, values in potentials:
+            place = tree.holds(names)
+            assert place is not None
+            ordered = [name for name in tree.cliques[place] if name in names]
+            turned = values.transpose([names.index(name) for name in ordered])
+            logs[place] += _spread(turned, ordered, tree.cliques[place], sizes)
+        messages = _collected(tree, logs)
+        log_partition = float(sum(m for m, p in zip(messages, tree.parents, strict=True) if p < 0))
+        if not isfinite(log_partition):
+            return None
+        _distribute(tree, logs, messages)
+        return cls(tree, [np.exp(each) for each in logs], log_partition)
+
+    def marginal(self, attrs: Clique) -> Array | None:
+        """The probabilities over attributes of one clique, axes in this order; None for others."""
+        place = self.tree.holds(attrs)
+        if place is None:
+            return None
+        clique = self.tree.cliques[place]
+        away = tuple(axis for axis, name in enumerate(clique) if name not in attrs)
+        kept = [name for name in clique if name in attrs]
+        return self.tables[place].sum(axis=away).transpose([kept.index(name) for name in attrs])
+
+    def pairs(self, asked: Sequence[Clique]) -> dict[Clique, Array] | None:
+        """The probabilities over pairs of attributes, wherever they lie in the tree; None where
+        this takes more than some tens of milliseconds.
+        """
+        seconds: dict[str, list[str]] = {}
+        for first, second in asked:
+            seconds.setdefault(first, []).append(second)
+        if self.tree.cells * sum(self.tree.domain.sizes[name] for name in seconds) > _MOST_PRODUCTS:
+            return None
+        found: dict[Clique, Array] = {}
+        for first, others in seconds.items():
+            joint = self._joint_with(first)
+            for second in others:
+                place = self.tree.holds((second,))
+                assert place is not None
+                clique = self.tree.cliques[place]
+                away = tuple(1 + axis for axis, name in enumerate(clique) if name != second)
+                found[first, second] = joint[place].sum(axis=away)
+        return found
+
+    def _joint_with(self, name: str) -> dict[int, Array]:
+        """The probabilities over one attribute (first axis) and each clique of the tree."""
+        tree, size = self.tree, self.tree.domain.sizes[name]
+        start = tree.holds((name,))
+        assert start is not None
+        own = [size, *(size if each == name else 1 for each in tree.cliques[start])]
+        found = {start: np.eye(size).reshape(own) * self.tables[start]}
+        waiting = [start]
+        while waiting:
+            place = waiting.pop()
+            for near in (tree.parents[place], *tree.children[place]):
+                if near < 0 or near in found:
+                    continue
+                shared = tree.separators[near if tree.parents[near] == place else place]
+                away = [axis for axis, n in enumerate(tree.cliques[place]) if n not in shared]
+                message = found[place].sum(axis=tuple(1 + axis for axis in away))
+                summed = [axis for axis, n in enumerate(tree.cliques[near]) if n not in shared]
+                mass = self.tables[near].sum(axis=tuple(summed))
+                given = message / np.where(mass == 0, 1.0, mass)
+                spread = [tree.domain.sizes[n] if n in shared else 1 for n in tree.cliques[near]]
+                found[near] = given.reshape([size, *spread]) * self.tables[near]
+                waiting.append(near)
+        alone = self.marginal((name,))
+        assert alone is not None
+        apart = (place for place in range(len(self.tables)) if place not in found)
+        return found | {i: np.multiply.outer(alone, self.tables[i]) for i in apart}
+
+    def answer(self, query: FactoredQuery, most_cells: float) -> Array | None:
+        """The answer to a query over attributes of one clique, in shares of the total; None for
+        others, and for one with more cells.
+        """
+        query.check(self.tree.domain)
+        if prod(query.shape) * self.tree.domain.size(query.attributes) > most_cells:
+            return None
+        found = self.marginal(query.attributes)
+        if found is None:
+            return None
+        for matrix in query.factors.values():  # each sums the first axis and adds one at the end
+            found = np.tensordot(found, as_dense(matrix), (0, 1))
+        return np.array(found).reshape(query.answer_shape)
+
+
+def _collected(tree: JunctionTree, logs: list[Array]) -> list[Array]:
+    """The message of each clique to its parent, added to the parent's table; of roots, the log
+    partition function of their component.
+    """
+    messages = list[Array]()
+    for place in reversed(range(len(logs))):  # children before their parents
+        parent, shared = tree.parents[place], tree.separators[place]
+        messages.append(_log_sums(logs[place], tree.cliques[place], shared))
+        if parent >= 0:
+            spread = _spread(messages[-1], shared, tree.cliques[parent], tree.domain.sizes)
+            logs[parent] += spread
+    return messages[::-1]
+
+
+def _distribute(tree: JunctionTree, logs: list[Array], messages: Sequence[Array]) -> None:
+    """Make each clique's table the logarithm of its probabilities, parents first."""
+    for place, message in enumerate(messages):
+        parent, shared = tree.parents[place], tree.separators[place]
+        known = _log_sums(logs[parent], tree.cliques[parent], shared) if parent >= 0 else 0.0
+        # A value of the separator that this side rules out has no records on the other side.
+        change = known - np.where(np.isneginf(message), 0.0, message)
+        logs[place] += _spread(change, shared, tree.cliques[place], tree.domain.sizes)
+
+
+def _spread(values: Array, names: Sequence[str], clique: Clique, sizes: Mapping[str, int]) -> Array:
+    """The values with the clique's axes, of length 1 for attributes that they lack."""
+    return values.reshape([sizes[name] if name in names else 1 for name in clique])
+
+
+def _log_sums(logs: Array, clique: Clique, kept: Clique) -> Array:
+    """The logarithm of the sums of exp(logs) over the attributes that are not kept."""
+    away = tuple(axis for axis, name in enumerate(clique) if name not in kept)
+    peaks = logs.max(axis=away, keepdims=True)
+    peaks = np.where(np.isneginf(peaks), 0.0, peaks)
+    with np.errstate(divide="ignore"):
+        found = np.log(np.exp(logs - peaks).sum(axis=away, keepdims=True)) + peaks
+    return found.reshape([n for axis, n in enumerate(logs.shape) if axis not in away])

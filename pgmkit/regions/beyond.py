@@ -1,0 +1,106 @@
+"""Answers beyond the regions, from the records that the joint distribution was fitted with.
+
+Of the attributes of a question, one was drawn last. Its chances in each record are known, and are
+summed in place of the value that it drew (Rao and Blackwell): the answer has the same expectation
+and only the sampling noise of the other attributes. Where an attribute that it was drawn by was
+itself drawn again later, its chances are no longer those of its value, and values are counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import prod
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+
+from pgmkit.domain import Clique
+from pgmkit.errors import ModelTooLarge
+from pgmkit.graphs.junction_tree import CELL_BYTES
+from pgmkit.linear.matrix import as_dense
+from pgmkit.model import MEMORY_LIMIT
+from pgmkit.queries import FactoredQuery
+from pgmkit.regions.chain import cells_of
+from pgmkit.regions.joint import Joint
+
+Array = NDArray[np.float64]
+
+_BLOCK_CELLS = 1 << 22
+"""Entries of a block of records' answers, 32 MiB."""
+
+
+def expected_marginals(joint: Joint, cliques: Iterable[Clique]) -> dict[Clique, Array]:
+    """The marginals of the joint distribution, as fractions; axes in each clique's order."""
+    asked = list(dict.fromkeys(cliques))
+    last = {clique: joint.last_drawn(clique) for clique in asked}
+    counted = joint.records.marginals([clique for clique in asked if last[clique] is None])
+    found = {clique: counts / len(joint.records) for clique, counts in counted.items()}
+    # Neighbours of one attribute follow each other, so that its chances are computed once.
+    for clique in sorted(asked, key=lambda clique: last[clique] or ""):
+        name = last[clique]
+        if name is not None:
+            found[clique] = _summed_chances(joint, clique, name)
+    return found
+
+
+def _summed_chances(joint: Joint, clique: Clique, name: str) -> Array:
+    domain, records = joint.records.domain, joint.records
+    others = tuple(other for other in clique if other != name)
+    cells = cells_of(domain, [others], records.columns, len(records))[:, 0]
+    lies_in = scipy.sparse.csr_array(
+        (np.ones(len(cells)), cells, np.arange(len(cells) + 1)),
+        shape=(len(cells), domain.size(others)),
+    )
+    table = (lies_in.T @ joint.chances(name)) / len(records)
+    shape = (*domain.shape(others), domain.sizes[name])
+    return np.ascontiguousarray(np.moveaxis(table.reshape(shape), -1, clique.index(name)))
+
+
+def expected_answer(joint: Joint, query: FactoredQuery) -> Array:
+    """The query's answers over the joint distribution, as fractions; blocks of records, in two
+    halves of its attributes.
+    """
+    cells = prod(query.shape)
+    if cells * CELL_BYTES > MEMORY_LIMIT:
+        raise ModelTooLarge(
+            f"a query over {query.attributes!r} has {cells:,} answers; the limit is "
+            f"{MEMORY_LIMIT // CELL_BYTES:,}. Ask for fewer at once"
+        )
+    half = len(query.attributes) // 2
+    names = query.attributes[:half], query.attributes[half:]
+    widths = [prod(query.shape[:half]), prod(query.shape[half:])]
+    step = max(1, _BLOCK_CELLS // max(widths))
+    last = joint.last_drawn(query.attributes)
+    found = np.zeros(widths)
+    for start in range(0, len(joint.records), step):
+        part = slice(start, start + step)
+        left, right = (_products(joint, query, side, last, part) for side in names)
+        found += left.T @ right
+    return found.reshape(query.answer_shape) / len(joint.records)
+
+
+def _products(
+    joint: Joint, query: FactoredQuery, names: Clique, last: str | None, part: slice
+) -> Array:
+    """One row for each record: the Kronecker product of its columns of the factors."""
+    found = np.ones((len(range(*part.indices(len(joint.records)))), 1))
+    for name in names:
+        factor = as_dense(query.factors[name])
+        if name == last:
+            columns = joint.chances(name)[part] @ factor.T
+        else:
+            columns = factor[:, joint.records.columns[name][part]].T
+        found = (found[:, :, None] * columns[:, None, :]).reshape(len(found), -1)
+    return found
+
+
+def expected_product(joint: Joint, weights: Mapping[str, Array]) -> float:
+    """The mean over the records of the product of these weights of their values."""
+    last, each = joint.last_drawn(tuple(weights)), np.ones(len(joint.records))
+    for name, values in weights.items():
+        if name == last:
+            each *= (joint.chances(name) * values).sum(axis=1)
+        else:
+            each *= values[joint.records.columns[name]]
+    return float(each.mean())

@@ -1,0 +1,31 @@
+"""Torch, loaded when something of it is first used.
+
+Loading torch takes a second of processor time, more than most questions to a model. Modules that
+are imported for such questions write ``from pgmkit.runtime.deferred import torch`` instead of
+``import torch``; to a type checker the name is torch itself (``deferred.pyi``).
+"""
+
+import sys
+from types import ModuleType
+from typing import Any
+
+__all__ = ["is_tensor", "torch"]
+
+
+class _OnUse(ModuleType):
+    """A stand-in for a module: each of its names is fetched once, when it is first used."""
+
+    def __getattr__(self, name: str) -> Any:
+        import torch
+
+        found = getattr(torch, name)
+        setattr(self, name, found)
+        return found
+
+
+torch = _OnUse("torch")
+
+
+def is_tensor(value: object) -> bool:
+    """True for a torch tensor; there is none before torch is loaded."""
+    return "torch" in sys.modules and isinstance(value, torch.Tensor)

@@ -1,0 +1,42 @@
+"""The byte order mark at the start of a file, held against the declared encoding."""
+
+from __future__ import annotations
+
+import codecs
+from typing import TYPE_CHECKING
+
+from pgmkit.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from pgmkit.tables.schema_file import FileFormat
+
+__all__ = ["check_mark"]
+
+_MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF8: "utf-8",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+"""The encoding of each byte order mark; the marks of UTF-32 begin with those of UTF-16."""
+
+
+def check_mark(path: str, form: FileFormat, start: bytes) -> None:
+    """Raises InvalidInput where the file's first bytes are the mark of another encoding.
+
+    Zero bytes in what should be a line of names are those of UTF-16 without a mark.
+    """
+    marked = next((name for mark, name in _MARKS.items() if start.startswith(mark)), None)
+    declared = codecs.lookup(form.encoding).name.removesuffix("-sig")
+    if marked is None and declared == "utf-8" and b"\0" in start:
+        raise InvalidInput(
+            f"the first line of {path} holds zero bytes, as UTF-16 has; name its encoding: "
+            "--encoding utf-16-le, or `encoding` in the schema's `file`"
+        )
+    if marked is not None and not declared.startswith(marked):
+        raise InvalidInput(
+            f"{path} begins with the byte order mark of {marked.upper()}, but is read as "
+            f"{form.encoding}; name its encoding: --encoding {marked}, or `encoding` in the "
+            "schema's `file`"
+        )

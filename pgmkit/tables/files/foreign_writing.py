@@ -1,0 +1,173 @@
+"""Records written for Excel, SPSS and Stata, with the labels of their values."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pgmkit.errors import InvalidInput
+from pgmkit.tables.files.foreign import needed
+from pgmkit.tables.labelled import Boolean, Categorical
+from pgmkit.tables.values import number_of, text_of
+
+if TYPE_CHECKING:
+    from pgmkit.tables.columns import Column
+    from pgmkit.tables.schema import Schema
+
+__all__ = ["WRITTEN", "foreign_content"]
+
+WRITTEN = (".xlsx", ".sav", ".dta")
+_MOST_ROWS = 2**20 - 1
+"""Rows of an Excel sheet below its header."""
+_LONGEST_NAME = {".sav": 64, ".dta": 32}
+"""Bytes of a variable's name."""
+_EXACT = 2**53
+"""Programs that know floating-point numbers only hold no larger whole numbers exactly."""
+
+
+def foreign_content(
+    path: str | os.PathLike[str], tables: Iterable[Any], schema: Schema
+) -> tuple[bytes, int]:
+    """The bytes of a file of the path's kind for tables of values, and the number of records.
+
+    Excel gets texts and numbers as cells; a text that begins like a formula is none. SPSS and Stata
+    get a number for each value of a categorical column of texts, with the text as its label: the
+    number that `aliases` gives the value, where they give each one, or else 1, 2, ... A name that
+    these programs do not allow is changed, and stands as the variable's label.
+
+    Raises InvalidInput for more records than a sheet has rows, for whole numbers beyond 2^53, and
+    where the library that writes is not installed.
+    """
+    suffix = Path(path).suffix.lower()
+    try:
+        return (_excel if suffix == ".xlsx" else _statistics)(path, tables, schema)
+    except ImportError as error:
+        raise needed(path, error) from None
+
+
+def _excel(
+    path: str | os.PathLike[str], tables: Iterable[Any], schema: Schema
+) -> tuple[bytes, int]:
+    import io
+
+    import openpyxl
+    from openpyxl.cell import WriteOnlyCell
+
+    book = openpyxl.Workbook(write_only=True)
+    sheet = book.create_sheet("records")
+
+    def cell(value: Any) -> Any:
+        if isinstance(value, int) and abs(value) > _EXACT:
+            raise _inexact(path)
+        if not isinstance(value, str):
+            return value
+        found = WriteOnlyCell(sheet, value=openpyxl.cell.cell.ILLEGAL_CHARACTERS_RE.sub(" ", value))
+        found.data_type = "s"  # a text such as =1+1 is no formula
+        return found
+
+    rows = 0
+    with closing(sheet):
+        sheet.append([cell(name) for name in schema.columns])
+        for table in tables:
+            rows += table.num_rows
+            if rows > _MOST_ROWS:
+                raise InvalidInput(
+                    f"{os.fspath(path)} cannot hold more than {_MOST_ROWS:,} records, as an Excel "
+                    "sheet has no more rows; write CSV or parquet, or fewer records"
+                )
+            for row in zip(*(column.to_pylist() for column in table.columns), strict=True):
+                sheet.append([cell(value) for value in row])
+    content = io.BytesIO()
+    book.save(content)
+    return content.getvalue(), rows
+
+
+def _statistics(
+    path: str | os.PathLike[str], tables: Iterable[Any], schema: Schema
+) -> tuple[bytes, int]:
+    import pandas as pd
+    import pyarrow as pa
+    import pyreadstat
+
+    suffix = Path(path).suffix.lower()
+    whole = pa.concat_tables(list(tables))
+    names = dict(zip(schema.columns, _legal_names(schema.columns, suffix), strict=True))
+    columns: dict[str, Any] = {}
+    labels: dict[str, dict[int | float, str]] = {}
+    for name, column in schema.columns.items():
+        values = whole.column(name).to_pylist()
+        codes = _numbered(column)
+        if codes is not None:
+            labels[names[name]] = {number: label for label, number in codes.items()}
+            values = [None if v is None else codes.get(text_of(v), v) for v in values]
+        if any(isinstance(v, int) and abs(v) > _EXACT for v in values):
+            raise _inexact(path)
+        columns[names[name]] = pd.Series(values)
+        if column.kind == "datetime":
+            columns[names[name]] = pd.to_datetime(columns[names[name]])
+    frame = pd.DataFrame(columns)
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder, f"records{suffix}")
+        write = pyreadstat.write_sav if suffix == ".sav" else pyreadstat.write_dta
+        write(
+            frame,
+            str(target),
+            column_labels={new: old for old, new in names.items()},
+            variable_value_labels=labels,
+        )
+        return target.read_bytes(), whole.num_rows
+
+
+def _numbered(column: Column) -> Mapping[str, int] | None:
+    """A whole number for each label of a column of texts or truth values; None for others."""
+    if isinstance(column, Boolean):
+        return {text: code for code, text in enumerate(column.own_labels)}
+    if not isinstance(column, Categorical) or column.kind != "text":
+        return None
+    texts = list(column.own_labels)
+    if column.missing:
+        texts.append(column.missing[0])  # written where a value is missing
+    given = {text_of(label): spelling for spelling, label in dict(column.aliases).items()}
+    try:
+        numbers = {text: number_of(given[text]) for text in texts}
+    except (KeyError, ValueError):
+        numbers = {}
+    if all(isinstance(number, int) for number in numbers.values()) and len(
+        set(numbers.values())
+    ) == len(texts):
+        return {text: int(number) for text, number in numbers.items()}
+    return {text: place for place, text in enumerate(texts, 1)}
+
+
+def _legal_names(names: Iterable[str], suffix: str) -> Iterator[str]:
+    """A name of letters, digits and underscores for each, all of them different in any case."""
+    seen: set[str] = set()
+    most = _LONGEST_NAME[suffix] - 4
+    for name in names:
+        plain = re.sub(r"[^A-Za-z0-9_]", "_", name)
+        plain = (plain if re.match("[A-Za-z]", plain) else f"v_{plain}")[:most]
+        legal, again = plain, 1
+        while legal.upper() in seen or legal.upper() in _RESERVED:
+            again += 1
+            legal = f"{plain}_{again}"
+        seen.add(legal.upper())
+        yield legal
+
+
+_RESERVED = {
+    *("ALL", "AND", "BY", "EQ", "GE", "GT", "LE", "LT", "NE", "NOT", "OR", "TO", "WITH"),
+    *("BYTE", "DOUBLE", "FLOAT", "IF", "IN", "INT", "LONG", "USING"),
+}
+"""Words that no variable of SPSS or Stata may be named."""
+
+
+def _inexact(path: str | os.PathLike[str]) -> InvalidInput:
+    return InvalidInput(
+        f"{os.fspath(path)} cannot hold whole numbers beyond 2^53 exactly; write CSV or "
+        'parquet, or declare the column with decode_as: "text"'
+    )

@@ -1,0 +1,80 @@
+"""Hints on how a CSV file is written, from its header line.
+
+The header line holds names, not values, so a contradiction between it and the declared format is an
+error. Nothing below the header line decides whether a file is read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from pgmkit.errors import InvalidInput
+from pgmkit.tables.files.csv_file import SEPARATORS, csv_names, is_csv
+from pgmkit.tables.files.foreign import is_excel, sheet_hint
+
+if TYPE_CHECKING:
+    from pgmkit.tables.schema_file import FileFormat
+
+__all__ = ["header_hint"]
+
+_LIKELY_ENCODINGS = ("utf-8", "cp1252", "cp1250", "cp850", "mac-roman", "utf-16")
+_LINES_ABOVE = 20
+"""Lines above a header that are looked for: titles of tables have fewer."""
+
+
+def header_hint(
+    path: str | os.PathLike[str], form: FileFormat, found: Sequence[str], absent: Iterable[str]
+) -> str:
+    """A clause on how the file may be written, where its header lacks the names `absent`.
+
+    Rows of a sheet are compared with the wanted names alone.
+
+    It is empty where no other format is likely. `found`: the names that were read.
+
+    >>> from pgmkit.tables.schema_file import FileFormat
+    >>> header_hint("sheet.parquet", FileFormat(), ["age", "wages"], ["wage"])
+    "; did you mean 'wages' for 'wage'"
+    """
+
+    wanted = list(absent)
+    if is_csv(path) and form.names is None:
+        for other, options in _other_formats(form):
+            if _has(os.fspath(path), other, wanted):
+                return f"; with {options} its header has them"
+    if is_excel(path):
+        hint = sheet_hint(path, form, wanted)
+        if hint:
+            return hint
+    near = {name: get_close_matches(name, [n for n in found if n], 1) for name in wanted}
+    likely = [f"{close[0]!r} for {name!r}" for name, close in near.items() if close]
+    return f"; did you mean {', '.join(likely[:3])}" if likely else ""
+
+
+def _other_formats(form: FileFormat) -> Iterable[tuple[FileFormat, str]]:
+    """Formats that differ in one point, and the options that name it."""
+
+    if form.separator is not None:
+        for separator in SEPARATORS:
+            if separator not in (form.separator, form.decimal):
+                shown = "tab" if separator == "\t" else f"'{separator}'"
+                yield replace(form, separator=separator), f"--separator {shown}"
+    for encoding in _LIKELY_ENCODINGS:
+        if encoding != form.encoding:
+            yield replace(form, encoding=encoding), f"--encoding {encoding}"
+    for lines in range(1, _LINES_ABOVE + 1):
+        above = form.skip_lines + lines
+        yield replace(form, skip_lines=above), f"--skip-lines {above}"
+    if form.skip_lines:
+        yield replace(form, skip_lines=0), "--skip-lines 0"
+
+
+def _has(path: str, form: FileFormat, wanted: Collection[str]) -> bool:
+
+    try:
+        return set(wanted) <= set(csv_names(path, form))
+    except (InvalidInput, UnicodeError):
+        return False

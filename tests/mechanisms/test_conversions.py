@@ -1,0 +1,58 @@
+"""The conversions between zCDP and (epsilon, delta): refusals, and ends of the range."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+
+from mechanisms.privacy.conversions import (
+    _log_delta,
+    delta_from_rho,
+    epsilon_from_rho,
+    rho_from_epsilon,
+)
+from pgmkit.errors import InvalidInput
+
+NO_NUMBERS = (-1.0, math.nan, math.inf, True, "1")
+
+
+@pytest.mark.parametrize("wrong", NO_NUMBERS)
+def test_a_wrong_first_argument_is_refused(wrong: float) -> None:
+    for call in (
+        lambda: delta_from_rho(wrong, 1.0),
+        lambda: delta_from_rho(1.0, wrong),
+        lambda: epsilon_from_rho(wrong, 1e-6),
+        lambda: rho_from_epsilon(wrong, 1e-6),
+    ):
+        with pytest.raises(InvalidInput, match="must be a finite number"):
+            call()
+    with pytest.raises(InvalidInput, match="rho must be a finite number above 0"):
+        delta_from_rho(0.0, 1.0)
+
+
+@pytest.mark.parametrize("conversion", [epsilon_from_rho, rho_from_epsilon])
+@pytest.mark.parametrize("delta", [*NO_NUMBERS, 0.0, 1.0, 1.5])
+def test_a_delta_that_is_no_promise_is_refused(
+    conversion: Callable[[float, float], float], delta: float
+) -> None:
+    with pytest.raises(InvalidInput, match="delta must be above 0 and below 1"):
+        conversion(1.0, delta)
+    assert epsilon_from_rho(0.0, 0.5) == 0.0
+
+
+def test_delta_is_a_probability_for_any_rho() -> None:
+    for rho in (1e-3, 1.0, 1e6, 1e19, 1e30):
+        assert 0.0 <= delta_from_rho(rho, 1.0) <= 1.0
+    assert delta_from_rho(1e30, 1.0) == 1.0
+
+
+@pytest.mark.parametrize("delta", [1e-12, 1e-6, 0.01, 0.5])
+@pytest.mark.parametrize("size", [1e-3, 0.1, 1.0, 2.0, 10.0])
+def test_rounding_is_towards_the_safe_end(size: float, delta: float) -> None:
+    """What is promised is kept by the same formula, and a little more would not be."""
+    target = math.log(delta)
+    rho = rho_from_epsilon(size, delta)
+    assert _log_delta(rho, size) <= target < _log_delta(rho * (1 + 1e-9), size)
+    epsilon = epsilon_from_rho(size, delta)
+    assert _log_delta(size, epsilon) <= target
+    assert epsilon == 0.0 or target < _log_delta(size, epsilon * (1 - 1e-9))

@@ -1,0 +1,242 @@
+"""What a Curator states and refuses at the edges: expected errors, names of steps, empty lists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from mechanisms.privacy.budget import Budget
+from mechanisms.privacy.cell_line import selector
+from mechanisms.privacy.curator import Curator
+from mechanisms.privacy.units import Excess
+from mechanisms.queries.cells import Cell
+from mechanisms.queries.predicates import Predicate, Predicates
+from pgmkit.domain import Domain
+from pgmkit.errors import InvalidInput, ModelTooLarge
+from pgmkit.records.dataset import Dataset
+
+DOMAIN = Domain({"a": 2, "b": 3})
+A, B = ("a",), ("b",)
+DATA = Dataset(DOMAIN, {"a": [0] * 60 + [1] * 40, "b": [0] * 50 + [1] * 30 + [2] * 20})
+NOTHING = {A: np.zeros(2), B: np.zeros(3)}
+
+
+def curator(delta: float = 0.0, relation: str = "replace-one") -> Curator:
+    return Curator(DATA, Budget(1e6, delta), neighbours=relation, seed=0)
+
+
+class Asked:
+    """Noise that adds none and keeps the scale of each draw."""
+
+    secure = True
+
+    def __init__(self) -> None:
+        self.scales: list[float] = []
+
+    def __getattr__(self, law: str) -> Callable[..., Any]:
+        def draw(values: np.ndarray, *rest: float) -> Any:
+            self.scales.append(rest[-1])
+            if law in ("gaussian", "laplace"):
+                return values
+            best = np.argsort(-values, kind="stable").tolist()
+            return best[: int(rest[0])] if len(rest) == 2 else best[0]
+
+        return draw
+
+
+def asked(owner: Curator) -> Asked:
+    noise = Asked()
+    owner._noise = noise
+    return noise
+
+
+def test_the_expected_error_is_that_of_the_law() -> None:
+    for delta, law in ((0.0, stats.laplace), (1e-6, stats.norm)):
+        owner = curator(delta)
+        expected = law.expect(np.abs, scale=owner.scale(0.01))
+        assert owner.expected_error(0.01) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("relation, moved", [("replace-one", 2), ("add/remove", 1)])
+@pytest.mark.parametrize("number", [1, 4, 9])
+def test_distances_are_measured_with_the_stated_noise(
+    relation: str, moved: int, number: int
+) -> None:
+    """One row moves each distance by `moved`, all of them by `number` times that in L1."""
+    pure, zcdp = curator(0.0, relation), curator(1e-6, relation)
+    laplace = moved * number / 0.5
+    gaussian = moved * number**0.5 / (2 * 0.5) ** 0.5
+    assert pure.errors_stddev(number, 0.5) == pytest.approx(laplace * 2**0.5)
+    assert zcdp.errors_stddev(number, 0.5) == pytest.approx(gaussian)
+    for owner, scale in ((pure, laplace), (zcdp, gaussian)):
+        noise = asked(owner)
+        found = owner.measure_errors([A] * number, NOTHING, 0.5)
+        assert noise.scales == pytest.approx([scale])
+        assert found.tolist() == [100.0] * number
+
+
+@pytest.mark.parametrize("relation", ["replace-one", "add/remove"])
+@pytest.mark.parametrize("count", [1, 4, 9])
+def test_predicates_are_measured_with_the_stated_noise(relation: str, count: int) -> None:
+    """A row moves each count by at most 1, under both relations."""
+    predicates = Predicates(DOMAIN, [Predicate((("b", i % 3),)) for i in range(count)])
+    for delta in (0.0, 1e-6):
+        owner = curator(delta, relation)
+        noise = asked(owner)
+        counts, stddev = owner.measure_predicates(predicates, 0.5)
+        scale = count / 0.5 if delta == 0 else count**0.5 / (2 * 0.5) ** 0.5
+        assert noise.scales == pytest.approx([scale])
+        assert stddev == pytest.approx(scale * (2**0.5 if delta == 0 else 1))
+        assert counts.tolist() == [(50, 30, 20)[i % 3] for i in range(count)]
+
+
+def test_cells_are_measured_by_their_own_row_of_a_matrix() -> None:
+    owner = curator()
+    asked(owner)
+    found = owner.measure_cells([Cell(B, 2), Cell(A, 0)], 1.0)
+    assert [each.values.tolist() for each in found] == [[20.0], [60.0]]
+    for each, cell in zip(found, [Cell(B, 2), Cell(A, 0)], strict=True):
+        one = np.zeros(DOMAIN.size(cell.clique))
+        one[cell.index] = 1.0
+        assert np.array_equal(selector(DOMAIN, cell).toarray(), one[None])
+        assert np.array_equal(np.asarray(each.matrix.toarray()), one[None])
+
+
+def test_a_cell_far_below_its_estimate_is_as_badly_answered_as_one_far_above() -> None:
+    estimates = {A: np.array([60.0, 40.0]), B: np.array([52.0, 30.0, 500.0])}
+    predicates = Predicates(DOMAIN, [Predicate((("b", i),)) for i in range(3)])
+    owner = curator()
+    asked(owner)
+    assert owner.choose_cells([A, B], estimates, 1.0) == [Cell(B, 2)]
+    assert owner.choose_predicates(predicates, estimates[B], 1.0, count=1) == [2]
+    assert owner.choose_predicates(predicates, [50.0, 0.0, 19.0], 1.0, count=1) == [1]
+    for exclude in ([2], {2}, (2,)):
+        found = owner.choose_predicates(predicates, estimates[B], 1.0, count=2, exclude=exclude)
+        assert found == [0, 1]
+
+
+def test_the_ledger_names_steps_and_mechanisms_in_their_places() -> None:
+    owner = Curator(DATA, Budget(1e3, 1e-6, reserved=5e-7), neighbours="replace-one", seed=0)
+    predicates = Predicates(DOMAIN, [Predicate((("b", i),)) for i in range(3)])
+    owner.measure(["a"], 0.1, step="s")
+    owner.measure_queries(A, np.eye(2), 0.1, step="s")
+    owner.measure_errors([A], NOTHING, 0.1, step="s")
+    owner.measure_cells([Cell(A, 0)], 0.1, step="s")
+    owner.measure_predicates(predicates, 0.1, step="s")
+    owner.mixture_error(DATA, [A], 0.1, step="s")
+    owner.choose([A, B], NOTHING, 0.1, step="s")
+    owner.choose([A, B], NOTHING, 0.1, step="s", mechanism="permute-and-flip")
+    owner.scored([A, B], NOTHING).choose([0, 1], 0.1, step="s")
+    owner.choose_public([{A: np.array([0.5, 0.5])}], 0.1, step="s")
+    owner.choose_cells([A], NOTHING, 0.1, step="s", count=2)
+    owner.choose_predicates(predicates, np.zeros(3), 0.1, count=2, step="s")
+    owner.draw_signed([A], NOTHING, 0.1, count=3, step="s")
+    owner.discover(["x"] * 100, 0.1, 1e-7, step="s")
+    noise, choice = "discrete Gaussian", "exponential mechanism"
+    assert [(each.step, each.mechanism) for each in owner.ledger.entries] == [
+        ("s a", noise),
+        ("s queries of a", noise),
+        *[("s", noise)] * 4,
+        ("s", choice),
+        ("s", "permute-and-flip"),
+        *[("s", choice)] * 2,
+        ("s", "top 2 of cells, Gumbel noise"),
+        ("s", "top 2 of predicates, Gumbel noise"),
+        ("s", f"3 x {choice}"),
+        ("s", f"{noise}, threshold"),
+    ]
+    assert [each.cost for each in owner.ledger.entries] == [0.1] * 14
+    assert [each.delta for each in owner.ledger.entries] == [0.0] * 13 + [1e-7]
+
+
+def test_names_in_any_sequence_become_a_clique() -> None:
+    owner = curator()
+    assert owner.measure(["b", "a"], 1.0).clique == owner.measure(("b", "a"), 1.0).clique
+    assert isinstance(owner.measure(["a"], 1.0).clique, tuple)
+    assert owner.measure_queries(["a"], np.eye(2), 1.0).clique == A
+    assert owner.choose_public([{A: np.array([0.5, 0.5])}], 1.0) == 0
+
+
+def test_the_best_mixture_error_is_in_counts() -> None:
+    """All weight on the one public record answers 60 and 40 by 100 and 0."""
+    owner = curator()
+    asked(owner)
+    found = owner.mixture_error(Dataset(DOMAIN, {"a": [0], "b": [0]}), [A], 1.0)
+    assert found == pytest.approx(40.0, abs=1e-3) and type(found) is float
+
+
+def test_numbers_that_leave_are_plain() -> None:
+    owner = curator()
+    found, stddev = owner.measure_excess(Excess(12, 15), 1.0)
+    assert type(found) is type(stddev) is float
+    halves = [{A: np.array([0.5, 0.5])}, {A: np.array([0.6, 0.4])}]
+    assert type(owner.choose_public(halves, 1.0)) is int
+    assert owner.choose_public(halves, 1.0) == 1
+    assert type(owner.scored([A, B], NOTHING).choose([1], 1.0, step="s")) is int
+    assert all(
+        type(place) is int
+        for place in owner.choose_predicates(
+            Predicates(DOMAIN, [Predicate((("a", 0),))]), [0.0], 1.0, count=1
+        )
+    )
+
+
+@pytest.mark.parametrize("delta", [0.0, -1e-9, 6e-7, 7.5e-7, 1.0, np.nan])
+def test_values_are_found_within_the_reserved_delta(delta: float) -> None:
+    owner = Curator(DATA, Budget(1e3, 1e-6, reserved=5e-7), neighbours="replace-one", seed=0)
+    with pytest.raises(InvalidInput, match="needs a delta above 0"):
+        owner.discover(["x"] * 100, 0.1, delta)
+    assert owner.ledger.entries == ()
+
+
+def test_marginals_beyond_memory_are_refused_before_they_are_counted() -> None:
+    names = [f"n{i}" for i in range(8)]
+    data = Dataset(Domain({name: 1000 for name in names}), {name: [0] for name in names})
+    owner = Curator(data, Budget(1.0), neighbours="replace-one", seed=0)
+    with pytest.raises(ModelTooLarge, match="has .* cells"):
+        owner.measure(names, 0.1)
+    assert owner.ledger.entries == ()
+
+
+WRONG: dict[str, Callable[[Curator], object]] = {
+    "no candidates": lambda c: c.scored([], NOTHING),
+    "an unknown candidate": lambda c: c.scored([("z",)], {("z",): np.zeros(2)}),
+    "a candidate with an attribute twice": lambda c: c.scored([("a", "a")], NOTHING),
+    "a cell of an unknown clique": lambda c: c.measure_cells([Cell(("z",), 0)], 1.0),
+    "a cell of an attribute twice": lambda c: c.measure_cells([Cell(("a", "a"), 0)], 1.0),
+    "no cliques to draw from": lambda c: c.draw_signed([], NOTHING, 1.0),
+    "no draws": lambda c: c.draw_signed([A], NOTHING, 1.0, count=0),
+    "a count of True": lambda c: c.draw_signed([A], NOTHING, 1.0, count=True),
+    "shares above 1": lambda c: c.choose_public([{A: np.array([1.5, 0.5])}], 1.0),
+    "shares below 0": lambda c: c.choose_public([{A: np.array([-0.5, 0.5])}], 1.0),
+    "no shares": lambda c: c.choose_public([], 1.0),
+    "shares of nothing": lambda c: c.choose_public([{}], 1.0),
+    "other cliques": lambda c: c.choose_public(
+        [{A: np.array([0.5, 0.5])}, {B: np.full(3, 1 / 3)}], 1.0
+    ),
+    "queries of an unknown clique": lambda c: c.measure_queries(("z",), np.eye(2), 1.0),
+    "queries of an attribute twice": lambda c: c.measure_queries(("a", "a"), np.eye(4), 1.0),
+    "no cells": lambda c: c.measure_cells([], 1.0),
+    "no cliques of a mixture": lambda c: c.mixture_error(DATA, [], 1.0),
+    "public data of another domain": lambda c: c.mixture_error(
+        Dataset(Domain({"a": 2}), {"a": [0]}), [A], 1.0
+    ),
+    "an estimate of a predicate that is no number": lambda c: c.choose_predicates(
+        Predicates(DOMAIN, [Predicate((("a", 0),))]), [np.nan], 1.0, count=1
+    ),
+    "too few estimates of predicates": lambda c: c.choose_predicates(
+        Predicates(DOMAIN, [Predicate((("a", 0),))]), [], 1.0, count=1
+    ),
+}
+
+
+@pytest.mark.parametrize("what", sorted(WRONG))
+def test_what_is_wrong_is_refused_before_it_costs(what: str) -> None:
+    owner = curator()
+    with pytest.raises(InvalidInput):
+        WRONG[what](owner)
+    assert owner.ledger.entries == ()

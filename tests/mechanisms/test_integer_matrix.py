@@ -1,0 +1,67 @@
+"""Matrices on a grid of whole numbers, against Python's whole numbers and numpy's fractions."""
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_array
+
+from mechanisms.privacy.integer_matrix import LARGEST_ANSWER, GridMatrix
+from pgmkit.errors import InvalidInput
+from pgmkit.linear.kronecker import Kronecker
+
+BIG = 2**30 - 1
+
+
+def norms(columns: list[list[int]]) -> tuple[int, int, int, int]:
+    """The largest |u|_1, |u - v|_1, |u|_2^2 and |u - v|_2^2 of columns, in Python's integers."""
+    differences = [
+        [a - b for a, b in zip(u, v, strict=True)] for u, v in itertools.product(columns, repeat=2)
+    ]
+    l1 = [max(sum(map(abs, each)) for each in some) for some in (columns, differences)]
+    l2 = [max(sum(x * x for x in each) for each in some) for some in (columns, differences)]
+    return l1[0], max(1, l1[1]), l2[0], max(1, l2[1])
+
+
+@pytest.mark.parametrize("rows", range(1, 10))
+def test_norms_about_the_end_of_64_bits(rows: int) -> None:
+    """Of opposite columns, whose squared distance is four times a squared norm."""
+    columns = [[BIG] * rows, [-BIG] * rows, [BIG - 1] * rows]
+    grid = GridMatrix.rounded([np.array(columns, dtype=np.float64).T])
+    found = (grid.l1(False), grid.l1(True), grid.l2_squared(False), grid.l2_squared(True))
+    assert found == norms(columns)
+
+
+def test_answers_of_negative_entries_are_held_within_64_bits() -> None:
+    rows = 2**40
+    for entry in (-BIG, BIG):
+        grid = GridMatrix.rounded([np.array([[entry, 1.0], [1.0, 0.0]])])
+        found = grid.answers(np.array([rows, 5]))
+        exact = max(-2 * LARGEST_ANSWER, min(2 * LARGEST_ANSWER, entry * rows + 5))
+        assert found.tolist() == [int(exact), rows]
+
+
+def test_entries_are_rounded_to_the_nearest_of_the_grid() -> None:
+    rng = np.random.default_rng(5)
+    for size in (1e-9, 1.0, 2.0**22):
+        matrix = rng.uniform(-size, size, (20, 6))
+        grid = GridMatrix.rounded([matrix])
+        assert np.abs(grid.matrix - matrix).max() <= grid.unit / 2
+        assert np.abs(grid.factors[0]).max() <= 2**20, "fractions have 20 bits, however large"
+
+
+def test_sparse_factors_are_those_written_out() -> None:
+    dense = [np.array([[0.5, 0.0], [0.25, -1.0]]), np.array([[1.0, 1.0, 0.0]])]
+    grid = GridMatrix.rounded([csr_array(each) for each in dense])
+    matrix = grid.matrix
+    assert isinstance(matrix, Kronecker)
+    counts = np.arange(6)
+    expected = np.kron(*dense) @ counts
+    assert np.array_equal(grid.answers(counts) * grid.unit, expected)
+    assert np.array_equal(matrix.matvec(counts), expected)
+
+
+def test_at_most_thirty_factors() -> None:
+    assert GridMatrix.rounded([np.ones((1, 1))] * 30).answers(np.array([7])).tolist() != [0]
+    with pytest.raises(InvalidInput, match="at most 30 matrices"):
+        GridMatrix.rounded([np.ones((1, 1))] * 31)

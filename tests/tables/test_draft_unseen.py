@@ -1,0 +1,212 @@
+"""Drafts of files as they are found: sentinels, units, short years, titles, labels."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pgmkit.records.dataset import Dataset
+from pgmkit.tables.draft.draft import Drafted, draft, draft_column
+from pgmkit.tables.files.record_files import encode_file, write_records
+from pgmkit.tables.labelled import Categorical
+from pgmkit.tables.numbers import Integer, Numeric
+from pgmkit.tables.schema import Schema
+
+
+def drafted(values: list[object], name: str = "v", **form: str) -> Drafted:
+    """The draft of one column beside others would be the same."""
+    return draft_column(np.array(values, dtype=object), **form)
+
+
+RNG = np.random.default_rng(5)
+ROWS = 600
+AMONG = {
+    "99 at 60% beside a scale": (range(1, 11), 99, 0.6),
+    "99 at 60% beside ages": (range(18, 98), 99, 0.6),
+    "9 beside codes up to 7": (range(1, 8), 9, 0.15),
+    "9 beside three codes": (range(1, 4), 9, 0.25),
+    "-1 beside codes": (range(0, 6), -1, 0.2),
+}
+
+
+@pytest.mark.parametrize("case", AMONG)
+def test_sentinels_are_no_quantities(case: str) -> None:
+    usual, code, share = AMONG[case]
+    values = np.where(RNG.random(ROWS) < share, code, RNG.choice(list(usual), ROWS))
+    column = drafted(values.tolist()).column
+    assert isinstance(column, Integer) and column.special == (code,)
+
+
+@pytest.mark.parametrize("top", [97, 98, 99])
+def test_numbers_without_a_gap_are_quantities(top: int) -> None:
+    """Frequent or not: people of 98 and more are counted as 99."""
+    values = [*RNG.integers(18, top, ROWS), *range(18, top), *([top] * 300)]
+    column = drafted(values).column
+    assert isinstance(column, Integer) and column.high == top and column.special == ()
+
+
+@pytest.mark.parametrize("code", [9999, 99999])
+def test_nines_within_the_range_stand_alone_and_are_pointed_out(code: int) -> None:
+    incomes = (code * RNG.lognormal(0, 0.8, ROWS)).astype(int)
+    incomes[:24] = code
+    found = drafted(incomes.tolist())
+    assert isinstance(found.column, Integer) and code in found.column.spikes
+    assert f"{code} may stand for a missing value" in found.note
+    without = drafted(incomes[24:].tolist())
+    assert "may stand" not in without.note
+
+
+def test_spellings_of_one_number_are_one_label() -> None:
+    column = drafted(["9", "9.0", "1", "B"] * 20).column
+    assert isinstance(column, Categorical) and column.values == ("1", "9", "B")
+    assert column.encode(np.array(["9", "9.0"])).tolist() == [1, 1]
+    numbers = drafted(["9", "9.0", "1", "2"] * 20).column
+    assert numbers is not None and numbers.encode(np.array(["9.0"])) == numbers.encode(
+        np.array(["9"])
+    )
+
+
+def test_dashes_among_numbers_with_a_decimal_comma_are_missing(tmp_path: Path) -> None:
+    texts = [f"{RNG.integers(0, 9000)},{RNG.integers(0, 99):02d}" for _ in range(ROWS)]
+    texts[::25] = ["-"] * 24
+    euros = [f"{RNG.integers(1, 9)}.{RNG.integers(100, 999)},50 €" for _ in range(ROWS)]
+    for separator in (";", ","):
+        quote = '"' if separator == "," else ""
+        lines = [
+            separator.join(f"{quote}{v}{quote}" for v in row)
+            for row in zip(texts, euros, strict=True)
+        ]
+        path = tmp_path / "t.csv"
+        path.write_text("\n".join([f"a{separator}b", *lines]) + "\n", encoding="utf-8")
+        text = draft(path, look=True)
+        (tmp_path / "s.yaml").write_text(text, encoding="utf-8")
+        schema = Schema.load(tmp_path / "s.yaml")
+        assert schema.file.decimal == ","
+        assert isinstance(schema.columns["a"], Numeric) and schema.columns["a"].missing == ("-",)
+        assert isinstance(schema.columns["b"], Numeric) and schema.columns["b"].decimals == 2
+        found = encode_file(path, schema)
+        assert isinstance(found, Dataset)
+        assert (found.columns["a"] == schema.columns["a"].size - 1).sum() == 24
+
+
+def test_a_decimal_point_elsewhere_forbids_the_comma(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("a;b\n" + "1,5;2.5\n2,25;3.5\n3,5;4.25\n" * 20)
+    text = draft(path, look=True)
+    assert "decimal:" not in text and "write all in one way" in text
+
+
+@pytest.mark.parametrize("name", ["household", "hh_nr", "patient", "PatientNo", "person_key"])
+def test_columns_named_as_units_hint_at_the_unit(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    rows = [f"{1000 + i // 2},{'FM'[i % 2]}" for i in range(400)]
+    path.write_text("\n".join([f"{name},sex", *rows]) + "\n")
+    text = draft(path, look=True)
+    assert f"--unit {name}" in text and f"ignore:\n  - {name}\n" in text
+
+
+@pytest.mark.parametrize("name", ["household_size", "patients", "cases", "wage"])
+def test_columns_named_otherwise_do_not(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    rows = [f"{(i * i * 37) % 5003},{'FM'[i % 2]}" for i in range(400)]
+    path.write_text("\n".join([f"{name},sex", *rows]) + "\n")
+    assert "--unit" not in draft(path, look=True)
+
+
+def test_sentences_are_free_text() -> None:
+    words = ["the", "quick", "brown", "fox", "jumps", "over", "lazy", "dog"]
+    texts = [" ".join(RNG.choice(words, RNG.integers(5, 12))) for _ in range(ROWS)]
+    found = drafted(list(texts))
+    assert found.column is None and found.note.startswith("free text")
+
+
+@pytest.mark.parametrize(
+    ("form", "written"),
+    [
+        ("%m/%d/%y", "%m/%d/%y"),
+        ("%d.%m.%y", "%d.%m.%y"),
+        ("%Y-%m-%dT%H:%M:%S+02:00", "%Y-%m-%dT%H:%M:%S+02:00"),
+        ("%Y-%m-%d %H:%M-05:00", "%Y-%m-%d %H:%M-05:00"),
+    ],
+)
+def test_short_years_and_offsets_are_times(form: str, written: str) -> None:
+    start = datetime.datetime(2021, 3, 1)
+    moments = [start + datetime.timedelta(minutes=int(m)) for m in RNG.integers(0, 10**6, ROWS)]
+    texts = [moment.strftime(form) for moment in moments]
+    found = drafted(list(texts))
+    assert found.column is not None and getattr(found.column, "format", None) == written
+    codes = found.column.encode(np.array(texts, dtype=object))
+    assert (codes >= 0).all()
+    again = found.column.decode(codes, np.random.default_rng(0))
+    assert (found.column.encode(again) == codes).all()
+    assert len(again[0]) == len(texts[0])
+
+
+def test_changing_offsets_are_pointed_out() -> None:
+    texts = [f"2024-0{1 + i % 9}-11T12:{i % 60:02d}:00+0{1 + i % 2}:00" for i in range(200)]
+    assert "offsets from Greenwich" in drafted(list(texts)).note
+
+
+def test_titles_above_the_header(tmp_path: Path) -> None:
+    records = "1;x\n2;y\n3;z\n" * 20
+    for above in ("Wages, 2024\n\n", "Title\n", "\n", ""):
+        path = tmp_path / "t.csv"
+        path.write_text(f"{above}age;sex\n{records}")
+        text = draft(path, look=True)
+        lines = above.count("\n")
+        assert (f"skip_lines: {lines}" in text) == bool(lines)
+        (tmp_path / "s.yaml").write_text(text)
+        found = encode_file(path, Schema.load(tmp_path / "s.yaml"))
+        assert len(found) == 60 and list(found.domain) == ["age", "sex"]
+
+
+def test_titles_above_a_sheet(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    rows = [["Wages of 2024"], [], ["age", "wage", "sex"]]
+    for row in [*rows, *([30 + i % 9, 100.5 + i, "FM"[i % 2]] for i in range(60))]:
+        book.active.append(row)
+    book.active.merge_cells("A1:C1")
+    book.save(tmp_path / "t.xlsx")
+    text = draft(tmp_path / "t.xlsx", look=True)
+    assert "skip_lines: 2" in text and "wage" in text
+
+
+def test_labels_and_missing_codes_of_spss(tmp_path: Path) -> None:
+    pyreadstat = pytest.importorskip("pyreadstat")
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame(
+        {
+            "sex": RNG.choice([1.0, 2.0], ROWS),
+            "sat": RNG.choice([1.0, 2.0, 3.0, 9.0], ROWS),
+            "age": np.where(RNG.random(ROWS) < 0.1, 998.0, RNG.integers(18, 90, ROWS)),
+        }
+    )
+    path = tmp_path / "t.sav"
+    pyreadstat.write_sav(
+        frame,
+        str(path),
+        variable_value_labels={
+            "sex": {1: "man", 2: "woman"},
+            "sat": {1: "low", 2: "middle", 3: "high", 9: "no answer"},
+            "age": {998: "refused"},
+        },
+        missing_ranges={"sat": [9], "age": [{"lo": 997, "hi": 999}]},
+    )
+    (tmp_path / "s.yaml").write_text(draft(path, look=True), encoding="utf-8")
+    schema = Schema.load(tmp_path / "s.yaml")
+    assert schema.file.user_missing
+    assert schema.columns["sex"].labels == ("man", "woman")
+    assert schema.columns["sat"].labels == ("low", "middle", "high", "no answer")
+    age = schema.columns["age"]
+    assert isinstance(age, Integer) and age.special == (998,) and age.missing is None
+    found = encode_file(path, schema)
+    assert isinstance(found, Dataset)
+    assert (found.columns["sat"] == 3).sum() == (frame["sat"] == 9).sum()
+    write_records(tmp_path / "o.sav", schema, [found], np.random.default_rng(0))
+    columns, about = pyreadstat.read_sav(str(tmp_path / "o.sav"), output_format="dict")
+    assert about.variable_value_labels["sat"][9.0] == "no answer"
+    assert columns["sat"] == frame["sat"].tolist() and columns["sex"] == frame["sex"].tolist()

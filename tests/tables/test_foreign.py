@@ -1,0 +1,193 @@
+"""Sheets, SPSS and Stata files and JSON lines: read as they stand, and written with labels."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pgmkit.errors import InvalidInput
+from pgmkit.records.dataset import Dataset
+from pgmkit.tables.files.record_files import encode_file, read_frame, write_records
+from pgmkit.tables.schema import (
+    Boolean,
+    Categorical,
+    Column,
+    Date,
+    DateTime,
+    FileFormat,
+    Integer,
+    Numeric,
+    Schema,
+)
+
+COLUMNS: dict[str, Column] = {
+    "Alter in Jahren": Integer(0, 9),
+    "wage": Numeric(0, 10, bins=5, decimals=1, missing=()),
+    "sex": Categorical(("man", "woman"), aliases={"1": "man", "2": "woman"}),
+    "job": Categorical(("cook", "=1+1"), missing=("none",)),
+    "ill": Boolean(),
+    "born": Date("2000-01-01", "2000-12-31", unit="day"),
+    "seen": DateTime("2024-01-01T00:00", "2024-01-01T23:59", unit="minute"),
+    "or": Categorical((1, 3)),
+}
+SCHEMA = Schema(COLUMNS)
+
+
+def records(rows: int = 60) -> Dataset:
+    rng = np.random.default_rng(0)
+    return Dataset(
+        SCHEMA.domain, {n: rng.integers(0, s, rows) for n, s in SCHEMA.domain.sizes.items()}
+    )
+
+
+def written(path: Path, data: Dataset, schema: Schema = SCHEMA) -> int:
+    return write_records(path, schema, [data], np.random.default_rng(1))
+
+
+def test_excel_gives_the_same_codes_back(tmp_path: Path) -> None:
+    pytest.importorskip("openpyxl")
+    data = records()
+    assert written(tmp_path / "a.xlsx", data) == 60
+    again = encode_file(tmp_path / "a.xlsx", SCHEMA)
+    assert isinstance(again, Dataset)
+    for name in SCHEMA.columns:
+        assert np.array_equal(again.columns[name], data.columns[name]), name
+
+
+@pytest.mark.parametrize("suffix", ["sav", "dta"])
+def test_labels_and_codes_of_statistics_programs(suffix: str, tmp_path: Path) -> None:
+    pyreadstat = pytest.importorskip("pyreadstat")
+    data = records()
+    path = tmp_path / f"a.{suffix}"
+    written(path, data)
+    columns, about = getattr(pyreadstat, f"read_{'sav' if suffix == 'sav' else 'dta'}")(
+        str(path), output_format="dict"
+    )
+    assert about.column_names[0] == "Alter_in_Jahren"
+    assert about.column_names_to_labels["Alter_in_Jahren"] == "Alter in Jahren"
+    assert about.column_names_to_labels[about.column_names[-1]] == "or"
+    assert about.variable_value_labels["sex"] == {1.0: "man", 2.0: "woman"}
+    assert about.variable_value_labels["job"] == {1.0: "cook", 2.0: "=1+1", 3.0: "none"}
+    assert [int(v) for v in columns["sex"]] == (data.columns["sex"] + 1).tolist()
+    assert [int(v) for v in columns["Alter_in_Jahren"]] == data.columns["Alter in Jahren"].tolist()
+    days = [str(day)[:10] for day in columns["born"]]
+    first = np.datetime64("2000-01-01")
+    assert days == [str(first + int(code)) for code in data.columns["born"]]
+    absent = [v is None or v != v for v in columns["wage"]]
+    assert absent == (data.columns["wage"] == 5).tolist()
+
+
+def test_what_cannot_be_held_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("openpyxl")
+    schema = Schema({"big": Categorical((2**60, 1))})
+    data = Dataset(schema.domain, {"big": [0, 1]})
+    for name in ("a.xlsx", "a.sav"):
+        with pytest.raises(InvalidInput, match="2\\^53"):
+            written(tmp_path / name, data, schema)
+        assert not (tmp_path / name).exists()
+
+
+def test_sheets_and_rows_above_the_header(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    book.active.append(["notes"])
+    sheet = book.create_sheet("people")
+    for row in (["Survey of 2024"], [], ["age", "sex"], [3, "F"], [5, "M"]):
+        sheet.append(row)
+    sheet.merge_cells("A1:B1")
+    path = tmp_path / "a.xlsx"
+    book.save(path)
+    schema = Schema({"age": Integer(0, 9), "sex": Categorical(("F", "M"))})
+    with pytest.raises(InvalidInput, match="--sheet 'people' --skip-lines 2"):
+        encode_file(path, schema)
+    with pytest.raises(InvalidInput, match="'Sheet', 'people'"):
+        encode_file(path, schema.of_file(FileFormat(sheet="persons")))
+    found = encode_file(path, schema.of_file(FileFormat(sheet="people", skip_lines=2)))
+    assert isinstance(found, Dataset) and found.columns["age"].tolist() == [3, 5]
+
+
+LINES = [
+    {"age": 3, "sex": "F"},
+    {"age": 5.0, "sex": None, "more": [1]},
+    {"sex": "M", "age": "7"},
+    {"sex": "\ud800"},
+]
+JSON = Schema({"age": Integer(0, 9, missing=()), "sex": Categorical(("F", "M"), missing=())})
+
+
+def test_json_lines_are_records(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n".join(json.dumps(line) for line in LINES) + "\n\n")
+    found = encode_file(path, JSON.placed())
+    assert isinstance(found, Dataset)
+    assert found.columns["age"].tolist() == [3, 5, 7, 10]
+    assert found.columns["sex"].tolist() == [0, 2, 1, 2]
+    assert read_frame(path, JSON).column("age").to_pylist() == ["3", "5.0", "7", None]
+
+
+ODD = [b"rubbish", b"[1]", b"{", b"\xff\xfe", b"[" * 100_000, b'{"age": 1e999999}', b"{}", b"7"]
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_a_line_changes_no_other(odd: bytes, tmp_path: Path) -> None:
+    """Whatever a line holds, the codes of the others are as without it."""
+    plain = [json.dumps(line).encode() for line in LINES]
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"\n".join([*plain, odd, *plain]) + b"\n")
+    found: Any = encode_file(path, JSON.placed())
+    kept = sorted(zip(found.columns["age"].tolist(), found.columns["sex"].tolist(), strict=True))
+    one = [(3, 0), (5, 2), (7, 1), (10, 2)]
+    assert len(kept) == 9 and all(kept.count(each) >= 2 for each in one)
+
+
+def test_json_lines_that_are_checked(tmp_path: Path) -> None:
+    path = tmp_path / "a.ndjson"
+    path.write_text('{"age": 1, "sex": "F"}\nrubbish\n')
+    with pytest.raises(InvalidInput, match="line 2"):
+        encode_file(path, JSON)
+    path.write_text("rubbish\n")
+    with pytest.raises(InvalidInput, match="does not begin with a JSON object"):
+        encode_file(path, JSON.placed())
+
+
+HEADER = "größe;ort\n1;a\n2;b\n"
+ASKED = {"größe": Numeric(0, 10, bins=2), "ort": Categorical(("a", "b"))}
+
+
+@pytest.mark.parametrize(
+    ("content", "form", "remedy"),
+    [
+        (HEADER.encode("latin-1"), {}, "--encoding"),
+        (HEADER.encode(), {"encoding": "latin-1"}, "--encoding utf-8"),
+        (b"\xef\xbb\xbf" + HEADER.encode(), {"encoding": "cp1252"}, "--encoding utf-8"),
+        (HEADER.encode("utf-16"), {}, "--encoding utf-16"),
+        (HEADER.encode("utf-16-le"), {}, "--encoding utf-16-le"),
+        (HEADER.encode(), {"separator": ","}, "--separator ';'"),
+        (("Title\n\n" + HEADER).encode(), {}, "--skip-lines 2"),
+        (HEADER.encode(), {"skip_lines": 1}, "--skip-lines 0"),
+        (HEADER.replace("größe", "grösse").encode(), {}, "did you mean 'grösse'"),
+    ],
+)
+def test_a_header_in_another_format_is_refused_with_the_option(
+    content: bytes, form: dict[str, Any], remedy: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(content)
+    schema = Schema(ASKED, file=FileFormat(**form))
+    for ignore_extra in (True, False):
+        with pytest.raises(InvalidInput, match=remedy):
+            encode_file(path, schema.placed(), ignore_extra=ignore_extra)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "latin-1"])
+@pytest.mark.parametrize("above", [0, 2])
+def test_files_that_are_as_they_say(encoding: str, above: int, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("Title, of it\n;;\n" * (above // 2) + HEADER, encoding=encoding)
+    form = FileFormat(encoding=encoding, skip_lines=above)
+    found = encode_file(path, Schema(ASKED, file=form))
+    assert isinstance(found, Dataset) and found.columns["ort"].tolist() == [0, 1]

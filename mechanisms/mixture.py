@@ -200,26 +200,26 @@ def _measured(
             precisions[m.clique[0]] += m.stddev**-2
     noise = curator.expected_error(shares[0])
     unit = noise / curator.scale(shares[0])
+    # Attributes of one value are not measured: they are known.
+    known = {n: unit * p**-0.5 if p else np.finfo(float).eps for n, p in precisions.items()}
     tables = best_tables(
         pairs,
         {name: alone.marginal((name,)) for name in names},
         _likely(distances, pairs),
-        {name: unit * precision**-0.5 for name, precision in precisions.items()},
+        known,
         noise,
         bins=bins,
         pure=curator.ledger.budget.pure,
     )
     parts = np.maximum(tables.pairs, _LEAST * tables.pairs.mean())
-    unit_share = shares[0] / (parts.sum() + tables.singles.sum())
+    scale = shares[0] / (parts.sum() + tables.singles.sum())
     measurements = [
         curator.measure((name,), cost, step="again: measure")
-        for name, cost in zip(names, (unit_share * tables.singles).tolist(), strict=True)
+        for name, cost in zip(names, (scale * tables.singles).tolist(), strict=True)
         if cost > 0
     ] + [
         _measure_pair(curator, pair, groups, cost)
-        for pair, groups, cost in zip(
-            pairs, tables.groups, (unit_share * parts).tolist(), strict=True
-        )
+        for pair, groups, cost in zip(pairs, tables.groups, (scale * parts).tolist(), strict=True)
     ]
     for share, cliques in zip(shares[1:], larger, strict=True):
         step = f"{len(cliques[0])}-way: measure"

@@ -292,6 +292,17 @@ def test_it_is_accurate_and_seeds_reproduce() -> None:
     np.testing.assert_array_equal(first, second)
 
 
+@pytest.mark.parametrize("delta", [0.0, 1e-7])
+def test_attributes_of_one_value_are_known(delta: float) -> None:
+    domain = Domain({**{name: 24 for name in "ab"}, "year": 1})
+    rng = np.random.default_rng(0)
+    data = Dataset(domain, {n: rng.integers(0, k, 500) for n, k in domain.sizes.items()})
+    curator = Curator(data, Budget(1.0, delta), neighbours="add/remove", seed=0)
+    release = mixture(curator, k_way(domain, 2), Mixture(**QUICK), bins={"a": 24, "b": 24})
+    assert curator.ledger.spent == pytest.approx(curator.ledger.budget.total)
+    assert release.model.marginal(("year",)).tolist() == pytest.approx([release.model.total])
+
+
 def test_one_way_workloads_spend_everything_too() -> None:
     curator = Curator(DATA, Budget(1.0, 1e-7), neighbours="add/remove", seed=0)
     release = mixture(curator, k_way(DATA.domain, 1), Mixture(**QUICK))

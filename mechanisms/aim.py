@@ -29,10 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Aim", "aim"]
 
-_ROUNDS_PER_ATTRIBUTE = 16
-_ANNEALING = 4.0
-"""Factor on a round's budget: half the noise, twice the selection's epsilon."""
-
 
 @dataclass(frozen=True)
 class Aim(Settings):
@@ -81,7 +77,8 @@ def aim(
     weights = relevance(workload, candidates)
     affordable = Affordable(domain, candidates)
     whole = curator.remaining
-    budget = _RoundBudget(whole / (_ROUNDS_PER_ATTRIBUTE * len(domain)), settings.select_share)
+    # The paper plans for T = 16 d rounds of d attributes; annealing ends most runs sooner.
+    budget = _RoundBudget(whole / (16 * len(domain)), settings.select_share)
     measured = [each.clique for each in first]
 
     def measure(picked: Sequence[Clique]) -> list[Measurement]:
@@ -127,7 +124,7 @@ def aim(
 
 @dataclass
 class _RoundBudget:
-    """What one round may spend, split between its selection and its measurement."""
+    """The budget of one round, split between its selection and its measurement."""
 
     total: float
     select_share: float
@@ -141,11 +138,12 @@ class _RoundBudget:
         return self.total - self.select
 
     def grow(self) -> None:
-        self.total *= _ANNEALING
+        """Anneal: half the noise and twice the selection's epsilon are four times the zCDP."""
+        self.total *= 4.0
 
 
 def relevance(workload: Workload, candidates: tuple[Clique, ...]) -> dict[Clique, float]:
-    """How much the workload cares about each candidate: w_r = sum over s of c_s |r and s|.
+    """The weight of each candidate in the workload: w_r = sum over s of c_s |r and s|.
 
     >>> from pgmkit.domain import Domain
     >>> pairs = Workload(Domain({"a": 2, "b": 2, "c": 2}), [("a", "b"), ("b", "c")])
@@ -161,7 +159,7 @@ def relevance(workload: Workload, candidates: tuple[Clique, ...]) -> dict[Clique
 
 
 def moved_within_noise(last: Round[GraphicalModel, Clique], noise: float) -> bool:
-    """Whether the model moved less than noise alone would move it (the paper's annealing rule).
+    """True if the model moved less than noise alone would move it (the paper's annealing rule).
 
     `noise`: the expected absolute noise on one cell of the round's measurement, in counts.
     """

@@ -93,7 +93,7 @@ def clique_tree(
 def _gains(
     curator: Curator, pairs: Sequence[Clique], errors: Sequence[float]
 ) -> dict[Clique, float]:
-    """What measuring a pair would repair: its error less what an even share's noise leaves."""
+    """The error of each pair, less the noise that an even share of the budget would leave in it."""
     noise = _NOISE_LEFT * curator.expected_error(curator.remaining / len(pairs))
     return {
         pair: error - noise * curator.domain.size(pair)

@@ -113,7 +113,7 @@ def run_on(
 
 
 def only_measures(entry: Entry, settings: Any, workload: Workload) -> bool:
-    """Whether this run draws nothing but additive noise; by public figures alone."""
+    """True if this run draws nothing but additive noise; public figures alone decide."""
     check = getattr(settings, "measures", None)
     return bool(check(workload)) if callable(check) else entry.measures
 
@@ -121,10 +121,10 @@ def only_measures(entry: Entry, settings: Any, workload: Workload) -> bool:
 def accounting_of(
     asked: Accounting | None, measures: bool, budget: Budget, ledger: FileLedger | None
 ) -> Accounting:
-    """What was asked for; else that of the ledger across runs; else what needs the least noise.
+    """The accounting that was asked for, or else that of the ledger across runs.
 
-    That is Gaussian for a run that only measures, or that selects little, but for large epsilon
-    (see `Budget.least_noise`).
+    Without either it is the one that needs the least noise: "gaussian" for a run that only
+    measures, or that selects little, but not for large epsilon (see `Budget.least_noise`).
     """
     if asked is not None:
         return asked

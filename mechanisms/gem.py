@@ -161,22 +161,15 @@ class GemPub(Gem):
     pretrain_rate: float = setting(2e-3, positive())
 
 
-_PAPER_ALPHA = 0.67
-_SELECT_SHARE = {
-    "queries": _PAPER_ALPHA**2 / (_PAPER_ALPHA**2 + (1 - _PAPER_ALPHA) ** 2),
-    "marginals": 0.5,
-}
+_SELECT_SHARE = {"queries": 0.67**2 / (0.67**2 + (1 - 0.67) ** 2), "marginals": 0.5}
+"""Shares of a round's budget for its selection: the paper's alpha is 0.67 for queries."""
 _LOSSES: dict[str, Callable[[Gem], Callable[..., torch.Tensor | None]]] = {
     "queries": lambda settings: (
         lambda errors, _, threshold: worst_errors(errors, threshold, settings.worst)
     ),
     "marginals": lambda _: lambda errors, stddevs, _: squared_errors(errors, stddevs),
 }
-"""What an update minimises: appendix D.4 has squared errors for whole marginals."""
-_THREADED_COST = 1e9
-"""Multiplications of a training step from which threads pay: those of a network as wide as the
-paper's. Smaller ones train alike whatever the number of threads.
-"""
+"""The losses that an update minimises: appendix D.4 has squared errors for whole marginals."""
 _PRECISION = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _RULES = {
     ("gem", "queries"): RoundsRule(1.4),
@@ -257,7 +250,9 @@ def _run(
     rule = _RULES[name, settings.select]
     expected = rule.of(curator, workload, settings, least_total(curator), one_way_share)
     _check_room(device, generator, workload, settings, expected)
-    with threads_for(generator.multiplications, _THREADED_COST), card_memory(device):
+    # Threads pay from networks as wide as the paper's on. Smaller ones train alike whatever the
+    # number of threads.
+    with threads_for(generator.multiplications, 1e9), card_memory(device):
         generator.to(device)
         prepare(generator, columns)
         first, total = measure_one_way(curator, one_way_share)

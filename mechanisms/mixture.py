@@ -112,7 +112,7 @@ class Mixture(Settings):
     seed: int = setting(0, random_seed())
 
     def measures(self, workload: Workload) -> bool:
-        """Whether pairs are few enough to be measured all, so that none are selected."""
+        """True if pairs are few enough to be measured all, so that none are selected."""
         orders = _orders(workload)
         return not orders or bool(self.whole(workload.domain, orders))
 

@@ -45,7 +45,6 @@ _PUBLIC_RULES = {
     "queries": RoundsRule(0.0035, power=2),
     "marginals": RoundsRule(0.0018, power=2),
 }
-_LEAST = 1e-12
 
 
 @dataclass(frozen=True)
@@ -152,19 +151,21 @@ def entropy_projection(steps: int, gamma: float) -> Update:
     0.9
     """
 
+    least = 1e-12  # shares are kept so far from 0 and 1, where their log odds have no value
+
     def update(
         histogram: Histogram, known: Sequence[MeasuredCell], latest: int, rng: np.random.Generator
     ) -> None:
         for _ in range(steps):
             answers = histogram.answers(each.cell for each in known)
             violations = [
-                abs(each.answer - now) - gamma * each.stddev if 0 < now < 1 - _LEAST else 0.0
+                abs(each.answer - now) - gamma * each.stddev if 0 < now < 1 - least else 0.0
                 for each, now in zip(known, answers, strict=True)
             ]
             worst = int(np.argmax(violations))
             if violations[worst] <= 0:
                 break
-            violated, now = known[worst], max(answers[worst], _LEAST)
+            violated, now = known[worst], max(answers[worst], least)
             odds = math.log(violated.answer) - math.log1p(-violated.answer)
             histogram.scale(violated.cell, math.exp(odds + math.log1p(-now) - math.log(now)))
 

@@ -66,7 +66,7 @@ class RapState(ProductRows):
 
 @dataclass(frozen=True)
 class _Family:
-    """What tells the two apart: free values, the rows they stand for, and the released model."""
+    """The parts that differ between the two: free values, the rows they stand for, the model."""
 
     first: Callable[[int, int, torch.Generator], torch.Tensor]
     rows: Callable[[torch.Tensor], torch.Tensor]

@@ -66,8 +66,6 @@ if TYPE_CHECKING:
 
 __all__ = ["RapPlusPlus", "rap_pp"]
 
-_ROUNDS, _QUERIES = 10, 10
-
 
 @dataclass(frozen=True)
 class RapPlusPlus(Settings):
@@ -218,9 +216,12 @@ class _PredicateRounds:
 
 
 def _rounds(available: int, settings: RapPlusPlus) -> tuple[int, int]:
-    """T and K. Raises InvalidInput where more queries are asked for than there are."""
-    count = settings.queries or min(_QUERIES, available)
-    rounds = settings.rounds or max(1, min(_ROUNDS, available // count))
+    """T and K, by default ten each, or as many as there are queries for.
+
+    Raises InvalidInput where more queries are asked for than there are.
+    """
+    count = settings.queries or min(10, available)
+    rounds = settings.rounds or max(1, min(10, available // count))
     check_enough(rounds, count, available, "queries")
     return rounds, count
 
@@ -278,7 +279,7 @@ def _fitter(
 def _answers(
     domain: Domain, numeric: Sequence[str], measurements: Sequence[Measured]
 ) -> Iterator[MeasuredPredicate]:
-    """What the fit is to: measured predicates, and the cells of one-way marginals of codes."""
+    """The answers to fit: measured predicates, and the cells of one-way marginals of codes."""
     for m in measurements:
         if isinstance(m, MeasuredPredicate):
             yield m

@@ -9,7 +9,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
-from pgmkit.errors import InvalidInput
+from pgmkit.errors import InvalidInput, did_you_mean
 
 __all__ = ["MECHANISMS", "Entry", "Registry", "configure", "entry_of", "register"]
 
@@ -323,13 +323,17 @@ def configure(name: str, **options: object) -> tuple[Entry, Any]:
     5
     """
     if name not in MECHANISMS:
-        raise InvalidInput(f"mechanism {name!r} is unknown; known are {', '.join(MECHANISMS)}")
+        near = did_you_mean(name, MECHANISMS)
+        raise InvalidInput(
+            f"mechanism {name!r} is unknown{near}; known are {', '.join(MECHANISMS)}"
+        )
     entry = MECHANISMS[name]
     settings = entry.load()[1]
     known = [field.name for field in fields(settings)]
     for option in options:
         if option not in known:
-            raise InvalidInput(f"{name} has no setting {option!r}; it has {', '.join(known)}")
+            near = did_you_mean(option, known)
+            raise InvalidInput(f"{name} has no setting {option!r}{near}; it has {', '.join(known)}")
     # Where options were read from JSON, tuples are lists.
     return entry, settings(
         **{k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}

@@ -39,16 +39,14 @@ T = TypeVar("T")
 RULE = "rule"
 """The key of a field's metadata under which its rule is."""
 
-_LARGEST_SEED = 2**63 - 1
-
 
 @dataclass(frozen=True)
 class Rule:
-    """What a value must be.
+    """The values that a field may hold.
 
     Attributes:
         words: The end of "name must be ...".
-        holds: Whether a value is that.
+        holds: A function that is True of the values that are allowed.
     """
 
     words: str
@@ -84,12 +82,12 @@ class Settings:
             raise InvalidInput(conflict)
 
     def conflict(self) -> str | None:
-        """What is wrong with values that are right one by one; None where nothing is."""
+        """A message about values that are right one by one but not together; else None."""
         return None
 
 
 def leave_something(rest: str, settings: Settings, *shares: str) -> str | None:
-    """What is wrong with shares of one budget that leave nothing for the rest, if anything."""
+    """A message about shares of one budget that leave nothing for the rest; else None."""
     together = math.fsum(getattr(settings, name) for name in shares)
     if together < 1:
         return None
@@ -113,7 +111,7 @@ def whole_number(least: int = 1, most: int | None = None) -> Rule:
 
 def random_seed() -> Rule:
     """A seed of numpy's and torch's generators."""
-    return whole_number(0, _LARGEST_SEED)
+    return whole_number(0, 2**63 - 1)  # torch holds it as a signed number of 64 bits
 
 
 def positive() -> Rule:
@@ -157,7 +155,7 @@ def text() -> Rule:
 
 
 def or_none(rule: Rule) -> Rule:
-    """What the rule allows, or None."""
+    """A rule that allows None beside the values of another rule."""
     return Rule(f"{rule.words}, or None", lambda value: value is None or rule.holds(value))
 
 
@@ -183,7 +181,7 @@ def mapping_to(rule: Rule) -> Rule:
 
 
 def torch_device() -> Rule:
-    """Where torch computes."""
+    """The name of a device that torch computes on."""
     words = (
         '"cpu", "auto", or a CUDA card that torch finds, such as "cuda" or "cuda:1" (leave it out '
         "to compute on the processor)"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from pgmkit.domain import Clique, Domain
-from pgmkit.errors import InvalidInput
+from pgmkit.errors import InvalidInput, did_you_mean
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,6 +20,7 @@ __all__ = [
     "downward_closure",
     "k_way",
     "random_k_way",
+    "table_workload",
     "target_biased",
     "varied",
 ]
@@ -110,12 +111,65 @@ def target_biased(domain: Domain, k: int, target: str, factor: float = 4.0) -> W
     >>> target_biased(Domain({"a": 2, "b": 3, "c": 4}), 2, "a").weights
     (4.0, 4.0, 1.0)
     """
+    _check_target(domain, target)
+    return _biased(k_way(domain, k), target, factor)
+
+
+def table_workload(
+    domain: Domain, asked: int | WorkloadLike | None = None, target: str | None = None
+) -> Workload:
+    """The workload that `synthesize` and the command line are asked for.
+
+    A number stands for all marginals of so many columns, and None for all pairs. A column of one
+    value is left out of them: it says nothing and costs nothing. A target adds every pair of other
+    columns together with it, and marginals that hold it weigh four times as much.
+
+    Raises InvalidInput for an unknown target, a number that is not from 1 to the number of columns,
+    and cliques as `Workload` does.
+
+    >>> table_workload(Domain({"a": 2, "b": 3, "c": 4}), 1, "a").cliques
+    (('a',), ('b',), ('c',), ('b', 'c', 'a'))
+    """
+    if asked is None:
+        wanted = _all_of(domain, min(2, len(domain)))
+    elif isinstance(asked, int):
+        wanted = _all_of(domain, asked)
+    else:
+        wanted = Workload.over(domain, asked)
+    if target is None:
+        return wanted
+    _check_target(domain, target)
+    weights = dict(zip(wanted.cliques, wanted.weights, strict=True))
+    held = {frozenset(clique) for clique in weights}
+    others = [name for name in domain if name != target]
+    for pair in itertools.combinations(others, 2):
+        if frozenset((*pair, target)) not in held:
+            weights[(*pair, target)] = 1.0
+    return _biased(Workload(domain, weights, list(weights.values())), target, 4.0)
+
+
+def _all_of(domain: Domain, k: int) -> Workload:
+    """All marginals of k of the columns that have more than one value."""
+    # All pairs of a table of one column are that column.
+    wanted = k_way(domain, min(k, len(domain)) if k == 2 else k)
+    names = varied(domain)
+    if len(names) == len(domain):
+        return wanted
+    return Workload.over(domain, k_way(domain.project(names), min(k, len(names))).cliques)
+
+
+def _check_target(domain: Domain, target: str) -> None:
     if target not in domain:
-        raise InvalidInput(
-            f"target {target!r} is no attribute; attributes are {', '.join(domain.attributes)}"
-        )
-    plain = k_way(domain, k)
-    return Workload(domain, plain.cliques, [factor if target in c else 1.0 for c in plain.cliques])
+        names = domain.attributes
+        near = did_you_mean(target, names)
+        raise InvalidInput(f"target {target!r} is no column{near}; columns are {', '.join(names)}")
+
+
+def _biased(workload: Workload, target: str, factor: float) -> Workload:
+    """The workload with the weights of marginals that hold the target `factor` times as large."""
+    pairs = zip(workload.cliques, workload.weights, strict=True)
+    weights = [weight * (factor if target in clique else 1.0) for clique, weight in pairs]
+    return Workload(workload.domain, workload.cliques, weights)
 
 
 def random_k_way(domain: Domain, k: int, count: int, seed: int | np.random.Generator) -> Workload:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pgmkit.errors import InvalidInput
+from pgmkit.errors import InvalidInput, did_you_mean
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -154,8 +154,9 @@ class Domain:
         for attribute in checked:
             if not isinstance(attribute, str) or attribute not in self._sizes:
                 raise InvalidInput(
-                    f"{name} names an unknown attribute {attribute!r}; "
-                    f"the domain has {_shortened(self._attributes)}"
+                    f"{name} names an unknown attribute {attribute!r}"
+                    f"{did_you_mean(attribute, self._attributes)};"
+                    f" the domain has {_shortened(self._attributes)}"
                 )
         if len(set(checked)) < len(checked):
             repeated = next(a for a in checked if checked.count(a) > 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 __all__ = [
     "Contradictory",
     "EngineFailed",
@@ -14,6 +16,7 @@ __all__ = [
     "PgmkitError",
     "TooSlow",
     "TotalUndetermined",
+    "did_you_mean",
     "installing",
 ]
 
@@ -62,6 +65,24 @@ class FromRecords(UserWarning):
     """A region model answered from records near its tables: nothing measured lies behind it. Or it
     drew records that are further from some table than the table's noise explains.
     """
+
+
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """A clause for messages about an unknown name: the known name that is spelt most like it.
+
+    Upper and lower case are the same here. The clause is empty where no known name is near, or
+    where `name` is no text.
+
+    >>> did_you_mean("Wages", ["age", "wage"])
+    " (did you mean 'wage'?)"
+    >>> did_you_mean("income", ["age", "wage"])
+    ''
+    """
+    from difflib import get_close_matches  # only a message needs it
+
+    spelt = {each.casefold(): each for each in known}
+    near = get_close_matches(name.casefold(), spelt, 1) if isinstance(name, str) else []
+    return f" (did you mean {spelt[near[0]]!r}?)" if near else ""
 
 
 def installing(extra: str) -> str:

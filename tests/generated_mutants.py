@@ -8,10 +8,10 @@
 `tests/syntax_mutants.py` enumerates the changes in a fixed order. The fast tests are collected once
 (`tests/warm_tests.py`) and run once under a tracer, which tells the lines that each runs and its
 time; a mutant then meets the tests that run its line, those first that noticed a mutant of the same
-function or file before, then the quickest, until one fails. What was found goes to
+function or file before, then the quickest, until one fails. The ends go to
 benchmarks/results/generated_mutants.jsonl line by line, and a mutant that is there is not run
-again unless it survived and `--again` is given. Survivors that do no harm are listed with a reason
-in tests/harmless_mutants.json; all others are holes in the tests.
+again. Survivors that do no harm are listed with a reason in tests/harmless_mutants.json; all others
+are holes in the tests, and `--again` runs these once more.
 
 A test that notices a mutant for the first time is run on the sound code, after the same tests:
 where it fails there, too, it is left out.
@@ -207,13 +207,15 @@ def run(words: Sequence[str], part: str, seconds: float, enough: float, again: b
     def work(tests: Collected) -> None:
         order = Order(Coverage(tests), enough)
         before, started = known(), time.monotonic()
+        reasons = json.loads(HARMLESS.read_text(encoding="utf-8"))
         for line in before.values():
             if line.get("by") in tests.items:
                 order.note(line["file"], line["name"], line["by"])
         with LINES.open("a", encoding="utf-8") as lines:
             for file, change in planned(words, part):
                 earlier = before.get(f"{file} {change.name}")
-                if earlier and not (again and earlier["end"] == "survived"):
+                hole = earlier and earlier["end"] == "survived"
+                if earlier and not (again and hole and change.name not in reasons.get(file, {})):
                     continue
                 if time.monotonic() - started > seconds:
                     return

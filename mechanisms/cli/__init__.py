@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from typing import Any
 
 import click
@@ -17,19 +18,22 @@ from mechanisms.cli.answers import query, report, sample
 from mechanisms.cli.inference import infer
 from mechanisms.cli.ledgers import ledger
 from mechanisms.cli.models import estimate
+from mechanisms.cli.planning import mechanisms, plan
 from mechanisms.cli.schemas import schema
-from mechanisms.cli.synthesis import demo, mechanisms, plan, synth
+from mechanisms.cli.synthesis import demo, synth
 from pgmkit.runtime.printed import printable
 
 __all__ = ["main"]
 
 
 class _Commands(click.Group):
-    """Turns exceptions into one line on stderr and a stated exit code."""
+    """Turns exceptions and warnings into one line on stderr, and exceptions into an exit code."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with warnings.catch_warnings():
+                warnings.showwarning = _show
+                return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except KeyboardInterrupt:
@@ -41,6 +45,11 @@ class _Commands(click.Group):
             message, code = _explained(error)
             click.echo(f"error: {printable(message)}", err=True)
             sys.exit(code)
+
+
+def _show(message: Warning | str, *_: object, **__: object) -> None:
+    """Show a warning as one line, without the place in the code that it comes from."""
+    click.echo(f"warning: {printable(str(message))}", err=True)
 
 
 def _explained(error: Exception) -> tuple[str, int]:

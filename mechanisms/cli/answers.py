@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from mechanisms.cli.options import as_json, emit, generator, writable
+from mechanisms.cli.options import as_json, emit, generator, records_file, writable
 from mechanisms.cli.spreadsheets import safe_csv_option, spreadsheet_safe
 
 __all__ = ["query", "report", "sample"]
@@ -104,7 +104,7 @@ def sample(
     pgmkit sample people.pgm --rows 1000 --out more.csv
     pgmkit sample people.pgm --given "sex = F, age in 30..44" --out women.parquet
     """
-    target = writable(out)
+    target = records_file(out)
     import numpy as np
 
     from pgmkit.tables.files.record_files import write_records
@@ -175,7 +175,7 @@ def report(
 
 
 def _is_release(path: str) -> bool:
-    """Whether the file holds a release, and not a model alone."""
+    """True if the file holds a release, and not a model alone."""
     import zipfile
 
     if not zipfile.is_zipfile(path):

@@ -115,7 +115,7 @@ def _emit_number(
 
 
 def _approximation(posterior: Posterior | ApproximatePosterior) -> dict[str, Any]:
-    """What JSON says of an approximate answer; nothing of an exact one. No number is infinite."""
+    """The JSON fields of an approximate answer, without infinite numbers; none of an exact one."""
     from pgmkit.approximate.posterior import ApproximatePosterior
 
     if not isinstance(posterior, ApproximatePosterior):

@@ -45,7 +45,7 @@ def ledger(
     allow_modified: bool,
     json_out: bool,
 ) -> None:
-    """What was promised and spent, step by step: of a release, or of all runs on a data set.
+    """Show the promise and each charge of a release, or of all runs on a data set.
 
     \b
     pgmkit ledger people.pgm

@@ -1,4 +1,4 @@
-"""What several commands share: options, files that can be written, settings, output as JSON."""
+"""Parts that several commands share: options, files that can be written, settings, JSON."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pgmkit.tables.schema import FileFormat, Schema
 
 __all__ = [
+    "FORMAT",
     "as_json",
     "budget_options",
     "device_option",
@@ -28,7 +29,10 @@ __all__ = [
     "generator",
     "mechanism_options",
     "read_schema",
-    "settings_of",
+    "records_file",
+    "schema_option",
+    "seed_option",
+    "target_options",
     "unit_options",
     "writable",
 ]
@@ -60,6 +64,26 @@ _BUDGET = [
         "replaced by another (the number of rows is public; noise is larger).",
     ),
 ]
+
+
+def _settings(_context: click.Context, _option: click.Parameter, given: Sequence[str]) -> Any:
+    """NAME=VALUE settings with values as JSON understands them, or else as texts."""
+    from pgmkit.errors import InvalidInput
+
+    found: dict[str, Any] = {}
+    for each in given:
+        name, equals, text = each.partition("=")
+        if not equals or not name:
+            raise InvalidInput(f"--set {each!r} must be NAME=VALUE, such as model_mb=10")
+        if name in found:
+            raise InvalidInput(f"--set gives {name!r} twice; give it once")
+        try:
+            found[name] = json.loads(text)
+        except json.JSONDecodeError:
+            found[name] = text
+    return found
+
+
 _MECHANISM = [
     click.option(
         "--mechanism",
@@ -71,12 +95,12 @@ _MECHANISM = [
         "--set",
         "settings",
         multiple=True,
+        callback=_settings,
         metavar="NAME=VALUE",
         help="Setting of the mechanism, such as model_mb=10; may be given several times.",
     ),
     click.option(
         "--workload",
-        "k",
         type=int,
         default=2,
         show_default=True,
@@ -102,6 +126,11 @@ _ACCOUNTING = click.option(
     help="How costs add up: gaussian has less noise, but selections cost more [default: gaussian "
     "for auto and for mechanisms that only measure, else zcdp].",
 )
+_TARGETS = [
+    click.option("--out", help="File for the synthetic records (CSV or parquet)."),
+    click.option("--save", help="File for the release: model, noisy tables, ledger."),
+    click.option("--report", help="File for an HTML report (see `pgmkit report`)."),
+]
 _FILE = [
     click.option("--encoding", help="Encoding of a CSV file, such as latin-1 [default: utf-8]."),
     click.option(
@@ -115,6 +144,8 @@ _FILE = [
     ),
     click.option("--sheet", help="Sheet of an Excel file by its name [default: the first]."),
 ]
+FORMAT = ("encoding", "separator", "decimal", "skip_lines", "sheet")
+"""The names of the options of `file_options`, in the order in which `read_schema` takes them."""
 
 
 def budget_options(command: Command) -> Command:
@@ -144,6 +175,32 @@ def device_option(command: Command) -> Command:
 def unit_options(command: Command) -> Command:
     """--unit, --max-rows."""
     return _with(_UNIT, command)
+
+
+def schema_option(command: Command) -> Command:
+    """--schema."""
+    return click.option(
+        "--schema",
+        required=True,
+        type=click.Path(exists=True, dir_okay=False),
+        help="Schema file (YAML or JSON): what each column may hold; or sizes alone, "
+        '{"age": 10, "sex": 2}, for columns of codes.',
+    )(command)
+
+
+def target_options(command: Command) -> Command:
+    """--out, --save, --report."""
+    return _with(_TARGETS, command)
+
+
+def seed_option(command: Command) -> Command:
+    """--seed, which the command gets as a generator."""
+    return click.option(
+        "--seed",
+        type=int,
+        callback=lambda _context, _option, seed: generator(seed),
+        help="Seed of reproducible noise: INSECURE, for tests and simulations only.",
+    )(command)
 
 
 def file_options(command: Command) -> Command:
@@ -201,24 +258,6 @@ def file_format(
     return replace(form, **{name: value for name, value in given.items() if value is not None})
 
 
-def settings_of(mechanism: str, given: tuple[str, ...]) -> dict[str, Any]:
-    """NAME=VALUE settings with values as JSON understands them, or else as texts."""
-    from pgmkit.errors import InvalidInput
-
-    found: dict[str, Any] = {}
-    for each in given:
-        name, equals, text = each.partition("=")
-        if not equals or not name:
-            raise InvalidInput(f"--set {each!r} must be NAME=VALUE, such as model_mb=10")
-        if mechanism == "auto":
-            raise InvalidInput("--set needs a --mechanism by name; auto chooses its own settings")
-        try:
-            found[name] = json.loads(text)
-        except json.JSONDecodeError:
-            found[name] = text
-    return found
-
-
 def generator(seed: int | None) -> np.random.Generator | None:
     """A generator from --seed, or None."""
     import numpy as np
@@ -243,3 +282,11 @@ def writable(path: str) -> Path:
     if not os.access(folder, os.W_OK):
         raise InvalidInput(f"the folder {folder} is not writable; choose another")
     return target
+
+
+def records_file(path: str) -> Path:
+    """The path, refused before any work if no records can be written there."""
+    from pgmkit.tables.files.record_files import written_kind
+
+    written_kind(path)
+    return writable(path)

@@ -11,9 +11,8 @@ __all__ = ["safe_csv_option", "spreadsheet_safe"]
 _RUNS = re.compile(
     "[\t\r\n]|[\\s\\x00-\\x1f\ufeff\u200b-\u200f\u2060]*[-=+@\uff1d\uff0b\uff0d\uff20]"
 )
-"""What a text begins with that a spreadsheet takes for a formula (OWASP, CSV injection); some drop
-blanks and signs without width before it.
-"""
+"""The beginnings of texts that a spreadsheet takes for formulas (OWASP, CSV injection). Some
+spreadsheets drop blanks and signs without width before them."""
 
 safe_csv_option = click.option(
     "--safe-csv",

@@ -1,4 +1,4 @@
-"""`pgmkit demo`, `plan`, `synth` and `mechanisms`."""
+"""`pgmkit demo` and `synth`."""
 
 from __future__ import annotations
 
@@ -10,42 +10,39 @@ import click
 
 from mechanisms.cli.consent import asked_about
 from mechanisms.cli.options import (
+    FORMAT,
     as_json,
     budget_options,
     device_option,
     emit,
     file_options,
-    generator,
     mechanism_options,
     read_schema,
-    settings_of,
+    records_file,
+    schema_option,
+    seed_option,
+    target_options,
     unit_options,
-    writable,
 )
+from mechanisms.cli.preflight import Files, preflight
 from mechanisms.cli.spreadsheets import safe_csv_option, spreadsheet_safe
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import numpy as np
 
-    from mechanisms.privacy.budget import Accounting
     from mechanisms.privacy.ledger import Ledger
     from mechanisms.release.tabular import TableRelease
+    from mechanisms.synthesis.request import Request
     from pgmkit.tables.schema import Schema
 
-__all__ = ["demo", "mechanisms", "plan", "synth"]
+__all__ = ["demo", "synth"]
 
-_SEED = click.option(
-    "--seed", type=int, help="Seed of reproducible noise: INSECURE, for tests and simulations only."
-)
-_MOST_CHARGES = 40
 _INSECURE = "warning: --seed makes the noise predictable; do not publish this"
 
 
 @click.command()
 @budget_options
-@_SEED
+@seed_option
 @click.option(
     "--rows",
     type=click.IntRange(1),
@@ -60,10 +57,15 @@ _INSECURE = "warning: --seed makes the noise predictable; do not publish this"
     help="File for the synthetic records (CSV).",
 )
 def demo(
-    epsilon: float, delta: float, neighbours: str, seed: int | None, rows: int, out: str
+    epsilon: float,
+    delta: float,
+    neighbours: str,
+    seed: np.random.Generator | None,
+    rows: int,
+    out: str,
 ) -> None:
     """Run MWEM+PGM on built-in census-like data, which are public."""
-    target = writable(out)
+    target = records_file(out)
     import numpy as np
 
     from mechanisms.cli.demo import report
@@ -79,8 +81,7 @@ def demo(
         f"MWEM+PGM on built-in census-like data: {rows} rows, {len(data.domain)} attributes, "
         f"all {len(workload)} pairs\n"
     )
-    rng = generator(seed)
-    if rng is not None:
+    if seed is not None:
         click.echo(_INSECURE, err=True)
     with round_reports(True) as progress:
         release = run(
@@ -90,123 +91,18 @@ def demo(
             epsilon,
             delta,
             neighbours=neighbours,
-            seed=rng,
+            seed=seed,
             progress=progress,
         )
-    synthetic = release.sample(rng=rng)
-    write_records(target, schema(), [synthetic], np.random.default_rng(rng))
+    synthetic = release.sample(rng=seed)
+    write_records(target, schema(), [synthetic], np.random.default_rng(seed))
     click.echo(report(release, data, synthetic, workload))
     click.echo(f"\nwrote {out}: {len(synthetic)} synthetic records")
 
 
 @click.command()
-@as_json
-def mechanisms(json_out: bool) -> None:
-    """List the mechanisms that `pgmkit synth --mechanism NAME` can run."""
-    from mechanisms.registry import MECHANISMS
-
-    width = max(map(len, MECHANISMS))
-    lines = [f"{entry.name:<{width}}  {entry.summary}" for entry in MECHANISMS.values()]
-    emit({entry.name: entry.summary for entry in MECHANISMS.values()}, "\n".join(lines), json_out)
-
-
-@click.command()
-@click.option(
-    "--schema",
-    required=True,
-    type=click.Path(exists=True, dir_okay=False),
-    help="Schema file (YAML or JSON).",
-)
-@click.option(
-    "--rows",
-    type=click.IntRange(1),
-    default=50_000,
-    show_default=True,
-    help="Number of rows to plan for.",
-)
-@mechanism_options
-@budget_options
-@unit_options
-@as_json
-def plan(
-    schema: str,
-    rows: int,
-    mechanism: str,
-    settings: tuple[str, ...],
-    k: int,
-    target: str | None,
-    accounting: Accounting | None,
-    epsilon: float,
-    delta: float,
-    neighbours: str,
-    unit: str | None,
-    max_rows: int | None,
-    json_out: bool,
-) -> None:
-    """Plan a run: the split of the budget, the noise, the model's size, the time.
-
-    No data are read: the mechanism runs on made-up records.
-
-    \b
-    pgmkit plan --schema people.yaml --rows 50000 --mechanism aim --epsilon 1
-    """
-    from mechanisms.privacy.budget import Budget
-    from mechanisms.synthesis.auto import choice_of
-    from mechanisms.synthesis.open_columns import ASSUMED_LABELS, assumed
-    from mechanisms.synthesis.pipeline import table_workload
-    from mechanisms.synthesis.plan import plan as planned
-
-    asked = read_schema(schema)
-    described = assumed(asked)
-    workload = table_workload(described.domain, k, target)
-    budget = Budget(epsilon, delta)
-    if mechanism == "auto":
-        accounting = accounting or budget.least_noise
-    choice = choice_of(
-        mechanism, described, workload, budget=budget, rows=rows, max_rows=max_rows or 1
-    )
-    found = planned(
-        choice.name,
-        workload,
-        epsilon,
-        delta,
-        neighbours=neighbours,
-        rows=rows,
-        unit=unit,
-        max_rows=max_rows,
-        settings={**choice.settings, **settings_of(mechanism, settings)},
-        accounting=accounting,
-    )
-    places = {name: column.place for name, column in asked.placed().columns.items()}
-    open_names = asked.unresolved
-    values = {**found.to_dict(), "reason": choice.reason, "outside": places, "open": [*open_names]}
-    lines = [f"{choice.name}, because: {choice.reason}", str(found)]
-    if open_names:
-        lines.append(
-            f"assumed: {ASSUMED_LABELS} values, or the bins asked for, in what is open: "
-            f"{', '.join(open_names)}. Finding them takes a tenth of the budget first, which is "
-            "not in this plan"
-        )
-    if mechanism == "auto" and choice.name in ("aim", "mixture", "mst"):
-        lines.append(
-            "before that auto looks whether the columns depend on each other, for up to a "
-            "fiftieth of the budget, which is not in this plan; where they do not, it takes "
-            "independent"
-        )
-    lines.append("values that the schema does not have are")
-    lines += [f"  {name}: {place}" for name, place in places.items()]
-    emit(values, "\n".join(lines), json_out)
-
-
-@click.command()
 @click.argument("data", type=click.Path(exists=True, dir_okay=False))
-@click.option(
-    "--schema",
-    required=True,
-    type=click.Path(exists=True, dir_okay=False),
-    help="Schema file (YAML or JSON): what each column may hold; or sizes alone, "
-    '{"age": 10, "sex": 2}, for columns of codes.',
-)
+@schema_option
 @mechanism_options
 @budget_options
 @unit_options
@@ -215,15 +111,13 @@ def plan(
     is_flag=True,
     help="Noisy number of rows that --max-rows left out, for a hundredth of the budget.",
 )
-@_SEED
+@seed_option
 @click.option(
     "--public",
     type=click.Path(exists=True, dir_okay=False),
     help="File of records that need no protection.",
 )
-@click.option("--out", help="File for the synthetic records (CSV or parquet).")
-@click.option("--save", help="File for the release: model, noisy tables, ledger.")
-@click.option("--report", "page", help="File for an HTML report (see `pgmkit report`).")
+@target_options
 @click.option(
     "--rows", type=click.IntRange(1), help="Number of records to write [default: as estimated]."
 )
@@ -236,7 +130,6 @@ def plan(
 @device_option
 @click.option(
     "--ledger",
-    "account",
     type=click.Path(exists=True, dir_okay=False),
     help="Ledger of the data set across runs, which `pgmkit ledger FILE --create` began.",
 )
@@ -258,42 +151,11 @@ def plan(
 )
 @file_options
 @as_json
-def synth(
-    data: str,
-    schema: str,
-    mechanism: str,
-    settings: tuple[str, ...],
-    k: int,
-    target: str | None,
-    accounting: Accounting | None,
-    epsilon: float,
-    delta: float,
-    neighbours: str,
-    unit: str | None,
-    max_rows: int | None,
-    report_dropped: bool,
-    seed: int | None,
-    public: str | None,
-    out: str | None,
-    save: str | None,
-    page: str | None,
-    rows: int | None,
-    seconds: float | None,
-    memory_mb: float | None,
-    device: str | None,
-    account: str | None,
-    safe_csv: bool,
-    ignore_extra_columns: bool,
-    strict: bool,
-    yes: bool,
-    encoding: str | None,
-    separator: str | None,
-    decimal: str | None,
-    skip_lines: int | None,
-    sheet: str | None,
-    json_out: bool,
-) -> None:
+def synth(json_out: bool, **options: Any) -> None:
     """Make differentially private synthetic data from a file (CSV, parquet, Excel, SPSS, Stata).
+
+    Everything that can be checked is checked before the budget is spent; `pgmkit plan` makes the
+    same checks and spends nothing.
 
     \b
     pgmkit synth people.csv --schema people.yaml --epsilon 1 --delta 1e-9 --out synth.csv
@@ -301,48 +163,36 @@ def synth(
     pgmkit synth people.csv --schema people.yaml --mechanism mwem+pgm --set rounds=20 --out s.csv
     """
     from mechanisms.privacy.budget import Budget
+    from pgmkit.errors import InvalidInput
+
+    Budget(options["epsilon"], options["delta"])
+    files = Files.taken_from(options)
+    if files.out is None and files.save is None:
+        raise InvalidInput("nothing to write: give --out for records, --save for the release")
+    files.check_targets()
+    schema = read_schema(files.schema, *map(options.pop, FORMAT))
+    rng, yes = options["seed"], options.pop("yes")
     from mechanisms.privacy.ledger import Ledger
+    from mechanisms.synthesis.request import Request
 
-    Budget(epsilon, delta)
-    targets = _targets(out, save, page)
-    described = read_schema(schema, encoding, separator, decimal, skip_lines, sheet)
-    chosen = settings_of(mechanism, settings)
-    _check_mechanism(mechanism, chosen, out)
-    rng = generator(seed)
-    from mechanisms.synthesis.pipeline import synthesize
-
-    records = _records(
-        data, described if strict else described.placed(), unit, ignore_extra_columns
+    request = Request(
+        schema=schema,
+        report_unread=not options["strict"] and asked_about(schema, yes),
+        public=None if files.public is None else _public_frame(files.public, schema),
+        ledger=None if files.ledger is None else Ledger.open(files.ledger),
+        progress=True,
+        **options,
     )
-    others: Any = None if public is None else _public_frame(public, described)
+    preflight(request, files)
+    from mechanisms.synthesis.pipeline import release_of
+
+    records = _records(request, files)
     if rng is not None:
         click.echo(_INSECURE, err=True)
-    release = synthesize(
-        records,
-        described,
-        epsilon=epsilon,
-        delta=delta,
-        neighbours=neighbours,
-        unit=unit,
-        max_rows=max_rows,
-        report_dropped=report_dropped,
-        report_unread=not strict and asked_about(described, yes),
-        mechanism=mechanism,
-        settings=chosen,
-        workload=k,
-        target=target,
-        public=others,
-        seconds=seconds,
-        memory_mb=memory_mb,
-        strict=strict,
-        seed=rng,
-        ledger=None if account is None else Ledger.open(account),
-        accounting=accounting,
-        device=device,
-        progress=True,
-    )
-    written = _write(release, rows, rng, safe_csv, *targets)
+    release = release_of(request, records)
+    written = _write(release, files, rng)
     assert release.ledger is not None
+    out, save, page = files.out, files.save, files.report
     lines = [f"{release.mechanism}: {release.reason}", *_spent(release.ledger, save)]
     lines += release.verdict.sentences
     lines += [f"wrote {out}: {written} synthetic records"] if out else []
@@ -365,59 +215,29 @@ def synth(
     )
 
 
-def _targets(out: str | None, save: str | None, page: str | None) -> list[Path | None]:
-    """Where to write, all of it writable before anything is paid for."""
-    from pgmkit.errors import InvalidInput
-
-    if out is None and save is None:
-        raise InvalidInput("nothing to write: give --out for records, --save for the release")
-    return [None if path is None else writable(path) for path in (out, save, page)]
-
-
-def _check_mechanism(mechanism: str, settings: Mapping[str, Any], out: str | None) -> None:
-    """Refuse an unknown mechanism or setting, and one that has no records to write."""
-    from mechanisms.registry import configure
-    from pgmkit.errors import InvalidInput
-
-    if mechanism == "auto":
-        return
-    entry, _ = configure(mechanism, **settings)
-    if not entry.records and out is not None:
-        raise InvalidInput(
-            f"{mechanism} releases tables, from which no records can be drawn; leave --out away, "
-            "or choose another mechanism"
-        )
-
-
-def _records(data: str, schema: Schema, unit: str | None, ignore_extra: bool) -> Any:
+def _records(request: Request, files: Files) -> Any:
     """The private records: as codes where the schema says all about them, else as a frame."""
     from pgmkit.tables.files.record_files import encode_file, read_frame
 
-    if unit is None and not schema.unresolved:
-        return encode_file(data, schema, ignore_extra=ignore_extra)
-    also = () if unit is None or unit in schema.columns else (unit,)
-    return read_frame(data, schema, ignore_extra=ignore_extra, also=also)
+    assert files.data is not None
+    if request.unit is None and not request.placed.unresolved:
+        return encode_file(files.data, request.placed)
+    return read_frame(
+        files.data, request.placed, also=() if request.unit is None else (request.unit,)
+    )
 
 
 def _spent(ledger: Ledger, save: str | None) -> list[str]:
-    """The ledger's lines; of a long one that is saved the end, and how to see the rest."""
+    """The ledger's lines; of one longer than a screen, where it is saved, the last lines alone."""
     lines = str(ledger).splitlines()
-    if save is None or len(ledger.entries) <= _MOST_CHARGES:
+    if save is None or len(ledger.entries) <= 40:
         return lines
     listed = f"{len(ledger.entries)} charges; `pgmkit ledger {save}` lists them"
     return [listed, *lines[1 + len(ledger.entries) :]]
 
 
-def _write(
-    release: TableRelease,
-    rows: int | None,
-    rng: np.random.Generator | None,
-    safe_csv: bool,
-    out: Path | None,
-    save: Path | None,
-    page: Path | None,
-) -> int:
-    """Write what was asked for; the number of records. What was paid for is kept if that fails."""
+def _write(release: TableRelease, files: Files, rng: np.random.Generator | None) -> int:
+    """Write the files; the number of records. The release is kept elsewhere if that fails."""
     import numpy as np
 
     from pgmkit.errors import PgmkitError
@@ -426,19 +246,19 @@ def _write(
 
     saved = False
     try:
-        if save is not None:
-            release.save(save)
+        if files.save is not None:
+            release.save(files.save)
             saved = True
         written = 0
-        if out is not None:
+        if files.out is not None:
             draw = np.random.default_rng(rng)
-            parts = release.parts(rows, rng=draw)
-            spelled = spreadsheet_safe if safe_csv else None
-            written = write_records(out, release.schema, parts, draw, spelled=spelled)
-        if page is not None:
+            parts = release.parts(files.rows, rng=draw)
+            spelled = spreadsheet_safe if files.safe_csv else None
+            written = write_records(files.out, release.schema, parts, draw, spelled=spelled)
+        if files.report is not None:
             from mechanisms.release.report import html
 
-            with atomic_writer(page) as file:
+            with atomic_writer(files.report) as file:
                 file.write(html(release).encode("utf-8"))
     except (OSError, PgmkitError) as error:
         if not saved:

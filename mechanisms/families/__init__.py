@@ -1,1 +1,1 @@
-"""What the mechanisms update: families of distributions over the domain."""
+"""Families of distributions over the domain, which the mechanisms update."""

@@ -13,8 +13,6 @@ import torch
 
 __all__ = ["adam"]
 
-_EPSILON = 1e-8
-
 
 def adam(
     variables: torch.Tensor,
@@ -24,10 +22,12 @@ def adam(
     rate: float,
     last_rate: float,
     betas: tuple[float, float],
+    epsilon: float = 1e-8,
 ) -> None:
-    """So many steps along `gradient(variables)`, which may write to the variables too, in place.
+    """Take `steps` steps along `gradient(variables)`, which may write to the variables, in place.
 
-    The rate falls from `rate` to `last_rate` along a cosine over all steps.
+    `betas` and `epsilon` are the paper's. The rate falls from `rate` to `last_rate` along a cosine
+    over all steps.
 
     >>> x = torch.tensor([3.0])
     >>> adam(x, lambda x: 2 * x, 200, rate=0.5, last_rate=1e-3, betas=(0.9, 0.99))
@@ -43,5 +43,5 @@ def adam(
         now = last_rate + (rate - last_rate) * (1 + math.cos(math.pi * step / steps)) / 2
         # The means begin at 0: both are divided by the weight of what they have seen.
         root = (1 - of_square ** (step + 1)) ** 0.5
-        scale = square.sqrt().div_(root).add_(_EPSILON)
+        scale = square.sqrt().div_(root).add_(epsilon)
         variables.addcdiv_(mean, scale, value=-now / (1 - of_mean ** (step + 1)))

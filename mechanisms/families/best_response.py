@@ -25,10 +25,9 @@ Weighted = tuple[Cell, float]
 """A query and its weight, which may be negative."""
 
 ENUMERABLE = 1 << 20
-"""Records of a domain that is enumerated."""
+"""The most records of a domain that are all scored: 8 MB of scores."""
 TREE_CELLS = 1 << 22
-"""Cells of a junction tree that max-product runs on."""
-_SECONDS = 60.0
+"""The most cells of a junction tree that max-product runs on: 32 MB of them."""
 
 
 class Oracle:
@@ -133,16 +132,17 @@ class Oracle:
         upper = np.array([limit for _, _, limit in rows] + [1.0] * len(one))
         lower = np.array([-np.inf] * len(rows) + [1.0] * len(one))
         integral = np.array([1] * codes + [0] * len(queries))
+        seconds = 60.0  # the most for one of the many programs of a run
         found = milp(
             -gain,
             integrality=integral,
             bounds=Bounds(0, 1),
             constraints=LinearConstraint(matrix, lower, upper),
-            options={"time_limit": _SECONDS},
+            options={"time_limit": seconds},
         )
         if found.status != 0:
             raise NumericalFailure(
-                f"the integer program of {len(queries)} queries was not solved in {_SECONDS:g} s; "
+                f"the integer program of {len(queries)} queries was not solved in {seconds:g} s; "
                 "ask for fewer samples a round"
             )
         return {

@@ -8,9 +8,6 @@ import torch
 
 __all__ = ["descend", "fitted_or_stalled", "stalled"]
 
-_WINDOW = 50
-_LEAST_GAIN = 1e-3
-
 
 def descend(
     optimizer: torch.optim.Optimizer,
@@ -20,7 +17,7 @@ def descend(
     last_rate: float | None = None,
     enough: Callable[[Sequence[float]], bool] | None = None,
 ) -> None:
-    """At most so many steps down the losses; each is computed after the step before it.
+    """Take at most `steps` steps down the losses; each is computed after the step before it.
 
     A loss of None ends the descent: there is nothing to train on. `last_rate`: where the rate falls
     to along a cosine over all steps; None keeps it as it is. `enough(losses so far)` ends the
@@ -53,17 +50,17 @@ def descend(
 
 
 def fitted_or_stalled(losses: Sequence[float]) -> bool:
-    """Whether a loss in units of the noise is that of noise alone, or gains nothing any more."""
+    """True if a loss in units of the noise is that of noise alone, or gains nothing any more."""
     return losses[-1] <= 1 or stalled(losses)
 
 
-def stalled(losses: Sequence[float]) -> bool:
-    """Whether the best loss gained less than a thousandth over the last 50 steps together.
+def stalled(losses: Sequence[float], window: int = 50, least_gain: float = 1e-3) -> bool:
+    """True if the best loss gained less than a thousandth over the last 50 steps together.
 
     >>> stalled([5.0] * 50), stalled([5.0] * 51)
     (False, True)
     """
-    if len(losses) <= _WINDOW:
+    if len(losses) <= window:
         return False
-    before = min(losses[:-_WINDOW])
-    return min(losses) > before * (1 - _LEAST_GAIN)
+    before = min(losses[:-window])
+    return min(losses) > before * (1 - least_gain)

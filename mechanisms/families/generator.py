@@ -73,13 +73,16 @@ class Generator(torch.nn.Module):
 
     @property
     def multiplications(self) -> int:
-        """Of a training step: once forward, and twice back, by the weights and by the inputs."""
+        """The multiplications of a training step: one pass forward, two passes back.
+
+        The passes back are those by the weights and by the inputs.
+        """
         matrices = sum(parameter.numel() for parameter in self.parameters() if parameter.ndim == 2)
         return 3 * len(self.noise) * matrices
 
     @property
     def parameter_count(self) -> int:
-        """Of all weights, scales and shifts."""
+        """The number of weights, scales and shifts."""
         return sum(parameter.numel() for parameter in self.parameters())
 
     def weights_now(self) -> tuple[torch.Tensor, ...]:

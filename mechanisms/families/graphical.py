@@ -21,12 +21,6 @@ __all__ = ["Affordable", "check_fits_workload", "estimator", "model_megabytes", 
 
 _WORTH_A_SEARCH = 4.0
 """Factor by which a better elimination order may shrink a model; beyond it none is looked for."""
-_SEARCH_SECONDS = 0.02
-_STRIDES = (16, 4, 1)
-"""Candidates are held against the measured cliques of the last round whose number is a multiple of
-each. What is too large with fewer cliques is too large with more, and those searches are the same
-for many rounds, so they are remembered by their graph (``junction_tree``).
-"""
 
 
 def estimator(
@@ -58,7 +52,7 @@ def estimator(
 
 
 class Affordable:
-    """Which candidates keep the junction tree of all measured cliques small, round after round.
+    """The candidates that keep the junction tree of all measured cliques small, in every round.
 
     A quick bound settles most of them. The others take a search each, which is left to whoever
     draws one of them (`Curator.choose` with `allowed`). A candidate that was drawn and put aside
@@ -100,10 +94,13 @@ class Affordable:
     def _fits(
         self, sure: Set[Clique], measured: Sequence[Clique], limit_mb: float, clique: Clique
     ) -> bool:
+        # A candidate that is too large with fewer cliques is too large with more. The cliques of
+        # the last round whose number is a multiple of 16, or of 4, are the same for many rounds,
+        # so their searches are remembered by their graph (`junction_tree`).
         return clique in sure or all(
             _size(self.domain, [*measured[: len(measured) // stride * stride], clique], limit_mb)
             <= limit_mb
-            for stride in _STRIDES
+            for stride in (16, 4, 1)
         )
 
     def _bounds(self, growth: TreeGrowth) -> list[float]:
@@ -123,7 +120,8 @@ def _size(domain: Domain, cliques: Sequence[Clique], limit_mb: float) -> float:
 
     size = model_megabytes(domain, cliques)
     if limit_mb < size <= _WORTH_A_SEARCH * limit_mb:
-        size = tree_megabytes(junction_tree(domain, cliques, seconds=_SEARCH_SECONDS))
+        # A round asks for many such searches, so each is a short one.
+        size = tree_megabytes(junction_tree(domain, cliques, seconds=0.02))
     return size
 
 

@@ -25,17 +25,17 @@ from pgmkit.runtime.randomness import Rng, generator
 
 __all__ = ["best_level", "splits"]
 
-_ADDED = 0.7
-"""Standard deviations added to what is given (a above): it has 1.22 times the noise, what is kept
-1.74 times."""
 Split: TypeAlias = "tuple[list[Measurement], list[Measurement]]"
 """Measurements to fit to, and measurements to judge the fit by."""
 
 
-def splits(measurements: Sequence[Measurement], rng: Rng = None) -> tuple[Split, Split]:
+def splits(
+    measurements: Sequence[Measurement], rng: Rng = None, added: float = 0.7
+) -> tuple[Split, Split]:
     """The same measurements twice, with independent noise: to fit to, and to judge by.
 
-    Two such splits, whose fresh noise is of opposite sign.
+    Two such splits are made, whose fresh noise is of opposite sign. `added` is a above: by default
+    the tables that are given have 1.22 times the noise, and those that are kept 1.74 times.
 
     >>> (given, kept), (other, _) = splits([Measurement(("a",), [3.0, 5.0], 1.0)], rng=0)
     >>> all(given[0].values != kept[0].values)
@@ -45,17 +45,17 @@ def splits(measurements: Sequence[Measurement], rng: Rng = None) -> tuple[Split,
     """
     random = generator(rng)
     fresh = [m.stddev * random.standard_normal(len(m.values)) for m in measurements]
-    more, less = (1 + _ADDED**2) ** 0.5, (1 + _ADDED**-2) ** 0.5
+    more, less = (1 + added**2) ** 0.5, (1 + added**-2) ** 0.5
 
     def split(sign: float) -> Split:
         pairs = list(zip(measurements, fresh, strict=True))
         return (
             [
-                Measurement(m.clique, m.values + sign * _ADDED * e, more * m.stddev, m.matrix)
+                Measurement(m.clique, m.values + sign * added * e, more * m.stddev, m.matrix)
                 for m, e in pairs
             ],
             [
-                Measurement(m.clique, m.values - sign / _ADDED * e, less * m.stddev, m.matrix)
+                Measurement(m.clique, m.values - sign / added * e, less * m.stddev, m.matrix)
                 for m, e in pairs
             ],
         )

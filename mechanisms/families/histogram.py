@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 __all__ = ["FullDomain", "Histogram", "HistogramModel", "PublicSupport", "Support"]
 
 MOST_RECORDS = 1 << 25
-"""Weights that a histogram may have: 256 MB of them."""
+"""The most weights that a histogram may have: 256 MB of them."""
 
 
 class Support(Protocol):
-    """Which records have weights, and which of them satisfy a query."""
+    """The records that have weights, and the question of which of them satisfy a query."""
 
     domain: Domain
 
@@ -78,7 +78,7 @@ class FullDomain:
         return tuple(at.get(name, slice(None)) for name in self.domain)
 
     def among(self, attribute: str, allowed: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Which records have an allowed code; of a shape that multiplies weights."""
+        """A mask of the records with an allowed code, in a shape that multiplies weights."""
         shape = [1] * len(self.shape)
         shape[self.domain.attributes.index(attribute)] = len(allowed)
         return allowed.reshape(shape)
@@ -159,7 +159,7 @@ class PublicSupport:
         return np.flatnonzero(self._places(cell.clique) == cell.index)
 
     def among(self, attribute: str, allowed: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Which records have an allowed code."""
+        """A mask of the records with an allowed code."""
         return allowed[self._codes[attribute]]
 
     def tables(self, weights: Any, cliques: Iterable[Clique]) -> dict[Clique, Array]:
@@ -295,7 +295,7 @@ class HistogramModel(QueryAnswers):
         return self._support.tables(self._weights, checked)
 
     def _answered(self, query: FactoredQuery) -> Array:
-        """From the marginal over the query's attributes."""
+        """The answer, computed from the marginal over the query's attributes."""
         query.check(self.domain)
         table = self.marginal(query.attributes)
         for axis, name in enumerate(query.attributes):

@@ -18,8 +18,6 @@ from pgmkit.domain import Domain
 
 __all__ = ["MixedRows", "MixedState"]
 
-_RECORDS_PER_ROW = 10
-
 
 @dataclass(frozen=True, eq=False)
 class MixedState(ProductRows):
@@ -59,9 +57,9 @@ class MixedRows:
         )
 
     def state(self, free: torch.Tensor, total: float) -> MixedState:
-        """What these parameters stand for, as product rows that answer marginals.
+        """The product rows that these parameters stand for, which answer marginals.
 
-        A number is all in the code that it falls into.
+        All the probability of a number is in the code that it falls into.
         """
         codes, numbers = self.rows(free.detach())
         parts = []
@@ -105,9 +103,12 @@ class MixedRows:
         return (product * met).mean(0)
 
     def records(self, free: torch.Tensor, rng: np.random.Generator) -> list[tuple[int, ...]]:
-        """Records of each row: codes drawn from its probabilities, its numbers as they are."""
+        """Ten records of each row: codes drawn from its probabilities, its numbers as they are.
+
+        With one record a row, the chance of the draw would add to the error of the fit.
+        """
         codes, numbers = (part.detach().double().cpu().numpy() for part in self.rows(free))
-        codes, numbers = (np.repeat(part, _RECORDS_PER_ROW, axis=0) for part in (codes, numbers))
+        codes, numbers = (np.repeat(part, 10, axis=0) for part in (codes, numbers))
         columns = {}
         for name, size in zip(self.codes, self.sizes, strict=True):
             start = self.starts[name]

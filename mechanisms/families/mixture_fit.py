@@ -32,14 +32,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Misfit", "MixtureFit", "merged", "nearest_counts"]
 
-_FLOOR = 1e-5
-"""Smallest probability of a code in the independent rows that the fit starts near."""
-_SPARSE = 8
-"""Times the cells of the measured pairs, each as large as the largest, below the cells of all
-pairs, each pair is answered alone: small products are so much slower than a large one."""
 _DIVERSITY = 0.5
-"""Standard deviation of the rows' first logits around the independent ones."""
-
+"""Standard deviation of the rows' logits around the independent ones, so that rows can part."""
 
 _LEAST_WEIGHT = 0.03
 """The least penalty, for each measured cell, in variances of its noise. Held-out noise asked for
@@ -154,7 +148,7 @@ class _Attributes:
         self._owners = self._members.t().contiguous()
 
     def sums(self, rows: torch.Tensor) -> torch.Tensor:
-        """Of rows, K x columns.width; as wide as they are."""
+        """The sum of each attribute's entries in K x columns.width rows, in the same shape."""
         return rows @ self._members @ self._owners
 
     def log_sums(self, logs: torch.Tensor) -> torch.Tensor:
@@ -195,7 +189,7 @@ class Misfit:
         self._values = _joined([m.values / total for m in others]).to(device)
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """Of rows of probabilities, K x columns.width."""
+        """The misfit of rows of probabilities, K x columns.width."""
         weights, values = self._singles
         found = (weights * (rows.mean(0) - values).square()).sum()
         if self._pairs is not None:
@@ -214,7 +208,7 @@ class Misfit:
         return found
 
     def _of_cliques(self, rows: torch.Tensor) -> torch.Tensor:
-        """Of those that are answered each for itself; differentiable."""
+        """The misfit of the cliques that are answered each for itself; it is differentiable."""
         tables = self._answers(rows)
         errors = torch.cat([tables[clique].reshape(-1) for clique in self._cliques])
         return (self._squares * (errors - self._values).square()).sum()
@@ -319,7 +313,9 @@ def _pairs(
     plain = np.array_equal(sums, np.eye(columns.width))
     adding = None if plain else _tensor(sums).to(device)
     most = max(max(table.shape) for _, table in tables.values())
-    if _SPARSE * len(tables) * most**2 < width**2:
+    # Small products, each as large as the largest pair, are about eight times slower than a large
+    # one for each of its cells.
+    if 8 * len(tables) * most**2 < width**2:
         return _few_pairs(adding, width, most, tables, device)
     weights, means = np.zeros((2, width, width))
     for parts, (weight, mean) in tables.items():
@@ -394,7 +390,7 @@ def _independent(
         if found:
             values = np.average([m.values for m in found], 0, [m.stddev**-2 for m in found])
             shares = nearest_counts(values, total) / total
-        shares = np.maximum(shares, _FLOOR)
+        shares = np.maximum(shares, 1e-5)  # a probability of 0 would have no finite logit
         parts.append(np.log(shares / shares.sum()))
     return _joined(parts)
 

@@ -25,7 +25,7 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True)
 class ModelFile:
-    """What a file holds: the domain, the total in counts, the whole header, and the arrays."""
+    """The content of a file: the domain, the total in counts, the whole header and the arrays."""
 
     kind: str
     name: str
@@ -71,7 +71,7 @@ def write_model(
 
 
 def read_model(path: str | os.PathLike[str], kind: str, max_bytes: int = LARGEST) -> ModelFile:
-    """What `write_model` wrote; InvalidInput for anything else, or another kind or version."""
+    """Read a file of `write_model`; InvalidInput for any other, or of another kind or version."""
     name = os.fspath(path)
     with refusing(path, f"a {kind} file"):
         arrays = zipped_arrays(whole_file(path, max_bytes), max_bytes)

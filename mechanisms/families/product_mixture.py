@@ -42,11 +42,9 @@ __all__ = [
     "cell_answers",
 ]
 
-_CHUNK_ROWS = 4096
-
 
 class Columns:
-    """Where each attribute's codes lie among the columns of a row: the one-hot layout.
+    """The one-hot layout: the place of each attribute's codes among the columns of a row.
 
     >>> columns = Columns(Domain({"a": 2, "b": 3}))
     >>> columns.width, columns.of("b")
@@ -274,7 +272,7 @@ class ProductMixtureModel(QueryAnswers):
         return {clique: np.asarray(tables[clique].numpy() * self.total) for clique in checked}
 
     def _answered(self, query: FactoredQuery) -> Array:
-        """Each row answers alone.
+        """The sum of the answers of the rows, each by itself.
 
         >>> from pgmkit.queries import prefix
         >>> model = ProductMixtureModel(Domain({"a": 2, "b": 2}), [[1, 0, 0.5, 0.5]], total=10)
@@ -283,13 +281,14 @@ class ProductMixtureModel(QueryAnswers):
         """
         query.check(self.domain)
         total = np.zeros(int(np.prod(query.shape, dtype=np.int64)))
-        for start in range(0, len(self.rows), _CHUNK_ROWS):
-            rows = self.rows[start : start + _CHUNK_ROWS]
+        chunk = 4096  # rows at a time, so that their outer products stay small
+        for start in range(0, len(self.rows), chunk):
+            rows = self.rows[start : start + chunk]
             parts = [
                 np.asarray((factor @ rows[:, self._columns.of(name)].T).T)
                 for name, factor in query.factors.items()
             ]
-            left = self.shares[start : start + _CHUNK_ROWS, None]
+            left = self.shares[start : start + chunk, None]
             for part in parts[:-1]:
                 left = (left[:, :, None] * part[:, None, :]).reshape(len(rows), -1)
             last = parts[-1] if parts else np.ones((len(rows), 1))

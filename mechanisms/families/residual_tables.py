@@ -98,7 +98,7 @@ class ResidualTables:
 
 
 def variance_parts(domain: Domain, ordered: Clique) -> dict[Clique, float]:
-    """By residual A inside a clique: the variance of a cell of its marginal at s_A = 1.
+    """The variance of a cell of a clique's marginal, by residual A inside the clique, at s_A = 1.
 
     That is the product over A of 1 - 1/n_i and over the other attributes of 1/n_i^2 (Xiao et al.
     2023, Theorem 4.7). The clique is in the domain's order; columns of one value have no residual.
@@ -116,7 +116,7 @@ def variance_parts(domain: Domain, ordered: Clique) -> dict[Clique, float]:
 
 
 def _scale(domain: Domain, measurement: Measurement) -> float:
-    """What the measurement's matrix is, as a multiple of the projection on its residual."""
+    """The factor by which the measurement's matrix is the projection on its residual."""
     matrix = measurement.matrix
     if not measurement.clique:
         return 1.0

@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["near_independence"]
 
-_LEAST = 0.02
-"""Smallest share of a table's variance that is taken for dependence: a prior has some variance."""
-
 
 def near_independence(
     domain: Domain, measurements: Sequence[Measurement], total: float, strength: float
@@ -61,7 +58,7 @@ def near_independence(
 
 
 def _single(domain: Domain, measurements: Sequence[Measurement]) -> dict[str, Measurement]:
-    """Of each attribute what all tables say, weighed by the inverse of variances."""
+    """The counts of each attribute from all tables, weighed by the inverse of their variances."""
     sums: dict[str, tuple[Array, float]] = {}
     for each in measurements:
         groups = merged(domain, each)
@@ -97,7 +94,9 @@ def _drawn_in(
     if degrees == 0:
         return measurement
     squares = float((_interaction(noisy - product) ** 2).sum())
-    dependence = max(_LEAST, 1 - degrees * measurement.stddev**2 / squares) if squares else _LEAST
+    noise = degrees * measurement.stddev**2
+    # The prior keeps some variance: a fiftieth of the table's at least is taken for dependence.
+    dependence = max(0.02, 1 - noise / squares) if squares else 0.02
     prior = strength * (1 - dependence) / dependence  # in precisions of the noise
     mean = (noisy + prior * product) / (1 + prior)
     stddev = measurement.stddev * (1 + prior) ** -0.5
@@ -105,7 +104,7 @@ def _drawn_in(
 
 
 def _interaction(table: Array) -> Array:
-    """What is left of a table without its mean and the effects of single axes."""
+    """The rest of a table once its mean and the effects of single axes are taken away."""
     centre = table.mean()
     rest = table - centre
     for axis in range(table.ndim):

@@ -17,13 +17,10 @@ from pgmkit.records.dataset import Dataset
 
 __all__ = ["GemState", "Training", "pretrain", "squared_errors", "trainer", "worst_errors"]
 
-_LEAST_RATE = 1e-8
-_MARGINALS_A_STEP = 32
-
 
 @dataclass(frozen=True)
 class Training:
-    """How a generator is trained on noisy answers.
+    """The settings by which a generator is trained on noisy answers.
 
     Attributes:
         learning_rate: Adam's first rate; it falls along a cosine.
@@ -87,7 +84,8 @@ def trainer(
                 off = targets.errors(now)
 
         optimizer = torch.optim.Adam(generator.parameters(), lr=training.learning_rate, fused=True)
-        last_rate = min(_LEAST_RATE, training.learning_rate)
+        # The cosine ends at a rate that moves nothing any more.
+        last_rate = min(1e-8, training.learning_rate)
         descend(optimizer, losses(), training.steps, last_rate=last_rate)
         return _next(state, generator, error, rounds, training.smoothing)
 
@@ -161,7 +159,8 @@ def pretrain(
 
     def losses() -> Iterator[torch.Tensor]:
         while True:
-            order = torch.randperm(len(known), generator=random)[:_MARGINALS_A_STEP]
+            # A batch of marginals a step, as there may be thousands of them.
+            order = torch.randperm(len(known), generator=random)[:32]
             picked = [known[place] for place in order.tolist()]
             answers = ProductAnswers(columns, picked)(generator())
             yield torch.stack([(answers[c] - tables[c]).square().sum() for c in picked]).mean()

@@ -1,12 +1,14 @@
-"""How much memory training takes at most, known before anything is spent.
+"""The most memory that training takes, which is known before anything is spent.
 
-Buffers are counted as torch holds them: weights, gradients and the two moments of Adam; what a step
-keeps for its way back, and the gradients there. All of it is float32.
+Buffers are counted as torch holds them: weights, gradients and the two moments of Adam, the values
+that a step keeps for its way back, and the gradients there. All of them are float32.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+
+import torch
 
 from mechanisms.families.product_mixture import Columns, ProductAnswers
 from pgmkit.domain import Clique
@@ -20,28 +22,20 @@ __all__ = [
     "network_bytes",
 ]
 
-_FLOAT, _DOUBLE, _INDEX = 4, 8, 8
-_WEIGHTS = 10
-"""Copies of a network's weights: themselves, gradients, two moments; those of the state before and
-after, their averages, and what these are made of.
-"""
-_HIDDEN, _ROWS = 8, 14
-"""Arrays of a hidden layer's shape, and of the rows': sums, normalised, cut off; their gradients.
-Rows are also parameters with moments, and are cut into attributes and put together again.
-"""
+_FLOAT, _DOUBLE, _INDEX = (kind.itemsize for kind in (torch.float32, torch.float64, torch.int64))
+_ROWS = 14
+"""Arrays of the rows' shape: sums, normalised, cut off, and their gradients. Rows are also
+parameters with moments, and are cut into attributes and put together again."""
 _CELLS = 10
-"""Arrays of all measured cells: values, noise, answers, errors, their squares; and gradients."""
-_TRUE_THRESHOLDS, _SMOOTH_THRESHOLDS = 5, 8
-"""Arrays of a number for every row and predicate that thresholds add: sums of weights, reach, what
-is met, and its product with the codes; with a temperature their gradients too.
-"""
-_PRODUCT_ROWS = 5
-"""Arrays of product rows: those of two states, and what the second is put together of."""
+"""Arrays of all measured cells: values, noise, answers, errors, their squares, and gradients."""
 
 
 def network_bytes(weights: int, hidden: Sequence[int], rows: int) -> int:
     """A network of so many weights and its training; its last layer is counted with the rows."""
-    return _FLOAT * (_WEIGHTS * weights + _HIDDEN * rows * sum(hidden))
+    # There are ten copies of the weights: themselves, gradients, two moments; those of the state
+    # before and after, their averages, and what these are made of. A hidden layer has eight arrays
+    # of its shape: sums, normalised, cut off, and their gradients.
+    return _FLOAT * (10 * weights + 8 * rows * sum(hidden))
 
 
 def answering_bytes(columns: Columns, cliques: Iterable[Clique], rows: int) -> int:
@@ -69,7 +63,9 @@ def fitting_cells_bytes(columns: Columns, cells: int, places: int, rows: int) ->
 
 def answering_predicates_bytes(predicates: int, places: int, numbers: int, rows: int) -> int:
     """All of so many predicates, of so many codes and numbers, against the true thresholds."""
-    return _index_bytes(predicates, places, numbers) + _FLOAT * _TRUE_THRESHOLDS * predicates * rows
+    # Thresholds add five arrays of a number for every row and predicate: sums of weights, reach,
+    # the predicates that are met, and their product with the codes.
+    return _index_bytes(predicates, places, numbers) + _FLOAT * 5 * predicates * rows
 
 
 def fitting_predicates_bytes(
@@ -79,20 +75,24 @@ def fitting_predicates_bytes(
 
     The state is also kept as product rows of all ``columns``.
     """
-    held = _ROWS * free + _PRODUCT_ROWS * columns.width
-    gathered = (2 * places + _SMOOTH_THRESHOLDS) * predicates
+    # Product rows are there five times: in two states, and as what the second is put together of.
+    held = _ROWS * free + 5 * columns.width
+    # With a temperature there are eight arrays of thresholds, those of their gradients among them.
+    gathered = (2 * places + 8) * predicates
     indexed = _index_bytes(predicates, places, numbers)
     return indexed + _FLOAT * (rows * (held + gathered) + _CELLS * predicates)
 
 
 def _index_bytes(predicates: int, places: int, numbers: int) -> int:
-    """Where the codes of predicates lie, their weights and bounds."""
+    """The bytes of the places of the predicates' codes, their weights and their bounds."""
     return predicates * (_INDEX * places + _FLOAT * (numbers + 1))
 
 
 def _operands(columns: Columns, cliques: Iterable[Clique]) -> list[tuple[int, int, int]]:
-    """Of each matrix product: a row's cells left, with those of the products on the way there, and
-    right; and the cells of all rows' result.
+    """The sizes of each matrix product, as three numbers of cells.
+
+    They are those of a row of its left factor, with the products on the way there; of a row of its
+    right factor; and of the result for all rows.
     """
     sizes, found = columns.domain.sizes, []
     for first, group in ProductAnswers(columns, dict.fromkeys(cliques)).groups.items():

@@ -1,4 +1,4 @@
-"""How much a junction tree grows, at most, when it has to hold one more clique.
+"""An upper bound on the growth of a junction tree that has to hold one more clique.
 
 The attributes that are not at home are carried to one clique of the tree: between the cliques of
 an attribute and the home, every two successive separators and the carried attribute form a new
@@ -70,7 +70,9 @@ class TreeGrowth:
         return self.tree.cells + min(self._added(members, home) for home in self._holders[at])
 
     def cells_with_pairs(self) -> NDArray[np.float64]:
-        """Of every pair of attributes what `cells_with` bounds, in the domain's order; symmetric.
+        """The bound of `cells_with` for every pair of attributes, as a symmetric matrix.
+
+        Rows and columns are in the domain's order.
 
         Either attribute is carried to where the other is, whichever is smaller.
 

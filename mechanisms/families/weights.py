@@ -54,7 +54,7 @@ def binned(weights: Any, places: NDArray[np.int64], cells: int) -> Any:
 
 
 def index(where: Any, weights: Any) -> Any:
-    """What picks these weights, slices or places, where they lie."""
+    """The slices or places that pick these weights, on the device of the weights."""
     if isinstance(where, tuple) or isinstance(weights, np.ndarray):
         return where
     import torch

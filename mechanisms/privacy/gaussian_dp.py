@@ -27,7 +27,7 @@ variance at most mu^2 / pi^2 (Payne and Weinberger 1960). So the second differen
 -mu^2 (1 - mu^2 / pi^2). That allows mu^2 <= pi^2/2 (1 - sqrt(1 - 4/(pi s)^2)), or mu > pi/sqrt(2).
 The second is impossible at s = 1: there the gap I_k, k >= 2, would need a start of at most
 (k + 0.58)/2.22 - 1.11, but P(X >= k) <= exp(-k^2/2) puts it further out, and the gaps at 0 and 1
-are 1.05 and 1.03. Gaps are continuous in s, so they cannot jump over what the inequality rules out,
+are 1.05 and 1.04. Gaps are continuous in s, so they cannot jump over what the inequality rules out,
 and the first holds for all s > 2/pi.
 
 A selection whose log ratios between neighbours lie in an interval of length r (r = epsilon for the

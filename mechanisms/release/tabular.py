@@ -14,7 +14,7 @@ import numpy as np
 from mechanisms.release.parts import record_parts
 from mechanisms.release.quick_bars import quick_bars, without_bars
 from mechanisms.release.record import Release
-from pgmkit.errors import InvalidInput, NotMeasured, TooSlow
+from pgmkit.errors import InvalidInput, NotMeasured, TooSlow, did_you_mean
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
 from pgmkit.regions.model import RegionModel
@@ -199,7 +199,8 @@ class TableRelease:
         for name in given:
             if name not in self.schema.columns:
                 raise InvalidInput(
-                    f"there is no column {name!r}; columns are {', '.join(self.schema.columns)}"
+                    f"there is no column {name!r}{did_you_mean(name, self.schema.columns)}; "
+                    f"columns are {', '.join(self.schema.columns)}"
                 )
         return {name: codes_of(name, self.schema.columns[name], c) for name, c in given.items()}
 

@@ -31,12 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["MarginalsStrategy", "marginals_strategy"]
 
-_NEGLIGIBLE = 1e-4
-"""Share of the average share below which a marginal that lies inside another is not measured."""
-_MOST_CANDIDATES = 5000
-_MOST_CELLS = 2**20
-_LOG_RANGE = 30.0
-
 
 @dataclass(frozen=True)
 class MarginalsStrategy:
@@ -87,6 +81,8 @@ def marginals_strategy(
         gradient = 2 * powers / powers.sum() - 2 * pull / value
         return math.log(value) + 2 / norm * math.log(powers.sum()), gradient
 
+    # Logarithms are bounded, as a theta that goes to 0 has no smallest one.
+    bounds = [(-30.0, 30.0)] * len(candidates)
     found = min(
         (
             minimize(
@@ -94,7 +90,7 @@ def marginals_strategy(
                 start,
                 jac=True,
                 method="L-BFGS-B",
-                bounds=[(-_LOG_RANGE, _LOG_RANGE)] * len(candidates),
+                bounds=bounds,
                 options={"maxiter": 1000},
             )
             for start in _starts(workload, candidates)
@@ -114,10 +110,11 @@ def _candidates(workload: Workload, lattice: Sequence[Clique]) -> list[Clique]:
     domain = workload.domain
     size = len(lattice[-1]) + 1
     named = [name for name in domain if any(name in clique for clique in workload.cliques)]
-    if math.comb(len(named), size) > _MOST_CANDIDATES:
+    # These limits bound the time and the memory of the search.
+    if math.comb(len(named), size) > 5000:
         return list(lattice)
     larger = itertools.combinations(named, size)
-    return [*lattice, *(clique for clique in larger if domain.size(clique) <= _MOST_CELLS)]
+    return [*lattice, *(clique for clique in larger if domain.size(clique) <= 2**20)]
 
 
 def _starts(workload: Workload, candidates: Sequence[Clique]) -> list[Array]:
@@ -134,9 +131,12 @@ def _starts(workload: Workload, candidates: Sequence[Clique]) -> list[Array]:
 def _worth(
     workload: Workload, candidates: Sequence[Clique], logs: Array, norm: int
 ) -> NDArray[np.bool_]:
-    """Which shares are not negligible; each workload clique stays inside one that is kept."""
+    """A mask of the shares above a ten-thousandth of the average one.
+
+    Each workload clique stays inside a marginal that is kept.
+    """
     powers = np.exp(norm * (logs - logs.max()))
-    kept = powers > _NEGLIGIBLE * powers.sum() / len(candidates)
+    kept = powers > 1e-4 * powers.sum() / len(candidates)
     held = [frozenset(clique) for clique, keep in zip(candidates, kept, strict=True) if keep]
     bare = {
         frozenset(clique)

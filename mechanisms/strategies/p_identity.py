@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pgmkit.errors import InvalidInput
+from pgmkit.errors import InvalidInput, did_you_mean
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,8 +24,6 @@ __all__ = ["QUERIES", "expected_error", "p_identity", "query_gram"]
 _CODES_PER_ROW = {1: 16, 2: 4}
 """p = n / 16 + 1 further rows in the paper; in the L2 norm more of them are worth it: on prefixes
 and ranges over 100 codes p = n / 4 + 1 is 5% above the lower bound, n / 16 + 1 28%."""
-_RESTARTS = 3
-
 QUERIES = {
     "identity": "every single code",
     "prefix": "all codes up to each code (cumulative counts)",
@@ -50,7 +48,8 @@ def query_gram(kind: str, n: int) -> Array:
     if kind == "range":
         before = np.minimum.outer(codes, codes) + 1
         return before * (n - np.maximum.outer(codes, codes)).astype(np.float64)
-    raise InvalidInput(f"queries {kind!r} are unknown; known are {', '.join(QUERIES)}")
+    near = did_you_mean(kind, QUERIES)
+    raise InvalidInput(f"queries {kind!r} are unknown{near}; known are {', '.join(QUERIES)}")
 
 
 def expected_error(gram: Array, strategy: Array) -> float:
@@ -58,11 +57,11 @@ def expected_error(gram: Array, strategy: Array) -> float:
     return float(np.trace(np.linalg.solve(strategy.T @ strategy, gram)))
 
 
-def p_identity(gram: Array, norm: int) -> Array:
+def p_identity(gram: Array, norm: int, starts: int = 3) -> Array:
     """The strategy with columns of norm 1 that answers W'W = `gram` best: (n + p) x n.
 
-    `norm` 1 is for Laplace noise, 2 for Gaussian. Optimised by L-BFGS from a few fixed starts; the
-    identity matrix is among what it can return.
+    `norm` 1 is for Laplace noise, 2 for Gaussian. It is optimised by L-BFGS from a few fixed
+    starts; the identity matrix is returned where none is better.
 
     >>> gram = query_gram("prefix", 32)
     >>> strategy = p_identity(gram, norm=2)
@@ -77,7 +76,7 @@ def p_identity(gram: Array, norm: int) -> Array:
     p = n // _CODES_PER_ROW[norm] + 1
     best, lowest = np.eye(n), float(np.trace(gram))
     rng = np.random.default_rng(0)
-    for _ in range(_RESTARTS):
+    for _ in range(starts):
         found = minimize(
             _error_and_gradient,
             rng.random(p * n),

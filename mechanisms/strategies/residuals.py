@@ -68,12 +68,6 @@ __all__ = ["Objective", "ResidualsStrategy", "residual_matrix", "residuals_strat
 
 Objective = Literal["sum", "largest"]
 
-_CLOSE = 1e-3
-"""Of the largest variance, by which it may exceed the least possible one."""
-_MOST_STEPS = 5000
-_NEGLIGIBLE = 1e-12
-"""The least importance of a clique, so that no residual of its own gets nothing at all."""
-
 
 @dataclass(frozen=True)
 class ResidualsStrategy:
@@ -217,8 +211,10 @@ def _smallest_maximum(
     best: Callable[[Array], tuple[Array, float]],
     variances: Callable[[Array], Array],
     weights: Array,
+    close: float = 1e-3,
+    most_steps: int = 5000,
 ) -> tuple[Array, float]:
-    """Shares whose largest weighted variance is near the least, and a bound on that.
+    """Shares whose largest weighted variance is within `close` of the least, and a bound on that.
 
     `best` gives the shares for an importance of the cliques, and their error: for any importances
     that sum to 1 that error is a lower bound. Its slope is the variances themselves, so importance
@@ -226,14 +222,15 @@ def _smallest_maximum(
     """
     importance = np.full(len(weights), 1 / len(weights))
     bound, found, least = 0.0, importance, math.inf
-    for _ in range(_MOST_STEPS):
+    for _ in range(most_steps):
         shares, value = best(importance * weights)
         at = weights * variances(shares)
         bound = max(bound, value)
         if at.max() < least:
             found, least = shares, float(at.max())
-        if least <= bound * (1 + _CLOSE):
+        if least <= bound * (1 + close):
             break
-        importance = np.maximum(importance * at / value, _NEGLIGIBLE)
+        # No importance falls to 0: a residual of the clique's own would then get nothing.
+        importance = np.maximum(importance * at / value, 1e-12)
         importance /= importance.sum()
     return found, bound

@@ -1,1 +1,1 @@
-"""From a data frame and a budget to a release: the schema, the choice of a mechanism, the plan."""
+"""The way from a data frame and a budget to a release: request, choice of a mechanism, plan."""

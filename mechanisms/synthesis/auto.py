@@ -1,4 +1,4 @@
-"""Which mechanism `"auto"` takes: a choice from public figures and what was paid for."""
+"""The choice of `"auto"`: a mechanism by public figures and by answers that were paid for."""
 
 from __future__ import annotations
 
@@ -28,21 +28,17 @@ _MANY_ATTRIBUTES = 40
 _MODELS_MB = (80.0, 20.0, 5.0, 2.0)
 """The largest models of `aim`: the default, and those that take less time."""
 _SMALL_MB, _MUCH_SIGNAL = 5.0, 30_000.0
-"""Models that hold too little where there are so many rows, in units of the noise. On
+"""Models of this size hold too little where there are so many rows, in units of the noise. On
 `gss_abortion`, of the half "choosing", at epsilon 10 (93,000) a model of 2 MB has 1.4 times the
 error of `mixture`, and takes longer."""
-_ORDINARY_SECONDS = 60.0
 _MIXTURE_MB, _MIXTURE_COLUMNS = 600.0, 7
-"""What `mixture` takes of memory, and the fewest columns of the tables that it was measured on. On
-five of the half "choosing" (Chile, Arrests, CPS1988, HMDA, Wage; epsilon 1 and 10, one seed) it has
-0.76 to 1.05 times the error of AIM, 0.90 on average."""
-_BASE_MB, _MB_FOR_A_MODEL_MB = 350.0, 8.0
-"""Of a process without a model, and for each MB of the model's tables while it is estimated."""
+"""The memory of `mixture`, and the fewest columns of the tables that it was measured on. On five of
+the half "choosing" (Chile, Arrests, CPS1988, HMDA, Wage; epsilon 1 and 10, one seed) it has 0.76 to
+1.05 times the error of AIM, 0.90 on average."""
 _PUBLIC_SECONDS = 150.0
-_MANY_ROWS = 100_000
-"""Taken for their number where it is not known: more take longer."""
+"""The time without which no network is trained on public records."""
 _LEAST_ROWS = 5.0
-"""Of a column, in units of the noise of one marginal: so few are not even looked at."""
+"""Rows a column, in units of the noise of one marginal: fewer are not even looked at."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +70,9 @@ def choose_mechanism(
 ) -> Choice:
     """The mechanism for a table, and why.
 
-    `rows`: their number, where it is public or was paid for. `max_rows`: of a unit, where units are
-    protected: noise is so many times larger. `public`: whether there are public
-    records. `seconds` (a minute where None) and `memory_mb`: limits, by estimates and no promise
+    `rows` is their number where it is public or was paid for. `max_rows` is that of a unit where
+    units are protected: noise is so many times larger. `public` is true where there are public
+    records. `seconds` (a minute where None) and `memory_mb` are limits, by estimates and no promise
     (`mechanisms.synthesis.work.longest_aim_seconds`).
 
     Public records lead to `gem-pub`, or `pep-pub` where there is no time to train a network. A
@@ -101,7 +97,7 @@ def choose_mechanism(
     if public:
         return Choice("gem-pub", "public records: a network fitted to them has the smallest error")
     columns = len(schema.domain)
-    limit = _ORDINARY_SECONDS if seconds is None else seconds
+    limit = 60.0 if seconds is None else seconds
     mixes = _mixes(schema, workload, limit, memory_mb)
     least = _LEAST_ROWS if mixes else FEW_ROWS
     if rows is not None and rows < least * columns * max_rows * noise(budget):
@@ -112,7 +108,9 @@ def choose_mechanism(
         )
     most_mb = _MODELS_MB[0]
     if memory_mb is not None:
-        most_mb = min(most_mb, (memory_mb - _BASE_MB) / _MB_FOR_A_MODEL_MB)
+        # A process without a model has 350 MB; each MB of a model's tables takes eight while it is
+        # estimated.
+        most_mb = min(most_mb, (memory_mb - 350.0) / 8.0)
         if most_mb < 1:
             return Choice("mst", f"{memory_mb:g} MB of memory leave none for the model of aim")
     if mixes:
@@ -127,12 +125,13 @@ def choose_mechanism(
             f"{columns} columns: a tree of pairs takes seconds to estimate for any number of "
             "columns",
         )
-    rows_of_one = (_MANY_ROWS if rows is None else rows) // max_rows
+    # More rows take longer; an unknown number is taken for a large one.
+    rows_of_one = (100_000 if rows is None else rows) // max_rows
     return _by_time(schema, len(workload), rows_of_one, budget, limit, most_mb)
 
 
 def _mixes(schema: Schema, workload: Workload, seconds: float, memory_mb: float | None) -> bool:
-    """Whether `mixture` can measure all pairs of this table, and no more, within the limits."""
+    """True if `mixture` can measure all pairs of this table, and no more, within the limits."""
     from mechanisms.mixture import Mixture  # torch, which takes seconds to import
 
     columns = len(schema.domain)

@@ -1,4 +1,4 @@
-"""Whether columns depend on each other enough to be worth measuring: what "auto" looks at first.
+"""The first look of "auto": do columns depend on each other enough to be worth measuring?
 
 Single columns are measured, which every mechanism needs, and for at most a fiftieth of the budget
 the distances of all pairs from the product of their columns, together. Their mean has little noise,
@@ -32,17 +32,12 @@ from pgmkit.tables.schema import Schema
 
 __all__ = ["FirstLook", "first_look"]
 
-_MOST_ERRORS_SHARE = 0.02
-_OF_NEEDED = 0.37
-"""Of the excess that pairs are worth their price from: noise in the distances that is no more than
-that decides as well as less would, and large tables have it for a thousandth of the budget."""
-
 
 class _Rule(NamedTuple):
-    """When pairs are worth their price, and what single columns get of the budget.
+    """The excess from which pairs are worth their price, and the budget share of single columns.
 
-    `of_noise`: of the noise of all pairs (of a tree of them, for `mst`), which the distances must
-    be above chance by; `deviations`: the same, of the noise of the look. Single columns get
+    Distances must be above chance by `of_noise` times the noise of all pairs (of a tree of them,
+    for `mst`), and by `deviations` times the noise of the look. Single columns get
     `rows_of_a_share` over the rows a column, in units of the noise, but `least` to `most`.
     """
 
@@ -81,12 +76,6 @@ _OF_CHANCE = 2.0
 """Times the distances that chance alone gives in so many rows: noise below that tells enough of
 them. On three tables of the half "choosing", each column shuffled, AIM had 0.91 to 0.97 times the
 error of independent columns where noise was twice these distances, and 0.59 times at 0.6."""
-_GROUPS = 4
-"""Of merged codes of a column: fewer lose more than half of a dependence (see
-`mechanisms.rounds.merging`)."""
-_DRAWS = 8
-_MOST_PAIRS = 1000
-"""Pairs of which chance is drawn; of more columns than 45 a part of them, whatever the data."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +100,7 @@ class FirstLook:
 
     @property
     def dependent(self) -> bool:
-        """Whether pairs are worth their price."""
+        """True if pairs are worth their price."""
         return self.excess > self.needed or self.noise < _OF_CHANCE * self.chance
 
 
@@ -163,10 +152,11 @@ def first_look(
 
 
 def _some(pairs: Sequence[Clique]) -> Sequence[Clique]:
-    """All pairs, or as many of them as chance is drawn of."""
-    if len(pairs) <= _MOST_PAIRS:
+    """All pairs, or a thousand of them, whatever the data: those that chance is drawn for."""
+    most = 1000
+    if len(pairs) <= most:
         return pairs
-    kept = np.random.default_rng(0).choice(len(pairs), _MOST_PAIRS, replace=False)
+    kept = np.random.default_rng(0).choice(len(pairs), most, replace=False)
     return [pairs[place] for place in np.sort(kept)]
 
 
@@ -175,10 +165,11 @@ def _loss(
 ) -> float:
     """The noise of a pair's cells together, in counts, if what is left measured so many pairs.
 
-    The `bins` of a column are merged into few, as a mixture may measure them.
+    The `bins` of a column are merged into four groups, as a mixture may measure them: fewer lose
+    more than half of a dependence (see `mechanisms.rounds.merging`).
     """
     sizes = {
-        name: size - bins.get(name, 0) + min(bins.get(name, 0), _GROUPS)
+        name: size - bins.get(name, 0) + min(bins.get(name, 0), 4)
         for name, size in curator.domain.sizes.items()
     }
     cells = math.fsum(sizes[a] * sizes[b] for a, b in pairs) / len(pairs)
@@ -186,9 +177,13 @@ def _loss(
 
 
 def _price(curator: Curator, pairs: int, whole: float, deciding: float) -> float:
-    """What the distances may cost, from public figures alone; `deciding`: excess, in counts."""
-    most = _MOST_ERRORS_SHARE * whole
-    ratio = curator.errors_stddev(pairs, most) / math.sqrt(pairs) / (_OF_NEEDED * deciding)
+    """The most that the distances may cost, by public figures alone.
+
+    `deciding` is the excess, in counts, from which pairs are worth their price. Noise of 0.37 of it
+    decides as well as less noise would, and large tables have it for a thousandth of the budget.
+    """
+    most = 0.02 * whole
+    ratio = curator.errors_stddev(pairs, most) / math.sqrt(pairs) / (0.37 * deciding)
     # The noise of a cost grows as its inverse, or as the root of that.
     return most * min(1.0, ratio if curator.ledger.budget.pure else ratio**2)
 
@@ -198,15 +193,15 @@ def _chance(
     pairs: Sequence[Clique],
     total: float,
     stddev: float,
+    draws: int = 8,
 ) -> tuple[float, float, float]:
-    """The mean distance of pairs that are independent, how far one table is from it, and what it
-    is without noise.
+    """The mean distance of independent pairs, its spread over tables, and the mean without noise.
 
-    The first two from random draws, the same ones for the same columns.
+    The first two come from random draws, the same ones for the same columns.
     """
     rng = np.random.default_rng(0)
     rows = max(1, round(total))
-    means, bare = np.zeros(_DRAWS), 0.0
+    means, bare = np.zeros(draws), 0.0
     for a, b in pairs:
         shares = np.outer(columns[a], columns[b]).ravel()
         shares /= shares.sum()
@@ -214,13 +209,13 @@ def _chance(
         bare += float(np.minimum(stddevs * (2 / np.pi) ** 0.5, 2 * rows * shares).sum()) / (
             2 * rows
         )
-        drawn = rng.multinomial(rows, shares, _DRAWS)
-        for i, table in enumerate(drawn.reshape(_DRAWS, len(columns[a]), len(columns[b]))):
+        drawn = rng.multinomial(rows, shares, draws)
+        for i, table in enumerate(drawn.reshape(draws, len(columns[a]), len(columns[b]))):
             one, other = (
                 nearest_counts(table.sum(axis) + rng.normal(0, stddev, table.shape[1 - axis]), rows)
                 for axis in (1, 0)
             )
             means[i] += np.abs(table - np.outer(one, other) / rows).sum() / (2 * rows)
     means /= len(pairs)
-    spread = float(means.std(ddof=1) * math.sqrt(1 + 1 / _DRAWS))
+    spread = float(means.std(ddof=1) * math.sqrt(1 + 1 / draws))
     return float(means.mean()), spread, bare / len(pairs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import combinations
 from typing import Any
 
@@ -14,17 +14,16 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Counts, Dataset
 from pgmkit.tables.columns import Column
-from pgmkit.tables.engines.frames import counts_of, names_of, tally_of
+from pgmkit.tables.engines.frames import counts_of, encode, names_of, tally_of
 from pgmkit.tables.engines.pushdown import FrameCounts
 from pgmkit.tables.schema import NoRows, Numeric, OpenCategorical, Schema, outside_error
 
 __all__ = ["ASSUMED_LABELS", "assumed", "counted", "counted_roughly", "open_columns", "resolved"]
 
 _DISCOVERY_SHARE = 0.1
-"""Of the budget, for finding the values and edges that the schema leaves open."""
-_QUANTILE_BINS = 512
+"""The part of the budget that finds the values and edges which the schema leaves open."""
 ASSUMED_LABELS = 20
-"""Of an open column, for plans: how many there will be is found later."""
+"""Labels that plans assume in an open column; their true number is found later."""
 
 
 def open_columns(schema: Schema) -> list[str]:
@@ -33,7 +32,7 @@ def open_columns(schema: Schema) -> list[str]:
 
 
 def counted_roughly(data: Any, schema: Schema) -> Counts:
-    """What is counted from before open columns are found: the others, and fine bins of numbers."""
+    """Counts before open columns are found: of the other columns, and of fine bins of numbers."""
     if isinstance(data, Dataset | FrameCounts):
         raise InvalidInput("open columns are found in data frames, not in coded records")
     schema.check_names(names_of(data))
@@ -45,12 +44,12 @@ def counted_roughly(data: Any, schema: Schema) -> Counts:
 
 
 def resolved(
-    data: Any, schema: Schema, curator: Curator, workload: Workload
+    data: Any, rough: Counts, schema: Schema, curator: Curator, workload: Workload
 ) -> tuple[Schema, Curator]:
     """The schema with its open columns found, and a Curator over the records coded by it.
 
-    `curator`: of the same records, as `counted_roughly` has them. `workload`: over the same
-    columns, of whatever sizes.
+    `rough`: the records as `counted_roughly` codes them, and as `curator` holds them. `workload`:
+    over the same columns, of whatever sizes.
     """
     unlisted, fine = open_columns(schema), _fine(schema)
     tallies = {name: _present_texts(data, schema, name) for name in unlisted}
@@ -70,13 +69,25 @@ def resolved(
         labels = curator.discover(tallies[name], share, delta, step=f"discover {name}")
         found[name] = declared_open.found([t for t in labels if t != declared_open.other])
     concrete = schema.resolve(found)
-    return concrete, curator.recoded(counted(data, concrete, workload))
+    return concrete, curator.recoded(_completed(data, rough, concrete, found, workload))
+
+
+def _completed(
+    data: Any, rough: Counts, concrete: Schema, found: Mapping[str, Column], workload: Workload
+) -> Counts:
+    """The records by the concrete schema; in memory only the columns that were found are coded."""
+    if not isinstance(rough, Dataset):
+        return counted(data, concrete, workload)
+    opened = encode(data, concrete.restricted(found))
+    assert isinstance(opened, Dataset)  # of the same rows as `rough`
+    codes = {n: (opened if n in found else rough).columns[n] for n in concrete.columns}
+    return concrete.coded(codes)
 
 
 def _fine(schema: Schema) -> dict[str, Numeric]:
-    """Columns whose edges are still to be found, in fine bins."""
+    """Columns whose edges are still to be found, in 512 bins each, which bound their accuracy."""
     return {
-        name: column.grid(_QUANTILE_BINS)
+        name: column.grid(512)
         for name, column in schema.columns.items()
         if isinstance(column, Numeric) and column.quantiles
     }
@@ -126,7 +137,7 @@ def _rows_alone(data: Any, schema: Schema) -> Counts:
 
 
 def counted(data: Any, schema: Schema, workload: Workload | None) -> Counts:
-    """What is counted from: a frame by its schema, or records coded over its domain.
+    """Counts of a frame by its schema, or of records that are coded over its domain.
 
     An engine counts in its first pass what a mechanism is likely to ask of this workload.
     """

@@ -2,72 +2,51 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
+import os
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from mechanisms.dispatch import accounting_of, only_measures, run_on
-from mechanisms.privacy.budget import Accounting, Budget
+from mechanisms.dispatch import run_on
+from mechanisms.privacy.budget import Accounting
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.ledger import FileLedger
-from mechanisms.privacy.neighbours import relation
 from mechanisms.privacy.units import Excess
 from mechanisms.registry import configure
 from mechanisms.release.record import Model, Release
 from mechanisms.release.tabular import TableRelease
 from mechanisms.rounds.loop import Round, round_reports
-from mechanisms.synthesis.auto import Choice, check_limits, choice_of
+from mechanisms.synthesis.auto import Choice
+from mechanisms.synthesis.dry_run import dry_run
 from mechanisms.synthesis.first_look import bins_of, first_look
-from mechanisms.synthesis.open_columns import (
-    assumed,
-    counted,
-    counted_roughly,
-    open_columns,
-    resolved,
-)
-from mechanisms.synthesis.refusals import (
-    check_kinds,
-    check_mechanism,
-    check_public_records,
-    dry_run,
-    on_device,
-    public_records,
-    with_device,
-)
-from mechanisms.synthesis.units import bounded_frame, check_unit
+from mechanisms.synthesis.open_columns import assumed, counted, counted_roughly, resolved
+from mechanisms.synthesis.request import Request, delta_caution
+from mechanisms.synthesis.units import bounded_frame
 from mechanisms.synthesis.unread import UnreadValues, check_labels, check_values
-from mechanisms.workload import Workload, WorkloadLike, downward_closure, k_way, varied
-from pgmkit.domain import Domain
+from mechanisms.workload import Workload, WorkloadLike, downward_closure
 from pgmkit.errors import InvalidInput
 from pgmkit.estimation import estimate
 from pgmkit.measurement import Measurement
-from pgmkit.records.dataset import Dataset
+from pgmkit.records.dataset import Counts, Dataset
 from pgmkit.regions.model import RegionModel
 from pgmkit.tables.engines.frames import FrameForm
 from pgmkit.tables.schema import NoRows, Schema
 
-__all__ = ["synthesize", "table_workload"]
+__all__ = ["release_of", "synthesize"]
 
 logger = logging.getLogger(__name__)
 
-_RESERVED_SHARE = 0.1
-"""Of delta, for values that are found (see `Curator.discover`)."""
-_TARGET_WEIGHT = 4.0
 _ROWS_SHARE = 0.002
-"""Of the budget, for the number of rows that "auto" goes by where it is private: a thousandth more
-noise in all else. The number is off by a seventh of the rows at which its choice changes where
-there are four columns, by less where there are more.
-"""
-_EXCESS_SHARE = 0.01
-"""Of the budget, for the number of rows that were left out."""
+"""The part of the budget for the number of rows that "auto" goes by where it is private.
 
-_NO_ROWS = "the data have no rows, which replace-one takes as public; give some"
+It costs a thousandth more noise in all else. The number is off by a seventh of the rows at which
+the choice changes where there are four columns, and by less where there are more.
+"""
 
 
 def synthesize(
@@ -160,99 +139,109 @@ def synthesize(
     >>> release.sample(2, rng=0).column_names
     ['age', 'ill']
     """
-    options = settings if settings is not None else {}
-    check_kinds(
+    request = Request(
         schema=schema,
-        mechanism=mechanism,
+        epsilon=epsilon,
+        delta=delta,
         neighbours=neighbours,
-        accounting=accounting,
-        seed=seed,
-        ledger=ledger,
-        progress=progress,
-        settings=options,
-        strict=strict,
+        unit=unit,
+        max_rows=max_rows,
         report_dropped=report_dropped,
-        report_unread=callable(report_unread) or report_unread,
-    )
-    options = with_device(device, mechanism, options)
-    budget = _budget(schema, epsilon, delta)
-    protected = relation(neighbours, unit, max_rows)
-    check_unit(unit, schema, report_dropped)
-    check_mechanism(schema, mechanism, options, public is not None)
-    check_limits(schema, public is not None, seconds, memory_mb)
-    form = None if isinstance(data, Dataset | NoRows) else FrameForm.of(data)
-    likely = table_workload(assumed(schema).domain, workload, target)
-    measures = _measures(schema, mechanism, options, likely, public is not None)
-    budget = replace(budget, accounting=accounting_of(accounting, measures, budget, ledger))
-    schema = schema if strict else schema.placed()
-    check_public_records(public, schema, mechanism)
-
-    choose = partial(
-        choice_of,
-        mechanism,
-        budget=budget,
-        max_rows=protected.max_rows,
-        public=public is not None,
+        report_unread=report_unread,
+        mechanism=mechanism,
+        settings=settings,
+        workload=workload,
+        target=target,
+        public=public,
         seconds=seconds,
         memory_mb=memory_mb,
+        strict=strict,
+        seed=seed,
+        ledger=ledger,
+        accounting=accounting,
+        device=device,
+        progress=progress,
     )
-    if schema.unresolved or report_dropped or report_unread or mechanism == "auto":
-        choice = choose(assumed(schema), likely, rows=None)
-        dry_run(choice, options, schema, likely, budget, protected, public)
+    return release_of(request, data)
+
+
+def release_of(request: Request, data: Any) -> TableRelease:
+    """Spend the budget of a request on private records, which this function alone takes further.
+
+    The records are coded once and then held by a Curator; nothing after that sees the frame, except
+    for columns whose values are still to be found.
+
+    Raises InvalidInput, before anything is spent, for data that do not fit the request.
+    """
+    form = _form(data)
+    schema = request.placed
+    pays_before = schema.unresolved or request.report_dropped or request.report_unread
+    if pays_before or request.mechanism == "auto":
+        likely = request.choice(assumed(schema), request.likely)
+        dry_run(request, likely, schema, request.likely)
+    # One generator for the rows that are kept and for the noise: they stay independent.
+    seed = None if request.seed is None else np.random.default_rng(request.seed)
     excess = None
-    if unit is not None:
-        # One generator for the rows that are kept and for the noise: they stay independent.
-        seed = None if seed is None else np.random.default_rng(seed)
-        data, excess = bounded_frame(data, schema, unit, protected.max_rows, seed)
-    counts = counted_roughly(data, schema) if schema.unresolved else counted(data, schema, likely)
-    curator = Curator(counts, budget, neighbours=protected, seed=seed, ledger=ledger)
-    with closing(curator.ledger), round_reports(progress) as report:
-        if curator.public_total == 0:
-            raise InvalidInput(_NO_ROWS)
-        said = check_values(curator, report_unread) if report_unread else ""
+    if request.unit is not None:
+        data, excess = bounded_frame(data, schema, request.unit, request.relation.max_rows, seed)
+    if schema.unresolved:
+        counts = counted_roughly(data, schema)
+    else:
+        counts = counted(data, schema, request.likely)
+    _check_rows(request, counts)
+    curator = Curator(
+        counts, request.budget, neighbours=request.relation, seed=seed, ledger=request.ledger
+    )
+    with closing(curator.ledger), round_reports(request.progress) as report:
+        said = check_values(curator, request.report_unread) if request.report_unread else ""
         if schema.unresolved:
             found = schema.unresolved
-            schema, curator = resolved(data, schema, curator, likely)
+            schema, curator = resolved(data, counts, schema, curator, request.likely)
             check_labels(schema, found)
-        wanted = _resized(likely, schema.domain, workload, target)
-        if report_dropped and excess is not None:
-            said += _rows_left_out(curator, excess)
-        # Public records know some dependence, which is worth it whatever the number of rows.
-        if mechanism == "auto" and public is None:
-            choice, known = _looked_at(curator, schema, wanted, choose)
-        else:
-            choice, known = choose(schema, wanted, rows=None), {}
+        workload = request.workload_over(schema.domain)
+        said += _rows_left_out(curator, excess) if request.report_dropped and excess else ""
+        choice, known = _chosen(request, curator, schema, workload)
         logger.info("mechanism %s: %s", choice.name, choice.reason)
-        entry, chosen = configure(choice.name, **{**choice.settings, **options})
-        chosen = on_device(chosen, device)
-        others = None if public is None else public_records(public, schema)
+        entry, settings = configure(choice.name, **{**choice.settings, **request.options})
+        if request.device is not None and hasattr(settings, "device"):
+            settings = replace(settings, device=request.device)
         release = run_on(
             curator,
             entry,
-            chosen,
-            wanted,
-            public=others,
+            settings,
+            workload,
+            public=request.public_records(schema),
             bins=bins_of(schema),
             progress=report,
             **known,
         )
-    return TableRelease(_constrained(release, schema, device), schema, form, choice.reason + said)
+    constrained = _constrained(release, schema, request.device)
+    return TableRelease(constrained, schema, form, choice.reason + said)
 
 
-def _budget(schema: Schema, epsilon: float, delta: float) -> Budget:
-    """The promise, with a part of delta set aside where columns are to be found."""
-    budget = Budget(epsilon, delta)
-    if schema.unresolved and budget.pure:
+def _form(data: Any) -> FrameForm | None:
+    """The kind of frame that records come back in; None for records that are coded already."""
+    if isinstance(data, str | os.PathLike):
         raise InvalidInput(
-            f"column {schema.unresolved[0]!r} is to be found in the data, which needs delta above "
-            f"0; got {delta!r}. Give its values or edges to use pure differential privacy"
+            f"the data must be a data frame, got the path {os.fspath(data)!r}; read the file by "
+            "encode_file(path, schema), or run `pgmkit synth` on it"
         )
-    return replace(budget, reserved=_RESERVED_SHARE * delta) if open_columns(schema) else budget
+    return None if isinstance(data, Dataset | NoRows) else FrameForm.of(data)
+
+
+def _check_rows(request: Request, counts: Counts) -> None:
+    """Refuse a public number of rows that is 0; warn of a delta that protects too few rows."""
+    public = request.relation.rows_public
+    if public and len(counts) == 0:
+        raise InvalidInput("the data have no rows, which replace-one takes as public; give some")
+    caution = delta_caution(request.delta, len(counts) if public else None)
+    if caution:
+        warnings.warn(caution, UserWarning, stacklevel=4)
 
 
 def _rows_left_out(curator: Curator, excess: Excess) -> str:
     """A clause on the rows that were left out, at a small price."""
-    rows, stddev = curator.measure_excess(excess, _EXCESS_SHARE * curator.remaining)
+    rows, stddev = curator.measure_excess(excess, curator.remaining / 100)
     of_each = curator.neighbours.max_rows
     return (
         f"; about {max(0.0, rows):.0f} rows beyond {of_each} of each unit were left out (noise "
@@ -260,55 +249,25 @@ def _rows_left_out(curator: Curator, excess: Excess) -> str:
     )
 
 
-def _measures(
-    schema: Schema, mechanism: str, settings: Mapping[str, Any], workload: Workload, public: bool
-) -> bool:
-    """Whether the run is known to measure only, or nearly so, before its first charge.
-
-    "auto" chooses by a noisy number of rows, and an accounting must not depend on answers. So it
-    has that of `independent`; its other choices without public records select with about a tenth
-    of the budget, and gain by it too. A mixture selects where there are many cells, which is not
-    known while columns are open.
-    """
-    if mechanism == "auto":
-        return not public
-    entry, chosen = configure(mechanism, **settings)
-    return entry.measures if schema.unresolved else only_measures(entry, chosen, workload)
-
-
-def _all_of(domain: Domain, k: int) -> Workload:
-    """All marginals of k columns; those of one value say nothing, and cost nothing."""
-    # A pair of one column is that column.
-    wanted = k_way(domain, min(k, len(domain)) if k == 2 else k)
-    names = varied(domain)
-    if len(names) == len(domain):
-        return wanted
-    return Workload.over(domain, k_way(domain.project(names), min(k, len(names))).cliques)
-
-
-def _rows(curator: Curator) -> int:
-    """The number of rows, at a small price where it is private."""
-    if curator.public_total is not None:
-        return curator.public_total
-    cost = _ROWS_SHARE * curator.remaining
-    return max(0, round(float(curator.measure((), cost, step="auto: measure").values[0])))
-
-
-def _looked_at(
-    curator: Curator, schema: Schema, workload: Workload, choose: Callable[..., Choice]
+def _chosen(
+    request: Request, curator: Curator, schema: Schema, workload: Workload
 ) -> tuple[Choice, dict[str, Any]]:
-    """The choice of "auto" by the number of rows and, where pairs are to be measured, by a look.
+    """The mechanism that runs, and the arguments of `run_on` that the choice has paid for already.
 
-    Where no dependence shows it is independent columns. With it come those arguments of `run_on`
-    that the look has paid for: the marginals, and, for a mixture, the distances of pairs.
+    Without public records "auto" pays for the number of rows and, where pairs are to be measured,
+    for a first look at their dependence; where none shows it takes independent columns. The look
+    leaves the marginals of columns, and, for a mixture, the distances of pairs.
     """
+    # Public records know some dependence, which is worth it whatever the number of rows.
+    if request.mechanism != "auto" or request.public is not None:
+        return request.choice(schema, workload), {}
     rows = _rows(curator)
-    choice = choose(schema, workload, rows=rows)
+    choice = request.choice(schema, workload, rows)
     pairs = any(len(clique) > 1 for clique in downward_closure(workload))
     if choice.name not in ("aim", "mixture", "mst") or not pairs:
         return choice, {}
-    # What the mechanism would refuse it refuses before the look is paid for.
-    dry_run(choice, {}, schema, workload, curator.ledger.budget, curator.neighbours, None)
+    # A mechanism must refuse before the look is paid for.
+    dry_run(request, choice, schema, workload)
     look = first_look(curator, workload, rows, choice.name, bins_of(schema))
     known: dict[str, Any] = {"first": look.measurements}
     if look.dependent:
@@ -321,45 +280,12 @@ def _looked_at(
     return Choice("independent", reason), known
 
 
-def _resized(
-    likely: Workload, domain: Domain, workload: int | WorkloadLike | None, target: str | None
-) -> Workload:
-    """What is asked for, over the domain with its open columns found."""
-    if workload is None or isinstance(workload, int):
-        return table_workload(domain, workload, target)
-    return Workload(domain, likely.cliques, likely.weights)
-
-
-def table_workload(
-    domain: Domain,
-    workload: int | WorkloadLike | None,
-    target: str | None,
-) -> Workload:
-    """The workload that `synthesize` is asked for.
-
-    A number stands for all marginals of so many columns, None for all pairs. A target adds every
-    pair of other columns together with it, and its marginals weigh four times as much.
-    """
-    if workload is None:
-        wanted = _all_of(domain, min(2, len(domain)))
-    elif isinstance(workload, int):
-        wanted = _all_of(domain, workload)
-    else:
-        wanted = Workload.over(domain, workload)
-    if target is None:
-        return wanted
-    if target not in domain:
-        raise InvalidInput(
-            f"target {target!r} is no column; columns are {', '.join(domain.attributes)}"
-        )
-    weights = dict(zip(wanted.cliques, wanted.weights, strict=True))
-    held = {frozenset(clique) for clique in weights}
-    others = [name for name in domain if name != target]
-    for pair in itertools.combinations(others, 2):
-        if frozenset((*pair, target)) not in held:
-            weights[(*pair, target)] = 1.0
-    biased = {c: w * (_TARGET_WEIGHT if target in c else 1.0) for c, w in weights.items()}
-    return Workload(domain, biased, list(biased.values()))
+def _rows(curator: Curator) -> int:
+    """The number of rows, at a small price where it is private."""
+    if curator.public_total is not None:
+        return curator.public_total
+    cost = _ROWS_SHARE * curator.remaining
+    return max(0, round(float(curator.measure((), cost, step="auto: measure").values[0])))
 
 
 def _constrained(release: Release, schema: Schema, device: str | None) -> Release:

@@ -1,4 +1,4 @@
-"""What a run would do, without touching data: a dry run on made-up records.
+"""Plans: dry runs on made-up records, which show the course of a real run without its data.
 
 The mechanism itself runs on made-up records of a random network, with reproducible noise, so that
 the split of the budget and the noise are those of the real code. What adapts to the data will
@@ -34,12 +34,6 @@ from pgmkit.runtime.memory import peak
 from pgmkit.runtime.printed import on_one_line
 
 __all__ = ["Plan", "PlannedStep", "plan"]
-
-_PARENTS, _UNEVEN = 3, 0.5
-"""Made-up columns depend on one to three others: between tables of the half "choosing" of
-`benchmarks.regret`, of which `aim` takes half as long or up to six times as long."""
-_MOST_ROWS = 100_000
-"""Counting is a small part of a run: more made-up records would show nothing more."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +150,8 @@ def plan(
     measures = only_measures(entry, chosen, wanted)
     budget = replace(budget, accounting=accounting_of(accounting, measures, budget, None))
     rng = np.random.default_rng(0)
-    count = min(rows, _MOST_ROWS)
+    # Counting is a small part of a run: more made-up records would show nothing more.
+    count = min(rows, 100_000)
     curator = Curator(
         made_up(domain, count, rng),
         budget,
@@ -194,7 +189,9 @@ def _own_domain(workload: WorkloadLike) -> Domain:
 def made_up(domain: Domain, rows: int, rng: np.random.Generator) -> Dataset:
     """Records of a random network: a column has up to three parents among those before it.
 
-    Its distribution is uneven, and another one for every combination of the parents' values.
+    Its distribution is uneven, and another one for every combination of the parents' values. So
+    columns depend on each other as they do in the middle of the half "choosing" of
+    `benchmarks.regret`, on whose tables `aim` takes from half as long to six times as long.
 
     >>> from pgmkit.domain import Domain
     >>> len(made_up(Domain({"a": 2, "b": 3}), 50, np.random.default_rng(0)))
@@ -202,13 +199,13 @@ def made_up(domain: Domain, rows: int, rng: np.random.Generator) -> Dataset:
     """
     columns: dict[str, np.ndarray[Any, Any]] = {}
     for name, size in domain.sizes.items():
-        most = min(len(columns), int(rng.integers(1, _PARENTS + 1)))
+        most = min(len(columns), int(rng.integers(1, 4)))
         parents = [list(columns)[i] for i in rng.permutation(len(columns))[:most]]
         states = np.zeros(rows, dtype=np.int64)
         for parent in parents:
             states = states * domain.sizes[parent] + columns[parent]
         present, row = np.unique(states, return_inverse=True)
-        reached = np.cumsum(rng.dirichlet(np.full(size, _UNEVEN), len(present)), axis=1)
+        reached = np.cumsum(rng.dirichlet(np.full(size, 0.5), len(present)), axis=1)
         level = rng.random(rows)
         drawn = np.zeros(rows, dtype=np.int64)
         for code in range(size - 1):

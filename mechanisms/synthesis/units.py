@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mechanisms.privacy.units import Excess, bounded, random_keys
-from pgmkit.errors import InvalidInput
+from pgmkit.errors import InvalidInput, did_you_mean
 from pgmkit.records.dataset import Dataset
 from pgmkit.tables.engines.frames import in_memory, names_of
 from pgmkit.tables.engines.pushdown import FrameCounts
@@ -52,7 +52,10 @@ def bounded_frame(
     names = names_of(frame)
     schema.check_names(names)
     if unit not in names:
-        raise InvalidInput(f"the data have no column {unit!r}, which is to say whose a row is")
+        raise InvalidInput(
+            f"the data have no column {unit!r}{did_you_mean(unit, names)}, which is to say whose a "
+            f"row is; they have {', '.join(map(repr, names[:30]))}"
+        )
     held = in_memory(frame, [*schema.columns, unit])
     units = _units(series_values(held[unit]))
     places, excess = bounded(units, max_rows, random_keys(len(units), rng))

@@ -1,4 +1,4 @@
-"""How long AIM and a mixture may take, from public figures."""
+"""The time of AIM and of a mixture, predicted from public figures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pgmkit.domain import Domain
 __all__ = ["FEW_ROWS", "aim_seconds", "figures", "longest_aim_seconds", "mixture_seconds", "noise"]
 
 FEW_ROWS = 25.0
-"""Of a column: fewer, in units of the noise of one marginal, leave pairs under noise.
+"""Rows a column, in units of the noise of one marginal: fewer leave pairs under noise.
 
 Measured on six tables of the half "choosing" of `benchmarks.regret`: below, AIM is worse than
 independence, 1.03 to 1.5 times; between 25 and 45 it has 0.90 to 1.02 times its error, by how much
@@ -18,16 +18,6 @@ the columns depend on each other, which `mechanisms.synthesis.first_look` sees."
 
 _LOG_SECONDS, _LOG_SECONDS_OF_A_PRODUCT = -5.47, 0.28
 """Fitted by `benchmarks.aim_seconds` to the tables of the half "choosing"."""
-_DENSE = 6.0
-"""What the slowest table of either half took, as a multiple of what is usual."""
-_ROUNDS_OF_A_COLUMN = 5.0
-_SECONDS_OF_A_ROUND, _SECONDS_OF_THE_SIGNAL, _SECONDS_OF_A_MB = 0.05, 5e-6, 0.15
-"""Of a round: at least, for each row in units of the noise, as estimates take more steps to be as
-near as less noise asks for, and for each MB that the model may have. `gss_abortion`, of the half
-"choosing", takes 0.2 s a round at epsilon 1 and 1.0 s at epsilon 10 with a model of 2 MB (99 s in
-all, where `mixture` takes 16 s and has 0.7 of its error)."""
-_MIXTURE_SECONDS, _SECONDS_OF_A_CELL = 1.0, 5e-4
-"""For any table, and for each cell of all pairs."""
 
 
 def aim_seconds(domain: Domain, rows: int, budget: Budget) -> float:
@@ -47,16 +37,21 @@ def longest_aim_seconds(domain: Domain, rows: int, budget: Budget, model_mb: flo
     take hundreds of passes. `MplsStops` of the zoo at epsilon 1 with a target, predicted at 18 s,
     takes 15 to 21 s over five draws of the noise.
 
+    The slowest table of either half took six times the usual time. There are five rounds a column
+    at most. A round takes 0.05 s at least; 5e-6 s for each row in units of the noise, as estimates
+    take more steps to be as near as less noise asks for; and 0.15 s for each MB that the model may
+    have. `gss_abortion`, of the half "choosing", takes 0.2 s a round at epsilon 1 and 1.0 s at
+    epsilon 10 with a model of 2 MB (99 s in all, where `mixture` takes 16 s and has 0.7 of its
+    error).
+
     >>> domain, budget = Domain({f"q{i}": 5 for i in range(20)}), Budget(1.0, 1e-9)
     >>> usual = aim_seconds(domain, 100_000, budget)
     >>> usual < longest_aim_seconds(domain, 100_000, budget, 80.0) < 10 * usual
     True
     """
     columns, signal = figures(domain, rows, budget)
-    dearest = max(_SECONDS_OF_A_ROUND, _SECONDS_OF_THE_SIGNAL * signal)
-    dearest += _SECONDS_OF_A_MB * model_mb
-    usual = aim_seconds(domain, rows, budget)
-    return min(_DENSE * usual, _ROUNDS_OF_A_COLUMN * columns * dearest)
+    round_seconds = max(0.05, 5e-6 * signal) + 0.15 * model_mb
+    return min(6.0 * aim_seconds(domain, rows, budget), 5.0 * columns * round_seconds)
 
 
 def mixture_seconds(domain: Domain) -> float:
@@ -65,8 +60,9 @@ def mixture_seconds(domain: Domain) -> float:
     >>> mixture_seconds(Domain({f"q{i}": 10 for i in range(40)}))
     41.0
     """
-    width = sum(domain.shape())
-    return _MIXTURE_SECONDS + _SECONDS_OF_A_CELL * width**2 / 2
+    cells = sum(domain.shape()) ** 2 / 2
+    # A second for any table, and half a millisecond for each cell of all pairs.
+    return 1.0 + 5e-4 * cells
 
 
 def figures(domain: Domain, rows: int, budget: Budget) -> tuple[float, float]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from pgmkit.errors import InvalidInput
+from pgmkit.errors import InvalidInput, did_you_mean
 from pgmkit.tables.columns import Column
 from pgmkit.tables.dates import Date, DateTime
 from pgmkit.tables.labelled import Boolean, Categorical, OpenCategorical
@@ -33,7 +33,8 @@ def column_from_dict(stored: Mapping[str, Any]) -> Column:
     given = dict(stored)
     kind = given.pop("type", None)
     if kind not in types:
-        raise InvalidInput(f"type {kind!r} is unknown; types are {', '.join(types)}")
+        near = did_you_mean(kind, types)
+        raise InvalidInput(f"type {kind!r} is unknown{near}; types are {', '.join(types)}")
     missing = given.pop("missing", None)
     if isinstance(missing, bool):
         missing = () if missing else None
@@ -41,8 +42,8 @@ def column_from_dict(stored: Mapping[str, Any]) -> Column:
     for name in given:
         if name not in allowed:
             raise InvalidInput(
-                f"a {kind} column has no field {name!r}; it has missing, "
-                f"{', '.join(sorted(allowed))}"
+                f"a {kind} column has no field {name!r}{did_you_mean(name, allowed)}; it has "
+                f"missing, {', '.join(sorted(allowed))}"
             )
     for name, value in given.items():
         if isinstance(value, list):

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pgmkit.errors import InvalidInput
+from pgmkit.errors import InvalidInput, did_you_mean
 from pgmkit.tables.columns import MISSING
 from pgmkit.tables.constraints import codes_of
 
@@ -215,7 +215,8 @@ def _known(schema: Schema, name: str) -> str:
     stripped = _unquoted(name)
     if stripped not in schema.columns:
         raise InvalidInput(
-            f"there is no column {stripped!r}; columns are {', '.join(schema.columns)}"
+            f"there is no column {stripped!r}{did_you_mean(stripped, schema.columns)}; columns are "
+            f"{', '.join(schema.columns)}"
         )
     return stripped
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pgmkit.domain import Clique, Domain
-from pgmkit.errors import InvalidInput
+from pgmkit.errors import InvalidInput, did_you_mean
 from pgmkit.records.dataset import Counts, Dataset
 from pgmkit.tables.columns import Column
 from pgmkit.tables.constraints import (
@@ -103,8 +103,8 @@ class Schema:
             for name in constraint.columns:
                 if name not in self.columns:
                     raise InvalidInput(
-                        f"a constraint speaks of {name!r}, which is no column; columns are "
-                        f"{', '.join(self.columns)}"
+                        f"a constraint speaks of {name!r}, which is no column"
+                        f"{did_you_mean(name, self.columns)}; columns are {', '.join(self.columns)}"
                     )
         self._check_texts()
         for constraint in self.constraints:
@@ -253,7 +253,8 @@ class Schema:
         absent = [name for name in self.columns if name not in names]
         if absent:
             raise InvalidInput(
-                f"the data have no column {', '.join(map(repr, absent))}; they have "
+                f"the data have no column {', '.join(map(repr, absent))}"
+                f"{did_you_mean(absent[0], names)}; they have "
                 f"{', '.join(map(repr, list(names)[:30]))}. Rename, or take it out of the schema"
             )
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from pgmkit.errors import InvalidInput
+from pgmkit.errors import InvalidInput, did_you_mean
 from pgmkit.runtime.atomic_write import atomic_writer
 from pgmkit.runtime.untrusted import plain_values, whole_file
 
@@ -105,7 +105,8 @@ class FileFormat:
             raise InvalidInput(f"`file` must be a mapping of {', '.join(known)}")
         for name in stored:
             if name not in known:
-                raise InvalidInput(f"`file` has no field {name!r}; it has {', '.join(known)}")
+                near = did_you_mean(name, known)
+                raise InvalidInput(f"`file` has no field {name!r}{near}; it has {', '.join(known)}")
         return cls(**stored)
 
 

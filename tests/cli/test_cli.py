@@ -116,7 +116,7 @@ def test_extra_columns_are_ignored_only_when_told(folder: Path) -> None:
         (None, None, ["--delta", "1"], 2, "delta"),
         (None, None, ["--workload", "4"], 2, "from 1 to 3"),
         (None, None, ["--mechanism", "mwem+pgm", "--set", "rounds=0"], 2, "rounds"),
-        (None, None, ["--set", "rounds=3"], 2, "--set needs a --mechanism"),
+        (None, None, ["--set", "rounds=3"], 2, "need a mechanism by name"),
         (None, None, ["--mechanism", "mst", "--set", "rounds"], 2, "NAME=VALUE"),
         (None, None, ["--mechanism", "gaussian"], 2, "no records can be drawn"),
         (None, None, ["--target", "wages"], 2, "'wages' is no column"),

@@ -12,7 +12,8 @@ from scipy import stats
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.cell_line import selector
 from mechanisms.privacy.curator import Curator
-from mechanisms.privacy.units import Excess
+from mechanisms.privacy.neighbours import relation
+from mechanisms.privacy.units import Excess, bounded
 from mechanisms.queries.cells import Cell
 from mechanisms.queries.predicates import Predicate, Predicates
 from pgmkit.domain import Domain
@@ -25,8 +26,8 @@ DATA = Dataset(DOMAIN, {"a": [0] * 60 + [1] * 40, "b": [0] * 50 + [1] * 30 + [2]
 NOTHING = {A: np.zeros(2), B: np.zeros(3)}
 
 
-def curator(delta: float = 0.0, relation: str = "replace-one") -> Curator:
-    return Curator(DATA, Budget(1e6, delta), neighbours=relation, seed=0)
+def curator(delta: float = 0.0, neighbours: str = "replace-one") -> Curator:
+    return Curator(DATA, Budget(1e6, delta), neighbours=neighbours, seed=0)
 
 
 class Asked:
@@ -61,13 +62,13 @@ def test_the_expected_error_is_that_of_the_law() -> None:
         assert owner.expected_error(0.01) == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("relation, moved", [("replace-one", 2), ("add/remove", 1)])
+@pytest.mark.parametrize("neighbours, moved", [("replace-one", 2), ("add/remove", 1)])
 @pytest.mark.parametrize("number", [1, 4, 9])
 def test_distances_are_measured_with_the_stated_noise(
-    relation: str, moved: int, number: int
+    neighbours: str, moved: int, number: int
 ) -> None:
     """One row moves each distance by `moved`, all of them by `number` times that in L1."""
-    pure, zcdp = curator(0.0, relation), curator(1e-6, relation)
+    pure, zcdp = curator(0.0, neighbours), curator(1e-6, neighbours)
     laplace = moved * number / 0.5
     gaussian = moved * number**0.5 / (2 * 0.5) ** 0.5
     assert pure.errors_stddev(number, 0.5) == pytest.approx(laplace * 2**0.5)
@@ -79,13 +80,13 @@ def test_distances_are_measured_with_the_stated_noise(
         assert found.tolist() == [100.0] * number
 
 
-@pytest.mark.parametrize("relation", ["replace-one", "add/remove"])
+@pytest.mark.parametrize("neighbours", ["replace-one", "add/remove"])
 @pytest.mark.parametrize("count", [1, 4, 9])
-def test_predicates_are_measured_with_the_stated_noise(relation: str, count: int) -> None:
+def test_predicates_are_measured_with_the_stated_noise(neighbours: str, count: int) -> None:
     """A row moves each count by at most 1, under both relations."""
     predicates = Predicates(DOMAIN, [Predicate((("b", i % 3),)) for i in range(count)])
     for delta in (0.0, 1e-6):
-        owner = curator(delta, relation)
+        owner = curator(delta, neighbours)
         noise = asked(owner)
         counts, stddev = owner.measure_predicates(predicates, 0.5)
         scale = count / 0.5 if delta == 0 else count**0.5 / (2 * 0.5) ** 0.5
@@ -158,7 +159,31 @@ def test_names_in_any_sequence_become_a_clique() -> None:
     assert owner.measure(["b", "a"], 1.0).clique == owner.measure(("b", "a"), 1.0).clique
     assert isinstance(owner.measure(["a"], 1.0).clique, tuple)
     assert owner.measure_queries(["a"], np.eye(2), 1.0).clique == A
+    assert owner.measure_queries(("a", "b"), np.eye(6), 1.0).values.shape == (6,)
     assert owner.choose_public([{A: np.array([0.5, 0.5])}], 1.0) == 0
+
+
+def test_signs_say_which_way_an_estimate_is_wrong() -> None:
+    owner = curator()
+    asked(owner)
+    above, below = (
+        {A: [60.0, 40.0], B: [50.0, 30.0, 90.0]},
+        {A: [60.0, 10.0], B: [50.0, 31.0, 20.0]},
+    )
+    assert owner.draw_signed([A, B], above, 1.0) == [(Cell(B, 2), -1)]
+    assert owner.draw_signed([A, B], below, 1.0, count=2)[0] == (Cell(A, 1), 1)
+
+
+def test_a_candidate_without_an_estimate_is_named() -> None:
+    with pytest.raises(InvalidInput, match=r"no table for the candidate \('b',\)"):
+        curator().choose([A, B], {A: np.zeros(2)}, 1.0)
+
+
+def test_a_mixture_error_of_units_moves_by_each_of_their_rows() -> None:
+    owner = Curator(DATA, Budget(10.0), neighbours=relation("add/remove", "home", 3), seed=0)
+    noise = asked(owner)
+    owner.mixture_error(DATA, [["a"]], 0.5)
+    assert noise.scales == pytest.approx([(3 * 1000 + 2) / 0.5])
 
 
 def test_the_best_mixture_error_is_in_counts() -> None:
@@ -202,6 +227,12 @@ def test_marginals_beyond_memory_are_refused_before_they_are_counted() -> None:
     assert owner.ledger.entries == ()
 
 
+def test_the_rows_that_are_kept_stay_in_their_order() -> None:
+    units, keys = np.array([2, 0, 1, 0, 2, 1, 0]), np.array([9, 8, 7, 3, 2, 1, 5], dtype=np.uint64)
+    places, excess = bounded(units, 2, keys)
+    assert places.tolist() == [0, 2, 3, 4, 5, 6] and excess.rows == 1
+
+
 WRONG: dict[str, Callable[[Curator], object]] = {
     "no candidates": lambda c: c.scored([], NOTHING),
     "an unknown candidate": lambda c: c.scored([("z",)], {("z",): np.zeros(2)}),
@@ -220,6 +251,16 @@ WRONG: dict[str, Callable[[Curator], object]] = {
     ),
     "queries of an unknown clique": lambda c: c.measure_queries(("z",), np.eye(2), 1.0),
     "queries of an attribute twice": lambda c: c.measure_queries(("a", "a"), np.eye(4), 1.0),
+    "negative estimates that are beyond 2^40 together": lambda c: c.choose(
+        [A, B], {A: np.full(2, -(2.0**39) * 1.5), B: np.zeros(3)}, 1.0
+    ),
+    "no predicates asked for": lambda c: c.choose_predicates(
+        Predicates(DOMAIN, [Predicate((("a", 0),))]), [0.0], 1.0, count=0
+    ),
+    "more predicates than there are": lambda c: c.choose_predicates(
+        Predicates(DOMAIN, [Predicate((("a", 0),))] * 3), [0.0] * 3, 1.0, count=3, exclude=[1]
+    ),
+    "a mixture over an unknown clique": lambda c: c.mixture_error(DATA, [("z",)], 1.0),
     "no cells": lambda c: c.measure_cells([], 1.0),
     "no cliques of a mixture": lambda c: c.mixture_error(DATA, [], 1.0),
     "public data of another domain": lambda c: c.mixture_error(

@@ -16,7 +16,7 @@ from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.ledger import BudgetExceeded
 from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.synthesis.open_columns import assumed, counted_roughly, resolved
-from mechanisms.synthesis.pipeline import table_workload
+from mechanisms.workload import table_workload
 from pgmkit import InvalidInput, Measurement, Numeric, Schema
 
 DATA = census(500)
@@ -159,9 +159,12 @@ def test_edges_of_quantiles_come_from_the_noisy_answers_alone(
     for age in (3.0, 97.0):
         frame = pa.table({"age": [age] * 90})
         for name in NEIGHBOURS:
-            curator = Curator(counted_roughly(frame, schema), budget, neighbours=name, seed=0)
+            counts = counted_roughly(frame, schema)
+            curator = Curator(counts, budget, neighbours=name, seed=0)
             found.append(
-                resolved(frame, schema, curator, table_workload(assumed(schema).domain, 1, None))[0]
+                resolved(
+                    frame, counts, schema, curator, table_workload(assumed(schema).domain, 1, None)
+                )[0]
             )
     assert len({repr(each.to_dict()) for each in found}) == 1
     assert len(found[0].columns["age"].labels) == 5

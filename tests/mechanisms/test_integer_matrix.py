@@ -23,10 +23,12 @@ def norms(columns: list[list[int]]) -> tuple[int, int, int, int]:
     return l1[0], max(1, l1[1]), l2[0], max(1, l2[1])
 
 
-@pytest.mark.parametrize("rows", range(1, 10))
-def test_norms_about_the_end_of_64_bits(rows: int) -> None:
-    """Of opposite columns, whose squared distance is four times a squared norm."""
-    columns = [[BIG] * rows, [-BIG] * rows, [BIG - 1] * rows]
+@pytest.mark.parametrize("rows", range(1, 18))
+@pytest.mark.parametrize("others", [(1, 1 - BIG), (5,), (2**29, -(2**29))])
+def test_norms_about_the_end_of_64_bits(rows: int, others: tuple[int, ...]) -> None:
+    """Opposite columns have a squared distance of four times a squared norm."""
+    first = others[0] if others[0] == 2**29 else -BIG
+    columns = [[entry] * rows for entry in (first, *others)]
     grid = GridMatrix.rounded([np.array(columns, dtype=np.float64).T])
     found = (grid.l1(False), grid.l1(True), grid.l2_squared(False), grid.l2_squared(True))
     assert found == norms(columns)
@@ -46,6 +48,7 @@ def test_entries_are_rounded_to_the_nearest_of_the_grid() -> None:
     for size in (1e-9, 1.0, 2.0**22):
         matrix = rng.uniform(-size, size, (20, 6))
         grid = GridMatrix.rounded([matrix])
+        assert grid.unit <= size * 2.0**-19
         assert np.abs(grid.matrix - matrix).max() <= grid.unit / 2
         assert np.abs(grid.factors[0]).max() <= 2**20, "fractions have 20 bits, however large"
 

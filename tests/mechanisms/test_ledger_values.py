@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from mechanisms.privacy.budget import Budget
+from mechanisms.privacy.chained_lines import ChainedLines
 from mechanisms.privacy.ledger import BudgetExceeded, Ledger
+from mechanisms.privacy.ledger_entry import LedgerEntry
 from mechanisms.privacy.neighbours import relation
 from pgmkit.errors import InvalidInput
 
@@ -68,7 +70,7 @@ def test_stored_charges_are_checked_as_new_ones(entry: dict[str, object]) -> Non
 def test_the_text_adds_costs_up_and_aligns_them() -> None:
     ledger = Ledger(Budget(2.0), secure=False, neighbours="add/remove")
     ledger.charge("a long name\nof a step", "x", 0.5)
-    ledger.charge("b", "a mechanism", 0.25)
+    ledger.charge("b", "a\nmechanism", 0.25)
     *rows, spent, insecure = str(ledger).splitlines()
     assert len({len(row) for row in rows}) == 1 and len(rows) == 3
     found = [re.split(r"\s{2,}", row.strip())[-2:] for row in rows]
@@ -113,6 +115,26 @@ def test_a_file_that_was_damaged_meanwhile_is_refused_by_its_name(
         _ = ledger.open_runs
 
 
+def test_sealed_lines_that_make_no_ledger_are_refused_by_the_name_of_the_file(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "all.ledger"
+    ledger = Ledger.create(path, Budget(1.0, 1e-6), neighbours="replace-one")
+    ChainedLines(path).append(lambda before: {"run": 7, "holds": 0.1, "delta": 0.0})
+    before = path.read_bytes()
+    for call in (
+        lambda: ledger.entries,
+        lambda: ledger.open_runs,
+        lambda: ledger.charge("s", "m", 1e-6),
+        lambda: ledger.begin_run(Budget(0.1, 1e-6), "replace-one"),
+        lambda: ledger.end_run(7),
+        lambda: Ledger.open(path),
+    ):
+        with pytest.raises(InvalidInput, match=r"all\.ledger' is not a ledger file: run 7 begins"):
+            call()
+    assert path.read_bytes() == before
+
+
 @pytest.mark.parametrize(
     "entry", [{"cost": -0.01}, {"cost": 0.0}, {"cost": math.nan}, {"delta": -1e-9}, {"step": None}]
 )
@@ -123,8 +145,10 @@ def test_charges_of_no_run_are_checked_too(tmp_path: Path, entry: dict[str, obje
         ledger.charge(**charge)
     assert ledger.entries == ()
     ledger.charge("s", "m", 1e-3)
-    assert [entry.cost for entry in ledger.entries] == [1e-3]
-    assert [entry.cost for entry in Ledger.open(tmp_path / "l").entries] == [1e-3]
+    assert ledger.entries == (LedgerEntry("s", "m", 1e-3, 0.0),) and ledger.secure
+    ledger.record(LedgerEntry("s", "m", 1e-3, 0.0), 0, secure=False)
+    assert not ledger.secure and not Ledger.open(tmp_path / "l").secure
+    assert [entry.cost for entry in Ledger.open(tmp_path / "l").entries] == [1e-3, 1e-3]
 
 
 def test_costs_of_any_type_of_number_are_kept_as_floats(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.ledger import Ledger
 from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.synthesis.pipeline import synthesize
+from mechanisms.synthesis.request import Request
 from mechanisms.workload import k_way
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
@@ -179,3 +182,41 @@ def test_an_iterator_of_cliques_is_read_once() -> None:
         seed=0,
     )
     assert {m.clique for m in release.measurements} >= {("job",), ("kids",)}
+
+
+def test_a_request_has_the_defaults_of_synthesize() -> None:
+    front = inspect.signature(synthesize).parameters
+    request = inspect.signature(Request).parameters
+    assert list(front)[1:] == list(request), "all but the data, in the same order"
+    assert {n: front[n].default for n in request} == {
+        n: each.default for n, each in request.items()
+    }
+
+
+def test_a_path_is_told_how_it_is_read() -> None:
+    for path in ("people.csv", Path("people.csv")):
+        with pytest.raises(InvalidInput, match=r"'people.csv'; read the file by encode_file"):
+            synthesize(path, OPEN, epsilon=1.0, delta=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("relation", "delta", "warned"),
+    [
+        ("add/remove", 0.5, True),
+        ("add/remove", 2 / ROWS, True),
+        ("add/remove", 1e-3, False),  # the number of rows is private
+        ("replace-one", 1.1 / ROWS, True),
+        ("replace-one", 0.9 / ROWS, False),
+        ("replace-one", 0.0, False),
+    ],
+)
+def test_a_large_delta_is_warned_of(relation: str, delta: float, warned: bool) -> None:
+    schema = Schema({"sex": OPEN.columns["sex"], "kids": OPEN.columns["kids"]})
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        synthesize(
+            FRAME, schema, epsilon=1.0, delta=delta, neighbours=relation, mechanism="independent"
+        )
+    said = [each for each in seen if "delta" in str(each.message)]
+    assert bool(said) == warned
+    assert all(each.filename == __file__ for each in said), "it points to the caller"

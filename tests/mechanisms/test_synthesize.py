@@ -19,8 +19,8 @@ from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.tabular import TableRelease
 from mechanisms.synthesis.auto import Choice, choose_mechanism
-from mechanisms.synthesis.pipeline import synthesize, table_workload
-from mechanisms.workload import k_way
+from mechanisms.synthesis.pipeline import synthesize
+from mechanisms.workload import k_way, table_workload
 from pgmkit import InvalidInput, RegionModel
 from pgmkit.records.dataset import Dataset
 from pgmkit.tables.schema import (

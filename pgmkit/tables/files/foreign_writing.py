@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pgmkit.errors import InvalidInput
-from pgmkit.tables.files.foreign import needed
+from pgmkit.tables.files.foreign import is_excel, needed
 from pgmkit.tables.labelled import Boolean, Categorical
 from pgmkit.tables.values import number_of, text_of
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pgmkit.tables.columns import Column
     from pgmkit.tables.schema import Schema
 
-__all__ = ["WRITTEN", "foreign_content"]
+__all__ = ["WRITTEN", "check_sheet", "foreign_content"]
 
 WRITTEN = (".xlsx", ".sav", ".dta")
 _MOST_ROWS = 2**20 - 1
@@ -50,6 +50,15 @@ def foreign_content(
         raise needed(path, error) from None
 
 
+def check_sheet(path: str | os.PathLike[str], rows: int) -> None:
+    """Raises InvalidInput for more records than a sheet has rows, where the file is of Excel."""
+    if is_excel(path) and rows > _MOST_ROWS:
+        raise InvalidInput(
+            f"{os.fspath(path)} cannot hold more than {_MOST_ROWS:,} records, as an Excel sheet "
+            "has no more rows; write CSV or parquet, or fewer records"
+        )
+
+
 def _excel(
     path: str | os.PathLike[str], tables: Iterable[Any], schema: Schema
 ) -> tuple[bytes, int]:
@@ -75,11 +84,7 @@ def _excel(
         sheet.append([cell(name) for name in schema.columns])
         for table in tables:
             rows += table.num_rows
-            if rows > _MOST_ROWS:
-                raise InvalidInput(
-                    f"{os.fspath(path)} cannot hold more than {_MOST_ROWS:,} records, as an Excel "
-                    "sheet has no more rows; write CSV or parquet, or fewer records"
-                )
+            check_sheet(path, rows)
             for row in zip(*(column.to_pylist() for column in table.columns), strict=True):
                 sheet.append([cell(value) for value in row])
     content = io.BytesIO()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pgmkit.errors import InvalidInput
+from pgmkit.errors import InvalidInput, did_you_mean
 from pgmkit.runtime.atomic_write import atomic_writer
 from pgmkit.tables.dates import Date
 from pgmkit.tables.files.csv_file import csv_batches, csv_names, is_csv, is_index
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = [
     "all_names",
     "batches",
+    "check_columns",
     "encode_file",
     "names_of",
     "read_frame",
@@ -151,6 +152,22 @@ def _plain_decimals(values: Any, column: Column, form: FileFormat) -> Any:
     if not pa.types.is_string(values.type):
         return values
     return compute.replace_substring(compute.replace_substring(values, ".", ""), ",", ".")
+
+
+def check_columns(
+    path: str | os.PathLike[str],
+    schema: Schema,
+    *,
+    ignore_extra: bool = True,
+    also: Sequence[str] = (),
+) -> None:
+    """Raises InvalidInput for a file whose columns are not the schema's and those of `also`.
+
+    Of a CSV or parquet file this reads the names alone, and of no file a value.
+    """
+    _check_names(path, schema.file, all_names(path, schema.file), (*schema.columns, *also))
+    if not ignore_extra:
+        _check_no_others(path, schema, also)
 
 
 def _check_no_others(
@@ -357,7 +374,8 @@ def _check_names(
     absent = [name for name in names or () if name not in found]
     if absent:
         raise InvalidInput(
-            f"{os.fspath(path)} has no column {', '.join(map(repr, absent))}; it has "
+            f"{os.fspath(path)} has no column {', '.join(map(repr, absent))}"
+            f"{did_you_mean(absent[0], found)}; it has "
             f"{', '.join(map(repr, found[:30]))}{header_hint(path, form, found, absent)}. Use the "
             "schema of this file"
         )

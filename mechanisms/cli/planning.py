@@ -1,0 +1,136 @@
+"""`pgmkit plan` and `mechanisms`: what can run, and what a run would do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mechanisms.cli.options import (
+    FORMAT,
+    as_json,
+    budget_options,
+    emit,
+    file_options,
+    mechanism_options,
+    read_schema,
+    schema_option,
+    target_options,
+    unit_options,
+)
+from mechanisms.cli.preflight import Files, preflight
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mechanisms.synthesis.auto import Choice
+    from mechanisms.synthesis.request import Request
+
+__all__ = ["mechanisms", "plan"]
+
+
+@click.command()
+@as_json
+def mechanisms(json_out: bool) -> None:
+    """List the mechanisms that `pgmkit synth --mechanism NAME` can run."""
+    from mechanisms.registry import MECHANISMS
+
+    width = max(map(len, MECHANISMS))
+    lines = [f"{entry.name:<{width}}  {entry.summary}" for entry in MECHANISMS.values()]
+    emit({entry.name: entry.summary for entry in MECHANISMS.values()}, "\n".join(lines), json_out)
+
+
+@click.command()
+@schema_option
+@click.option(
+    "--rows",
+    type=click.IntRange(1),
+    default=50_000,
+    show_default=True,
+    help="Number of rows to plan for.",
+)
+@mechanism_options
+@budget_options
+@unit_options
+@click.option(
+    "--data-format",
+    "data",
+    type=click.Path(exists=True, dir_okay=False),
+    help="File whose format is checked as `synth` would: its column names are read, no values.",
+)
+@target_options
+@click.option(
+    "--ignore-extra-columns",
+    is_flag=True,
+    help="Columns that the schema does not have are ignored.",
+)
+@file_options
+@as_json
+def plan(rows: int, json_out: bool, **options: Any) -> None:
+    """Plan a run: the split of the budget, the noise, the model's size, the time.
+
+    No values of data are read: the mechanism runs on made-up records. Files that are named are
+    checked as `synth` checks them before it spends anything.
+
+    \b
+    pgmkit plan --schema people.yaml --rows 50000 --mechanism aim --epsilon 1
+    pgmkit plan --schema people.yaml --data-format people.csv --out synth.csv
+    """
+    from mechanisms.synthesis.open_columns import assumed
+    from mechanisms.synthesis.plan import plan as planned
+    from mechanisms.synthesis.request import Request
+
+    files = Files.taken_from(options)
+    schema = read_schema(files.schema, *map(options.pop, FORMAT))
+    request = Request(schema=schema, **options)
+    preflight(request, files)
+    choice = request.choice(assumed(schema), request.likely, rows)
+    found = planned(
+        choice.name,
+        request.likely,
+        request.epsilon,
+        request.delta,
+        neighbours=request.neighbours,
+        rows=rows,
+        unit=request.unit,
+        max_rows=request.max_rows,
+        settings={**choice.settings, **request.options},
+        accounting=request.budget.accounting,
+    )
+    places = {name: column.place for name, column in request.placed.columns.items()}
+    values = {
+        **found.to_dict(),
+        "reason": choice.reason,
+        "outside": places,
+        "open": [*schema.unresolved],
+    }
+    lines = [
+        f"{choice.name}, because: {choice.reason}",
+        str(found),
+        *_remarks(request, choice, rows),
+    ]
+    lines.append("values that the schema does not have are")
+    lines += [f"  {name}: {place}" for name, place in places.items()]
+    emit(values, "\n".join(lines), json_out)
+
+
+def _remarks(request: Request, choice: Choice, rows: int) -> Iterator[str]:
+    """Charges that the plan does not hold, and what the promise lacks."""
+    from mechanisms.synthesis.open_columns import ASSUMED_LABELS
+    from mechanisms.synthesis.request import delta_caution
+
+    if request.schema.unresolved:
+        yield (
+            f"assumed: {ASSUMED_LABELS} values, or the bins asked for, in what is open: "
+            f"{', '.join(request.schema.unresolved)}. Finding them takes a tenth of the budget "
+            "first, which is not in this plan"
+        )
+    if request.mechanism == "auto" and choice.name in ("aim", "mixture", "mst"):
+        yield (
+            "before that auto looks whether the columns depend on each other, for up to a "
+            "fiftieth of the budget, which is not in this plan; where they do not, it takes "
+            "independent"
+        )
+    caution = delta_caution(request.delta, rows)
+    if caution:
+        yield f"warning: {caution}"

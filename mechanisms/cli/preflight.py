@@ -1,0 +1,144 @@
+"""Checks of a run before it spends anything: its files can be read and written as they are named.
+
+`pgmkit synth` makes them before it reads a record, and `pgmkit plan` for the files that it is
+given. They look at names, suffixes, folders and the disk, and at the data's column names, and never
+at a value: a run that fails for a value would tell of that value.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mechanisms.cli.options import records_file, writable
+
+if TYPE_CHECKING:
+    from mechanisms.synthesis.request import Request
+    from pgmkit.tables.schema import Schema
+
+__all__ = ["Files", "preflight"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Files:
+    """The files of a run by the options that name them, and how records are read and written."""
+
+    data: str | None
+    schema: str
+    public: str | None = None
+    ledger: str | None = None
+    out: str | None
+    save: str | None
+    report: str | None
+    rows: int | None = None
+    safe_csv: bool = False
+    ignore_extra_columns: bool = False
+
+    @classmethod
+    def taken_from(cls, options: dict[str, Any]) -> Files:
+        """The files among the options of a command, which are taken out of them."""
+        names = [each.name for each in fields(cls) if each.name in options]
+        return cls(**{name: options.pop(name) for name in names})
+
+    def _read(self) -> Iterator[tuple[str, str]]:
+        for name in ("data", "schema", "public", "ledger"):
+            path = getattr(self, name)
+            if path is not None:
+                yield name, path
+
+    def check_targets(self) -> None:
+        """Raises InvalidInput for a file that cannot be written, or that another option names."""
+        from pgmkit.errors import InvalidInput
+
+        known = {Path(path).resolve(): name for name, path in self._read()}
+        for name in ("out", "save", "report"):
+            path = getattr(self, name)
+            if path is None:
+                continue
+            place = (records_file if name == "out" else writable)(path).resolve()
+            if place in known:
+                raise InvalidInput(
+                    f"--{name} {path} is the file that {known[place]!r} names; give another"
+                )
+            known[place] = name
+        if self.out is None and self.rows is not None:
+            raise InvalidInput("--rows is a number of records to write; give --out for them")
+        if self.safe_csv and (self.out is None or not self.out.lower().endswith((".csv", ".xlsx"))):
+            raise InvalidInput(
+                "--safe-csv is about files for spreadsheets; give --out with the suffix .csv or "
+                ".xlsx, or leave it away"
+            )
+
+
+def preflight(request: Request, files: Files) -> None:
+    """Check whatever can be checked of a run's files before anything is spent.
+
+    Raises InvalidInput for files that cannot be written, records that the mechanism does not have,
+    data without the schema's columns, and a disk without room.
+    """
+    from mechanisms.registry import MECHANISMS
+    from pgmkit.errors import InvalidInput
+    from pgmkit.tables.files.foreign import is_excel
+    from pgmkit.tables.files.record_files import check_columns
+
+    files.check_targets()
+    entry = MECHANISMS.get(request.mechanism)
+    if entry is not None and not entry.records and files.out is not None:
+        raise InvalidInput(
+            f"{entry.name} releases tables, from which no records can be drawn; leave --out away, "
+            "or choose another mechanism"
+        )
+    if files.data is not None:
+        sheet = request.schema.file.sheet
+        if sheet is not None and not is_excel(files.data):
+            raise InvalidInput(f"{files.data} is not an Excel file and has no sheet {sheet!r}")
+        also = () if request.unit is None else (request.unit,)
+        ignore_extra = files.ignore_extra_columns
+        check_columns(files.data, request.schema, ignore_extra=ignore_extra, also=also)
+    if files.out is not None:
+        _check_room(Path(files.out), request.schema, files.rows or 1)
+        _check_format(files.out, request.placed, files.rows or 1)
+
+
+def _check_room(out: Path, schema: Schema, rows: int) -> None:
+    """Raises InvalidInput where the disk has no room for so many records.
+
+    An unknown number of rows counts as one: that of the private data must not decide.
+    """
+    from pgmkit.errors import InvalidInput
+
+    # A value of a CSV file and its separator take two bytes or more; parquet may take less.
+    needed = 2 * rows * len(schema.columns) if out.suffix.lower() == ".csv" else 1
+    free = shutil.disk_usage(out.parent).free
+    if free < needed:
+        raise InvalidInput(
+            f"the disk of {out} has {free / 1e6:.0f} MB left, but {rows} records take "
+            f"{needed / 1e6:.0f} MB or more; choose another folder, or fewer --rows"
+        )
+
+
+def _check_format(out: str, schema: Schema, rows: int) -> None:
+    """Write two made-up records for Excel, SPSS or Stata, to see whether that can be done at all.
+
+    Raises InvalidInput where the library that writes is not installed, and for values or numbers of
+    records that the format does not have.
+    """
+    from pgmkit.tables.files.record_files import written_kind
+
+    if written_kind(out) != "foreign":
+        return
+    import numpy as np
+
+    from mechanisms.synthesis.open_columns import assumed
+    from pgmkit.records.dataset import Dataset
+    from pgmkit.tables.files.foreign_writing import check_sheet, foreign_content
+    from pgmkit.tables.records import arrow_table
+
+    check_sheet(out, rows)
+    described = assumed(schema)
+    ends = {name: [0, size - 1] for name, size in described.domain.sizes.items()}
+    records = Dataset(described.domain, ends)
+    foreign_content(out, [arrow_table(records, described, np.random.default_rng(0))], described)

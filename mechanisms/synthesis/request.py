@@ -1,0 +1,285 @@
+"""A run as it was asked for: one record, made at the front door and checked there as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from mechanisms.dispatch import accounting_of, check_public, only_measures
+from mechanisms.privacy.budget import Accounting, Budget
+from mechanisms.privacy.ledger import FileLedger
+from mechanisms.privacy.neighbours import Neighbours, relation
+from mechanisms.registry import configure
+from mechanisms.rounds.loop import Round
+from mechanisms.synthesis.auto import Choice, check_limits, choose_mechanism
+from mechanisms.synthesis.open_columns import assumed, open_columns
+from mechanisms.synthesis.unread import UnreadValues
+from mechanisms.workload import Workload, WorkloadLike, table_workload
+from pgmkit.domain import Domain
+from pgmkit.errors import InvalidInput
+from pgmkit.records.dataset import Dataset
+from pgmkit.runtime.devices import device_of
+from pgmkit.runtime.randomness import generator
+from pgmkit.tables.engines.frames import encode, names_of
+from pgmkit.tables.schema import NoRows, Schema
+
+__all__ = ["Request", "delta_caution"]
+
+_RESERVED_SHARE = 0.1
+"""The part of delta that is kept for the values of open columns (see `Curator.discover`)."""
+
+
+def delta_caution(delta: float, rows: int | None) -> str:
+    """A warning where delta is above 1 / rows; else empty.
+
+    `rows` is their number where it is public. Where it is None, 1,000 rows stand for it, as tables
+    of fewer are seldom released.
+
+    >>> delta_caution(1e-9, None), delta_caution(0.5, 10)[:32]
+    ('', 'delta (0.5) is above 1 / 10 rows')
+    """
+    least = 1000 if rows is None else rows
+    if delta * least <= 1:
+        return ""
+    return (
+        f"delta ({delta:g}) is above 1 / {least} rows: its promise allows that whole records are "
+        "published, each with that probability; choose delta well below 1 / rows"
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Request:
+    """The arguments of `synthesize` but for the data, which describes them; nothing private.
+
+    Raises InvalidInput for arguments of another kind, values that are not allowed, and arguments
+    that do not go together.
+
+    >>> from pgmkit.tables.schema import Boolean
+    >>> Request(schema=Schema({"ill": Boolean()}), epsilon=1.0, delta=1e-9).budget.accounting
+    'gaussian'
+    """
+
+    schema: Schema
+    epsilon: float
+    delta: float
+    neighbours: str = "add/remove"
+    unit: str | None = None
+    max_rows: int | None = None
+    report_dropped: bool = False
+    report_unread: bool | Callable[[UnreadValues], None] = False
+    mechanism: str = "auto"
+    settings: Mapping[str, Any] | None = None
+    workload: int | WorkloadLike | None = None
+    target: str | None = None
+    public: Any = None
+    seconds: float | None = None
+    memory_mb: float | None = None
+    strict: bool = False
+    seed: int | np.random.Generator | None = None
+    ledger: FileLedger | None = None
+    accounting: Accounting | None = None
+    device: str | None = None
+    progress: bool | Callable[[Round[Any, Any]], None] | None = None
+
+    def __post_init__(self) -> None:
+        self._check_kinds()
+        _ = self.options, self.relation
+        self._check_unit()
+        self._check_constraints()
+        self._check_mechanism()
+        check_limits(self.schema, self.public is not None, self.seconds, self.memory_mb)
+        _ = self.budget, self.likely
+        self._check_public_records()
+
+    @cached_property
+    def placed(self) -> Schema:
+        """The schema by which records are coded: with a place for every value, unless `strict`."""
+        return self.schema if self.strict else self.schema.placed()
+
+    @cached_property
+    def options(self) -> Mapping[str, Any]:
+        """The settings of the mechanism that was named, with the device among them.
+
+        Raises InvalidInput for a device that is not there or given twice.
+        """
+        settings = {} if self.settings is None else self.settings
+        if self.device is None:
+            return settings
+        device_of(self.device)
+        if "device" in settings:
+            raise InvalidInput(
+                f"device is given twice, as {self.device!r} and in settings as "
+                f"{settings['device']!r}; give it once"
+            )
+        return settings if self.mechanism == "auto" else {**settings, "device": self.device}
+
+    @cached_property
+    def relation(self) -> Neighbours:
+        """The neighbour relation, of rows or of units."""
+        return relation(self.neighbours, self.unit, self.max_rows)
+
+    @cached_property
+    def likely(self) -> Workload:
+        """The workload over the values that stand for those still to be found (`assumed`)."""
+        return table_workload(assumed(self.schema).domain, self.workload, self.target)
+
+    def workload_over(self, domain: Domain) -> Workload:
+        """The workload over the domain in which open columns are found."""
+        if self.workload is None or isinstance(self.workload, int):
+            return table_workload(domain, self.workload, self.target)
+        return Workload(domain, self.likely.cliques, self.likely.weights)
+
+    @cached_property
+    def budget(self) -> Budget:
+        """The promise with its accounting; a part of delta is reserved to find open columns."""
+        budget = Budget(self.epsilon, self.delta)
+        if self.schema.unresolved and budget.pure:
+            raise InvalidInput(
+                f"column {self.schema.unresolved[0]!r} is to be found in the data, which needs "
+                f"delta above 0; got {self.delta!r}. Give its values or edges to use pure "
+                "differential privacy"
+            )
+        if open_columns(self.schema):
+            budget = replace(budget, reserved=_RESERVED_SHARE * self.delta)
+        accounting = accounting_of(self.accounting, self._measures, budget, self.ledger)
+        return replace(budget, accounting=accounting)
+
+    @property
+    def _measures(self) -> bool:
+        """True where the run is known, before its first charge, to measure only, or nearly so.
+
+        "auto" chooses by a noisy number of rows, and an accounting must not depend on answers. So
+        it has that of `independent`; its other choices without public records select with about a
+        tenth of the budget, and gain by it too. A mixture selects where there are many cells, which
+        is not known while columns are open.
+        """
+        if self.mechanism == "auto":
+            return self.public is None
+        entry, chosen = configure(self.mechanism, **self.options)
+        return (
+            entry.measures if self.schema.unresolved else only_measures(entry, chosen, self.likely)
+        )
+
+    def choice(self, schema: Schema, workload: Workload, rows: int | None = None) -> Choice:
+        """The mechanism that was named, or for "auto" the one that `choose_mechanism` takes.
+
+        `schema`, `workload`: of known values; `rows`: their number where it is public or paid for.
+        """
+        if self.mechanism != "auto":
+            return Choice(self.mechanism, "as asked")
+        return choose_mechanism(
+            schema,
+            workload,
+            self.budget,
+            rows=rows,
+            max_rows=self.relation.max_rows,
+            public=self.public is not None,
+            seconds=self.seconds,
+            memory_mb=self.memory_mb,
+        )
+
+    def public_records(self, schema: Schema) -> Dataset | None:
+        """The public records as codes of those columns of the schema that they have."""
+        public = self.public
+        if public is None or isinstance(public, Dataset):
+            return public
+        known = [name for name in names_of(public) if name in schema.columns]
+        if not known:
+            raise InvalidInput("the public records have no column of the schema; rename theirs")
+        found = encode(public, schema.restricted(known))
+        if isinstance(found, NoRows):
+            raise InvalidInput("the public records have no rows; give at least one")
+        return found
+
+    def _check_kinds(self) -> None:
+        """Raises InvalidInput for arguments of another kind, which would fail later or half-way."""
+        if not isinstance(self.schema, Schema):
+            raise InvalidInput(
+                f"schema must be a Schema, got {type(self.schema).__name__}; see Schema.load"
+            )
+        for name in ("mechanism", "neighbours"):
+            if not isinstance(getattr(self, name), str):
+                raise InvalidInput(f"{name} must be a name, got {getattr(self, name)!r}")
+        if self.accounting is not None and not isinstance(self.accounting, str):
+            raise InvalidInput(f"accounting must be 'zcdp' or 'gaussian', got {self.accounting!r}")
+        for name in ("strict", "report_dropped", "report_unread"):
+            switch = getattr(self, name)
+            if not (isinstance(switch, bool) or (name == "report_unread" and callable(switch))):
+                raise InvalidInput(f"{name} must be True or False, got {switch!r}")
+        progress = self.progress
+        if not (progress is None or isinstance(progress, bool) or callable(progress)):
+            raise InvalidInput(f"progress must be True, False, None or callable, got {progress!r}")
+        if not (self.ledger is None or isinstance(self.ledger, FileLedger)):
+            raise InvalidInput(
+                f"ledger must be one across runs, got {self.ledger!r}; open its file: "
+                "Ledger.open(path)"
+            )
+        settings = {} if self.settings is None else self.settings
+        if not (isinstance(settings, Mapping) and all(isinstance(name, str) for name in settings)):
+            raise InvalidInput(f"settings must be a mapping from names to values, got {settings!r}")
+        generator(self.seed)
+
+    def _check_unit(self) -> None:
+        if self.unit is None and self.report_dropped:
+            raise InvalidInput("report_dropped is about the rows of units; give unit and max_rows")
+        if self.unit in self.schema.columns:
+            raise InvalidInput(
+                f"the unit's column {self.unit!r} is not released; take it out of the schema, "
+                "which describes what is"
+            )
+
+    def _check_constraints(self) -> None:
+        for constraint in self.schema.constraints:
+            for name in constraint.columns:
+                if name in self.schema.unresolved:
+                    raise InvalidInput(
+                        f"a constraint speaks of {name!r}, whose values are still to be found; "
+                        "list them, or take the constraint out"
+                    )
+
+    def _check_mechanism(self) -> None:
+        """Raises InvalidInput for a mechanism or settings that fit neither schema nor records."""
+        if self.mechanism == "auto":
+            if self.settings:
+                raise InvalidInput(
+                    f"settings {sorted(self.settings)} need a mechanism by name; name it, or leave "
+                    "them away: auto chooses its own"
+                )
+            return
+        entry, chosen = configure(self.mechanism, **self.options)
+        check_public(entry, self.public is not None)
+        inference = getattr(chosen, "inference", None)
+        if self.schema.constraints and not entry.graphical and inference in (None, "exact"):
+            setting = f"settings={{'inference': 'auto'}} with {self.mechanism}, or "
+            raise InvalidInput(
+                f"the schema has constraints, which the model of {self.mechanism} cannot hold; use "
+                f"{setting if inference else ''}aim, mst or mwem+pgm, or take the constraints out"
+            )
+
+    def _check_public_records(self) -> None:
+        """Raises InvalidInput for public records that could not be used."""
+        schema, public = self.placed, self.public
+        if public is None:
+            return
+        if isinstance(public, Dataset):
+            if schema.unresolved:
+                raise InvalidInput(
+                    "public records must be a data frame where the schema has open columns, whose "
+                    "codes are not known yet"
+                )
+            return
+        known = self.public_records(assumed(schema).placed())
+        assert known is not None
+        absent = [name for name in schema.columns if name not in known.domain]
+        if schema.unresolved and absent and self.mechanism not in ("auto", "gem-pub"):
+            raise InvalidInput(
+                f"the public data lack {', '.join(map(repr, absent))}; add what is missing, or use "
+                "gem-pub, which can do without"
+            )
+        fixed = [name for name in known.domain if name not in schema.unresolved]
+        if fixed:
+            self.public_records(schema.restricted(fixed))

@@ -1,0 +1,187 @@
+"""Whatever can be checked is checked before the budget is spent: the ledger stays as it was."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from collections import namedtuple
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from mechanisms.cli import main
+from mechanisms.cli.planning import plan
+from mechanisms.cli.synthesis import synth
+from mechanisms.privacy.budget import Budget
+from mechanisms.privacy.ledger import Ledger
+
+SIZES = {"age": 4, "sex": 2, "income": 3}
+DATA = ["data.csv"]
+TARGETS = ["--out", "out.csv", "--save", "m.pgm", "--report", "r.html"]
+FIXED = ["--schema", "schema.json", "--epsilon", "1", "--delta", "1e-6"]
+WRONG: dict[str, list[list[str]]] = {
+    "data": [["none.csv"], ["."], ["schema.json"], ["narrow.csv"], ["wide.csv"], ["empty.csv"]],
+    "schema": [["--schema", name] for name in ("none.json", ".", "data.csv", "bad.json")],
+    "mechanism": [["--mechanism", name] for name in ("magic", "pmw-pub", "gaussian", "")],
+    "settings": [["--set", "rounds"], ["--set", "rounds=2"],
+                 ["--mechanism", "mst", "--set", "sede=2"],
+                 ["--mechanism", "mwem+pgm", "--set", "rounds=-1"],
+                 ["--mechanism", "mwem+pgm", "--set", "rounds=2", "--set", "rounds=3"]],
+    "workload": [["--workload", k] for k in ("0", "4", "-1", "x")],
+    "target": [["--target", "wages"], ["--target", ""]],
+    "accounting": [["--accounting", "renyi"], ["--accounting", "gaussian", "--delta", "0"]],
+    "epsilon": [["--epsilon", each] for each in ("0", "-1", "nan", "inf", "x")],
+    "delta": [["--delta", each] for each in ("1", "-1", "nan", "x")],
+    "neighbours": [["--neighbours", "swap"]],
+    "unit": [["--unit", "nobody", "--max-rows", "2"], ["--unit", "age", "--max-rows", "2"],
+             ["--unit", "person"]],
+    "max_rows": [["--max-rows", "0"], ["--max-rows", "x"], ["--max-rows", "2"]],
+    "report_dropped": [["--report-dropped"], ["--report-dropped=3"]],
+    "seed": [["--seed", "-1"], ["--seed", "x"]],
+    "public": [["--public", "none.csv"], ["--public", "schema.json"],
+               ["--public", "data.csv", "--mechanism", "mst"],
+               ["--public", "empty.csv", "--mechanism", "gem-pub"]],
+    "out": [["--out", name] for name in ("o.ods", "o.sas", "o", ".", "no/o.csv", "data.csv")],
+    "save": [["--save", name] for name in (".", "no/m.pgm", "out.csv", "schema.json")],
+    "report": [["--report", name] for name in (".", "no/r.html", "m.pgm")],
+    "rows": [["--rows", "0"], ["--rows", "x"]],
+    "seconds": [["--seconds", each] for each in ("0", "-1", "nan", "x")],
+    "memory_mb": [["--memory-mb", each] for each in ("0", "-1", "nan", "x")],
+    "device": [["--device", "gpu"], ["--device", "cuda:77"], ["--device", ""]],
+    "ledger": [["--ledger", "none.ledger"], ["--ledger", "data.csv"], ["--ledger", "schema.json"]],
+    "safe_csv": [["--safe-csv", "--out", "out.parquet"], ["--safe-csv=3"]],
+    "ignore_extra_columns": [["--ignore-extra-columns=3"]],
+    "strict": [["outside.csv", "--strict"], ["--strict=3"]],
+    "encoding": [["--encoding", "latin-99"], ["--encoding", ""]],
+    "separator": [["--separator", each] for each in (";", "::", "\u00e9", "")],
+    "skip_lines": [["--skip-lines", each] for each in ("-1", "x", "1", "9999")],
+    "sheet": [["--sheet", "first"]],
+    "yes": [["--yes=3"]],
+    "decimal": [["--decimal", "x"], ["--decimal", ",", "--separator", ","]],
+    "json_out": [["--json=3"]],
+}  # fmt: skip
+ONLY_OF_A_RUN = [
+    ["--neighbours", "replace-one"],  # not the ledger's
+    ["--epsilon", "9"],  # more than the ledger has
+    ["--save", "all.ledger"],
+    ["--rows", "2000000", "--out", "o.xlsx"],
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    rng = np.random.default_rng(0)
+    rows = rng.integers(0, [4, 2, 3], (500, 3)).tolist()
+    files = {
+        "data.csv": [list(SIZES), *rows],
+        "narrow.csv": [["age", "sex"], *(row[:2] for row in rows)],
+        "wide.csv": [[*SIZES, "shoe"], *([*row, 1] for row in rows)],
+        "outside.csv": [list(SIZES), [9, 9, 9]],
+        "empty.csv": [],
+    }
+    for name, lines in files.items():
+        with (tmp_path / name).open("w", newline="") as file:
+            csv.writer(file).writerows(lines)
+    (tmp_path / "schema.json").write_text(json.dumps(SIZES))
+    (tmp_path / "bad.json").write_text('{"columns": {"age": {"type": "intger"}}}')
+    Ledger.create(tmp_path / "all.ledger", Budget(2.0, 1e-5), neighbours="add/remove")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def synthesized(change: list[str]) -> Result:
+    data = change if change and not change[0].startswith("-") else [*DATA, *change]
+    ledger = [] if "--ledger" in change else ["--ledger", "all.ledger"]
+    return CliRunner().invoke(main, ["synth", *FIXED, *TARGETS, *ledger, *data])
+
+
+def planned(change: list[str]) -> Result:
+    data = [] if "--data-format" in change else ["--data-format", *DATA]
+    return CliRunner().invoke(main, ["plan", *FIXED, *TARGETS, *data, *change])
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file but the lock that guards the ledger."""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix != ".lock"}
+
+
+def refused(result: Result, change: list[str]) -> None:
+    assert result.exit_code in (2, 3), (change, result.output)
+    errors = [x for x in result.stderr.splitlines() if x.lower().startswith("error: ")]
+    assert len(errors) == 1, (change, result.stderr)
+
+
+def test_the_command_that_is_made_wrong_is_right(folder: Path) -> None:
+    before = contents(folder)
+    result = synthesized(["--mechanism", "mst"])
+    assert result.exit_code == 0, result.output
+    after = contents(folder)
+    assert after["all.ledger"] != before["all.ledger"]
+    assert after.keys() - before.keys() == {"out.csv", "m.pgm", "r.html"}
+
+
+def test_every_option_has_wrong_values() -> None:
+    assert {option.name for option in synth.params} == set(WRONG)
+
+
+@pytest.mark.parametrize("option", WRONG)
+def test_a_wrong_option_costs_nothing(option: str, folder: Path) -> None:
+    before = contents(folder)
+    for change in WRONG[option]:
+        refused(synthesized(change), change)
+        assert contents(folder) == before, change
+
+
+def test_what_the_ledger_cannot_pay_for_costs_nothing(folder: Path) -> None:
+    before = contents(folder)
+    for change in ONLY_OF_A_RUN:
+        refused(synthesized(change), change)
+        assert contents(folder) == before, change
+
+
+@pytest.mark.parametrize("option", [each.name for each in plan.params if each.name in WRONG])
+def test_a_plan_refuses_what_a_run_would(option: str, folder: Path) -> None:
+    before = contents(folder)
+    for change in WRONG[option]:
+        named = ["--data-format", *change] if option == "data" else change
+        refused(planned(named), named)
+        assert contents(folder) == before, change
+
+
+def test_a_plan_reads_no_values(folder: Path) -> None:
+    assert planned(["--data-format", "outside.csv", "--mechanism", "mst"]).exit_code == 0
+
+
+def test_a_full_disk_is_seen_before_the_budget_is_spent(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = contents(folder)
+    usage = namedtuple("usage", ["total", "used", "free"])
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10**9, 10**9 - 5_000_000, 5_000_000))
+    result = synthesized(["--rows", "1000000"])
+    assert result.exit_code == 2 and "has 5 MB left" in result.stderr
+    assert contents(folder) == before
+    assert planned(["--mechanism", "mst"]).exit_code == 0
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10**9, 10**9, 0))
+    refused(planned(["--mechanism", "mst"]), [])
+
+
+@pytest.mark.parametrize(
+    ("change", "near"),
+    [
+        (["--mechanism", "msst"], "'mst'"),
+        (["--mechanism", "mst", "--set", "select_shear=1"], "'select_share'"),
+        (["--target", "Income"], "'income'"),
+        (["--unit", "persn", "--max-rows", "2"], "'person'"),
+    ],
+)
+def test_a_misspelt_name_gets_the_one_that_was_meant(
+    change: list[str], near: str, folder: Path
+) -> None:
+    with (folder / "owned.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([[*SIZES, "person"], [1, 1, 1, "a"]])
+    result = synthesized(["owned.csv", "--ignore-extra-columns", *change])
+    assert f"did you mean {near}?" in result.stderr

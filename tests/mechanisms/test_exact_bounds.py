@@ -1,0 +1,278 @@
+"""The inequalities that the promise stands on, in exact fractions and with enclosures.
+
+Each has its statement in docs/privacy.md ("What is proven, and what a machine has checked"). Where
+a parameter is continuous the argument that carries the check from its points to all others stands
+in the docstring.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from exact import delta_of_mu, gap, log_delta_of_rho, normal, quantile, tail
+from mpmath import mp, mpf
+
+from mechanisms.privacy import gaussian_dp, noise_scales
+from mechanisms.privacy.budget import Budget
+from mechanisms.privacy.conversions import rho_from_epsilon
+from mechanisms.privacy.discovery import threshold
+from mechanisms.privacy.integer_matrix import GridMatrix
+from mechanisms.privacy.ledger import BudgetExceeded, Ledger
+from mechanisms.privacy.neighbours import NEIGHBOURS, relation
+
+ROUNDING = Fraction(1, 10**12)
+"""What rounding may add to a cost, as a share of it; the ledger allows as much of a total."""
+EPSILONS = [1e-4, 0.01, 0.1, 0.5, 1.0, 3.0, 10.0, 40.0, 300.0]
+DELTAS = [1e-200, 1e-30, 1e-15, 1e-9, 1e-6, 1e-3, 0.3]
+COSTS = [float(c) for c in np.geomspace(1e-10, 60, 60)]
+COUNTED = Budget(1.0, 1e-6)
+GAUSSIAN = Budget(1.0, 1e-6, accounting="gaussian")
+
+
+def test_the_discrete_gaussian_costs_no_more_than_is_charged_in_gaussian_privacy() -> None:
+    """mu^2 (1 - mu^2 / pi^2) <= 1 / s^2 for every gap mu, at scales from 2/pi to 1.3, all of them.
+
+    Tails grow with the scale, so a gap over an interval of scales is at most the quantile at its
+    lower end less the one at its upper end. What is allowed falls as the scale grows. Gaps beyond
+    the fourth are left to the proof in `gaussian_dp`, as are larger scales; some follow below.
+    """
+    low, width = 2 / mp.pi - mpf("1e-6"), mpf("0.002")
+    while low < mpf("1.3"):
+        high = low + width
+        allowed = allowed_shift(high)
+        worst = max(gap(low, k, high) for k in range(4))
+        if worst > allowed and width > mpf("1e-5"):
+            width /= 2
+            continue
+        assert worst <= allowed, f"between the scales {low} and {high}"
+        low, width = high, min(mpf("0.004"), 2 * width)
+
+
+@pytest.mark.parametrize("scale", ["0.64", "1", "1.7", "4", "20"])
+def test_all_gaps_at_single_scales(scale: str) -> None:
+    """Each gap up to one whose tail has a mass of e^-200, far beyond the longest."""
+    s = mpf(scale)
+    allowed = allowed_shift(s)
+    assert max(gap(s, k) for k in range(min(int(20 * s), 60) + 1)) <= allowed
+
+
+def allowed_shift(scale: mpf) -> mpf:
+    """The smaller mu with mu^2 (1 - mu^2 / pi^2) = 1 / s^2, from below; pi / sqrt(2) at most."""
+    inner = max(mpf(0), 1 - 4 / (mp.pi * scale) ** 2)
+    return mp.pi * mp.sqrt((1 - mp.sqrt(inner)) / 2) * (1 - mpf(10) ** -25)
+
+
+def test_the_proof_begins_at_a_scale_of_one() -> None:
+    """The numbers by which the proof in `gaussian_dp` excludes a gap of pi / sqrt(2) at s = 1.
+
+    From k = 12 on the quantile of exp(-k^2 / 2), beyond k - 1, is further out than half of k.
+    """
+    one, forbidden = mpf(1), mp.pi / mp.sqrt(2)
+    assert gap(one, 0) < mpf("1.05") < forbidden and gap(one, 1) < mpf("1.05")
+    for k in range(2, 12):
+        assert tail(one, k).high <= mp.exp(-(mpf(k) ** 2) / 2)
+        # The gap begins further out than one so long could.
+        begins = quantile(tail(one, k).high, mpf(k)).low
+        assert begins > (k + mpf("0.58")) / mpf("2.22") - mpf("1.11")
+
+
+@pytest.mark.parametrize("l2", [1.0, math.sqrt(2), 3.0, 4 * math.sqrt(2), 1e5])
+def test_scales_of_additive_noise_are_no_smaller_than_their_prices_say(l2: float) -> None:
+    """l2^2 / (2 s^2) <= cost in fractions; and mu^2 / 2 <= cost where the accounting is Gaussian.
+
+    A square root rounds alike for costs that differ by a power of four, so that all mantissas and
+    both parities of the exponent stand for all costs; here are 4,000 of them and the ends.
+    """
+    rng = np.random.default_rng(0)
+    for cost in [*COSTS, *(float(each) for each in rng.uniform(0.25, 4, 4000))]:
+        s = Fraction(noise_scales.additive(COUNTED, 1.0, l2, cost))
+        assert Fraction(l2) ** 2 <= 2 * s**2 * Fraction(cost) * (1 + ROUNDING)
+        laplace = Fraction(noise_scales.additive(Budget(1.0), l2, 1.0, cost))
+        assert Fraction(l2) <= laplace * Fraction(cost) * (1 + ROUNDING)
+    for cost in COSTS:
+        scale = mpf(noise_scales.additive(GAUSSIAN, 1.0, l2, cost))
+        assert scale >= 2 / mp.pi * (1 - mpf(10) ** -15)
+        mu = allowed_shift(max(scale, 2 / mp.pi)) * l2
+        # Near 2 / pi the shift goes with the root of what rounding leaves of a difference.
+        rounding = mpf(10) ** -7 if scale < mpf("0.7") else mpf(10) ** -12
+        assert mu**2 / 2 <= mpf(cost) * (1 + rounding)
+
+
+def test_selections_are_priced_at_the_worst_of_all_draws_of_their_range() -> None:
+    """z(y + r) - z(y) <= 2 z(r / 2), since z is odd and concave above 0.
+
+    That is D(y) = n (2 N - 1) - y N (1 - N) >= 0 for all y >= 0, with the normal density n and
+    distribution N. D(0) = 0, and D' = 2 n^2 - N (1 - N) is above 0 up to 0.01, where n is at least
+    n(0.01) and N (1 - N) at most 1/4. From there to 30: with Q = 1 - N and R = Q / n, D / n is
+    1 - 2 Q - y R (1 - Q), in which Q falls and y R rises (R >= y / (1 + y^2)), so that the ends of
+    an interval bound it. Beyond 30, y R <= (y^2 + 2) / (y^2 + 3) leaves 1 / (y^2 + 3), which is
+    more than 2 exp(-y^2 / 2), and that more than 2 Q; their ratio only falls.
+    """
+    assert 2 * density(mpf("0.01")) ** 2 > mpf(1) / 4
+    low, width = mpf("0.01"), mpf("0.01")
+    while low < 30:
+        high = low * (1 + width)
+        upper_low, upper_high = normal(-low), normal(-high)
+        most = high * upper_high.high / density(high) * (1 - upper_high.low)
+        if 1 - 2 * upper_low.high - most <= 0:
+            width /= 2
+            assert width > mpf("1e-6"), f"D is not above 0 at {low}"
+            continue
+        low, width = high, min(mpf("0.1"), 2 * width)
+    assert 1 / (low**2 + 3) > 2 * mp.exp(-(low**2) / 2)
+
+
+def density(x: mpf) -> mpf:
+    """The normal density."""
+    return mp.exp(-(x**2) / 2) / mp.sqrt(2 * mp.pi)
+
+
+def test_scales_of_selections_are_no_smaller_than_their_prices_say() -> None:
+    """mu^2 / 2 <= cost for mu = 2 z(r / 2), at the range that `exponential` allows for a cost."""
+    for cost in COSTS:
+        r = 2 / mpf(noise_scales.exponential(GAUSSIAN, 1.0, cost))
+        mu = 2 * quantile(1 / (1 + mp.exp(r / 2)), mp.sqrt(2 * mpf(cost)) / 2).high
+        assert mu**2 / 2 <= mpf(cost) * (1 + mpf(10) ** -9), cost
+        assert mpf(cost) <= mp.pi / 2 * r**2 / 8 * (1 + mpf(10) ** -9)
+        flip = 4 / mpf(noise_scales.permute_and_flip(GAUSSIAN, 1.0, cost))
+        assert abs(flip - r) <= r * mpf(10) ** -14
+    for cost in COSTS:
+        zcdp = 2 / Fraction(noise_scales.exponential(COUNTED, 1.0, cost))
+        assert zcdp**2 / 8 <= Fraction(cost) * (1 + ROUNDING)
+        flip_zcdp = 2 / Fraction(noise_scales.permute_and_flip(COUNTED, 1.0, cost))
+        assert flip_zcdp**2 / 2 <= Fraction(cost) * (1 + ROUNDING)
+        for count in (1, 3, 50):
+            each = 2 / Fraction(noise_scales.several(COUNTED, 1.0, count, cost))
+            assert count * each**2 / 8 <= Fraction(cost) * (1 + ROUNDING)
+
+
+@pytest.mark.parametrize("epsilon", EPSILONS)
+def test_totals_imply_the_promise(epsilon: float) -> None:
+    """The delta of each total is no more than the promise's; of Gaussian privacy exactly.
+
+    Both deltas grow with the total and fall with epsilon, so a total that is right at an epsilon
+    and a delta is right for larger ones.
+    """
+    for delta in DELTAS:
+        rho = mpf(rho_from_epsilon(epsilon, delta))
+        # The best order solves (2 a - 1) rho - epsilon + log(1 - 1 / a) = 0; any other is valid.
+        orders = [1 + mpf(10) ** mpf(float(t)) for t in np.linspace(-6, 9, 600)]
+        at = min(orders, key=lambda order: log_delta_of_rho(rho, mpf(epsilon), order))
+        for _ in range(60):
+            slope = (2 * at - 1) * rho - mpf(epsilon) + mp.log1p(-1 / at)
+            at = max(1 + (at - 1) / 2, at - slope / (2 * rho + 1 / (at * (at - 1))))
+        shown = log_delta_of_rho(rho, mpf(epsilon), at)
+        assert shown <= mp.log(mpf(delta)) + mpf(10) ** -9 * max(1, mpf(epsilon))
+        mu = mp.sqrt(2 * mpf(gaussian_dp.largest_cost(epsilon, delta)))
+        assert delta_of_mu(mu, mpf(epsilon)).high <= mpf(delta)
+
+
+def test_a_value_of_one_unit_is_discovered_no_more_often_than_its_delta() -> None:
+    """P(X > threshold - rows) <= delta / values, of the discrete law itself."""
+    for scale in (0.7, 1.0, 3.3, 12.0):
+        for delta in (1e-12, 1e-6, 0.01):
+            for name, most in itertools.product(NEIGHBOURS, (1, 2, 5)):
+                units = relation(name, "who", most)
+                above = threshold(scale, delta, units) - units.max_rows
+                found = tail(mpf(scale), max(0, math.floor(above) + 1)).high
+                assert found <= mpf(delta) / units.one_sided_values
+
+
+def placements(rows: int, cells: int) -> list[tuple[int, ...]]:
+    """All tables of so many rows."""
+    if cells == 1:
+        return [(rows,)]
+    return [
+        (first, *rest) for first in range(rows + 1) for rest in placements(rows - first, cells - 1)
+    ]
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 4])
+@pytest.mark.parametrize("name", NEIGHBOURS)
+def test_units_move_tables_and_answers_by_no_more_than_is_stated(name: str, most: int) -> None:
+    """All pairs of units of up to four rows in four cells, in integers, and that bounds are met.
+
+    More cells change nothing: rows of two units lie in the cells of both, and to join cells in
+    which one has no rows changes no norm of the difference by more than it had.
+    """
+    units = relation(name, "who", most)
+    own = [p for rows in range(1, most + 1) for p in placements(rows, 4)]
+    nobody = [(0,) * 4]
+    pairs = itertools.product(own, own if units.exchanged else nobody)
+    moves = {tuple(a - b for a, b in zip(one, two, strict=True)) for one, two in pairs}
+    assert max(sum(map(abs, move)) for move in moves) == units.l1
+    largest = max(sum(each**2 for each in move) for move in moves)
+    assert largest == round(units.l2**2) and Fraction(units.l2) ** 2 >= largest * (1 - ROUNDING)
+    assert max(max(map(abs, move)) for move in moves) == units.max_rows
+    assert units.rows_public == all(sum(move) == 0 for move in moves)
+    rng = np.random.default_rng(most)
+    for _ in range(40):
+        entries = [rng.integers(-9, 10, (int(rng.integers(1, 5)), 4)).astype(float)]
+        if not entries[0].any():
+            continue
+        grid = GridMatrix.rounded(entries)
+        factor = [[int(each) for each in row] for row in grid.factors[0]]
+        answers = [[sum(a * b for a, b in zip(r, m, strict=True)) for r in factor] for m in moves]
+        l1 = units.largest_move(grid.l1)
+        assert max(sum(map(abs, each)) for each in answers) <= l1
+        l2 = units.largest_move(lambda differ, g=grid: g.l2_squared(differ) ** 0.5)
+        assert max(sum(v**2 for v in each) for each in answers) <= Fraction(l2) ** 2 * (
+            1 + ROUNDING
+        )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_order_of_runs_and_charges_spends_more_than_the_total(seed: int, tmp_path: Path) -> None:
+    """The exact sum of all charges of a ledger file, whatever runs begin, charge and end.
+
+    A run may pass what it holds by a 10^-12th, and runs hold together no more than the total and
+    its 10^-12th, so all charges are within (1 + 10^-12)^2 of the total.
+    """
+    rng = np.random.default_rng(seed)
+    file = Ledger.create(tmp_path / "all", Budget(1.0, 1e-6), neighbours="add/remove")
+    total, charges, refused = file.budget.total, [Fraction(0)], 0
+    runs: list[Ledger] = []
+    for _ in range(150):
+        kind = rng.random()
+        try:
+            if kind < 0.25:
+                epsilon = float(rng.choice([0.05, 0.2, 0.5]))
+                runs.append(
+                    Ledger(Budget(epsilon, 1e-6), neighbours="add/remove", across_runs=file)
+                )
+            elif kind < 0.4 and runs:
+                runs.pop(int(rng.integers(len(runs)))).close()
+            elif kind < 0.5:
+                cost = float(rng.choice([total / 13, file.remaining or total, total / 3]))
+                file.charge("by hand", "discrete Gaussian", cost)
+                charges.append(Fraction(cost))
+            elif runs:
+                run = runs[int(rng.integers(len(runs)))]
+                cost = float(rng.choice([run.budget.total / 7, run.remaining or 1.0, 1e-9]))
+                run.charge("step", "discrete Gaussian", cost)
+                charges.append(Fraction(cost))
+        except BudgetExceeded:
+            refused += 1
+        assert sum(charges) <= Fraction(total) * (1 + ROUNDING) ** 2
+    assert refused and sum(charges) > Fraction(total) / 2
+
+
+def test_equal_shares_and_the_rest_can_always_be_spent() -> None:
+    """n shares of a total, and the rest after any charges: exact sums are within its 10^-12th."""
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        budget = Budget(float(rng.uniform(0.01, 20)), 1e-6)
+        ledger = Ledger(budget)
+        parts = int(rng.integers(1, 40))
+        for _ in range(parts):
+            ledger.charge("share", "discrete Gaussian", budget.total / parts * rng.choice([1, 0.5]))
+        if ledger.remaining > 0:
+            ledger.charge("rest", "discrete Gaussian", ledger.remaining)
+        assert ledger.spent <= budget.total * (1 + 1e-12)
+        exact = sum(Fraction(entry.cost) for entry in ledger.entries)
+        assert exact <= Fraction(budget.total) * (1 + ROUNDING)

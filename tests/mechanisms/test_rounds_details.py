@@ -1,0 +1,271 @@
+"""Rounds in small: the number of rounds, what each costs, averages, refusals and the bar."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mechanisms.families.histogram import FullDomain, Histogram
+from mechanisms.mwem import Mwem
+from mechanisms.pep import Pep
+from mechanisms.privacy.budget import Budget
+from mechanisms.privacy.curator import Curator
+from mechanisms.queries.cells import Cell
+from mechanisms.rounds.histogram import HistogramState, _product, _updater, check_public
+from mechanisms.rounds.loop import Round, round_reports
+from mechanisms.rounds.select_and_measure import (
+    SELECTIONS,
+    RoundsRule,
+    check_enough,
+    check_equal_weights,
+    check_queries,
+    check_total,
+    known_total,
+    least_total,
+    measure_one_way,
+)
+from mechanisms.workload import Workload, k_way
+from pgmkit import Dataset, Domain, InvalidInput, Measurement
+from pgmkit.tables.schema import NoRows
+
+DOMAIN = Domain({"a": 2, "b": 3})
+DATA = Dataset(DOMAIN, {"a": [0] * 60 + [1] * 40, "b": [0] * 50 + [1] * 30 + [2] * 20})
+NO_ROWS = NoRows(DOMAIN)
+ONES = k_way(DOMAIN, 1)
+
+
+def curator(
+    delta: float = 1e-6, relation: str = "replace-one", data: Dataset | NoRows = DATA
+) -> Curator:
+    return Curator(data, Budget(1.0, delta), neighbours=relation, seed=0)
+
+
+@pytest.mark.parametrize("average", [True, False])
+def test_the_average_is_of_the_shares_of_each_round(average: bool) -> None:
+    """Updates that double one weight after another: the sums are worked out by hand."""
+    start = Histogram(FullDomain(DOMAIN), np.ones((2, 3)))
+    seen = []
+
+    def update(histogram: Histogram, cells: Any, latest: int, rng: object) -> None:
+        seen.append((len(cells), latest))
+        histogram.scale(Cell(("a", "b"), len(seen)), 2)
+
+    updated = _updater(update, 1, 100.0, average, np.random.default_rng(0))
+    first = Measurement(("a",), [60, 40], 1.0)
+    second, third = Measurement(("a",), [61, 39], 1.0), Measurement(("b",), [5, 3, 2], 1.0)
+    one = updated(HistogramState(start, 100.0, known=1), [first, second])
+    two = updated(one, [first, second, third])
+    assert seen == [(2, 2), (5, 3)]
+    once, twice = np.array([[1, 2, 1], [1, 1, 1]]) / 7, np.array([[1, 2, 2], [1, 1, 1]]) / 8
+    if average:
+        assert np.allclose(one.summed, once) and np.allclose(two.summed, once + twice)
+    else:
+        assert one.summed is None and two.summed is None
+    assert np.array_equal(np.asarray(start.weights), np.ones((2, 3))), "updates work on copies"
+    assert np.allclose(two.marginals([("b",)])["b",], 100 * twice.sum(axis=0))
+
+
+def test_the_first_histogram_is_the_product_of_shares() -> None:
+    first = [Measurement(("b",), [5.0, -3.0, 4.5], 1.0), Measurement(("a",), [2.0, 6.0], 1.0)]
+    found = _product(DOMAIN, first)
+    expected = np.outer([0.25, 0.75], [0.5, 0.05, 0.45])
+    assert np.allclose(found / found.sum(), expected)
+
+
+@pytest.mark.parametrize(
+    "public, message",
+    [
+        ("rows", "must be a Dataset"),
+        (Dataset(Domain({"a": 2}), {"a": [0]}), "lack 'b'"),
+        (Dataset(Domain({"a": 2, "b": 4}), {"a": [0], "b": [0]}), "another domain"),
+        (Dataset(Domain({"b": 3, "a": 2}), {"a": [0], "b": [0]}), "another domain"),
+    ],
+)
+def test_public_records_are_of_the_same_domain(public: Any, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        check_public(DOMAIN, public)
+    check_public(DOMAIN, DATA)
+
+
+@pytest.mark.parametrize("settings", [Mwem(rounds=2, queries=2), Pep(rounds=4), Mwem(rounds=5)])
+def test_rounds_cost_alike_and_the_last_one_spends_the_rest(settings: Any) -> None:
+    from mechanisms.dispatch import run_on
+    from mechanisms.registry import configure
+
+    owner = curator()
+    name = type(settings).__name__.lower()
+    entry, chosen = configure(name, **{k: v for k, v in vars(settings).items()})
+    run_on(owner, entry, chosen, ONES)
+    total = owner.ledger.budget.total
+    costs = {e.step: e.cost for e in owner.ledger.entries if e.step.startswith("round")}
+    share = 1 - chosen.one_way_share
+    for number in range(1, settings.rounds + 1):
+        select, measure = costs[f"round {number}: select"], costs[f"round {number}: measure"]
+        assert select == pytest.approx(chosen.select_share * share * total / settings.rounds)
+        assert select + measure == pytest.approx(share * total / settings.rounds)
+    assert owner.remaining == 0.0
+    assert len(costs) == 2 * settings.rounds
+
+
+@pytest.mark.parametrize("kind, queries", [("queries", 1), ("queries", 2), ("marginals", 1)])
+@pytest.mark.parametrize("repeat", [True, False])
+def test_what_was_measured_is_not_selected_again(kind: str, queries: int, repeat: bool) -> None:
+    owner = curator()
+    rounds = SELECTIONS[kind](owner, ONES, 2, queries, 0.5, repeat=repeat)
+    estimates = {("a",): np.array([60.0, 40.0]), ("b",): np.array([1e6, -1e6, 20.0])}
+
+    class Model:
+        def marginals(self, cliques: Any) -> Any:
+            return {clique: estimates[clique] for clique in cliques}
+
+    picked = []
+    for number in (1, 2):
+        some = rounds.select(Model())
+        assert some is not None and len(some) == queries
+        assert owner.ledger.entries[-1].step == f"round {number}: select"
+        assert len(rounds.measure(some)) == queries
+        picked.append(some[0])
+    assert rounds.select(Model()) is None and owner.remaining == 0.0
+    if kind == "marginals":
+        assert picked == [("b",), ("a",)]
+    else:
+        assert (picked[0] in (Cell(("b",), 0), Cell(("b",), 1))) and (
+            repeat or picked[0] != picked[1]
+        )
+
+
+@pytest.mark.parametrize("delta, root", [(1e-6, 2), (0.0, 3)])
+@pytest.mark.parametrize("power", [1.0, 2.0])
+def test_the_number_of_rounds_follows_its_formula(delta: float, root: int, power: float) -> None:
+    owner = curator(delta)
+    settings, rule = Mwem(rounds=None), RoundsRule(3.0, power)
+    for total, share in ((1e4, 0.0), (1e7, 0.5), (1e-6, 0.0)):
+        noise = owner.scale((1 - share) * owner.remaining)
+        expected = max(1, round(3.0 * (total / noise) ** (power / root)))
+        assert rule(owner, total, share) == expected
+        most = min(5, expected)
+        assert rule.of(owner, ONES, settings, total, share) == most
+        assert rule.of(owner, ONES, Mwem(rounds=4), total, share) == 4
+        halved = max(1, min(5 // 2, expected))
+        assert rule.of(owner, ONES, Mwem(rounds=None, queries=2), total, share) == halved
+        assert rule.of(owner, ONES, Mwem(rounds=None, queries=5), total, share) == 1
+    assert rule(owner, 1e4) == rule(owner, 1e4, 0.0)
+    assert RoundsRule(3.0).power == 1.0
+
+
+def test_no_more_is_selected_than_there_is() -> None:
+    check_enough(2, 3, 6, "cells")
+    with pytest.raises(InvalidInput, match="is 6, but there are 5 cells"):
+        check_enough(2, 3, 5, "cells")
+    assert SELECTIONS["queries"].available(ONES) == 5
+    assert SELECTIONS["marginals"].available(ONES) == 2
+    owner = curator()
+    for fine in (Mwem(rounds=5), Mwem(rounds=1, queries=5), Mwem(rounds=2, select="marginals")):
+        check_queries(owner, ONES, fine)
+    for wrong in (Mwem(rounds=6), Mwem(rounds=2, queries=3), Mwem(rounds=3, select="marginals")):
+        with pytest.raises(InvalidInput, match="ask for fewer"):
+            check_queries(owner, ONES, wrong)
+    check_queries(owner, ONES, Mwem(rounds=None, queries=5))
+    with pytest.raises(InvalidInput, match="ask for fewer"):
+        check_queries(owner, ONES, Mwem(rounds=None, queries=6))
+
+
+def test_single_queries_know_no_weights_and_marginals_come_one_by_one() -> None:
+    unequal = Workload(DOMAIN, [("a",), ("b",)], [1.0, 2.0])
+    check_equal_weights(ONES)
+    SELECTIONS["marginals"].check_weights(unequal)
+    for check in (check_equal_weights, SELECTIONS["queries"].check_weights):
+        with pytest.raises(InvalidInput, match="unequal weights"):
+            check(unequal)
+    marginals, queries = SELECTIONS["marginals"], SELECTIONS["queries"]
+    assert marginals.conflict(None) is marginals.conflict(1) is queries.conflict(7) is None
+    assert "got 2" in (marginals.conflict(2) or "")
+
+
+def test_the_total_is_known_or_measured() -> None:
+    public, private = curator(), curator(relation="add/remove")
+    for share in (0.0, 0.1):
+        check_total(public, share)
+    check_total(private, 0.1)
+    with pytest.raises(InvalidInput, match="one_way_share must be above 0"):
+        check_total(private, 0.0)
+    assert known_total(public, []) == least_total(public) == 100.0
+    assert least_total(private) == 1.0
+    empty = curator(data=NO_ROWS)
+    assert known_total(empty, []) == least_total(empty) == 1.0
+    first = [Measurement(("a",), [30.0, 20.0], 1.0), Measurement(("b",), [30.0, 20.0, 2.0], 1.0)]
+    # Inverse variances 1/2 and 1/3 of two sums, 50 and 52.
+    assert known_total(private, first) == pytest.approx((50 / 2 + 52 / 3) / (1 / 2 + 1 / 3))
+    assert known_total(private, [Measurement(("a",), [-30.0, 20.0], 1.0)]) == 1.0
+
+
+def test_one_way_marginals_share_their_part_evenly() -> None:
+    owner = curator()
+    before = owner.remaining
+    first, total = measure_one_way(owner, 0.3)
+    assert [m.clique for m in first] == [("a",), ("b",)] and total == 100.0
+    assert [e.cost for e in owner.ledger.entries] == pytest.approx([0.15 * before] * 2)
+    assert [e.step for e in owner.ledger.entries] == ["first: measure a", "first: measure b"]
+    assert measure_one_way(curator(), 0.0) == ([], 100.0)
+    single = Dataset(Domain({"one": 1, "a": 2}), {"one": [0, 0], "a": [0, 1]})
+    first, total = measure_one_way(curator(data=single), 0.3)
+    assert [m.clique for m in first] == [("a",)] and total == 2.0
+
+
+def test_rounds_are_shown_on_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[object] = []
+
+    class Bar:
+        def __init__(self, **options: object) -> None:
+            assert options == {"disable": None, "unit": "round"}
+
+        def __enter__(self) -> Bar:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            shown.append("closed")
+
+        def set_postfix_str(self, text: str) -> None:
+            shown.append(text)
+
+        def update(self) -> None:
+            shown.append(1)
+
+    monkeypatch.setattr("tqdm.tqdm", Bar)
+    with round_reports(True) as show:
+        assert show is not None
+        show(Round(0, (("a",), ("a", "b")), (), None, None))
+        show(Round(1, (), (), None, None))
+    assert shown == ["a x b", 1, 1, "closed"]
+    for nothing in (None, False):
+        with round_reports(nothing) as show:
+            assert show is None
+    with round_reports(print) as show:
+        assert show is print
+
+
+def test_marginals_are_penalised_by_their_expected_noise() -> None:
+    """A cell's expected absolute noise, times the cells; the weights are those of the workload."""
+    owner = curator()
+    weighted = Workload(DOMAIN, [("a",), ("b",)], [1.0, 2.5])
+    rounds = SELECTIONS["marginals"](owner, weighted, 2, 1, 0.25)
+    cost = 0.75 * owner.remaining / 2
+    given: dict[str, Any] = {}
+
+    def choose(candidates: Any, estimates: Any, price: float, **options: Any) -> Any:
+        given.update(options, candidates=list(candidates), price=price)
+        return ("b",)
+
+    owner.choose = choose  # type: ignore[method-assign, assignment]
+
+    class Model:
+        def marginals(self, cliques: Any) -> Any:
+            return {clique: np.zeros(DOMAIN.shape(clique)) for clique in cliques}
+
+    assert rounds.select(Model()) == [("b",)]
+    cell = np.sqrt(2 / np.pi) * owner.scale(cost)
+    assert given["candidates"] == [("a",), ("b",)] and given["weights"] == [1.0, 2.5]
+    assert given["penalties"] == pytest.approx([2 * cell, 3 * cell])
+    assert given["price"] == pytest.approx(0.25 * owner.remaining / 2)

@@ -70,7 +70,8 @@ COMPARABLE = {
 what the others compute did not. Before 4118622557 records were drawn by fewer sweeps, which is in
 the lines of `mst`, `mwem+pgm` and `clique-tree`. From there to 34ad259c0d gradients of the mixture
 were written out; HMDA at epsilon 10, seed 1, has the same error of "auto" in both. After b8e597099c
-"auto" looks at tables of fewer than 25 rows a column: its lines of those tables were run again."""
+"auto" looks at tables of fewer than 25 rows a column: its lines of those tables were run again. All
+lines of `mixture` and "auto" are of the state before it followed a path."""
 _CODES, _BINS, _TRIPLES = 20, 16, 200
 
 

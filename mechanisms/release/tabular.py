@@ -214,6 +214,9 @@ class TableRelease:
     ) -> Any:
         """Synthetic records as a data frame of the kind of the data, or of `like`; see `codes`.
 
+        `like`: a data frame, or "pandas", "polars" or "pyarrow". A release that was read from a
+        file does not know the data's library, and gives pyarrow by default.
+
         Spark and Dask make the records in their workers, a million in a partition, when the frame
         is read: they get the model, and no record passes through this process. A DuckDB relation of
         more than a million records makes them as it is read: `relation.write_parquet(...)` needs

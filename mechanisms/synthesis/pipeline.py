@@ -26,7 +26,7 @@ from mechanisms.synthesis.dry_run import dry_run
 from mechanisms.synthesis.first_look import bins_of, first_look
 from mechanisms.synthesis.open_columns import assumed, counted, counted_roughly, resolved
 from mechanisms.synthesis.request import Request, delta_caution
-from mechanisms.synthesis.units import bounded_frame
+from mechanisms.synthesis.units import bounded_frame, warn_of_others
 from mechanisms.synthesis.unread import UnreadValues, check_labels, check_values
 from mechanisms.workload import Workload, WorkloadLike, downward_closure
 from pgmkit.errors import InvalidInput
@@ -174,6 +174,7 @@ def release_of(request: Request, data: Any) -> TableRelease:
     Raises InvalidInput, before anything is spent, for data that do not fit the request.
     """
     form = _form(data)
+    warn_of_others(data, request.schema, request.unit)
     schema = request.placed
     pays_before = schema.unresolved or request.report_dropped or request.report_unread
     if pays_before or request.mechanism == "auto":

@@ -135,7 +135,7 @@ def bars(
 
 
 class Graphical(Protocol):
-    """What is shown of a graphical model."""
+    """The rows and charts that show a graphical model."""
 
     @property
     def domain(self) -> Domain: ...
@@ -150,7 +150,7 @@ class Graphical(Protocol):
 
 
 class Interval(Protocol):
-    """What is shown of error bars."""
+    """The rows that show error bars."""
 
     @property
     def estimate(self) -> NDArray[np.float64]: ...

@@ -164,7 +164,7 @@ class _Plan:
 
     @property
     def leaves_out(self) -> bool:
-        """Whether records may meet the conditions without a value to summarise."""
+        """True where records may meet the conditions without a value to summarise."""
         assert self.question.summary is not None
         return int(self._allowed(self.question.summary.column).sum()) > len(self.codes)
 
@@ -205,7 +205,7 @@ class _Plan:
 
 
 def _present(column: Column) -> NDArray[np.bool_]:
-    """Which codes stand for values."""
+    """A Boolean for each code: True where it stands for a value."""
     present = np.ones(column.size, dtype=bool)
     present[column.size - (column.missing is not None) :] = False
     return present

@@ -130,7 +130,7 @@ def read_frame(
 
 
 def _repeats(column: Column) -> bool:
-    """Whether a file is likely to hold few distinct texts of this column, over and over."""
+    """True where a file is likely to hold few distinct texts of this column, over and over."""
     if isinstance(column, Integer):
         return column.bins is None and column.edges is None
     return isinstance(column, Categorical | Boolean | Date)

@@ -41,7 +41,7 @@ _TURNS = 4
 
 @dataclass(frozen=True)
 class Tables:
-    """The tables to measure of pairs and single attributes: cells, and shares of a budget, of sum 1.
+    """The cells to measure of pairs, and the shares of one budget, of sum 1 with those of columns.
 
     `groups`: for either attribute of each pair the group of each code. `pairs`: the shares of the
     pairs; `singles`: of the attributes.

@@ -88,7 +88,7 @@ def _drawn_in(
     for name, groups in zip(measurement.clique, merged(domain, measurement), strict=True):
         codes = shares.get(name, np.full(len(groups), 1 / len(groups)))
         product = np.multiply.outer(product, np.bincount(groups, codes))
-    shape = product.shape
+    shape: tuple[int, ...] = product.shape
     noisy = measurement.values.reshape(shape)
     degrees = math.prod(shape) - 1 - sum(size - 1 for size in shape)
     if degrees == 0:

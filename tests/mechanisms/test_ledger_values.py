@@ -108,6 +108,14 @@ def test_a_file_that_was_damaged_meanwhile_is_refused_by_its_name(
     run = ledger.begin_run(Budget(0.1, 1e-6), "replace-one")
     assert list(ledger.open_runs) == [run] == [1]
     path.write_bytes(damage)
+    for call in (
+        lambda: ledger.charge("s", "m", 1e-6),
+        lambda: ledger.begin_run(Budget(0.1, 1e-6), "replace-one"),
+        lambda: ledger.end_run(run),
+        lambda: Ledger.open(path),
+    ):
+        with pytest.raises(InvalidInput, match=r"all\.ledger' is not a ledger file"):
+            call()
     assert path.read_bytes() == damage
     with pytest.raises(InvalidInput, match=r"all\.ledger' is not a ledger file"):
         _ = ledger.entries

@@ -47,6 +47,7 @@ TESTS = (
     "units",
     "unread",
     "first_look",
+    "merging",
     "refusals",
     "tables/test_company",
     "tables/test_neighbours",
@@ -690,6 +691,13 @@ MUTANTS = (
         "total = known_total(curator, first)",
         f"total = float({EXACT})",
         "first_look",
+    ),
+    Mutant(
+        "bins merged by their exact counts",
+        "mechanisms/mixture.py",
+        "{name: alone.marginal((name,)) for name in names}",
+        "{n: c.astype(float) for (n,), c in curator._marginals([(n,) for n in names]).items()}",
+        "merging",
     ),
     Mutant(
         "exact n in AIM",

@@ -23,7 +23,7 @@ from mechanisms.release.tabular import TableRelease
 from mechanisms.rounds.loop import Round, round_reports
 from mechanisms.synthesis.auto import Choice
 from mechanisms.synthesis.dry_run import dry_run
-from mechanisms.synthesis.first_look import first_look
+from mechanisms.synthesis.first_look import bins_of, first_look
 from mechanisms.synthesis.open_columns import assumed, counted, counted_roughly, resolved
 from mechanisms.synthesis.request import Request, delta_caution
 from mechanisms.synthesis.units import bounded_frame, warn_of_others
@@ -206,9 +206,15 @@ def release_of(request: Request, data: Any) -> TableRelease:
         entry, settings = configure(choice.name, **{**choice.settings, **request.options})
         if request.device is not None and hasattr(settings, "device"):
             settings = replace(settings, device=request.device)
-        public = request.public_records(schema)
         release = run_on(
-            curator, entry, settings, workload, public=public, progress=report, **known
+            curator,
+            entry,
+            settings,
+            workload,
+            public=request.public_records(schema),
+            bins=bins_of(schema),
+            progress=report,
+            **known,
         )
     constrained = _constrained(release, schema, request.device)
     return TableRelease(constrained, schema, form, choice.reason + said)
@@ -263,7 +269,7 @@ def _chosen(
         return choice, {}
     # A mechanism must refuse before the look is paid for.
     dry_run(request, choice, schema, workload)
-    look = first_look(curator, workload, rows, choice.name)
+    look = first_look(curator, workload, rows, choice.name, bins_of(schema))
     known: dict[str, Any] = {"first": look.measurements}
     if look.dependent:
         return choice, known | ({"distances": look.distances} if choice.name == "mixture" else {})

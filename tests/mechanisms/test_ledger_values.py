@@ -198,3 +198,11 @@ def test_a_ledger_of_units_takes_runs_of_any_number_of_their_rows(tmp_path: Path
     for other in ("add/remove", relation("add/remove", "person", 3).name):
         with pytest.raises(InvalidInput, match="do not add up"):
             ledger.begin_run(run, other)
+
+
+def test_the_page_ends_with_the_promise() -> None:
+    """In zCDP rho is no epsilon: all that is spent is the epsilon that was promised."""
+    ledger = Ledger(Budget(1.0, 1e-6))
+    ledger.charge("s", "m", ledger.remaining)
+    cells = re.findall(r"<td[^>]*>(.*?)</td>", ledger._repr_html_())
+    assert cells == ["s", "m", "1", "100.0%", "1"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -80,12 +80,14 @@ def run_on(
     public: Dataset | Sequence[Dataset] | None = None,
     first: Sequence[Measurement] = (),
     distances: Distances | None = None,
+    bins: Mapping[str, int] | None = None,
     progress: Callable[[Round[Any, Any]], None] | None = None,
 ) -> Release:
     """Spend all that remains of a Curator's budget by a mechanism; see `run`.
 
     `first`: one-way marginals that were measured already, for mechanisms that take them;
-    `distances`: of pairs from independence, for `mixture`.
+    `distances`: of pairs from independence, and `bins`, the number of ordered codes of columns,
+    for `mixture`.
     """
     check_public(entry, public is not None)
     workload = Workload.over(curator.domain, workload)
@@ -96,6 +98,8 @@ def run_on(
         options["first"] = first
     if distances is not None:
         options["distances"] = distances
+    if bins is not None and entry.name == "mixture":
+        options["bins"] = bins
     release: Release = entry.load()[0](curator, workload, settings, **options)
     if getattr(release.model, "poor_fit", False):
         warnings.warn(

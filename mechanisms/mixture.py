@@ -2,12 +2,13 @@
 
 Every one-way marginal, every pair of the workload, and every larger subset of its cliques where
 those have few cells, are measured; then one fit. No junction tree limits what can be measured, and
-no budget goes to selection. Pairs get shares of the budget that grow with how far they are from
-independence, which a fiftieth of the budget tells of all of them together, or what was asked before
-this mechanism was taken. Noise is kept out of the fit twice: each noisy table is drawn to
-independence as its own noise asks for (see `mechanisms.families.shrinkage`), and a penalty holds
-the rows near the independent model (see `fit_mixture`); how large it is follows from the noisy
-tables (see `mechanisms.families.held_out`).
+no budget goes to selection. Pairs get the shares of the budget for which their predicted error is
+least (see `mechanisms.rounds.shares`): it follows from how far they are from independence, which a
+fiftieth of the budget tells of all of them together, or what was asked before this mechanism was
+taken. Noise is kept out of the fit twice: each noisy table is drawn to independence as its own
+noise asks for (see `mechanisms.families.shrinkage`), and a penalty holds the rows near the
+independent model (see `MixtureFit`); how far it falls follows from the noisy tables (see
+`mechanisms.families.held_out`).
 
 It relates to RAPsoftmax (Liu, Vietri and Wu 2021; Aydore et al. 2021) as measuring whole marginals
 once relates to selecting queries in rounds; weights by inverse variance, the penalty and the shares
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,14 +27,15 @@ import numpy as np
 import torch
 
 from mechanisms.families.graphical import estimator
-from mechanisms.families.held_out import best_penalty, splits
-from mechanisms.families.mixture_fit import Misfit, fit_mixture
-from mechanisms.families.product_mixture import Columns, ProductAnswers, ProductMixtureModel
+from mechanisms.families.held_out import best_level, splits
+from mechanisms.families.mixture_fit import Misfit, MixtureFit
+from mechanisms.families.product_mixture import Columns, ProductMixtureModel
 from mechanisms.families.shrinkage import near_independence
-from mechanisms.families.training_memory import answering_bytes, fitting_tables_bytes
+from mechanisms.families.training_memory import fitting_tables_bytes
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
 from mechanisms.rounds.distances import Distances, measure_distances
+from mechanisms.rounds.merging import best_tables
 from mechanisms.rounds.select_and_measure import known_total, measure_one_way
 from mechanisms.settings import (
     Settings,
@@ -56,10 +58,13 @@ from pgmkit.runtime.threads import one_thread
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from pgmkit.model import GraphicalModel
+
 __all__ = ["Mixture", "mixture"]
 
-_PENALTY = 8.0
-"""The penalty of the fit that selection is based on, where the search for the best one starts."""
+_LEAST = 0.1
+"""Of the mean distance of pairs, which every pair is taken to have, as distances are noisy; and of
+the mean share, which every pair gets, so that its noisy table has error bars of use."""
 
 
 @dataclass(frozen=True)
@@ -80,11 +85,12 @@ class Mixture(Settings):
         pairs: The number of pairs an attribute that thinning keeps, 1 or more, drawn by the
             exponential mechanism.
         rows: The number of product distributions in the mixture, 1 or more.
-        steps: The number of steps of the fit, 1 or more.
-        learning_rate: Adam's first rate, above 0; it falls along a cosine.
-        penalty: The weight of independence in the fit, above 0, in units of (total / noise)^0.7,
-            where noise is the standard deviation of a pair's cells; None for the weight that the
-            noisy tables say is best, for two to three times the time; 8 where pairs are thinned.
+        steps: The number of steps of the fit at each level of its path, 1 or more. How many levels
+            there are is not a matter of time: held-out noise ends the path.
+        learning_rate: Adam's first rate at each level, above 0; it falls along a cosine.
+        level: The last level of the path, 0 or more, where the weight of independence in the fit is
+            what independent columns miss of the noisy tables over 2^level; None for the level that
+            the noisy tables say is best, for three times the time.
         shrinkage: How strongly each noisy table is drawn to independence before the fit, by its own
             noise, 0 or more (`mechanisms.families.shrinkage`).
         device: Where the mixture is fitted: "cpu", "cuda", or "auto", a card where there is one.
@@ -95,12 +101,12 @@ class Mixture(Settings):
     one_way_share: float = setting(0.1, fraction(below=0.5))
     select_share: float = setting(0.1, fraction(below=0.5))
     errors_share: float = setting(0.02, fraction(below=0.5))
-    cells: int = setting(50_000, whole_number())
+    cells: int = setting(100_000, whole_number())
     pairs: int = setting(4, whole_number())
     rows: int = setting(500, whole_number())
-    steps: int = setting(1500, whole_number())
+    steps: int = setting(100, whole_number())
     learning_rate: float = setting(0.1, positive())
-    penalty: float | None = setting(None, or_none(positive()))
+    level: float | None = setting(None, or_none(at_least(0.0)))
     shrinkage: float = setting(0.1, at_least(0.0))
     device: str = setting("cpu", torch_device())
     seed: int = setting(0, random_seed())
@@ -124,11 +130,14 @@ def mixture(
     *,
     first: Sequence[Measurement] = (),
     distances: Distances | None = None,
+    bins: Mapping[str, int] | None = None,
 ) -> Release:
     """Spend all that remains of the Curator's budget on one mixture for the workload.
 
     `first`: noisy one-way marginals of all attributes, where the Curator has measured them already.
     `distances`: of all pairs of the workload from independence, where it has measured those, too.
+    `bins`: how many codes of an attribute, the first ones, are bins in order, which may be merged
+    where noise asks for it (`mechanisms.rounds.merging`); none where it is not named.
 
     Raises InvalidInput, before anything is spent, for a workload over another domain, and for
     distances that lack a pair.
@@ -153,114 +162,135 @@ def mixture(
         first, total = measure_one_way(curator, settings.one_way_share if orders else 1.0)
     measurements = list(first)
 
-    def fit(taken: Sequence[Measurement], steps: int, penalty: float) -> torch.Tensor:
-        with one_thread(), card_memory(device):
-            return fit_mixture(
-                columns,
-                near_independence(domain, taken, total, settings.shrinkage),
-                total,
-                rows=settings.rows,
-                steps=steps,
-                learning_rate=settings.learning_rate,
-                penalty=penalty * _unit(taken, total),
-                random=torch.Generator().manual_seed(settings.seed),
-                device=device,
-            )
-
-    penalty = settings.penalty
-    if penalty is None and not kept:
-        penalty = _PENALTY
-    costs = np.ones(0)
-    if kept:
+    if orders:
+        alone = estimator(domain, curator.public_total)(None, measurements)
+        if not kept:
+            kept, distances = [_thinned(curator, alone, orders[0], settings, whole)], None
         if distances is None:
-            alone = estimator(domain, curator.public_total)(None, measurements)
             cost = settings.errors_share * whole
             distances = measure_distances(curator, alone, kept[0], cost, step="errors of pairs")
-        costs = _pair_costs(distances, kept[0])
-    elif orders:
-        # One-way marginals alone are fitted here, which takes few steps.
-        independent = fit(measurements, min(settings.steps, 200), penalty or _PENALTY)
-        kept = [_thinned(curator, columns, independent, total, orders[0], settings, whole)]
-        costs = np.ones(len(kept[0]))
-    measurements += _measured(curator, kept, costs)
-    if penalty is None:
-        penalty = _held_out(columns, measurements, total, fit, settings)
-    rows = fit(measurements, settings.steps, penalty).double().cpu().numpy()
-    model = ProductMixtureModel(domain, rows, total)
+        measurements += _measured(curator, kept, alone, measurements, distances, bins or {})
+    with one_thread(), card_memory(device):
+        rows = _fitted(columns, measurements, total, settings, device)
+    model = ProductMixtureModel(domain, rows.double().cpu().numpy(), total)
     return Release("mixture", model, tuple(measurements), curator.ledger, settings)
 
 
 def _measured(
-    curator: Curator, orders: Sequence[Sequence[Clique]], costs: NDArray[np.float64]
+    curator: Curator,
+    orders: Sequence[Sequence[Clique]],
+    alone: GraphicalModel,
+    first: Sequence[Measurement],
+    distances: Distances,
+    bins: Mapping[str, int],
 ) -> list[Measurement]:
-    """All that remains spent on cliques by their orders; `costs`: of pairs, not scaled."""
-    rest = curator.remaining
-    shares = [0.5**i for i in range(len(orders))]
-    found = []
-    for share, cliques in zip(shares, orders, strict=True):
-        parts = costs if len(cliques[0]) == 2 else np.ones(len(cliques))
-        parts = rest * share / sum(shares) * parts / parts.sum()
+    """All that remains spent on cliques by their orders, half as much on each as on the one below.
+
+    Pairs are measured on the cells, and get the shares, for which their predicted error is least;
+    what that gives to single attributes measures these again. Larger cliques are measured as they
+    are, at equal shares. `alone`: the model of independent columns that `first` leads to.
+    """
+    shares = 0.5 ** np.arange(len(orders))
+    shares *= curator.remaining / shares.sum()
+    pairs, *larger = orders
+    names = sorted({name for pair in pairs for name in pair}, key=curator.domain.places.__getitem__)
+    precisions = dict.fromkeys(names, 0.0)
+    for m in first:
+        if m.clique[0] in precisions:
+            precisions[m.clique[0]] += m.stddev**-2
+    noise = curator.expected_error(shares[0])
+    unit = noise / curator.scale(shares[0])
+    # Attributes of one value are not measured: they are known.
+    known = {n: unit * p**-0.5 if p else np.finfo(float).eps for n, p in precisions.items()}
+    tables = best_tables(
+        pairs,
+        {name: alone.marginal((name,)) for name in names},
+        _likely(distances, pairs),
+        known,
+        noise,
+        bins=bins,
+        pure=curator.ledger.budget.pure,
+    )
+    parts = np.maximum(tables.pairs, _LEAST * tables.pairs.mean())
+    scale = shares[0] / (parts.sum() + tables.singles.sum())
+    measurements = [
+        curator.measure((name,), cost, step="again: measure")
+        for name, cost in zip(names, (scale * tables.singles).tolist(), strict=True)
+        if cost > 0
+    ] + [
+        _measure_pair(curator, pair, groups, cost)
+        for pair, groups, cost in zip(pairs, tables.groups, (scale * parts).tolist(), strict=True)
+    ]
+    for share, cliques in zip(shares[1:], larger, strict=True):
         step = f"{len(cliques[0])}-way: measure"
-        found += [
-            curator.measure(clique, cost, step=step)
-            for clique, cost in zip(cliques, parts.tolist(), strict=True)
-        ]
-    return found
+        measurements += [curator.measure(c, share / len(cliques), step=step) for c in cliques]
+    return measurements
 
 
-def _unit(measurements: Sequence[Measurement], total: float) -> float:
-    """The unit of penalties, from the noise in pairs, or in all tables where there are no pairs."""
-    pairs = [m.stddev for m in measurements if len(m.clique) == 2]
-    noise = np.mean([s**-2 for s in pairs or [m.stddev for m in measurements]]) ** -0.5
-    # At a power of 1 the penalty would vanish with the budget faster than the noise that it keeps
-    # out grows.
-    return float((total / noise) ** 0.7)
+def _measure_pair(
+    curator: Curator, pair: Clique, both: tuple[NDArray[np.intp], NDArray[np.intp]], cost: float
+) -> Measurement:
+    """The pair's table on these groups of either attribute's codes."""
+    step = "2-way: measure"
+    if all(groups[-1] + 1 == len(groups) for groups in both):
+        return curator.measure(pair, cost, step=step)
+    # A line for each group, with ones at its codes.
+    sums = [(np.arange(groups[-1] + 1)[:, None] == groups).astype(float) for groups in both]
+    return curator.measure_queries(pair, sums, cost, step=step)
 
 
-def _held_out(
+def _likely(distances: Distances, pairs: Sequence[Clique]) -> NDArray[np.float64]:
+    """Noisy distances drawn to their mean, the more the less they differ beyond their noise."""
+    found = np.array([distances.of[pair] for pair in pairs])
+    mean, variance = max(1.0, float(found.mean())), float(found.var())
+    trust = max(0.0, 1 - distances.stddev**2 / variance) if variance > 0 else 0.0
+    likely: NDArray[np.float64] = np.maximum(mean + trust * (found - mean), _LEAST * mean)
+    return likely
+
+
+def _fitted(
     columns: Columns,
     measurements: Sequence[Measurement],
     total: float,
-    fit: Callable[[Sequence[Measurement], int, float], torch.Tensor],
     settings: Mixture,
-) -> float:
-    """The penalty whose fits to a part of the tables' noise say most of the rest, times 1.5.
+    device: torch.device,
+) -> torch.Tensor:
+    """The rows of the fit to all tables, down to the level that parts of their noise say is best.
 
-    Fits of few steps find the penalty that is best for squares. Total variation asks for more of
-    it: on five tables of the half "choosing" (epsilon 1, two seeds) the product has 0.97 times the
-    error of the penalty itself, 0.93 to 1.04 times.
+    It is judged by what fits to one part say of the rest, where all tables count alike, though they
+    were not given alike of the budget.
     """
-    device = device_of(settings.device)
-    trials = []
-    for given, rest in splits(measurements, settings.seed):
-        # All tables count alike, though they were not given alike of the budget.
-        judges = [Measurement(m.clique, m.values, 1.0) for m in rest if len(m.clique) > 1]
-        trials.append((given, Misfit(columns, judges, total, device)))
-    # A fit that only judges a penalty takes few steps. The last fit needs more where there is
-    # little noise: on CPS1988 at epsilon 10 the error is 0.0022 after 1500 steps, and 0.0024 after
-    # 600; at epsilon 1 it is the same (Chile, HMDA).
-    steps = min(settings.steps, 150)
 
-    def loss(penalty: float) -> float:
-        return math.fsum(float(misfit(fit(given, steps, penalty))) for given, misfit in trials)
+    def start(taken: Sequence[Measurement]) -> MixtureFit:
+        return MixtureFit(
+            columns,
+            near_independence(columns.domain, taken, total, settings.shrinkage),
+            total,
+            rows=settings.rows,
+            learning_rate=settings.learning_rate,
+            random=torch.Generator().manual_seed(settings.seed),
+            device=device,
+        )
 
-    return 1.5 * best_penalty(loss, _PENALTY)
+    def judged_level() -> float:
+        trials = []
+        for given, rest in splits(measurements, settings.seed):
+            judges = [
+                Measurement(m.clique, m.values, 1.0, m.matrix) for m in rest if len(m.clique) > 1
+            ]
+            trials.append((start(given), Misfit(columns, judges, total, device)))
 
+        def loss(level: int) -> float:
+            for fit, _ in trials:
+                fit.run(settings.steps, level)
+            return math.fsum(float(misfit(fit.rows)) for fit, misfit in trials)
 
-def _pair_costs(distances: Distances, pairs: Sequence[Clique]) -> NDArray[np.float64]:
-    """Shares of the budget of pairs, not scaled: as the distances from independence.
+        return best_level(loss, max(fit.last_level for fit, _ in trials))
 
-    Noisy distances are drawn to their mean, the more the less they differ beyond their noise.
-    """
-    found = np.array([distances.of[pair] for pair in pairs])
-    mean = float(found.mean())
-    if mean <= 0:
-        return np.ones(len(pairs))
-    variance = float(found.var())
-    trust = max(0.0, 1 - distances.stddev**2 / variance) if variance > 0 else 0.0
-    # Distances are noisy, so every pair gets a tenth of the mean share at least.
-    shares: NDArray[np.float64] = np.maximum(mean + trust * (found - mean), 0.1 * mean)
-    return shares
+    level = judged_level() if settings.level is None else settings.level
+    last = start(measurements)
+    last.follow(settings.steps, level)
+    return last.rows
 
 
 def _check_room(
@@ -269,12 +299,10 @@ def _check_room(
     """ModelTooLarge where a card has no room for the fit to all that may be measured."""
     domain = columns.domain
     kept = list(itertools.chain(*settings.whole(domain, orders)))
-    needed = 0
     if orders and not kept:
-        needed = answering_bytes(columns, orders[0], settings.rows)
         kept = sorted(orders[0], key=domain.size)[-settings.pairs * len(domain) :]
     cliques = [*((name,) for name in domain), *kept]
-    needed = max(needed, fitting_tables_bytes(columns, cliques, settings.rows))
+    needed = fitting_tables_bytes(columns, cliques, settings.rows)
     check_room(device, needed, f"a mixture of {settings.rows:,} rows of {columns.width:,} codes")
 
 
@@ -286,20 +314,18 @@ def _orders(workload: Workload) -> list[list[Clique]]:
 
 def _thinned(
     curator: Curator,
-    columns: Columns,
-    rows: torch.Tensor,
-    total: float,
+    alone: GraphicalModel,
     pairs: list[Clique],
     settings: Mixture,
     whole: float,
 ) -> list[Clique]:
-    """The pairs that the rows answer worst, drawn one by one without replacement."""
+    """The pairs that independent columns answer worst, drawn one by one without replacement."""
     wanted = min(len(pairs), settings.pairs * len(curator.domain))
     cost = settings.select_share * whole / wanted
-    tables = ProductAnswers(columns, pairs)(rows)
-    estimates = {pair: table.double().cpu().numpy() * total for pair, table in tables.items()}
-    left, picked = list(pairs), []
+    scored = curator.scored(pairs, alone.marginals(pairs))
+    left, picked = np.arange(len(pairs)), []
     for i in range(wanted):
-        picked.append(curator.choose(left, estimates, cost, step=f"pair {i + 1}: select"))
-        left.remove(picked[-1])
+        place = scored.choose(left, cost, step=f"pair {i + 1}: select")
+        picked.append(pairs[place])
+        left = left[left != place]
     return picked

@@ -180,7 +180,7 @@ class Domain:
         return _cell_map(shape, places)
 
     def allowed(self, attribute: str, codes: int | Sequence[int]) -> NDArray[np.bool_]:
-        """Which codes of an attribute are among `codes` (one, or several): booleans, one a code.
+        """A Boolean for each code of an attribute: True where `codes` (one, or several) has it.
 
         Raises InvalidInput for an unknown attribute, no codes, or one outside the domain.
 

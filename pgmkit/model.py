@@ -87,8 +87,9 @@ class GraphicalModel:
         memory_limit: bytes that the tables of the junction tree, or of an answer, may take; not
             kept in files.
 
-    Raises InvalidInput for potentials that do not fit the domain or hold NaN or plus infinity, and
-    for a total that is not a finite number above 0.
+    Raises InvalidInput for potentials that do not fit the domain, hold NaN or plus infinity, or are
+    so large that rounding takes others away beside them, and for a total that is not a finite
+    number above 0.
 
     >>> d = Domain({"a": 2, "b": 2})
     >>> model = GraphicalModel(d, (Factor(d, np.log([[4.0, 1.0], [1.0, 4.0]])),), total=100.0)

@@ -19,7 +19,7 @@ __all__ = ["Zeros", "check_zeros"]
 
 @dataclass(frozen=True, eq=False)
 class Zeros:
-    """Which cells of a clique's table may hold records: `allowed` is Boolean, of its shape.
+    """The cells of a clique's table that may hold records: `allowed` is Boolean, of its shape.
 
     Raises InvalidInput where nothing is allowed.
 

@@ -35,9 +35,9 @@ __all__ = [
 ]
 
 _MOST_DIGITS = 18
-"""Of a whole number of 64 bits."""
+"""Digits of a whole number of 64 bits."""
 _MOST_STATES = 2**20
-"""Of a variable without a table; of one with a table the file holds a word for each."""
+"""Values of a variable without a table; one with a table has a word for each in the file."""
 PathLike = str | os.PathLike[str]
 Array = NDArray[np.float64]
 

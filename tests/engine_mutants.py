@@ -560,21 +560,21 @@ MUTANTS = (
     # Losses and estimates.
     Mutant(
         "residuals weighed by the variance",
-        P + "losses.py",
+        P + "inference/observations.py",
         "        weights.append(w / m.stddev)\n",
         "        weights.append(w / m.stddev**2)\n",
         f"{LOSSES}::test_residuals_and_adjoint_against_dense_matrices",
     ),
     Mutant(
         "the adjoint of a dense matrix without its deviation",
-        P + "losses.py",
+        P + "inference/observations.py",
         "flat = self._multiply(dual.view(shape), [f.T for f in self._factors]) / self._stddev",
         "flat = self._multiply(dual.view(shape), [f.T for f in self._factors])",
         f"{LOSSES}::test_residuals_and_adjoint_against_dense_matrices",
     ),
     Mutant(
         "a matrix's table in the clique's order",
-        P + "losses.py",
+        P + "inference/observations.py",
         "        self._order = [kept.index(name) for name in m.clique]\n",
         "        self._order = [m.clique.index(name) for name in kept]\n",
         f"{SECOND}::test_matrices_of_three_attributes_in_any_order",

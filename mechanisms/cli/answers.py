@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -81,7 +82,9 @@ def query(
 
 @click.command()
 @_RELEASE
-@click.option("--out", required=True, help="File for the records (CSV or parquet).")
+@click.option(
+    "--out", required=True, help="File for the records (CSV, parquet, .xlsx, .sav or .dta)."
+)
 @click.option("--rows", type=click.IntRange(1), help="Number of records [default: as estimated].")
 @click.option("--given", help='Conditions that all records meet: "sex = F, age in 30..44".')
 @click.option("--seed", type=int, help="Seed of the draw; a draw costs no privacy.")
@@ -130,7 +133,10 @@ def sample(
     type=click.Path(exists=True, dir_okay=False),
     help="Private data to compare with; the report then shows exact errors and is NOT private.",
 )
-@click.option("--target", help="Column to be predicted from the others, with --against.")
+@click.option(
+    "--target",
+    help="Column whose relations to the others are listed; with --against also predicted.",
+)
 @click.option(
     "--test",
     type=click.Path(exists=True, dir_okay=False),
@@ -167,7 +173,7 @@ def report(
         held_out = None if test is None else encode_file(test, loaded.schema, ignore_extra=True)
         assert isinstance(truth, Dataset) and isinstance(held_out, Dataset | None)
         evaluation = Evaluation(truth, target, held_out)
-    page = html(loaded, evaluation, progress=True)
+    page = html(loaded, evaluation, name=Path(release).name, target=target, progress=True)
     with atomic_writer(target_file) as file:
         file.write(page.encode("utf-8"))
     private = against is None and loaded.secure

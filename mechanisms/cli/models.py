@@ -36,6 +36,11 @@ __all__ = ["estimate"]
     type=float,
     help="Standard deviation of the noise in each cell, where the tables do not say.",
 )
+@click.option(
+    "--rounding",
+    type=click.IntRange(1),
+    help="Whole number that published counts are rounded to multiples of; 1 for exact counts.",
+)
 @click.option("--value", help="The CSV column of noisy counts [default: the only other one].")
 @click.option(
     "--inference",
@@ -52,6 +57,7 @@ def estimate(
     out: str,
     total: float | None,
     stddev: float | None,
+    rounding: int | None,
     value: str | None,
     inference: Literal["exact", "region", "auto"],
     device: str | None,
@@ -62,7 +68,9 @@ def estimate(
     TABLES are CSV files, a table each: some of the schema's columns with a label (or a range
     low..high) in each line, a column of noisy counts, and perhaps a column stddev. Or JSON: a list
     of {"columns": [...], "values": [...], "stddev": ...}, the values nested or flat in the order
-    of the columns' values. The model is a release: query, sample and report read it.
+    of the columns' values. Published tables are read too: suppressed cells (..), counts such as
+    <10, totals, labels such as 65+, and tables with a column for each value. The model is a
+    release: query, sample and report read it.
 
     \b
     pgmkit estimate age-sex.csv sex-income.csv --stddev 5 --schema people.yaml --out model.pgm
@@ -79,7 +87,9 @@ def estimate(
     measurements = [
         measurement
         for path in tables
-        for measurement in read_noisy_tables(path, described, stddev=stddev, value=value)
+        for measurement in read_noisy_tables(
+            path, described, stddev=stddev, value=value, rounding=rounding
+        )
     ]
     measured = {name for measurement in measurements for name in measurement.clique}
     left_out = [name for name in described.columns if name not in measured]

@@ -127,7 +127,9 @@ _ACCOUNTING = click.option(
     "for auto and for mechanisms that only measure, else zcdp].",
 )
 _TARGETS = [
-    click.option("--out", help="File for the synthetic records (CSV or parquet)."),
+    click.option(
+        "--out", help="File for the synthetic records (CSV, parquet, .xlsx, .sav or .dta)."
+    ),
     click.option("--save", help="File for the release: model, noisy tables, ledger."),
     click.option("--report", help="File for an HTML report (see `pgmkit report`)."),
 ]

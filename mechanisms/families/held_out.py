@@ -18,10 +18,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+import numpy as np
+
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.randomness import Rng, generator
 
-__all__ = ["best_penalty", "splits"]
+__all__ = ["best_level", "splits"]
 
 Split: TypeAlias = "tuple[list[Measurement], list[Measurement]]"
 """Measurements to fit to, and measurements to judge the fit by."""
@@ -48,38 +50,33 @@ def splits(
     def split(sign: float) -> Split:
         pairs = list(zip(measurements, fresh, strict=True))
         return (
-            [Measurement(m.clique, m.values + sign * added * e, more * m.stddev) for m, e in pairs],
-            [Measurement(m.clique, m.values - sign / added * e, less * m.stddev) for m, e in pairs],
+            [
+                Measurement(m.clique, m.values + sign * added * e, more * m.stddev, m.matrix)
+                for m, e in pairs
+            ],
+            [
+                Measurement(m.clique, m.values - sign / added * e, less * m.stddev, m.matrix)
+                for m, e in pairs
+            ],
         )
 
     return split(1.0), split(-1.0)
 
 
-def best_penalty(losses: Callable[[float], float], start: float, doublings: int = 8) -> float:
-    """The penalty of least loss, walked to from `start` by factors of 2, then by a parabola.
+def best_level(losses: Callable[[int], float], last: int) -> float:
+    """The level of least loss, followed down from 0 until the loss rises, then by a parabola.
 
-    `losses` are those of fits to `splits` of measurements. The penalty is doubled or halved at most
-    `doublings` times: more than five gain 2 and 5% of the error on two tables of the half
-    "choosing" of `benchmarks.regret` at epsilon 10 (Arrests, CPS1988).
+    `losses`: of fits to `splits` of measurements at the levels 0, 1, ... of a path, asked in order
+    up to `last`, which is at least 1.
 
-    >>> import math
-    >>> round(best_penalty(lambda penalty: math.log(penalty / 6.0) ** 2, 1.0), 3)
-    6.0
+    >>> round(best_level(lambda level: (level - 2.4) ** 2, 10), 3)
+    2.4
     """
-    known: dict[int, float] = {}
-
-    def loss(place: int) -> float:
-        if place not in known:
-            known[place] = losses(start * 2.0**place)
-        return known[place]
-
-    step = 1 if loss(1) < loss(0) else -1
-    best = 0
-    while abs(best) < doublings and loss(best + step) < loss(best):
-        best += step
-    offset = 0.0
-    if abs(best) < doublings:
-        below, above = loss(best - 1), loss(best + 1)
-        bend = below - 2 * loss(best) + above
-        offset = (below - above) / (2 * bend) if bend > 0 else 0.0
-    return float(start * 2.0 ** (best + offset))
+    found = [losses(0), losses(1)]
+    while found[-1] < found[-2] and len(found) <= last:
+        found.append(losses(len(found)))
+    best = int(np.argmin(found))
+    if not 0 < best < len(found) - 1:
+        return float(best)
+    below, least, above = found[best - 1 : best + 2]
+    return best + (below - above) / (2 * (below - 2 * least + above))

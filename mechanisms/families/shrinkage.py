@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mechanisms.families.mixture_fit import nearest_counts
+from mechanisms.families.mixture_fit import merged, nearest_counts
 from pgmkit.measurement import Measurement
 
 if TYPE_CHECKING:
@@ -37,10 +37,10 @@ def near_independence(
 ) -> list[Measurement]:
     """One measurement of each attribute, and the tables of several, nearer to independence.
 
-    `measurements`: of whole marginals, in counts, among them some of each attribute that has more
-    than one value. What they say of an attribute is joined by the inverse of variances. A table's
-    `stddev` is that of the mean of y and q above. `strength`: how many times the prior counts; at 0
-    tables stay as they are, at 1 it is the mean above.
+    `measurements`: of whole marginals, or of pairs on merged codes, in counts; among them some of
+    each attribute that has more than one value. What they say of an attribute is joined by the
+    inverse of variances. A table's `stddev` is that of the mean of y and q above. `strength`: how
+    many times the prior counts; at 0 tables stay as they are, at 1 it is the mean above.
 
     >>> from pgmkit.domain import Domain
     >>> domain = Domain({"a": 2, "b": 2})
@@ -61,8 +61,11 @@ def _single(domain: Domain, measurements: Sequence[Measurement]) -> dict[str, Me
     """The counts of each attribute from all tables, weighed by the inverse of their variances."""
     sums: dict[str, tuple[Array, float]] = {}
     for each in measurements:
-        table = each.values.reshape(domain.shape(each.clique))
+        groups = merged(domain, each)
+        table = each.values.reshape([int(of.max()) + 1 for of in groups])
         for axis, name in enumerate(each.clique):
+            if table.shape[axis] < domain.sizes[name]:
+                continue  # Sums of several codes say little of each.
             others = tuple(i for i in range(table.ndim) if i != axis)
             precision = table.shape[axis] / (table.size * each.stddev**2)
             values, known = sums.get(name, (np.zeros(table.shape[axis]), 0.0))
@@ -81,11 +84,12 @@ def _drawn_in(
     strength: float,
 ) -> Measurement:
     """The mean of a noisy table and of the product of its attributes' shares."""
-    shape = domain.shape(measurement.clique)
-    noisy = measurement.values.reshape(shape)
     product = np.full((), total)
-    for name, size in zip(measurement.clique, shape, strict=True):
-        product = np.multiply.outer(product, shares.get(name, np.full(size, 1 / size)))
+    for name, groups in zip(measurement.clique, merged(domain, measurement), strict=True):
+        codes = shares.get(name, np.full(len(groups), 1 / len(groups)))
+        product = np.multiply.outer(product, np.bincount(groups, codes))
+    shape: tuple[int, ...] = product.shape
+    noisy = measurement.values.reshape(shape)
     degrees = math.prod(shape) - 1 - sum(size - 1 for size in shape)
     if degrees == 0:
         return measurement
@@ -95,7 +99,8 @@ def _drawn_in(
     dependence = max(0.02, 1 - noise / squares) if squares else 0.02
     prior = strength * (1 - dependence) / dependence  # in precisions of the noise
     mean = (noisy + prior * product) / (1 + prior)
-    return Measurement(measurement.clique, mean, measurement.stddev * (1 + prior) ** -0.5)
+    stddev = measurement.stddev * (1 + prior) ** -0.5
+    return Measurement(measurement.clique, mean, stddev, measurement.matrix)
 
 
 def _interaction(table: Array) -> Array:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from mechanisms.privacy.ledger import Ledger
     from mechanisms.release.verdict import Verdict
-    from pgmkit.estimation.many import Replication
+    from pgmkit.estimation.replication import Replication
     from pgmkit.least_squares.goodness import Fit
     from pgmkit.records.dataset import Dataset
     from pgmkit.uncertainty import Uncertainty
@@ -213,6 +213,9 @@ class TableRelease:
         like: Any = None,
     ) -> Any:
         """Synthetic records as a data frame of the kind of the data, or of `like`; see `codes`.
+
+        `like`: a data frame, or "pandas", "polars" or "pyarrow". A release that was read from a
+        file does not know the data's library, and gives pyarrow by default.
 
         Spark and Dask make the records in their workers, a million in a partition, when the frame
         is read: they get the model, and no record passes through this process. A DuckDB relation of

@@ -8,7 +8,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mechanisms.privacy.budget import Budget
-from mechanisms.synthesis.work import FEW_ROWS, figures, longest_aim_seconds, noise
+from mechanisms.synthesis.work import (
+    FEW_ROWS,
+    figures,
+    longest_aim_seconds,
+    mixture_seconds,
+    noise,
+)
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.errors import InvalidInput
 
@@ -18,16 +24,13 @@ if TYPE_CHECKING:
 __all__ = ["Choice", "check_limits", "choice_of", "choose_mechanism"]
 
 _MANY_ATTRIBUTES = 40
-"""More columns lead to a tree of pairs, whose time hardly grows with their number."""
+"""Columns beyond which the seconds of `aim` were not measured."""
 _MODELS_MB = (80.0, 20.0, 5.0, 2.0)
 """The largest models of `aim`: the default, and those that take less time."""
 _SMALL_MB, _MUCH_SIGNAL = 5.0, 30_000.0
 """Models of this size hold too little where there are so many rows, in units of the noise. On
 `gss_abortion`, of the half "choosing", at epsilon 10 (93,000) a model of 2 MB has 1.4 times the
 error of `mixture`, and takes longer."""
-_MIXTURE_SECONDS = 0.5
-"""Seconds a column, about the most that `mixture` took on tables of the half "choosing" (1 to 8 s
-of processor time for 7 to 28 columns); `mst` takes about one second in all."""
 _MIXTURE_MB, _MIXTURE_COLUMNS = 600.0, 7
 """The memory of `mixture`, and the fewest columns of the tables that it was measured on. On five of
 the half "choosing" (Chile, Arrests, CPS1988, HMDA, Wage; epsilon 1 and 10, one seed) it has 0.76 to
@@ -73,18 +76,19 @@ def choose_mechanism(
     (`mechanisms.synthesis.work.longest_aim_seconds`).
 
     Public records lead to `gem-pub`, or `pep-pub` where there is no time to train a network. A
-    budget too small for pairs leads to `independent`; more than 40 columns, or limits on memory
-    that `aim` might not hold, to `mst`; all pairs of 7 columns or more, without constraints, to
-    `mixture`; all else to `aim`, with a smaller model where it may take too long, or, where even
-    that does, to `mixture`, or `mst` where there are constraints or still less time.
+    budget too small for pairs leads to `independent`; all pairs of 7 columns or more, without
+    constraints, to `mixture` where that takes no longer than `seconds`; limits on memory that `aim`
+    might not hold, or more than 40 columns, to `mst`; all else to `aim`, with a smaller model where
+    it may take too long, or, where even that does, to `mixture`, or `mst` where there are
+    constraints or still less time.
 
     Raises InvalidInput as `check_limits` does.
 
     >>> from mechanisms.workload import k_way
     >>> from pgmkit.tables.schema import Boolean, Schema
     >>> schema = Schema({f"q{i}": Boolean() for i in range(50)})
-    >>> print(choose_mechanism(schema, k_way(schema.domain, 2), Budget(1.0, 1e-9)).reason)
-    50 columns: a tree of pairs takes seconds to estimate for any number of columns
+    >>> choose_mechanism(schema, k_way(schema.domain, 2), Budget(1.0, 1e-9)).name
+    'mixture'
     """
     check_limits(schema, public, seconds, memory_mb)
     workload = Workload.over(schema.domain, workload)
@@ -94,19 +98,13 @@ def choose_mechanism(
         return Choice("gem-pub", "public records: a network fitted to them has the smallest error")
     columns = len(schema.domain)
     limit = 60.0 if seconds is None else seconds
-    mixes = columns <= _MANY_ATTRIBUTES and _mixes(schema, workload, limit, memory_mb)
+    mixes = _mixes(schema, workload, limit, memory_mb)
     least = _LEAST_ROWS if mixes else FEW_ROWS
     if rows is not None and rows < least * columns * max_rows * noise(budget):
         return Choice(
             "independent",
             f"about {rows} rows and epsilon {budget.epsilon:g}: the noise would exceed the "
             f"counts of pairs of {columns} columns, so only single columns are measured",
-        )
-    if columns > _MANY_ATTRIBUTES:
-        return Choice(
-            "mst",
-            f"{columns} columns: a tree of pairs takes seconds to estimate for any number of "
-            "columns",
         )
     most_mb = _MODELS_MB[0]
     if memory_mb is not None:
@@ -120,6 +118,12 @@ def choose_mechanism(
             "mixture",
             f"all pairs of {columns} columns are measured, and no graph leaves some out; for error "
             "bars of all questions ask for aim",
+        )
+    if columns > _MANY_ATTRIBUTES:
+        return Choice(
+            "mst",
+            f"{columns} columns: a tree of pairs takes seconds to estimate for any number of "
+            "columns",
         )
     # More rows take longer; an unknown number is taken for a large one.
     rows_of_one = (100_000 if rows is None else rows) // max_rows
@@ -135,7 +139,7 @@ def _mixes(schema: Schema, workload: Workload, seconds: float, memory_mb: float 
         not schema.constraints
         and max(map(len, workload.cliques)) == 2
         and columns >= _MIXTURE_COLUMNS
-        and seconds >= _MIXTURE_SECONDS * columns
+        and seconds >= mixture_seconds(schema.domain)
         and (memory_mb is None or memory_mb >= _MIXTURE_MB)
         and Mixture().measures(workload)
     )
@@ -160,7 +164,7 @@ def _by_time(
                 {} if model_mb == _MODELS_MB[0] else {"model_mb": model_mb},
             )
     late = f"aim may take {needed:.0f} s for {columns} columns, with the smallest model of use too"
-    if schema.constraints or seconds < _MIXTURE_SECONDS * columns:
+    if schema.constraints or seconds < mixture_seconds(schema.domain):
         return Choice("mst", f"{late}; mst takes about 1")
     return Choice("mixture", f"{late}; all pairs are measured at once")
 

@@ -27,6 +27,8 @@ from mechanisms.synthesis.work import FEW_ROWS, noise
 from mechanisms.workload import Workload, downward_closure
 from pgmkit.domain import Clique
 from pgmkit.measurement import Measurement
+from pgmkit.tables.bins import Binned
+from pgmkit.tables.schema import Schema
 
 __all__ = ["FirstLook", "first_look"]
 
@@ -102,10 +104,26 @@ class FirstLook:
         return self.excess > self.needed or self.noise < _OF_CHANCE * self.chance
 
 
-def first_look(curator: Curator, workload: Workload, rows: int, mechanism: str) -> FirstLook:
+def bins_of(schema: Schema) -> dict[str, int]:
+    """The number of codes that are bins in order, the first ones, of the columns that have bins."""
+    return {
+        name: len(column.positions) - 1
+        for name, column in schema.columns.items()
+        if isinstance(column, Binned) and (column.bins is not None or column.edges is not None)
+    }
+
+
+def first_look(
+    curator: Curator,
+    workload: Workload,
+    rows: int,
+    mechanism: str,
+    bins: Mapping[str, int] | None = None,
+) -> FirstLook:
     """Measure the workload's columns and the distances of its pairs; there must be a pair.
 
     `rows`: their number, about. `mechanism`: that would measure pairs, "mixture", "aim" or "mst".
+    `bins`: as `mixture` has them.
     """
     rule = _RULES[mechanism]
     closure = downward_closure(workload)
@@ -119,7 +137,8 @@ def first_look(curator: Curator, workload: Workload, rows: int, mechanism: str) 
     model = estimator(curator.domain, curator.public_total)(None, measurements)
     columns = {name: model.marginal((name,)) for (name,) in singles}
     measured = len(singles) - 1 if mechanism == "mst" else len(pairs)
-    deciding = rule.of_noise * _loss(curator, pairs, measured)
+    merged = bins if mechanism == "mixture" and bins else {}
+    deciding = rule.of_noise * _loss(curator, pairs, measured, merged)
     price = _price(curator, len(pairs), whole, deciding)
     distances = measure_distances(curator, model, pairs, price, step="auto: errors of pairs")
     found = math.fsum(distances.of.values()) / (len(pairs) * 2 * model.total)
@@ -128,7 +147,7 @@ def first_look(curator: Curator, workload: Workload, rows: int, mechanism: str) 
     stddev = math.hypot(distances.stddev / math.sqrt(len(pairs)) / (2 * model.total), spread)
     deviations = max(rule.deviations, _OF_FEW_ROWS) if signal < FEW_ROWS else rule.deviations
     needed = max(deviations * stddev, deciding / (2 * model.total))
-    loss = _loss(curator, pairs, len(pairs)) / (2 * model.total)
+    loss = _loss(curator, pairs, len(pairs), {}) / (2 * model.total)
     return FirstLook(tuple(measurements), distances, found - chance, stddev, needed, bare, loss)
 
 
@@ -141,9 +160,19 @@ def _some(pairs: Sequence[Clique]) -> Sequence[Clique]:
     return [pairs[place] for place in np.sort(kept)]
 
 
-def _loss(curator: Curator, pairs: Sequence[Clique], measured: int) -> float:
-    """The noise of a pair's cells together, in counts, if what is left measured so many pairs."""
-    cells = math.fsum(map(curator.domain.size, pairs)) / len(pairs)
+def _loss(
+    curator: Curator, pairs: Sequence[Clique], measured: int, bins: Mapping[str, int]
+) -> float:
+    """The noise of a pair's cells together, in counts, if what is left measured so many pairs.
+
+    The `bins` of a column are merged into four groups, as a mixture may measure them: fewer lose
+    more than half of a dependence (see `mechanisms.rounds.merging`).
+    """
+    sizes = {
+        name: size - bins.get(name, 0) + min(bins.get(name, 0), 4)
+        for name, size in curator.domain.sizes.items()
+    }
+    cells = math.fsum(sizes[a] * sizes[b] for a, b in pairs) / len(pairs)
     return cells * curator.expected_error(curator.remaining / measured)
 
 

@@ -23,10 +23,10 @@ from mechanisms.release.tabular import TableRelease
 from mechanisms.rounds.loop import Round, round_reports
 from mechanisms.synthesis.auto import Choice
 from mechanisms.synthesis.dry_run import dry_run
-from mechanisms.synthesis.first_look import first_look
+from mechanisms.synthesis.first_look import bins_of, first_look
 from mechanisms.synthesis.open_columns import assumed, counted, counted_roughly, resolved
 from mechanisms.synthesis.request import Request, delta_caution
-from mechanisms.synthesis.units import bounded_frame
+from mechanisms.synthesis.units import bounded_frame, warn_of_others
 from mechanisms.synthesis.unread import UnreadValues, check_labels, check_values
 from mechanisms.workload import Workload, WorkloadLike, downward_closure
 from pgmkit.errors import InvalidInput
@@ -98,7 +98,8 @@ def synthesize(
             For frames in memory and the records of `encode_file`.
         mechanism: a name, or "auto" (see `choose_mechanism`; where the number of rows is private
             it takes a five-hundredth of the budget to know it, and before `aim` up to a fiftieth to
-            see whether columns depend on each other at all); `settings`: its options.
+            see whether columns depend on each other at all).
+        settings: the options of a mechanism that is named, such as {"model_mb": 10}.
         workload: what should be answered well: all marginals of so many columns (two by default),
             or a Workload, or column sets.
         target: a column to predict later: marginals that hold it get four times the weight, and
@@ -174,6 +175,7 @@ def release_of(request: Request, data: Any) -> TableRelease:
     Raises InvalidInput, before anything is spent, for data that do not fit the request.
     """
     form = _form(data)
+    warn_of_others(data, request.schema, request.unit)
     schema = request.placed
     pays_before = schema.unresolved or request.report_dropped or request.report_unread
     if pays_before or request.mechanism == "auto":
@@ -205,9 +207,15 @@ def release_of(request: Request, data: Any) -> TableRelease:
         entry, settings = configure(choice.name, **{**choice.settings, **request.options})
         if request.device is not None and hasattr(settings, "device"):
             settings = replace(settings, device=request.device)
-        public = request.public_records(schema)
         release = run_on(
-            curator, entry, settings, workload, public=public, progress=report, **known
+            curator,
+            entry,
+            settings,
+            workload,
+            public=request.public_records(schema),
+            bins=bins_of(schema),
+            progress=report,
+            **known,
         )
     constrained = _constrained(release, schema, request.device)
     return TableRelease(constrained, schema, form, choice.reason + said)
@@ -262,7 +270,7 @@ def _chosen(
         return choice, {}
     # A mechanism must refuse before the look is paid for.
     dry_run(request, choice, schema, workload)
-    look = first_look(curator, workload, rows, choice.name)
+    look = first_look(curator, workload, rows, choice.name, bins_of(schema))
     known: dict[str, Any] = {"first": look.measurements}
     if look.dependent:
         return choice, known | ({"distances": look.distances} if choice.name == "mixture" else {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,12 @@ import numpy as np
 from mechanisms.privacy.units import Excess, bounded, random_keys
 from pgmkit.errors import InvalidInput, did_you_mean
 from pgmkit.records.dataset import Dataset
-from pgmkit.tables.engines.frames import in_memory, names_of
+from pgmkit.tables.engines.frames import in_memory, names_of, other_columns
 from pgmkit.tables.engines.pushdown import FrameCounts
 from pgmkit.tables.schema import NoRows, Schema
 from pgmkit.tables.values import distinct, is_null, series_values, text_of
 
-__all__ = ["bounded_frame", "check_unit"]
+__all__ = ["bounded_frame", "check_unit", "warn_of_others"]
 
 _WHOLE = re.compile(r"(-?[0-9]+)\.0+")
 
@@ -28,6 +29,20 @@ def check_unit(unit: str | None, schema: Schema, report_dropped: bool) -> None:
         raise InvalidInput(
             f"the unit's column {unit!r} is not released; take it out of the schema, which "
             "describes what is"
+        )
+
+
+def warn_of_others(data: Any, schema: Schema, unit: str | None) -> None:
+    """Warn of a frame's columns that are not released, as the schema does not have them."""
+    if isinstance(data, Dataset | NoRows | FrameCounts):
+        return
+    others = other_columns(data, schema, [unit])
+    if others:
+        shown = ", ".join(map(repr, others[:10])) + (", ..." if len(others) > 10 else "")
+        warnings.warn(
+            f"columns that the schema does not have are left out: {shown}; describe them, or list "
+            "them under `ignore` in the schema's `file`",
+            stacklevel=4,  # the caller of `synthesize`
         )
 
 

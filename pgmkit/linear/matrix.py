@@ -1,4 +1,4 @@
-"""What pgmkit accepts as a matrix: dense or scipy-sparse, checked and made read-only."""
+"""Matrices as pgmkit accepts them: dense or scipy-sparse, checked and made read-only."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ Columns: TypeAlias = "dict[str, torch.Tensor]"
 
 
 def worth_a_card(domain: Domain, n: int, device: torch.device) -> bool:
-    """Whether a card draws so many records: enough of them, and not more than it has room for."""
+    """True where a card draws so many records: enough of them, and no more than it has room for."""
     if device.type != "cuda" or not isinstance(n, int | np.integer) or n < _FEWEST:
         return False
     return n * (_RECORD_BYTES + sum(map(_code_bytes, domain.shape()))) <= available(device)
@@ -52,7 +52,7 @@ def sample_on_card(
     method: Method,
     device: torch.device,
 ) -> dict[str, np.ndarray]:
-    """What ``pgmkit.records.sampling.sample`` draws."""
+    """The records that ``pgmkit.records.sampling.sample`` draws."""
     check_request(n, rng, method)
     draw = _draw_rounded if method == "round" else _draw_independent
     columns: Columns = {}

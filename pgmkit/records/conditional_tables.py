@@ -15,7 +15,7 @@ __all__ = ["checked_conditionals"]
 
 Array = NDArray[np.float64]
 TOLERANCE = 1e-5
-"""How far from one a distribution may sum, as those of files with seven digits do."""
+"""Distance from one of a distribution's sum, as those of files with seven digits have it."""
 
 
 def checked_conditionals(

@@ -57,7 +57,7 @@ def count_marginals(
 
 
 class CountingPlan:
-    """Which blocks are counted for the tables asked for: made once for any number of pieces.
+    """The blocks that are counted for the tables asked for: found once for all pieces.
 
     `rows`: about as many as a piece has; any number is counted exactly. Errors are those of
     `count_marginals`.

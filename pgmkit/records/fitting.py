@@ -130,7 +130,7 @@ class _Columns:
         return slice(int(self.ends[j]), int(self.ends[j + 1]))
 
     def counts(self, records: Dataset) -> Array:
-        """Of every pair of codes of two columns."""
+        """The counts of every pair of codes of two columns."""
         width = int(self.ends[-1])
         found = np.zeros((width, width))
         for pair, table in records.marginals(combinations(self.names, 2)).items():

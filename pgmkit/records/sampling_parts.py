@@ -74,7 +74,7 @@ class PartedSample:
     def _within(
         self, counts: Counts, low: int, high: int, start: int, stop: int
     ) -> Iterator[Callable[[], dict[str, np.ndarray]]]:
-        """What makes the wanted parts among those from `low` to before `high` of these counts."""
+        """A maker of the wanted parts among those from `low` to before `high` of these counts."""
         if high <= start or stop <= low:
             return
         if high - low == 1:
@@ -146,7 +146,7 @@ def _residual(tree: JunctionTree, i: int) -> Clique:
 
 
 def _group_sizes(tree: JunctionTree, counts: Counts, i: int, n: int) -> NDArray[np.int64]:
-    """How many of `n` records each cell of a clique's separator has, by its parent's counts."""
+    """The number of `n` records in each cell of a clique's separator, by its parent's counts."""
     separator = tree.separators[i]
     if not separator:
         return np.array([n], dtype=np.int64)
@@ -174,7 +174,7 @@ def _cut(tree: JunctionTree, counts: Counts, n: int, rng: np.random.Generator) -
 def _without_replacement(
     counts: NDArray[np.int32], sizes: NDArray[np.int64], rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Of each row's counts `sizes` many at random: multivariate hypergeometric draws.
+    """Draws of `sizes` many of each row's counts, multivariate hypergeometric.
 
     Halves of the row share the draws, then halves of halves, for all rows at once.
     """

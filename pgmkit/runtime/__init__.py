@@ -1,1 +1,1 @@
-"""What the machine gives: memory, threads, devices, random numbers, files, HTML."""
+"""The machine's means: memory, threads, devices, random numbers, files, HTML."""

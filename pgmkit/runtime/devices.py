@@ -1,4 +1,4 @@
-"""Where torch computes: the names of devices, and the rule of "auto"."""
+"""Devices on which torch computes: their names, and the rule of "auto"."""
 
 from __future__ import annotations
 

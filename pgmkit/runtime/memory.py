@@ -1,4 +1,4 @@
-"""How much memory there is: the machine's, or less where a control group or a limit says so."""
+"""The memory that is left: the machine's, or less where a control group or a limit says so."""
 
 from __future__ import annotations
 

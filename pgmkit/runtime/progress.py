@@ -1,4 +1,4 @@
-"""What a search reports while it runs, and the words for how it ended."""
+"""Reports of a search while it runs, and the words for how it ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What randomness is drawn from, wherever a call takes `rng`."""
+"""Sources of randomness, wherever a call takes `rng`."""
 
 from __future__ import annotations
 

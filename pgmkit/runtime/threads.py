@@ -1,4 +1,4 @@
-"""How many threads work, and on what."""
+"""Numbers of threads, and the work that is shared out to them."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def whole_file(path: str | os.PathLike[str], most: int = LARGEST) -> bytes:
 
 
 def ungzipped(content: bytes, most: int) -> bytes:
-    """What gzip packed; InvalidInput where it is more than `most` bytes, of which no more are held.
+    """The bytes that gzip packed; InvalidInput for more than `most`, of which no more are held.
 
     >>> ungzipped(gzip.compress(b"text"), 4)
     b'text'

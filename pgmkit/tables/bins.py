@@ -33,7 +33,7 @@ __all__ = ["Binned"]
 
 @dataclass(frozen=True)
 class Binned(Column):
-    """What columns of ordered values share: bins between edges, of which the last is closed.
+    """Base of columns of ordered values: bins between edges, of which the last is closed.
 
     Either `edges` (ascending, the lowest and the highest value among them), or `low`, `high` and
     `bins` of equal width.
@@ -136,7 +136,7 @@ class Binned(Column):
 
     @property
     def whole(self) -> bool:
-        """Whether values are whole steps, so that a bin's last value is one step below its end."""
+        """True where values are whole steps: a bin's last value is then one step below its end."""
         return True
 
     @property

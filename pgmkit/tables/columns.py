@@ -1,4 +1,4 @@
-"""What all columns share: which values may occur, and the code of each.
+"""The base of all columns: the values that may occur, and the code of each.
 
 A value has one code, or none (-1), which is an error to whoever asked. Where a column declares
 `outside`, every value has a code. What comes out is typed by the column alone, never by the values
@@ -28,13 +28,13 @@ __all__ = ["KINDS", "MISSING", "OUTSIDE", "Column"]
 
 MISSING = "(missing)"
 OUTSIDE = -1
-KINDS = ("text", "integer", "number", "boolean", "date", "datetime")
-"""What decoded values can be: `decode_as`."""
+KINDS = ("text", "category", "integer", "number", "boolean", "date", "datetime")
+"""Types of decoded values: `decode_as`."""
 
 
 @dataclass(frozen=True)
 class Column(ABC):
-    """What all columns share.
+    """Base of all columns.
 
     `missing`: None where a missing value (null, NaN, NaT, an empty text) is outside; otherwise
     missing values are the column's last code, and so are the texts listed, such as ("?",), of which
@@ -44,13 +44,14 @@ class Column(ABC):
     Otherwise every value has a code, undeclared missing ones too: "missing", or one of the column's
     own labels; for ordered columns "clip", the nearest bin.
 
-    `decode_as`: the type of decoded values, one of "text", "integer", "number", "boolean", "date",
-    "datetime"; by default that of the column's own values.
+    `decode_as`: the type of decoded values, one of "text", "category" (texts with the schema's list
+    of labels, as pandas and polars have them), "integer", "number", "boolean", "date", "datetime";
+    by default that of the column's own values.
     """
 
     type: ClassVar[str]
     becomes: ClassVar[tuple[str, ...]]
-    """What values of this column can be decoded as; the first by default."""
+    """Types that values of this column can be decoded as; the first by default."""
     missing: tuple[str, ...] | None = field(default=None, kw_only=True)
     outside: str | None = field(default=None, kw_only=True)
     decode_as: str | None = field(default=None, kw_only=True)
@@ -99,7 +100,7 @@ class Column(ABC):
     @property
     @abstractmethod
     def default_outside(self) -> str:
-        """What `placed` declares where nothing is declared."""
+        """The place that `placed` declares where nothing is declared."""
 
     @property
     def resolved(self) -> bool:
@@ -118,12 +119,12 @@ class Column(ABC):
 
     @property
     def kind(self) -> str:
-        """What values are decoded as, one of `KINDS`."""
+        """The type that values are decoded as, one of `KINDS`."""
         return self.decode_as or self.becomes[0]
 
     @property
     def nullable(self) -> bool:
-        """Whether decoded values can be null."""
+        """True where decoded values can be null."""
         return self.missing is not None and not (self.kind == "text" and self.missing)
 
     def placed(self) -> Self:
@@ -134,7 +135,7 @@ class Column(ABC):
 
     @property
     def place(self) -> str:
-        """Where a value goes that the column does not have, for people."""
+        """The place of a value that the column does not have, in words."""
         if self.outside is None:
             return "refused"
         if self.outside == "missing":
@@ -192,7 +193,7 @@ class Column(ABC):
         return values
 
     def equal(self, labels: Sequence[object]) -> NDArray[np.bool_]:
-        """Which codes have one of these labels.
+        """A Boolean for each code: True where it has one of these labels.
 
         Raises InvalidInput for a label that the column does not have.
         """
@@ -204,7 +205,7 @@ class Column(ABC):
         return np.array([label in wanted for label in self.labels])
 
     def within(self, low: object, high: object, closed: bool = True) -> NDArray[np.bool_]:
-        """Which codes lie from `low` to `high`, both included (`high` is not unless `closed`).
+        """A Boolean for each code: True from `low` to `high` (which is included where `closed`).
 
         None leaves an end open. Raises InvalidInput for a column without order, and for ends that
         cut a bin in two.
@@ -217,7 +218,7 @@ class Column(ABC):
         return None
 
     def to_dict(self) -> dict[str, Any]:
-        """What a schema file holds; `column_from_dict` reads it."""
+        """The plain values that a schema file holds; `column_from_dict` reads them."""
         stored: dict[str, Any] = {"type": self.type}
         shared = ("missing", "outside", "decode_as")
         own = [each for each in fields(self) if each.name not in shared]

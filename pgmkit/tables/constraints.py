@@ -26,7 +26,7 @@ Mask = NDArray[np.bool_]
 
 
 def codes_of(name: str, column: Column, condition: Condition) -> Mask:
-    """Which codes of a column meet a condition: a value, a list of values, or a range "low..high".
+    """The codes of a column that meet a condition: a value, several, or a range "low..high".
 
     Raises InvalidInput, naming the column, for values it does not have and ranges that cut bins.
 
@@ -51,7 +51,7 @@ def codes_of(name: str, column: Column, condition: Condition) -> Mask:
 
 @dataclass(frozen=True)
 class Constraint(ABC):
-    """What may not occur among some columns."""
+    """Base of rules on what may not occur among some columns."""
 
     @property
     @abstractmethod
@@ -60,11 +60,11 @@ class Constraint(ABC):
 
     @abstractmethod
     def allowed(self, columns: Mapping[str, Column]) -> Mask:
-        """Which combinations of codes may occur; an axis a column, in the order of `columns`."""
+        """The combinations of codes that may occur; an axis a column, in the order of `columns`."""
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
-        """What a schema file holds; `constraint_from_dict` reads it."""
+        """The plain values that a schema file holds; `constraint_from_dict` reads them."""
 
     def zeros(self, columns: Mapping[str, Column]) -> Zeros:
         """The constraint for the estimation of a model."""
@@ -183,7 +183,7 @@ def _are_conditions(given: object) -> bool:
 
 
 def _all_met(conditions: Mapping[str, Condition], columns: Mapping[str, Column]) -> Mask:
-    """Which combinations of codes meet all conditions; an axis a column."""
+    """A Boolean for each combination of codes that meets all conditions; an axis a column."""
     masks = [codes_of(name, columns[name], wanted) for name, wanted in conditions.items()]
     met = np.ones((1,) * len(masks), dtype=bool)
     for axis, mask in enumerate(masks):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import zoneinfo
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -61,7 +62,7 @@ class _Temporal(Binned):
 
     @property
     def _is_iso(self) -> bool:
-        """Whether texts in the format are ISO 8601, without a zone."""
+        """True where texts in the format are ISO 8601, without a zone."""
         form = self.format
         return form is None or (
             form.startswith("%Y-%m-%d")
@@ -185,7 +186,9 @@ class Date(_Temporal):
 class DateTime(_Temporal):
     """Points in time from `low` to `high`; `unit`: "second" up to "year".
 
-    Decoded values are whole seconds, uniform among those of the bin.
+    Decoded values are whole seconds, uniform among those of the bin. `zone`: that of the times in
+    data frames that are made, such as "Europe/Berlin"; the values are what a clock there shows, and
+    CSV files have the clock's time alone.
 
     >>> DateTime("2020-01-01T00:00", "2020-01-01T23:59", unit="hour").size
     24
@@ -196,3 +199,13 @@ class DateTime(_Temporal):
     units = _FINE_STEPS
     stored_as = "datetime64[s]"
     unit: str = "hour"
+    zone: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.zone is not None and (
+            not isinstance(self.zone, str) or self.zone not in zoneinfo.available_timezones()
+        ):
+            raise InvalidInput(
+                f'zone must be a name such as "Europe/Berlin" or "UTC", got {self.zone!r}'
+            )

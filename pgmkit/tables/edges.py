@@ -16,7 +16,7 @@ __all__ = ["equal_widths"]
 
 _MOST_BINS = 1_000_000
 _DIGITS = 9
-"""Of a bin's width, kept of its ends."""
+"""Digits of a bin's width to which its ends are kept."""
 
 
 def equal_widths(first: float, last: float, bins: int, *, whole: bool) -> NDArray[Any]:

@@ -83,7 +83,7 @@ class Categorical(_Labelled):
     """
 
     type = "categorical"
-    becomes = ("text", "integer", "number", "boolean")
+    becomes = ("text", "category", "integer", "number", "boolean")
     values: tuple[Any, ...] = ()
     other: str | None = None
     aliases: Mapping[str, Any] | tuple[tuple[str, Any], ...] = ()
@@ -212,7 +212,7 @@ class Categorical(_Labelled):
 
 def _converted(value: Any, kind: str) -> Any:
     """A label as a value of this kind; None for one that has no such value."""
-    if kind == "text":
+    if kind in ("text", "category"):
         return value if isinstance(value, str) else text_of(value)
     if kind == "boolean":
         return {"true": True, "false": False, "1": True, "0": False}.get(text_of(value).lower())
@@ -233,7 +233,7 @@ class OpenCategorical(Column):
     """
 
     type = "open"
-    becomes = ("text", "integer", "number", "boolean")
+    becomes = ("text", "category", "integer", "number", "boolean")
     other: str = "(other)"
 
     @property
@@ -255,11 +255,11 @@ class OpenCategorical(Column):
         raise InvalidInput("an open column has no values yet; resolve the schema with a budget")
 
     def is_missing(self, value: object) -> bool:
-        """Whether a value is missing, listed texts included."""
+        """True for a missing value, listed texts included."""
         return is_null(value) or text_of(value) in (self.missing or ())
 
     def tally(self, values: Any) -> Counter[str | None]:
-        """How many of a column's values have each text; missing ones under None."""
+        """The number of a column's values that have each text; missing ones under None."""
         counted: Counter[str | None] = Counter()
         if len(values) == 0:
             return counted
@@ -318,7 +318,7 @@ class Boolean(_Labelled):
         return (_TRUTH | own).get(text.lower(), OUTSIDE)
 
     def equal(self, labels: Sequence[object]) -> NDArray[np.bool_]:
-        """As every column, and by the words of files and the usual ones: TRUE, yes, 1."""
+        """A Boolean for each code, also by the words of files and the usual ones: TRUE, yes, 1."""
         codes = [self._code(label) for label in labels]
         known = [
             self.own_labels[code] if 0 <= code < 2 else label

@@ -24,7 +24,7 @@ __all__ = ["Integer", "Numeric"]
 
 
 class _Numbers(Binned):
-    """What whole and real numbers share.
+    """Base of columns of whole and real numbers.
 
     Texts are read as spreadsheets print them too: $1,234.50, 33 % and (12.00) are numbers.
     """

@@ -1,4 +1,4 @@
-"""What a question in words means: "income | age in 30..44 and sex = F".
+"""The grammar of questions in words: "income | age in 30..44 and sex = F".
 
     question    =  targets [ "|" conditions ]
     targets     =  target { "," target }
@@ -52,7 +52,7 @@ class Summary:
 
     @property
     def title(self) -> str:
-        """As it is asked for."""
+        """The summary in the words that ask for it."""
         inner = f"{self.column}, {self.level:g}" if self.kind == "quantile" else self.column
         return f"{self.kind}({inner})"
 
@@ -238,7 +238,7 @@ def quoted(name: str) -> str:
 
 
 def _halves(text: str) -> tuple[str, str, str]:
-    """What stands before and behind the first "|" outside quotes."""
+    """The texts before and behind the first "|" outside quotes."""
     quoted = False
     for place, sign in enumerate(text):
         quoted ^= sign == '"'

@@ -12,6 +12,7 @@ import numpy as np
 
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.columns import Column
+from pgmkit.tables.dates import DateTime
 from pgmkit.tables.labelled import Boolean, Categorical
 from pgmkit.tables.numbers import Numeric
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from pgmkit.records.dataset import Dataset
     from pgmkit.tables.schema import FileFormat, Schema
 
-__all__ = ["arrow_column", "arrow_schema", "arrow_table", "csv_lines", "respelled"]
+__all__ = ["arrow_column", "arrow_schema", "arrow_table", "csv_lines", "plain_table", "respelled"]
 
 
 def arrow_table(data: Dataset, schema: Schema, rng: np.random.Generator) -> Any:
@@ -37,15 +38,36 @@ def arrow_schema(schema: Schema) -> Any:
     """The names and types of `arrow_table`."""
     import pyarrow as pa
 
-    return pa.schema([(name, _arrow_type(c.kind)) for name, c in schema.columns.items()])
+    return pa.schema([(name, _type_of(c)) for name, c in schema.columns.items()])
 
 
 def arrow_column(column: Column, codes: Any, rng: np.random.Generator) -> Any:
     """Values of codes as an Arrow array of the column's type."""
+    from pyarrow import compute
+
+    zone = _zone(column)
+    if zone is not None:
+        # An hour that the clock shows twice is taken for the first, one that it leaves out for the
+        # moment at which it is put forward.
+        return compute.assume_timezone(
+            _plain_column(column, codes, rng),
+            zone,
+            ambiguous="earliest",
+            nonexistent="latest",
+        )
+    return _plain_column(column, codes, rng)
+
+
+def _plain_column(column: Column, codes: Any, rng: np.random.Generator) -> Any:
+    """Values of codes as an Arrow array, points in time as a clock shows them."""
     import pyarrow as pa
 
     kind = _arrow_type(column.kind)
     whole = np.asarray(codes).astype(np.int64)
+    if column.kind == "category":
+        absent = None if column.missing is None else whole == column.size - 1
+        places = pa.array(whole.astype(np.int32), mask=absent)
+        return pa.DictionaryArray.from_arrays(places, pa.array(column.own_labels, pa.string()))
     if isinstance(column, Categorical | Boolean):
         own = np.arange(len(column.own_labels))
         values = column.decode(np.arange(column.size), rng).tolist() if len(own) else []
@@ -62,11 +84,24 @@ def arrow_column(column: Column, codes: Any, rng: np.random.Generator) -> Any:
     return pa.array(values, kind, mask=absent)
 
 
+def _zone(column: Column) -> str | None:
+    """The zone of a column's decoded values; None where they have none."""
+    return column.zone if isinstance(column, DateTime) and column.kind == "datetime" else None
+
+
+def _type_of(column: Column) -> Any:
+    import pyarrow as pa
+
+    zone = _zone(column)
+    return _arrow_type(column.kind) if zone is None else pa.timestamp("us", zone)
+
+
 def _arrow_type(kind: str) -> Any:
     import pyarrow as pa
 
     return {
         "text": pa.string(),
+        "category": pa.dictionary(pa.int32(), pa.string()),
         "integer": pa.int64(),
         "number": pa.float64(),
         "boolean": pa.bool_(),
@@ -75,10 +110,26 @@ def _arrow_type(kind: str) -> Any:
     }[kind]
 
 
+def plain_table(table: Any) -> Any:
+    """The table with categories as texts, and times as a clock in their zone shows them."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    for place, field in enumerate(table.schema):
+        values = table.column(place)
+        if pa.types.is_dictionary(field.type):
+            values = values.cast(pa.string())
+        elif getattr(field.type, "tz", None) is not None:
+            values = compute.local_timestamp(values)
+        table = table.set_column(place, field.with_type(values.type), values)
+    return table
+
+
 def respelled(table: Any, spelled: Callable[[str], str]) -> Any:
     """The table with every text value spelled otherwise; distinct texts are spelled once."""
     import pyarrow as pa
 
+    table = plain_table(table)
     for place, field in enumerate(table.schema):
         if pa.types.is_string(field.type):
             known = table.column(place).combine_chunks().dictionary_encode()
@@ -124,13 +175,15 @@ def _csv_texts(values: Any, column: Column, form: FileFormat) -> Any:
         words = getattr(column, "words", None) or ("False", "True")
         texts = compute.if_else(values, words[1], words[0])
     elif pa.types.is_timestamp(values.type):
+        if values.type.tz is not None:
+            values = compute.local_timestamp(values)
         seconds = values.cast(pa.timestamp("s"), safe=False)
         form_of_times = getattr(column, "format", None)
         if form_of_times is None or "%-" in form_of_times:  # which Arrow does not write
             form_of_times = "%Y-%m-%dT%H:%M:%S"
         texts = compute.strftime(seconds, form_of_times)
-    elif pa.types.is_string(values.type):
-        texts = values
+    elif pa.types.is_string(values.type) or pa.types.is_dictionary(values.type):
+        texts = values.cast(pa.string())
     else:
         texts = _padded(values, column).cast(pa.string())
         if pa.types.is_floating(values.type) and form.decimal != ".":

@@ -22,7 +22,7 @@ _MOST_VALUES = 1_000_000
 
 @dataclass(frozen=True)
 class FileFormat:
-    """How a file of the data is written, where it is not plain.
+    """The format of a file of the data, where it is not plain.
 
     `names`: the columns of a file without a header line. `comment`: lines that begin so are no
     records. `separator`: between the values; by default the one that the header line shows (comma,
@@ -91,7 +91,7 @@ class FileFormat:
         return self.separator or (";" if self.decimal == "," else ",")
 
     def to_dict(self) -> dict[str, Any]:
-        """What a schema file holds under `file`."""
+        """The plain values that a schema file holds under `file`."""
         given = {each.name: getattr(self, each.name) for each in fields(self)}
         plain = {each.name: each.default for each in fields(self)}
         stored = {name: value for name, value in given.items() if value != plain[name]}

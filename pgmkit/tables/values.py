@@ -46,7 +46,7 @@ _DECORATED = re.compile(
 _PRINTED_BITS = 2000
 """Python refuses to print larger whole numbers, where it is told to: from 640 digits on."""
 _EXACT = 2.0**53
-"""From here on not every whole number is a float64."""
+"""The number from which on not every whole number is a float64."""
 
 
 def distinct(values: Any) -> tuple[list[Any], NDArray[np.intp]]:
@@ -86,7 +86,7 @@ def dictionary(values: Any) -> tuple[Any, NDArray[np.intp]] | None:
 
 
 def _key(value: Any) -> tuple[type, Any]:
-    """What tells values apart: True == 1 == 1.0 as keys, but not as texts.
+    """A key that tells values apart: True == 1 == 1.0 as keys, but not as texts.
 
     Lists and what else has no hash are their texts: no single value makes a column unreadable.
     """
@@ -152,7 +152,7 @@ def parsed(values: Any, kinds: Sequence[str], absent: Sequence[str]) -> Any:
 
 
 def _hexadecimal(texts: Any) -> bool:
-    """Whether some text may be like 0x1F, which Arrow alone reads as a whole number.
+    """True where some text may be like 0x1F, which Arrow alone reads as a whole number.
 
     The bytes of all texts are searched at once, and those beside them where the array is a slice.
     """
@@ -162,7 +162,7 @@ def _hexadecimal(texts: Any) -> bool:
 
 
 def _rounds(numbers: Any) -> bool:
-    """Whether some of Arrow's float64 numbers may stand for another whole number."""
+    """True where some of Arrow's float64 numbers may stand for another whole number."""
     from pyarrow import compute
 
     return bool(compute.any(compute.greater_equal(compute.abs(numbers), _EXACT)).as_py())
@@ -184,7 +184,7 @@ def _ever_plainer(values: Any, absent: Sequence[str]) -> Iterator[Any]:
 
 
 def absent_numbers(array: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which of these numbers or times are NaN or NaT."""
+    """A Boolean for each number or time: True for NaN and NaT."""
     if array.dtype.kind == "f":
         return np.isnan(array)
     if array.dtype.kind == "M":
@@ -232,7 +232,7 @@ def _is_text(kind: Any) -> bool:
 
 
 def is_null(value: object) -> bool:
-    """Whether a value is None, NaN, NaT or an empty text."""
+    """True for None, NaN, NaT and an empty text."""
     if isinstance(value, str):
         return not value or value.isspace()
     # pandas' NA refuses to be compared; NaN and NaT differ from themselves.

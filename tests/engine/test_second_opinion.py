@@ -38,11 +38,11 @@ from pgmkit.estimation.loss_checks import check_loss
 from pgmkit.inference import plain_beliefs
 from pgmkit.inference.answer_checks import FirstUses, SecondOpinion
 from pgmkit.inference.marginal_oracle import MarginalOracle
+from pgmkit.inference.observations import Observations
 from pgmkit.inference.plain_beliefs import PlainBeliefs
 from pgmkit.inference.plain_sums import PlainSums, TooLong
 from pgmkit.inference.self_check import Contradiction
 from pgmkit.inference.tree_paths import TreePaths
-from pgmkit.losses import Observations
 
 Array = NDArray[np.float64]
 SEEDS = st.integers(0, 2**31)

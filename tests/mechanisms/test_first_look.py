@@ -270,13 +270,19 @@ def wide(rows: int, dependence: float) -> Dataset:
 
 @pytest.mark.parametrize("relation", NEIGHBOURS)
 def test_a_tree_is_drawn_where_pairs_are_worth_its_noise(relation: str) -> None:
-    """Errors of all pairs: auto's beside those of both it chooses from."""
+    """Errors of all pairs: auto's, in less than a second, beside those of both it chooses from."""
     described = Schema({name: Integer(0, size - 1) for name, size in WIDE.sizes.items()})
     pairs = list(itertools.combinations(WIDE, 2))
     for dependence, taken in ((0.0, "independent"), (0.5, "mst")):
         data = wide(20_000, dependence)
         release = synthesize(
-            data, described, epsilon=1.0, delta=1e-9, neighbours=relation, seed=0
+            data,
+            described,
+            epsilon=1.0,
+            delta=1e-9,
+            neighbours=relation,
+            seconds=0.9,
+            seed=0,
         ).release
         assert release.mechanism == taken
         assert release.ledger is not None and release.ledger.remaining == pytest.approx(0.0)

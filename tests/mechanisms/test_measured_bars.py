@@ -19,7 +19,7 @@ from pgmkit.errors import InvalidInput, NotMeasured
 from pgmkit.uncertainty.measured import MeasuredBars
 
 DOMAIN = Domain({"a": 3, "b": 4, "c": 2, "d": 5})
-SETTINGS = Mixture(rows=40, steps=40, penalty=8.0)
+SETTINGS = Mixture(rows=40, steps=20, level=2.0)
 
 
 def records(rows: int, seed: int) -> Dataset:
@@ -98,7 +98,7 @@ def test_questions_to_a_release_of_a_mixture_have_error_bars_where_tables_do() -
         epsilon=2.0,
         delta=1e-6,
         mechanism="mixture",
-        settings={"rows": 40, "steps": 40, "penalty": 8.0},
+        settings={"rows": 40, "steps": 40, "level": 2.0},
         seed=0,
     )
     assert isinstance(release, TableRelease)

@@ -10,8 +10,8 @@ from chance import assert_mean, assert_stddev
 from pricing import Priced, total_variation
 
 from mechanisms.datasets.census import census
-from mechanisms.families.held_out import best_penalty, splits
-from mechanisms.families.mixture_fit import Misfit, fit_mixture, nearest_counts
+from mechanisms.families.held_out import best_level, splits
+from mechanisms.families.mixture_fit import Misfit, MixtureFit, nearest_counts
 from mechanisms.families.product_mixture import Columns, ProductAnswers, ProductMixtureModel
 from mechanisms.mixture import Mixture, mixture
 from mechanisms.privacy.budget import Budget
@@ -23,23 +23,28 @@ from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.estimation import estimate
 from pgmkit.measurement import Measurement
+from pgmkit.records.dataset import Dataset
 
 DATA = census(4000).project(["sex", "work", "income", "hours"])
 PAIRS = k_way(DATA.domain, 2)
-QUICK = {"rows": 60, "steps": 60}
+QUICK = {"rows": 60, "steps": 10}
 
 
-def fitted(measurements: list[Measurement], penalty: float, steps: int = 400) -> torch.Tensor:
-    return fit_mixture(
+def fit_to(measurements: list[Measurement]) -> MixtureFit:
+    return MixtureFit(
         Columns(DATA.domain),
         measurements,
         4000.0,
         rows=200,
-        steps=steps,
         learning_rate=0.1,
-        penalty=penalty,
         random=torch.Generator().manual_seed(0),
     )
+
+
+def fitted(measurements: list[Measurement], level: float, steps: int = 100) -> torch.Tensor:
+    fit = fit_to(measurements)
+    fit.follow(steps, level)
+    return fit.rows
 
 
 def exact(k: int, stddev: float) -> list[Measurement]:
@@ -52,24 +57,27 @@ def answers(rows: torch.Tensor, k: int) -> np.ndarray:
     return np.concatenate([table.numpy().ravel() for table in tables.values()])
 
 
-def test_the_penalty_leads_from_the_tables_to_independence() -> None:
-    """The errors are 1.6e-4 and 8e-7; over starts the first has a standard deviation of 5e-6."""
+def test_the_path_leads_from_independence_to_the_tables() -> None:
     measured = exact(2, 20.0)
     truth = np.concatenate([DATA.marginal(c).ravel() / 4000 for c in PAIRS.cliques])
     shares = {n: DATA.marginal((n,)) / 4000 for n in DATA.domain}
     independent = np.concatenate([np.outer(shares[a], shares[b]).ravel() for a, b in PAIRS.cliques])
-    assert np.abs(answers(fitted(measured, 1e-3), 2) - truth).mean() < 3e-4
-    np.testing.assert_allclose(answers(fitted(measured, 1e9), 2), independent, atol=2e-3)
+    fit = fit_to(measured)
+    fit.run(200, -10)
+    np.testing.assert_allclose(answers(fit.rows, 2), independent, atol=2e-3)
+    assert np.abs(answers(fitted(measured, 12), 2) - truth).mean() < 3e-4
 
 
 def test_what_was_not_measured_is_near_the_maximum_entropy_model() -> None:
-    """The ratio is 0.063, over starts with a standard deviation of 0.001."""
     measured = exact(2, 20.0)
     model = estimate(DATA.domain, measured, total=4000)
     triples = k_way(DATA.domain, 3).cliques
     entropic = np.concatenate([model.marginal(c).ravel() / 4000 for c in triples])
-    independent = answers(fitted(measured, 1e9), 3)
-    found = answers(fitted(measured, 30.0, steps=800), 3)
+    shares = {n: DATA.marginal((n,)) / 4000 for n in DATA.domain}
+    independent = np.concatenate(
+        [np.einsum("i,j,k->ijk", *(shares[name] for name in clique)).ravel() for clique in triples]
+    )
+    found = answers(fitted(measured, 6.0), 3)
     assert np.abs(found - entropic).sum() < 0.25 * np.abs(independent - entropic).sum()
 
 
@@ -81,21 +89,47 @@ def test_draws_match_charges_and_the_budget(relation: str, delta: float, cells: 
     noise = Priced(relation, pure=delta == 0)
     curator._noise = noise
     release = mixture(curator, k_way(DATA.domain, 3), Mixture(**QUICK, cells=cells))
-    drawn = 4 + 1 + 6 + 4 if cells > 10 else 4 + 2 * 6
-    assert len(noise.costs) == drawn
-    if cells > 10:
-        # Six distances at once, each of which a neighbour moves by l1, not as a table's cells.
-        squares = {"replace-one": 2, "add/remove": 1}[relation]
-        noise.costs[4] *= 6 if delta == 0 else 6 * squares
+    # Of few cells six pairs are selected first, and no triples measured.
+    selected, triples = (0, 4) if cells > 10 else (6, 0)
+    assert len(noise.costs) == 4 + selected + 1 + 6 + triples
+    # Six distances at once, each of which a neighbour moves by l1, not as a table's cells.
+    squares = {"replace-one": 2, "add/remove": 1}[relation]
+    noise.costs[4 + selected] *= 6 if delta == 0 else 6 * squares
     assert noise.costs == pytest.approx([e.cost for e in release.ledger.entries], rel=1e-9)
     assert math.fsum(noise.costs) == pytest.approx(curator.ledger.budget.total, rel=1e-9)
 
 
 def missed(model: ProductMixtureModel, measured: list[Measurement]) -> float:
     return sum(
-        float((((model.marginal(m.clique).ravel() - m.values) / m.stddev) ** 2).sum())
+        float((((m.applied(model.marginal(m.clique).ravel()) - m.values) / m.stddev) ** 2).sum())
         for m in measured
     )
+
+
+def test_pairs_on_merged_codes_are_missed_by_their_sums() -> None:
+    """Few pairs and all of them, beside single attributes, one pair twice; and the gradients."""
+    rng = np.random.default_rng(7)
+    domain = Domain({f"x{i}": 6 for i in range(12)})
+    columns = Columns(domain)
+    rows = columns.softmax(torch.tensor(rng.normal(size=(5, columns.width)), dtype=torch.float32))
+    uniform = columns.softmax(torch.zeros(5, columns.width))
+    model, even = (ProductMixtureModel(domain, each.numpy(), 40.0) for each in (rows, uniform))
+    coarse, fine = np.repeat(np.eye(3), 2, axis=1), np.eye(6)
+    pairs = list(itertools.combinations(domain, 2))
+    for kept in (pairs[:3], pairs):
+        measured = [Measurement((name,), rng.normal(size=6), 2.0) for name in domain]
+        for i, pair in enumerate([*kept, (kept[0][1], kept[0][0])]):
+            factors = [(fine, fine), (coarse, fine), (coarse, coarse)][i % 3]
+            cells = len(factors[0]) * len(factors[1])
+            stddev = float(rng.uniform(0.5, 2))
+            measured.append(Measurement(pair, rng.normal(size=cells), stddev, factors))
+        expected = missed(model, measured) - missed(even, measured)
+        misfit = Misfit(columns, measured, 40.0)
+        found = float(misfit(rows) - misfit(uniform))
+        assert found == pytest.approx(expected, rel=1e-3, abs=0.05)
+        recorded = rows.clone().requires_grad_()
+        misfit(recorded).backward()
+        torch.testing.assert_close(misfit.slope(rows), recorded.grad, rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])
@@ -134,20 +168,29 @@ def test_the_fit_is_that_of_recorded_gradients(seed: int) -> None:
         Measurement(c, rng.uniform(0, 60, size=domain.shape(c)), float(rng.uniform(2, 9)))
         for c in cliques[: 7 - seed % 2]
     ]
-    found = fit_mixture(
-        columns, noisy, 120.0, rows=6, steps=40, learning_rate=0.2, penalty=3.0,
-        random=torch.Generator().manual_seed(seed),
-    )  # fmt: skip
     shares = [nearest_counts(m.values, 120.0) / 120 for m in noisy[:4]]
     floored = [np.maximum(each, 1e-5) for each in shares]
     independent = torch.tensor(np.log(np.concatenate([each / each.sum() for each in floored])))
+    alone = dict(zip(domain, [each / each.sum() for each in floored], strict=True))
+    start = 0.0
+    for m in noisy:
+        product = np.ones(1)
+        for name in m.clique:
+            product = np.multiply.outer(product, alone[name]).ravel()
+        start += float((((120 * product - m.values) / m.stddev) ** 2).sum())
+    fit = MixtureFit(
+        columns, noisy, 120.0, rows=6, learning_rate=0.2,
+        random=torch.Generator().manual_seed(seed),
+    )  # fmt: skip
+    fit.run(40, 1.5)
+    found = fit.rows
     spread = torch.randn(6, columns.width, generator=torch.Generator().manual_seed(seed))
     logits = (independent + 0.5 * spread).requires_grad_()
     optimizer = torch.optim.Adam([logits], lr=0.2, betas=(0.9, 0.99))
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 40, 0.2 / 50)
     for _ in range(40):
         rows = columns.softmax(logits)
-        loss = 3.0 / 6 * (rows * (rows.log() - independent)).sum()
+        loss = start / 2**1.5 / 6 * (rows * (rows.log() - independent)).sum()
         answers = ProductAnswers(columns, [m.clique for m in noisy])(rows)
         for m in noisy:
             missed = 120 * answers[m.clique].reshape(-1) - torch.tensor(m.values)
@@ -185,15 +228,24 @@ def test_what_is_linear_in_fresh_noise_falls_out_of_the_mean_of_two_splits() -> 
     assert np.mean(losses) == pytest.approx((missed**2).mean() + np.mean(noises), rel=1e-12)
 
 
-@pytest.mark.parametrize("best", [0.3, 1.0, 5.0, 40.0])
+@pytest.mark.parametrize("best", [0.3, 1.0, 5.2, 11.0])
 def test_the_walk_ends_at_the_least_loss(best: float) -> None:
-    found = best_penalty(lambda penalty: math.log(penalty / best) ** 2, 4.0)
-    assert found == pytest.approx(best, rel=1e-6)
-    assert best_penalty(lambda penalty: penalty, 4.0) == 4.0 / 2**8
-    assert best_penalty(lambda penalty: -penalty, 4.0) == 4.0 * 2**8
+    asked = []
+
+    def loss(level: int) -> float:
+        asked.append(level)
+        return (level - best) ** 2
+
+    assert best_level(loss, 30) == pytest.approx(max(best, 0.0) if best >= 0.5 else 0.0)
+    assert asked == list(range(len(asked)))
 
 
-def test_a_table_of_noise_asks_for_more_penalty_than_an_exact_one() -> None:
+def test_losses_that_never_rise_end_the_walk() -> None:
+    assert best_level(lambda level: -level, 25) == 25
+    assert best_level(lambda level: level, 25) == 0.0
+
+
+def test_a_table_of_noise_ends_nearer_to_independence_than_an_exact_one() -> None:
     """Noise of 300 in tables of 4,000 records hides their dependence; noise of 2 does not."""
     found = {}
     for stddev in (300.0, 2.0):
@@ -203,29 +255,26 @@ def test_a_table_of_noise_asks_for_more_penalty_than_an_exact_one() -> None:
             for m in exact(2, stddev)
         ]
         given, kept = splits(noisy, rng=1)[0]
-        misfit = Misfit(Columns(DATA.domain), kept, 4000.0)
+        misfit, fit = Misfit(Columns(DATA.domain), kept, 4000.0), fit_to(given)
 
-        def loss(
-            penalty: float, given: list[Measurement] = given, misfit: Misfit = misfit
-        ) -> float:
-            return float(misfit(fitted(given, penalty, steps=150)))
+        def loss(level: int, fit: MixtureFit = fit, misfit: Misfit = misfit) -> float:
+            fit.run(100, level)
+            return float(misfit(fit.rows))
 
-        found[stddev] = best_penalty(loss, 8.0) * stddev**2
-    assert found[300.0] > 2 * found[2.0]
+        found[stddev] = best_level(loss, fit.last_level)
+    assert found[300.0] + 2 < found[2.0]
 
 
 def test_dependent_pairs_get_more_of_the_budget() -> None:
-    release = mixture(
-        Curator(DATA, Budget(20.0, 1e-7), neighbours="add/remove", seed=0), PAIRS, Mixture(**QUICK)
-    )
+    """Of pairs of equal sizes: one that depends, among five that do not."""
+    rng = np.random.default_rng(0)
+    columns = {name: rng.integers(0, 5, 4000) for name in "abcd"}
+    columns["d"] = np.where(rng.random(4000) < 0.5, columns["b"], columns["d"])
+    data = Dataset(Domain(dict.fromkeys(columns, 5)), columns)
+    curator = Curator(data, Budget(3.0, 1e-7), neighbours="add/remove", seed=0)
+    release = mixture(curator, k_way(data.domain, 2), Mixture(**QUICK))
     noise = {m.clique: m.stddev for m in release.measurements if len(m.clique) == 2}
-    shares = {n: DATA.marginal((n,)) / 4000 for n in DATA.domain}
-    distances = {
-        c: np.abs(DATA.marginal(c) - 4000 * np.outer(shares[c[0]], shares[c[1]])).sum()
-        for c in PAIRS.cliques
-    }
-    assert min(noise, key=noise.__getitem__) == max(distances, key=distances.__getitem__)
-    assert max(noise, key=noise.__getitem__) == min(distances, key=distances.__getitem__)
+    assert min(noise, key=noise.__getitem__) == ("b", "d")
 
 
 def test_it_is_accurate_and_seeds_reproduce() -> None:
@@ -243,6 +292,17 @@ def test_it_is_accurate_and_seeds_reproduce() -> None:
     np.testing.assert_array_equal(first, second)
 
 
+@pytest.mark.parametrize("delta", [0.0, 1e-7])
+def test_attributes_of_one_value_are_known(delta: float) -> None:
+    domain = Domain({**{name: 24 for name in "ab"}, "year": 1})
+    rng = np.random.default_rng(0)
+    data = Dataset(domain, {n: rng.integers(0, k, 500) for n, k in domain.sizes.items()})
+    curator = Curator(data, Budget(1.0, delta), neighbours="add/remove", seed=0)
+    release = mixture(curator, k_way(domain, 2), Mixture(**QUICK), bins={"a": 24, "b": 24})
+    assert curator.ledger.spent == pytest.approx(curator.ledger.budget.total)
+    assert release.model.marginal(("year",)).tolist() == pytest.approx([release.model.total])
+
+
 def test_one_way_workloads_spend_everything_too() -> None:
     curator = Curator(DATA, Budget(1.0, 1e-7), neighbours="add/remove", seed=0)
     release = mixture(curator, k_way(DATA.domain, 1), Mixture(**QUICK))
@@ -251,7 +311,7 @@ def test_one_way_workloads_spend_everything_too() -> None:
 
 
 def test_refusals_come_before_spending() -> None:
-    for settings in [{"rows": 0}, {"penalty": 0.0}, {"one_way_share": 0.7}, {"steps": 1.5}]:
+    for settings in [{"rows": 0}, {"level": -1.0}, {"one_way_share": 0.7}, {"steps": 1.5}]:
         with pytest.raises(InvalidInput):
             Mixture(**settings)
     curator = Curator(DATA, Budget(1.0, 1e-7), neighbours="replace-one", seed=0)

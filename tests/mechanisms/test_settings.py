@@ -80,7 +80,7 @@ def test_what_ends_a_range_is_refused(name: str, field: str) -> None:
         edges.append(0)
     if field.endswith("share"):
         edges += [1, 1.0, 1.5]
-    if field in ("learning_rate", "pretrain_rate", "tolerance", "penalty", "eta", "gamma", "noise"):
+    if field in ("learning_rate", "pretrain_rate", "tolerance", "eta", "gamma", "noise"):
         edges.append(0.0)
     if field in ("device", "select", "gradient", "precision", "result"):
         edges.append("other")

@@ -211,7 +211,7 @@ def draft_column(values: Any, most_values: int = 50, decimal: str = ".") -> Draf
 
 
 def _tally(values: Any) -> Counter[str]:
-    """How often each text occurs, in the order of the rows; missing values are empty texts."""
+    """The number of rows of each text, in their order; missing values are empty texts."""
     found, places = distinct(values)
     times = np.bincount(places, minlength=len(found))
     occurring, first = np.unique(places, return_index=True)
@@ -341,7 +341,7 @@ def _constant(text: str, missing: tuple[str, ...] | None) -> Drafted:
 
 
 def _tallies(path: str | os.PathLike[str], form: FileFormat) -> dict[str, Counter[str]]:
-    """How often each text of each column occurs in the whole file."""
+    """The number of rows of each text of each column in the whole file."""
     tallies: dict[str, Counter[str]] = {}
     for batch in batches(path, form):
         for name, values in batch.items():

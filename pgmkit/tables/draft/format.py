@@ -1,4 +1,4 @@
-"""How a CSV file is written, seen from its first lines: separator, comments, a header or none."""
+"""The format of a CSV file, seen from its first lines: separator, comments, header or none."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def decimals_of(columns: Iterable[Iterable[str]], form: FileFormat) -> FileForma
 
 
 def _lines_above(lines: Sequence[str], form: FileFormat) -> int:
-    """How many lines are above the header: titles and empty lines, with fewer values than others.
+    """The number of lines above the header: titles and empty lines, with fewer values.
 
     Lines that a sign of comments marks are left to `_comment_sign`.
 
@@ -170,7 +170,7 @@ def _rows(lines: Sequence[str], form: FileFormat) -> list[list[str]]:
 
 
 def _is_record(first: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
-    """Whether the first line is one of the records, and not their columns' names."""
+    """True where the first line is one of the records, and not their columns' names."""
     if not first or not others:
         return False
     below = [set(column) - {"", *MISSING} for column in zip(*others, strict=True)]
@@ -190,7 +190,7 @@ def _is_record(first: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
 
 
 def _is_second_header(records: Sequence[Sequence[str]]) -> bool:
-    """Whether the first of the records has names: no number, and words over columns of numbers."""
+    """True where the first record has names: no number, and words over columns of numbers."""
     if len(records) < _RECORDS_TO_TELL:
         return False
     first, *others = records

@@ -86,8 +86,8 @@ def with_point(text: str, decimal: str) -> str:
 
 
 def _numbers(counts: Counter[str]) -> Counter[int | float] | None:
-    """How often each number occurs; None where a text is none, a code such as 007, or a whole
-    number of more digits than columns of numbers hold.
+    """The number of rows of each number; None where a text is none, a code such as 007, or a
+    whole number of more digits than columns of numbers hold.
     """
     numbers: Counter[int | float] = Counter()
     for text, times in counts.items():
@@ -235,7 +235,7 @@ class Bins:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """As columns take them."""
+        """The arguments that columns take."""
         if self.edges is not None:
             return {"edges": self.edges}
         return {"low": self.low, "high": self.high, "bins": _BINS}
@@ -250,7 +250,7 @@ class Bins:
 
 
 def _reaches_zero(numbers: Counter[int]) -> bool:
-    """Whether numbers below 0 are ever more frequent up to 0, without a gap: quantities, no codes.
+    """True where numbers below 0 are ever more frequent up to 0, without a gap: quantities.
 
     >>> _reaches_zero(Counter({-2: 3, -1: 9, 0: 20, 1: 8})), _reaches_zero(Counter({-1: 9, 0: 20}))
     (True, False)

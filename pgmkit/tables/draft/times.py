@@ -38,7 +38,7 @@ _ISO = tuple(
 )
 """ISO texts written in one way; in whole hours or minutes where all of them are."""
 FORMATS = ("%Y-%m-%d", *_FORMATS, *_ISO, *_MOMENTS)
-"""Of dates and points in time that are looked for."""
+"""Formats of dates and points in time that are looked for."""
 _CLOCKS = ("%H:%M", "%H:%M:%S", "%-H:%M", "%-H:%M:%S", "%I:%M %p", "%-I:%M %p")
 """Times of day; on the day that Python takes where there is none."""
 _DAY = re.compile("%-?d")
@@ -164,7 +164,7 @@ def _beside(
 
 
 def is_written(text: str, form: str) -> bool:
-    """Whether a text is a date, or a point in time, in this format and as it would write it."""
+    """True for a date, or a point in time, in this format and as it would write it."""
     return (":" in text) == (":" in form) and _parse([text], form) is not None
 
 

@@ -18,6 +18,7 @@ from pgmkit.errors import InvalidInput
 from pgmkit.tables.engines.lazy_frames import engine_of
 from pgmkit.tables.engines.pushdown import FrameCounts
 from pgmkit.tables.engines.tally import Tally
+from pgmkit.tables.files.csv_file import is_index
 from pgmkit.tables.labelled import OpenCategorical
 from pgmkit.tables.records import arrow_table
 from pgmkit.tables.schema import NoRows, Schema
@@ -36,11 +37,18 @@ __all__ = [
     "encode",
     "in_memory",
     "names_of",
+    "other_columns",
     "pandas_frame",
     "tally_of",
 ]
 
 Frame = nw.DataFrame[Any] | nw.LazyFrame[Any]
+
+_LIBRARIES = {
+    "pandas": nw.Implementation.PANDAS,
+    "polars": nw.Implementation.POLARS,
+    "pyarrow": nw.Implementation.PYARROW,
+}
 
 
 def encode(frame: Any, schema: Schema) -> Dataset | NoRows:
@@ -85,10 +93,22 @@ def names_of(frame: Any) -> list[str]:
     return _names(_wrapped(frame))
 
 
+def other_columns(frame: Any, schema: Schema, also: Iterable[str | None] = ()) -> list[str]:
+    """The frame's columns that neither the schema has nor its `file` ignores, nor are in `also`.
+
+    >>> import pyarrow
+    >>> from pgmkit.tables.schema import Boolean
+    >>> other_columns(pyarrow.table({"ill": [True], "age": [30]}), Schema({"ill": Boolean()}))
+    ['age']
+    """
+    known = {*schema.columns, *schema.file.ignore, *also}
+    return [name for name in names_of(frame) if name not in known and not is_index(name)]
+
+
 def counts_of(
     frame: Any, schema: Schema, expected: Iterable[Iterable[str]] = (), *, keep: bool = False
 ) -> Dataset | NoRows | FrameCounts:
-    """What is counted from: codes in memory, or the engine that holds the frame.
+    """The records to count: codes in memory, or the engine that holds the frame.
 
     Frames in memory (pandas, polars, pyarrow) are encoded; those of DuckDB, Spark, Dask and other
     engines are counted where they are, `expected` cliques in the first pass, as far as memory
@@ -113,7 +133,7 @@ def counts_of(
 
 
 def tally_of(frame: Any, name: str, column: OpenCategorical) -> Counter[str | None]:
-    """How many rows each text of an open column has, counted where they are; None: missing.
+    """The number of rows of each text of an open column, counted where they are; None: missing.
 
     >>> import pyarrow
     >>> tally_of(pyarrow.table({"job": ["cook", "cook"]}), "job", OpenCategorical())
@@ -139,14 +159,24 @@ class FrameForm:
 
     @property
     def distributed(self) -> bool:
-        """Whether such frames are made by workers: of Spark and Dask."""
+        """True where such frames are made by workers: of Spark and Dask."""
         library = self.implementation
         spark = library.is_pyspark() or library.is_pyspark_connect()
         return bool(spark or library.is_dask())
 
     @classmethod
     def of(cls, frame: Any) -> FrameForm:
-        """The form of a frame, or of one that is counted; InvalidInput for what is none."""
+        """The form of a frame, of one that is counted, or of a library by its name.
+
+        Names are "pandas", "polars" and "pyarrow". Raises InvalidInput for what is none of these.
+        """
+        if isinstance(frame, str):
+            if frame not in _LIBRARIES:
+                raise InvalidInput(
+                    f"a library must be 'pandas', 'polars' or 'pyarrow', got {frame!r}; for others "
+                    "give a data frame"
+                )
+            return cls(_LIBRARIES[frame], lazy=False)
         if isinstance(frame, FrameCounts):
             return cls(frame.library, lazy=True)
         wrapped = _wrapped(frame)

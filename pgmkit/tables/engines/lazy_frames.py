@@ -1,4 +1,4 @@
-"""Where the records of a lazy frame are, and how a scan is run there.
+"""Engines that hold the records of lazy frames, and scans that run there.
 
 Spark and Dask run a scan on every partition, in their workers, and add the lines there: this
 process receives the sum. DuckDB streams the columns through this process, which counts. Frames of
@@ -48,7 +48,7 @@ class Engine(ABC):
 
 
 def engine_of(frame: nw.LazyFrame[Any], names: Sequence[str]) -> Engine:
-    """Where the records of these columns are."""
+    """The engine that holds the records of these columns."""
     needed = frame.select(*names)
     library, native = frame.implementation, needed.to_native()
     if library.is_pyspark() or library.is_pyspark_connect():

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.engines.frames import pandas_frame
-from pgmkit.tables.records import arrow_schema
+from pgmkit.tables.records import arrow_schema, plain_table
 
 if TYPE_CHECKING:
     from pgmkit.tables.engines.frames import FrameForm
@@ -62,7 +62,7 @@ def _batches(parts: TableParts) -> Callable[[Iterable[Any]], Iterator[Any]]:
         for batch in numbers:
             for number in batch.column(0).to_pylist():
                 for table in parts.tables(number, number + 1):
-                    yield from table.to_batches(max_chunksize=_BATCH_ROWS)
+                    yield from plain_table(table).to_batches(max_chunksize=_BATCH_ROWS)
 
     return made
 
@@ -72,6 +72,7 @@ def _spark_schema(schema: Schema) -> Any:
 
     kinds = {
         "text": types.StringType(),
+        "category": types.StringType(),
         "integer": types.LongType(),
         "number": types.DoubleType(),
         "boolean": types.BooleanType(),
@@ -104,7 +105,7 @@ class _PandasPart:
 
 @dataclass(frozen=True)
 class _Stream:
-    """What DuckDB reads, each time from the beginning, a part at a time."""
+    """A stream that DuckDB reads, each time from the beginning, a part at a time."""
 
     parts: TableParts
     schema: Schema

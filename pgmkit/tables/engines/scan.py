@@ -92,7 +92,7 @@ class Codec:
 
 
 class KeptCodes(Codec):
-    """As `Codec`, for frames that hold the codes themselves (`code_type`), kept by an engine."""
+    """A `Codec` for frames that hold the codes themselves (`code_type`), kept by an engine."""
 
     def coded(self, frame: Any) -> Codes:
         """The codes of one frame in memory."""
@@ -110,7 +110,7 @@ def code_type(column: Column) -> np.dtype[np.signedinteger[Any]]:
 
 @dataclass(frozen=True)
 class Scan:
-    """What one pass counts: rows outside each column of the codec, and a table for each clique.
+    """The counts of one pass: rows outside each column, and a table for each clique.
 
     The answer is a line of int64: rows outside, in the columns' order, then the cells of each table
     in turn. In the tables, values outside count as code 0.
@@ -127,7 +127,7 @@ class Scan:
 
     @cached_property
     def places(self) -> dict[Clique, slice]:
-        """Where each clique's table lies in the line."""
+        """The place of each clique's table in the line."""
         found, start = {}, len(self.codec.columns)
         for clique in self.cliques:
             cells = math.prod(self.codec.columns[name].size for name in clique)

@@ -1,4 +1,4 @@
-"""How many rows each text of a column has, counted wherever the records are.
+"""Numbers of rows of each text of a column, counted wherever the records are.
 
 Texts are made by the same code everywhere, batch by batch, and an engine only carries them: its own
 grouping may hold values together that are different texts (0.0 and -0.0, a collation's letters).
@@ -24,7 +24,7 @@ __all__ = ["Tally"]
 
 @dataclass(frozen=True)
 class Tally:
-    """What is counted of a column whose labels are open; it holds no data and travels to them.
+    """The count of a column whose labels are open; it holds no data and travels to them.
 
     >>> import pyarrow
     >>> from pgmkit.tables.labelled import OpenCategorical

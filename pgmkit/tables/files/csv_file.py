@@ -45,12 +45,12 @@ _LINE_FEED, _CARRIAGE_RETURN = b"\n\r"
 
 
 def is_csv(path: str | os.PathLike[str]) -> bool:
-    """Whether a file's name says that it is CSV, compressed or not."""
+    """True where a file's name says that it is CSV, compressed or not."""
     return _plain(path).suffix.lower() in _SUFFIXES
 
 
 def is_index(name: str) -> bool:
-    """Whether a column is the row numbers that pandas and R write: unnamed, or named so."""
+    """True for the row numbers that pandas and R write: unnamed, or named so."""
     return name in ("", "Unnamed: 0") or name.startswith("__index_level_")
 
 
@@ -317,25 +317,25 @@ class _Records:
 
 
 def _may_have_long_lines(block: bytes) -> bool:
-    """Whether some half of the longest record's bytes has no line end."""
+    """True where some half of the longest record's bytes has no line end."""
     step = MOST_BYTES // 2
     return any(block.find(b"\n", i, i + step) < 0 for i in range(0, len(block) - step, step))
 
 
 def _line_feeds(block: NDArray[np.uint8]) -> int:
-    """How many line feeds there are, counted in parts that a processor's cache holds."""
+    """The number of line feeds, counted in parts that a processor's cache holds."""
     parts = range(0, len(block), _FEW_BYTES)
     return sum(int(np.count_nonzero(block[i : i + _FEW_BYTES] == _LINE_FEED)) for i in parts)
 
 
 def _has_bare_returns(block: NDArray[np.uint8]) -> bool:
-    """Whether a carriage return stands elsewhere than before a line feed."""
+    """True where a carriage return stands elsewhere than before a line feed."""
     returns = block[:-1] == _CARRIAGE_RETURN
     return bool((returns & (block[1:] != _LINE_FEED)).any())
 
 
 def _empty_lines(block: NDArray[np.uint8]) -> int:
-    """How many lines hold nothing, or nothing but a carriage return."""
+    """The number of lines that hold nothing, or nothing but a carriage return."""
     ends = np.flatnonzero(block == _LINE_FEED)
     sizes = np.diff(ends, prepend=-1) - 1
     return int((sizes == 0).sum() + (block[ends[sizes == 1] - 1] == _CARRIAGE_RETURN).sum())

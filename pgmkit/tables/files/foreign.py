@@ -114,7 +114,7 @@ def _rows(path: str | os.PathLike[str], sheet: str | None) -> Iterator[tuple[Any
 
 
 def title_rows(path: str | os.PathLike[str], form: FileFormat) -> int:
-    """How many rows of a sheet are above its header: titles, merged cells and empty rows.
+    """The number of rows of a sheet above its header: titles, merged cells and empty rows.
 
     The header is the first row of which at least half of the columns have a cell. The rows are
     looked at: they must be public.
@@ -173,7 +173,7 @@ def _read(path: str | os.PathLike[str], user_missing: bool, **options: Any) -> t
 
 @dataclass(frozen=True)
 class Labels:
-    """What an SPSS or Stata file says of a column's codes, both by their texts.
+    """The labels and missing codes that an SPSS or Stata file declares for a column.
 
     `names`: the label of each labelled code. `ranges`: the codes declared missing, from and to.
     """

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.files.foreign import is_excel, needed
 from pgmkit.tables.labelled import Boolean, Categorical
+from pgmkit.tables.records import plain_table
 from pgmkit.tables.values import number_of, text_of
 
 if TYPE_CHECKING:
@@ -45,7 +46,8 @@ def foreign_content(
     """
     suffix = Path(path).suffix.lower()
     try:
-        return (_excel if suffix == ".xlsx" else _statistics)(path, tables, schema)
+        write = _excel if suffix == ".xlsx" else _statistics
+        return write(path, map(plain_table, tables), schema)
     except ImportError as error:
         raise needed(path, error) from None
 
@@ -132,7 +134,7 @@ def _numbered(column: Column) -> Mapping[str, int] | None:
     """A whole number for each label of a column of texts or truth values; None for others."""
     if isinstance(column, Boolean):
         return {text: code for code, text in enumerate(column.own_labels)}
-    if not isinstance(column, Categorical) or column.kind != "text":
+    if not isinstance(column, Categorical) or column.kind not in ("text", "category"):
         return None
     texts = list(column.own_labels)
     if column.missing:

@@ -2,7 +2,8 @@
 
 A CSV file is one table. Its columns are some of the schema's, one with the noisy values, and
 perhaps `stddev`; a line holds a label of each column, or a range "low..high" of several. Cells
-that are not listed are not measured.
+that are not listed are not measured. Tables as statistical offices publish them are read too
+(`pgmkit.tables.files.published`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,15 @@ from pgmkit.measurement import Measurement
 from pgmkit.runtime.untrusted import plain_values, whole_file
 from pgmkit.tables.columns import MISSING
 from pgmkit.tables.constraints import codes_of
+from pgmkit.tables.files.published import (
+    EXACT,
+    Cell,
+    cell_of,
+    is_total,
+    long_lines,
+    range_of,
+    spread,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -41,13 +51,16 @@ def read_noisy_tables(
     *,
     stddev: float | None = None,
     value: str | None = None,
+    rounding: int | None = None,
 ) -> list[Measurement]:
     """The measurements in a file: one of a CSV table, one of each table of a JSON list.
 
     `stddev`: of the noise, in counts, where the file does not say. `value`: the CSV column with
-    the noisy counts, by default the only one that is neither the schema's nor `stddev`. Lines of
-    different `stddev` make one measurement, scaled to a stddev of 1. Raises InvalidInput, with the
-    file's name and the line, for anything else.
+    the noisy counts, by default the only one that is neither the schema's nor `stddev`, or all
+    others where they are values of one further column (a wide table). `rounding`: counts of a CSV
+    table are rounded to multiples of it, beside any noise; 1 for exact counts. A stddev of 0 in the
+    file says the same of single lines. Lines of different `stddev` make one measurement, scaled to
+    a stddev of 1. Raises InvalidInput, with the file's name and the line, for anything else.
 
     >>> import tempfile
     >>> from pgmkit.tables.schema import Categorical, Integer, Schema
@@ -63,7 +76,9 @@ def read_noisy_tables(
     if Path(path).suffix.lower() == ".json":
         return _json(name, stddev)
     if Path(path).suffix.lower() in (".csv", ".tsv", ".txt"):
-        return [_csv(name, schema, stddev, value)]
+        if rounding is not None and (isinstance(rounding, bool) or rounding < 1):
+            raise InvalidInput(f"rounding must be a whole number, 1 or more; got {rounding!r}")
+        return [_csv(name, schema, stddev, value, rounding)]
     raise InvalidInput(f"{name}: noisy tables must be .csv (.tsv, .txt) or .json files")
 
 
@@ -91,20 +106,27 @@ def _json_table(where: str, table: Any, given: Mapping[str, float]) -> Measureme
         raise InvalidInput(f"{where}: {error}") from None
 
 
-def _csv(path: str, schema: Schema, stddev: float | None, value: str | None) -> Measurement:
+def _csv(
+    path: str, schema: Schema, stddev: float | None, value: str | None, rounding: int | None
+) -> Measurement:
     header, lines = _lines(path)
+    kept = [*(name for name in schema.columns if name in header and name != value), _STDDEV]
+    wide = None if value is not None else long_lines(path, schema, header, lines, kept)
+    if wide is not None:
+        header, lines, value = wide
     clique = tuple(name for name in schema.columns if name in header and name != value)
     places = {name: header.index(name) for name in clique}
     counted = header.index(_value_column(path, header, clique, value))
     noise = header.index(_STDDEV) if _STDDEV in header and _STDDEV not in clique else None
-    if noise is None and stddev is None:
+    if noise is None and stddev is None and rounding is None:
         raise InvalidInput(
-            f"{path} does not say how noisy it is; add a column stddev, or give --stddev, stddev="
+            f"{path} does not say how noisy it is; add a column stddev, or give --stddev, stddev=, "
+            "or --rounding, rounding= (1 for exact counts)"
         )
     known: dict[tuple[str, str], NDArray[np.intp]] = {}
     rows, seen = [], set()
-    values, noises = np.empty(len(lines)), np.empty(len(lines))
-    for i, (number, line) in enumerate(lines):
+    values, noises = list[float](), list[float]()
+    for number, line in lines:
         where = f"{path}, line {number}"
         if len(line) != len(header):
             raise InvalidInput(f"{where} has {len(line)} values for {len(header)} columns")
@@ -112,14 +134,33 @@ def _csv(path: str, schema: Schema, stddev: float | None, value: str | None) -> 
         if texts in seen:
             raise InvalidInput(f"{where} gives the cell {', '.join(texts) or 'total'} again")
         seen.add(texts)
-        rows.append(_cells(where, schema, clique, texts, known))
-        values[i] = _number(where, "value", line[counted], schema.file.decimal)
-        noises[i] = (
-            stddev if noise is None else _number(where, _STDDEV, line[noise], schema.file.decimal)
-        )
-        if not noises[i] > 0:
-            raise InvalidInput(f"{where}: stddev must be above 0, got {noises[i]:g}")
-    return _measurement(schema, clique, rows, values, noises)
+        cells = _cells(where, schema, clique, texts, known)
+        own = stddev or 0.0
+        if noise is not None:
+            own = _number(where, _STDDEV, line[noise], schema.file.decimal)
+        if own < 0:
+            raise InvalidInput(f"{where}: stddev must be 0 or more (0: exact), got {own:g}")
+        found = _count(where, line[counted], schema.file.decimal, own, rounding or 1)
+        if found is None:
+            continue
+        rows.append(cells)
+        values.append(found.value)
+        noises.append(found.stddev)
+    if not rows:
+        raise InvalidInput(f"{path} holds no cells that are not suppressed")
+    return _measurement(schema, clique, rows, np.array(values), np.array(noises))
+
+
+def _count(where: str, text: str, decimal: str, stddev: float, rounding: int) -> Cell | None:
+    """A cell's count, with what noise and rounding leave open; None where it is suppressed."""
+    try:
+        found = cell_of(text)
+        if found is None:
+            return None
+        value, own = found
+    except ValueError:
+        value, own = _number(where, "value", text, decimal), spread(rounding)
+    return Cell(value, max(math.hypot(stddev, own), EXACT))
 
 
 def _lines(path: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
@@ -177,8 +218,14 @@ def _cells(
 
 
 def _codes(name: str, column: Column, text: str) -> NDArray[np.bool_]:
+    if is_total(column, text):
+        return np.ones(column.size, dtype=bool)
     absent = column.missing is not None and text in ("", MISSING, *column.missing)
-    return codes_of(name, column, MISSING if absent and text not in column.own_labels else text)
+    return codes_of(
+        name,
+        column,
+        MISSING if absent and text not in column.own_labels else range_of(column, text),
+    )
 
 
 def _number(where: str, title: str, text: str, decimal: str) -> float:

@@ -1,0 +1,143 @@
+"""Tables as statistical offices publish them: suppressed and rounded counts, totals, wide layout.
+
+A suppressed cell is not measured. A count that is only known to lie between two whole numbers, by
+rounding or as "<10", is measured as their middle, with the standard deviation of a count that is
+uniform between them. An exact count is one of a standard deviation far below one count.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from pgmkit.errors import InvalidInput
+from pgmkit.tables.columns import MISSING
+
+if TYPE_CHECKING:
+    from pgmkit.tables.columns import Column
+    from pgmkit.tables.schema import Schema
+
+__all__ = ["EXACT", "Cell", "cell_of", "is_total", "long_lines", "range_of", "spread"]
+
+EXACT = 1e-3
+"""Standard deviation of exact counts: fitted tables agree with them to well below one count."""
+_TOTALS = {"total", "all", "both", "sum", "overall", "insgesamt", "gesamt", "ensemble"}
+_SUPPRESSED = {
+    *("..", "...", ".", ":", "c", "x", "s", "*", "#", "/", "\u2026"),
+    *("n/a", "na", "suppressed", "confidential"),
+}
+_BELOW = re.compile(r"(<=|\u2264|<|less than |under )\s*(\d+)", re.IGNORECASE)
+_FROM = re.compile(r"(\d+)\s*(?:\+|(?:and|or|years and) (?:over|more|older|above))", re.IGNORECASE)
+_BETWEEN = re.compile(r"(-?\d+)\s*(?:-|\u2013|to|bis)\s*(\d+)", re.IGNORECASE)
+
+
+class Cell(NamedTuple):
+    """A published count and the standard deviation of what is not known of it."""
+
+    value: float
+    stddev: float
+
+
+def spread(values: int) -> float:
+    """The standard deviation of a count that is uniform among so many whole numbers in a row.
+
+    >>> spread(1), round(spread(5), 3)
+    (0.0, 1.414)
+    """
+    return math.sqrt((values**2 - 1) / 12)
+
+
+def cell_of(text: str) -> Cell | None:
+    """The count of a text that is no plain number; None for a suppressed cell.
+
+    Raises ValueError for other texts. A dash is among these: it stands for nothing in some tables
+    and for not known in others.
+
+    >>> cell_of("<10").value, cell_of("..") is None
+    (4.5, True)
+    """
+    plain = text.strip().casefold()
+    if plain.strip("()[]") in _SUPPRESSED:
+        return None
+    below = _BELOW.fullmatch(plain)
+    if below is None:
+        raise ValueError(text)
+    values = int(below[2]) + (below[1] in ("<=", "\u2264"))
+    if not values:
+        raise ValueError(text)
+    return Cell((values - 1) / 2, spread(values))
+
+
+def is_total(column: Column, text: str) -> bool:
+    """True where a label stands for all values of a column, and is none of them."""
+    known = text in column.own_labels or text in (MISSING, *(column.missing or ()))
+    return not known and text.strip().casefold() in _TOTALS
+
+
+def range_of(column: Column, text: str) -> str:
+    """A label such as "65+", "18-29" or "under 18" as a range "low..high"; others as they are.
+
+    >>> from pgmkit.tables.numbers import Integer
+    >>> [range_of(Integer(0, 99), each) for each in ("65+", "18-29", "under 18", "40")]
+    ['65..', '18..29', '..17', '40']
+    """
+    if text in column.own_labels:
+        return text
+    found = _FROM.fullmatch(text)
+    if found:
+        return f"{found[1]}.."
+    found = _BETWEEN.fullmatch(text)
+    if found:
+        return f"{found[1]}..{found[2]}"
+    found = _BELOW.fullmatch(text)
+    if found:
+        return f"..{int(found[2]) - (found[1].casefold() not in ('<=', chr(0x2264)))}"
+    return text
+
+
+def long_lines(
+    path: str,
+    schema: Schema,
+    header: Sequence[str],
+    lines: Sequence[tuple[int, list[str]]],
+    kept: Sequence[str],
+) -> tuple[list[str], list[tuple[int, list[str]]], str] | None:
+    """The header, lines and value column of a wide table with a line a cell; None for others.
+
+    In a wide table all columns but those of `kept` are values of one further column of the schema.
+    Raises InvalidInput where they may be those of several.
+    """
+    places = [i for i, name in enumerate(header) if name and name not in kept]
+    across = [
+        name
+        for name, column in schema.columns.items()
+        if name not in header and all(_is_label(column, header[i]) for i in places)
+    ]
+    if len(places) < 2 or not across:
+        return None
+    if len(across) > 1:
+        raise InvalidInput(
+            f"{path} has columns that may be values of {' or of '.join(map(repr, across))}; write "
+            "a line for each cell, or leave the others out of the schema"
+        )
+    beside = [i for i, name in enumerate(header) if name in kept]
+    long = [
+        (number, [*(line[i] for i in beside), header[place], line[place]])
+        for number, line in lines
+        if len(line) == len(header)
+        for place in places
+    ]
+    return [*(header[i] for i in beside), across[0], "count"], long, "count"
+
+
+def _is_label(column: Column, text: str) -> bool:
+    from pgmkit.tables.constraints import codes_of
+
+    if is_total(column, text):
+        return True
+    try:
+        return bool(codes_of("", column, range_of(column, text)).any())
+    except InvalidInput:
+        return False

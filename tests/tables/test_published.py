@@ -1,0 +1,116 @@
+"""Published tables: suppressed and rounded counts, totals, wide layout, labels as printed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pgmkit import estimate
+from pgmkit.errors import InvalidInput
+from pgmkit.tables.files.noisy_tables import read_noisy_tables
+from pgmkit.tables.schema import Categorical, Integer, Schema
+
+SCHEMA = Schema(
+    {
+        "age": Integer(edges=(0, 18, 30, 65, 99)),
+        "sex": Categorical(("F", "M")),
+        "job": Categorical(("cook", "smith"), missing=()),
+    }
+)
+COUNTS = np.array([[310.0, 322], [287, 301], [244, 198], [120, 90]])
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "t.csv"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def rows(path: Path, **options: object) -> dict[tuple[float, ...], tuple[float, float]]:
+    """The value and the stddev of each sum of cells."""
+    (found,) = read_noisy_tables(path, SCHEMA, **options)  # type: ignore[arg-type]
+    cells = SCHEMA.domain.size(found.clique)
+    matrix = np.eye(cells) if found.matrix is None else found.matrix.toarray()
+    scale = matrix.max(axis=1)
+    return {
+        tuple(np.flatnonzero(row).tolist()): (float(v / s), float(found.stddev / s))
+        for row, v, s in zip(matrix, np.ravel(found.values), scale, strict=True)
+    }
+
+
+def test_a_wide_table_with_totals_is_that_with_a_line_a_cell(tmp_path: Path) -> None:
+    wide = written(
+        tmp_path,
+        "age,F,M,Total\nunder 18,310,322,632\n18-29,287,301,588\n30\u201364,244,198,442\n"
+        "65+,120,90,210\nAll,961,911,1872\n",
+    )
+    found = rows(wide, stddev=2.0)
+    long = ["age,sex,n"]
+    labels = ["0..17", "18..29", "30..64", "65..99", "0..99"]
+    table = np.vstack([COUNTS, COUNTS.sum(axis=0)])
+    for label, line in zip(labels, table, strict=True):
+        long += [f"{label},F,{line[0]}", f"{label},M,{line[1]}", f"{label},Total,{line.sum()}"]
+    assert found == rows(written(tmp_path, "\n".join(long) + "\n"), stddev=2.0)
+    assert len(found) == 15 and found[tuple(range(8))] == (1872.0, 2.0)
+
+
+def test_suppressed_cells_are_not_measured(tmp_path: Path) -> None:
+    path = written(tmp_path, "sex,job,n\nF,cook,..\nF,smith,c\nM,cook,(x)\nM,smith,31\n")
+    assert rows(path, rounding=1) == {(4,): (31.0, pytest.approx(1e-3))}
+    with pytest.raises(InvalidInput, match="no cells that are not suppressed"):
+        rows(written(tmp_path, "sex,n\nF,..\nM,:\n"), stddev=1.0)
+
+
+def test_small_and_rounded_counts_have_the_spread_of_what_they_may_be(tmp_path: Path) -> None:
+    """Against the standard deviation of the whole numbers that would be published so."""
+    path = written(tmp_path, "age,n\n0..17,<10\n18..29,\u22644\n30..64,25\n65..,0\n")
+    found = rows(path, rounding=5)
+    for place, possible in {0: range(10), 1: range(5), 2: range(23, 28)}.items():
+        numbers = list(possible)
+        assert found[(place,)] == pytest.approx((np.mean(numbers), np.std(numbers)))
+    noisy = rows(path, rounding=5, stddev=3.0)
+    assert noisy[(2,)][1] == pytest.approx(np.hypot(3.0, np.std(range(5))))
+
+
+def test_exact_totals_hold_and_suppressed_cells_are_filled(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        "age,sex,n,stddev\nunder 18,F,315,9\nunder 18,M,..,9\n18-29,F,280,9\n18-29,M,300,9\n"
+        "Total,F,961,0\nTotal,M,911,0\nunder 18,Total,632,0\n",
+    )
+    schema = SCHEMA.restricted(["age", "sex"])
+    (found,) = read_noisy_tables(path, schema)
+    model = estimate(schema.domain, [found])
+    table = model.marginal(("age", "sex"))
+    assert table.sum(axis=0) == pytest.approx([961, 911], abs=0.05)
+    assert table[0].sum() == pytest.approx(632, abs=0.05)
+    assert table[0, 1] == pytest.approx(632 - table[0, 0], abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("sex,n\nF,-\nM,3\n", "is no number"),
+        ("sex,n\nF,<0\nM,3\n", "is no number"),
+        ("age,n\n18-40,3\n", "cuts the bin"),
+        ("sex,n\nF,3\nBoth sexes,3\n", "no value 'Both sexes'"),
+        ("age,sex,n,m\n0..17,F,1,2\n", "one column of noisy counts"),
+        ("age,n,stddev\n0..17,3,-1\n", "stddev must be 0 or more"),
+    ],
+)
+def test_what_is_not_understood_is_refused(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        read_noisy_tables(written(tmp_path, text), SCHEMA, stddev=2.0)
+
+
+def test_columns_that_may_be_values_of_two_columns_are_refused(tmp_path: Path) -> None:
+    schema = Schema({name: Categorical(("yes", "no")) for name in ("a", "b")} | SCHEMA.columns)
+    with pytest.raises(InvalidInput, match="'a' or of 'b'"):
+        read_noisy_tables(written(tmp_path, "sex,yes,no\nF,1,2\n"), schema, stddev=1.0)
+
+
+def test_rounding_is_a_whole_number(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="rounding must be"):
+        read_noisy_tables(written(tmp_path, "sex,n\nF,3\n"), SCHEMA, rounding=0)

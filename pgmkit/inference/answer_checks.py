@@ -258,7 +258,7 @@ class SecondOpinion:
         if n == 0:
             return
         chance, names = Random(n), list(columns)
-        for _ in range(2):
+        for _ in range(6):
             row = chance.randrange(n)
             pair = chance.sample(names, min(2, len(names)))
             record = {name: int(columns[name][row]) for name in pair}

@@ -84,11 +84,11 @@ def _drawn_in(
     strength: float,
 ) -> Measurement:
     """The mean of a noisy table and of the product of its attributes' shares."""
-    product = np.full((), total)
+    product: Array = np.full((), total)
     for name, groups in zip(measurement.clique, merged(domain, measurement), strict=True):
         codes = shares.get(name, np.full(len(groups), 1 / len(groups)))
         product = np.multiply.outer(product, np.bincount(groups, codes))
-    shape = product.shape
+    shape: tuple[int, ...] = product.shape
     noisy = measurement.values.reshape(shape)
     degrees = math.prod(shape) - 1 - sum(size - 1 for size in shape)
     if degrees == 0:

@@ -17,7 +17,8 @@ from .errors import (
     TotalUndetermined,
 )
 from .estimation import estimate
-from .estimation.many import Replication, estimate_many
+from .estimation.many import estimate_many
+from .estimation.replication import Replication
 from .factor import Factor
 from .factor_graph import FactorGraph
 from .graphs.junction_tree import JunctionTree

@@ -1,4 +1,4 @@
-"""What estimation minimises: convex losses of marginals, with gradients and lower bounds.
+"""The objectives of estimation: convex losses of marginals, with gradients and lower bounds.
 
 Measured losses are sums of phi(r_i) over standardised residuals r = (Q mu - y) / stddev, so the
 squared loss weighs by the inverse variance and the absolute loss by the inverse scale. Every loss
@@ -10,22 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, prod, sqrt
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from math import inf, sqrt
+from typing import ClassVar, Protocol
 
 import numpy as np
 
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.inference.marginal_oracle import Clique, Layout
+from pgmkit.inference.observations import Observations, host
 from pgmkit.least_squares.sufficient_statistics import Statistics, combined, side_by_side
-from pgmkit.linear.kronecker import Kronecker
-from pgmkit.linear.matrix import as_dense, is_sparse
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.deferred import torch
-
-if TYPE_CHECKING:
-    from scipy.sparse import csr_array
 
 __all__ = ["Absolute", "Huber", "Squared"]
 
@@ -54,7 +50,7 @@ class Loss(Protocol):
     """A convex function of the flat vector of clique marginals (counts)."""
 
     unit: float
-    """How far the loss of the truth itself varies: about sqrt(cells / 2) with Gaussian noise."""
+    """The loss's standard deviation at the truth: about sqrt(cells / 2) with Gaussian noise."""
     least: float
     """No marginals have a loss below this, whatever the measurements say."""
 
@@ -71,7 +67,7 @@ class Loss(Protocol):
     def cut(self, marginals: torch.Tensor) -> Cut: ...
 
     def rounding(self, marginals: torch.Tensor) -> float:
-        """How far the loss moves when every marginal and value moves by a few units in its last
+        """The change of the loss when every marginal and value moves by a few units in its last
         place: no search in this precision can do better.
         """
         ...
@@ -79,203 +75,6 @@ class Loss(Protocol):
     def smooth_stages(self) -> Sequence[Loss]:
         """Differentiable stand-ins, ever closer; a smooth loss is its own only stage."""
         ...
-
-
-_FEW_ENTRIES = 1024
-"""Entries of a dense matrix whose calls of its own take longer than its entries."""
-_LARGE_TABLE = 1 << 16
-"""Cells of a clique whose sums along axes cost less than a gather with an index for each cell, of
-eight bytes beside the cell's own eight; calls of their own for smaller ones cost more."""
-
-
-class Observations:
-    """The standardised linear view r = (Q mu - y) / stddev of all measurements, and its adjoint.
-
-    Tables, sparse and small matrices of all measurements act as one sparse matrix in coordinate
-    form (one gather and one scatter for everything); large tables, large dense matrices and
-    Kronecker products act one by one, along their axes. Tables that are all cliques in their order
-    need no index at all.
-    """
-
-    def __init__(
-        self,
-        layout: Layout,
-        measurements: Sequence[Measurement],
-        dtype: torch.dtype,
-        device: torch.device,
-    ) -> None:
-        self.layout = layout
-        whole = [m.clique if m.matrix is None else None for m in measurements]
-        straight_through = whole == list(layout.cliques)
-        sparse: list[Measurement] = []
-        dense: list[Measurement] = []
-        for m in measurements:
-            alone = not straight_through and not _acts_by_coordinates(layout, m)
-            (dense if alone else sparse).append(m)
-        rows, columns, weights = standardised(layout, sparse)
-        self._sparse_rows = start = sum(len(m.values) for m in sparse)
-        self._rows, self._columns = (torch.as_tensor(p, device=device) for p in (rows, columns))
-        self._weights = torch.as_tensor(weights, dtype=dtype, device=device)
-        straight = torch.arange(layout.cells, device=device)
-        self._diagonal = (
-            start == layout.cells  # a matrix may end in rows of zeros
-            and torch.equal(self._rows, straight)
-            and torch.equal(self._columns, straight)
-        )
-        self._dense = [_DenseView(layout, m, dtype, device) for m in dense]
-        self._measurements = sparse + dense
-        values = [m.values / m.stddev for m in self._measurements]
-        target = np.concatenate([np.zeros(0), *values])
-        self.target = torch.as_tensor(target, dtype=dtype, device=device)
-
-    def matrix(self) -> csr_array:
-        """Q / stddev, written out."""
-        from scipy.sparse import csr_array
-
-        rows, columns, weights = standardised(self.layout, self._measurements)
-        return csr_array((weights, (rows, columns)), (len(self.target), self.layout.cells))
-
-    def residual(self, marginals: torch.Tensor) -> torch.Tensor:
-        """(Q mu - y) / stddev, one entry per measured value."""
-        return self.applied(marginals) - self.target
-
-    def applied(self, marginals: torch.Tensor) -> torch.Tensor:
-        """Q mu / stddev."""
-        if self._diagonal:
-            applied = marginals * self._weights
-        else:
-            picked = marginals.index_select(0, self._columns).mul_(self._weights)
-            applied = torch.zeros(self._sparse_rows, dtype=picked.dtype, device=picked.device)
-            applied.index_add_(0, self._rows, picked)
-        parts = [applied, *(view.apply(marginals) for view in self._dense)]
-        return torch.cat(parts) if len(parts) > 1 else applied
-
-    def variances(self, marginals: torch.Tensor, total: float) -> torch.Tensor:
-        """The variance of each value's row, over one record of the model, times the total."""
-        squares = marginals.index_select(0, self._columns).mul_(self._weights.square())
-        second = torch.zeros(self._sparse_rows, dtype=squares.dtype, device=squares.device)
-        second.index_add_(0, self._rows, squares)
-        parts = [second, *(view.apply_squares(marginals) for view in self._dense)]
-        first = self.applied(marginals)
-        return (torch.cat(parts) - first.square() / total).clamp_min(0.0)
-
-    def adjoint(self, dual: torch.Tensor) -> torch.Tensor:
-        """Q^T (dual / stddev) as a flat vector over the cliques' cells."""
-        if self._diagonal and not self._dense:
-            return dual * self._weights
-        picked = dual.index_select(0, self._rows).mul_(self._weights)
-        result = torch.zeros(self.layout.cells, dtype=dual.dtype, device=dual.device)
-        result.index_add_(0, self._columns, picked)
-        start = self._sparse_rows
-        for view in self._dense:
-            view.add_adjoint(dual[start : start + view.rows], result)
-            start += view.rows
-        return result
-
-
-def host(layout: Layout, clique: Clique) -> int:
-    """The smallest of the layout's cliques that contains ``clique``."""
-    return min(layout.index.containing(clique), key=lambda i: prod(layout.shapes[i]))
-
-
-def _acts_by_coordinates(layout: Layout, m: Measurement) -> bool:
-    if m.matrix is None:
-        return prod(layout.shapes[host(layout, m.clique)]) < _LARGE_TABLE
-    if is_sparse(m.matrix):
-        return True
-    return not isinstance(m.matrix, Kronecker) and prod(m.matrix.shape) <= _FEW_ENTRIES
-
-
-def standardised(
-    layout: Layout, measurements: Sequence[Measurement]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Row, flat column and entry of every nonzero of Q / stddev, the rows of all measurements one
-    after the other.
-    """
-    rows, columns = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
-    weights, start = [np.zeros(0)], 0
-    for m in measurements:
-        i, j, w = coordinates(layout, m)
-        rows.append(i + start)
-        columns.append(j)
-        weights.append(w / m.stddev)
-        start += len(m.values)
-    return np.concatenate(rows), np.concatenate(columns), np.concatenate(weights)
-
-
-def coordinates(layout: Layout, m: Measurement) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Row, flat column and weight of every nonzero of (matrix times projection)."""
-    place = host(layout, m.clique)
-    cell = layout.domain.cell_map(layout.cliques[place], m.clique)
-    start = layout.slices[place].start
-    if m.matrix is None:
-        return cell, np.arange(len(cell), dtype=np.int64) + start, np.ones(len(cell))
-    import scipy.sparse
-
-    ones = np.ones(len(cell))
-    projection = scipy.sparse.csr_array(
-        (ones, (cell, np.arange(len(cell)))), (int(cell.max()) + 1, len(cell))
-    )
-    matrix = m.matrix.to_dense() if isinstance(m.matrix, Kronecker) else m.matrix
-    both = scipy.sparse.coo_array(scipy.sparse.csr_array(matrix) @ projection)
-    return (
-        both.row.astype(np.int64),
-        both.col.astype(np.int64) + start,
-        both.data.astype(np.float64),
-    )
-
-
-class _DenseView:
-    """One table, or one measurement with a dense or Kronecker matrix, applied axis by axis."""
-
-    def __init__(
-        self, layout: Layout, m: Measurement, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        place = host(layout, m.clique)
-        held = layout.cliques[place]
-        self._slice, self._shape = layout.slices[place], layout.shapes[place]
-        self._summed = [i for i, name in enumerate(held) if name not in m.clique]
-        kept = [name for name in held if name in m.clique]
-        self._order = [kept.index(name) for name in m.clique]
-        self._kept_shape = [layout.domain.sizes[name] for name in m.clique]
-        self._by_axis = m.matrix is None or isinstance(m.matrix, Kronecker)
-        given = m.matrix.factors if isinstance(m.matrix, Kronecker) else [m.matrix]
-        self._factors = [
-            torch.as_tensor(np.array(as_dense(f)), dtype=dtype, device=device)
-            for f in given
-            if f is not None
-        ]
-        self.rows, self._stddev = len(m.values), m.stddev
-
-    def apply(self, marginals: torch.Tensor) -> torch.Tensor:
-        return self._multiply(self._table(marginals), self._factors) / self._stddev
-
-    def apply_squares(self, marginals: torch.Tensor) -> torch.Tensor:
-        """As ``apply``, with every entry of the matrix squared."""
-        squares = [factor.square() for factor in self._factors]
-        return self._multiply(self._table(marginals), squares) / self._stddev**2
-
-    def _table(self, marginals: torch.Tensor) -> torch.Tensor:
-        table = marginals[self._slice].view(self._shape)
-        return (table.sum(self._summed) if self._summed else table).permute(self._order)
-
-    def add_adjoint(self, dual: torch.Tensor, into: torch.Tensor) -> None:
-        shape = [f.shape[0] for f in self._factors] or self._kept_shape
-        if not self._by_axis:
-            shape = [self.rows]
-        flat = self._multiply(dual.view(shape), [f.T for f in self._factors]) / self._stddev
-        inverse = [self._order.index(i) for i in range(len(self._order))]
-        table = flat.view(self._kept_shape).permute(inverse)
-        for dim in self._summed:
-            table = table.unsqueeze(dim)
-        into[self._slice].view(self._shape).add_(table)
-
-    def _multiply(self, table: torch.Tensor, factors: Sequence[torch.Tensor]) -> torch.Tensor:
-        if not self._by_axis:
-            return factors[0] @ table.reshape(-1)
-        for axis, factor in enumerate(factors):
-            table = torch.movedim(torch.tensordot(factor, table, dims=([1], [axis])), 0, axis)
-        return table.reshape(-1)
 
 
 def dot(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
@@ -302,8 +101,8 @@ class Squared:
         return r
 
     def excess(self, new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
-        """By how much the loss at ``new`` exceeds its tangent at ``old``; large ones not taken
-        from each other.
+        """The excess of the loss at ``new`` over its tangent at ``old``, without a difference of
+        large numbers.
         """
         return self.value(new - old)
 
@@ -505,7 +304,7 @@ def statistics(
     loss: str | Penalty | CallableLoss,
     deadline: float = inf,
 ) -> Statistics:
-    """What this loss has to know of the measurements: a callable, their cliques alone."""
+    """The statistics that this loss needs; a callable needs only the measured cliques."""
     known = known_loss(loss)
     if isinstance(known, Squared):
         return combined(domain, measurements, deadline=deadline)

@@ -22,15 +22,15 @@ from pgmkit.factor import Factor
 from pgmkit.graphs.clique_index import CliqueIndex
 from pgmkit.graphs.junction_tree import CELL_BYTES, JunctionTree, check_fits, junction_tree
 from pgmkit.inference.answer_checks import FirstUses, SecondOpinion
-from pgmkit.inference.bulk_marginals import each_marginal
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.inference.pair_marginals import PairMarginals
 from pgmkit.inference.plain_beliefs import MOST_CELLS, PlainBeliefs
 from pgmkit.inference.plain_sums import PlainSums
 from pgmkit.inference.potentials import checked_potentials
 from pgmkit.inference.self_check import Contradiction, checked_marginals
+from pgmkit.inference.tree_marginals import each_marginal
 from pgmkit.inference.tree_marginals import marginals as eliminate
-from pgmkit.inference.tree_marginals import routes_of
+from pgmkit.inference.tree_paths import tree_paths
 from pgmkit.inference.variable_elimination import answers
 from pgmkit.measurement import Measurement
 from pgmkit.queries import FactoredQuery
@@ -87,8 +87,9 @@ class GraphicalModel:
         memory_limit: bytes that the tables of the junction tree, or of an answer, may take; not
             kept in files.
 
-    Raises InvalidInput for potentials that do not fit the domain or hold NaN or plus infinity, and
-    for a total that is not a finite number above 0.
+    Raises InvalidInput for potentials that do not fit the domain, hold NaN or plus infinity, or are
+    so large that rounding takes others away beside them, and for a total that is not a finite
+    number above 0.
 
     >>> d = Domain({"a": 2, "b": 2})
     >>> model = GraphicalModel(d, (Factor(d, np.log([[4.0, 1.0], [1.0, 4.0]])),), total=100.0)
@@ -282,7 +283,7 @@ class GraphicalModel:
         if len(asked) < _MANY_PAIRS:
             return {}
         names = dict.fromkeys(name for clique in asked for name in clique)
-        pairs = PairMarginals(routes_of(self.tree), self._beliefs, names)
+        pairs = PairMarginals(tree_paths(self.tree), self._beliefs, names)
         if not pairs.pays(len(asked), self.memory_limit):
             return {}
         wanted = set(asked)

@@ -166,7 +166,7 @@ def _shortest_solution(matrix: Matrix) -> tuple[NDArray[np.float64], float]:
 
 
 def _shares(stddevs: Sequence[float]) -> tuple[NDArray[np.float64], float]:
-    """What each estimate counts for, by inverse variance, and the combination's deviation."""
+    """The weight of each estimate by inverse variance, and the combination's deviation."""
     # Relative to the smallest, so that no variance underflows.
     least = min(stddevs)
     weights = (least / np.array(stddevs)) ** 2

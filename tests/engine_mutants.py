@@ -169,10 +169,10 @@ MUTANTS = (
         "engine/test_junction_tree::test_tree_against_networkx",
     ),
     Mutant(
-        "contracted trees keep the children's old parents",
+        "a tree of an order without the edges that eliminations add",
         P + "graphs/junction_tree.py",
-        "            place.append(above)",
-        "            place.append(max(above - 1, 0))",
+        "neighbours[u] = (neighbours[u] | around) & ~(1 << v)",
+        "neighbours[u] = neighbours[u] & ~(1 << v)",
         CALIBRATED,
     ),
     Mutant(
@@ -184,7 +184,7 @@ MUTANTS = (
     ),
     Mutant(
         "marginals arranged by the inverse of their order",
-        P + "inference/tree_marginals.py",
+        P + "inference/tree_paths.py",
         "return table.permute([places.index(name) for name in clique])",
         "return table.permute([list(clique).index(name) for name in places])",
         TREE,
@@ -198,14 +198,14 @@ MUTANTS = (
     ),
     Mutant(
         "a fan's tip one cell along",
-        P + "inference/bulk_marginals.py",
-        "pieces = product.split([routes.cells(tip) for tip in row], dim=-1)",
-        "pieces = product.roll(1, -1).split([routes.cells(tip) for tip in row], dim=-1)",
+        P + "inference/tree_marginals.py",
+        "pieces = product.split([paths.cells(tip) for tip in row], dim=-1)",
+        "pieces = product.roll(1, -1).split([paths.cells(tip) for tip in row], dim=-1)",
         "engine/test_tree_marginals::test_all_triples_are_slices_of_few_products",
     ),
     Mutant(
         "the tip's axis left at the end",
-        P + "inference/bulk_marginals.py",
+        P + "inference/tree_marginals.py",
         "yield stem | tip, piece.movedim(-1, (stem & (tip - 1)).bit_count())",
         "yield stem | tip, piece",
         "engine/test_tree_marginals::test_all_triples_are_slices_of_few_products",
@@ -497,8 +497,8 @@ MUTANTS = (
     Mutant(
         "the joint written out: one code along",
         P + "conditioning/joint.py",
-        "np.equal(cells // stride % size, _column(size), out=self.reader[end - size : end])",
-        "np.equal((cells // stride + 1) % size, _column(size), out=self.reader[end - size : end])",
+        "np.equal(cells // stride % size, values, out=self.reader[end - size : end])",
+        "np.equal((cells // stride + 1) % size, values, out=self.reader[end - size : end])",
         CALIBRATED,
     ),
     Mutant(
@@ -560,21 +560,21 @@ MUTANTS = (
     # Losses and estimates.
     Mutant(
         "residuals weighed by the variance",
-        P + "losses.py",
+        P + "inference/observations.py",
         "        weights.append(w / m.stddev)\n",
         "        weights.append(w / m.stddev**2)\n",
         f"{LOSSES}::test_residuals_and_adjoint_against_dense_matrices",
     ),
     Mutant(
         "the adjoint of a dense matrix without its deviation",
-        P + "losses.py",
+        P + "inference/observations.py",
         "flat = self._multiply(dual.view(shape), [f.T for f in self._factors]) / self._stddev",
         "flat = self._multiply(dual.view(shape), [f.T for f in self._factors])",
         f"{LOSSES}::test_residuals_and_adjoint_against_dense_matrices",
     ),
     Mutant(
         "a matrix's table in the clique's order",
-        P + "losses.py",
+        P + "inference/observations.py",
         "        self._order = [kept.index(name) for name in m.clique]\n",
         "        self._order = [m.clique.index(name) for name in kept]\n",
         f"{SECOND}::test_matrices_of_three_attributes_in_any_order",

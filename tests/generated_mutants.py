@@ -183,7 +183,7 @@ def planned(words: Sequence[str], part: str) -> Iterator[tuple[str, Change]]:
 
 
 def fate(tests: Collected, order: Order, file: str, change: Change) -> tuple[Outcome, int]:
-    """What becomes of a mutant, and how many tests it may meet."""
+    """The end of a mutant, and the number of tests that it may meet."""
     sound = (file, (ROOT / file).read_text(encoding="utf-8"))
     while True:
         names = order.tests(file, change)

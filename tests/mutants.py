@@ -662,8 +662,8 @@ MUTANTS = (
     Mutant(
         "auto says the exact number of rows",
         "mechanisms/synthesis/pipeline.py",
-        "    choice = choose(schema, workload, rows=rows)",
-        "    choice = choose(schema, workload, rows=len(curator._data))",
+        "    choice = request.choice(schema, workload, rows)",
+        "    choice = request.choice(schema, workload, len(curator._data))",
         "first_look",
     ),
     # The exact number of rows.
@@ -746,15 +746,15 @@ MUTANTS = (
     ),
     Mutant(
         "values outside the schema are refused by default",
-        "mechanisms/synthesis/pipeline.py",
-        "schema = schema if strict else schema.placed()",
-        "pass",
+        "mechanisms/synthesis/request.py",
+        "return self.schema if self.strict else self.schema.placed()",
+        "return self.schema",
         "tables/test_neighbours",
     ),
     Mutant(
         "open columns are paid for before the mechanism refuses",
         "mechanisms/synthesis/pipeline.py",
-        "dry_run(choice, options, schema, likely, budget, protected, public)",
+        "dry_run(request, likely, schema, request.likely)",
         "pass",
         "refusals",
     ),

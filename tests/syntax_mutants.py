@@ -95,7 +95,7 @@ def _short(code: str) -> str:
 
 
 def _nodes(node: ast.AST, place: str) -> Iterator[tuple[str, ast.AST]]:
-    """What may be changed, with the function or class that holds it, outer ones first."""
+    """The nodes that may be changed, each with its function or class, outer ones first."""
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
         place = f"{place}.{node.name}" if place else node.name
     for field, value in ast.iter_fields(node):

@@ -50,7 +50,7 @@ Lines = dict[str, list[int]]
 
 @dataclass(frozen=True)
 class Traced:
-    """Of one test: the seconds of processor time it takes, and the lines that it runs, by file."""
+    """The seconds of processor time that a test takes, and the lines that it runs, by file."""
 
     seconds: float
     lines: Lines
@@ -270,7 +270,7 @@ def _by_file(lines: set[tuple[str, int]]) -> Lines:
 def _forked(
     folder: Path, work: Callable[[], dict[str, Any]], seconds: float | None
 ) -> tuple[dict[str, Any] | None, bool]:
-    """What `work` finds in a fork, None where it finds no end; and whether its time ran out."""
+    """The findings of `work` in a fork, None where it has none; and True if its time ran out."""
     answer = folder / "answer.json"
     answer.unlink(missing_ok=True)
     sys.stdout.flush()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -132,7 +133,10 @@ def sample(
     type=click.Path(exists=True, dir_okay=False),
     help="Private data to compare with; the report then shows exact errors and is NOT private.",
 )
-@click.option("--target", help="Column to be predicted from the others, with --against.")
+@click.option(
+    "--target",
+    help="Column whose relations to the others are listed; with --against also predicted.",
+)
 @click.option(
     "--test",
     type=click.Path(exists=True, dir_okay=False),
@@ -169,7 +173,7 @@ def report(
         held_out = None if test is None else encode_file(test, loaded.schema, ignore_extra=True)
         assert isinstance(truth, Dataset) and isinstance(held_out, Dataset | None)
         evaluation = Evaluation(truth, target, held_out)
-    page = html(loaded, evaluation, progress=True)
+    page = html(loaded, evaluation, name=Path(release).name, target=target, progress=True)
     with atomic_writer(target_file) as file:
         file.write(page.encode("utf-8"))
     private = against is None and loaded.secure

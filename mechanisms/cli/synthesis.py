@@ -258,8 +258,10 @@ def _write(release: TableRelease, files: Files, rng: np.random.Generator | None)
         if files.report is not None:
             from mechanisms.release.report import html
 
+            name, schema_file = Path(files.data or "").name, Path(files.schema).name
+            page = html(release, name=name, schema_file=schema_file)
             with atomic_writer(files.report) as file:
-                file.write(html(release).encode("utf-8"))
+                file.write(page.encode("utf-8"))
     except (OSError, PgmkitError) as error:
         if not saved:
             _rescue(release, error)

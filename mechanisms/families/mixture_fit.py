@@ -308,9 +308,9 @@ def _pairs(
         more = weight + (total / each.stddev) ** 2
         tables[first, second] = more, mean + (1 - weight / more) * (table - mean)
     sums = np.zeros((columns.width, width))
-    for (name, of_codes), (start, _) in places.items():
+    for (name, joined), (start, _) in places.items():
         of = columns.of(name)
-        sums[np.arange(of.start, of.stop), start + np.array(of_codes)] = 1.0
+        sums[np.arange(of.start, of.stop), start + np.array(joined)] = 1.0
     plain = np.array_equal(sums, np.eye(columns.width))
     adding = None if plain else _tensor(sums).to(device)
     most = max(max(table.shape) for _, table in tables.values())
@@ -320,9 +320,9 @@ def _pairs(
         return _few_pairs(adding, width, most, tables, device)
     weights, means = np.zeros((2, width, width))
     for parts, (weight, mean) in tables.items():
-        side, other = (slice(*part) for part in parts)
-        weights[side, other] = weights[other, side] = weight
-        means[side, other], means[other, side] = mean, mean.T
+        rows, across = (slice(*part) for part in parts)
+        weights[rows, across] = weights[across, rows] = weight
+        means[rows, across], means[across, rows] = mean, mean.T
     return _Pairs(adding, _tensor(weights).to(device), _tensor(means).to(device))
 
 

@@ -18,7 +18,7 @@ from pgmkit.errors import InvalidInput
 __all__ = ["Accounting", "Budget"]
 
 Accounting: TypeAlias = Literal["zcdp", "gaussian"]
-"""By which definition costs add up where delta > 0."""
+"""The definition by which costs add up where delta > 0."""
 
 
 @dataclass(frozen=True)
@@ -68,17 +68,17 @@ class Budget:
 
     @property
     def pure(self) -> bool:
-        """Whether the promise is pure differential privacy (delta = 0)."""
+        """True where the promise is pure differential privacy (delta = 0)."""
         return self.delta == 0
 
     @property
     def gaussian(self) -> bool:
-        """Whether costs are of Gaussian differential privacy."""
+        """True where costs are of Gaussian differential privacy."""
         return self.accounting == "gaussian"
 
     @property
     def unit(self) -> str:
-        """What the ledger counts: "rho" (zCDP, or mu^2 / 2 of Gaussian DP) or "epsilon" (pure)."""
+        """The ledger's unit: "rho" (zCDP, or mu^2 / 2 of Gaussian DP) or "epsilon" (pure)."""
         return "epsilon" if self.pure else "rho"
 
     @cached_property

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 from filelock import FileLock
 
 from pgmkit.errors import InvalidInput
-from pgmkit.runtime.untrusted import plain_values, whole_file
+from pgmkit.runtime.untrusted import plain_values, refusing, whole_file
 
 __all__ = ["ChainedLines"]
 
@@ -64,12 +64,13 @@ class ChainedLines:
     def append(self, decide: Callable[[list[dict[str, Any]]], Mapping[str, Any]]) -> None:
         """Write the line that `decide` makes of all before it; nothing if it raises.
 
-        Returns when the disk has the line.
+        Returns when the disk has the line. Raises InvalidInput for a file that was damaged.
         """
         with FileLock(f"{self.path}.lock", mode=_OWNER_ONLY):
             self._check_names()
-            content = whole_file(self.path, _MOST_BYTES)
-            lines, digest = self._parsed(content)
+            with refusing(self.path, "a ledger file"):
+                content = whole_file(self.path, _MOST_BYTES)
+                lines, digest = self._parsed(content)
             line, _ = _line(decide(lines), digest)
             end = content.rfind(b"\n") + 1
             with open(self.path, "r+b") as file:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["Curator"]
 
 _COUNTED_CELLS = 1 << 23
-"""Of marginals that are counted at once, before they are kept in a smaller type."""
+"""The cells of marginals that are counted at once, before they are kept in a smaller type."""
 
 
 class Curator:
@@ -116,7 +116,7 @@ class Curator:
 
     @property
     def remaining(self) -> float:
-        """What is left of the budget, in its unit."""
+        """The rest of the budget, in its unit."""
         return self.ledger.remaining
 
     def scale(self, cost: float) -> float:
@@ -192,7 +192,7 @@ class Curator:
         *,
         step: str = "errors",
     ) -> NDArray[np.float64]:
-        """How badly estimates answer each clique: noisy ||marginal - estimate||_1, in counts.
+        """The noisy error of the estimate of each clique, ||marginal - estimate||_1, in counts.
 
         The estimates are rounded to whole counts first, so the noise is exact. Each distance
         changes by at most the relation's `l1` between neighbours, the vector of all of them by that
@@ -343,8 +343,8 @@ class Curator:
     ) -> list[int]:
         """`count` predicates that the estimates answer badly: noisy top-k with Gumbel noise.
 
-        As `choose_cells`, at the same price; for records in memory. Raises InvalidInput
-        for wrong arguments, BudgetExceeded if cost is not available.
+        The price is that of `choose_cells`; records must be in memory. Raises InvalidInput for
+        wrong arguments, BudgetExceeded if cost is not available.
         """
         table = np.asarray(estimates, dtype=np.float64)
         if table.shape != (len(predicates),) or not np.isfinite(table).all():
@@ -410,7 +410,7 @@ class Curator:
         *,
         step: str = "select public data",
     ) -> int:
-        """Which of several public distributions is nearest, by the exponential mechanism.
+        """The place of the nearest of several public distributions, by the exponential mechanism.
 
         Each is given by its marginals as shares. The score is minus the largest error of a single
         cell, |count - rows * share|, which changes by at most the relation's `max_rows`: a row
@@ -442,7 +442,7 @@ class Curator:
         *,
         step: str = "best mixture error",
     ) -> float:
-        """How well any weights of the public records could answer the cliques, noisily, in counts.
+        """The noisy error, in counts, of the best weights of the public records on the cliques.
 
         min over weights of max over cells |count - rows * share|, a linear program; it changes by
         at most the relation's `max_rows` between neighbours (Liu et al. 2021, Lemma A.8, for one
@@ -495,7 +495,7 @@ class Curator:
     def measure_excess(
         self, excess: Excess, cost: float, *, step: str = "rows left out"
     ) -> tuple[float, float]:
-        """How many rows the bound on a unit's rows left out, noisily, and the noise's stddev.
+        """The noisy number of rows that the bound of a unit left out, and the noise's stddev.
 
         A unit counts at most `Excess.most` of them, by which the number changes between neighbours.
         Raises InvalidInput for a wrong cost, BudgetExceeded if it is not available.
@@ -553,7 +553,7 @@ class Curator:
     ) -> int:
         """Charge, then a place by the exponential mechanism, or by permute-and-flip.
 
-        Of the exponential mechanism the first place that passes.
+        The exponential mechanism gives the first place that passes.
         """
         budget = self.ledger.budget
         self.ledger.charge(step, "permute-and-flip" if flip else "exponential mechanism", cost)

@@ -34,7 +34,7 @@ def distinct(
 
 
 def threshold(scale: float, delta: float, neighbours: Neighbours) -> float:
-    """What a value of a single unit passes with probability at most `delta`, over all such values.
+    """The threshold that values of a single unit pass with probability at most `delta` in all.
 
     Neighbours may hold up to `one_sided_values` values that the other has not, each in up to
     `max_rows` rows; each gets an equal part of delta. The discrete Gaussian's tail is below the

@@ -61,11 +61,11 @@ __all__ = ["delta_from_mu", "epsilon_from_cost", "largest_cost", "range_of", "sc
 _LARGEST_SHIFT = math.pi / math.sqrt(2)
 """The largest mu of a shift by 1 that the bound speaks of; its scale is 2 / pi."""
 _MARGIN = 1e-9
-"""Of delta, kept for the rounding of `delta_from_mu`."""
+"""The fraction of delta that is kept for the rounding of `delta_from_mu`."""
 
 
 def scale(l2: float, cost: float) -> float:
-    """Of discrete Gaussian noise on whole numbers that move by at most `l2`, for mu^2/2 = cost.
+    """The discrete Gaussian's scale on whole numbers that move by `l2` at most, for mu^2/2 = cost.
 
     Slightly above l2 / sqrt(2 cost), the continuous one, and never below 2 / pi.
 
@@ -77,7 +77,7 @@ def scale(l2: float, cost: float) -> float:
 
 
 def range_of(cost: float) -> float:
-    """How long the interval of a selection's log ratios may be, for mu^2/2 = cost.
+    """The length that the interval of a selection's log ratios may have, for mu^2/2 = cost.
 
     >>> range_of(0.125), range_of(12.5)
     (0.8001..., 10.1508...)

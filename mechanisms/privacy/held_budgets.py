@@ -22,7 +22,9 @@ _ROUNDING = 1e-12
 
 @dataclass
 class HeldBudget:
-    """What one run set aside, in the ledger's unit and of the reserved delta, and has charged."""
+    """The budget that one run set aside, in the ledger's unit and of the reserved delta, and its
+    charges.
+    """
 
     cost: float
     delta: float
@@ -31,16 +33,16 @@ class HeldBudget:
 
     @property
     def cost_left(self) -> float:
-        """What the run has not charged."""
+        """The part of the budget that the run has not charged."""
         return _rest(self.cost, self.costs)
 
     @property
     def delta_left(self) -> float:
-        """What of the reserved delta it has not charged."""
+        """The part of the reserved delta that it has not charged."""
         return _rest(self.delta, self.deltas)
 
     def allows(self, cost: float, delta: float) -> bool:
-        """Whether a further charge is within what is held."""
+        """True where a further charge is within what is held."""
         within = 1 + _ROUNDING
         return (
             math.fsum([*self.costs, cost]) <= self.cost * within
@@ -59,7 +61,7 @@ def ended(run: int) -> dict[str, Any]:
 
 
 def is_charge(line: Mapping[str, Any]) -> bool:
-    """Whether a line is a charge, and neither begins a run nor ends one."""
+    """True where a line is a charge, and neither begins a run nor ends one."""
     return "holds" not in line and "ended" not in line
 
 

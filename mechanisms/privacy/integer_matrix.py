@@ -37,11 +37,11 @@ LARGEST_ANSWER = 2**61
 this bound, where 64 bits still have room for noise. One that was held passes only with noise of
 -2^61."""
 _BITS = 30
-"""Of the largest entry of the whole product."""
+"""The bits of the largest entry of the whole product."""
 _FACTOR_BITS = 20
 _MOST_ROWS = 2**20
 _HALF_BITS = 16
-"""Of the lower part of an entry in `_gram`; the upper part has 14 bits and a sign."""
+"""The bits of an entry's lower part in `_gram`; the upper part has 14 bits and a sign."""
 
 
 @dataclass(frozen=True)

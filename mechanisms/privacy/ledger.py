@@ -30,7 +30,7 @@ class BudgetExceeded(PgmkitError):
 
 
 class Ledger:
-    """What was promised and what has been spent, step by step.
+    """The promise, and the charges that were made on it, step by step.
 
     `neighbours` names the relation that the promise is about. Charges come before answers: `charge`
     either records the cost or raises BudgetExceeded.
@@ -102,7 +102,7 @@ class Ledger:
 
     @property
     def remaining(self) -> float:
-        """What is left, in the budget's unit; charging it leaves exactly zero."""
+        """The rest of the budget, in its unit; charging it leaves exactly zero."""
         total = self.budget.total
         if self.spent >= total:
             return 0.0

@@ -56,7 +56,7 @@ class Neighbours:
         )
 
     def largest_move(self, norm: Callable[[bool], float]) -> float:
-        """How far neighbours move the answers to linear queries, in a norm.
+        """The distance by which neighbours move the answers to linear queries, in a norm.
 
         `norm(False)`: the largest norm of one row's answers; `norm(True)`: that of the difference
         of two rows'. The change is a sum of at most `max_rows` rows' answers minus such a sum; a
@@ -122,7 +122,7 @@ def relation(
 
 
 def promise(name: str) -> str:
-    """What a relation's name promises: how many rows of a unit are looked at is no part of it.
+    """The promise in a relation's name; the number of rows of a unit is no part of it.
 
     >>> promise("add/remove of household (max_rows 4)"), promise("add/remove")
     ('add/remove of household', 'add/remove')
@@ -132,6 +132,6 @@ def promise(name: str) -> str:
 
 
 def is_promise(name: object) -> bool:
-    """Whether this names a relation, of rows or of units."""
+    """True where this names a relation, of rows or of units."""
     parsed = _OF_UNITS.fullmatch(name) if isinstance(name, str) else None
     return parsed is not None and parsed["rows"] in NEIGHBOURS

@@ -1,4 +1,4 @@
-"""Where randomness that protects privacy comes from: exact samplers, or a seeded stand-in.
+"""The randomness that protects privacy: exact samplers, or a seeded stand-in.
 
 `ExactNoise` calls OpenDP, whose samplers work in exact arithmetic on cryptographic random bits:
 floating-point noise breaks the guarantee in principle (Mironov 2012). `SeededNoise` follows the

@@ -21,7 +21,7 @@ __all__ = ["additive", "exponential", "permute_and_flip", "several"]
 
 
 def additive(budget: Budget, l1: float, l2: float, cost: float) -> float:
-    """Of discrete Laplace noise (l1 / epsilon), or of discrete Gaussian noise (l2 / sqrt(2 rho));
+    """The scale of discrete Laplace noise, l1 / epsilon, or discrete Gaussian, l2 / sqrt(2 rho);
     a little more where the accounting is Gaussian, see `gaussian_dp.scale`.
 
     >>> from mechanisms.privacy.budget import Budget
@@ -36,7 +36,7 @@ def additive(budget: Budget, l1: float, l2: float, cost: float) -> float:
 
 
 def exponential(budget: Budget, sensitivity: float, cost: float) -> float:
-    """Of the exponential mechanism, 2 sensitivity / epsilon; it has rho = epsilon^2 / 8.
+    """The exponential mechanism's scale, 2 sensitivity / epsilon; it has rho = epsilon^2 / 8.
 
     >>> from mechanisms.privacy.budget import Budget
     >>> exponential(Budget(1.0), 1.0, 0.5), exponential(Budget(1.0, 1e-6), 1.0, 0.5)
@@ -50,7 +50,7 @@ def exponential(budget: Budget, sensitivity: float, cost: float) -> float:
 
 
 def permute_and_flip(budget: Budget, sensitivity: float, cost: float) -> float:
-    """Of permute-and-flip, 2 sensitivity / epsilon; it has rho = epsilon^2 / 2 (any mechanism has).
+    """The scale of permute-and-flip, 2 sensitivity / epsilon; it costs rho = epsilon^2 / 2.
 
     Its log ratios lie in -epsilon..epsilon, a range of twice epsilon.
 
@@ -66,7 +66,7 @@ def permute_and_flip(budget: Budget, sensitivity: float, cost: float) -> float:
 
 
 def several(budget: Budget, sensitivity: float, count: int, cost: float) -> float:
-    """Of `count` exponential mechanisms, which share the cost evenly.
+    """The scale of `count` exponential mechanisms, which share the cost evenly.
 
     >>> from mechanisms.privacy.budget import Budget
     >>> pure, zcdp = Budget(1.0), Budget(1.0, 1e-6)

@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 LARGEST = 2.0**40
-"""What estimates and penalties may reach, in counts: some 10^12."""
+"""The bound of estimates and penalties, in counts: some 10^12."""
 _BLOCK_CELLS = 1 << 18
 _BITS = 11
 _WEIGHT_BITS = 30

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 __all__ = ["Excess", "bounded", "random_keys"]
 
 _COUNTED = 3
-"""Of the rows that a unit loses so many times `max_rows` are counted; noise grows with it."""
+"""So many times `max_rows` of a unit's lost rows are counted at most; noise grows with it."""
 
 
 @dataclass(frozen=True)
 class Excess:
-    """How many rows were left out, exactly: private, for `Curator.measure_excess` alone.
+    """The exact number of rows left out: private, for `Curator.measure_excess` alone.
 
     `most`: how many of a unit's are counted at most.
     """

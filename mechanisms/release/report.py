@@ -1,16 +1,21 @@
-"""A release as one HTML page that opens offline: no scripts, nothing from elsewhere."""
+"""A release as one HTML page that opens offline: nothing comes from elsewhere."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from datetime import date
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mechanisms.release.html import fit_rows, promise
+from mechanisms.release.methods import methods
+from mechanisms.release.page import page
+from mechanisms.release.relations import relations
 from mechanisms.release.report_against import Evaluation, Section, sections
-from pgmkit.errors import NotMeasured, TooSlow
+from pgmkit import __version__
+from pgmkit.errors import InvalidInput, NotMeasured, TooSlow
 from pgmkit.model import GraphicalModel
 from pgmkit.queries import FactoredQuery
 from pgmkit.runtime.html import MOST_BARS, escape, graph, table
@@ -26,27 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Evaluation", "html"]
 
-_STYLE = """
-:root { color-scheme: light dark; --ink: #1c2733; --paper: #fff; --soft: #5a6775; --line: #e3e8ee;
-  --bar: #4f81bd; --edge: #9fb3c8; --warn: #fdecea; }
-@media (prefers-color-scheme: dark) { :root { --ink: #dde5ee; --paper: #14191f; --soft: #9aa8b6;
-  --line: #2c3640; --bar: #6fa0dc; --edge: #55687c; --warn: #45201c; } }
-@media print { :root { --ink: #000; --paper: #fff; --line: #ccc; }
-  figure, tr { break-inside: avoid; } h2, h3 { break-after: avoid; } body { margin: 0; } }
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
-  max-width: 66rem; margin: 2rem auto; padding: 0 1rem; overflow-wrap: anywhere; }
-h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
-h3 { font-size: 1rem; margin-top: 1.6rem; }
-table { border-collapse: collapse; margin: .6rem 0; } caption { text-align: left;
-  color: var(--soft); }
-th, td { padding: .15rem .8rem .15rem 0; text-align: left; border-bottom: 1px solid var(--line); }
-figure { display: inline-block; margin: .4rem 1.2rem .4rem 0; vertical-align: top; }
-figcaption { font-weight: 600; } svg { max-width: 100%; height: auto; } .bar { fill: var(--bar); }
-.whisker { stroke: var(--ink); } .edge { stroke: var(--edge); } .node { fill: var(--bar); }
-text { font: 12px system-ui, sans-serif; fill: var(--ink); }
-.warn { background: var(--warn); border-left: 4px solid #c0392b; padding: .5rem 1rem; }
-summary { cursor: pointer; color: var(--soft); }
-"""
 _HOW_TO_READ = (
     "Counts, shares and charts are estimates: a difference smaller than its interval is noise. "
     "Columns that were measured together (joined in the model's drawing) keep the relation they "
@@ -55,7 +39,10 @@ _HOW_TO_READ = (
     "tables and regressions, and read nothing into a single one.</p>"
 )
 _VERBS = ("discover", "draw", "measure", "select")
-_MOST_CHARTS = 40
+_MOST_CHARTS = 300
+"""Columns that are drawn: a page of a few megabytes."""
+_OPEN = 12
+"""Charts that are open at first, where there are no more; of more columns all are folded."""
 _WORST = 10
 _REPLICATES = 50
 _BAR_SECONDS = 20.0
@@ -63,9 +50,18 @@ _BAR_SECONDS = 20.0
 
 
 def html(
-    release: TableRelease, against: Evaluation | None = None, *, progress: bool = False
+    release: TableRelease,
+    against: Evaluation | None = None,
+    *,
+    name: str = "",
+    schema_file: str = "",
+    target: str | None = None,
+    progress: bool = False,
 ) -> str:
     """The page's text.
+
+    `name`: of the data, and `schema_file`, for the heading. `target`: a column whose relations to
+    the others are listed.
 
     Error bars take up to 20 seconds of re-estimation, where the model is graphical; those that
     would take longer are left out, and of other models those beyond measured tables. With private
@@ -74,30 +70,34 @@ def html(
     """
     from tqdm import tqdm
 
-    graphical = isinstance(release.model, GraphicalModel)
+    if target is not None and target not in release.schema.columns:
+        raise InvalidInput(
+            f"there is no column {target!r}; columns are {', '.join(release.schema.columns)}"
+        )
     bars = release.bars(_REPLICATES, seed=0, progress=progress, max_seconds=_BAR_SECONDS)
-    planned: dict[str, Section] = {"release": lambda: _released(release)}
+    planned: dict[str, Section] = {
+        "release": lambda: _released(release),
+        "methods": lambda: methods(release),
+    }
     if release.ledger is not None:
         ledger = release.ledger
         planned["budget"] = lambda: _budget(ledger)
-    if graphical:
+    if isinstance(release.model, GraphicalModel):
         planned["model"] = lambda: _structure(release.model)
+    planned["relations"] = lambda: relations(release, target)
     planned["columns"] = lambda: _marginals(release, bars)
     planned["uncertainty"] = lambda: _uncertain(release, bars)
     if against is not None:
         planned |= sections(release, against)
-    parts: list[str] = []
+    made = [f"made on {date.today():%d %B %Y}", f"by pgmkit {__version__}"]
+    made += [f"schema {schema_file}"] if schema_file else []
+    parts = [f"<p class='meta'>{escape(', '.join(made))}</p>"]
     with tqdm(planned.items(), desc="report", disable=None if progress else True) as steps:
-        for name, section in steps:
-            steps.set_postfix_str(name)
+        for step, section in steps:
+            steps.set_postfix_str(step)
             parts += section()
-    title = "Model of noisy tables" if release.ledger is None else f"Release of {release.mechanism}"
-    return (
-        "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>"
-        "<meta name='viewport' content='width=device-width'><link rel='icon' href='data:,'>"
-        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>\n<body><h1>{escape(title)}"
-        "</h1>\n" + "\n".join(parts) + "\n</body></html>\n"
-    )
+    kind = "Model of noisy tables" if release.ledger is None else f"Release of {release.mechanism}"
+    return page(f"{kind}: {name}" if name else kind, parts)
 
 
 def _released(release: TableRelease) -> Iterator[str]:
@@ -116,6 +116,9 @@ def _released(release: TableRelease) -> Iterator[str]:
             "These sections may be shared: they were computed from noisy values, and the promise "
             "below holds whatever is done with them. "
         )
+    yield "<div class='box'><h2>In short</h2><ul>"
+    yield from (f"<li>{escape(each)}</li>" for each in release.verdict.sentences)
+    yield "</ul></div>"
     yield f"<p>{shared}{_HOW_TO_READ}"
     yield "<h2>What was released</h2>"
     yield table(
@@ -123,7 +126,7 @@ def _released(release: TableRelease) -> Iterator[str]:
         [
             ["promise", promise(release.ledger)],
             ["mechanism", f"{release.mechanism} {release.reason and f'({release.reason})'}"],
-            ["columns", ", ".join(release.schema.columns)],
+            ["columns", _listed(list(release.schema.columns))],
             ["records (estimated)", f"{release.model.total:,.0f}"],
             ["noisy tables", str(len(release.measurements))],
             *fit_rows(release),
@@ -132,13 +135,17 @@ def _released(release: TableRelease) -> Iterator[str]:
     )
 
 
+def _listed(names: list[str]) -> str:
+    return ", ".join(names) if len(names) <= _OPEN else f"{len(names)}, each below"
+
+
 def _structure(model: GraphicalModel) -> Iterator[str]:
     yield "<h2>The model</h2>"
     yield (
         f"<p>{len(model.cliques)} cliques; columns are joined where the model holds them together. "
         "Others are independent given those between them.</p>"
     )
-    yield graph(model.domain.attributes, model.cliques)
+    yield f"<div class='wide'>{graph(model.domain.attributes, model.cliques)}</div>"
 
 
 def _share(part: float) -> str:
@@ -183,29 +190,38 @@ def _law(mechanism: str) -> str:
 
 
 def _marginals(release: TableRelease, bars: Bars) -> Iterator[str]:
-    """Charts of the columns, those first that are least like an even spread: they say most."""
+    """Charts of the columns in the schema's order, each to be folded, and found by its name."""
     yield "<h2>Every column</h2>"
     columns = release.schema.columns
-    counts = release.model.marginals([(name,) for name in columns])
-    order = sorted(columns, key=lambda name: -_unevenness(counts[(name,)]))
-    shown = order[:_MOST_CHARTS]
+    shown = list(columns)[:_MOST_CHARTS]
+    counts = release.model.marginals([(name,) for name in shown])
     grouped = {name: _grouped(columns[name]) for name in shown}
     intervals = {name: _interval(bars, FactoredQuery({name: grouped[name][1]})) for name in shown}
-    note = "bars are expected counts"
+    note = "Bars are expected counts, beside them counts and shares of all records"
     if any(each is not None for each in intervals.values()):
-        note += ", whiskers 95% intervals"
+        note += "; whiskers are 95% intervals"
     if None in intervals.values() and isinstance(release.model, GraphicalModel):
         note += f" (where they take less than {_BAR_SECONDS:g} s)"
-    left_out = len(order) - len(shown)
+    left_out = len(columns) - len(shown)
+    yield f"<p>{note}.{f' {left_out} more columns are not drawn.' if left_out else ''}</p>"
     yield (
-        f"<p>{note}; columns that are spread least evenly come first"
-        f"{f'; {left_out} more columns are not drawn' if left_out else ''}</p>"
+        "<p><input type='search' id='find' placeholder='Find a column' aria-label='Find a column'>"
+        "</p>"
     )
+    opened = " open" if len(shown) <= _OPEN else ""
+    yield "<div class='columns'>"
     for name in shown:
         interval = intervals[name]
         ends = None if interval is None else (interval.low, interval.high)
         labels, sums = grouped[name]
-        yield bar_chart(name, labels, sums @ counts[(name,)], ends)
+        values = f"{columns[name].size} value{'s' if columns[name].size > 1 else ''}"
+        yield (
+            f"<details class='column' data-name='{escape(name)}'{opened}><summary>{escape(name)} "
+            f"<span>{values}</span></summary>"
+        )
+        yield bar_chart(name, labels, sums @ counts[(name,)], ends, total=release.model.total)
+        yield "</details>"
+    yield "</div>"
 
 
 def _grouped(column: Column) -> tuple[list[str], np.ndarray[Any, Any]]:
@@ -228,12 +244,6 @@ def _interval(bars: Bars, query: FactoredQuery) -> Interval | None:
         return bars.answer(query)
     except (TooSlow, NotMeasured):
         return None
-
-
-def _unevenness(counts: np.ndarray[Any, Any]) -> float:
-    """Total variation distance from equal counts, 0 to 1."""
-    shares = np.maximum(counts, 0) / max(1e-300, float(np.maximum(counts, 0).sum()))
-    return float(np.abs(shares - 1 / len(shares)).sum() / 2)
 
 
 def _uncertain(release: TableRelease, bars: Bars) -> Iterator[str]:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from mechanisms.privacy.ledger import Ledger
     from mechanisms.release.verdict import Verdict
-    from pgmkit.estimation.many import Replication
+    from pgmkit.estimation.replication import Replication
     from pgmkit.least_squares.goodness import Fit
     from pgmkit.records.dataset import Dataset
     from pgmkit.uncertainty import Uncertainty

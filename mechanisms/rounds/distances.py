@@ -1,4 +1,4 @@
-"""How far pairs of columns are from independence: noisy distances, of all pairs together."""
+"""Noisy distances of pairs of columns from independence, of all pairs together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What MWEM, PMW-Pub and PEP share: a histogram, rounds of queries, and an update of all of them.
+"""The shared part of MWEM, PMW-Pub and PEP: a histogram, rounds of queries, and its updates.
 
 The start is the public distribution, or the product of the measured one-way marginals, or uniform.
 """
@@ -55,7 +55,7 @@ _ROUND_BYTES = 48
 
 
 class HistogramSettings(QuerySettings, Protocol):
-    """What the settings of the three mechanisms have in common."""
+    """The settings that the three mechanisms have in common."""
 
     @property
     def select_share(self) -> float: ...

@@ -25,7 +25,7 @@ __all__ = ["Answers", "Round", "adapt", "round_reports"]
 
 
 class Answers(Protocol):
-    """What is updated from round to round: it answers marginals, in counts."""
+    """The model that is updated from round to round: it answers marginals, in counts."""
 
     def marginals(self, cliques: Sequence[Clique], /) -> Mapping[Clique, NDArray[np.float64]]: ...
 
@@ -103,7 +103,7 @@ def adapt(
 def round_reports(
     progress: bool | Callable[[Round[Any, Any]], None] | None,
 ) -> Iterator[Callable[[Round[Any, Any]], None] | None]:
-    """What is called after each round: the callable, or a bar on a terminal, silent in a pipe."""
+    """The callable for the end of a round: the given one, or a bar, which is silent in a pipe."""
     if progress is not True:
         yield progress or None
         return

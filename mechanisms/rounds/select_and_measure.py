@@ -1,4 +1,4 @@
-"""What a round selects and measures: single queries or whole marginals, and the rounds' number.
+"""The queries that a round selects and measures, single ones or marginals, and the rounds' number.
 
 Single queries are cells of the workload's marginals, of sensitivity 1 count under both neighbour
 relations.
@@ -46,7 +46,7 @@ __all__ = [
 
 
 class QuerySettings(Protocol):
-    """What the settings of rounds of single queries or whole marginals have in common."""
+    """The settings that rounds of single queries and of whole marginals have in common."""
 
     @property
     def rounds(self) -> int | None: ...
@@ -62,7 +62,7 @@ class SelectionSettings(Settings):
     """The base of settings with a choice between single queries and whole marginals."""
 
     def conflict(self) -> str | None:
-        """As many queries a round as the selection can do."""
+        """A message where a round has more queries than the selection can do, else None."""
         settings: Any = self
         return SELECTIONS[settings.select].conflict(settings.queries)
 
@@ -130,7 +130,7 @@ def known_total(curator: Curator, first: Sequence[Measurement]) -> float:
 
 
 def least_total(curator: Curator) -> float:
-    """What is known of the total before anything is measured: it where it is public, else 1."""
+    """The total that is known before anything is measured: it where it is public, else 1."""
     return 1.0 if curator.public_total is None else known_total(curator, ())
 
 
@@ -199,7 +199,7 @@ class SelectionRounds(ABC):
     @staticmethod
     @abstractmethod
     def conflict(queries: int | None) -> str | None:
-        """What is wrong with so many queries a round; None where nothing is."""
+        """A message that says what is wrong with so many queries a round; None where nothing is."""
 
     @staticmethod
     @abstractmethod
@@ -209,10 +209,10 @@ class SelectionRounds(ABC):
     @staticmethod
     @abstractmethod
     def available(workload: Workload) -> int:
-        """How many there are to select from."""
+        """The number of queries that there are to select from."""
 
     def select(self, model: Answers) -> Sequence[Any] | None:
-        """What the model answers worst, noisily; None after the last round."""
+        """The queries that the model answers worst, noisily; None after the last round."""
         if self._done == self._rounds:
             return None
         self._done += 1
@@ -318,4 +318,4 @@ class MarginalRounds(SelectionRounds):
 
 
 SELECTIONS: dict[str, type[SelectionRounds]] = {"queries": CellRounds, "marginals": MarginalRounds}
-"""What a round may select, by the name that the setting `select` has for it."""
+"""The selections of a round, by the name that the setting `select` has for it."""

@@ -98,7 +98,8 @@ def synthesize(
             For frames in memory and the records of `encode_file`.
         mechanism: a name, or "auto" (see `choose_mechanism`; where the number of rows is private
             it takes a five-hundredth of the budget to know it, and before `aim` up to a fiftieth to
-            see whether columns depend on each other at all); `settings`: its options.
+            see whether columns depend on each other at all).
+        settings: the options of a mechanism that is named, such as {"model_mb": 10}.
         workload: what should be answered well: all marginals of so many columns (two by default),
             or a Workload, or column sets.
         target: a column to predict later: marginals that hold it get four times the weight, and

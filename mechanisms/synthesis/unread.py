@@ -20,7 +20,7 @@ from pgmkit.tables.schema import Schema
 __all__ = ["UnreadValues", "check_labels", "check_values"]
 
 _COST_SHARE = 0.01
-"""Of the budget: all else has half a hundredth more noise."""
+"""The part of the budget that this takes: all else has half a hundredth more noise."""
 _MANY = 0.1
 """Share of a column's values; fewer are usual where a schema leaves missing or rare ones out."""
 _FALSE_ALARMS = 1e-6

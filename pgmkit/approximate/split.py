@@ -46,13 +46,13 @@ class Shared:
 
     value: float
     tables: list[Array]
-    """Of each subgraph, divided by its weight: the potentials of its distribution."""
+    """The potentials of each subgraph's distribution, divided by its weight."""
     marginals: Array
-    """Of every table the mean over the subgraphs that have it, flat."""
+    """The mean of every table over the subgraphs that have it, flat."""
     residual: float
     """The largest difference of a subgraph from that mean."""
     parts: list[Array]
-    """Of each subgraph its own marginals."""
+    """The marginals of each subgraph."""
     log_partitions: list[float]
 
 
@@ -91,8 +91,8 @@ class Split:
         iterations: int,
         deadline: float,
     ) -> Shared:
-        """From shares that differ as those of ``start`` do (equal ones where it is None) until the
-        subgraphs' marginals agree within ``tolerance``, or the iterations or the time
+        """Search from shares that differ as those of ``start`` do (equal ones where it is None)
+        until the subgraphs' marginals agree within ``tolerance``, or the iterations or the time
         (``time.perf_counter``) are over, or some tens of passes gain little beside the distance
         to ``floor``; one pass at least. The state of least value.
 

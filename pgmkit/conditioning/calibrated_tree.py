@@ -5,9 +5,6 @@ subtree without evidence sends the message 1 upward and needs no work; evidence 
 cliques from where it is up to the root (Huang and Darwiche 1996, with conditionals for ratios).
 Downward the posterior of a separator gives all marginals of a small subtree without evidence in one
 product. Nothing that evidence changes is kept in the tree: one posterior cannot spoil the next.
-
-A second pass without evidence, downward, tells which cells of a separator are impossible: what
-hangs on those is left out of cliques that list their cells.
 """
 
 from __future__ import annotations
@@ -21,18 +18,13 @@ from numpy.typing import NDArray
 
 from pgmkit.conditioning.calibrated_cliques import Clique as TreeClique
 from pgmkit.conditioning.calibrated_cliques import Frame, LargeClique, SmallClique, frame_of
-from pgmkit.conditioning.listed_cliques import (
-    LISTED,
-    ListedClique,
-    leave_out_impossible,
-    worth_listing,
-)
+from pgmkit.conditioning.listed_cliques import LISTED, ListedClique, worth_listing
 from pgmkit.conditioning.message_passing import LEAST_ENTRY, Underflow
 from pgmkit.conditioning.named_axes import spread, sum_to
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import ModelTooLarge
 from pgmkit.graphs.bit_sets import each_bit
-from pgmkit.graphs.junction_tree import JunctionTree, contracted
+from pgmkit.graphs.junction_tree import JunctionTree
 
 __all__ = ["CalibratedTree"]
 
@@ -41,8 +33,6 @@ Input = tuple[int, Array, float]
 
 LEAST_PROBABILITY = 1e-200
 """Of evidence, beside which nothing that underflowed counts."""
-_MERGED_CELLS = 256
-"""Of a clique that takes no longer than the two it is made of: fewer steps, of more cells."""
 _MOST_BYTES = 100 << 20
 """What the tables of a calibrated tree may take."""
 _MOST_PREPARED = 1 << 16
@@ -72,7 +62,6 @@ class CalibratedTree:
         conditional: bool,
         most: float,
     ) -> None:
-        tree = contracted(tree, _MERGED_CELLS)
         self.tree, self.domain = tree, tree.domain
         if 8 * (cells := tree.domain.size(tree.largest)) > _MOST_BYTES:
             raise ModelTooLarge(f"a clique of {cells:,} cells, and at most {_MOST_BYTES:,} bytes")
@@ -84,8 +73,6 @@ class CalibratedTree:
         self.log_sum = sum([log for _, _, log in inputs])
         self.cliques: list[TreeClique] = []
         self._calibrate(inputs, conditional)
-        if any(isinstance(clique, ListedClique) for clique in self.cliques):
-            leave_out_impossible(self.cliques, self.parents, self.children)
         if self.work > most:
             raise ModelTooLarge(f"{self.work:,.0f} cells, and at most {most:,.0f} pay")
         self._lay_out()
@@ -199,9 +186,7 @@ class CalibratedTree:
 
     def _fits(self, here: int) -> bool:
         clique = self.cliques[here]
-        cells = self.domain.size(clique.separator)
-        whole = clique.length(clique.separator) == cells
-        return whole and cells * self.width[here] <= _MOST_PRECOMPUTED
+        return self.domain.size(clique.separator) * self.width[here] <= _MOST_PRECOMPUTED
 
     def _joined(self, here: int) -> Array | None:
         clique, parts = self.cliques[here], []

@@ -19,9 +19,8 @@ from pgmkit.conditioning.elimination import (
     cost_of_sums,
     elimination_tree,
 )
-from pgmkit.conditioning.joint import Joint
+from pgmkit.conditioning.joint import MOST_CELLS, Joint
 from pgmkit.conditioning.message_passing import LEAST_ENTRY, Kernel, Underflow
-from pgmkit.conditioning.written_out import MOST_CELLS
 from pgmkit.domain import Clique, Domain
 from pgmkit.graphs.bit_sets import each_bit, union
 from pgmkit.graphs.junction_tree import CELL_BYTES, junction_tree, tree_of_order

@@ -1,7 +1,9 @@
-"""The joint distribution of all attributes of a small graph, written out once for any evidence.
+"""The joint distribution of a few attributes, cell by cell.
 
-Evidence multiplies its cells by what is known of them, and the marginals of all attributes are one
-product with a matrix of zeros and ones.
+For a few thousand cells that takes less time than to look for an order of elimination: a first
+answer half as long on four of the published networks (``JointTable``). A graph with so few cells
+altogether keeps its joint distribution (``Joint``): evidence multiplies the cells by what is known
+of them, and the marginals of all attributes are one product with a matrix of zeros and ones.
 """
 
 from __future__ import annotations
@@ -15,19 +17,48 @@ from numpy.typing import NDArray
 
 from pgmkit.conditioning.calibrated_cliques import Seen
 from pgmkit.conditioning.message_passing import LEAST_SUM, Underflow
-from pgmkit.conditioning.written_out import product
 from pgmkit.domain import Clique, Domain
 
-__all__ = ["GivenJoint", "Joint"]
+__all__ = ["MOST_CELLS", "GivenJoint", "Joint", "JointTable", "product"]
 
 Array = NDArray[np.float64]
 
+MOST_CELLS = 1 << 10
+"""Cells that are gone through faster than an elimination is planned."""
 
-class Joint:
-    """The product of tables.
+
+class JointTable:
+    """Probabilities of all cells of a few attributes, and the log of what they were divided by.
 
     Args:
-        domain: of all attributes.
+        axes: the attributes, ascending.
+        table: their unnormalised weights.
+
+    Raises Underflow where the sum is zero or was lost.
+
+    >>> weights = product([0b01, 0b11], [np.array([0.5, 0.5]), np.eye(2)], (0, 1), (2, 2))
+    >>> found = JointTable((0, 1), weights)
+    >>> found.marginal(0b10), round(found.log_sum, 12)
+    (array([0.5, 0.5]), 0.0)
+    """
+
+    def __init__(self, axes: Sequence[int], table: Array) -> None:
+        total = float(np.add.reduce(table, axis=None))
+        if not LEAST_SUM < total < math.inf:
+            raise Underflow
+        self.axes, self.table, self.log_sum = axes, table / total, math.log(total)
+
+    def marginal(self, members: int) -> Array:
+        """The marginal of any of the attributes, axes ascending."""
+        away = tuple([axis for axis, v in enumerate(self.axes) if not members >> v & 1])
+        return np.asarray(self.table.sum(away)) if away else self.table.copy()
+
+
+class Joint:
+    """The product of tables, for any evidence.
+
+    Args:
+        domain: all attributes.
         inputs: of each table its attributes as a set, the table with its axes in the domain's
             order, entries in [0, 1], and the log of what it was divided by.
 
@@ -38,7 +69,6 @@ class Joint:
     """
 
     def __init__(self, domain: Domain, inputs: Sequence[tuple[int, Array, float]]) -> None:
-        self.domain = domain
         self.shape = shape = domain.shape()
         scopes, tables = [members for members, _, _ in inputs], [table for _, table, _ in inputs]
         self.table = product(scopes, tables, range(len(shape)), shape).reshape(-1)
@@ -46,12 +76,13 @@ class Joint:
         self.place: dict[Clique, slice] = {}
         """Where the marginal of each attribute lies among all."""
         self.reader = np.empty((sum(shape), self.table.size))
-        """Of every value of an attribute and every cell, whether the cell has it."""
+        """For every value of an attribute and every cell, 1 if the cell has the value, else 0."""
         end, stride, cells = 0, self.table.size, np.arange(self.table.size)
         for name, size in domain.sizes.items():
             self.place[(name,)] = slice(end, end := end + size)
             stride //= size
-            np.equal(cells // stride % size, _column(size), out=self.reader[end - size : end])
+            values = np.arange(size)[:, None]
+            np.equal(cells // stride % size, values, out=self.reader[end - size : end])
 
     def given(self, seen: Seen) -> GivenJoint:
         """The distribution given the evidence; Underflow where it is impossible or nearly so."""
@@ -60,31 +91,29 @@ class Joint:
             table = table * self.reader[self.place[(name,)].start + code]
         for name, weights in seen.weights.items():
             table = table * np.dot(weights, self.reader[self.place[(name,)]])
-        total = float(np.add.reduce(table))
-        if not LEAST_SUM < total < math.inf:
-            raise Underflow
-        return GivenJoint(self, table / total, math.log(total) + self.log_scale)
+        return GivenJoint(self, table)
 
 
-class GivenJoint:
-    """Probabilities of all cells, and log of what they were divided by."""
+class GivenJoint(JointTable):
+    """The joint distribution of all attributes of a small graph given evidence."""
 
-    def __init__(self, joint: Joint, table: Array, log_sum: float) -> None:
-        self.joint, self.table, self.log_sum = joint, table, log_sum
-        self.place = joint.place
+    def __init__(self, joint: Joint, table: Array) -> None:
+        super().__init__(range(len(joint.shape)), table.reshape(joint.shape))
+        self.log_sum += joint.log_scale
+        self.place, self._reader = joint.place, joint.reader
 
     @cached_property
     def singles(self) -> Array:
         """The marginals of all attributes, where ``place`` says."""
-        found: Array = np.dot(self.joint.reader, self.table)
+        found: Array = np.dot(self._reader, self.table.reshape(-1))
         return found
 
-    def marginal(self, members: int) -> Array:
-        """The marginal of any attributes, axes in the domain's order."""
-        shape = self.joint.shape
-        away = tuple([axis for axis in range(len(shape)) if not members >> axis & 1])
-        return np.asarray(self.table.reshape(shape).sum(away))
 
-
-def _column(size: int) -> NDArray[np.int64]:
-    return np.arange(size)[:, None]
+def product(
+    scopes: Sequence[int], tables: Sequence[Array], axes: Sequence[int], sizes: Sequence[int]
+) -> Array:
+    """The product of tables with ascending axes, over axes that hold them all."""
+    found = np.ones([sizes[v] for v in axes])
+    for scope, table in zip(scopes, tables, strict=True):
+        found *= table.reshape([sizes[v] if scope >> v & 1 else 1 for v in axes])
+    return found

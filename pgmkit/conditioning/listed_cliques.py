@@ -7,16 +7,15 @@ of the others has a number, and what its table is multiplied by, and summed to, 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.conditioning.calibrated_cliques import Clique, Frame, Seen
-from pgmkit.conditioning.message_passing import Underflow
 from pgmkit.conditioning.named_axes import Axes, sum_to
 
-__all__ = ["LISTED", "ListedClique", "leave_out_impossible", "worth_listing"]
+__all__ = ["LISTED", "ListedClique", "worth_listing"]
 
 Array = NDArray[np.float64]
 Places = NDArray[np.signedinteger]
@@ -36,26 +35,13 @@ class ListedClique(Clique):
         frame: of the clique.
         cells: flat, of a table whose axes are as the frame says; ascending.
         table: of each of them.
-        possible: of separators, the cells that vectors over them have, ascending; all where a
-            separator has none here.
     """
 
-    def __init__(
-        self,
-        frame: Frame,
-        cells: Places,
-        table: Array,
-        possible: Mapping[Axes, Places] | None = None,
-    ) -> None:
-        self.possible = possible or {}
+    def __init__(self, frame: Frame, cells: Places, table: Array) -> None:
         super().__init__(frame, table)
         self.cells = cells.astype(np.int32, copy=False)
         self._codes: dict[str, NDArray[np.unsignedinteger]] = {}
-        self._places = {axes: self._numbered(axes, left) for axes, left in self.possible.items()}
-
-    def length(self, axes: Axes) -> int:
-        found = self.possible.get(axes)
-        return super().length(axes) if found is None else len(found)
+        self._places: dict[Axes, Places] = {}
 
     def absorb(self, seen: Seen, received: Iterable[tuple[int, Array]]) -> tuple[Array, Array]:
         agreeing = self._agreeing(seen.codes)
@@ -90,19 +76,9 @@ class ListedClique(Clique):
     def summed(self, axes: Axes) -> Array:
         return self._table(axes, self._flat(axes), self.table)
 
-    def left(self, mass: Array) -> tuple[Places, Array]:
-        held = np.flatnonzero(mass.take(self.cells_of(self.separator)) > 0)
-        return self.cells[held], self.table[held]
-
     def prepare(self) -> None:
         for axes in self.below:
             self.cells_of(axes)
-
-    def forget(self) -> None:
-        """Where cells are read; it is found again when it is asked for."""
-        self._codes.clear()
-        for axes in self._places.keys() - self.possible.keys():
-            del self._places[axes]
 
     def cells_of(self, axes: Axes) -> Places:
         """For every cell of the clique the cell of a vector over some of its attributes."""
@@ -117,15 +93,6 @@ class ListedClique(Clique):
         for name in axes:
             found *= self.domain.sizes[name]
             found += self._codes_of(name)
-        return found
-
-    def _numbered(self, axes: Axes, possible: Places) -> Places:
-        """For every cell of the clique the number of the possible cell of a separator."""
-        number = np.full(self.domain.size(axes), -1, dtype=np.int32)
-        number[possible] = np.arange(len(possible), dtype=np.int32)
-        found: Places = number[self._flat(axes)]
-        if found.min(initial=0) < 0:  # it has become so unlikely that it was lost
-            raise Underflow
         return found
 
     def _codes_of(self, name: str) -> NDArray[np.unsignedinteger]:
@@ -156,7 +123,7 @@ class ListedClique(Clique):
 
     def _read(self, axes: Axes, agreeing: Places | slice, values: Array) -> Array:
         """The sums over all cells that share a cell of a vector over some of the attributes."""
-        return _sums(self.cells_of(axes)[agreeing], values, self.length(axes))
+        return _sums(self.cells_of(axes)[agreeing], values, self.domain.size(axes))
 
     def _table(self, axes: Axes, cells: Places, values: Array) -> Array:
         shape = self.domain.shape(axes)
@@ -166,46 +133,6 @@ class ListedClique(Clique):
 def _sums(places: Places, values: Array, length: int) -> Array:
     found = np.bincount(places, values, minlength=length)
     return found.astype(np.float64, copy=False)  # of no values it counts whole numbers
-
-
-def leave_out_impossible(
-    cliques: list[Clique], parents: Sequence[int], children: Sequence[Sequence[int]]
-) -> None:
-    """List the possible cells of cliques that have few, in their places.
-
-    Args:
-        cliques: of a calibrated tree, parents before children.
-        parents, children: of each.
-
-    Raises Underflow where a possible cell is too unlikely to be told from others.
-    """
-    mass = {here: np.ones(1) for here, above in enumerate(parents) if above < 0}
-    listed: dict[int, ListedClique] = {}
-    for here, clique in enumerate(cliques):
-        cells, table = clique.left(mass[here])
-        if worth_listing(len(cells), clique.frame):
-            cliques[here] = listed[here] = clique = ListedClique(clique.frame, cells, table)
-        outputs = clique.outputs_of(clique.table, mass[here], Seen({}, {}))
-        if here in listed:
-            listed[here].forget()
-        for child, axes in zip(children[here], clique.below, strict=True):
-            start, end = clique.spans[axes]
-            mass[child] = outputs[start:end]
-    possible = {
-        clique.separator: cells
-        for here, clique in listed.items()
-        if len(clique.separator) > 1  # of an attribute all values are read
-        and len(mass[here]) >= _LEAST_LISTED
-        and 2 * len(cells := np.flatnonzero(mass[here])) <= len(mass[here])
-    }
-    for here, above in enumerate(parents):
-        if not (here in listed and above in listed):
-            possible.pop(cliques[here].separator, None)
-    for here, clique in listed.items():
-        held = {axes: possible[axes] for axes in {clique.separator, *clique.below} & {*possible}}
-        if held:
-            made = cliques[here] = ListedClique(clique.frame, clique.cells, clique.table, held)
-            made.forget()
 
 
 def worth_listing(cells: int, frame: Frame) -> bool:

@@ -15,10 +15,9 @@ from pgmkit.conditioning.elimination import EliminationTree
 from pgmkit.conditioning.evidence import Evidence
 from pgmkit.conditioning.graph_tables import CELLS_OF_A_TABLE, Draft, GraphTables, Inputs
 from pgmkit.conditioning.grouping import LARGE_PASS, Cost, may_pay, parted
-from pgmkit.conditioning.joint import GivenJoint
+from pgmkit.conditioning.joint import MOST_CELLS, GivenJoint, JointTable, product
 from pgmkit.conditioning.message_passing import LEAST_ENTRY, Messages, Sums, Underflow
 from pgmkit.conditioning.pass_memory import check_marginals, check_sum, surely_fits
-from pgmkit.conditioning.written_out import MOST_CELLS, WrittenOut
 from pgmkit.domain import Clique
 from pgmkit.errors import ModelTooLarge
 from pgmkit.graphs.bit_sets import each_bit, union
@@ -46,7 +45,7 @@ class Routes:
 
     def __init__(self, graph: GraphTables, evidence: Evidence) -> None:
         self.graph, self.evidence = graph, evidence
-        self._found: dict[int, tuple[Messages | WrittenOut, float]] = {}
+        self._found: dict[int, tuple[Messages | JointTable, float]] = {}
         self._inputs_of: dict[int, Inputs] = {}
         self._place = -1
 
@@ -106,7 +105,7 @@ class Routes:
 
     def messages(
         self, sets: Sequence[int], asked: Sequence[Clique]
-    ) -> tuple[Messages | Prepared | WrittenOut, float]:
+    ) -> tuple[Messages | Calibration | JointTable, float]:
         """Messages that give the marginals of these sets of attributes, and log of what their
         tables leave out. ``asked`` are all sets that are asked of.
 
@@ -167,7 +166,7 @@ class Routes:
         most = _OWN_TREE * (tree.cells + CELLS_OF_A_TABLE * tree.inputs)
         return tree.cells_of(members) * tree.cells > most < tree.joint_cells(members)
 
-    def marginal(self, messages: Messages | Prepared | WrittenOut, members: int) -> Array:
+    def marginal(self, messages: Messages | Calibration | JointTable, members: int) -> Array:
         """A marginal from messages, or from a tree of its own if they lead through large tables."""
         if not isinstance(messages, Messages):
             return messages.marginal(members)
@@ -292,12 +291,12 @@ class Routes:
         conditional = graph.children is not None
         return Messages(tree, inputs.tables, conditional, graph.memory_limit, graph.kernels)
 
-    def _written_out(self, inputs: Inputs) -> WrittenOut | None:
-        """The joint of a few attributes; None where they are many."""
+    def _written_out(self, inputs: Inputs) -> JointTable | None:
+        """The joint distribution of a few attributes; None where they are many."""
         held = union(inputs.scopes)
         if not self._few_cells(held):
             return None
-        sizes = self.graph.sizes
-        cells = math.prod([sizes[v] for v in each_bit(held)])
-        self._count(cells, len(inputs.scopes))
-        return WrittenOut(inputs.scopes, inputs.tables, sizes)
+        axes = each_bit(held)
+        made = JointTable(axes, product(inputs.scopes, inputs.tables, axes, self.graph.sizes))
+        self._count(made.table.size, len(inputs.scopes))
+        return made

@@ -5,24 +5,24 @@ from __future__ import annotations
 import logging
 import time
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, get_args, overload
 
 import torch
 
 from pgmkit.contraction.order import plan
-from pgmkit.domain import Clique, Domain
+from pgmkit.domain import Domain
 from pgmkit.errors import Contradictory, InvalidInput, ModelTooLarge, NotCertified
 from pgmkit.estimation.loss_checks import check_loss
 from pgmkit.estimation.methods import METHODS, minimise
+from pgmkit.estimation.model_size import cliques_of, tree_oracle, working_bytes
 from pgmkit.estimation.problem import Monitor, Point, Problem
 from pgmkit.estimation.request import Request
 from pgmkit.estimation.start import best_start, uniform
 from pgmkit.factor import Factor
-from pgmkit.graphs.clique_index import maximal
-from pgmkit.graphs.junction_tree import CELL_BYTES, junction_tree, model_cells
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.inference.self_check import LEAST, SHARE, check
 from pgmkit.least_squares.goodness import contradiction
@@ -42,16 +42,6 @@ __all__ = ["METHODS", "Progress", "estimate", "working_bytes"]
 
 logger = logging.getLogger(__name__)
 
-_SOLVER_VECTORS = 14
-"""Vectors over the cliques' cells that a method keeps: points, gradients, cuts, the best so far."""
-_CARD_VECTORS = 26
-"""As many on a card, where a step makes all that it may need, and can be taken back."""
-_OBSERVED_BYTES = 40
-"""Of a measured cell: its place, weight, value and residual."""
-_START_BYTES = 100
-"""Of a measured cell in the search for consistent tables, most of it for the constraints."""
-_BASE_BYTES = 48 << 20
-"""What the libraries take for themselves when they are first used."""
 _NO_TREE = (
     'Or pass inference="region", which needs no tree: it fits tables of the measured cliques that '
     "agree with each other"
@@ -60,7 +50,7 @@ Inference = Literal["exact", "region", "auto"]
 
 
 class _Options(TypedDict, total=False):
-    """What ``estimate`` takes by name, whatever it returns."""
+    """The keyword arguments of ``estimate``, whatever it returns."""
 
     total: float | None
     zeros: Iterable[Zeros]
@@ -205,21 +195,8 @@ def estimate(
     where = device_of(device, lambda: plan(cliques, (), domain.sizes).cost)
     limit = memory_limit if memory_limit is not None else available(where) // 2
     model_limit = max(MEMORY_LIMIT, memory_limit or 0)
-    oracle = None
-    if inference != "region":
-        try:
-            oracle = tree_oracle(
-                domain,
-                cliques,
-                used,
-                impossible,
-                device=where,
-                limit=limit,
-                model_limit=model_limit,
-            )
-        except ModelTooLarge as refused:
-            if inference == "exact":
-                raise ModelTooLarge(f"{refused}. {_NO_TREE}") from None
+    fit = partial(tree_oracle, domain, cliques, used, impossible)
+    oracle = _on_a_tree(fit, inference, device=where, limit=limit, model_limit=model_limit)
     if oracle is None:
         # Loaded here, since most estimates need no region model.
         from pgmkit.regions.estimation import estimate_regions
@@ -254,22 +231,18 @@ def estimate(
     return model
 
 
-def tree_oracle(
-    domain: Domain,
-    cliques: Sequence[Clique],
-    used: Sequence[Measurement],
-    zeros: Sequence[Zeros],
-    *,
-    device: torch.device,
-    limit: int,
-    model_limit: int,
-) -> MarginalOracle:
-    """Inference on a junction tree, and ModelTooLarge where a step of the way would not fit."""
-    oracle = MarginalOracle(domain, cliques, device=device, memory_limit=limit, zeros=zeros)
-    _check_memory(oracle, used, limit)
-    _check_tree(domain, cliques, model_limit)
-    _check_possible(oracle, zeros)
-    return oracle
+def _on_a_tree(
+    fit: Callable[..., MarginalOracle], inference: Inference, **memory: Any
+) -> MarginalOracle | None:
+    """Inference on a junction tree; None where a region model is wanted, or fits instead."""
+    if inference == "region":
+        return None
+    try:
+        return fit(**memory)
+    except ModelTooLarge as refused:
+        if inference == "auto":
+            return None
+        raise ModelTooLarge(f"{refused}. {_NO_TREE}") from None
 
 
 def _searched(
@@ -369,75 +342,6 @@ def _check_inference(inference: str, **tree_only: object) -> None:
                 f'{name} ({value!r}) has no meaning with inference="region", which has one method '
                 "of its own, on the CPU; leave it out"
             )
-
-
-def cliques_of(
-    domain: Domain, used: Sequence[Measurement], zeros: Sequence[Zeros] = ()
-) -> list[Clique]:
-    """The cliques of a model, in the domain's attribute order; none lies in another.
-
-    Where nothing is measured, one cell of no attribute stands for the uniform model.
-    """
-    cliques = [*(m.clique for m in used), *(z.clique for z in zeros), ()]
-    return [domain.ordered(cliques[place]) for place in maximal(cliques)]
-
-
-def _check_possible(inference: MarginalOracle, zeros: Sequence[Zeros]) -> None:
-    nothing = torch.zeros(inference.layout.cells, dtype=inference.dtype, device=inference.device)
-    if zeros and inference.maximum(nothing) == -inf:
-        raise InvalidInput(
-            f"the zeros over {', '.join(repr(each.clique) for each in zeros)} together leave no "
-            "possible record; allow more combinations"
-        )
-
-
-def _check_memory(inference: MarginalOracle, used: Sequence[Measurement], limit: int) -> None:
-    needed = needed_bytes(inference, used)
-    if needed > limit:
-        cells = sum(inference.layout.domain.size(m.clique) for m in used)
-        raise ModelTooLarge(
-            f"estimation from {cells:,} measured cells in {inference.layout.cells:,} cells of "
-            f"cliques needs {needed / 2**20:,.0f} MiB; the limit is {limit / 2**20:,.0f} MiB. "
-            "Measure fewer or smaller cliques, or raise memory_limit"
-        )
-
-
-def _check_tree(domain: Domain, cliques: Sequence[Clique], limit: int) -> None:
-    """Refuse cliques whose model could be estimated, but not sampled or asked.
-
-    The quick size is an upper bound; only where it exceeds the limit a better tree is looked for.
-    """
-    if model_cells(domain, cliques) * CELL_BYTES <= limit:
-        return
-    tree = junction_tree(domain, cliques)
-    if tree.bytes() > limit:
-        raise ModelTooLarge(
-            f"a model of these cliques cannot be sampled: its junction tree takes "
-            f"{tree.bytes() / 2**20:,.0f} MiB, with a table over {tree.largest} of "
-            f"{domain.size(tree.largest):,} cells; the limit is {limit / 2**20:,.0f} MiB. Measure "
-            "fewer overlapping cliques, merge values of large attributes, or raise memory_limit"
-        )
-
-
-def working_bytes(domain: Domain, measurements: Sequence[Measurement]) -> int:
-    """Memory that an estimate in float64 with the default method takes beyond its measurements.
-
-    >>> y = Measurement(("a", "b"), [0.0] * 1_000_000, 1.0)
-    >>> working_bytes(Domain({"a": 1000, "b": 1000}), [y]) > 100_000_000
-    True
-    """
-    used = [m for m in measurements if m.clique]
-    inference = MarginalOracle(domain, cliques_of(domain, used))
-    return needed_bytes(inference, used)
-
-
-def needed_bytes(inference: MarginalOracle, used: Sequence[Measurement]) -> int:
-    vectors = _CARD_VECTORS if inference.device.type == "cuda" else _SOLVER_VECTORS
-    solver = vectors * inference.layout.cells * inference.dtype.itemsize
-    cells = sum(inference.layout.domain.size(m.clique) for m in used)
-    tabular = sum(len(m.values) for m in used if m.matrix is None)
-    phases = (_START_BYTES * tabular, inference.pass_bytes + solver)
-    return _BASE_BYTES + _OBSERVED_BYTES * cells + max(phases)
 
 
 def _unmeasured(problem: Problem, monitor: Monitor) -> Point:

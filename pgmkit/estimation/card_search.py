@@ -18,7 +18,7 @@ _STEPS = 8
 
 
 def can_search_on_card(problem: Problem) -> bool:
-    """Whether steps need no wait: not where a pass has failed, or a loss is somebody's own code."""
+    """True if steps need no wait: not where a pass has failed, or a loss is somebody's own code."""
     return isinstance(problem.loss, MeasuredLoss) and not problem.inference.waits
 
 
@@ -56,12 +56,12 @@ class _Iterate(NamedTuple):
 
 
 class _Look(NamedTuple):
-    """What the host sees; the point is overwritten by the next step."""
+    """The point as the host sees it; the next step overwrites it."""
 
     point: Point
     iterates: list[_Iterate]
     stuck: bool
-    """Whether the step has become so short that it says nothing."""
+    """True if the step has become so short that it says nothing."""
 
 
 class CardSearch:

@@ -35,7 +35,7 @@ _CELLS_OF_COST = 1e-3
 """Cells of all cycles, as a share of the multiplications of a pass: fitting them costs less."""
 _ALWAYS_CELLS = 10_000
 _LARGEST_COUNT = 4
-"""Of the counting numbers: where regions overlap more, the expansion is far off."""
+"""The largest counting number: where regions overlap more, the expansion is far off."""
 _SWEEPS = 100
 _FITTED = 1e-6
 """Change of the log of a cell, times its probability, below which a sweep is the last."""
@@ -94,7 +94,7 @@ class ClusterExpansion:
 
 @dataclass(frozen=True)
 class _Signature:
-    """What makes regions alike: the region's shape and the axes of each table within it."""
+    """The key of regions that are alike: the shape and the axes of each table within it."""
 
     shape: tuple[int, ...]
     axes: tuple[tuple[int, ...], ...]

@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from math import inf, prod
 from typing import Any, TypedDict, Unpack
@@ -17,12 +17,14 @@ import torch
 from pgmkit.contraction.order import plan
 from pgmkit.domain import Domain
 from pgmkit.errors import Contradictory, InvalidInput, NotCertified, PgmkitError
-from pgmkit.estimation import cliques_of, estimate, needed_bytes, tree_oracle
+from pgmkit.estimation import estimate
 from pgmkit.estimation.batches.estimate import BatchedEstimate
 from pgmkit.estimation.batches.oracle import gains, gains_by_threads, gains_when_coarse, table_cells
 from pgmkit.estimation.batches.problem import same_structure, stacked
 from pgmkit.estimation.batches.proximal import affordable
 from pgmkit.estimation.loss_checks import check_loss
+from pgmkit.estimation.model_size import cliques_of, needed_bytes, tree_oracle
+from pgmkit.estimation.replication import Replication, reporter
 from pgmkit.estimation.request import Request, positive
 from pgmkit.inference.marginal_oracle import MarginalOracle, pass_settings
 from pgmkit.inference.self_check import LEAST, SHARE
@@ -38,7 +40,7 @@ from pgmkit.runtime.threads import cores, in_threads, one_thread
 from pgmkit.structural_zeros import Zeros, check_zeros
 from pgmkit.total import estimate_totals
 
-__all__ = ["ManyEstimates", "Replication", "estimate_many", "reporter"]
+__all__ = ["ManyEstimates", "estimate_many"]
 
 _CHUNK_CELLS = 1 << 23
 """Cells of all tables of a batched pass, at most: more gain nothing."""
@@ -48,17 +50,8 @@ _WRITTEN_OUT = 1 << 22
 """Entries of a matrix that is not sparse, at most, to be one for a batch."""
 
 
-@dataclass(frozen=True)
-class Replication:
-    """What a progress callback receives: estimates ``done``, ``of`` how many, and seconds."""
-
-    done: int
-    of: int
-    seconds: float
-
-
 class Options(TypedDict, total=False):
-    """What ``estimate`` takes by name, too."""
+    """The keyword arguments that ``estimate`` takes, too."""
 
     zeros: Iterable[Zeros]
     loss: str | Penalty | CallableLoss
@@ -208,7 +201,7 @@ class ManyEstimates:
             yield made
 
     def _at_once(self) -> int:
-        """How many sets are estimated at the same time, each in a thread."""
+        """The number of sets that are estimated at the same time, each in a thread."""
         single = self._single
         if single is None or not gains_by_threads(single):
             return 1
@@ -293,7 +286,7 @@ class ManyEstimates:
         )
 
     def _batched(self, single: MarginalOracle) -> bool:
-        """Whether a batch gains, and has a method for this."""
+        """True if a batch gains, and has a method for this."""
         usual = self.loss in ("squared", Squared()) and self.options.get("method", "auto") == "auto"
         if not usual or not all(map(_is_writable, self._used)):
             return False
@@ -302,14 +295,14 @@ class ManyEstimates:
         return gains(single) if self.tolerance < 1 else gains_when_coarse(single)
 
     def _chunk(self, inference: MarginalOracle) -> int:
-        """How many sets are estimated side by side."""
+        """The number of sets that are estimated side by side."""
         each = needed_bytes(inference, self._used) + 8 * _BATCH_VECTORS * inference.layout.cells
         fitting = self._limit(inference.device) // each
         return max(1, min(fitting, _CHUNK_CELLS // table_cells(inference)))
 
 
 def _is_writable(m: Measurement) -> bool:
-    """Whether the matrix may be written out for a batch."""
+    """True if the matrix may be written out for a batch."""
     return m.matrix is None or is_sparse(m.matrix) or prod(m.matrix.shape) <= _WRITTEN_OUT
 
 
@@ -386,21 +379,3 @@ def _warn(models: Sequence[GraphicalModel]) -> None:
             Contradictory,
             stacklevel=3,
         )
-
-
-@contextmanager
-def reporter(
-    what: str, progress: bool | Callable[[Replication], None] | None, of: int
-) -> Iterator[Callable[[int], None]]:
-    """Takes how many estimates are done to the bar or callback that was asked for."""
-    started = time.perf_counter()
-    if progress is True:
-        from tqdm import tqdm
-
-        with tqdm(desc=what, unit="model", total=of, disable=None) as bar:
-            yield lambda done: bar.update(done - bar.n)
-        return
-    call = progress if callable(progress) else None
-    yield (
-        lambda done: call(Replication(done, of, time.perf_counter() - started)) if call else None
-    )

@@ -48,7 +48,7 @@ def minimise(problem: Problem, start: Point, monitor: Monitor, name: str) -> Poi
 
 
 def finish(problem: Problem, monitor: Monitor) -> None:
-    """Where ``accelerated`` has stalled short of a certificate, another method goes on."""
+    """Go on with another method where ``accelerated`` has stalled short of a certificate."""
     if monitor.certified or problem.late():
         return
     assert monitor.best is not None

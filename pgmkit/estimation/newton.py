@@ -44,7 +44,7 @@ _SOLVED = 1e-3
 """Share of the gap to which a proximal step is solved, until the gap is near the goal."""
 _LARGEST_GROWTH = 5.0
 _LARGEST_FALL = 100.0
-"""Of the barrier from one proximal step to the next."""
+"""The largest fall of the barrier from one proximal step to the next."""
 _FAR_BELOW = -80.0
 """A logarithm of a probability, below the largest one, that nothing is sensitive to."""
 _MOST_PUSHES = 20
@@ -56,12 +56,12 @@ _NEGLIGIBLE = 1e-18
 
 
 def is_small(problem: Problem) -> bool:
-    """Whether the joint distribution can be written out and Newton steps are affordable."""
+    """True if the joint distribution can be written out and Newton steps are affordable."""
     return _work(problem) <= _MOST_WORK
 
 
 def is_tiny(problem: Problem) -> bool:
-    """Whether Newton steps are so cheap that no method is faster."""
+    """True if Newton steps are so cheap that no method is faster."""
     return _work(problem) <= _LITTLE_WORK
 
 
@@ -208,7 +208,7 @@ class _Joint:
         )
 
     def bound(self, dual: Array) -> float:
-        """What no loss is below, by these multipliers (Fenchel), less its rounding."""
+        """The lower bound of the loss by these multipliers (Fenchel), less its rounding."""
         conjugate = 0.5 * self.curvature * float(dual @ dual)
         slopes = dual @ self.matrix
         size = conjugate + float(np.abs(dual) @ np.abs(self.target))
@@ -276,7 +276,7 @@ class _Joint:
         return state, solved, rounds
 
     def _lag(self, state: _State, origin: _State, step: float, shares: Array) -> Array:
-        """By how much the logarithms exceed what the multipliers ask for."""
+        """The excess of the logarithms over what the multipliers ask for."""
         lag = state.logs - origin.logs + step * (state.dual @ self.matrix)
         return np.asarray(lag - shares @ lag)
 

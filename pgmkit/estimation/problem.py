@@ -1,4 +1,4 @@
-"""What every method of estimation shares: the problem, its points, and when to stop."""
+"""The problem of estimation, its points and its stopping rule, which all methods share."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ class Problem:
     total: float
     deadline: float = inf
     constant: float = 0.0
-    """What the loss of the given measurements has beyond ``loss``, whatever the marginals."""
+    """The constant by which the loss of the given measurements exceeds ``loss``."""
     pass_seconds: list[float] = field(default_factory=lambda: [0.0])
-    """Of the last pass."""
+    """The seconds that the last pass took."""
 
     def point(self, potentials: torch.Tensor) -> Point:
         """One call of the marginal oracle."""
@@ -63,7 +63,7 @@ class Problem:
         return Point(potentials, marginals, log_partition)
 
     def late(self) -> bool:
-        """Whether a pass as long as the last would end after the ``deadline`` (of
+        """True if a pass as long as the last would end after the ``deadline`` (of
         ``time.perf_counter``).
         """
         return time.perf_counter() + self.pass_seconds[-1] >= self.deadline
@@ -80,7 +80,7 @@ class Problem:
             return None
 
     def begin(self, potentials: torch.Tensor) -> Point | None:
-        """As ``attempt``, without waiting for a card."""
+        """The same as ``attempt``, without waiting for a GPU."""
         if self.late():
             return None
         begun = time.perf_counter()
@@ -137,7 +137,7 @@ class Monitor:
 
     @property
     def late(self) -> bool:
-        """Whether the time is up, or would be after another pass."""
+        """True if the time is up, or would be after another pass."""
         return self.problem.late() or time.perf_counter() >= self.deadline
 
     def raise_bound(self, bound: float) -> None:
@@ -145,7 +145,7 @@ class Monitor:
 
     @property
     def certified(self) -> bool:
-        """Whether the gap is within the goal, or within what rounding alone may do to the loss."""
+        """True if the gap is within the goal, or within what rounding alone may do to the loss."""
         if self.gap > self.goal + self.rounding or self.best is None:
             return self.gap <= self.goal
         self.rounding = self.problem.loss.rounding(self.best.marginals)
@@ -189,7 +189,7 @@ class Monitor:
 
     @property
     def _settled(self) -> bool:
-        """Whether the loss falls so slowly that a better bound could end the search."""
+        """True if the loss falls so slowly that a better bound could end the search."""
         return len(self._history) < 2 or self._history[-2] - self._history[-1] <= self.goal
 
     def certify(self, point: Point) -> None:

@@ -30,7 +30,7 @@ Array = NDArray[np.float64]
 
 _GROWTH = 2.0
 _MOST_PASSES = 200
-"""Of one proximal step; the next step goes on from wherever it ends."""
+"""The most passes of one proximal step; the next step goes on from wherever it ends."""
 _REACH = 30.0
 """The first step: a nat of entropy may weigh this many times the gap, so that it is easy."""
 _SOLVED = 0.1
@@ -57,7 +57,7 @@ def polish(problem: Problem, start: Point, monitor: Monitor) -> Point:
 
 
 def can_polish(problem: Problem) -> bool:
-    """Whether the loss has smooth bounded multipliers: a measured one that is not ``absolute``."""
+    """True if the loss has smooth bounded multipliers: a measured one that is not ``absolute``."""
     return isinstance(problem.loss, MeasuredLoss) and problem.loss.penalty.curvature > 0
 
 

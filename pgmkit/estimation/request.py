@@ -17,7 +17,7 @@ __all__ = ["Request", "positive"]
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be estimated, as the caller gave it."""
+    """The arguments of an estimate, as the caller gave them."""
 
     domain: Domain
     measurements: list[Measurement]

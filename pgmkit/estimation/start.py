@@ -1,4 +1,4 @@
-"""Where a search starts: an earlier model, consistent tables in closed form, or uniform."""
+"""The start of a search: an earlier model, consistent tables in closed form, or uniform."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ Table = NDArray[np.float64]
 PRECISION = 0.01
 """Precision of the consistency relaxation, as a share of the certified gap to reach."""
 _STEPS = 20
-"""From the uniform distribution, to see where they lead. A pass in log space, of which a start far
-off has taken some, is worth about ten of these.
+"""Iterations from the uniform distribution, to see where they lead. A pass in log space, of which a
+start far off has taken some, is worth about ten of these.
 """
 _NEAR = 25.0
 """Certified gap, in units of the one to reach, of an earlier model that needs no other start."""

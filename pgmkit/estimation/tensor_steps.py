@@ -18,7 +18,7 @@ __all__ = ["MOST_HALVINGS", "Objective", "Points", "State", "Steps", "advance", 
 
 _FIRST_GROWTH, _GROWTH = 2.0, 1.1
 MOST_HALVINGS = 40
-"""Of a step that fails its test: more would be below the rounding of any potential."""
+"""The most halvings of a failed step: more would be below the rounding of any potential."""
 _EPSILON = torch.finfo(torch.float64).eps
 
 
@@ -48,7 +48,7 @@ class Points(NamedTuple):
 
 
 class Objective(Protocol):
-    """What is minimised: a loss of residuals, over the marginals of the ``totals``."""
+    """The objective: a loss of residuals, over the marginals of the ``totals``."""
 
     @property
     def totals(self) -> torch.Tensor: ...
@@ -58,16 +58,16 @@ class Objective(Protocol):
         ...
 
     def gradient(self, residual: torch.Tensor) -> torch.Tensor:
-        """Of the loss, by the marginals."""
+        """The gradient of the loss by the marginals."""
         ...
 
     def excess(self, new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
-        """By how much the loss at residuals ``new`` exceeds its tangent at ``old``."""
+        """The excess of the loss at residuals ``new`` over its tangent at ``old``."""
         ...
 
 
 class State(NamedTuple):
-    """Where a search is; ``halvings`` counts the tests that have failed in a row."""
+    """The state of a search; ``halvings`` counts the tests that have failed in a row."""
 
     point: Points
     previous: torch.Tensor

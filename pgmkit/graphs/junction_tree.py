@@ -153,33 +153,6 @@ def tree_of_order(domain: Domain, scopes: Iterable[int], order: Iterable[int]) -
     return _build(domain, steps)
 
 
-def contracted(tree: JunctionTree, most_cells: int) -> JunctionTree:
-    """The tree with cliques merged into their parents where the union has at most so many cells.
-
-    >>> tree = junction_tree(Domain({"a": 2, "b": 3, "c": 4}), [("a", "b"), ("b", "c")])
-    >>> contracted(tree, 24).cliques
-    (('a', 'b', 'c'),)
-    """
-    domain, place = tree.domain, list[int]()
-    scopes: list[set[str]] = []
-    parents: list[int] = []
-    for clique, parent in zip(tree.cliques, tree.parents, strict=True):
-        above = place[parent] if parent >= 0 else -1
-        if above >= 0 and domain.size(scopes[above].union(clique)) <= most_cells:
-            scopes[above].update(clique)
-            place.append(above)
-            continue
-        place.append(len(scopes))
-        scopes.append(set(clique))
-        parents.append(above)
-    cliques = [domain.ordered(scope) for scope in scopes]
-    separators = [
-        tuple([name for name in clique if above >= 0 and name in scopes[above]])
-        for clique, above in zip(cliques, parents, strict=True)
-    ]
-    return JunctionTree(domain, tuple(cliques), tuple(parents), tuple(separators), tree.order)
-
-
 def model_cells(domain: Domain, cliques: Iterable[Sequence[str]]) -> int:
     """Total cells of a junction tree of `cliques`, exact for the deterministic orders.
 

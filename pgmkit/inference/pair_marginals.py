@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from pgmkit.graphs.bit_sets import each_bit
 from pgmkit.graphs.junction_tree import CELL_BYTES
-from pgmkit.inference.tree_marginals import Routes, Tables
+from pgmkit.inference.tree_marginals import Tables
+from pgmkit.inference.tree_paths import TreePaths
 from pgmkit.runtime.deferred import torch
 
 __all__ = ["PairMarginals"]
@@ -45,7 +46,7 @@ class PairMarginals:
     """Tables of pairs of these attributes, in counts, from the beliefs of a junction tree.
 
     Args:
-        routes: of the tree.
+        paths: those of the tree.
         beliefs: the marginal tables of its cliques, as `pgmkit.inference.tree_marginals.marginals`
         has them. names: the attributes whose pairs are asked for.
 
@@ -53,19 +54,19 @@ class PairMarginals:
     >>> from pgmkit.graphs.junction_tree import junction_tree
     >>> tree = junction_tree(Domain({"a": 2, "b": 2}), [])
     >>> beliefs = [torch.tensor(row, dtype=torch.float64) for row in ([1, 3], [2, 2])]
-    >>> dict(PairMarginals(Routes(tree), beliefs, ["a", "b"]).tables())
+    >>> dict(PairMarginals(TreePaths(tree), beliefs, ["a", "b"]).tables())
     {('a', 'b'): array([[0.5, 0.5],
            [1.5, 1.5]])}
     """
 
     def __init__(
-        self, routes: Routes, beliefs: Sequence[torch.Tensor], names: Iterable[str]
+        self, paths: TreePaths, beliefs: Sequence[torch.Tensor], names: Iterable[str]
     ) -> None:
-        self.routes, self._inside = routes, Tables(routes, beliefs, None)
-        wanted = {routes.bits[name].bit_length() - 1 for name in names}
-        self._own: list[list[int]] = [[] for _ in routes.cliques]
+        self.paths, self._inside = paths, Tables(paths, beliefs, None)
+        wanted = {paths.bits[name].bit_length() - 1 for name in names}
+        self._own: list[list[int]] = [[] for _ in paths.cliques]
         for index in sorted(wanted):
-            self._own[routes.top[index]].append(index)
+            self._own[paths.top[index]].append(index)
 
     def pays(self, pairs: int, memory_limit: int) -> bool:
         """Whether all pairs at once cost less than so many one by one, and fit into the bytes."""
@@ -75,13 +76,13 @@ class PairMarginals:
 
     def _cells(self) -> int:
         """Of all matrices: those that are passed on, and their products."""
-        routes, width = self.routes, [0] * len(self._own)
+        paths, width = self.paths, [0] * len(self._own)
         cells = 0
         for here in range(len(width) - 1, -1, -1):
-            width[here] += sum(routes.lengths[index] for index in self._own[here])
+            width[here] += sum(paths.lengths[index] for index in self._own[here])
             if here:
-                above = routes.above[here]
-                cells += width[here] * routes.cells(routes.separators[here, above])
+                above = paths.above[here]
+                cells += width[here] * paths.cells(paths.separators[here, above])
                 width[above] += width[here]
         return cells + width[0] ** 2
 
@@ -98,12 +99,12 @@ class PairMarginals:
             for attributes, block, others in self._met(here, groups):
                 yield from self._split(attributes, block.cpu().numpy(), others)
             if here:
-                passed[self.routes.above[here]].append(self._passed_on(here, groups))
+                passed[self.paths.above[here]].append(self._passed_on(here, groups))
 
     def _met_within(self, here: int) -> Iterator[tuple[Pair, Array]]:
         for i, j in combinations(self._own[here], 2):
             table = self._inside.inside(here, 1 << i | 1 << j)
-            yield (self.routes.names[i], self.routes.names[j]), table.cpu().numpy()
+            yield (self.paths.names[i], self.paths.names[j]), table.cpu().numpy()
 
     def _met(
         self, here: int, groups: Sequence[Sequence[_Branch]]
@@ -132,7 +133,7 @@ class PairMarginals:
     def _split(
         self, rows: tuple[int, ...], block: Array, columns: Sequence[tuple[int, ...]]
     ) -> Iterator[tuple[Pair, Array]]:
-        names, lengths = self.routes.names, self.routes.lengths
+        names, lengths = self.paths.names, self.paths.lengths
         after = [index for branch in columns for index in branch]
         top = 0
         for i in rows:
@@ -145,12 +146,12 @@ class PairMarginals:
 
     def _passed_on(self, here: int, groups: Sequence[Sequence[_Branch]]) -> _Branch:
         """What the parent needs: P(x | separator) for all attributes that it does not hold."""
-        separator = self.routes.separators[here, self.routes.above[here]]
+        separator = self.paths.separators[here, self.paths.above[here]]
         parts, attributes = [], []
         for index in self._own[here]:
             table = self._inside.inside(here, separator | 1 << index)
             axis = (separator & ((1 << index) - 1)).bit_count()
-            parts.append(table.movedim(axis, -1).reshape(-1, self.routes.lengths[index]))
+            parts.append(table.movedim(axis, -1).reshape(-1, self.paths.lengths[index]))
             attributes.append(index)
         for group in map(_joined, groups):
             parts.append(self._carried(here, separator, group))
@@ -161,22 +162,22 @@ class PairMarginals:
 
     def _carried(self, here: int, members: int, branch: _Branch) -> torch.Tensor:
         """P(members, x) for attributes of the clique and all x of a branch, in counts."""
-        routes, separator = self.routes, branch.separator
+        paths, separator = self.paths, branch.separator
         both, own, other = members & separator, members & ~separator, separator & ~members
         order = [*each_bit(both), *each_bit(own), *each_bit(other)]
         table = self._inside.inside(here, members | separator)
         table = table.permute([sorted(order).index(index) for index in order])
         rows = [*each_bit(both), *each_bit(other)]
         held = list(each_bit(separator))
-        given = branch.given.reshape([*(routes.lengths[index] for index in held), -1])
+        given = branch.given.reshape([*(paths.lengths[index] for index in held), -1])
         given = given.permute([*(held.index(index) for index in rows), len(held)])
-        count = routes.cells(both)
+        count = paths.cells(both)
         found = torch.bmm(
-            table.reshape(count, routes.cells(own), routes.cells(other)),
-            given.reshape(count, routes.cells(other), branch.given.shape[1]),
+            table.reshape(count, paths.cells(own), paths.cells(other)),
+            given.reshape(count, paths.cells(other), branch.given.shape[1]),
         )
         made = [*each_bit(both), *each_bit(own)]
-        found = found.reshape([*(routes.lengths[index] for index in made), -1])
+        found = found.reshape([*(paths.lengths[index] for index in made), -1])
         found = found.permute([*(made.index(index) for index in sorted(made)), len(made)])
         return found.reshape(-1, branch.given.shape[1])
 

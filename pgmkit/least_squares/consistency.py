@@ -110,7 +110,7 @@ class Relaxation:
         return np.asarray(linear - self.precisions @ moved / 2), violated
 
     def tables(self, multipliers: Table) -> dict[Clique, Table]:
-        """By clique; further axes are those of the multipliers."""
+        """The tables by clique; further axes are those of the multipliers."""
         x = self.flat_tables(multipliers)
         sizes = [self.domain.size(clique) for clique in self.cliques]
         parts = np.split(x, np.cumsum(sizes)[:-1])

@@ -46,8 +46,9 @@ class Fit:
             measurements and unbiased tables that agree; of one population it is a chi-square with
             so many degrees of freedom. Tables that their measurements do not determine are not in
             it; they, and bounds at zero, count in the ``p_value`` through the model's loss.
-        scale: sqrt(statistic / degrees) where that is above 1 and significant, else 1: the factor
-            by which error bars are widened, as the Particle Data Group does.
+        scale: sqrt(statistic / degrees) where the statistic is beyond what noise of any usual law
+            gives by chance (3 in 1,000 data sets with Laplace noise), else 1: the factor by which
+            error bars are widened, as the Particle Data Group does.
         worst: the measured cliques that the model misses most, and by how many standard deviations
             in the quadratic mean over their values; none that it fits as noise would have it.
         gross: whether no noise of any usual law explains the misfit (``estimate`` then warns).

@@ -45,7 +45,7 @@ class _Table:
     values: Array
     covariance: scipy.sparse.csr_array
     statistic: float
-    """Of the measurements around the table: a chi-square, with as many ``degrees``."""
+    """The squared distance of the measurements from the table: a chi-square with ``degrees``."""
     degrees: int
 
 
@@ -100,7 +100,7 @@ class LinearEstimate:
 
     @property
     def scale(self) -> float:
-        """By how much larger the noise must be than stated for tables this far apart.
+        """The factor by which the noise must exceed the stated one for tables this far apart.
 
         The factor sqrt(chi-square / degrees) of the Particle Data Group, where that is above 1 and
         the distance significant for noise of any usual law; else 1. The square of a Laplace

@@ -17,7 +17,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from math import inf, prod
 from typing import TYPE_CHECKING
 
@@ -25,25 +24,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.domain import Clique, Domain
+from pgmkit.least_squares.stacked_rows import MOST_FACTORED, Part, Rows, first_set
 from pgmkit.linear.kronecker import Kronecker
-from pgmkit.linear.matrix import Matrix, is_sparse
+from pgmkit.linear.matrix import Matrix
 from pgmkit.measurement import Measurement
 
 if TYPE_CHECKING:
-    from scipy.sparse import csr_array
+    pass
 
 __all__ = ["NoisyTable", "Observed", "Statistics", "average_tables", "combined", "side_by_side"]
 
 Array = NDArray[np.float64]
 """An array of measured values has a row for each value, and a column for each set if many."""
-
-_MOST_FACTORED = 512
-"""Cells of a clique whose rows are factorised. For n rows and k cells that takes 2 n k^2
-multiplications and spares every pass 4 n k, so that it pays after k / 2 passes; a search has some
-hundreds.
-"""
-_DENSE = 0.1
-"""Share of entries that are not zero above which rows become a dense matrix."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +91,7 @@ def combined(
     (array([[1.414, 0.   ]]), 1.0)
     """
     given = [m.values for m in measurements] if values is None else values
-    made, constant = list[_Part](), np.zeros(given[0].shape[1:] if given else ())
+    made, constant = list[Part](), np.zeros(given[0].shape[1:] if given else ())
     for group in _by_clique(measurements, given):
         if _is_short(domain, group) or time.perf_counter() >= deadline:
             made += group
@@ -112,20 +104,16 @@ def combined(
 
 def side_by_side(domain: Domain, measurements: Sequence[Measurement]) -> Statistics:
     """The same values, residual by residual, in about as few measurements as there are cliques."""
-    made = list[_Part]()
+    made = list[Part]()
     for group in _by_clique(measurements, [m.values for m in measurements]):
         products = [part for part in group if _stays_a_product(domain, part[0])]
         rest = [part for part in group if not _stays_a_product(domain, part[0])]
-        made += products + (_Rows.of(domain, rest).parts() if len(rest) > 1 else rest)
+        made += products + (Rows.of(domain, rest).parts() if len(rest) > 1 else rest)
     tables = [m for m in measurements if m.matrix is None]
     return replace(_statistics(made, np.zeros(()), measurements), tables=tables)
 
 
-_Part = tuple[Measurement, Array]
-"""A measurement, and its values in all sets."""
-
-
-def _statistics(made: Sequence[_Part], constant: Array, given: Sequence[Measurement]) -> Statistics:
+def _statistics(made: Sequence[Part], constant: Array, given: Sequence[Measurement]) -> Statistics:
     measurements, values = [m for m, _ in made], [v for _, v in made]
     tables = [m for m in measurements if m.matrix is None]
     count = sum(len(m.values) for m in given)
@@ -134,14 +122,14 @@ def _statistics(made: Sequence[_Part], constant: Array, given: Sequence[Measurem
 
 def _by_clique(
     measurements: Sequence[Measurement], values: Sequence[Array]
-) -> Iterator[list[_Part]]:
-    groups: dict[frozenset[str], list[_Part]] = {}
+) -> Iterator[list[Part]]:
+    groups: dict[frozenset[str], list[Part]] = {}
     for m, each in zip(measurements, values, strict=True):
         groups.setdefault(frozenset(m.clique), []).append((m, each))
     yield from groups.values()
 
 
-def _is_short(domain: Domain, group: Sequence[_Part]) -> bool:
+def _is_short(domain: Domain, group: Sequence[Part]) -> bool:
     """True for one measurement of no more rows than cells, or of a product's factors."""
     if len(group) != 1:
         return False
@@ -150,8 +138,8 @@ def _is_short(domain: Domain, group: Sequence[_Part]) -> bool:
 
 
 def _of_one_clique(
-    domain: Domain, group: Sequence[_Part], deadline: float
-) -> tuple[list[_Part], Array | float]:
+    domain: Domain, group: Sequence[Part], deadline: float
+) -> tuple[list[Part], Array | float]:
     """The statistics, and the loss that no table can avoid."""
     tables = [part for part in group if part[0].matrix is None]
     products = [part for part in group if _stays_a_product(domain, part[0])]
@@ -159,11 +147,11 @@ def _of_one_clique(
     rest = [part for part in group if id(part[0]) not in apart]
     constant: Array | float = 0.0
     if rest and not _is_short(domain, rest):
-        rows = _Rows.of(domain, rest).merged()
+        rows = Rows.of(domain, rest).merged()
         rows = rows.factorised() if rows.are_many and time.perf_counter() < deadline else rows
         rest, tables = ([], [*tables, rows.table()]) if rows.is_table else (rows.parts(), tables)
         constant = constant + rows.constant
-    made = list[_Part]()
+    made = list[Part]()
     for alike in [tables, *_alike(products)]:
         parts, lost = _averaged(domain, alike)
         made += parts
@@ -176,16 +164,16 @@ def _stays_a_product(domain: Domain, m: Measurement) -> bool:
     if not isinstance(m.matrix, Kronecker):
         return False
     entries = prod(int(np.count_nonzero(_entries(factor))) for factor in m.matrix.factors)
-    return entries > max(_MOST_FACTORED**2, 2 * domain.size(m.clique))
+    return entries > max(MOST_FACTORED**2, 2 * domain.size(m.clique))
 
 
 def _entries(matrix: Matrix) -> Array:
     return matrix if isinstance(matrix, np.ndarray) else matrix.data
 
 
-def _alike(products: Sequence[_Part]) -> Iterator[list[_Part]]:
+def _alike(products: Sequence[Part]) -> Iterator[list[Part]]:
     """Groups with the same factors for the same attributes."""
-    groups: dict[tuple[object, ...], list[_Part]] = {}
+    groups: dict[tuple[object, ...], list[Part]] = {}
     for part in products:
         matrix = part[0].matrix
         assert isinstance(matrix, Kronecker)
@@ -225,7 +213,7 @@ def _ordered(domain: Domain, observed: Observed, clique: Clique) -> Array:
     return observed.values[domain.cell_map(clique, observed.clique)]
 
 
-def _averaged(domain: Domain, alike: Sequence[_Part]) -> tuple[list[_Part], Array | float]:
+def _averaged(domain: Domain, alike: Sequence[Part]) -> tuple[list[Part], Array | float]:
     """Tables, or measurements of one matrix, averaged by inverse variance; and their spread."""
     if len(alike) < 2:
         return list(alike), 0.0
@@ -235,7 +223,7 @@ def _averaged(domain: Domain, alike: Sequence[_Part]) -> tuple[list[_Part], Arra
         clique = domain.ordered(clique)
         arrays = [_ordered(domain, Observed(m.clique, v, m.stddev), clique) for m, v in alike]
     mean, variance, lost = _mean(arrays, [m.stddev for m, _ in alike])
-    return [(Measurement(clique, _first(mean), variance**0.5, first.matrix), mean)], lost
+    return [(Measurement(clique, first_set(mean), variance**0.5, first.matrix), mean)], lost
 
 
 def _mean(arrays: Sequence[Array], stddevs: Sequence[float]) -> tuple[Array, float, Array | float]:
@@ -246,190 +234,3 @@ def _mean(arrays: Sequence[Array], stddevs: Sequence[float]) -> tuple[Array, flo
     mean = np.tensordot(weights / weights.sum(), stack, 1)
     squares = np.square(stack - mean).sum(axis=1)
     return mean, 1 / float(weights.sum()), weights @ squares / 2
-
-
-def _first(values: Array) -> Array:
-    """The values of the first set."""
-    return values if values.ndim == 1 else values[:, 0]
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """Sparse rows over the table of a clique: the loss |weights (matrix x - values)|^2 / 2, beside
-    ``constant``.
-    """
-
-    clique: Clique
-    matrix: csr_array
-    weights: Array
-    values: Array
-    constant: Array | float = 0.0
-
-    @classmethod
-    def of(cls, domain: Domain, parts: Sequence[_Part]) -> _Rows:
-        """All rows of some measurements of one clique."""
-        import scipy.sparse
-
-        first = parts[0][0].clique
-        clique = first if all(m.clique == first for m, _ in parts) else domain.ordered(first)
-        matrices = [_written_out(domain, clique, m) for m, _ in parts]
-        order = sorted(range(len(parts)), key=lambda place: is_sparse(matrices[place]))
-        dense = [each for each in matrices if isinstance(each, np.ndarray)]
-        sparse = _stacked([each for each in matrices if is_sparse(each)], domain.size(clique))
-        if dense:
-            upper = scipy.sparse.csr_array(np.concatenate(dense))
-            sparse = scipy.sparse.csr_array(scipy.sparse.vstack([upper, sparse]))
-        lengths = [len(parts[place][1]) for place in order]
-        weights = np.repeat([1 / parts[place][0].stddev for place in order], lengths)
-        return cls(clique, sparse, weights, np.concatenate([parts[place][1] for place in order]))
-
-    def merged(self) -> _Rows:
-        """Rows that are multiples of each other averaged, and rows of zeros left out."""
-        lengths = np.diff(self.matrix.indptr)
-        full = lengths > 0
-        if not full.all():
-            lost = np.square(_times(self.weights[~full], self.values[~full])).sum(axis=0) / 2
-            kept = self.matrix[full], self.weights[full], self.values[full]
-            return _Rows(self.clique, *kept, self.constant + lost).merged()
-        lead = self.matrix.data[self.matrix.indptr[:-1]]
-        matrix = _with_data(self.matrix, self.matrix.data / np.repeat(lead, lengths))
-        # Equal rows have equal products with any vector; others hardly ever.
-        mixed = matrix @ np.random.default_rng(0).random(matrix.shape[1])
-        _, chosen, group, counts = np.unique(
-            mixed, return_index=True, return_inverse=True, return_counts=True
-        )
-        several = np.flatnonzero(counts[group] > 1)
-        if not len(several) or not _equal(matrix[several], matrix[chosen[group[several]]]):
-            return self
-        weights, values = self.weights * np.abs(lead), _times(1 / lead, self.values)
-        largest = np.zeros(len(chosen))
-        np.maximum.at(largest, group, weights)
-        shares = np.square(weights / largest[group])
-        sums = np.bincount(group, shares, len(chosen))
-        mean = np.zeros((len(chosen), *values.shape[1:]))
-        np.add.at(mean, group, _times(shares / sums[group], values))
-        apart = _times(weights, values - mean[group])
-        constant = self.constant + np.square(apart).sum(axis=0) / 2
-        return _Rows(self.clique, matrix[chosen], largest * np.sqrt(sums), mean, constant)
-
-    @property
-    def is_table(self) -> bool:
-        """True if the rows are the cells, each one once, and all weigh the same."""
-        rows, cells = self.matrix.shape
-        if not rows == cells == self.matrix.nnz or np.ptp(self.weights):
-            return False
-        return bool((self.matrix.data == 1).all()) and len(np.unique(self.matrix.indices)) == cells
-
-    def table(self) -> _Part:
-        """The cells as a table."""
-        values = self.values[np.argsort(self.matrix.indices)]
-        return Measurement(self.clique, _first(values), 1 / float(self.weights[0])), values
-
-    @property
-    def are_many(self) -> bool:
-        """True if factors are smaller, and their computation is worth it."""
-        rows, cells = self.matrix.shape
-        sparse = rows <= 2 * cells and 2 * self.matrix.nnz <= cells**2
-        return rows > cells and not sparse and cells <= _MOST_FACTORED
-
-    def factorised(self) -> _Rows:
-        """As many rows as cells.
-
-        The factorisation is accurate row by row, however much their weights differ, since rows are
-        sorted by size and columns pivoted (Cox and Higham, 1998).
-        """
-        import scipy.linalg
-        import scipy.sparse
-
-        dense = self.matrix.toarray() * self.weights[:, None]
-        order = np.argsort(-np.abs(dense).max(axis=1), kind="stable")
-        (raw, tau), upper, pivots = scipy.linalg.qr(
-            dense[order], mode="raw", pivoting=True, check_finite=False
-        )
-        right = _times(self.weights, self.values)[order].reshape(len(order), -1)
-        rotated = _rotated(raw, tau, right).reshape(self.values.shape)
-        matrix = np.empty_like(upper)
-        matrix[:, pivots] = upper
-        cells = len(pivots)
-        constant = self.constant + np.square(rotated[cells:]).sum(axis=0) / 2
-        sparse = scipy.sparse.csr_array(matrix)
-        return _Rows(self.clique, sparse, np.ones(cells), rotated[:cells], constant)
-
-    def parts(self) -> list[_Part]:
-        """One measurement of all rows, in units of the noise; none where no row is left."""
-        rows, columns = self.matrix.shape
-        if not rows:
-            return []
-        lengths = np.diff(self.matrix.indptr)
-        sparse = _with_data(self.matrix, self.matrix.data * np.repeat(self.weights, lengths))
-        matrix = sparse.toarray() if sparse.nnz > _DENSE * rows * columns else sparse
-        values = _times(self.weights, self.values)
-        return [(Measurement(self.clique, _first(values), 1.0, matrix), values)]
-
-
-def _rotated(raw: Array, tau: Array, right: Array) -> Array:
-    """The columns multiplied by the transpose of all of Q, which is never formed."""
-    from scipy.linalg import lapack
-
-    space = max(1, 64 * right.shape[1])
-    found, _, info = lapack.dormqr("L", "T", raw, tau, right, space)
-    if info:
-        raise np.linalg.LinAlgError(f"dormqr ended with {info}")
-    return np.asarray(found)
-
-
-def _times(factors: Array, values: Array) -> Array:
-    """Each row of values times its factor."""
-    return factors.reshape(-1, *[1] * (values.ndim - 1)) * values
-
-
-def _written_out(domain: Domain, clique: Clique, m: Measurement) -> Matrix:
-    """The measurement's matrix over the cells of ``clique``, which has the same attributes."""
-    matrix: Matrix
-    if m.matrix is None:
-        import scipy.sparse
-
-        matrix = scipy.sparse.csr_array(scipy.sparse.eye_array(len(m.values)))
-    elif isinstance(m.matrix, Kronecker):
-        matrix = reduce(_product, m.matrix.factors)
-    else:
-        matrix = m.matrix
-    return matrix if m.clique == clique else matrix[:, domain.cell_map(clique, m.clique)]
-
-
-def _product(left: Matrix, right: Matrix) -> Matrix:
-    """The Kronecker product of two matrices."""
-    if isinstance(left, np.ndarray) and isinstance(right, np.ndarray):
-        rows, columns = left.shape[0] * right.shape[0], left.shape[1] * right.shape[1]
-        product = np.multiply.outer(left, right).transpose(0, 2, 1, 3)
-        return np.asarray(product.reshape(rows, columns))
-    import scipy.sparse
-
-    return scipy.sparse.csr_array(scipy.sparse.kron(left, right))
-
-
-def _stacked(matrices: Sequence[csr_array], columns: int) -> csr_array:
-    """Sparse matrices below each other; scipy's own ``vstack`` is slow for thousands."""
-    import scipy.sparse
-
-    ordered = [each if each.has_sorted_indices else each.sorted_indices() for each in matrices]
-    lengths = [np.zeros(1, dtype=np.int64), *(np.diff(each.indptr) for each in ordered)]
-    starts = np.cumsum(np.concatenate(lengths))
-    data = np.concatenate([np.zeros(0), *(each.data for each in ordered)])
-    places = np.concatenate([np.zeros(0, dtype=np.int64), *(each.indices for each in ordered)])
-    found = scipy.sparse.csr_array((data, places, starts), (len(starts) - 1, columns))
-    found.eliminate_zeros()
-    return found
-
-
-def _with_data(matrix: csr_array, data: Array) -> csr_array:
-    """The same sparse matrix with other entries."""
-    import scipy.sparse
-
-    return scipy.sparse.csr_array((data, matrix.indices, matrix.indptr), matrix.shape)
-
-
-def _equal(one: csr_array, other: csr_array) -> bool:
-    """True if two sparse matrices have the same entries in the same places."""
-    pairs = [(getattr(one, n), getattr(other, n)) for n in ("indptr", "indices", "data")]
-    return all(np.array_equal(left, right) for left, right in pairs)

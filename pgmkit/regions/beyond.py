@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping
 from math import prod
 
 import numpy as np
-import scipy.sparse
 from numpy.typing import NDArray
 
 from pgmkit.domain import Clique
@@ -45,10 +44,12 @@ def expected_marginals(joint: Joint, cliques: Iterable[Clique]) -> dict[Clique, 
 
 
 def _summed_chances(joint: Joint, clique: Clique, name: str) -> Array:
+    from scipy.sparse import csr_array
+
     domain, records = joint.records.domain, joint.records
     others = tuple(other for other in clique if other != name)
     cells = cells_of(domain, [others], records.columns, len(records))[:, 0]
-    lies_in = scipy.sparse.csr_array(
+    lies_in = csr_array(
         (np.ones(len(cells)), cells, np.arange(len(cells) + 1)),
         shape=(len(cells), domain.size(others)),
     )

@@ -21,7 +21,7 @@ Codes = NDArray[np.int64]
 Columns = dict[str, Codes]
 
 _ROUNDS = 100
-"""Of draws for records that zeros left no value for."""
+"""Rounds of draws that replace records that zeros left no value for."""
 _AT_LEAST = 1000
 """Records drawn in such a round."""
 
@@ -91,7 +91,7 @@ def enough(draw: Callable[[int], Columns], n: int) -> Columns:
 
 
 def length_of(columns: Columns, unknown: int) -> int:
-    """How many records these are; of no attribute they may be any number."""
+    """The number of these records; without any column it is ``unknown``."""
     return len(next(iter(columns.values()))) if columns else unknown
 
 

@@ -33,7 +33,7 @@ _HALVINGS = 10
 _SOLVES = 30
 _SOLVED = 0.1
 _FALL = 1e-4
-"""Of the objective, in nats a record, below which a step is the last."""
+"""The fall of the objective, in nats a record, below which a step is the last."""
 _NOISE = 100.0
 """Slack for a unit of a measured cell's variance: tables that are noisy in many cells contradict
 each other by more than their own noise. Between 10 and 100 the distance of records from the tables
@@ -72,7 +72,7 @@ class Conditional:
 
     @property
     def scopes(self) -> tuple[Clique, ...]:
-        """What the columns of ``cells`` are the cells of."""
+        """The attributes whose cells the columns of ``cells`` hold."""
         return scopes(self.given, self.possible)
 
     def chances(self, cells: NDArray[np.int64]) -> Array:
@@ -92,7 +92,7 @@ def scopes(given: Sequence[Clique], possible: Sequence[Possible]) -> tuple[Cliqu
 
 
 def allowed(cells: NDArray[np.int64], possible: Sequence[Possible], size: int) -> NDArray[np.bool_]:
-    """Which values may follow each row of ``cells``; its last columns are those of ``possible``."""
+    """True where a value may follow a row of ``cells``, whose last columns are of ``possible``."""
     found = np.ones((len(cells), size), dtype=np.bool_)
     for place, each in enumerate(reversed(possible), 1):
         found &= each.table[cells[:, -place]]
@@ -189,7 +189,7 @@ class _Regression:
         return theta
 
     def _chances(self, theta: Array) -> tuple[Array, float]:
-        """Of every value, and the objective's value."""
+        """The chances of every value in every row, and the objective's value."""
         logits = self.rows @ theta
         logits[self.ruled_out] = -np.inf
         highest = logits.max(axis=1, keepdims=True)

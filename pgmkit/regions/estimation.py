@@ -16,8 +16,8 @@ from pgmkit.least_squares.sufficient_statistics import Statistics
 from pgmkit.losses import CallableLoss, MeasuredLoss, Penalty, Squared, make_loss
 from pgmkit.measurement import Measurement
 from pgmkit.regions.deadline import OutOfTime
-from pgmkit.regions.interior_point import Parts, needed_bytes, parts_of
 from pgmkit.regions.model import RegionModel
+from pgmkit.regions.parts import Parts, needed_bytes, parts_of
 from pgmkit.regions.polytope import LocalPolytope
 from pgmkit.regions.relaxation import hessian_bound, solve
 from pgmkit.regions.shrinkage import shrunk
@@ -28,7 +28,7 @@ from pgmkit.structural_zeros import Zeros
 Array = NDArray[np.float64]
 
 _CELL_BYTES = 500
-"""Of a region's cell: its places in the constraints and their transpose, weights, vectors."""
+"""Bytes of a region's cell: its places in the constraints and their transpose, weights, vectors."""
 
 
 def estimate_regions(
@@ -55,13 +55,7 @@ def estimate_regions(
     measurements, constant = known.measurements, float(known.constant)
     regions = _regions(domain, measurements, zeros)
     layout = Layout(domain, regions)
-    needed = _CELL_BYTES * layout.cells
-    if needed > memory_limit:
-        raise ModelTooLarge(
-            f"tables over {len(regions)} regions of {layout.cells:,} cells need "
-            f"{needed / 2**20:,.0f} MiB; the limit is {memory_limit / 2**20:,.0f} MiB. Measure "
-            "fewer or smaller cliques, or raise memory_limit"
-        )
+    left = memory_limit - _tables_bytes(layout, memory_limit)
     objective = make_loss(
         loss, layout, measurements, torch.float64, torch.device("cpu"), known.count
     )
@@ -73,7 +67,7 @@ def estimate_regions(
     squares = hessian_bound(layout, measurements)
     polytope = LocalPolytope(domain, regions, total, tuple(zeros))
     goal = tolerance * objective.unit
-    inner = _interior(polytope, layout, measurements, objective, memory_limit - needed, deadline)
+    inner = _interior(polytope, layout, measurements, objective, left, deadline)
     variances = dict(zip(regions, _variances(layout, squares, inner, total, deadline), strict=True))
     found = solve(
         polytope,
@@ -86,11 +80,7 @@ def estimate_regions(
         report=report,
     )
     measured = {frozenset(m.clique) for m in measurements}
-    places = [
-        (clique, part, shape)
-        for clique, part, shape in zip(regions, layout.slices, layout.shapes, strict=True)
-        if frozenset(clique) in measured
-    ]
+    kept = [region for region in regions if frozenset(region) in measured]
     tables, loss_there, gap = found.tables, found.loss, max(0.0, found.loss - found.bound)
     certified, nearer = found.stopped.startswith("certified"), None
     if shrink and certified and _whole_tables(measurements, objective):
@@ -100,8 +90,8 @@ def estimate_regions(
         loss_there = objective.value(torch.from_numpy(tables))
     return RegionModel(
         domain=domain,
-        tables={clique: tables[part].reshape(shape) for clique, part, shape in places},
-        variances={clique: variances[clique] for clique, _, _ in places},
+        tables=_split(layout, tables, kept),
+        variances={region: variances[region] for region in kept},
         zeros=tuple(zeros),
         total=total,
         loss=loss_there + constant,
@@ -115,6 +105,25 @@ def estimate_regions(
         stopped=found.stopped,
         measurements=tuple(measurements) if loss in ("squared", Squared()) else (),
     )
+
+
+def _tables_bytes(layout: Layout, limit: int) -> int:
+    """The bytes that the tables need; ModelTooLarge where they exceed the limit."""
+    needed = _CELL_BYTES * layout.cells
+    if needed > limit:
+        raise ModelTooLarge(
+            f"tables over {len(layout.cliques)} regions of {layout.cells:,} cells need "
+            f"{needed / 2**20:,.0f} MiB; the limit is {limit / 2**20:,.0f} MiB. Measure fewer or "
+            "smaller cliques, or raise memory_limit"
+        )
+    return needed
+
+
+def _split(layout: Layout, cells: Array, regions: Sequence[Clique]) -> dict[Clique, Array]:
+    """The tables of some regions, from the cells of all tables one after the other."""
+    places = zip(layout.cliques, layout.slices, layout.shapes, strict=True)
+    tables = {clique: cells[part].reshape(shape) for clique, part, shape in places}
+    return {region: tables[region] for region in regions}
 
 
 def _variances(
@@ -154,7 +163,7 @@ def _interior(
 
 
 def _whole_tables(measurements: Sequence[Measurement], objective: MeasuredLoss) -> bool:
-    """Whether the loss is a sum over cells of squares, and its best fit a projection."""
+    """True if the loss is a sum over cells of squares, and its best fit a projection."""
     return all(m.matrix is None for m in measurements) and isinstance(objective.penalty, Squared)
 
 

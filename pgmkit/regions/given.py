@@ -1,4 +1,4 @@
-"""What a region model says of the records that meet conditions."""
+"""Answers of a region model about the records that meet conditions."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ _REDRAWS = 10
 """The most rounds in which attributes are drawn again given all others; each makes drawing longer.
 """
 _FALL = 0.95
-"""What a round leaves of all distances, as a share, above which it is taken back."""
+"""A round that leaves more than this share of all distances is taken back."""
 _CHANCES = 32
 """The attributes whose chances are kept between answers: 5 MB each of 32 values."""
 _OPEN = 0.5
@@ -55,7 +55,7 @@ e^5 is followed to that (``_SHARE`` of ``pgmkit.regions.conditional``)."""
 
 @dataclass(frozen=True)
 class Missed:
-    """How far records are from a table.
+    """The distance of records from a table.
 
     ``counts``: half the sum of the cells' differences, the counts that lie in other cells;
     ``noise_units``: the root of the mean squared difference of a cell, in standard deviations of
@@ -241,7 +241,7 @@ class _Fitting:
 
 
 def agreement(tables: Tables, variances: Mapping[Clique, float], records: Dataset) -> Agreement:
-    """How near the records come to the tables, at least one, of any scale.
+    """The distances between the records and the tables, at least one, of any scale.
 
     ``variances``: of a cell of each table, in the squared scale of the tables.
     """
@@ -364,6 +364,6 @@ def _targets(
 
 
 def _better(smaller: Statistics, other: Statistics) -> bool:
-    """Whether the other table, where it holds this one's attributes, says less about them."""
+    """True if the other table, where it holds this one's attributes, says less about them."""
     cells = other.table.size / smaller.table.size
     return not set(smaller.given) <= set(other.given) or smaller.variance < cells * other.variance

@@ -110,7 +110,7 @@ class RegionModel(QueryAnswers):
 
     @cached_property
     def fit(self) -> Fit | None:
-        """How well the measurements agree with each other; None where they are not known."""
+        """The test of how well the measurements agree; None where they are not known."""
         from pgmkit.least_squares.goodness import goodness_of_fit
 
         return goodness_of_fit(self, self.measurements) if self.measurements else None
@@ -130,7 +130,7 @@ class RegionModel(QueryAnswers):
 
     @property
     def poor_fit(self) -> bool:
-        """Whether the search ended more than a noise unit from the best fit."""
+        """True if the search ended more than a noise unit from the best fit."""
         return not self.certified and self.gap > self.unit
 
     @property
@@ -157,7 +157,7 @@ class RegionModel(QueryAnswers):
 
     @cached_property
     def agreement(self) -> Agreement:
-        """How near the records that ``joint`` was fitted with come to the tables."""
+        """The distances between the tables and the records that ``joint`` was fitted with."""
         return agreement(self.tables, self.variances, self.joint.records)
 
     def marginal(self, attrs: Iterable[str]) -> Array:
@@ -244,8 +244,8 @@ class RegionModel(QueryAnswers):
         return cls(**read_regions(path, max_bytes))
 
     def _answered(self, query: FactoredQuery) -> Array:
-        """From the smallest region that holds the query's attributes, elsewhere from the records of
-        ``joint``, with a warning.
+        """The answer from the smallest region that holds the query's attributes, elsewhere from the
+        records of ``joint``, with a warning.
         """
         query.check(self.domain)
         region = self.region(query.attributes)

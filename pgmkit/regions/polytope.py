@@ -36,9 +36,9 @@ _SOLVED = 1e-3
 _RIDGE = 1e-12
 """Share of its diagonal that is added to Newton's matrix, whose rows are redundant."""
 _REFINEMENTS = 3
-"""Of a linear system's solution, each of which leaves a thousandth of what was left."""
+"""Refinements of a linear system's solution; each leaves a thousandth of the error."""
 _AGREEMENT = 1e-12
-"""How far sums may be off, as a share of the total."""
+"""The largest error of a sum, as a share of the total."""
 
 
 class Prior(Protocol):
@@ -69,13 +69,13 @@ class LocalPolytope:
 
     @cached_property
     def offsets(self) -> NDArray[np.int64]:
-        """Where each table's cells begin, and the number of all."""
+        """The first cell of each table, and the number of all cells."""
         return np.cumsum([0] + [self.domain.size(clique) for clique in self.cliques])
 
     @cached_property
     def allowed(self) -> NDArray[np.bool_]:
-        """Which cells may hold records: no zero rules them out, nor do other tables' zeros, one
-        overlap at a time. Raises InvalidInput where none may in some table.
+        """True for cells that may hold records: no zero rules them out, nor do other tables' zeros,
+        one overlap at a time. Raises InvalidInput where none may in some table.
         """
         limits = [np.ones(self.domain.shape(clique), dtype=np.bool_) for clique in self.cliques]
         for clique, table in zip(self.cliques, limits, strict=True):
@@ -209,7 +209,7 @@ class LocalPolytope:
         prior: Prior | None = None,
         deadline: float = inf,
     ) -> Array:
-        """How the point that is ``nearest`` to a target moves as the target does.
+        """The change of the point ``nearest`` to a target that moves along ``direction``.
 
         Raises OutOfTime at the ``deadline``.
         """
@@ -222,7 +222,7 @@ class LocalPolytope:
         return change
 
     def off(self, point: Array) -> Array:
-        """By how much each of the sums B x misses b."""
+        """The residuals B x - b of the constraints."""
         matrix, _, sums = self._constraints
         return np.asarray(matrix @ point - sums)
 
@@ -252,7 +252,7 @@ class LocalPolytope:
 
 
 def _slopes(x: Array, curvature: Array, prior: Prior | None) -> Array:
-    """How cells move with what they would be without sums to keep."""
+    """The derivatives of the cells by their values without the constraints."""
     return (x > 0).astype(float) if prior is None else prior.slopes(x, curvature)
 
 

@@ -1,4 +1,4 @@
-"""What may follow what has been drawn, where structural zeros rule out combinations.
+"""The values that may follow those already drawn where structural zeros rule out combinations.
 
 Records are drawn one attribute after the other. Bucket elimination in the reverse of that order
 (adaptive consistency; Dechter and Pearl, "Network-based heuristics for constraint-satisfaction
@@ -20,12 +20,12 @@ from pgmkit.errors import InvalidInput
 from pgmkit.structural_zeros import Zeros
 
 _MOST_CELLS = 1 << 22
-"""Of the table of all that is known about an attribute."""
+"""The most cells of the table of all that is known about an attribute."""
 
 
 @dataclass(frozen=True, eq=False)
 class Possible:
-    """Which values of an attribute may follow each cell of ``given``: (cells, values)."""
+    """True where a value of an attribute may follow a cell of ``given``: (cells, values)."""
 
     given: Clique
     table: NDArray[np.bool_]

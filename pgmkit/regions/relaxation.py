@@ -23,12 +23,14 @@ from numpy.typing import NDArray
 
 from pgmkit.errors import NumericalFailure
 from pgmkit.inference.marginal_oracle import Layout
+from pgmkit.inference.observations import host
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.linear.matrix import Matrix, is_sparse
-from pgmkit.losses import Loss, MeasuredLoss, host
+from pgmkit.losses import Loss, MeasuredLoss
 from pgmkit.measurement import Measurement
 from pgmkit.regions.deadline import OutOfTime
-from pgmkit.regions.interior_point import InteriorPoint, Parts
+from pgmkit.regions.interior_point import InteriorPoint
+from pgmkit.regions.parts import Parts
 from pgmkit.regions.polytope import LocalPolytope
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.progress import OUT_OF_TIME, Progress

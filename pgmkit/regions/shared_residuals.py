@@ -1,4 +1,4 @@
-"""What overlapping tables share, without redundancy: residuals of their sums.
+"""The sums that overlapping tables share, without redundancy, as residuals.
 
 The residual of a table for a set of attributes is its contrasts along each of them, summed over the
 rest (of no attribute: the sum of all cells). A table's sums over a set are combinations of the
@@ -51,8 +51,8 @@ class Shared:
         return total
 
     def spread(self, gathered: Array) -> tuple[Array, Array]:
-        """What each table is to take off its rows so that, gathered, they do not depend on s; and
-        what is gathered then, which is orthogonal to ``free``.
+        """The part that each table takes off its rows so that, gathered, they do not depend on s;
+        and what is gathered then, which is orthogonal to ``free``.
         """
         tables = self.gathered([np.ones(len(places)) for places in self.places])
         if self.free is None:

@@ -55,7 +55,7 @@ _ELSEWHERE = 1e-3
 that fit no record may have some.
 """
 _ROUNDS = 10
-"""Of iterative scaling to all pairs of a table."""
+"""Rounds of iterative scaling to all pairs of a table."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class _Search:
         self._start: Array | None = None
 
     def improved(self, weight: float) -> bool:
-        """Whether tables of this weight have the least risk so far."""
+        """True if tables of this weight have the least risk so far."""
         check_time(self.deadline)
         if not weight:
             return False
@@ -180,7 +180,7 @@ class _Search:
 
     @property
     def surely(self) -> bool:
-        """Whether that risk is below the best fit's by a cell's noise and by more than its own."""
+        """True if that risk is below the best fit's by a cell's noise and by more than its own."""
         apart = self.curvature * (self.chosen.tables - self.best) ** 2
         noise = 2 * float(apart[self.seen].sum()) ** 0.5
         return self._unshrunk - self.risk > 1 + _EVIDENCE * noise

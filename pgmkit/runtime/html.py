@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pgmkit.domain import Clique, Domain
 
-__all__ = ["bars", "columns", "escape", "graph", "interval", "model", "table"]
+__all__ = ["bars", "columns", "escape", "graph", "heat_map", "interval", "model", "table"]
 
 _BLUE, _INK, _EDGE = "#4f81bd", "#1c2733", "#9fb3c8"
 _FONT = "font-family='system-ui, sans-serif' font-size='12'"
@@ -102,16 +102,20 @@ def bars(
     labels: Sequence[str],
     counts: NDArray[np.float64],
     ends: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None,
+    *,
+    total: float | None = None,
 ) -> str:
-    """A figure of horizontal bars, with whiskers from one end to the other.
+    """A figure of horizontal bars over an axis of counts, with whiskers from one end to the other.
 
-    Of many values the most frequent are drawn.
+    Of many values the most frequent are drawn. Counts stand beside the bars, with `total` their
+    shares of it, too.
     """
     order = list(range(len(labels)))
     if len(order) > MOST_BARS:
         order = sorted(np.argsort(-counts)[:MOST_BARS].tolist())
     highest = max(1.0, *(float((counts if ends is None else ends[1])[i]) for i in order))
     scale, left, step = 190 / highest, 130, 17
+    bottom = 8 + len(order) * step
     parts = []
     for line, i in enumerate(order):
         y = 4 + line * step
@@ -128,10 +132,64 @@ def bars(
                 f"<line class='whisker' stroke='{_INK}' stroke-width='2' x1='{low:.1f}' "
                 f"x2='{high:.1f}' y1='{y + 6}' y2='{y + 6}'/>"
             )
+        share = "" if total is None else f" ({float(counts[i]) / total:.1%})"
+        parts.append(f"<text x='{left + 200}' y='{y + 10}'>{float(counts[i]):,.0f}{share}</text>")
+    parts.append(_axis(left, bottom, highest, scale))
     more = len(labels) - len(order)
     caption = escape(name) + (f" ({more} rarer values not drawn)" if more else "")
-    drawing = _svg(340, 10 + step * len(order), parts)
+    drawing = _svg(440, bottom + 22, parts)
     return f"<figure><figcaption>{caption}</figcaption>{drawing}</figure>"
+
+
+def _axis(left: float, bottom: float, highest: float, scale: float) -> str:
+    """A line with ticks at round counts."""
+    power = 10 ** math.floor(math.log10(highest))
+    step = next(power * part for part in (0.25, 0.5, 1, 2.5) if highest / (power * part) < 4)
+    parts = [
+        f"<line class='axis' stroke='{_EDGE}' x1='{left}' x2='{left + highest * scale:.1f}' "
+        f"y1='{bottom}' y2='{bottom}'/>"
+    ]
+    for place in range(int(highest / step) + 1):
+        x = left + place * step * scale
+        parts.append(
+            f"<line class='axis' stroke='{_EDGE}' x1='{x:.1f}' x2='{x:.1f}' y1='{bottom}' "
+            f"y2='{bottom + 4}'/><text x='{x:.1f}' y='{bottom + 16}' text-anchor='middle'>"
+            f"{place * step:,.4g}</text>"
+        )
+    return "".join(parts)
+
+
+def heat_map(
+    names: Sequence[str],
+    strengths: Mapping[tuple[str, str], float],
+    framed: Collection[tuple[str, str]] = (),
+) -> str:
+    """The pairs of attributes as squares below a diagonal, the darker the stronger (0 to 1).
+
+    `strengths`: of pairs in the order of `names`. `framed`: pairs with an outline.
+    """
+    side = max(13, min(28, 640 // len(names)))
+    short = [n if len(n) <= _MOST_LETTERS else n[: _MOST_LETTERS - 1] + "…" for n in names]
+    left, marked = 8 * max(map(len, short)) + 10, {frozenset(pair) for pair in framed}
+    size = side * len(names)
+    parts = []
+    for i, name in enumerate(names):
+        parts.append(
+            f"<text x='{left - 6}' y='{(i + 0.5) * side + 4:.1f}' text-anchor='end'>"
+            f"<title>{escape(name)}</title>{escape(short[i])}</text>"
+            f"<text transform='translate({left + (i + 0.5) * side + 4:.1f} {size + 6}) "
+            f"rotate(-90)' text-anchor='end'><title>{escape(name)}</title>{escape(short[i])}</text>"
+        )
+        for j, other in enumerate(names[:i]):
+            strength = strengths[other, name]
+            frame = f" stroke='{_INK}'" if frozenset((name, other)) in marked else ""
+            parts.append(
+                f"<rect class='heat{' joined' if frame else ''}' fill='{_BLUE}'{frame} "
+                f"fill-opacity='{strength:.2f}' x='{left + j * side + 1}' y='{i * side + 1}' "
+                f"width='{side - 2}' height='{side - 2}'><title>{escape(name)} with "
+                f"{escape(other)}: {strength:.2f}</title></rect>"
+            )
+    return _svg(left + size + 10, size + left, parts)
 
 
 class Graphical(Protocol):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from pgmkit.errors import InvalidInput, installing
 from pgmkit.queries import FactoredQuery, identity
 from pgmkit.runtime.printed import on_one_line
 from pgmkit.tables.bins import Binned
@@ -79,6 +80,40 @@ class Reply:
             for line in zip(*texts, strict=True)
         ]
         return "\n".join([*lines, *(f"({on_one_line(note)})" for note in self.notes)])
+
+    def to_pandas(self) -> Any:
+        """A pandas DataFrame of the columns; InvalidInput where pandas is not installed."""
+        try:
+            import pandas as pd
+        except ImportError:
+            raise InvalidInput("to_pandas needs pandas: pip install pandas") from None
+        return pd.DataFrame(dict(self.columns))
+
+    def plot(self, axes: Any = None) -> Any:
+        """A bar for each line, with its interval where there are error bars; matplotlib's axes.
+
+        The bars are of the first numbers: counts, sums, means or quantiles. `axes`: where to draw,
+        a new figure by default. Needs the extra `plot`; InvalidInput where it is not installed.
+        """
+        if axes is None:
+            try:
+                from matplotlib import pyplot
+            except ImportError:
+                raise InvalidInput(f"plot needs matplotlib: {installing('plot')}") from None
+            axes = pyplot.figure().subplots()
+        texts = [n for n, v in self.columns.items() if not isinstance(v, np.ndarray)]
+        groups = [self.columns[name] for name in texts if name != "note"]
+        labels = [", ".join(map(str, line)) for line in zip(*groups, strict=True)] or ["all"]
+        title = next(name for name in self.columns if name not in texts)
+        values = np.asarray(self.columns[title], dtype=np.float64)
+        reach = None
+        if "low" in self.columns:
+            low, high = (np.asarray(self.columns[end], dtype=float) for end in ("low", "high"))
+            reach = np.maximum([values - low, high - values], 0.0)
+        axes.barh(labels, values, xerr=reach)
+        axes.invert_yaxis()
+        axes.set_xlabel(title)
+        return axes
 
     def _repr_html_(self) -> str:
         from pgmkit.runtime import html

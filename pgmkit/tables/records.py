@@ -12,6 +12,7 @@ import numpy as np
 
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.columns import Column
+from pgmkit.tables.dates import DateTime
 from pgmkit.tables.labelled import Boolean, Categorical
 from pgmkit.tables.numbers import Numeric
 
@@ -44,12 +45,13 @@ def arrow_column(column: Column, codes: Any, rng: np.random.Generator) -> Any:
     """Values of codes as an Arrow array of the column's type."""
     from pyarrow import compute
 
-    if getattr(column, "zone", None) and column.kind == "datetime":
+    zone = _zone(column)
+    if zone is not None:
         # An hour that the clock shows twice is taken for the first, one that it leaves out for the
         # moment at which it is put forward.
         return compute.assume_timezone(
             _plain_column(column, codes, rng),
-            column.zone,
+            zone,
             ambiguous="earliest",
             nonexistent="latest",
         )
@@ -82,13 +84,16 @@ def _plain_column(column: Column, codes: Any, rng: np.random.Generator) -> Any:
     return pa.array(values, kind, mask=absent)
 
 
+def _zone(column: Column) -> str | None:
+    """The zone of a column's decoded values; None where they have none."""
+    return column.zone if isinstance(column, DateTime) and column.kind == "datetime" else None
+
+
 def _type_of(column: Column) -> Any:
     import pyarrow as pa
 
-    zone = getattr(column, "zone", None)
-    return (
-        pa.timestamp("us", zone) if zone and column.kind == "datetime" else _arrow_type(column.kind)
-    )
+    zone = _zone(column)
+    return _arrow_type(column.kind) if zone is None else pa.timestamp("us", zone)
 
 
 def _arrow_type(kind: str) -> Any:

@@ -43,7 +43,7 @@ from pgmkit.uncertainty.interval import Interval, bootstrap, checked_level, clos
 
 if TYPE_CHECKING:
     from pgmkit.estimation.batches.answers import BatchedAnswers
-    from pgmkit.estimation.many import Replication
+    from pgmkit.estimation.replication import Replication
     from pgmkit.least_squares.linear_estimate import LinearEstimate
     from pgmkit.uncertainty.replicates import Estimated
 
@@ -186,7 +186,7 @@ def error_bars(
 
     def estimated() -> tuple[Estimated, ...]:
         # Answers in closed form, which most questions have, need no search for a model.
-        from pgmkit.estimation.many import reporter
+        from pgmkit.estimation.replication import reporter
         from pgmkit.uncertainty.replicates import re_estimated
 
         limit.start()

@@ -42,7 +42,7 @@ class Interval:
 
 
 def bootstrap(estimate: Array, drawn: Array, nonnegative: bool, level: float) -> Interval:
-    """From answers of replicates, a row each, around the model's own."""
+    """The interval around the model's answer, from those of replicates, a row each."""
     from scipy.special import stdtrit
 
     # Flat: an answer may have as many axes as an array can.
@@ -58,7 +58,7 @@ def bootstrap(estimate: Array, drawn: Array, nonnegative: bool, level: float) ->
 
 
 def closed_form(estimate: Array, answer: Answer, level: float) -> Interval:
-    """From unbiased answers, as wide as to hold the model's own."""
+    """The interval of unbiased answers, widened to hold the model's own."""
     from scipy.special import ndtri
 
     if answer.nonnegative:

@@ -22,10 +22,10 @@ Estimated = GraphicalModel | RegionModel
 Sets = Sequence[Sequence[Measurement]]
 
 _TOLERANCE = 0.1
-"""As of the model: what stops earlier stays too near to it."""
+"""The model's own default tolerance: replicates that stop earlier stay too near to the model."""
 _NEAR = 1.0
-"""Where proximal steps lead on from the model, which end within a few hundredths of a noise unit:
-only what these leave further away is searched for.
+"""The tolerance where proximal steps lead on from the model: these end within a few hundredths of a
+noise unit, and only sets that they leave further away are searched for.
 """
 
 

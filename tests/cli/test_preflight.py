@@ -86,7 +86,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         with (tmp_path / name).open("w", newline="") as file:
             csv.writer(file).writerows(lines)
     (tmp_path / "schema.json").write_text(json.dumps(SIZES))
-    (tmp_path / "bad.json").write_text('{"columns": {"age": {"type": "intger"}}}')
+    (tmp_path / "bad.json").write_text('{"columns": {"age": {"type": "integr"}}}')
     Ledger.create(tmp_path / "all.ledger", Budget(2.0, 1e-5), neighbours="add/remove")
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from pgmkit import Domain, FactoredQuery, Measurement
 from pgmkit.errors import InvalidInput
 from pgmkit.inference.marginal_oracle import Layout
-from pgmkit.losses import Absolute, Huber, Loss, Observations, Squared, make_loss
+from pgmkit.inference.observations import Observations
+from pgmkit.losses import Absolute, Huber, Loss, Squared, make_loss
 from pgmkit.queries import prefix
 
 DOMAIN = Domain({"a": 2, "b": 3, "c": 2})

@@ -14,8 +14,9 @@ from benchmarks import drawn, problems
 from pgmkit import Dataset, Domain, Measurement, Zeros, error_bars, estimate
 from pgmkit.contraction import kernels
 from pgmkit.errors import InvalidInput, ModelTooLarge
-from pgmkit.estimation import _BASE_BYTES, Progress, needed_bytes
+from pgmkit.estimation import Progress
 from pgmkit.estimation import mirror_descent as search
+from pgmkit.estimation.model_size import _BASE_BYTES, needed_bytes
 from pgmkit.estimation.problem import Monitor
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.runtime.devices import WORTH_A_CARD, device_of

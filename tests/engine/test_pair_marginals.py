@@ -13,7 +13,8 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.factor import Factor
 from pgmkit.graphs.junction_tree import junction_tree
 from pgmkit.inference.pair_marginals import PairMarginals
-from pgmkit.inference.tree_marginals import Routes, marginals
+from pgmkit.inference.tree_marginals import marginals
+from pgmkit.inference.tree_paths import TreePaths
 from pgmkit.model import GraphicalModel
 
 
@@ -25,7 +26,7 @@ def test_against_the_joint(
     domain, cliques, _ = problem
     joint = joint_of(domain, cliques, np.random.default_rng(seed), zeros)
     tree = junction_tree(domain, cliques, seconds=0.001)
-    found = list(PairMarginals(Routes(tree), beliefs_of(tree, joint), domain).tables())
+    found = list(PairMarginals(TreePaths(tree), beliefs_of(tree, joint), domain).tables())
     pairs = list(itertools.combinations(domain, 2))
     assert sorted(pair for pair, _ in found) == sorted(pairs)
     for pair, table in found:
@@ -68,7 +69,7 @@ def test_a_model_asked_for_many_pairs_gives_what_single_ones_are(seed: int) -> N
 def test_attributes_left_out_are_left_out() -> None:
     model, _ = wide(12, 12, 0)
     names = model.domain.attributes[::3]
-    found = dict(PairMarginals(Routes(model.tree), model._beliefs, names).tables())
+    found = dict(PairMarginals(TreePaths(model.tree), model._beliefs, names).tables())
     assert sorted(found) == sorted(itertools.combinations(names, 2))
     for pair, table in found.items():
         np.testing.assert_allclose(table, model.marginal(pair), rtol=1e-9, atol=1e-9)
@@ -76,7 +77,7 @@ def test_attributes_left_out_are_left_out() -> None:
 
 def test_what_would_take_too_much_is_left_to_the_other_way() -> None:
     model, _ = wide(20, 20, 1)
-    pairs = PairMarginals(Routes(model.tree), model._beliefs, model.domain)
+    pairs = PairMarginals(TreePaths(model.tree), model._beliefs, model.domain)
     assert pairs.pays(190, 1 << 30)
     assert not pairs.pays(190, 1 << 10)
     assert not pairs.pays(0, 1 << 30)

@@ -38,11 +38,11 @@ from pgmkit.estimation.loss_checks import check_loss
 from pgmkit.inference import plain_beliefs
 from pgmkit.inference.answer_checks import FirstUses, SecondOpinion
 from pgmkit.inference.marginal_oracle import MarginalOracle
+from pgmkit.inference.observations import Observations
 from pgmkit.inference.plain_beliefs import PlainBeliefs
 from pgmkit.inference.plain_sums import PlainSums, TooLong
 from pgmkit.inference.self_check import Contradiction
-from pgmkit.inference.tree_marginals import Routes
-from pgmkit.losses import Observations
+from pgmkit.inference.tree_paths import TreePaths
 
 Array = NDArray[np.float64]
 SEEDS = st.integers(0, 2**31)
@@ -367,7 +367,7 @@ def plain_messages_to_the_next_value(patch: pytest.MonkeyPatch) -> None:
 
 def distant_pairs_turned(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(pgmkit.model, "MOST_CELLS", 0)
-    patch.setattr(Routes, "arranged", lambda self, table, clique: table)
+    patch.setattr(TreePaths, "arranged", lambda self, table, clique: table)
 
 
 def posteriors_in_reverse(patch: pytest.MonkeyPatch) -> None:

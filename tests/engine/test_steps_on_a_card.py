@@ -16,10 +16,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from pgmkit import Measurement, estimate
-from pgmkit.estimation import captured, cliques_of
+from pgmkit.estimation import captured
 from pgmkit.estimation.batches.problem import BatchedSquares, stacked
 from pgmkit.estimation.batches.search import BatchedSearch
 from pgmkit.estimation.card_search import CardSearch, MeasuredObjective
+from pgmkit.estimation.model_size import cliques_of
 from pgmkit.estimation.problem import Monitor, Problem
 from pgmkit.estimation.start import uniform
 from pgmkit.estimation.tensor_steps import Objective, Points, State, Steps, advance, start_at

@@ -31,7 +31,7 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.factor import Factor
 from pgmkit.inference.answer_checks import FirstUses
 from pgmkit.inference.marginal_oracle import MarginalOracle
-from pgmkit.inference.tree_marginals import Routes
+from pgmkit.inference.tree_paths import TreePaths
 from pgmkit.model import GraphicalModel
 
 ORDINARY = 2000
@@ -144,7 +144,7 @@ def answers_transposed(patch: Patch) -> None:
 
 
 def arranged_backwards(patch: Patch) -> None:
-    square(patch, Routes, "arranged")
+    square(patch, TreePaths, "arranged")
 
 
 def factors_expanded_backwards(patch: Patch) -> None:

@@ -184,14 +184,14 @@ def test_methods_see_as_few_measurements_of_thousands_as_of_ten(
     kind: str, inference: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Measurement] = []
-    written = pgmkit.losses.coordinates
+    written = pgmkit.inference.observations.coordinates
 
     def counted(layout: Any, m: Measurement) -> Any:
         seen.append(m)
         return written(layout, m)
 
-    monkeypatch.setattr("pgmkit.losses.coordinates", counted)
-    monkeypatch.setattr("pgmkit.regions.interior_point.coordinates", counted)
+    monkeypatch.setattr("pgmkit.inference.observations.coordinates", counted)
+    monkeypatch.setattr("pgmkit.regions.parts.coordinates", counted)
     numbers, rows = [], []
     for count in (10, 3000):
         seen.clear()

@@ -12,7 +12,7 @@ import pytest
 
 from pgmkit import Domain, Measurement, NotCertified, Zeros, estimate
 from pgmkit.inference.marginal_oracle import MarginalOracle
-from pgmkit.regions.interior_point import Region
+from pgmkit.regions.parts import Region
 from pgmkit.regions.polytope import LocalPolytope
 
 TOTAL = 1000.0

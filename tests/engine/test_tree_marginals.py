@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.graphs.junction_tree import JunctionTree, junction_tree
-from pgmkit.inference.bulk_marginals import each_marginal
-from pgmkit.inference.tree_marginals import marginals
+from pgmkit.inference.tree_marginals import each_marginal, marginals
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
@@ -240,5 +239,5 @@ def test_all_triples_are_slices_of_few_products(
     every = [c for k in range(4) for c in itertools.combinations(domain, k)]
     turned = [tuple(reversed(clique)) for clique in every[::3]]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pgmkit.inference.bulk_marginals._PRODUCT_CELLS", cells)
+        patch.setattr("pgmkit.inference.tree_marginals._PRODUCT_CELLS", cells)
         compare(domain, cliques, [*every, *turned], seed=seed, zeros=0.3)

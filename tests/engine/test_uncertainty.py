@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from pgmkit import Domain, FactoredQuery, InvalidInput, Measurement, TooSlow, Zeros, estimate
-from pgmkit.estimation.many import Replication
+from pgmkit.estimation.replication import Replication
 from pgmkit.least_squares.linear_estimate import LinearEstimate
 from pgmkit.model import GraphicalModel
 from pgmkit.queries import prefix, total

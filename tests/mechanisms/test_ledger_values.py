@@ -108,6 +108,14 @@ def test_a_file_that_was_damaged_meanwhile_is_refused_by_its_name(
     run = ledger.begin_run(Budget(0.1, 1e-6), "replace-one")
     assert list(ledger.open_runs) == [run] == [1]
     path.write_bytes(damage)
+    for call in (
+        lambda: ledger.charge("s", "m", 1e-6),
+        lambda: ledger.begin_run(Budget(0.1, 1e-6), "replace-one"),
+        lambda: ledger.end_run(run),
+        lambda: Ledger.open(path),
+    ):
+        with pytest.raises(InvalidInput, match=r"all\.ledger' is not a ledger file"):
+            call()
     assert path.read_bytes() == damage
     with pytest.raises(InvalidInput, match=r"all\.ledger' is not a ledger file"):
         _ = ledger.entries
@@ -190,3 +198,11 @@ def test_a_ledger_of_units_takes_runs_of_any_number_of_their_rows(tmp_path: Path
     for other in ("add/remove", relation("add/remove", "person", 3).name):
         with pytest.raises(InvalidInput, match="do not add up"):
             ledger.begin_run(run, other)
+
+
+def test_the_page_ends_with_the_promise() -> None:
+    """In zCDP rho is no epsilon: all that is spent is the epsilon that was promised."""
+    ledger = Ledger(Budget(1.0, 1e-6))
+    ledger.charge("s", "m", ledger.remaining)
+    cells = re.findall(r"<td[^>]*>(.*?)</td>", ledger._repr_html_())
+    assert cells == ["s", "m", "1", "100.0%", "1"]

@@ -291,9 +291,7 @@ def test_drawn_cases_cost_no_more_than_they_are_charged(seeds: range, tmp_path: 
     print(replay_all(seeds, tmp_path))
 
 
-def test_the_same_case_with_half_its_noise_is_caught(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tenth_less_noise_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The drawn neighbours are bad enough: of the first thirty, many use what they are charged."""
     noisy = Curator._noisy
 

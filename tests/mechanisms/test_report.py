@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import contingency
 
 from mechanisms.datasets.census import census
 from mechanisms.release.evaluation import marginal_errors, some_cliques, train_and_test
@@ -41,6 +42,7 @@ def pages() -> dict[str, str]:
 
 
 def words(page: str) -> str:
+    page = re.sub(r"<(style|script)>.*?</\1>", " ", page, flags=re.DOTALL)
     return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page))
 
 
@@ -101,7 +103,39 @@ def test_many_columns_are_compared_in_bounded_time_and_it_is_said() -> None:
     data = Dataset(schema.domain, {name: rng.integers(0, 4, 500) for name in schema.columns})
     made = synthesize(data, schema, epsilon=5.0, delta=1e-6, mechanism="independent", seed=0)
     page = html(made, Evaluation(data))
-    assert "3-way: 300 of 280,840" in page and "80 more columns are not drawn" in page
+    assert "3-way: 300 of 280,840" in page and "too many columns" in page
+    assert page.count("<details class='column'") == page.count("<figure>") == 120
+    assert re.findall(r"data-name='(.+?)'", page) == list(schema.columns)
+
+
+def test_it_begins_with_the_verdict_and_the_names_of_what_it_is_about() -> None:
+    made = release()
+    page = html(made, name="people.csv", schema_file="people.yaml", target="income")
+    text = words(page)
+    assert text.index("Release of mst: people.csv") < text.index("schema people.yaml")
+    for sentence in made.verdict.sentences:
+        assert sentence in text and text.index(sentence) < text.index("What was released")
+    assert "No privacy is promised: INSECURE" in text and "-differential privacy" not in text
+    real = words(html(release(seed=None)))
+    assert "(3, 1e-06)-differential privacy" in real and "No privacy" not in real
+    assert '"Winning the NIST contest" (2021).' in (text.replace("&quot;", '"'))
+    assert re.findall(r"data-name='(.+?)'", page) == NAMES
+    with pytest.raises(InvalidInput, match="no column 'wages'"):
+        html(made, target="wages")
+
+
+def test_relations_are_those_of_the_model() -> None:
+    """A square for each pair, framed where it was measured; V as scipy has it."""
+    made = release()
+    page = html(made, target="income")
+    shown = dict(re.findall(r"<td>(\w+)</td><td[^>]*>(0\.\d\d)</td></tr>", page))
+    for name in NAMES[:3]:
+        table = np.rint(1e6 * made.model.marginal((name, "income"))).astype(np.int64)
+        v = contingency.association(table, method="cramer")
+        assert float(shown[name]) == pytest.approx(v, abs=0.0051)
+    framed = re.findall(r"class='heat joined'.*?<title>(.*?):", page)
+    kept = {f"{b} with {a}" for a, b in made.verdict.kept}
+    assert set(framed) == kept and page.count("class='heat") == 6
 
 
 def test_names_cannot_inject_markup() -> None:
@@ -142,9 +176,14 @@ def test_a_browser_shows_it_offline(pages: dict[str, str], kind: str, tmp_path: 
         page.goto(path.as_uri())
         picture = page.screenshot(full_page=True)
         figures = page.locator("figure svg rect").count()
-        wide = page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+        fits = "document.documentElement.scrollWidth <= window.innerWidth"
+        for width in (400, 1280):
+            page.set_viewport_size({"width": width, "height": 900})
+            assert page.evaluate(fits), width
+        page.fill("#find", "INC")
+        found = [c.get_attribute("data-name") for c in page.locator("details.column:visible").all()]
         browser.close()
-    assert not troubles and wide
+    assert not troubles and found == ["income"]
     assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
     assert figures == sum(min(size, 24) for size in DATA.domain.sizes.values())
     assert len(picture) > 20_000

@@ -7,7 +7,7 @@ from chance import assert_stddev
 
 from pgmkit import GraphicalModel, InvalidInput, Measurement, estimate
 from pgmkit.tables.question_grammar import parse
-from pgmkit.tables.questions import ask
+from pgmkit.tables.questions import Reply, ask
 from pgmkit.tables.schema import Boolean, Categorical, Integer, Numeric, Schema
 from pgmkit.uncertainty import error_bars
 
@@ -277,3 +277,25 @@ def test_an_answer_that_is_mostly_noise_says_so() -> None:
 def test_what_is_not_understood_is_said(text: str, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         ask(MODEL, SCHEMA, text)
+
+
+def test_replies_become_frames_and_pictures() -> None:
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    columns = {
+        "sex": ["F", "M"],
+        "count": np.array([30.0, 70.0]),
+        "low": np.array([28.0, 69.0]),
+        "high": np.array([33.0, 75.0]),
+        "note": ["", "unreliable"],
+    }
+    reply = Reply(columns)
+    frame = reply.to_pandas()
+    assert list(frame) == list(columns) and frame["count"].tolist() == [30.0, 70.0]
+    axes = reply.plot()
+    assert [bar.get_width() for bar in axes.patches] == [30.0, 70.0]
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["F", "M"]
+    (whiskers,) = axes.collections
+    assert [(s[0][0], s[1][0]) for s in whiskers.get_segments()] == [(28.0, 33.0), (69.0, 75.0)]
+    assert axes.get_xlabel() == "count"
+    assert len(Reply({"count": np.array([5.0])}).plot().patches) == 1

@@ -31,7 +31,7 @@ _LOST = 1e-9
 
 
 class BatchedAnswers:
-    """What ``models``, at least one, answer; all have the same domain and cliques.
+    """The answers of ``models``, at least one; all have the same domain and cliques.
 
     >>> from pgmkit import Domain, Factor
     >>> d = Domain({"a": 2})

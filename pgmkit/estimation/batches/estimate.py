@@ -59,7 +59,7 @@ class BatchedEstimate:
     deadline: float
     model_limit: int
     dtype: torch.dtype = torch.float64
-    """Of the models; the search for them is in float64."""
+    """The format of the models; the search for them is in float64."""
 
     def models(self) -> list[GraphicalModel]:
         """One for each set, in their order."""
@@ -80,7 +80,7 @@ class BatchedEstimate:
             ]
 
     def _start(self, search: BatchedSearch) -> Points:
-        """Of each set the start with the lowest loss.
+        """The start with the lowest loss, set by set.
 
         From the start of an earlier model proximal steps in that model's metric go on: a search
         that ended on its way from the model would leave the models of redrawn measurements too much
@@ -211,7 +211,7 @@ class BatchedEstimate:
         )
 
     def _finished(self, search: BatchedSearch, row: int) -> GraphicalModel:
-        """What ``estimate`` makes of a search that has stalled short of a certificate."""
+        """The model after ``estimate``'s last stages, for a search that stalled uncertified."""
         one = self.inference
         loss = make_loss(
             "squared", one.layout, self._measured(row), one.dtype, one.device, self.known.count

@@ -18,7 +18,7 @@ __all__ = ["Run", "minimise_many"]
 
 Array = NDArray[np.float64]
 Function = Callable[[Array], tuple[Array, Array]]
-"""From points, a column each, to their values and gradients."""
+"""A function from points, a column each, to their values and gradients."""
 
 _MEMORY = 12
 _MOST_ITERATIONS = 1000
@@ -101,7 +101,7 @@ class Run:
         self.history.append(self.values)
 
     def fallen(self) -> Array:
-        """By how much each value fell lately; infinite at first."""
+        """The fall of each value over the last iterations; infinite at first."""
         if len(self.history) <= _WINDOW:
             return np.full_like(self.values, inf)
         return self.history[-1 - _WINDOW] - self.history[-1]

@@ -25,30 +25,30 @@ _LARGE_PASS = 1 << 16
 with a pass each do not wait for Python.
 """
 _WIDE_PASS = 8
-"""As many times the cells of the cliques: products of wide tables are copied more than computed."""
+"""A multiple of the cliques' cells: products of wide tables are copied more than computed."""
 
 
 def gains(single: MarginalOracle) -> bool:
-    """Whether passes for many sets cost each of them less than passes for one."""
+    """True if passes for many sets cost each of them less than passes for one."""
     most = min(_LARGE_PASS, _WIDE_PASS * single.layout.cells)
     return single.device.type != "cpu" or table_cells(single) <= most
 
 
 def gains_when_coarse(single: MarginalOracle) -> bool:
-    """As ``gains``, for estimates to within a noise unit, as error bars need them: few of these end
-    with a method of their own, set by set, and wide tables gain, too.
+    """The same as ``gains``, for estimates to within a noise unit, as error bars need them: few of
+    these end with a method of their own, set by set, and wide tables gain, too.
     """
     return single.device.type != "cpu" or table_cells(single) <= _LARGE_PASS
 
 
 def gains_by_threads(single: MarginalOracle) -> bool:
-    """Whether threads of a processor, each with passes of its own, work side by side."""
+    """True if threads of a processor, each with passes of its own, work side by side."""
     large = table_cells(single) > _LARGE_PASS and single.plan.cost < THREADED_COST
     return large and single.device.type == "cpu"
 
 
 def table_cells(single: MarginalOracle) -> int:
-    """Of all tables of a pass."""
+    """The cells of all tables of a pass."""
     return sum(map(single.plan.cells, range(len(single.plan.axes))))
 
 
@@ -94,7 +94,7 @@ class BatchedOracle:
     def begin_marginals(
         self, potentials: torch.Tensor, totals: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """As ``marginals``, on a card as ``try_marginals``: nothing waits for it."""
+        """The same as ``marginals``; on a GPU nothing waits for the result (``try_marginals``)."""
         begun = self.marginals if self.single.device.type == "cpu" else self.try_marginals
         return begun(potentials, totals)
 
@@ -145,7 +145,7 @@ class BatchedOracle:
         return inputs.exp_()
 
     def _blocks(self, flat: torch.Tensor) -> list[torch.Tensor]:
-        """What lies clique by clique in a pass, as a matrix for each clique."""
+        """The tables of a pass, as a matrix for each clique."""
         count = self.count
         return [
             flat[count * cells.start : count * cells.stop].view(count, -1)

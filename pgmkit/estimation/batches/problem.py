@@ -11,10 +11,11 @@ import torch
 from numpy.typing import NDArray
 
 from pgmkit.inference.marginal_oracle import Layout
+from pgmkit.inference.observations import standardised
 from pgmkit.least_squares.sufficient_statistics import Statistics
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.linear.matrix import is_sparse
-from pgmkit.losses import ULPS, Squared, standardised
+from pgmkit.losses import ULPS, Squared
 from pgmkit.measurement import Measurement
 
 __all__ = ["BatchedSquares", "same_structure", "stacked"]
@@ -23,7 +24,7 @@ Array = NDArray[np.float64]
 
 
 def same_structure(one: Measurement, other: Measurement) -> bool:
-    """Whether two measurements differ in nothing but their values."""
+    """True if two measurements differ in nothing but their values."""
     return (
         one.clique == other.clique
         and one.stddev == other.stddev
@@ -92,7 +93,7 @@ class BatchedSquares:
         return residual.square().sum(1) / 2
 
     def gradient(self, residual: torch.Tensor) -> torch.Tensor:
-        """By the marginals: Q^T (r / stddev)."""
+        """The gradient by the marginals: Q^T (r / stddev)."""
         if self._diagonal:
             return residual * self._weights
         picked = residual.index_select(1, self._rows).mul_(self._weights)
@@ -100,7 +101,7 @@ class BatchedSquares:
         return blank.index_add_(1, self._columns, picked)
 
     def rounding(self, residual: torch.Tensor) -> torch.Tensor:
-        """As ``Loss.rounding``, of each set."""
+        """The value of ``Loss.rounding`` for each set."""
         sizes = (residual + self.target).abs() + self.target.abs()
         shift = ULPS * torch.finfo(residual.dtype).eps * sizes
         return ((residual.abs() + shift) * shift).sum(1)

@@ -25,7 +25,7 @@ from pgmkit.runtime.progress import CERTIFIED, OUT_OF_TIME
 __all__ = ["BatchedSearch"]
 
 _MOST_ROUNDS = 300
-"""What a set needs beyond these, a method of its own finds sooner."""
+"""Rounds after which a set that still needs more is estimated by itself, which is faster."""
 _PATIENCE = 30
 _EPSILON = torch.finfo(torch.float64).eps
 
@@ -146,7 +146,7 @@ class BatchedSearch:
         self.bound[self._sets] = torch.maximum(self.bound[self._sets], found.nan_to_num(-inf))
 
     def certified(self) -> torch.Tensor:
-        """Which sets' best points are within the goal, or within what rounding may do."""
+        """True for sets whose best points are within the goal, or within what rounding may do."""
         rounding = self.loss.rounding(self.best.residual)
         return self.best.loss - self.bound <= self.goal + rounding
 

@@ -44,6 +44,12 @@ __all__ = [
 
 Frame = nw.DataFrame[Any] | nw.LazyFrame[Any]
 
+_LIBRARIES = {
+    "pandas": nw.Implementation.PANDAS,
+    "polars": nw.Implementation.POLARS,
+    "pyarrow": nw.Implementation.PYARROW,
+}
+
 
 def encode(frame: Any, schema: Schema) -> Dataset | NoRows:
     """The frame's columns as codes in memory; columns that the schema does not have are ignored.
@@ -165,12 +171,12 @@ class FrameForm:
         Names are "pandas", "polars" and "pyarrow". Raises InvalidInput for what is none of these.
         """
         if isinstance(frame, str):
-            if frame not in ("pandas", "polars", "pyarrow"):
+            if frame not in _LIBRARIES:
                 raise InvalidInput(
                     f"a library must be 'pandas', 'polars' or 'pyarrow', got {frame!r}; for others "
                     "give a data frame"
                 )
-            return cls(nw.Implementation.from_backend(frame), lazy=False)
+            return cls(_LIBRARIES[frame], lazy=False)
         if isinstance(frame, FrameCounts):
             return cls(frame.library, lazy=True)
         wrapped = _wrapped(frame)

@@ -7,9 +7,8 @@ error. Nothing below the header line decides whether a file is read.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from pgmkit.errors import InvalidInput
@@ -26,37 +25,28 @@ _LINES_ABOVE = 20
 """Lines above a header that are looked for: titles of tables have fewer."""
 
 
-def header_hint(
-    path: str | os.PathLike[str], form: FileFormat, found: Sequence[str], absent: Iterable[str]
-) -> str:
+def header_hint(path: str | os.PathLike[str], form: FileFormat, absent: Iterable[str]) -> str:
     """A clause on how the file may be written, where its header lacks the names `absent`.
 
-    Rows of a sheet are compared with the wanted names alone.
-
-    It is empty where no other format is likely. `found`: the names that were read.
+    Rows of a sheet are compared with these names alone. The clause is empty where no other format
+    is likely.
 
     >>> from pgmkit.tables.schema_file import FileFormat
-    >>> header_hint("sheet.parquet", FileFormat(), ["age", "wages"], ["wage"])
-    "; did you mean 'wages' for 'wage'"
+    >>> header_hint("sheet.parquet", FileFormat(), ["wage"])
+    ''
     """
-
     wanted = list(absent)
+    if is_excel(path):
+        return sheet_hint(path, form, wanted)
     if is_csv(path) and form.names is None:
         for other, options in _other_formats(form):
             if _has(os.fspath(path), other, wanted):
                 return f"; with {options} its header has them"
-    if is_excel(path):
-        hint = sheet_hint(path, form, wanted)
-        if hint:
-            return hint
-    near = {name: get_close_matches(name, [n for n in found if n], 1) for name in wanted}
-    likely = [f"{close[0]!r} for {name!r}" for name, close in near.items() if close]
-    return f"; did you mean {', '.join(likely[:3])}" if likely else ""
+    return ""
 
 
 def _other_formats(form: FileFormat) -> Iterable[tuple[FileFormat, str]]:
     """Formats that differ in one point, and the options that name it."""
-
     if form.separator is not None:
         for separator in SEPARATORS:
             if separator not in (form.separator, form.decimal):

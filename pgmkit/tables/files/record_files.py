@@ -376,7 +376,7 @@ def _check_names(
         raise InvalidInput(
             f"{os.fspath(path)} has no column {', '.join(map(repr, absent))}"
             f"{did_you_mean(absent[0], found)}; it has "
-            f"{', '.join(map(repr, found[:30]))}{header_hint(path, form, found, absent)}. Use the "
+            f"{', '.join(map(repr, found[:30]))}{header_hint(path, form, absent)}. Use the "
             "schema of this file"
         )
 

@@ -1,0 +1,76 @@
+"""A paragraph about a release, for the methods section of a paper or a statistical note."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from mechanisms.registry import MECHANISMS
+from pgmkit import __version__
+from pgmkit.runtime.html import escape
+
+if TYPE_CHECKING:
+    from mechanisms.privacy.ledger import Ledger
+    from mechanisms.release.tabular import TableRelease
+
+__all__ = ["methods"]
+
+_UNPROTECTED = (
+    "Not protected are facts about the population that hold for its members whether or not they "
+    "are in the data, and the schema, the workload and the settings, which are public."
+)
+
+
+def methods(release: TableRelease) -> Iterator[str]:
+    """The section of the report: the paragraph, and how to cite."""
+    yield "<h2>For a methods section</h2>"
+    yield f"<blockquote class='box'><p>{escape(paragraph(release))}</p></blockquote>"
+
+
+def paragraph(release: TableRelease) -> str:
+    """Mechanism, promise, accounting, what was measured, what was not protected, reference."""
+    columns = f"{len(release.schema.columns)} columns"
+    if release.ledger is None:
+        return (
+            f"A graphical model of {columns} was estimated from {len(release.measurements)} noisy "
+            f"tables with pgmkit {__version__}. Their privacy is that of whoever published them."
+        )
+    entry = MECHANISMS.get(release.mechanism)
+    cited = "" if entry is None else _cited(entry.module)
+    said = " ".join(release.caution.splitlines())
+    kept = _promised(release.ledger) if release.secure else f"No privacy is promised: {said}."
+    return (
+        f"Synthetic data of {columns} were made with the mechanism {release.mechanism} of pgmkit "
+        f"{__version__}{f' ({entry.summary})' if entry else ''}. {kept} "
+        f"{len(release.measurements)} noisy tables were measured, and all else was computed from "
+        f"them. {_UNPROTECTED}{f' Reference: {cited}' if cited else ''}"
+    )
+
+
+def _promised(ledger: Ledger) -> str:
+    budget = ledger.budget
+    accounting = (
+        "pure differential privacy by basic composition"
+        if budget.pure
+        else "Gaussian differential privacy"
+        if budget.gaussian
+        else "zero-concentrated differential privacy"
+    )
+    delta = "" if budget.pure else f", {budget.delta:g}"
+    return (
+        f"They satisfy ({budget.epsilon:g}{delta})-differential privacy under the neighbour "
+        f"relation {ledger.neighbours}, accounted for by {accounting}."
+    )
+
+
+def _cited(module: str) -> str:
+    """The first sentence of the second paragraph of a mechanism's module, where that is a paper."""
+    try:
+        said = inspect.getdoc(import_module(module)) or ""
+    except ImportError:  # of a package that is not installed any more
+        return ""
+    second = [" ".join(part.split()) for part in said.split("\n\n")][1:2]
+    paper, year, _ = second[0].partition(")") if second else ("", "", "")
+    return f"{paper})." if year and '"' in paper else ""

@@ -1,0 +1,67 @@
+"""The report's page: one HTML file with its style and its few lines of script inside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pgmkit.runtime.html import escape
+
+__all__ = ["page"]
+
+_STYLE = """
+:root { color-scheme: light dark; --ink: #1c2733; --paper: #fff; --soft: #5a6775; --line: #e3e8ee;
+  --bar: #4f81bd; --edge: #9fb3c8; --warn: #fdecea; --box: #f4f7fa; }
+@media (prefers-color-scheme: dark) { :root { --ink: #dde5ee; --paper: #14191f; --soft: #9aa8b6;
+  --line: #2c3640; --bar: #6fa0dc; --edge: #55687c; --warn: #45201c; --box: #1d242c; } }
+@media print { :root { --ink: #000; --paper: #fff; --line: #ccc; --box: #fff; --soft: #444; }
+  figure, tr, .box { break-inside: avoid; } h2, h3 { break-after: avoid; } body { margin: 0; }
+  input { display: none; } }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
+  max-width: 66rem; margin: 2rem auto; padding: 0 1rem; overflow-wrap: anywhere; }
+h1 { font-size: 1.6rem; margin-bottom: .2rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
+h3 { font-size: 1rem; margin-top: 1.6rem; }
+.meta, caption { color: var(--soft); } .meta { margin-top: 0; }
+.box { background: var(--box); border: 1px solid var(--line); border-radius: 6px;
+  padding: .2rem 1.2rem .6rem; } .box h2 { margin-top: .6rem; }
+table { border-collapse: collapse; margin: .6rem 0; display: block; max-width: 100%;
+  overflow-x: auto; } caption { text-align: left; }
+th, td { padding: .15rem .8rem .15rem 0; text-align: left; border-bottom: 1px solid var(--line);
+  overflow-wrap: break-word; vertical-align: top; }
+tr > :first-child { min-width: 8rem; }
+.wide { overflow-x: auto; } .wide svg { max-width: none; }
+figure { margin: .4rem 0 1rem; } figcaption { font-weight: 600; }
+svg { max-width: 100%; height: auto; } .bar, .heat { fill: var(--bar); }
+.whisker { stroke: var(--ink); } .edge { stroke: var(--edge); } .node { fill: var(--bar); }
+.axis { stroke: var(--soft); } .joined { stroke: var(--ink); }
+text { font: 12px system-ui, sans-serif; fill: var(--ink); }
+.warn { background: var(--warn); border-left: 4px solid #c0392b; padding: .5rem 1rem; }
+summary { cursor: pointer; padding: .15rem 0; } summary span { color: var(--soft); }
+.columns { display: grid; gap: 0 2rem; align-items: start;
+  grid-template-columns: repeat(auto-fill, minmax(min(27rem, 100%), 1fr)); }
+details.column { border-bottom: 1px solid var(--line); }
+input[type=search] { font: inherit; width: 20rem; max-width: 100%; padding: .3rem .5rem;
+  color: inherit; background: var(--box); border: 1px solid var(--line); border-radius: 4px;
+  box-sizing: border-box; }
+"""
+_SCRIPT = """
+const find = document.getElementById('find');
+if (find) find.addEventListener('input', () => {
+  for (const each of document.querySelectorAll('details.column'))
+    each.hidden = !each.dataset.name.toLowerCase().includes(find.value.toLowerCase());
+});
+addEventListener('beforeprint', () => {
+  for (const each of document.querySelectorAll('details')) each.open = true;
+});
+"""
+
+
+def page(title: str, parts: Iterable[str]) -> str:
+    """The whole page; `parts` are HTML, the title is a text."""
+    return (
+        "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>"
+        "<meta name='viewport' content='width=device-width, initial-scale=1'>"
+        f"<link rel='icon' href='data:,'><title>{escape(title)}</title><style>{_STYLE}</style>"
+        f"</head>\n<body><h1>{escape(title)}</h1>\n"
+        + "\n".join(parts)
+        + f"\n<script>{_SCRIPT}</script></body></html>\n"
+    )

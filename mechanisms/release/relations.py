@@ -1,0 +1,64 @@
+"""How the columns of a release are related: a map of all pairs, and the relations of one column."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+from mechanisms.release.verdict import association
+from pgmkit.errors import PgmkitError
+from pgmkit.runtime.html import escape, heat_map, table
+
+if TYPE_CHECKING:
+    from mechanisms.release.tabular import TableRelease
+
+__all__ = ["relations"]
+
+_MOST_COLUMNS = 100
+_MOST_CELLS = 1 << 24
+"""Cells of all pairs' tables together: some seconds of work."""
+
+
+def relations(release: TableRelease, target: str | None = None) -> Iterator[str]:
+    """Cramér's V of the pairs of columns in the release; of a target, in the order of strength."""
+    names = list(release.schema.columns)
+    if len(names) < 2:
+        return
+    yield "<h2>Relations between columns</h2>"
+    if target is not None:
+        yield from _of_target(release, names, target)
+    strengths = _strengths(release, list(combinations(names, 2)))
+    if len(names) > _MOST_COLUMNS or strengths is None:
+        yield "<p>There are too many columns or values to draw all pairs.</p>"
+        return
+    yield (
+        "<p>In the release, from 0 (white: unrelated) to 1 (one column tells the other), by "
+        "Cramér's V; framed pairs were measured together, and all others follow from the model. "
+        "Noise adds faint relations of its own.</p>"
+    )
+    yield f"<div class='wide'>{heat_map(names, strengths, release.verdict.kept)}</div>"
+
+
+def _of_target(release: TableRelease, names: Sequence[str], target: str) -> Iterator[str]:
+    found = _strengths(release, [(name, target) for name in names if name != target])
+    if found is None:
+        return
+    order = sorted(found, key=lambda pair: -found[pair])
+    rows = [[name, f"{found[name, other]:.2f}"] for name, other in order]
+    yield f"<h3>{escape(target)} and the other columns</h3>"
+    yield table(["column", "Cramér's V"], rows, numbers={1})
+
+
+def _strengths(
+    release: TableRelease, pairs: Sequence[tuple[str, str]]
+) -> Mapping[tuple[str, str], float] | None:
+    """The strength of each pair; None for too many cells, and for models without these tables."""
+    domain = release.model.domain
+    if sum(domain.size(pair) for pair in pairs) > _MOST_CELLS:
+        return None
+    try:
+        tables = release.model.marginals(pairs)
+    except PgmkitError:
+        return None
+    return {pair: association(tables[pair]) for pair in pairs}

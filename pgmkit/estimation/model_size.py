@@ -1,0 +1,115 @@
+"""The memory that a model of some cliques needs, and its inference on a junction tree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+import torch
+
+from pgmkit.domain import Clique, Domain
+from pgmkit.errors import InvalidInput, ModelTooLarge
+from pgmkit.graphs.clique_index import maximal
+from pgmkit.graphs.junction_tree import CELL_BYTES, junction_tree, model_cells
+from pgmkit.inference.marginal_oracle import MarginalOracle
+from pgmkit.measurement import Measurement
+from pgmkit.structural_zeros import Zeros
+
+_SOLVER_VECTORS = 14
+"""Vectors over the cliques' cells that a method keeps: points, gradients, cuts, the best so far."""
+_CARD_VECTORS = 26
+"""The same on a GPU, where a step makes all that it may need, and can be taken back."""
+_OBSERVED_BYTES = 40
+"""Bytes of a measured cell: its place, weight, value and residual."""
+_START_BYTES = 100
+"""Bytes of a measured cell in the search for consistent tables, most of it for the constraints."""
+_BASE_BYTES = 48 << 20
+"""Bytes that the libraries take when they are first used."""
+
+
+def tree_oracle(
+    domain: Domain,
+    cliques: Sequence[Clique],
+    used: Sequence[Measurement],
+    zeros: Sequence[Zeros],
+    *,
+    device: torch.device,
+    limit: int,
+    model_limit: int,
+) -> MarginalOracle:
+    """Inference on a junction tree, and ModelTooLarge where a step of the way would not fit."""
+    oracle = MarginalOracle(domain, cliques, device=device, memory_limit=limit, zeros=zeros)
+    _check_memory(oracle, used, limit)
+    _check_tree(domain, cliques, model_limit)
+    _check_possible(oracle, zeros)
+    return oracle
+
+
+def cliques_of(
+    domain: Domain, used: Sequence[Measurement], zeros: Sequence[Zeros] = ()
+) -> list[Clique]:
+    """The cliques of a model, in the domain's attribute order; none lies in another.
+
+    Where nothing is measured, one cell of no attribute stands for the uniform model.
+    """
+    cliques = [*(m.clique for m in used), *(z.clique for z in zeros), ()]
+    return [domain.ordered(cliques[place]) for place in maximal(cliques)]
+
+
+def _check_possible(inference: MarginalOracle, zeros: Sequence[Zeros]) -> None:
+    nothing = torch.zeros(inference.layout.cells, dtype=inference.dtype, device=inference.device)
+    if zeros and inference.maximum(nothing) == -inf:
+        raise InvalidInput(
+            f"the zeros over {', '.join(repr(each.clique) for each in zeros)} together leave no "
+            "possible record; allow more combinations"
+        )
+
+
+def _check_memory(inference: MarginalOracle, used: Sequence[Measurement], limit: int) -> None:
+    needed = needed_bytes(inference, used)
+    if needed > limit:
+        cells = sum(inference.layout.domain.size(m.clique) for m in used)
+        raise ModelTooLarge(
+            f"estimation from {cells:,} measured cells in {inference.layout.cells:,} cells of "
+            f"cliques needs {needed / 2**20:,.0f} MiB; the limit is {limit / 2**20:,.0f} MiB. "
+            "Measure fewer or smaller cliques, or raise memory_limit"
+        )
+
+
+def _check_tree(domain: Domain, cliques: Sequence[Clique], limit: int) -> None:
+    """Refuse cliques whose model could be estimated, but not sampled or asked.
+
+    The quick size is an upper bound; only where it exceeds the limit a better tree is looked for.
+    """
+    if model_cells(domain, cliques) * CELL_BYTES <= limit:
+        return
+    tree = junction_tree(domain, cliques)
+    if tree.bytes() > limit:
+        raise ModelTooLarge(
+            f"a model of these cliques cannot be sampled: its junction tree takes "
+            f"{tree.bytes() / 2**20:,.0f} MiB, with a table over {tree.largest} of "
+            f"{domain.size(tree.largest):,} cells; the limit is {limit / 2**20:,.0f} MiB. Measure "
+            "fewer overlapping cliques, merge values of large attributes, or raise memory_limit"
+        )
+
+
+def working_bytes(domain: Domain, measurements: Sequence[Measurement]) -> int:
+    """Memory that an estimate in float64 with the default method takes beyond its measurements.
+
+    >>> y = Measurement(("a", "b"), [0.0] * 1_000_000, 1.0)
+    >>> working_bytes(Domain({"a": 1000, "b": 1000}), [y]) > 100_000_000
+    True
+    """
+    used = [m for m in measurements if m.clique]
+    inference = MarginalOracle(domain, cliques_of(domain, used))
+    return needed_bytes(inference, used)
+
+
+def needed_bytes(inference: MarginalOracle, used: Sequence[Measurement]) -> int:
+    """Bytes of working memory that an estimate takes, at most."""
+    vectors = _CARD_VECTORS if inference.device.type == "cuda" else _SOLVER_VECTORS
+    solver = vectors * inference.layout.cells * inference.dtype.itemsize
+    cells = sum(inference.layout.domain.size(m.clique) for m in used)
+    tabular = sum(len(m.values) for m in used if m.matrix is None)
+    phases = (_START_BYTES * tabular, inference.pass_bytes + solver)
+    return _BASE_BYTES + _OBSERVED_BYTES * cells + max(phases)

@@ -1,0 +1,35 @@
+"""Progress of many estimates of one structure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Replication:
+    """The record for a progress callback: estimates ``done``, ``of`` how many, and seconds."""
+
+    done: int
+    of: int
+    seconds: float
+
+
+@contextmanager
+def reporter(
+    what: str, progress: bool | Callable[[Replication], None] | None, of: int
+) -> Iterator[Callable[[int], None]]:
+    """Takes how many estimates are done to the bar or callback that was asked for."""
+    started = time.perf_counter()
+    if progress is True:
+        from tqdm import tqdm
+
+        with tqdm(desc=what, unit="model", total=of, disable=None) as bar:
+            yield lambda done: bar.update(done - bar.n)
+        return
+    call = progress if callable(progress) else None
+    yield (
+        lambda done: call(Replication(done, of, time.perf_counter() - started)) if call else None
+    )

@@ -1,0 +1,143 @@
+"""Paths between the cliques of a junction tree: where attributes meet, and which way leads to them.
+
+Sets of attributes are integers here, with one bit for each attribute, and the axes of every table
+follow the domain's order: a set of attributes says all about a table's axes.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from functools import lru_cache
+
+from pgmkit.contraction.plan import Kernel
+from pgmkit.domain import Clique
+from pgmkit.graphs.bit_sets import each_bit
+from pgmkit.graphs.junction_tree import JunctionTree
+from pgmkit.runtime.deferred import torch
+
+__all__ = ["TreePaths", "tree_paths"]
+
+
+@lru_cache(maxsize=64)
+def tree_paths(tree: JunctionTree) -> TreePaths:
+    """The paths of a tree; they are remembered, since they are the same for all beliefs."""
+    return TreePaths(tree)
+
+
+class TreePaths:
+    """The part of inference that depends on the tree alone: which neighbour leads to an attribute,
+    and how tables are multiplied.
+
+    Roots of components are joined by edges with an empty separator.
+    """
+
+    def __init__(self, tree: JunctionTree) -> None:
+        self.names = tree.domain.attributes
+        self.sizes = tree.domain.sizes
+        self.lengths = tree.domain.shape()
+        self.bits = {name: 1 << index for index, name in enumerate(self.names)}
+        self.cliques = [self.members(clique) for clique in tree.cliques]
+        self.tree = tree
+        self.above = [max(parent, 0) for parent in tree.parents]
+        self.children: list[list[int]] = [[] for _ in tree.cliques]
+        self.separators: dict[tuple[int, int], int] = {}
+        for child in range(1, len(tree.cliques)):
+            above = self.above[child]
+            self.children[above].append(child)
+            shared = self.members(tree.separators[child])
+            self.separators[child, above] = self.separators[above, child] = shared
+        self._number()
+        self._ranks = [tree.containing[1][name] for name in self.names]
+        self._cells: dict[int, int] = {}
+        self._kernels: dict[tuple[int, int, int], Kernel] = {}
+
+    def _number(self) -> None:
+        """Number the cliques so that each subtree is a range, and find each attribute's top clique.
+
+        An attribute outside a clique lies below it exactly when its top clique does.
+        """
+        count = len(self.cliques)
+        below = [1] * count
+        for child in range(count - 1, 0, -1):
+            below[self.above[child]] += below[child]
+        self.numbers = [0] * count
+        for v, children in enumerate(self.children):
+            number = self.numbers[v] + 1
+            for child in children:
+                self.numbers[child] = number
+                number += below[child]
+        self.last = [number + size - 1 for number, size in zip(self.numbers, below, strict=True)]
+        self.child_numbers = [[self.numbers[child] for child in some] for some in self.children]
+        self.top: dict[int, int] = {}
+        for v, clique in enumerate(self.cliques):
+            for index in each_bit(clique):
+                self.top.setdefault(index, v)
+
+    def members(self, clique: Clique) -> int:
+        return sum(self.bits[name] for name in clique)
+
+    def axes(self, members: int) -> Clique:
+        return tuple(self.names[index] for index in each_bit(members))
+
+    def cells(self, members: int) -> int:
+        found = self._cells.get(members)
+        if found is None:
+            found = math.prod(self.lengths[index] for index in each_bit(members))
+            self._cells[members] = found
+        return found
+
+    def arranged(self, table: torch.Tensor, clique: Clique) -> torch.Tensor:
+        """The table of these attributes with its axes in the clique's order."""
+        places = sorted(clique, key=self.bits.__getitem__)
+        return table.permute([places.index(name) for name in clique])
+
+    def kernel(self, left: int, right: int, out: int) -> Kernel:
+        key = (left, right, out)
+        found = self._kernels.get(key)
+        if found is None:
+            found = Kernel(self.axes(left), self.axes(right), self.axes(out), self.sizes)
+            self._kernels[key] = found
+        return found
+
+    def holder(self, members: int) -> int | None:
+        """The smallest clique that holds the attributes, as `JunctionTree.holds`."""
+        by_size, _ = self.tree.containing
+        ranks = (1 << len(by_size)) - 1
+        for index in each_bit(members):
+            ranks &= self._ranks[index]
+        return by_size[(ranks & -ranks).bit_length() - 1] if ranks else None
+
+    def meeting(self, members: int) -> int:
+        """The clique where the wanted attributes part ways, or the smallest that has them all."""
+        holder = self.holder(members)
+        if holder is not None:
+            return holder
+        # From the largest attribute: so the smaller ones are carried along the tree.
+        largest = max((1 << index for index in each_bit(members)), key=self.cells)
+        here = self.holder(largest)
+        assert here is not None  # every attribute is in some clique
+        half = members.bit_count() // 2
+        while True:
+            sides = self.sides(here, members)
+            heaviest = max(sides, key=lambda side: sides[side].bit_count())
+            left_behind = members & self.cliques[here] & ~self.cliques[heaviest]
+            if sides[heaviest].bit_count() <= half and (len(sides) > 1 or left_behind):
+                return here
+            here = heaviest
+
+    def sides(self, here: int, members: int) -> dict[int, int]:
+        """The attributes that are not in the clique `here`, by the neighbour that leads to them."""
+        found: dict[int, int] = {}
+        first, last = self.numbers[here], self.last[here]
+        missing = members & ~self.cliques[here]
+        while missing:
+            bit = missing & -missing
+            missing ^= bit
+            number = self.numbers[self.top[bit.bit_length() - 1]]
+            if first < number <= last:
+                side = self.children[here][bisect_right(self.child_numbers[here], number) - 1]
+            else:
+                side = self.above[here]
+            found[side] = found.get(side, 0) | bit
+        return found

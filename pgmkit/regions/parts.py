@@ -1,0 +1,122 @@
+"""The relaxed problem cut into its regions: each one's cells, what it shares, what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+
+from pgmkit.inference.marginal_oracle import Layout
+from pgmkit.inference.observations import coordinates, host
+from pgmkit.linear.matrix import Matrix
+from pgmkit.measurement import Measurement
+from pgmkit.regions.deadline import check_time
+from pgmkit.regions.polytope import LocalPolytope
+from pgmkit.regions.shared_residuals import Shared, confined, shared_residuals, shared_sizes
+from pgmkit.runtime.threads import one_blas_thread
+
+Array = NDArray[np.float64]
+
+_SPARSE = 0.1
+"""Share of nonzeros below which a region's view of its cells is kept sparse."""
+
+
+@dataclass(frozen=True, eq=False)
+class Region:
+    """One table's cells that may hold records, what it shares, and what was measured of it.
+
+    ``shared`` is M_c; ``places`` are those of its rows after the first in s. ``view`` is Q and
+    ``values`` y, in units of the noise.
+    """
+
+    cells: NDArray[np.int64]
+    shared: Array
+    places: NDArray[np.int64]
+    view: Matrix
+    values: Array
+
+    def curvature(self, weights: Array) -> Array:
+        """Q' weights Q: its diagonal alone where there is nothing else."""
+        if isinstance(self.view, np.ndarray):
+            dense: Array = self.view.T @ (self.view * weights[:, None])
+            return dense
+        product = scipy.sparse.csr_array(self.view.T @ (self.view * weights[:, None]))
+        product.eliminate_zeros()
+        diagonal: Array = product.diagonal()
+        if product.nnz == np.count_nonzero(diagonal):
+            return diagonal
+        full: Array = product.toarray()
+        return full
+
+    @one_blas_thread()
+    def variance(self, spread: float) -> float:
+        """Mean variance of a cell given what was measured of it, and ``spread`` before that."""
+        curvature = self.curvature(np.ones(len(self.values)))
+        if curvature.ndim == 1:
+            return float((1 / (curvature + 1 / spread)).mean())
+        values = np.linalg.eigvalsh(curvature)
+        return float((1 / (np.maximum(values, 0) + 1 / spread)).mean())
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """The problem table by table, and what the tables share."""
+
+    regions: list[Region]
+    shared: Shared
+
+
+def needed_bytes(layout: Layout, measurements: Sequence[Measurement]) -> int:
+    """Memory of the matrices: some of the cells squared where a matrix was measured, those of what
+    is shared by cells, and five of all that is shared.
+    """
+    mixed = {host(layout, m.clique) for m in measurements if m.matrix is not None}
+    sizes = [part.stop - part.start for part in layout.slices]
+    squares = sum(sizes[place] ** 2 for place in mixed)
+    whole, each = shared_sizes(layout.domain, layout.cliques)
+    shared = sum(rows * size for rows, size in zip(each, sizes, strict=True))
+    return 8 * (5 * squares + 3 * shared + 5 * whole**2)
+
+
+def parts_of(
+    polytope: LocalPolytope,
+    layout: Layout,
+    measurements: Sequence[Measurement],
+    deadline: float = inf,
+) -> Parts:
+    """A region for each of the layout's cliques, which are the polytope's and those measured.
+
+    Raises OutOfTime at the ``deadline`` of ``time.perf_counter``.
+    """
+    measured: dict[int, list[Measurement]] = {}
+    for m in measurements:
+        measured.setdefault(host(layout, m.clique), []).append(m)
+    cells = [np.flatnonzero(polytope.allowed[part]) for part in layout.slices]
+    shared = confined(shared_residuals(layout.domain, layout.cliques), cells, polytope.total)
+    parts = zip(layout.slices, cells, shared.rows, shared.places, strict=True)
+    found = []
+    for place, (part, inside, rows, places) in enumerate(parts):
+        check_time(deadline)
+        views, values = [scipy.sparse.csr_array((0, len(inside)))], [np.zeros(0)]
+        for m in measured.get(place, []):
+            i, j, weights = coordinates(layout, m)
+            shape = len(m.values), part.stop - part.start
+            view = scipy.sparse.csr_array((weights / m.stddev, (i, j - part.start)), shape)
+            views.append(view[:, inside])
+            values.append(m.values / m.stddev)
+        both = scipy.sparse.csr_array(scipy.sparse.vstack(views))
+        sparse = both.nnz <= _SPARSE * both.shape[0] * both.shape[1]
+        found.append(
+            Region(
+                part.start + inside,
+                rows,
+                places,
+                both if sparse else both.toarray(),
+                np.concatenate(values),
+            )
+        )
+    return Parts(found, shared)

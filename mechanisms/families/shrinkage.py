@@ -84,7 +84,7 @@ def _drawn_in(
     strength: float,
 ) -> Measurement:
     """The mean of a noisy table and of the product of its attributes' shares."""
-    product = np.full((), total)
+    product: Array = np.full((), total)
     for name, groups in zip(measurement.clique, merged(domain, measurement), strict=True):
         codes = shares.get(name, np.full(len(groups), 1 / len(groups)))
         product = np.multiply.outer(product, np.bincount(groups, codes))

@@ -576,7 +576,8 @@ class GraphicalModel:
         pairs = self._plain.pairs(apart)
         if pairs is None:
             return None
-        return {c: self.total * (pairs[c] if t is None else t) for c, t in found.items()}
+        shares = {c: pairs[c] if t is None else t for c, t in found.items()}
+        return {c: np.multiply(self.total, t, out=np.empty_like(t)) for c, t in shares.items()}
 
     def _plain_answers(self, queries: Sequence[FactoredQuery]) -> list[Array] | None:
         """Counts of queries within cliques of the tree of a small model, or None."""
@@ -587,7 +588,7 @@ class GraphicalModel:
             found = self._plain.answer(query, min(MOST_CELLS, self.memory_limit / CELL_BYTES))
             if found is None:
                 return None
-            known.append(self.total * found)
+            known.append(np.multiply(self.total, found, out=found))
         return known
 
     def _belief(self, place: int) -> Array:

@@ -113,7 +113,8 @@ def bars(
     order = list(range(len(labels)))
     if len(order) > MOST_BARS:
         order = sorted(np.argsort(-counts)[:MOST_BARS].tolist())
-    highest = max(1.0, *(float((counts if ends is None else ends[1])[i]) for i in order))
+    reached = [float((counts if ends is None else ends[1])[i]) for i in order]
+    highest = max(1.0, *(each for each in reached if math.isfinite(each)), *counts[order])
     scale, left, step = 190 / highest, 130, 17
     bottom = 8 + len(order) * step
     parts = []
@@ -127,7 +128,7 @@ def bars(
             f"<title>{escape(labels[i])}: {counts[i]:,.0f}</title></rect>"
         )
         if ends is not None:
-            low, high = (left + max(0.0, float(end[i])) * scale for end in ends)
+            low, high = (left + min(max(0.0, float(end[i])), highest) * scale for end in ends)
             parts.append(
                 f"<line class='whisker' stroke='{_INK}' stroke-width='2' x1='{low:.1f}' "
                 f"x2='{high:.1f}' y1='{y + 6}' y2='{y + 6}'/>"

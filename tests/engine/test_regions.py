@@ -328,7 +328,9 @@ def test_answers_inside_are_the_tables_and_those_outside_say_so() -> None:
     with pytest.warns(FromRecords, match="20,000 records that come within"):
         outside = model.marginal(("c", "a"))
     counted = model.joint.records.marginal(("c", "a")) * (1000.0 / 20_000)
-    np.testing.assert_array_equal(outside, counted)
+    # Chances are summed where these records are counted: five standard errors of a count are 18.
+    np.testing.assert_allclose(outside, counted, atol=18)
+    assert outside.sum() == pytest.approx(1000)
     asked = FactoredQuery({"d": queries.prefix(3), "a": [1.0, 0.5], "c": queries.identity(2)})
     with pytest.warns(FromRecords):
         answer = model.answer(asked)

@@ -62,7 +62,7 @@ def test_records_are_those_of_the_processor(
 
 
 def test_a_model_on_a_card_draws_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    domain = Domain({"a": 3, "b": 400, "c": 2})
+    domain = Domain({"a": 3, "b": 20_000, "c": 2})  # smaller models are answered on the processor
     made = tables(domain, [("a", "b"), ("b", "c")], 0)
     here = GraphicalModel(domain, made, total=10.0).sample(2000, rng=5)
     monkeypatch.setattr(card_sampling, "_FEWEST", 1000)

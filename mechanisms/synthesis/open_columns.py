@@ -76,7 +76,7 @@ def _completed(
     data: Any, rough: Counts, concrete: Schema, found: Mapping[str, Column], workload: Workload
 ) -> Counts:
     """The records by the concrete schema; in memory only the columns that were found are coded."""
-    if not isinstance(rough, Dataset) or not rough.columns:
+    if not isinstance(rough, Dataset) or len(found) == len(concrete.columns):
         return counted(data, concrete, workload)
     opened = encode(data, concrete.restricted(found))
     assert isinstance(opened, Dataset)  # of the same rows as `rough`

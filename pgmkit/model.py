@@ -132,7 +132,7 @@ class GraphicalModel:
 
     @cached_property
     def fit(self) -> Fit | None:
-        """How well the measurements agree with each other; None where they are not known.
+        """The agreement of the measurements with each other; None where they are not known.
 
         >>> from pgmkit import Measurement, estimate
         >>> y = [Measurement(("a",), [60.0, 40.0], 1.0), Measurement(("a",), [63.0, 37.0], 1.0)]
@@ -177,7 +177,7 @@ class GraphicalModel:
 
     @property
     def poor_fit(self) -> bool:
-        """Whether the search ended more than a noise unit from the best fit, as far as is known."""
+        """True if the search ended more than a noise unit from the best fit, as far as is known."""
         return not self.certified and self.unit < self.gap < inf
 
     @cached_property
@@ -493,7 +493,9 @@ class GraphicalModel:
 
     @cached_property
     def _factors(self) -> tuple[Factor, ...]:
-        """What inference runs on: the potentials, or one of a single cell for the uniform model."""
+        """The tables that inference runs on: the potentials, or one of a single cell for the
+        uniform model.
+        """
         return self.potentials or (Factor(self.domain.project(()), np.zeros(())),)
 
     @cached_property
@@ -507,7 +509,7 @@ class GraphicalModel:
 
     @cached_property
     def _sums(self) -> PlainSums:
-        """What the second computation sums; nothing else is shared with it."""
+        """The tables that the second computation sums; nothing else is shared with it."""
         tables = [(factor.domain.attributes, factor.numpy()) for factor in self._factors]
         return PlainSums(tables, dict(self.domain.sizes))
 

@@ -73,7 +73,7 @@ _NETWORK = {
 }
 
 LABELS = {attribute: tuple(node.labels.split(", ")) for attribute, node in _NETWORK.items()}
-"""What each code of each attribute means."""
+"""The meaning of each code of each attribute."""
 
 
 def domain() -> Domain:

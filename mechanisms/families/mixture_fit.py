@@ -125,7 +125,7 @@ class MixtureFit:
         )
 
     def follow(self, steps: int, level: float) -> None:
-        """So many steps at each whole level above this one, and at this one."""
+        """The number of steps at each whole level above this one, and at this one."""
         for above in range(math.ceil(level)):
             self.run(steps, above)
         self.run(steps, level)

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 __all__ = ["Excess", "bounded", "random_keys"]
 
 _COUNTED = 3
-"""So many times `max_rows` of a unit's lost rows are counted at most; noise grows with it."""
+"""The limit, in times `max_rows`, up to which a unit's lost rows are counted; noise grows with
+it.
+"""
 
 
 @dataclass(frozen=True)

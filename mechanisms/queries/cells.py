@@ -20,7 +20,7 @@ class Cell(NamedTuple):
 
 
 Question: TypeAlias = "Clique | Cell | Predicate"
-"""What a round may pick: a whole marginal (by its clique), one cell, or a predicate."""
+"""A pick of a round: a whole marginal (by its clique), one cell, or a predicate."""
 
 
 def clique_of(question: Question) -> Clique:

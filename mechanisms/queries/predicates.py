@@ -135,7 +135,7 @@ class Predicates:
         return np.array([each.bound if each.weights else np.inf for each in self.list])
 
     def counts(self, data: Dataset) -> NDArray[np.int64]:
-        """How many records satisfy each predicate; exact."""
+        """The number of records that satisfy each predicate; exact."""
         holds = {
             pair: data.columns[pair[0]] == pair[1]
             for pair in {pair for each in self.list for pair in each.codes}

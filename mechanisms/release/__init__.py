@@ -1,1 +1,1 @@
-"""What a mechanism hands out: models and tables with their price, as files and as reports."""
+"""Releases of mechanisms: models and tables with their price, as files and as reports."""

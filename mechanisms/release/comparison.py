@@ -50,7 +50,7 @@ _MOST_FEATURES = 500
 
 @dataclass(frozen=True)
 class Propensity:
-    """How well a classifier tells real records from synthetic ones.
+    """The skill with which a classifier tells real records from synthetic ones.
 
     `pmse`: mean squared distance of the propensities from the share of synthetic records, 0 where
     nothing tells them apart. `ratio`: to what a perfect model of the data would give. `columns`:

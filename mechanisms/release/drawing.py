@@ -53,7 +53,7 @@ def draw_near(model: Any, n: int, rng: Rng = None) -> Dataset:
 
 
 def _bars_triples(model: Any) -> bool:
-    """Whether the model holds combinations of three columns or more to be impossible."""
+    """True if the model holds combinations of three columns or more to be impossible."""
     return any(len(zeros.clique) > 2 for zeros in getattr(model, "zeros", ())) or any(
         len(factor.domain) > 2 and bool(np.isneginf(factor.numpy()).any())
         for factor in getattr(model, "potentials", ())

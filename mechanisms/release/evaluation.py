@@ -38,7 +38,7 @@ class Scores:
 
     @property
     def ratio(self) -> float:
-        """What of the real score the synthetic one reaches."""
+        """The share of the real score that the synthetic one reaches."""
         return self.synthetic / self.real
 
 

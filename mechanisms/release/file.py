@@ -47,7 +47,7 @@ MODELS = {
     "pgmkit histogram": "mechanisms.families.histogram:HistogramModel",
     "pgmkit tables": "mechanisms.families.tables:TablesModel",
 }
-"""Where the class lives that loads a model file, by the format in the file's header."""
+"""The module of the class that loads a model file, by the format in the file's header."""
 
 
 def save(parts: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
@@ -146,7 +146,7 @@ def _settings(mechanism: str, stored: Mapping[str, Any]) -> object:
 def _stored(
     m: Measurement | MeasuredPredicate, prefix: str, arrays: dict[str, Any]
 ) -> dict[str, Any]:
-    """What JSON holds of a measurement; its arrays go beside it under the prefix."""
+    """The JSON form of a measurement; its arrays go beside it under the prefix."""
     if isinstance(m, MeasuredPredicate):
         return asdict(m)
     arrays[f"{prefix}.values"] = m.values

@@ -1,4 +1,4 @@
-"""What a notebook shows of a release: warnings, what was promised and released, the ledger."""
+"""The view of a release in a notebook: warnings, what was promised and released, the ledger."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["overview", "promise", "warnings"]
 
 
 class Described(Protocol):
-    """What is shown of a release."""
+    """The view of a release."""
 
     @property
     def mechanism(self) -> str: ...
@@ -60,7 +60,7 @@ def fit_rows(release: Described) -> list[list[str]]:
 
 
 def promise(ledger: Ledger | None) -> str:
-    """What was promised, in a line."""
+    """The promise in one line."""
     if ledger is None:
         return "that of whoever published the noisy tables"
     budget = ledger.budget
@@ -69,7 +69,7 @@ def promise(ledger: Ledger | None) -> str:
 
 
 def warnings(release: Described) -> list[str]:
-    """What a reader must know before anything else."""
+    """The warnings that a reader must see before anything else."""
     found = [f"<p class='warn'>{escape(line)}</p>" for line in release.caution.splitlines()]
     if getattr(release.model, "poor_fit", False):
         found.append(

@@ -1,4 +1,4 @@
-"""What a mechanism hands out: a model, the noisy values behind it, and what they cost."""
+"""The release of a mechanism: a model, the noisy values behind it, and what they cost."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Measured: TypeAlias = "Measurement | MeasuredPredicate"
 
 
 class Model(Protocol):
-    """What a release answers from; counts that sum to `total`."""
+    """The model that a release answers from; its counts sum to `total`."""
 
     @property
     def domain(self) -> Domain: ...
@@ -74,7 +74,7 @@ class Release:
 
     @property
     def caution(self) -> str:
-        """What to say wherever something of an insecure release is shown; else empty."""
+        """The warning that goes with anything shown of an insecure release; else empty."""
         seeded = "INSECURE: noise came from a seeded generator; do not release"
         modified = "INSECURE: modified after it was written; rely on nothing in it"
         known = self.ledger is None or self.ledger.secure
@@ -82,12 +82,12 @@ class Release:
 
     @property
     def certificate(self) -> str:
-        """How close a graphical model came to the best fit of the noisy tables; else empty."""
+        """A sentence on how close a graphical model came to the best fit; else empty."""
         return str(getattr(self.model, "certificate", ""))
 
     @property
     def fit(self) -> Fit | None:
-        """How well the noisy tables of a graphical model agree with each other; else None."""
+        """The agreement of a graphical model's noisy tables with each other; else None."""
         from pgmkit.least_squares.goodness import goodness_of_fit
 
         fitted = self._fitted
@@ -95,7 +95,7 @@ class Release:
 
     @property
     def contradiction(self) -> str:
-        """What to warn of where the noisy tables contradict each other; else empty."""
+        """The warning where the noisy tables contradict each other; else empty."""
         from pgmkit.least_squares.goodness import contradiction
 
         fitted = self._fitted

@@ -1,4 +1,6 @@
-"""How the columns of a release are related: a map of all pairs, and the relations of one column."""
+"""The relations between the columns of a release: a map of all pairs, and the relations of one
+column.
+"""
 
 from __future__ import annotations
 

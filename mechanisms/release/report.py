@@ -46,7 +46,7 @@ _OPEN = 12
 _WORST = 10
 _REPLICATES = 50
 _BAR_SECONDS = 20.0
-"""Of re-estimation, for the columns whose error bars have no closed form."""
+"""Seconds of re-estimation for the columns whose error bars have no closed form."""
 
 
 def html(

@@ -37,7 +37,7 @@ __all__ = ["Evaluation", "sections"]
 
 _MOST_CLIQUES = 300
 _MOST_PAIRS = 50
-"""Of the membership attack."""
+"""The most pairs of columns that the membership attack looks at."""
 _WORST = 10
 _MOST_ROWS = 20_000
 

@@ -76,7 +76,7 @@ class TableRelease:
 
     @property
     def model(self) -> Any:
-        """What answers: counts over codes."""
+        """The model that answers: counts over codes."""
         return self.release.model
 
     @property
@@ -106,22 +106,22 @@ class TableRelease:
 
     @property
     def caution(self) -> str:
-        """What to say wherever something of an insecure release is shown; else empty."""
+        """The warning that goes with anything shown of an insecure release; else empty."""
         return self.release.caution
 
     @property
     def certificate(self) -> str:
-        """How close a graphical model came to the best fit of the noisy tables; else empty."""
+        """A sentence on how close a graphical model came to the best fit; else empty."""
         return self.release.certificate
 
     @property
     def fit(self) -> Fit | None:
-        """How well the noisy tables of a graphical model agree with each other; else None."""
+        """The agreement of a graphical model's noisy tables with each other; else None."""
         return self.release.fit
 
     @property
     def contradiction(self) -> str:
-        """What to warn of where the noisy tables contradict each other; else empty."""
+        """The warning where the noisy tables contradict each other; else empty."""
         return self.release.contradiction
 
     @property
@@ -131,7 +131,7 @@ class TableRelease:
 
     @property
     def verdict(self) -> Verdict:
-        """What the records keep and lose, in words; from what was released alone."""
+        """A verdict in words on what the records keep and lose; from what was released alone."""
         from mechanisms.release.verdict import verdict
 
         budget = None if self.ledger is None else self.ledger.budget

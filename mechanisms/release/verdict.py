@@ -1,4 +1,4 @@
-"""What a release keeps and loses, in words for readers without statistics.
+"""A verdict on what a release keeps and loses, in words for readers without statistics.
 
 Everything is computed from the noisy measurements and the model: nothing here is exact, and
 nothing costs budget.
@@ -115,7 +115,7 @@ def _relations(
 
 
 def _faint(model: Any, known: Sequence[Any]) -> str:
-    """How many pairs have no table with as many rows as noise in a cell, on average."""
+    """The number of pairs with no table that has, on average, as many rows as noise in a cell."""
     noise: dict[tuple[str, str], float] = {}
     for m in known:
         cells = model.domain.size(m.clique)
@@ -191,7 +191,7 @@ def _counts(total: float, error: float | None) -> str:
 
 
 def _more(budget: Budget | None) -> str:
-    """What noise does with the budget, from the accounting alone."""
+    """The change of noise with the budget, from the accounting alone."""
     if budget is None:
         return ""
     larger = replace(budget, epsilon=4 * budget.epsilon)

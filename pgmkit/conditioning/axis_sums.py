@@ -82,7 +82,7 @@ def _plan(
 
 
 def _reader(shape: tuple[int, ...], away: tuple[int, ...]) -> Array:
-    """Whether each cell of a small table is summed into each of the result's."""
+    """True where a cell of a small table is summed into each of the result's."""
     kept = [1 if axis in away else n for axis, n in enumerate(shape)]
     target = np.broadcast_to(np.arange(prod(kept)).reshape(kept), shape).reshape(-1)
     found = np.zeros((prod(shape), prod(kept)))

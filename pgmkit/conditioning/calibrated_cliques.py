@@ -47,7 +47,7 @@ class ScaledEvidence:
 
 @dataclass(frozen=True)
 class Frame:
-    """What a clique is over; the order of the axes of its table and of the separators'."""
+    """The attributes of a clique; the order of the axes of its table and of the separators'."""
 
     domain: Domain
     separator: Axes
@@ -92,7 +92,7 @@ class Clique(ABC):
         self.domain, self.separator, self.rest = frame.domain, frame.separator, frame.rest
         self.axes, self.table, self.below = frame.axes, table, frame.below
         self.spans: dict[Axes, tuple[int, int]] = {}
-        """Where each output is; children with one separator share it."""
+        """The place of each output; children with one separator share it."""
         self.outputs = self.own = 0
         for axes in (*((name,) for name in frame.rest), *frame.below):
             if axes not in self.spans:
@@ -142,8 +142,8 @@ class Clique(ABC):
 
     @cached_property
     def readings(self) -> list[tuple[Axes, int]]:
-        """How outputs are read, the largest first: each from the smallest one before that has its
-        attributes; 0 stands for the clique itself.
+        """The order in which outputs are read, the largest first: each from the smallest one before
+        that has its attributes; 0 stands for the clique itself.
         """
         alone = tuple([n for n in self.rest if not any(n in axes for axes in self.below)])
         read = {*self.spans}
@@ -160,7 +160,7 @@ class Clique(ABC):
 
 
 class DenseClique(Clique):
-    """Whose table has all cells."""
+    """A clique whose table has all cells."""
 
     def summed(self, axes: Axes) -> Array:
         return sum_to(self.table.reshape(self.domain.shape(self.axes)), self.axes, axes)
@@ -243,7 +243,7 @@ class SmallClique(DenseClique):
 
 
 class LargeClique(DenseClique):
-    """Whose table is sliced by the evidence, and summed over axes."""
+    """A clique whose table is sliced by the evidence, and summed over axes."""
 
     def prepare(self) -> None:
         self._sums  # noqa: B018 - kept from now on

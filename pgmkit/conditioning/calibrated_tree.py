@@ -32,7 +32,7 @@ Array = NDArray[np.float64]
 Input = tuple[int, Array, float]
 
 LEAST_PROBABILITY = 1e-200
-"""Of evidence, beside which nothing that underflowed counts."""
+"""The probability of evidence beside which nothing that underflowed counts."""
 _MOST_BYTES = 100 << 20
 """What the tables of a calibrated tree may take."""
 _MOST_PREPARED = 1 << 16
@@ -67,7 +67,7 @@ class CalibratedTree:
             raise ModelTooLarge(f"a clique of {cells:,} cells, and at most {_MOST_BYTES:,} bytes")
         self.parents, self.children = tree.parents, tree.children
         self.number = {}
-        """Of each clique, the place among its parent's children."""
+        """The place of each clique among its parent's children."""
         for below in self.children:
             self.number.update({child: place for place, child in enumerate(below)})
         self.log_sum = sum([log for _, _, log in inputs])
@@ -141,9 +141,9 @@ class CalibratedTree:
         return given
 
     def _lay_out(self) -> None:
-        """Where marginals lie in one vector: those of a subtree side by side."""
+        """The places of marginals in one vector: those of a subtree side by side."""
         self.top: dict[str, int] = {}
-        """Of each attribute the clique that adds it."""
+        """The clique that adds each attribute."""
         self.place: dict[Clique, slice] = {}
         self.width = [0] * len(self.cliques)
         self.start = [0] * len(self.cliques)
@@ -213,7 +213,7 @@ class CalibratedTree:
 
 
 def _clique_of(frame: Frame, table: Array) -> TreeClique:
-    """Of the kind that answers soonest."""
+    """The clique in the form that answers soonest."""
     if worth_listing(int(np.count_nonzero(table)), frame):
         cells = np.flatnonzero(table)
         return ListedClique(frame, cells, table.reshape(-1)[cells])

@@ -23,7 +23,7 @@ Array = NDArray[np.float64]
 
 
 class Calibration:
-    """What one set of evidence makes of a calibrated tree, which it leaves as it is.
+    """A calibrated tree conditioned on one set of evidence; the tree stays as it is.
 
     Args:
         calibrated: the tree.
@@ -36,9 +36,9 @@ class Calibration:
         self.calibrated, self.seen = calibrated, seen
         self.place = calibrated.place
         self.tables: dict[int, Array] = {}
-        """Of the cliques from evidence up to the root: P(rest, evidence below | separator)."""
+        """P(rest, evidence below | separator) of the cliques from evidence up to the root."""
         self.messages: dict[int, Array] = {}
-        """Of the same: P(evidence below | separator)."""
+        """P(evidence below | separator) of the same cliques."""
         self._outputs: dict[int, Array] = {}
         self.log_sum = calibrated.log_sum
         self._absorb()
@@ -148,6 +148,6 @@ class Calibration:
 
 _SURE = np.ones(1)
 _LEAST_MESSAGE = 1e-300
-"""What stands for a message of zero where it divides: the posterior is zero there."""
+"""The divisor in place of a message of zero: the posterior is zero there."""
 _DRIFT = 1e-6
-"""How far from one probabilities may sum by rounding."""
+"""The most by which rounding moves a sum of probabilities from one."""

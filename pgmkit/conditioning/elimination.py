@@ -42,7 +42,7 @@ _MEASURES_OF_A_TABLE = 4
 WRITTEN = 2
 """Multiplications in the time that a cell of a table takes to be written, with its memory."""
 _NEARLY = 1.5
-"""By how much the cells of an order's cliques may exceed those of the fewest, for its tree may not.
+"""The factor by which the cells of an order's cliques may exceed the fewest; its tree's may not.
 """
 _PATIENCE = 12
 """Orders tried beyond twice those up to the last better one."""
@@ -58,7 +58,7 @@ class EliminationTree:
     tables: list[int]
     """The attributes its table depends on; a subset of the scope."""
     barren: list[bool]
-    """Whether the node is 1 everywhere."""
+    """True if the node is 1 everywhere."""
     operands: list[tuple[int, ...]]
     """() for an input, one node for a sum, two for a product."""
     parents: list[int]
@@ -108,7 +108,7 @@ class EliminationTree:
         return found
 
     def lowest(self, members: int) -> Iterator[tuple[int, int]]:
-        """Of each component, the lowest node that has its share of the attributes at or below."""
+        """The lowest node of each component with all its share of the attributes at or below."""
         below = self.below
         for root in self.roots:
             inside = members & (below[root] | self.scopes[root])

@@ -40,7 +40,7 @@ takes about as long as two more."""
 _SEARCH_SECONDS = 0.01
 """Of the search for the tree that is calibrated."""
 _SEARCHED_DOWN = 2
-"""How many times smaller a tree may become by it."""
+"""The factor by which that search may make a tree smaller."""
 _IMPOSSIBLE = 8
 """How many times smaller a tree may become by leaving out impossible cells, where most of the
 tables' are.
@@ -69,14 +69,14 @@ class GraphTables:
     )
     kernels: dict[tuple[int, int, int], Kernel] = field(default_factory=dict)
     structures: dict[tuple[int, int], Any] = field(default_factory=dict)
-    """What batches of records share, by relevant and observed attributes."""
+    """The parts that batches of records share, by relevant and observed attributes."""
     groups: dict[tuple[tuple[int, ...], int], list[list[int]]] = field(default_factory=dict)
     """Of questions, by what they ask and what is known, which are answered together; the last one
     is the last asked."""
     _inputs: dict[int, Input] = field(default_factory=dict)
     uses: FirstUses = field(default_factory=FirstUses)
     passes: list[float] = field(default_factory=list)
-    """Of each set of evidence that was answered by itself, what it cost, in cells."""
+    """The cost in cells of each set of evidence that was answered by itself."""
 
     def prepare(self) -> None:
         """Number the attributes and tables, as every question needs them."""
@@ -87,8 +87,8 @@ class GraphTables:
 
     @property
     def plain_sums(self) -> PlainSums:
-        """What the second computation sums. An order of elimination is all that it shares with
-        inference: any order gives the same sums.
+        """The tables that the second computation sums. An order of elimination is all that it
+        shares with inference: any order gives the same sums.
         """
         names = self.domain.attributes
         latest = next(reversed(self.trees.values()), None)
@@ -112,11 +112,11 @@ class GraphTables:
 
     @property
     def inputs(self) -> list[Input]:
-        """Of each table what ``input`` gives."""
+        """The results of ``input`` for each table."""
         return [self.input(number) for number in range(len(self.tables))]
 
     def input(self, number: int) -> Input:
-        """Of one table: its attributes, the table with ascending axes and peak 1, log of the peak.
+        """One table: its attributes, the table with ascending axes and peak 1, log of the peak.
 
         Conditional tables stay as they are: their sums mean something.
         """
@@ -135,7 +135,7 @@ class GraphTables:
 
     @cached_property
     def lost(self) -> bool:
-        """Whether entries are too far below their table's peak for plain numbers."""
+        """True if entries are too far below their table's peak for plain numbers."""
         return self.children is None and any(
             bool((table[table > 0] / table.max() < LEAST_ENTRY).any())
             for _, table in self.tables
@@ -144,20 +144,20 @@ class GraphTables:
 
     @cached_property
     def own(self) -> list[int]:
-        """Of a Bayesian network, for each attribute the number of its table."""
+        """The number of each attribute's table in a Bayesian network."""
         places = self.domain.places
         numbers = {places[child]: number for number, child in enumerate(self.children or ())}
         return [numbers[v] for v in range(len(self.domain))]
 
     @cached_property
     def families(self) -> list[int]:
-        """Of a Bayesian network, for each attribute the set of its parents and itself."""
+        """The set of each attribute's parents and itself in a Bayesian network."""
         bits = self.bits
         return [sum([bits[name] for name in self.tables[number][0]]) for number in self.own]
 
     @cached_property
     def ancestors(self) -> list[int]:
-        """Of a Bayesian network, for each attribute the set of its ancestors and itself."""
+        """The set of each attribute's ancestors and itself in a Bayesian network."""
         found = [0] * len(self.domain)
         for start in range(len(found)):
             waiting = [start]
@@ -233,7 +233,7 @@ class GraphTables:
 
     @property
     def parted(self) -> bool:
-        """Whether the last question about most attributes was answered by several trees: so large
+        """True if the last question about most attributes was answered by several trees: so large
         is that of the whole graph that nothing is gained by its order.
         """
         for (sets, _), found in reversed(self.groups.items()):
@@ -303,14 +303,14 @@ class GraphTables:
 
     @cached_property
     def share(self) -> float:
-        """Of the tables' cells that are not zero."""
+        """The share of the tables' cells that are not zero."""
         cells = sum([table.size for _, table in self.tables])
         return sum([int(np.count_nonzero(table)) for _, table in self.tables]) / max(cells, 1)
 
 
 @dataclass
 class Draft:
-    """What is known of a structure's tree before it is searched for."""
+    """A record of what is known of a structure's tree before it is searched for."""
 
     scopes: tuple[int, ...]
     heads: tuple[int, ...]
@@ -336,7 +336,7 @@ class Inputs:
     """The attribute that each is a conditional distribution of, as a set; -1 for any other."""
     tables: list[Array] = field(default_factory=list)
     lost: bool = False
-    """Whether entries are too far below their table's peak for plain numbers."""
+    """True if entries are too far below their table's peak for plain numbers."""
     log_scale: float = 0.0
     """log of what was taken out of the tables."""
 

@@ -1,4 +1,4 @@
-"""Which questions are answered by the same messages.
+"""The choice of questions that are answered by the same messages.
 
 A marginal of a Bayesian network needs the tables of what is asked and observed, and of their
 ancestors, alone (*barren* variables: Shachter 1986). One tree for all questions goes through every
@@ -28,19 +28,19 @@ _WORTH = 1.5
 """How many times less all parts take, for a search improves the larger tree by more."""
 
 Part = tuple[float, int]
-"""What it takes to answer, and its attributes."""
+"""The work of a part's answer, and its attributes."""
 Closed = tuple[int, list[int]]
 """Attributes with all that matter to them, and the questions that they answer."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Of an answer by one tree."""
+    """The cost of an answer by one tree."""
 
     cells: float
     """Multiplications."""
     tables: float
-    """What its tables take by themselves, in cells."""
+    """The cells of its tables by themselves."""
 
     @property
     def work(self) -> float:
@@ -49,11 +49,11 @@ class Cost:
 
 
 Draft = Callable[[int, Sequence[int]], Cost]
-"""What a tree of a set of attributes takes to answer some questions."""
+"""A function that gives the cost of a tree of a set of attributes for some questions."""
 
 
 def may_pay(whole: Cost, questions: int, in_vain: int = 0) -> bool:
-    """Whether so much work is worth a try to part the questions, after some halvings in vain."""
+    """True if so much work is worth a try to part the questions, after some halvings in vain."""
     longer = min(_MOSTLY_CELLS, questions) * _IN_VAIN**in_vain
     return whole.cells >= max(LARGE_PASS, longer * whole.tables)
 

@@ -74,7 +74,7 @@ class Joint:
         self.table = product(scopes, tables, range(len(shape)), shape).reshape(-1)
         self.log_scale = sum([log for _, _, log in inputs])
         self.place: dict[Clique, slice] = {}
-        """Where the marginal of each attribute lies among all."""
+        """The place of each attribute's marginal among all."""
         self.reader = np.empty((sum(shape), self.table.size))
         """For every value of an attribute and every cell, 1 if the cell has the value, else 0."""
         end, stride, cells = 0, self.table.size, np.arange(self.table.size)

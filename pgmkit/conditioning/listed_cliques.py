@@ -140,5 +140,5 @@ def _sums(places: Places, values: Array, length: int) -> Array:
 
 
 def worth_listing(cells: int, frame: Frame) -> bool:
-    """Whether a clique of which so many cells are not zero answers sooner by a list of them."""
+    """True if a clique with so many cells that are not zero answers sooner by a list of them."""
     return LISTED * cells <= frame.domain.size(frame.axes) >= _LEAST_LISTED

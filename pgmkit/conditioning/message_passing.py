@@ -59,7 +59,7 @@ class Underflow(ArithmeticError):
 
 
 class SpreadKernel:
-    """How two tables are multiplied, each spread over the attributes of both, and summed to the
+    """The product of two tables, each spread over the attributes of both, and summed to the
     attributes wanted.
     """
 
@@ -80,7 +80,7 @@ class SpreadKernel:
 
 
 class MatrixKernel:
-    """How two tables are multiplied and summed to the attributes wanted.
+    """The product of two tables, summed to the attributes wanted.
 
     The attributes are a batch (in both tables, and wanted), summed ones (in both), rows and columns
     (in one of the tables): a batch of matrix products. Without summed attributes the tables are
@@ -279,7 +279,7 @@ class Messages:
         return (one[0] | other[0]) & wanted, made
 
     def adjoint(self, node: int) -> Table:
-        """What multiplies the node's value, over its scope; constant along attributes it lacks."""
+        """The factor of the node's value, over its scope; constant along attributes it lacks."""
         path = []
         while node not in self.adjoints:
             path.append(node)
@@ -294,7 +294,7 @@ class Messages:
         return self.adjoints[path[0] if path else node]
 
     def root_adjoint(self, node: int) -> Array:
-        """What multiplies a component's sum."""
+        """The factor of a component's sum."""
         value = self.values[node]
         return np.array(1.0 if value is None or self.scaled else 1.0 / float(value))
 
@@ -398,7 +398,7 @@ class Messages:
         return found
 
     def _connected(self, node: int, members: int) -> Table:
-        """Of attributes of one component at or below a node."""
+        """The marginal of attributes of one component at or below a node."""
         kept = members & self.tree.below[node]
         upper = self.adjoint(node)
         if not kept and self.values[node] is None:

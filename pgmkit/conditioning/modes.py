@@ -28,7 +28,7 @@ _BLOCK_CELLS = 1 << 16
 
 
 class MaxKernel:
-    """How the logarithms of two tables are added, each spread over the attributes of both, and
+    """The sum of the logarithms of two tables, each spread over the attributes of both, and
     maximised over those that are not wanted.
 
     Axes are those left, then those gone, both ascending. The sum is made in blocks, one for each

@@ -23,7 +23,7 @@ _COPIES = 2
 
 
 def surely_fits(tree: EliminationTree, limit: int, cells: int) -> bool:
-    """Whether a pass fits, with tables of so many cells spread over all of its own, by a bound that
+    """True if a pass fits, with tables of so many cells spread over all of its own, by a bound that
     takes no time: twice ``tree.cells``, the multiplications, is more than the cells of all tables
     and copies together.
     """
@@ -60,8 +60,8 @@ def check_record(tree: EliminationTree, limit: int) -> None:
 
 
 def records_within(tree: EliminationTree, count: int, limit: int) -> int:
-    """How many of so many records fit side by side, by the tree of one: its multiplications are
-    more than the cells of all its tables and their copies.
+    """The number of records, of so many, that fit side by side, by the tree of one: its
+    multiplications are more than the cells of all its tables and their copies.
     """
     each = 2 * _CELL_BYTES * max(tree.cells, 1.0)
     if count * each > _SMALL_PASS:

@@ -39,7 +39,7 @@ _WORTH_ALL = 8
 
 @dataclass(frozen=True, eq=False)
 class Posterior:
-    """What ``FactorGraph.posterior`` gives. Marginals are probabilities (each sums to 1).
+    """The answer of ``FactorGraph.posterior``. Marginals are probabilities (each sums to 1).
 
     Messages are computed once and shared by all questions to one posterior; posteriors of one
     graph share elimination orders and plans. Every answer raises InvalidInput where the evidence
@@ -80,7 +80,7 @@ class Posterior:
 
     @cached_property
     def second(self) -> SecondOpinion:
-        """What plain sums say of the graph given the evidence."""
+        """The second opinion of plain sums on the graph given the evidence."""
         with np.errstate(divide="ignore"):
             weights = [((n,), np.log(values)) for n, values in self.evidence.likelihood.items()]
         return SecondOpinion(self.graph.plain_sums, self.evidence.codes, weights)
@@ -156,7 +156,7 @@ class Posterior:
         return found
 
     def fits(self) -> bool:
-        """Whether the memory limit allows the marginals of single attributes; they are computed."""
+        """True if the memory limit allows the marginals of single attributes; they are computed."""
         try:
             self.marginals()
         except ModelTooLarge:
@@ -274,7 +274,7 @@ class Posterior:
 
     @cached_property
     def _in_logarithms(self) -> GraphicalModel:
-        """Where plain numbers underflow, the marginals of a model, which has logarithms."""
+        """The marginals of a model, which has logarithms, where plain numbers underflow."""
         return self._as_model(1.0)
 
     def _found_in_logarithms(self, sets: Sequence[int]) -> dict[int, Array]:
@@ -298,7 +298,7 @@ class Posterior:
         return table.transpose([ordered.index(name) for name in clique])
 
     def _impossible(self) -> str:
-        """Which of the observations cannot be, given those before it."""
+        """The observation that cannot be, given those before it."""
         for count in range(len(self.evidence.codes)):
             names = list(self.evidence.codes)[: count + 1]
             some = Evidence({name: self.evidence.codes[name] for name in names}, {})

@@ -32,14 +32,14 @@ _CHUNK_CELLS = 1 << 20
 """
 _REMEMBERED = 16
 _LENGTHS = 2
-"""Of chunks whose kernels are kept: that of full ones and that of the last."""
+"""The lengths of chunks whose kernels are kept: that of full ones and that of the last."""
 _FEW = 32
 """Fewer different records are sooner taken one by one: a graph calibrates itself for those."""
 
 
 @dataclass(frozen=True, eq=False)
 class Posteriors:
-    """What ``FactorGraph.posteriors`` gives: of each record what ``Posterior`` gives of one.
+    """The answer of ``FactorGraph.posteriors``: of each record what ``Posterior`` gives of one.
 
     Arrays have one more axis, the first, which counts the records. Equal records are computed once,
     the others side by side. Every answer raises InvalidInput where a record has probability zero,
@@ -118,7 +118,9 @@ class Posteriors:
 
     @cached_property
     def _different(self) -> tuple[Codes, Codes]:
-        """Where each different record occurs first, and for every record its place among them."""
+        """The place where each different record occurs first, and for every record its place among
+        them.
+        """
         _, first, which = np.unique(self.codes, axis=0, return_index=True, return_inverse=True)
         return first, which.reshape(-1)
 
@@ -157,19 +159,19 @@ class Posteriors:
         return [_Batch(self, observed, part, structure) for part in parts]
 
     def alone(self, row: int) -> Posterior:
-        """What the graph gives of one record."""
+        """The answers of the graph for one record."""
         codes = dict(zip(self.names, self.codes[row].tolist(), strict=True))
         return Posterior(self.graph, Evidence(codes, {}))
 
 
 @dataclass(frozen=True, eq=False)
 class _Structure:
-    """What is the same for all records: which tables matter, and the tree of what is left."""
+    """The part that all records share: which tables matter, and the tree of what is left."""
 
     graph: GraphTables
     observed: int
     places: list[int]
-    """Of the tree's inputs among the graph's tables; -1 for an attribute that none of them has."""
+    """The places of the tree's inputs among the graph's tables; -1 for an attribute of no table."""
     scopes: list[int]
     """Of the inputs, without the observed attributes."""
     numbers: list[int]

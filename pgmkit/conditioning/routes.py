@@ -29,7 +29,7 @@ Prepared = Calibration | GivenJoint
 
 ALL = slice(None)
 _OWN_TREE = 10
-"""How many times the multiplications of a tree are worth another."""
+"""The number of times less work from which a tree of its own pays."""
 _REMEMBERED = 64
 _FEW_SETS = 16
 """Sets of attributes of which it is looked what their joint distributions take on a tree."""
@@ -160,7 +160,7 @@ class EvidenceMarginals:
             check_marginals(tree, limit, here, made=made)
 
     def _lies_apart(self, tree: EliminationTree, members: int) -> bool:
-        """Whether a marginal is answered by a tree of its own: this one leads to it through tables
+        """True if a marginal is answered by a tree of its own: this one leads to it through tables
         that are larger by far.
         """
         most = _OWN_TREE * (tree.cells + CELLS_OF_A_TABLE * tree.inputs)
@@ -221,12 +221,12 @@ class EvidenceMarginals:
         return inputs
 
     def _few_cells(self, members: int) -> bool:
-        """Whether the joint distribution of these attributes is written out."""
+        """True if the joint distribution of these attributes is written out."""
         sizes = self.graph.sizes
         return math.prod([sizes[v] for v in each_bit(members & ~self.observed)]) <= MOST_CELLS
 
     def _draft(self, relevant: int, asked: Sequence[int]) -> Cost:
-        """What it takes to answer by a tree of the relevant attributes."""
+        """The work of an answer by a tree of the relevant attributes."""
         draft = self._drafted(self._sliced(relevant))
         cells, sizes = draft.tree.cells, self.graph.sizes
         joint = [m for m in asked if m & (m - 1)]
@@ -262,7 +262,7 @@ class EvidenceMarginals:
     def _given(
         self, prepare: Callable[[ScaledEvidence], Prepared]
     ) -> tuple[Prepared, float] | None:
-        """What is known of the evidence; None where that is too unlikely for it."""
+        """The record of the evidence; None where that is too unlikely for it."""
         if (known := self._seen()) is None:
             return None
         try:

@@ -327,7 +327,7 @@ def _by_level(plan: Plan) -> list[list[Step]]:
 
 
 def _likeness(plan: Plan, step: Step) -> tuple[object, ...]:
-    """What steps that may share a call have in common."""
+    """The key that steps which may share a call have in common."""
     if step.kernel is None:
         cost = plan.cells(step.left)
         shape: tuple[int, ...] = (cost, plan.cells(step.out))
@@ -375,7 +375,7 @@ class _Scratch:
         self._buffers: dict[str, torch.Tensor] = {}
 
     def reserve(self, slot: str, shape: Sequence[int]) -> Room:
-        """What gives the slot's room as an array of ``shape``, when all steps are known."""
+        """A function that gives the slot's room as an array of ``shape`` once steps are known."""
         cells = prod(shape)
         self._cells[slot] = max(cells, self._cells.get(slot, 0))
 

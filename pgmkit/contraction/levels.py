@@ -132,7 +132,7 @@ class _Table:
         )
 
     def run(self, operand: Operand, group: Axes) -> int:
-        """Where the places of the group's cells begin, relative to the operand's start."""
+        """The start of the places of the group's cells, relative to the operand's start."""
         strides, stride = {}, 1
         for name in reversed(operand.axes):
             strides[name] = stride

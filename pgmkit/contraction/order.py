@@ -1,4 +1,4 @@
-"""In which order named tensors are multiplied and summed: ``plan``, by their structure alone.
+"""The order in which named tensors are multiplied and summed: ``plan``, by their structure alone.
 
 Attributes that need no larger table are summed out first, which is all of a forest; for the rest
 the pairwise order comes from ``opt_einsum`` or from a junction tree. No value is larger than the
@@ -152,7 +152,7 @@ class _Planner:
                     heapq.heappush(queue, entry)
 
     def ready(self, name: str) -> tuple[int, int, int, str] | None:
-        """Where the attribute belongs in the queue, or None where its elimination would cost."""
+        """The attribute's place in the queue, or None where its elimination would cost."""
         around: set[str] = set()
         cells, largest, level = 1, 0, 0
         for key in self.holders.get(name, ()):

@@ -64,7 +64,7 @@ class Kernel:
         return prod(self.extents)
 
     def restore(self, value: torch.Tensor) -> torch.Tensor:
-        """From (batch, rows, columns) to one dimension per output axis, in order."""
+        """Turn (batch, rows, columns) into one dimension per output axis, in order."""
         axes = self.batch + self.rows + self.columns
         named = value.reshape([self.sizes[name] for name in axes])
         return named.permute([axes.index(name) for name in self.out])
@@ -84,7 +84,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Plan:
-    """How to contract ``inputs`` to ``output``: values are the inputs, then one for every step."""
+    """The way to contract ``inputs`` to ``output``: values are inputs, then one for every step."""
 
     inputs: tuple[Axes, ...]
     output: Axes

@@ -1,4 +1,4 @@
-"""Which of many cliques hold given attributes, without looking at all of them."""
+"""An index of the cliques that hold given attributes, without looking at all of them."""
 
 from __future__ import annotations
 

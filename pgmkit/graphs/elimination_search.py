@@ -22,7 +22,9 @@ Step = tuple[int, int]
 """An eliminated attribute and its neighbours at that time."""
 
 Measure = tuple[int, int, float]
-"""Of an attribute: edges missing among its neighbours, their number, log cells of its clique."""
+"""The figures of an attribute: edges missing among its neighbours, their number, log cells of its
+clique.
+"""
 
 Rank = Callable[[Measure], float]
 """The attribute with the lowest rank is eliminated next."""
@@ -98,7 +100,9 @@ class Search:
                 return
 
     def ways(self, seed: int) -> Iterator[Way]:
-        """How orders are made, without end where there is a choice, the likeliest first."""
+        """The ways in which orders are made, without end where there is a choice, the likeliest
+        first.
+        """
         yield from [partial(self._greedy, rank) for rank in RANKS[: None if self.left else 1]]
         if self.left:
             yield from self._random_ways(random.Random(seed))
@@ -187,7 +191,7 @@ class Search:
         return steps
 
     def _added(self, v: int, fresh: int) -> float:
-        """By how much the log cells of a border grow where it moves on across an attribute."""
+        """The growth of a border's log cells where it moves on across an attribute."""
         return sum([self.logs[u] for u in each_bit(self.neighbours[v] & fresh)]) - self.logs[v]
 
     def _end_of(self, left: int) -> int:

@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 CELL_BYTES = 8
-"""Of float64, in which models are held."""
+"""The bytes of a float64 number, in which models are held."""
 
 
 @dataclass(frozen=True)

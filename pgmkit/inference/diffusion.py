@@ -47,7 +47,7 @@ class Diffusion:
         self._shared = [shared[names] for names in sorted(several, key=len, reverse=True)]
 
     def change(self, potentials: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """What to add to each clique's potentials so that they cancel each other less."""
+        """The terms to add to each clique's potentials so that they cancel each other less."""
         changes = [torch.zeros_like(table) for table in potentials]
         for _ in range(_SWEEPS):
             for places in self._shared:

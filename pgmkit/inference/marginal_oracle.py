@@ -60,7 +60,7 @@ def pass_settings() -> Iterator[None]:
 
 
 class Layout:
-    """Where each clique's cells lie in a flat vector.
+    """The place of each clique's cells in a flat vector.
 
     >>> layout = Layout(Domain({"a": 2, "b": 3}), [("a",), ("a", "b")])
     >>> layout.cells, layout.slices
@@ -78,12 +78,12 @@ class Layout:
 
     @cached_property
     def index(self) -> CliqueIndex:
-        """Which cliques hold given attributes."""
+        """An index of the cliques that hold given attributes."""
         return CliqueIndex(self.cliques)
 
     @cached_property
     def domains(self) -> tuple[Domain, ...]:
-        """Of each clique."""
+        """The domain of each clique."""
         return tuple(self.domain.project(clique) for clique in self.cliques)
 
     def split(self, flat: torch.Tensor) -> list[torch.Tensor]:
@@ -152,7 +152,7 @@ class MarginalOracle:
 
     @property
     def _few_large(self) -> bool:
-        """Whether a call for every clique costs less than an index of all cells, and its memory."""
+        """True if a call for every clique costs less than an index of all cells, and its memory."""
         return self.layout.cells > _LARGE_CLIQUE * len(self.layout.cliques)
 
     @cached_property
@@ -241,7 +241,7 @@ class MarginalOracle:
 
     @cached_property
     def _guess(self) -> torch.Tensor:
-        """What the last of ``try_marginals`` found below the peaks."""
+        """The mass that the last ``try_marginals`` found below the peaks."""
         return torch.full((), self._below_peaks, dtype=torch.float64, device=self.device)
 
     def wait(self) -> None:
@@ -270,7 +270,7 @@ class MarginalOracle:
         return potentials + self._balance(potentials)
 
     def _balance(self, potentials: torch.Tensor) -> torch.Tensor:
-        """What ``balanced`` adds."""
+        """The terms that ``balanced`` adds."""
         return self.layout.join(self._diffusion.change(self.layout.split(potentials)))
 
     @cached_property
@@ -341,7 +341,7 @@ class MarginalOracle:
 
     @cached_property
     def _starts(self) -> torch.Tensor:
-        """Where each clique's cells start, and where the last one's end."""
+        """The start of each clique's cells, and the end of the last one's."""
         starts = [cells.start for cells in self.layout.slices]
         return torch.tensor([*starts, self.layout.cells], device=self.device)
 

@@ -30,7 +30,7 @@ Array = NDArray[np.float64]
 _CELLS_OF_A_PAIR = 1e5
 """Cells that matrix products go through in the time that one pair takes by itself."""
 _MOST_CELLS = 1 << 25
-"""Of all matrices together: what they may take of memory."""
+"""The memory that all matrices together may take."""
 
 
 @dataclass(frozen=True)
@@ -69,13 +69,13 @@ class PairMarginals:
             self._own[paths.top[index]].append(index)
 
     def pays(self, pairs: int, memory_limit: int) -> bool:
-        """Whether all pairs at once cost less than so many one by one, and fit into the bytes."""
+        """True if all pairs at once cost less than so many one by one, and fit into the bytes."""
         cells = self._cells()
         most = min(_MOST_CELLS, memory_limit // CELL_BYTES)
         return cells <= min(most, _CELLS_OF_A_PAIR * pairs)
 
     def _cells(self) -> int:
-        """Of all matrices: those that are passed on, and their products."""
+        """The cells of all matrices: those that are passed on, and their products."""
         paths, width = self.paths, [0] * len(self._own)
         cells = 0
         for here in range(len(width) - 1, -1, -1):
@@ -145,7 +145,9 @@ class PairMarginals:
             top += lengths[i]
 
     def _passed_on(self, here: int, groups: Sequence[Sequence[_Branch]]) -> _Branch:
-        """What the parent needs: P(x | separator) for all attributes that it does not hold."""
+        """The matrices that the parent needs: P(x | separator) for all attributes that it does not
+        hold.
+        """
         separator = self.paths.separators[here, self.paths.above[here]]
         parts, attributes = [], []
         for index in self._own[here]:

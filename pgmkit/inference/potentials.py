@@ -1,4 +1,4 @@
-"""What a model takes as its potentials."""
+"""The checks of a model's potentials."""
 
 from __future__ import annotations
 

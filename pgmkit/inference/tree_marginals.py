@@ -39,7 +39,7 @@ _KEPT_BYTES = 1 << 28
 """Remembered tables are dropped between marginals when they take more than this."""
 
 _PRODUCT_CELLS = 1 << 20
-"""Of a product of one stem and several tips, and of the tips side by side."""
+"""The cells of a product of one stem and several tips, and of the tips side by side."""
 
 Stem = tuple[int, int, int]
 """The meeting clique, the neighbour behind whose separator the tips lie, the stem's attributes."""

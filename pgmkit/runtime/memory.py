@@ -168,7 +168,9 @@ def _number(file: Path) -> int:
 
 _SECOND = ("memory.max", "memory.current", "inactive_file")
 _FIRST = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-"""Of both versions of control groups: the files of limit and use, and the count of copies."""
+"""The names in both versions of control groups: the files of limit and use, and the count of
+copies.
+"""
 
 
 def _group_files() -> Iterator[tuple[Path, str, str]]:

@@ -78,7 +78,7 @@ def shift_exp(
 
 
 def on_card(values: torch.Tensor) -> bool:
-    """Whether the Triton kernels serve this tensor."""
+    """True if the Triton kernels serve this tensor."""
     return values.device.type == "cuda" and has_triton()
 
 

@@ -33,7 +33,7 @@ Loop = Callable[[NDArray[np.floating], NDArray[np.floating], NDArray[np.floating
 
 
 class _Spent:
-    """How many terms this process has gone through."""
+    """A count of the terms that this process has gone through."""
 
     terms = 0
 
@@ -73,7 +73,7 @@ def log_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 def _looped(loop: Loop, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """By the compiled loop, the longer of rows and columns innermost."""
+    """The result of the compiled loop, the longer of rows and columns innermost."""
     if left.shape[1] > right.shape[1]:
         return _looped(loop, right, left).transpose(1, 2)
     out = left.new_empty((len(left), left.shape[1], right.shape[1]))

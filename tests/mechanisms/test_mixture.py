@@ -240,6 +240,12 @@ def test_the_walk_ends_at_the_least_loss(best: float) -> None:
     assert asked == list(range(len(asked)))
 
 
+def test_a_rise_among_the_first_levels_ends_nothing() -> None:
+    """Fits beside independence hardly differ: what falls later decides, as on a real table."""
+    losses = [34.904, 34.911, 34.907, 33.836, 33.445, 33.235, 33.229]
+    assert best_level(losses.__getitem__, 6) == 6.0
+
+
 def test_losses_that_never_rise_end_the_walk() -> None:
     assert best_level(lambda level: -level, 25) == 25
     assert best_level(lambda level: level, 25) == 0.0

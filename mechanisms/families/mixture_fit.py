@@ -135,7 +135,7 @@ class MixtureFit:
         return torch.randn(shape, generator=self._random).to(self._logits.device)
 
     def _weight(self, level: float) -> float:
-        """The penalty of a level, as it counts for each row."""
+        """Return the weight of one row's distance from independence in the loss at this level."""
         return float(self._missed / 2**level / len(self._logits))
 
 

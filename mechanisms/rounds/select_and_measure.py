@@ -212,7 +212,7 @@ class SelectionRounds(ABC):
         """The number of queries that there are to select from."""
 
     def select(self, model: Answers) -> Sequence[Any] | None:
-        """The queries that the model answers worst, noisily; None after the last round."""
+        """Select with noise the queries that the model answers worst; None after the last round."""
         if self._done == self._rounds:
             return None
         self._done += 1

@@ -34,11 +34,13 @@ Input = tuple[int, Array, float]
 LEAST_PROBABILITY = 1e-200
 """The probability of evidence beside which nothing that underflowed counts."""
 _MOST_BYTES = 100 << 20
-"""What the tables of a calibrated tree may take."""
+"""The most memory that the tables of a calibrated tree take."""
 _MOST_PREPARED = 1 << 16
-"""Cells of a tree that is prepared as a whole; of a larger one, what evidence meets."""
+"""The largest tree, in cells, that is prepared whole; of a larger one, only the part that evidence
+reaches is prepared."""
 _MOST_PRECOMPUTED = 1 << 12
-"""Entries of the matrix P(values of all attributes below | separator) of one subtree."""
+"""The most entries of the matrix P(values of all attributes below | separator) of a subtree that is
+computed ahead."""
 
 
 class CalibratedTree:
@@ -67,7 +69,7 @@ class CalibratedTree:
             raise ModelTooLarge(f"a clique of {cells:,} cells, and at most {_MOST_BYTES:,} bytes")
         self.parents, self.children = tree.parents, tree.children
         self.number = {}
-        """The place of each clique among its parent's children."""
+        """``number`` maps each clique to its place among its parent's children."""
         for below in self.children:
             self.number.update({child: place for place, child in enumerate(below)})
         self.log_sum = sum([log for _, _, log in inputs])

@@ -14,7 +14,7 @@ from pgmkit.losses import MeasuredLoss
 __all__ = ["can_search_on_card", "card_search"]
 
 _STEPS = 8
-"""Between two looks."""
+"""The steps on the device between two looks of the host."""
 
 
 def can_search_on_card(problem: Problem) -> bool:
@@ -49,14 +49,14 @@ def card_search(problem: Problem, start: Point, monitor: Monitor) -> Point:
 
 
 class _Iterate(NamedTuple):
-    """A step taken: after how many tries since the look before, and the loss there."""
+    """An accepted step: the number of tries since the last look, and the loss after it."""
 
     tries: int
     loss: float
 
 
 class _Look(NamedTuple):
-    """The point as the host sees it; the next step overwrites it."""
+    """The state that the host reads; the next step on the device overwrites its point."""
 
     point: Point
     iterates: list[_Iterate]
@@ -65,7 +65,7 @@ class _Look(NamedTuple):
 
 
 class CardSearch:
-    """The search's state on the card, which every step overwrites, and as it was eight before."""
+    """A search on a device. It keeps the present state and a copy from before the last look."""
 
     def __init__(self, problem: Problem, start: Point) -> None:
         assert isinstance(problem.loss, MeasuredLoss)
@@ -74,12 +74,12 @@ class CardSearch:
         self._before = self._steps.state.copied()
 
     def look(self) -> _Look:
-        """After eight more tries of a step."""
+        """Try eight more steps, and return the state after them."""
         self._before.take(self._steps.state)
         return self._tried(_STEPS)
 
     def look_again(self, tries: int) -> _Look:
-        """After some of the last eight tries, which are made again."""
+        """Return to the copy, try the first of the last steps again, and return the state then."""
         self._steps.state.take(self._before)
         return self._tried(tries)
 
@@ -100,7 +100,7 @@ class CardSearch:
 
 
 class MeasuredObjective:
-    """A measured loss as the steps take it."""
+    """The measured loss of a problem, in the form that the steps need."""
 
     def __init__(self, problem: Problem, loss: MeasuredLoss) -> None:
         self._inference, self._total = problem.inference, problem.total
@@ -110,7 +110,7 @@ class MeasuredObjective:
         )
 
     def at(self, point: Point) -> Points:
-        """A point that is known."""
+        """Return the given point with its residuals and its loss."""
         residual = self._loss.observations.residual(point.marginals)
         log_partition = torch.as_tensor(point.log_partition).to(self.totals)
         value = self._loss.penalty.value(residual)

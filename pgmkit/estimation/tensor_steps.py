@@ -23,7 +23,7 @@ _EPSILON = torch.finfo(torch.float64).eps
 
 
 class Points(NamedTuple):
-    """Potentials and what they imply; residuals are standardised."""
+    """Potentials with their marginals, log partitions, standardised residuals and losses."""
 
     potentials: torch.Tensor
     marginals: torch.Tensor
@@ -32,11 +32,11 @@ class Points(NamedTuple):
     loss: torch.Tensor
 
     def of(self, sets: torch.Tensor) -> Points:
-        """The rows of some of several problems."""
+        """Return the rows of the chosen problems, where there are several."""
         return Points(*(value[sets] for value in self))
 
     def where(self, chosen: torch.Tensor, others: Points) -> Points:
-        """These where chosen, the others elsewhere."""
+        """Return these points where ``chosen`` is true, and ``others`` elsewhere."""
         wide = chosen.unsqueeze(-1)
         pairs = zip(self, others, strict=True)
         return Points(
@@ -48,21 +48,21 @@ class Points(NamedTuple):
 
 
 class Objective(Protocol):
-    """The objective: a loss of residuals, over the marginals of the ``totals``."""
+    """A loss of residuals that is minimised over the marginals of models with these ``totals``."""
 
     @property
     def totals(self) -> torch.Tensor: ...
 
     def point(self, potentials: torch.Tensor) -> Points:
-        """One pass; a loss of infinity where it fails."""
+        """Run one pass of inference; the loss is infinite where it fails."""
         ...
 
     def gradient(self, residual: torch.Tensor) -> torch.Tensor:
-        """The gradient of the loss by the marginals."""
+        """Return the gradient of the loss with respect to the marginals."""
         ...
 
     def excess(self, new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
-        """The excess of the loss at residuals ``new`` over its tangent at ``old``."""
+        """Return by how much the loss at residuals ``new`` exceeds its tangent at ``old``."""
         ...
 
 
@@ -78,26 +78,26 @@ class State(NamedTuple):
     halvings: torch.Tensor
 
     def of(self, sets: torch.Tensor) -> State:
-        """The rows of some of several problems."""
+        """Return the rows of the chosen problems, where there are several."""
         return State(self.point.of(sets), *(value[sets] for value in self[1:]))
 
     @property
     def tensors(self) -> tuple[torch.Tensor, ...]:
-        """All there is."""
+        """All tensors of the state, in the order of its fields."""
         return (*self.point, *self[1:])
 
     def take(self, other: State) -> None:
-        """Become the other, in the memory that this one has."""
+        """Copy the other state into the memory of this one."""
         for own, new in zip(self.tensors, other.tensors, strict=True):
             own.copy_(new)
 
     def copied(self) -> State:
-        """The same in memory of its own."""
+        """Return the same state in memory of its own."""
         return State(Points(*(v.clone() for v in self.point)), *(v.clone() for v in self[1:]))
 
 
 def start_at(objective: Objective, start: Points) -> State:
-    """A first step moves no potential by more than two units."""
+    """Return the first state; its first step moves no potential by more than two units."""
     largest = objective.gradient(start.residual).abs().amax(-1)
     growth = torch.full_like(largest, _FIRST_GROWTH)
     step = growth / torch.where(largest > 0, largest, 1.0)
@@ -106,7 +106,7 @@ def start_at(objective: Objective, start: Points) -> State:
 
 
 def advance(objective: Objective, s: State) -> State:
-    """One step, from a point ahead along the last change, with the test of ``proximal_step``."""
+    """Try one step from the extrapolated point, with the acceptance test of ``proximal_step``."""
     next_weight = (1 + (1 + 4 * s.weight.square()).sqrt()) / 2
     momentum = (s.weight - 1) / next_weight
     moving, here = momentum > 0, s.point.potentials
@@ -133,7 +133,7 @@ def advance(objective: Objective, s: State) -> State:
 
 
 class Steps:
-    """The steps of a search one after the other, on a card as one launch each.
+    """The steps of a search; on a GPU each is one launch of a captured graph.
 
     ``state`` lies in the same memory throughout: what is to last longer than a step is copied.
     """
@@ -143,7 +143,7 @@ class Steps:
         self._step = Captured(self._in_place, first.step.device)
 
     def take(self) -> None:
-        """One more."""
+        """Try one more step."""
         self._step()
 
     def _in_place(self) -> None:

@@ -22,8 +22,8 @@ Step = tuple[int, int]
 """An eliminated attribute and its neighbours at that time."""
 
 Measure = tuple[int, int, float]
-"""The figures of an attribute: edges missing among its neighbours, their number, log cells of its
-clique.
+"""Three measures of eliminating an attribute: the edges missing among its neighbours, the number of
+neighbours, and the logarithm of the cells of the clique that they make.
 """
 
 Rank = Callable[[Measure], float]

@@ -165,7 +165,7 @@ def heat_map(
     strengths: Mapping[tuple[str, str], float],
     framed: Collection[tuple[str, str]] = (),
 ) -> str:
-    """The pairs of attributes as squares below a diagonal, the darker the stronger (0 to 1).
+    """Draw a square below the diagonal for each pair of attributes, darker for stronger (0 to 1).
 
     `strengths`: of pairs in the order of `names`. `framed`: pairs with an outline.
     """

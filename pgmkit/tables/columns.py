@@ -164,7 +164,7 @@ class Column(ABC):
         return self.read(values)[0]
 
     def read(self, values: Any) -> tuple[Codes, NDArray[np.bool_]]:
-        """The codes of `encode`, and True for each value that has no code of its own.
+        """Return the codes of `encode`, and a mask of the values that have no code of their own.
 
         Where the column declares `outside`, such a value has the code of that place. A value that
         `outside` clips, or that `other` takes, has a code of its own.

@@ -42,7 +42,7 @@ def gains_when_coarse(single: MarginalOracle) -> bool:
 
 
 def gains_by_threads(single: MarginalOracle) -> bool:
-    """True if threads of a processor, each with passes of its own, work side by side."""
+    """True if several threads, each with passes of its own, run side by side on a processor."""
     large = table_cells(single) > _LARGE_PASS and single.plan.cost < THREADED_COST
     return large and single.device.type == "cpu"
 
@@ -94,7 +94,7 @@ class BatchedOracle:
     def begin_marginals(
         self, potentials: torch.Tensor, totals: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The same as ``marginals``; on a GPU nothing waits for the result (``try_marginals``)."""
+        """Return what ``marginals`` does; on a GPU the host does not wait (``try_marginals``)."""
         begun = self.marginals if self.single.device.type == "cpu" else self.try_marginals
         return begun(potentials, totals)
 

@@ -37,7 +37,7 @@ _READERS = {
     ".xpt": "read_xport",
 }
 _DECLARING = (".sav", ".zsav", ".dta")
-"""Files whose codes that are declared missing can be read as codes."""
+"""The formats that declare which codes mean a missing value and still give these codes."""
 _EXCEL = (".xlsx", ".xlsm")
 _ROWS_ABOVE = 20
 """Rows above a sheet's header that are looked for: titles have fewer."""

@@ -330,7 +330,7 @@ def _header(names: Sequence[str], separator: str) -> bytes:
 
 
 def written_kind(path: str | os.PathLike[str]) -> str:
-    """The kind of file that `write_records` writes there, by the suffix: csv, parquet or foreign.
+    """Return the format that the suffix names to `write_records`: csv, parquet or foreign.
 
     Raises InvalidInput for another suffix.
     """

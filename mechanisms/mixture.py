@@ -63,8 +63,8 @@ if TYPE_CHECKING:
 __all__ = ["Mixture", "mixture"]
 
 _LEAST = 0.1
-"""Of the mean distance of pairs, which every pair is taken to have, as distances are noisy; and of
-the mean share, which every pair gets, so that its noisy table has error bars of use."""
+"""The fraction of the mean distance that every pair is taken to have at least, as distances are
+noisy; and of the mean share that it gets at least, so that its table has error bars of use."""
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ def _measured(
     shares = 0.5 ** np.arange(len(orders))
     shares *= curator.remaining / shares.sum()
     pairs, *larger = orders
-    names = sorted({name for pair in pairs for name in pair}, key=curator.domain.places.__getitem__)
+    names = curator.domain.ordered({name for pair in pairs for name in pair})
     precisions = dict.fromkeys(names, 0.0)
     for m in first:
         if m.clique[0] in precisions:

@@ -147,7 +147,7 @@ _FILE = [
     click.option("--sheet", help="Sheet of an Excel file by its name [default: the first]."),
 ]
 FORMAT = ("encoding", "separator", "decimal", "skip_lines", "sheet")
-"""The names of the options of `file_options`, in the order in which `read_schema` takes them."""
+"""The names of the options of `file_options`."""
 
 
 def budget_options(command: Command) -> Command:
@@ -229,35 +229,23 @@ def _plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
-def read_schema(
-    path: str,
-    encoding: str | None = None,
-    separator: str | None = None,
-    decimal: str | None = None,
-    skip_lines: int | None = None,
-    sheet: str | None = None,
-) -> Schema:
-    """The schema in a file; what is given goes before what it says of the data's file."""
+def read_schema(path: str, **given: Any) -> Schema:
+    """Return the schema in a file; what is given goes before what it says of the data's file."""
     from pgmkit.tables.schema import Schema
 
     found = Schema.load(path)
-    return found.of_file(file_format(found.file, encoding, separator, decimal, skip_lines, sheet))
+    return found.of_file(file_format(found.file, **given))
 
 
-def file_format(
-    form: FileFormat,
-    encoding: str | None,
-    separator: str | None,
-    decimal: str | None,
-    skip_lines: int | None,
-    sheet: str | None,
-) -> FileFormat:
-    """The format with the options that are given; `tab` and \\t stand for a tab."""
-    signs = {"tab": "\t", "\\t": "\t"}
-    named = None if separator is None else signs.get(separator, separator)
-    given: dict[str, Any] = {"encoding": encoding, "separator": named, "decimal": decimal}
-    given |= {"skip_lines": skip_lines, "sheet": sheet}
-    return replace(form, **{name: value for name, value in given.items() if value is not None})
+def file_format(form: FileFormat, **given: Any) -> FileFormat:
+    """Return the format with those options of `file_options` that are given, by their names.
+
+    The separators `tab` and \\t stand for a tab.
+    """
+    named = {name: value for name, value in given.items() if value is not None}
+    if named.get("separator") in ("tab", "\\t"):
+        named["separator"] = "\t"
+    return replace(form, **named)
 
 
 def generator(seed: int | None) -> np.random.Generator | None:

@@ -81,7 +81,7 @@ def plan(rows: int, json_out: bool, **options: Any) -> None:
     from mechanisms.synthesis.request import Request
 
     files = Files.taken_from(options)
-    schema = read_schema(files.schema, *map(options.pop, FORMAT))
+    schema = read_schema(files.schema, **{name: options.pop(name) for name in FORMAT})
     request = Request(schema=schema, **options)
     preflight(request, files)
     choice = request.choice(assumed(schema), request.likely, rows)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from mechanisms.cli.options import file_format, file_options, writable
@@ -40,11 +42,7 @@ def draft(
     out: str | None,
     values: int,
     names: str | None,
-    encoding: str | None,
-    separator: str | None,
-    decimal: str | None,
-    skip_lines: int | None,
-    sheet: str | None,
+    **given: Any,
 ) -> None:
     """Propose a schema from the values of public data, or from the names alone.
 
@@ -60,7 +58,7 @@ def draft(
     from pgmkit.tables.schema_file import FileFormat
 
     named = None if names is None else tuple(name.strip() for name in names.split(","))
-    form = file_format(FileFormat(names=named), encoding, separator, decimal, skip_lines, sheet)
+    form = file_format(FileFormat(names=named), **given)
     text = drafted(data, look=assume_public, most_values=values, file=form)
     if target is None:
         click.echo(printable(text))

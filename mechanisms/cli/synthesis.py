@@ -170,7 +170,7 @@ def synth(json_out: bool, **options: Any) -> None:
     if files.out is None and files.save is None:
         raise InvalidInput("nothing to write: give --out for records, --save for the release")
     files.check_targets()
-    schema = read_schema(files.schema, *map(options.pop, FORMAT))
+    schema = read_schema(files.schema, **{name: options.pop(name) for name in FORMAT})
     rng, yes = options["seed"], options.pop("yes")
     from mechanisms.privacy.ledger import Ledger
     from mechanisms.synthesis.request import Request

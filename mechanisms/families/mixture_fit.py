@@ -52,9 +52,9 @@ class MixtureFit:
     it the mixture is close to the distribution of largest entropy that agrees with the tables.
 
     At level 0 the penalty is the first term's value of independent columns: one nat costs as much
-    as all that they miss. At level l it is that over 2^l, and no more is asked for than the level
-    `last_level`. The first rows are drawn near the
-    independent ones by `random`, of the processor, whatever the `device`.
+    as all that they miss. At level l it is that over 2^l. `last_level` is the last level
+    worth asking for. The first rows are drawn near the independent ones by `random`, of the
+    processor, whatever the `device`.
 
     >>> from pgmkit.domain import Domain
     >>> columns = Columns(Domain({"a": 2, "b": 2}))
@@ -98,14 +98,15 @@ class MixtureFit:
         return self._columns.softmax(self._logits)
 
     def run(self, steps: int, level: float) -> None:
-        """So many steps at this level, on from the rows so far.
+        """Take `steps` steps at this level, starting from the rows so far.
 
         A large penalty makes rows alike, where no slope leads to rows that differ: codes whose
         logits have come nearer together than those of the first rows are spread anew.
         """
-        weight = self._weight(level)
+        weight = self._missed / 2**level / len(self._logits)  # of each row
         lacking = (_DIVERSITY - self._logits.std(0, correction=0)).clamp_min(0)
-        self._logits += lacking * self._drawn()
+        drawn = torch.randn(self._logits.shape, generator=self._random)
+        self._logits += lacking * drawn.to(self._logits.device)
 
         def slope(logits: torch.Tensor) -> torch.Tensor:
             # Changes no probability, and no exponential overflows.
@@ -125,18 +126,10 @@ class MixtureFit:
         )
 
     def follow(self, steps: int, level: float) -> None:
-        """The number of steps at each whole level above this one, and at this one."""
+        """Take `steps` steps at each whole level from 0 to below `level`, and then at `level`."""
         for above in range(math.ceil(level)):
             self.run(steps, above)
         self.run(steps, level)
-
-    def _drawn(self) -> torch.Tensor:
-        shape = self._logits.shape
-        return torch.randn(shape, generator=self._random).to(self._logits.device)
-
-    def _weight(self, level: float) -> float:
-        """Return the weight of one row's distance from independence in the loss at this level."""
-        return float(self._missed / 2**level / len(self._logits))
 
 
 class _Attributes:

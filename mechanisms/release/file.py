@@ -47,7 +47,7 @@ MODELS = {
     "pgmkit histogram": "mechanisms.families.histogram:HistogramModel",
     "pgmkit tables": "mechanisms.families.tables:TablesModel",
 }
-"""The module of the class that loads a model file, by the format in the file's header."""
+"""The module and class that load a model file, by the format in the file's header."""
 
 
 def save(parts: Mapping[str, Any], path: str | os.PathLike[str]) -> None:

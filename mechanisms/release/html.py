@@ -16,7 +16,7 @@ __all__ = ["overview", "promise", "warnings"]
 
 
 class Described(Protocol):
-    """The view of a release."""
+    """The parts of a release that the view shows."""
 
     @property
     def mechanism(self) -> str: ...

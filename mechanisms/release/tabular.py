@@ -129,7 +129,7 @@ class TableRelease:
         """False when the search for the model ended short of its tolerance (`certificate`)."""
         return self.release.certified
 
-    @property
+    @cached_property
     def verdict(self) -> Verdict:
         """A verdict in words on what the records keep and lose; from what was released alone."""
         from mechanisms.release.verdict import verdict

@@ -7,7 +7,7 @@ nothing costs budget.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
@@ -69,9 +69,10 @@ def verdict(model: Any, measurements: Iterable[Any], budget: Budget | None = Non
     """
     known = list(measurements)
     names = list(model.domain)
-    together = {pair for m in known for pair in combinations(sorted(m.clique, key=names.index), 2)}
-    kept = sorted(together, key=lambda pair: (names.index(pair[0]), names.index(pair[1])))
-    error = _column_error(names, known, model.domain.sizes)
+    domain = model.domain
+    together = {pair for m in known for pair in combinations(domain.ordered(m.clique), 2)}
+    kept = sorted(together, key=lambda pair: [domain.places[name] for name in pair])
+    error = _column_error(known, domain.sizes)
     return Verdict(
         " ".join(filter(None, (_relations(model, names, kept, bool(known)), _faint(model, known)))),
         _counts(model.total, error),
@@ -157,21 +158,20 @@ def association(table: NDArray[np.float64]) -> float:
     return float(min(1.0, math.sqrt(terms.sum() / (total * least))))
 
 
-def _column_error(names: Sequence[str], known: Sequence[Any], sizes: Any) -> float | None:
+def _column_error(known: Sequence[Any], sizes: Mapping[str, int]) -> float | None:
     """Half a 95% interval of a value's count in the middle one of the columns.
 
     A table over further columns tells the count of a value by a sum of its cells, whose noise adds
     up; tables are averaged by their precision. Sums of cells (matrices) are left out.
     """
-    found = []
-    for name in names:
-        precision = 0.0
-        for m in known:
-            if isinstance(m, Measurement) and m.matrix is None and name in m.clique:
-                cells = math.prod(sizes[other] for other in m.clique if other != name)
-                precision += 1 / (cells * m.stddev**2)
-        if precision:
-            found.append(_SURE / math.sqrt(precision))
+    precisions: dict[str, float] = {}
+    for m in known:
+        if not isinstance(m, Measurement) or m.matrix is not None:
+            continue
+        for name in m.clique:
+            cells = math.prod(sizes[other] for other in m.clique if other != name)
+            precisions[name] = precisions.get(name, 0.0) + 1 / (cells * m.stddev**2)
+    found = [_SURE / math.sqrt(precision) for precision in precisions.values()]
     return float(np.median(found)) if found else None
 
 

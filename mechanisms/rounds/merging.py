@@ -3,10 +3,10 @@
 Bins beside each other are merged into groups of about equal mass; a bin that holds a group's mass
 alone stays apart, as frequent spikes do, and so do codes without order: missing values, and all of
 a column of categories, whose merging would lose most of what depends on them. Whether a pair of
-attributes is better
-measured on merged codes follows from its predicted error: fewer cells have less noise together, and
-lose what depends within groups. Sums of codes say little of each, so single attributes are measured
-again beside coarse pairs, by the same prediction: the noise of one is in all its pairs.
+attributes is better measured on merged codes follows from its predicted error: fewer cells have
+less noise together, and lose what depends within groups. Sums of codes say
+little of each, so single attributes are measured again beside coarse pairs, by the same prediction:
+the noise of one is in all its pairs.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["Tables", "best_tables", "groups_of"]
 
 _GROUPS = (2, 4, 8, 16, 32)
-"""A factor of two apart: more of them gain little and widen the fit. Attributes of fewer bins keep
-all."""
+"""The numbers of groups that are tried. More of them gain little and widen the fit. An attribute
+that has no more bins than groups keeps all its codes."""
 _LOST = 0.73
 """The part of the L1 distance from independence that merging n codes of one attribute into g groups
 loses, times 1/g - 1/n: of the density 1 + t x y on (-1, 1)^2, 0.72 for 2 groups to 0.74 for 20."""

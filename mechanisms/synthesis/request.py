@@ -15,8 +15,9 @@ from mechanisms.privacy.ledger import FileLedger
 from mechanisms.privacy.neighbours import Neighbours, relation
 from mechanisms.registry import configure
 from mechanisms.rounds.loop import Round
-from mechanisms.synthesis.auto import Choice, check_limits, choose_mechanism
+from mechanisms.synthesis.auto import Choice, check_limits, choice_of
 from mechanisms.synthesis.open_columns import assumed, open_columns
+from mechanisms.synthesis.units import check_unit
 from mechanisms.synthesis.unread import UnreadValues
 from mechanisms.workload import Workload, WorkloadLike, table_workload
 from pgmkit.domain import Domain
@@ -88,7 +89,7 @@ class Request:
     def __post_init__(self) -> None:
         self._check_kinds()
         _ = self.options, self.relation
-        self._check_unit()
+        check_unit(self.unit, self.schema, self.report_dropped)
         self._check_constraints()
         self._check_mechanism()
         check_limits(self.schema, self.public is not None, self.seconds, self.memory_mb)
@@ -169,12 +170,11 @@ class Request:
 
         `schema`, `workload`: of known values; `rows`: their number where it is public or paid for.
         """
-        if self.mechanism != "auto":
-            return Choice(self.mechanism, "as asked")
-        return choose_mechanism(
+        return choice_of(
+            self.mechanism,
             schema,
             workload,
-            self.budget,
+            budget=self.budget,
             rows=rows,
             max_rows=self.relation.max_rows,
             public=self.public is not None,
@@ -222,15 +222,6 @@ class Request:
         if not (isinstance(settings, Mapping) and all(isinstance(name, str) for name in settings)):
             raise InvalidInput(f"settings must be a mapping from names to values, got {settings!r}")
         generator(self.seed)
-
-    def _check_unit(self) -> None:
-        if self.unit is None and self.report_dropped:
-            raise InvalidInput("report_dropped is about the rows of units; give unit and max_rows")
-        if self.unit in self.schema.columns:
-            raise InvalidInput(
-                f"the unit's column {self.unit!r} is not released; take it out of the schema, "
-                "which describes what is"
-            )
 
     def _check_constraints(self) -> None:
         for constraint in self.schema.constraints:

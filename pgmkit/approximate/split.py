@@ -100,7 +100,6 @@ class Split:
 
         Raises NumericalFailure where a subgraph leaves no record possible.
         """
-
         from scipy.optimize import minimize
 
         ends, best = np.cumsum([len(cells) for cells in self.cells]), list[Shared]()

@@ -86,7 +86,7 @@ class EliminationTree:
         return range(self.inputs, len(self.scopes))
 
     def cells_of(self, members: int) -> int:
-        """Of a table over these attributes."""
+        """The cells of a table over these attributes."""
         return math.prod([self.sizes[v] for v in each_bit(members)])
 
     def summed(self, node: int) -> int:

@@ -38,7 +38,7 @@ _CALIBRATED_AFTER = 2
 """Sets of evidence that are answered one by one before the graph is calibrated for the others: it
 takes about as long as two more."""
 _SEARCH_SECONDS = 0.01
-"""Of the search for the tree that is calibrated."""
+"""The seconds of the search for the tree that is calibrated."""
 _SEARCHED_DOWN = 2
 """The factor by which that search may make a tree smaller."""
 _IMPOSSIBLE = 8
@@ -107,7 +107,7 @@ class GraphTables:
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """Of the attributes, in their order."""
+        """The sizes of the attributes, in their order."""
         return self.domain.shape()
 
     @property
@@ -341,7 +341,7 @@ class Inputs:
     """log of what was taken out of the tables."""
 
     draft: Draft | None = None
-    """Of their tree."""
+    """The draft of their tree."""
 
     def add(self, members: int, table: Array, head: int) -> None:
         """One more table; a number goes to the scale."""

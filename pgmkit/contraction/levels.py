@@ -17,14 +17,14 @@ from pgmkit.contraction import kernels
 from pgmkit.contraction.plan import Axes, Kernel, Plan, Step, transposes
 from pgmkit.runtime.deferred import torch
 
-__all__ = ["MOST_TERMS", "Launch", "Operand", "is_small", "launches"]
+__all__ = ["Launch", "Operand", "is_small", "launches"]
 
 _WIDTH = 16
 """Rows, columns and summed cells from which a step is a matrix product worth its own launch."""
 _MOST_CELLS = 1 << 20
 """Cells of a reduction or product above which the launch is not what it costs."""
 
-MOST_TERMS = 1 << 12
+_MOST_TERMS = 1 << 12
 """Terms of one result that a program may add: 256 rounds of 16, some tens of microseconds of
 dependent loads on a card, which is what a few launches of a library's reduction take."""
 
@@ -58,10 +58,10 @@ def is_small(plan: Plan, step: Step) -> bool:
     """
     if step.kernel is None:
         cells = plan.cells(step.left)
-        return cells <= _MOST_CELLS and cells <= MOST_TERMS * plan.cells(step.out)
+        return cells <= _MOST_CELLS and cells <= _MOST_TERMS * plan.cells(step.out)
     _, rows, summed, columns = step.kernel.extents
     matrix = min(rows, summed, columns) >= _WIDTH
-    short = max(rows, summed, columns) <= MOST_TERMS
+    short = max(rows, summed, columns) <= _MOST_TERMS
     return step.kernel.cost <= _MOST_CELLS and short and not matrix
 
 

@@ -24,6 +24,7 @@ import torch
 from pgmkit.domain import Clique
 from pgmkit.graphs.clique_index import maximal
 from pgmkit.inference.marginal_oracle import Layout, MarginalOracle
+from pgmkit.inference.observations import host
 
 _LONGEST = 4
 """Attributes of a cycle."""
@@ -113,9 +114,9 @@ def _signature(layout: Layout, region: Region) -> tuple[_Signature, list[Clique]
 
 def _places(layout: Layout, trace: Clique, start: int) -> tuple[np.ndarray, np.ndarray]:
     """The trace's cell of every cell of a clique that holds it, and that cell's place."""
-    host = min(layout.index.containing(trace), key=lambda i: prod(layout.shapes[i]))
-    cells = layout.domain.cell_map(layout.cliques[host], trace)
-    return cells + start, np.arange(len(cells)) + layout.slices[host].start
+    place = host(layout, trace)
+    cells = layout.domain.cell_map(layout.cliques[place], trace)
+    return cells + start, np.arange(len(cells)) + layout.slices[place].start
 
 
 class _Group:

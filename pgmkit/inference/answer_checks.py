@@ -81,11 +81,11 @@ class FirstUses:
             return
         begun = time.perf_counter()
         self._answering[kind] += begun - started
-        allowed = min(MOST, max(LEAST, SHARE * self._answering[kind]))
-        if self._looking[kind] >= max(_FIRST_SECONDS, min(MOST, SHARE * self._answering[kind])):
+        share = min(MOST, SHARE * self._answering[kind])
+        if self._looking[kind] >= max(_FIRST_SECONDS, share):
             return
         with suppress(TooLong):
-            at(allowed - self._looking[kind])
+            at(max(LEAST, share) - self._looking[kind])
         self._looking[kind] += time.perf_counter() - begun
         if len(self._seen) < _MOST_KEPT:
             self._seen.add((kind, structure))

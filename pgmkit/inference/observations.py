@@ -80,20 +80,22 @@ class Observations:
         if self._diagonal:
             applied = marginals * self._weights
         else:
-            picked = marginals.index_select(0, self._columns).mul_(self._weights)
-            applied = torch.zeros(self._sparse_rows, dtype=picked.dtype, device=picked.device)
-            applied.index_add_(0, self._rows, picked)
+            applied = self._row_sums(marginals, self._weights)
         parts = [applied, *(view.apply(marginals) for view in self._dense)]
         return torch.cat(parts) if len(parts) > 1 else applied
 
     def variances(self, marginals: torch.Tensor, total: float) -> torch.Tensor:
         """The variance of each value's row, over one record of the model, times the total."""
-        squares = marginals.index_select(0, self._columns).mul_(self._weights.square())
-        second = torch.zeros(self._sparse_rows, dtype=squares.dtype, device=squares.device)
-        second.index_add_(0, self._rows, squares)
+        second = self._row_sums(marginals, self._weights.square())
         parts = [second, *(view.apply_squares(marginals) for view in self._dense)]
         first = self.applied(marginals)
         return (torch.cat(parts) - first.square() / total).clamp_min(0.0)
+
+    def _row_sums(self, marginals: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """The weighted sums of cells, one for each row of the sparse matrix."""
+        picked = marginals.index_select(0, self._columns).mul_(weights)
+        sums = torch.zeros(self._sparse_rows, dtype=picked.dtype, device=picked.device)
+        return sums.index_add_(0, self._rows, picked)
 
     def adjoint(self, dual: torch.Tensor) -> torch.Tensor:
         """Q^T (dual / stddev) as a flat vector over the cliques' cells."""

@@ -35,7 +35,7 @@ _MOST_CELLS = 1 << 25
 
 @dataclass(frozen=True)
 class _Branch:
-    """What lies below a separator: P(x | separator), a row a cell of it, for attributes in turn."""
+    """P(x | separator) for the attributes below a separator in turn; a row for each cell."""
 
     separator: int
     attributes: tuple[int, ...]
@@ -48,7 +48,8 @@ class PairMarginals:
     Args:
         paths: those of the tree.
         beliefs: the marginal tables of its cliques, as `pgmkit.inference.tree_marginals.marginals`
-        has them. names: the attributes whose pairs are asked for.
+            has them.
+        names: the attributes whose pairs are asked for.
 
     >>> from pgmkit.domain import Domain
     >>> from pgmkit.graphs.junction_tree import junction_tree

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pgmkit.domain import Clique
 from pgmkit.graphs.junction_tree import JunctionTree
-from pgmkit.linear.matrix import as_dense
+from pgmkit.linear.kronecker import Kronecker
 from pgmkit.queries import FactoredQuery
 
 __all__ = ["MOST_CELLS", "PlainBeliefs"]
@@ -140,9 +140,8 @@ class PlainBeliefs:
         found = self.marginal(query.attributes)
         if found is None:
             return None
-        for matrix in query.factors.values():  # each sums the first axis and adds one at the end
-            found = np.tensordot(found, as_dense(matrix), (0, 1))
-        return np.array(found).reshape(query.answer_shape)
+        answers = Kronecker(list(query.factors.values())).matvec(found.reshape(-1))
+        return answers.reshape(query.answer_shape)
 
 
 def _collected(tree: JunctionTree, logs: list[Array]) -> list[Array]:

@@ -3,9 +3,8 @@
 Two laws hold whatever the truth is, however small its counts:
 
 * The least squares estimate without nonnegativity (``pgmkit.least_squares.linear_estimate``) is as
-far from
-  the tables as a chi-square with ``degrees`` of freedom, the measured values less the parameters
-  that they determine. No bound at zero takes part in it.
+  far from the tables as a chi-square with ``degrees`` of freedom, the measured values less the
+  parameters that they determine. No bound at zero takes part in it.
 * No loss of a best fit exceeds that of the truth, half a chi-square with as many degrees as there
   are measured values. Bounds at zero can only leave the best fit nearer to the truth.
 

@@ -226,7 +226,7 @@ def _dense(m: Measurement, cells: int) -> Array:
 
 
 def _generalised_inverse(matrix: Array) -> tuple[Array, int]:
-    """And the rank."""
+    """A generalised inverse of a symmetric matrix, and the rank of the matrix."""
     from scipy.linalg import lapack
 
     if not matrix.any():

@@ -18,7 +18,6 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf, prod
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +27,6 @@ from pgmkit.least_squares.stacked_rows import MOST_FACTORED, Part, Rows, first_s
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.linear.matrix import Matrix
 from pgmkit.measurement import Measurement
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["NoisyTable", "Observed", "Statistics", "average_tables", "combined", "side_by_side"]
 

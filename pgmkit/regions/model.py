@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 RECORDS = 20_000
-"""That the joint distribution is fitted with, and answers from."""
+"""The number of records that the joint distribution is fitted with, and answers from."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)

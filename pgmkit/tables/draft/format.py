@@ -101,14 +101,12 @@ def decimals_of(columns: Iterable[Iterable[str]], form: FileFormat) -> FileForma
     # Without a header line the separator of such a file is not seen again when it is read.
     if form.decimal != "." or form.separator == "," or (form.names and form.separator is None):
         return form
-    found = False
+    found, absent = False, {"", *MISSING, *DASHES}
     for column in columns:
-        absent = {"", *MISSING, *DASHES}
-        texts = [unsigned(text) for text in column if text not in absent]
-        whole = [text for text in texts if text.lstrip("+-").isdigit()]
+        texts = (unsigned(text) for text in column if text not in absent)
         others = [text for text in texts if not text.lstrip("+-").isdigit()]
         commas = [text for text in others if COMMA.fullmatch(text)]
-        if others and len(whole) < len(texts) and all(map(_POINT.fullmatch, others)):
+        if others and all(map(_POINT.fullmatch, others)):
             return form
         grouped = sum(_GROUPED.fullmatch(text) is not None for text in others)
         found = found or (bool(commas) and len(commas) + grouped == len(others))

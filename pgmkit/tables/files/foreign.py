@@ -134,13 +134,14 @@ def sheet_hint(path: str | os.PathLike[str], form: FileFormat, wanted: Collectio
     """A clause that names the sheet or the row of an Excel file whose header has these names."""
     import openpyxl
 
-    book = openpyxl.load_workbook(path, read_only=True, data_only=True)
-    for sheet in book.worksheets:
-        for above, row in enumerate(islice(sheet.iter_rows(values_only=True), _ROWS_ABOVE)):
-            names = {str(cell).strip() for cell in row if cell is not None}
-            if set(wanted) <= names:
-                other = "" if sheet.title == form.sheet else f" --sheet {sheet.title!r}"
-                return f"; with{other} --skip-lines {above} its header has them"
+    with warnings.catch_warnings(action="ignore"):  # they would name cells
+        book = openpyxl.load_workbook(path, read_only=True, data_only=True)
+        for sheet in book.worksheets:
+            for above, row in enumerate(islice(sheet.iter_rows(values_only=True), _ROWS_ABOVE)):
+                names = {str(cell).strip() for cell in row if cell is not None}
+                if set(wanted) <= names:
+                    other = "" if sheet.title == form.sheet else f" --sheet {sheet.title!r}"
+                    return f"; with{other} --skip-lines {above} its header has them"
     return ""
 
 

@@ -57,13 +57,15 @@ def json_batches(
             if not text.strip():
                 continue
             record = _record(text)
-            if record is None and broken is None:
-                raise InvalidInput(f"{path}, line {line} is no JSON object; each line must be one")
-            if record is None and broken is not None:
+            if record is None:
+                if broken is None:
+                    raise InvalidInput(
+                        f"{path}, line {line} is no JSON object; each line must be one"
+                    )
                 broken.append(None)
                 continue
             for name, values in zip(wanted, columns, strict=True):
-                values.append(_text((record or {}).get(name)))
+                values.append(_text(record.get(name)))
         rows += len(columns[0]) if columns else 0
         yield {
             name: pa.array(values, pa.string())

@@ -64,10 +64,15 @@ def cell_of(text: str) -> Cell | None:
     below = _BELOW.fullmatch(plain)
     if below is None:
         raise ValueError(text)
-    values = int(below[2]) + (below[1] in ("<=", "\u2264"))
+    values = _values_below(below)
     if not values:
         raise ValueError(text)
     return Cell((values - 1) / 2, spread(values))
+
+
+def _values_below(found: re.Match[str]) -> int:
+    """The number of whole numbers from 0 up to the bound that `_BELOW` has found."""
+    return int(found[2]) + (found[1] in ("<=", "\u2264"))
 
 
 def is_total(column: Column, text: str) -> bool:
@@ -93,7 +98,7 @@ def range_of(column: Column, text: str) -> str:
         return f"{found[1]}..{found[2]}"
     found = _BELOW.fullmatch(text)
     if found:
-        return f"..{int(found[2]) - (found[1].casefold() not in ('<=', chr(0x2264)))}"
+        return f"..{_values_below(found) - 1}"
     return text
 
 

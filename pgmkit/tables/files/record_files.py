@@ -163,7 +163,8 @@ def check_columns(
 ) -> None:
     """Raises InvalidInput for a file whose columns are not the schema's and those of `also`.
 
-    Of a CSV or parquet file this reads the names alone, and of no file a value.
+    Of a CSV or parquet file this reads the names alone, of JSON lines the first record. Other files
+    are parsed whole, and their values are not used.
     """
     _check_names(path, schema.file, all_names(path, schema.file), (*schema.columns, *also))
     if not ignore_extra:
@@ -174,10 +175,10 @@ def _check_no_others(
     path: str | os.PathLike[str], schema: Schema, also: Sequence[str] = ()
 ) -> None:
     known = {*schema.columns, *also}
-    found = names_of(path, schema.file)
-    others = [name for name in found if name not in known]
+    found = all_names(path, schema.file)
+    others = [n for n in found if n not in known and not _is_left_out(n, schema.file)]
     if others:
-        _check_names(path, schema.file, all_names(path, schema.file), (*schema.columns, *also))
+        _check_names(path, schema.file, found, (*schema.columns, *also))
         raise InvalidInput(
             f"{os.fspath(path)} has columns that the schema does not: "
             f"{', '.join(map(repr, others))}. Describe them, or ignore them: "

@@ -429,8 +429,16 @@ class GraphicalModel:
         >>> [len(made.part(i)["a"]) for i in range(made.count)]
         [4, 4, 2]
         """
+        started = time.perf_counter()
         check_fits(self.tree, self.memory_limit)
-        return parted_sample(self.tree, self._belief, n, rows, generator(rng))
+        made = parted_sample(self.tree, self._belief, n, rows, generator(rng))
+        self._uses.look(
+            "sample in parts",
+            int(n).bit_length() // 4,
+            started,
+            lambda seconds: self._opinion.counted(*made.some_cell(), n, seconds),
+        )
+        return made
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to one file (numpy's zip of arrays, no pickle), whole or not at all."""

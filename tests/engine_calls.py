@@ -84,6 +84,7 @@ def models() -> Iterator[Call]:
     yield "map", lambda: (cyclic().map(), grid().map(), chain().map())
     yield "rounded draws", lambda: cyclic().sample(20_000, rng=0)
     yield "independent draws", lambda: cyclic().sample(20_000, rng=0, method="sample")
+    yield "draws in parts", lambda: list(cyclic().sample_in_parts(20_000, 9_000, rng=0).parts(0, 3))
 
 
 def tables_of(seed: int) -> FactorGraph:

@@ -402,6 +402,20 @@ MUTANTS = (
         "sizes = _group_sizes(tree, counts, i, n) * n // max(1, counts[0].sum())",
         "engine/test_sampling_parts",
     ),
+    Mutant(
+        "counts of parts one cell along",
+        P + "records/sampling_parts.py",
+        "whole[members] = rounded_counts(table[members], sizes[members], rng, clique)",
+        "whole[members] = np.roll(rounded_counts(table[members], sizes[members], rng, clique), 1, 1)",
+        "engine/test_sampling_parts",
+    ),
+    Mutant(
+        "an ascent that forgets the number of tables",
+        P + "estimation/certificate.py",
+        "slopes = curvature / (tables * weights).square()",
+        "slopes = curvature / weights.square()",
+        "engine/test_certificate::test_ascent_rises_towards_the_optimum_and_never_beyond",
+    ),
     # Factor graphs.
     Mutant(
         "evidence shifted by one code",

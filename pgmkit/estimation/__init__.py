@@ -125,9 +125,10 @@ def estimate(
         loss: ``"squared"`` (Gaussian noise, weights 1/variance), ``"absolute"`` (Laplace noise,
             weights 1/scale), ``"huber"``, a penalty of ``pgmkit.losses``, or a convex
             differentiable callable from ``{clique: tensor of counts}`` to a scalar tensor.
-        method: ``"auto"`` takes ``"newton"`` where its steps are cheap, else ``"accelerated"``;
-            where that stalls short of a certificate it goes on with ``"newton"`` if it can, or
-            with some ``"proximal"`` steps. ``"newton"`` is for
+        method: ``"auto"`` takes ``"newton"`` where its steps are cheap, else ``"accelerated"``. On
+            small problems it goes on with ``"newton"`` where that stalls short of a certificate; on
+            others (squared and Huber losses, no card) with ``"proximal"`` steps after thirty
+            iterations, as long as they are cheap. ``"newton"`` is for
             small problems (a joint of up to 4,096 cells) of any conditioning: nearly always
             certified. ``"accelerated"``, mirror descent with momentum from the best consistent
             tables in closed form (exact when the cliques are decomposable), is the fastest on

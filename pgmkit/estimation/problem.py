@@ -19,6 +19,10 @@ Scalar = torch.Tensor | float
 """A number, or a tensor without axes."""
 
 
+_MOST_ITERATIONS = 20_000
+"""Iterations of a method that ends for another reason in any case that is known."""
+
+
 @dataclass(frozen=True)
 class Point:
     """Potentials and what they imply, all flat over the cliques' cells; marginals in counts."""
@@ -114,7 +118,7 @@ class Monitor:
         max_seconds: float | None,
         report: Callable[[Progress], None] | None,
         started: float,
-        max_iterations: int = 20_000,
+        max_iterations: int = _MOST_ITERATIONS,
     ) -> None:
         self.problem, self.report = problem, report
         self.goal = tolerance * problem.loss.unit
@@ -154,6 +158,7 @@ class Monitor:
     def begin_stage(self) -> None:
         """Another method takes over: its history starts afresh, iterations go on."""
         self._history, self.stopped = [], ""
+        self.max_iterations = self.iterations + _MOST_ITERATIONS
         self._check_at = self.iterations + 8
 
     def record(self, point: Point, loss: float) -> bool:

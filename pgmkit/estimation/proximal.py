@@ -14,15 +14,14 @@ multipliers' own lower bound of the loss closes in on it, where cuts at the mode
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from math import isfinite
+from math import inf, isfinite
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.optimize import Bounds, OptimizeResult, minimize
 
-from pgmkit.estimation.certificate import lower_bound
+from pgmkit.estimation.certificate import ascent
 from pgmkit.estimation.problem import Monitor, Point, Problem
 from pgmkit.losses import MeasuredLoss
 
@@ -33,27 +32,25 @@ _MOST_PASSES = 200
 """The most passes of one proximal step; the next step goes on from wherever it ends."""
 _REACH = 30.0
 """The first step: a nat of entropy may weigh this many times the gap, so that it is easy."""
+_ASCENTS = 10
+"""Steps of ascent that cost about as much as a proximal step, which halves the gap: further ones
+pay as long as so many, at the rate of the last one, halve it too, or close it."""
 _SOLVED = 0.1
 """A proximal step is solved to this share of the gap to reach."""
 
 
 def proximal(problem: Problem, start: Point, monitor: Monitor) -> Point:
     """Minimise a squared or Huber loss from ``start``, best one that is close to the optimum."""
-    return _search(problem, start, monitor, lambda passes: False)
+    return _search(problem, start, monitor, lambda: False)
 
 
 def polish(problem: Problem, start: Point, monitor: Monitor) -> Point:
-    """``proximal`` for as many passes as the search before it had iterations, in linear space.
+    """``proximal`` up to the first step that linear space does not hold, or that is not solved.
 
-    These lower the loss; what the certificate needs beyond them takes many times longer.
+    Up to there a step is cheap; what the certificate needs beyond may take many times longer.
     """
-    most, before = max(_MOST_PASSES // 2, monitor.iterations), problem.inference.log_passes
-    return _search(
-        problem,
-        start,
-        monitor,
-        lambda passes: passes >= most or problem.inference.log_passes > before,
-    )
+    before = problem.inference.log_passes
+    return _search(problem, start, monitor, lambda: problem.inference.log_passes > before)
 
 
 def can_polish(problem: Problem) -> bool:
@@ -62,31 +59,41 @@ def can_polish(problem: Problem) -> bool:
 
 
 def _search(
-    problem: Problem, start: Point, monitor: Monitor, enough: Callable[[int], bool]
+    problem: Problem, start: Point, monitor: Monitor, too_long: Callable[[], bool]
 ) -> Point:
+    """``too_long``: true once a step is longer than the search should take."""
     loss = problem.loss
     assert isinstance(loss, MeasuredLoss)
     monitor.begin_stage()
-    point, value, passes = start, loss.value(start.marginals), 0
+    point, value = start, loss.value(start.marginals)
     dual = loss.penalty.slope(loss.observations.residual(point.marginals))
     gap = min(monitor.gap, value - loss.least)
     step = problem.total / (_REACH * max(gap, monitor.goal))
-    while not monitor.record(point, loss.value(point.marginals)) and not enough(passes):
-        subproblem = _Subproblem(problem, loss, point, dual, step)
-        found = subproblem.solve(monitor, partial(_enough_after, enough, passes))
-        passes += subproblem.passes
-        if found is None:
+    while not monitor.record(point, value) and not too_long():
+        found = _Subproblem(problem, loss, point, dual, step).solve(monitor, too_long)
+        reached = inf if found is None else loss.value(found[0].marginals)
+        if found is None or reached > value + monitor.goal:
             step /= _GROWTH
             continue
-        point, dual = found
-        monitor.raise_bound(lower_bound(problem.inference, loss.cut_of_dual(dual), problem.total))
+        fallen = value - reached
+        (point, dual), value = found, reached
+        if fallen <= monitor.goal / 4:  # or else the loss itself has as far to go
+            _certify(problem, loss, dual, monitor)
         step *= _GROWTH
-    monitor.stopped = monitor.stopped or f"passes: {passes} more have not closed the gap"
+    monitor.stopped = monitor.stopped or "steps: longer ones would take too long"
     return point
 
 
-def _enough_after(enough: Callable[[int], bool], before: int, passes: int) -> bool:
-    return enough(before + passes)
+def _certify(problem: Problem, loss: MeasuredLoss, dual: torch.Tensor, monitor: Monitor) -> None:
+    """Bounds by these multipliers and by ever better ones, as long as that pays."""
+    before = inf
+    while not monitor.certified and not monitor.late:
+        bound, dual = ascent(problem.inference, loss, dual, problem.total)
+        monitor.raise_bound(bound)
+        gap = monitor.best_loss - bound
+        if gap * (gap / before) ** _ASCENTS > max(monitor.goal, gap / 2) and before < inf:
+            break
+        before = gap
 
 
 class _Subproblem:
@@ -101,16 +108,15 @@ class _Subproblem:
         variances = loss.observations.variances(centre.marginals, problem.total)
         self.scale = (loss.penalty.curvature + step * variances).rsqrt()
         self.force = torch.zeros_like(dual)
-        self.passes = 0
 
     def solve(
-        self, monitor: Monitor, enough: Callable[[int], bool]
+        self, monitor: Monitor, too_long: Callable[[], bool]
     ) -> tuple[Point, torch.Tensor] | None:
         """The model and the multipliers after the step; None where the step was too long."""
 
         def check(intermediate_result: OptimizeResult) -> None:
             unsolved = 0.5 * float(self.force @ self.force) / self.loss.penalty.curvature
-            if unsolved < _SOLVED * monitor.goal or enough(self.passes) or monitor.late:
+            if unsolved < _SOLVED * monitor.goal or too_long() or monitor.late:
                 raise StopIteration
 
         limit = self.loss.penalty.steepest
@@ -133,7 +139,6 @@ class _Subproblem:
         change, observations = self.change(scaled), self.loss.observations
         dual, total = self.dual + change, self.problem.total
         marginals, log_partition = self.problem.inference.rough_marginals(self.moved(change), total)
-        self.passes += 1
         value = 0.5 * self.loss.penalty.curvature * float(dual @ dual)
         value += float(dual @ observations.target) + total / self.step * log_partition
         self.force = self.loss.penalty.curvature * dual - observations.residual(marginals)

@@ -262,16 +262,20 @@ class SecondOpinion:
             row = chance.randrange(n)
             pair = chance.sample(names, min(2, len(names)))
             record = {name: int(columns[name][row]) for name in pair}
-            share = float(self._shares((), record, seconds / 2))
-            seconds /= 2
             count = int(np.logical_and.reduce([columns[k] == v for k, v in record.items()]).sum())
-            stray = sqrt(2 * _RARE * n * share * max(0.0, 1 - share)) + _RARE
-            if not abs(count - n * share) <= stray + self._allowed(count, n * share, n):
-                raise Contradiction(
-                    f"inference contradicts a second computation: {count} of {n} records drawn "
-                    f"have {record!r}, where {n * share:.6g} are expected, give or take "
-                    f"{stray:.3g}. Please report this"
-                )
+            self.counted(record, count, n, seconds / 2)
+            seconds /= 2
+
+    def counted(self, record: Mapping[str, int], count: int, n: int, seconds: float) -> None:
+        """The number of ``n`` records with these codes, against their probability."""
+        share = float(self._shares((), record, seconds))
+        stray = sqrt(2 * _RARE * n * share * max(0.0, 1 - share)) + _RARE
+        if not abs(count - n * share) <= stray + self._allowed(count, n * share, n):
+            raise Contradiction(
+                f"inference contradicts a second computation: {count} of {n} records drawn "
+                f"have {record!r}, where {n * share:.6g} are expected, give or take "
+                f"{stray:.3g}. Please report this"
+            )
 
     @cached_property
     def _known(self) -> PlainSums:

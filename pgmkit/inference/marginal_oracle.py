@@ -295,6 +295,13 @@ class MarginalOracle:
         """The largest sum of scores over all joint configurations (max-product, no argument)."""
         return float(contract(self.plan, self.layout.split(self.masked(scores)), MAX))
 
+    def max_marginals(self, scores: torch.Tensor) -> torch.Tensor:
+        """The largest sum of scores of a configuration in each cell of the cliques (flat)."""
+        tables = self.layout.split(self.masked(scores))
+        values = forward(self.plan, tables, MAX)
+        others = adjoints(self.plan, values, MAX)
+        return self.layout.join([own + rest for own, rest in zip(tables, others, strict=True)])
+
     def mode(self, scores: torch.Tensor) -> dict[str, int]:
         """A configuration of the cliques' attributes with the largest sum of scores (MAP)."""
         values = forward(self.plan, self.layout.split(self.masked(scores)), MAX)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -90,6 +91,29 @@ class Observations:
         parts = [second, *(view.apply_squares(marginals) for view in self._dense)]
         first = self.applied(marginals)
         return (torch.cat(parts) - first.square() / total).clamp_min(0.0)
+
+    @cached_property
+    def table_weights(self) -> torch.Tensor:
+        """1 / stddev for each value of a table, 0 for each of a matrix."""
+        weights = [0.0 if m.matrix is not None else 1 / m.stddev for m in self._measurements]
+        counts = [len(m.values) for m in self._measurements]
+        return torch.as_tensor(np.repeat(weights, counts)).to(self.target)
+
+    @property
+    def tables(self) -> int:
+        """The number of tables measured."""
+        return sum(m.matrix is None for m in self._measurements)
+
+    def highest(self, cells: torch.Tensor) -> torch.Tensor:
+        """For each value of a table, the largest of the cells that it sums; of a matrix, of those
+        that it weighs.
+        """
+        if self._diagonal and not self._dense:
+            return cells
+        lowest = torch.full((self._sparse_rows,), -torch.inf).to(cells)
+        picked = cells.index_select(0, self._columns)
+        parts = [lowest.scatter_reduce(0, self._rows, picked, "amax")]
+        return torch.cat([*parts, *(view.highest(cells) for view in self._dense)])
 
     def _row_sums(self, marginals: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         """The weighted sums of cells, one for each row of the sparse matrix."""
@@ -187,6 +211,14 @@ class _DenseView:
 
     def apply(self, marginals: torch.Tensor) -> torch.Tensor:
         return self._multiply(self._table(marginals), self._factors) / self._stddev
+
+    def highest(self, cells: torch.Tensor) -> torch.Tensor:
+        """The largest of each value's cells; minus infinity for the values of a matrix."""
+        if self._factors:
+            return torch.full((self.rows,), -torch.inf).to(cells)
+        table = cells[self._slice].view(self._shape)
+        highest = table.amax(self._summed) if self._summed else table
+        return highest.permute(self._order).reshape(-1)
 
     def apply_squares(self, marginals: torch.Tensor) -> torch.Tensor:
         """The same as ``apply``, with every entry of the matrix squared."""

@@ -56,6 +56,21 @@ class PartedSample:
         """The number of parts."""
         return max(1, -(-self.n // self.rows))
 
+    def some_cell(self) -> tuple[dict[str, int], int]:
+        """The codes of a cell of one of the cliques, and its count of records.
+
+        By the seed, of a clique by chance the cell of one of its records; of no records, none.
+        """
+        if not self.n or not self.counts:
+            return {}, self.n
+        rng = part_rng(self.seed, 0, 0, 0)  # no cut has this number
+        i, record = int(rng.integers(len(self.counts))), int(rng.integers(self.n))
+        axes = (*self.tree.separators[i], *_residual(self.tree, i))
+        flat = self.counts[i].reshape(-1)
+        cell = int(np.searchsorted(flat.cumsum(dtype=np.int64), record, side="right"))
+        codes = np.unravel_index(cell, self.tree.domain.shape(axes))
+        return {name: int(code) for name, code in zip(axes, codes, strict=True)}, int(flat[cell])
+
     def part(self, number: int) -> dict[str, np.ndarray]:
         """The codes of a part's records, in random order; always the same for the same number."""
         (made,) = self.parts(number, number + 1)

@@ -21,6 +21,7 @@ import pgmkit.inference.answer_checks
 import pgmkit.inference.plain_sums
 import pgmkit.model
 import pgmkit.records.sampling
+import pgmkit.records.sampling_parts
 from pgmkit import (
     Domain,
     Factor,
@@ -391,6 +392,15 @@ def draws_one_bin_along(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+def parts_one_cell_along(patch: pytest.MonkeyPatch) -> None:
+    usual = pgmkit.records.sampling_parts.rounded_counts
+    patch.setattr(
+        pgmkit.records.sampling_parts,
+        "rounded_counts",
+        lambda *args: np.roll(usual(*args), 1, axis=1),
+    )
+
+
 DEFECTS = {
     given_loses_a_code: lambda: chain_model().given({"x1": [0, 1, 2]}),
     answers_of_the_next_row: lambda: chain_model().answer(FactoredQuery({"x0": np.tri(4)})),
@@ -399,6 +409,7 @@ DEFECTS = {
     distant_pairs_turned: lambda: chain_model().marginal(("x9", "x0")),
     posteriors_in_reverse: lambda: chain_graph().posteriors(records()).marginals(),
     calibrated_one_cell_along: lambda: one_after_another(chain_graph()),
+    parts_one_cell_along: lambda: chain_model().sample_in_parts(5000, 100, rng=0),
     draws_one_bin_along: lambda: chain_model().sample(5000, rng=0, method="sample"),
 }
 

@@ -35,7 +35,8 @@ __all__ = ["Reply", "ask"]
 _UNRELIABLE = 1 / 3
 """Of a count, or of the spread of what a mean is of: a larger standard error is said plainly.
 Statistics Canada's guidelines suppress estimates with coefficients of variation above 33.3%."""
-_ROUNDING = 1e-9
+_ROUNDING = float(np.finfo(np.float64).eps) ** 0.5
+"""A share of the records that is rounding: a sum of very many cells has less."""
 _COMPUTED = ("count", "share", "stderr", "low", "high", "note")
 
 

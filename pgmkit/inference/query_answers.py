@@ -1,4 +1,4 @@
-"""One query or several: what every model that answers them one by one has in common."""
+"""The interface of models that answer factored queries, one or several at a time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Array = NDArray[np.float64]
 
 
 class QueryAnswers(ABC):
-    """A model that answers a factored query at a time.
+    """A model that answers factored queries, one or several at a time.
 
     >>> class Nothing(QueryAnswers):
     ...     def _answered(self, query):
@@ -47,4 +47,4 @@ class QueryAnswers(ABC):
 
     @abstractmethod
     def _answered(self, query: FactoredQuery) -> Array:
-        """The answer to one, after a check that it fits the domain."""
+        """Check that one query fits the domain, and return its answer."""

@@ -32,10 +32,10 @@ class QueryAnswers(ABC):
     @overload
     def answer(self, query: Sequence[FactoredQuery]) -> list[Array]: ...
     def answer(self, query: FactoredQuery | Sequence[FactoredQuery]) -> Array | list[Array]:
-        """The answers in counts, of the query's shape; a list of them for several queries.
+        """Return the answers in counts, in the query's shape; for several queries a list of them.
 
-        Raises InvalidInput for matrices that do not fit the domain, and for what the model cannot
-        answer (see its class).
+        Raises InvalidInput for matrices that do not fit the domain, and for queries that the model
+        cannot answer (see its class).
         """
         several = [query] if isinstance(query, FactoredQuery) else list(query)
         for each in several:

@@ -1,4 +1,4 @@
-"""The memory that is left: the machine's, or less where a control group or a limit says so."""
+"""The memory that is left: that of the machine, or less if a control group or a limit says so."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ _MOUNTED = Path("/sys/fs/cgroup")
 _PROCESS = Path("/proc/self/status")
 _MACHINE = Path("/proc/meminfo")
 _MOST_WRITTEN = 10**15
-"""Numbers from which their digits tell less than their power of two; some have thousands."""
+"""Larger numbers are written as powers of two: their digits, of which some have thousands, say
+less.
+"""
 _COUNTED = 1 << 25
 """Bytes from which a computation is held against what is free: writing them takes ten times as long
 as reading the system's counters, which is a millisecond."""
@@ -72,14 +74,14 @@ def room() -> int:
 def check_room(
     needed: int, what: str, limit: int | None = None, remedy: str = "", held: int = 0
 ) -> None:
-    """Raises ModelTooLarge, before anything is allocated, where ``needed`` bytes are more than the
-    ``limit`` or than there is room for.
+    """Raise ModelTooLarge, before anything is allocated, if ``needed`` bytes exceed the ``limit``
+    or the memory that is left.
 
     Args:
         needed: the most bytes that are held at once.
-        what: needs them, for the error.
-        limit: what the user allows.
-        remedy: what the user can do beside raising the limit.
+        what: the computation that needs them, for the message.
+        limit: the bytes that the user allows.
+        remedy: what the user can do other than raise the limit, for the message.
         held: how many of these bytes the process holds already.
 
     >>> check_room(1 << 40, "the answer", limit=1 << 30, remedy="ask for less")
@@ -100,7 +102,8 @@ def check_room(
 
 
 def counted(number: int) -> str:
-    """A number of cells or bytes, for people.
+    """Return a number of cells or bytes as text: with commas below 10^15, as a power of two from
+    there.
 
     >>> counted(1 << 20), counted(3 << 60)
     ('1,048,576', '2^61.6')
@@ -109,7 +112,7 @@ def counted(number: int) -> str:
 
 
 def peak() -> int:
-    """Bytes of memory that this process has held at most so far, as the system counts them.
+    """Return the most bytes of memory that this process has held so far, as the system counts them.
 
     >>> peak() > 1 << 20
     True
@@ -124,7 +127,9 @@ def peak() -> int:
 
 
 def _numbers(file: Path) -> dict[str, int]:
-    """The lines ``name: number kB`` of a file of the system, in bytes; none where there is none."""
+    """Return the lines ``name: number kB`` of a file of the system, in bytes by name; empty if
+    there is no such file.
+    """
     try:
         lines = file.read_text().splitlines()
     except OSError:
@@ -134,7 +139,9 @@ def _numbers(file: Path) -> dict[str, int]:
 
 
 def _address_space() -> int:
-    """The limit of the process's addresses, in bytes; very many where there is none."""
+    """Return the limit of the process's address space in bytes; a very large number if there is
+    none.
+    """
     try:
         import resource
     except ImportError:  # a system without such limits
@@ -144,8 +151,8 @@ def _address_space() -> int:
 
 
 def _groups() -> Iterator[tuple[int, int]]:
-    """The limits of the process's group and of those above it, and what each group holds: without
-    copies of files, which the system drops when memory is asked for.
+    """Yield the limits of the process's control group and of those above it, each with the bytes
+    that the group uses, without file caches that the system drops when memory is needed.
     """
     for file, use, files in _group_files():
         limit = _number(file)
@@ -158,23 +165,25 @@ def _groups() -> Iterator[tuple[int, int]]:
 
 
 def _number(file: Path) -> int:
-    """The number that a file holds; 0 where it holds none."""
+    """Return the number that a file holds; 0 if it holds none."""
     try:
         text = file.read_text().strip()
-    except OSError:  # not this version, or a group that a container does not see
+    except OSError:  # another version of groups, or a group that a container does not see
         return 0
     return int(text) if text.isdigit() else 0
 
 
 _SECOND = ("memory.max", "memory.current", "inactive_file")
 _FIRST = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-"""The names in both versions of control groups: the files of limit and use, and the count of
-copies.
+"""The names in version 2 and version 1 of control groups: the files of limit and use, and the entry
+for file caches.
 """
 
 
 def _group_files() -> Iterator[tuple[Path, str, str]]:
-    """The file of each limit, the name of that of the use, and of the count of copies of files."""
+    """Yield for each group the file of the limit, the name of the file of the use, and the entry
+    for file caches.
+    """
     try:
         lines = _GROUPS.read_text().splitlines()
     except OSError:

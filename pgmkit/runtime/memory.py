@@ -26,12 +26,13 @@ _MOST_WRITTEN = 10**15
 less.
 """
 _COUNTED = 1 << 25
-"""Bytes from which a computation is held against what is free: writing them takes ten times as long
-as reading the system's counters, which is a millisecond."""
+"""The bytes from which a computation's need is compared with the free memory: writing so many bytes
+takes ten times as long as reading the system's counters, which takes a millisecond.
+"""
 
 
 def check_limit(memory_limit: int) -> None:
-    """Raises InvalidInput where ``memory_limit`` is no number of bytes."""
+    """Raise InvalidInput unless ``memory_limit`` is a positive number of bytes."""
     if isinstance(memory_limit, bool) or not isinstance(memory_limit, int) or memory_limit < 1:
         raise InvalidInput(
             f"memory_limit must be a positive integer, a number of bytes, got {memory_limit!r}"
@@ -39,11 +40,11 @@ def check_limit(memory_limit: int) -> None:
 
 
 def available(device: torch.device | None = None) -> int:
-    """Bytes that this process may use at most: of the machine, or of its control groups; of a CUDA
-    card what is free there.
+    """Return the most bytes that this process may use: those of the machine, or the least limit of
+    its control groups and address space; for a CUDA GPU, the bytes free there.
 
     Containers and batch systems set limits for groups of processes (Linux cgroups, version 1 or 2),
-    and end a process that exceeds them without a word.
+    and end a process that exceeds them without a message.
 
     >>> available() > 1 << 20
     True
@@ -59,8 +60,8 @@ def available(device: torch.device | None = None) -> int:
 
 
 def room() -> int:
-    """Bytes that this process may still take beside what it and others hold already: what the
-    machine has free, what is left of its control groups' limits, and of its address space.
+    """Return the bytes that this process may still take: the least of the machine's free memory and
+    what is left of the limits of its control groups and address space.
 
     >>> 0 <= room() <= available()
     True

@@ -22,6 +22,7 @@ from functools import cached_property
 from pgmkit.contraction.order import MOVE_COST
 from pgmkit.graphs.bit_sets import each_bit, union
 from pgmkit.graphs.elimination_search import RANKS, Search, Step
+from pgmkit.runtime.sizes import CACHE_CELLS
 
 __all__ = [
     "WRITTEN",
@@ -33,8 +34,6 @@ __all__ = [
     "elimination_tree",
 ]
 
-_CACHED_CELLS = 1 << 16
-"""Cells of the largest table that a core's cache holds: half a megabyte."""
 _MEASURES_OF_A_CELL = 0.0002
 """Attributes measured by the search in the time that a pass and its adjoints spend on a cell."""
 _MEASURES_OF_A_TABLE = 4
@@ -160,10 +159,10 @@ def cost_of_sums(tree: EliminationTree) -> float:
     """The cost of sums over a tree, in multiplications: products are those of matrices, so that
     moving tables which a core's cache does not hold may take longer than the products themselves.
     """
-    if tree.cells <= _CACHED_CELLS:
+    if tree.cells <= CACHE_CELLS:
         return tree.cells
     sizes = [tree.cells_of(tree.scopes[node]) for node in tree.made]
-    return tree.cells + MOVE_COST * sum([cells for cells in sizes if cells > _CACHED_CELLS])
+    return tree.cells + MOVE_COST * sum([cells for cells in sizes if cells > CACHE_CELLS])
 
 
 class Planning:

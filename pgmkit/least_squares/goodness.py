@@ -23,6 +23,7 @@ import numpy as np
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.measurement import Measurement
+from pgmkit.runtime.sizes import BLOCK_CELLS
 from pgmkit.structural_zeros import Zeros
 
 __all__ = ["Fit", "contradiction", "goodness_of_fit", "is_gross"]
@@ -30,8 +31,6 @@ __all__ = ["Fit", "contradiction", "goodness_of_fit", "is_gross"]
 _WORST = 3
 _RARE = 1e-7
 """The largest probability with which noise of any usual law passes for a gross misfit."""
-_MOST_CELLS = 1 << 20
-"""The most cells of all measured tables for which the linear estimate is worth its time."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +100,7 @@ def goodness_of_fit(model: Fitted, measurements: Sequence[Measurement]) -> Fit:
     # The bound holds for every distribution, the sum at the model for these very measurements.
     missed = min(2 * max(0.0, model.bound), sum(square for square, _ in squares.values()))
     p_value, statistic, degrees, scale = float(chdtrc(values, missed)), 0.0, 0, 1.0
-    if sum(model.domain.size(clique) for clique in squares) <= _MOST_CELLS:
+    if sum(model.domain.size(clique) for clique in squares) <= BLOCK_CELLS:
         # Their own sums stand for the total: the model's may have noise that is not among these.
         linear = LinearEstimate(model.domain, measurements, None, model.structural_zeros)
         p_value = min(p_value, linear.p_value)

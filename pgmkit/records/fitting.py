@@ -21,7 +21,9 @@ import numpy as np
 from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.deferred import torch
+from pgmkit.runtime.precision import SUM_ROUNDING
 from pgmkit.runtime.randomness import Rng, generator
+from pgmkit.runtime.sizes import BLOCK_CELLS, TABLE_CELLS
 from pgmkit.runtime.threads import one_thread
 
 if TYPE_CHECKING:
@@ -43,18 +45,14 @@ _ENOUGH = 0.003
 sweeps and 0.01 (the model 0.0022), of Wage 0.0192 for 0.0198, of Arrests 0.0035 for 0.0036."""
 _LOOKED_AT = 10_000
 """Records that are looked at for one column in one sweep."""
-_LOOKED_UP = 1 << 22
-"""The same, times the column's codes."""
 _LOOKUPS = 1 << 27
 """The same, times all columns and all codes: a sweep of some tenths of a second. Of 100 columns,
 1,000 records bring nine tenths of what 10,000 bring, in an eighth of the time."""
 _ALL_LOOKUPS = _FEWEST_SWEEPS * _LOOKUPS
 """The same, of all sweeps: wide tables, whose models are further off, have fewer."""
-_LITTLE = 1 << 20
-"""Records times columns times all codes, up to which a fit without torch, which takes a second to
-load, takes a tenth of a second."""
 _FIRST_STEP = 0.2
-_FORBIDDEN = 1e9
+_FORBIDDEN = 1 / SUM_ROUNDING
+"""The loss of a code that a table rules out: no sum of gains makes up for it."""
 
 
 def fit_records(
@@ -192,7 +190,7 @@ def _exchange(
     """
     size, rows = columns.sizes[j], len(columns.places)
     lookups = len(columns.sizes) * int(columns.ends[-1])
-    most = min(rows, _LOOKED_AT, max(1, _LOOKED_UP // size), max(1, _LOOKUPS // lookups))
+    most = min(rows, _LOOKED_AT, max(1, TABLE_CELLS // size), max(1, _LOOKUPS // lookups))
     looked = random.choice(rows, most, replace=False) if most < rows else np.arange(rows)
     better, gains = _better(columns, j, looked, away, weights, barred)
     gaining = np.flatnonzero(gains > 0)
@@ -244,7 +242,7 @@ def _better(
     mine = columns.of(j)
     weight = weights[:, mine]
     pulls = 2 * weight * away[:, mine] + np.where(barred[:, mine], _FORBIDDEN, 0.0)
-    little = columns.places.size * len(weights) <= _LITTLE
+    little = columns.places.size * len(weights) <= BLOCK_CELLS
     rows_summed = _plain_rows_summed if little else _rows_summed
     where = columns.places[looked]
     summed = [rows_summed(where, table.astype(np.float32)) for table in (pulls, weight)]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 
 from pgmkit.errors import InvalidInput, NumericalFailure
+from pgmkit.runtime.sizes import BLOCK_CELLS
 
 if TYPE_CHECKING:
     from pgmkit.domain import Clique, Domain
@@ -33,9 +34,6 @@ __all__ = [
 ]
 
 Method = Literal["round", "sample"]
-
-_BLOCK_CELLS = 1 << 19
-"""Cells that are rounded together: a few megabytes, so that the passes stay in the cache."""
 
 
 def sample(
@@ -205,7 +203,7 @@ def given_out(
 
 def blocks(groups: np.ndarray, width: int) -> Iterator[np.ndarray]:
     """Groups whose cells are worked on together."""
-    step = max(1, _BLOCK_CELLS // width)
+    step = max(1, BLOCK_CELLS // width)
     for start in range(0, len(groups), step):
         yield groups[start : start + step]
 

@@ -22,7 +22,7 @@ Array = NDArray[np.float64]
 
 _MOST_DRAWS = 2_000_000
 """Records drawn, of which those that meet the conditions are kept."""
-_TOGETHER = 200_000
+_TOGETHER = _MOST_DRAWS // 10
 
 
 class Whole(Protocol):

@@ -34,6 +34,7 @@ from pgmkit.regions.deadline import check_time
 from pgmkit.regions.parts import Parts, Region
 from pgmkit.regions.polytope import LocalPolytope
 from pgmkit.regions.shared_residuals import Shared
+from pgmkit.runtime.precision import AGREEMENT, FAR
 
 Array = NDArray[np.float64]
 
@@ -41,9 +42,6 @@ Targets = tuple[Array, Array, Array]
 """The wanted changes of the three kinds of products that end at zero."""
 
 _TO_BOUNDARY = 0.995
-_RIDGE = 1e-14
-_FAR = 1e100
-"""Stands for a penalty's slope that has no end."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,11 +95,11 @@ class InteriorPoint:
         self._deadline = deadline
         self.regions, self.shared = parts.regions, parts.shared
         self.total, self._cells = polytope.total, int(polytope.offsets[-1])
-        self._softness, self._height = penalty.curvature, min(penalty.steepest, _FAR)
+        self._softness, self._height = penalty.curvature, min(penalty.steepest, FAR)
         self._s, regions = self.shared.offset, self.regions
         self._state = [self._start(region) for region in regions]
         self._constant: list[Array] | None = None
-        if self._height == _FAR:
+        if self._height == FAR:
             self._constant = [self._constant_curvature(region) for region in regions]
 
     def _constant_curvature(self, region: Region) -> Array:
@@ -289,7 +287,7 @@ class _Inverse:
         self._vector = matrix + diagonal if matrix.ndim == 1 else None
         if matrix.ndim == 2 and len(matrix):
             whole = matrix.copy()
-            whole[np.diag_indices(len(whole))] += diagonal + _RIDGE * matrix.diagonal().max()
+            whole[np.diag_indices(len(whole))] += diagonal + AGREEMENT * matrix.diagonal().max()
             self._factor = cho_factor(_finite(whole), overwrite_a=True, check_finite=False)
 
     def __call__(self, right: Array) -> Array:

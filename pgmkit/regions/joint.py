@@ -24,9 +24,10 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.graphs.clique_index import maximal
 from pgmkit.records.dataset import Dataset
 from pgmkit.regions.chain import Chain, Codes, Columns, Kinds, cells_of, enough, followed, length_of
-from pgmkit.regions.conditional import Conditional, Statistics, fit, scopes
+from pgmkit.regions.conditional import FOLLOWED, Conditional, Statistics, fit, scopes
 from pgmkit.regions.possible import Possible, possible_values
 from pgmkit.regions.strata import Strata
+from pgmkit.runtime.sizes import TABLE_CELLS
 from pgmkit.structural_zeros import Zeros
 
 Array = NDArray[np.float64]
@@ -43,14 +44,9 @@ _REDRAWS = 10
 """
 _FALL = 0.95
 """A round that leaves more than this share of all distances is taken back."""
-_CHANCES = 32
-"""The attributes whose chances are kept between answers: 5 MB each of 32 values."""
-_OPEN = 0.5
-"""Directions of a table, in number, that no measurement of it determines: each adds the square of
-the total to the sum of its cells' variances, so that above this the variance is no noise."""
-_LOOSE = 0.05
-"""The distance from such a table that is not made up for, as a share of a mean cell: a factor of
-e^5 is followed to that (``_SHARE`` of ``pgmkit.regions.conditional``)."""
+_LOOSE = 5 * FOLLOWED
+"""The distance from a table that its measurements leave open that is not made up for, as a share of
+a mean cell: a factor of e^5 is followed to that."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +105,8 @@ class Joint:
 
     @cached_property
     def _chances(self) -> Callable[[str], Array]:
-        return lru_cache(_CHANCES)(self._computed_chances)
+        largest = len(self.records) * max(self.records.domain.shape())
+        return lru_cache(max(1, 4 * TABLE_CELLS // largest))(self._computed_chances)
 
     def _computed_chances(self, name: str) -> Array:
         conditional, records = self.chain.steps[self._places[name]][1], self.records
@@ -292,7 +289,9 @@ def distances(tables: Tables, records: Dataset) -> dict[Clique, float]:
 
 def explained(table: Array, variance: float, records: int) -> float:
     """The distance from the table that its noise and a sample of so many records explain."""
-    if variance * table.size > _OPEN:
+    # Each direction that no measurement determines adds the square of the total to the sum of the
+    # variances of the cells.
+    if 2 * variance * table.size > 1:
         variance = (_LOOSE / table.size) ** 2
     return float(np.sqrt(variance + table / records).sum() / 2)
 

@@ -17,10 +17,8 @@ from numpy.typing import NDArray
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
+from pgmkit.runtime.sizes import TABLE_CELLS
 from pgmkit.structural_zeros import Zeros
-
-_MOST_CELLS = 1 << 22
-"""The most cells of the table of all that is known about an attribute."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +69,7 @@ def _joined(
 ) -> list[tuple[Clique, NDArray[np.bool_]]]:
     """Tables of what all of them allow, axes in the order of drawing: one, or one of each."""
     together = sorted({name for each in zeros for name in each.clique}, key=place.__getitem__)
-    limit = max([_MOST_CELLS, *(each.allowed.size for each in zeros)])
+    limit = max([TABLE_CELLS, *(each.allowed.size for each in zeros)])
     parts = [zeros] if zeros and domain.size(together) <= limit else [[each] for each in zeros]
     found = []
     for part in parts:

@@ -33,17 +33,14 @@ from pgmkit.regions.interior_point import InteriorPoint
 from pgmkit.regions.parts import Parts
 from pgmkit.regions.polytope import LocalPolytope
 from pgmkit.runtime.deferred import torch
+from pgmkit.runtime.iterations import MOST_ROUNDS, PATIENCE
+from pgmkit.runtime.precision import CLOSE
 from pgmkit.runtime.progress import OUT_OF_TIME, Progress
 
 Array = NDArray[np.float64]
 
-_MAX_STEPS = 5000
-_PATIENCE = 50
-"""Steps over which the loss has to fall by a tenth of the gap asked for."""
-_MAX_ROUNDS = 100
-_SHORTEST = 1e-6
-"""Share of an interior point's step below which rounding has the better of the search."""
-_UNSEEN = 1e-2
+
+UNSEEN = 1e-2
 """Curvature given to cells that no measurement sees, as a share of the least of the others."""
 
 
@@ -94,7 +91,7 @@ def _minimise(search: _Search, loss: MeasuredLoss, squares: Array, parts: Parts 
         assert isinstance(stage, MeasuredLoss)
         curvature = squares / stage.penalty.curvature
         seen = curvature[curvature > 0]
-        curvature = np.maximum(curvature, _UNSEEN * seen.min() if len(seen) else 1.0)
+        curvature = np.maximum(curvature, UNSEEN * seen.min() if len(seen) else 1.0)
         search.stopped = ""
         point = _descend(search, stage, curvature, point)
 
@@ -146,10 +143,8 @@ class _Search:
             return "certified: the duality gap is within the tolerance"
         if time.perf_counter() >= self.deadline:
             return OUT_OF_TIME
-        if len(history) > _PATIENCE and history[-1 - _PATIENCE] - history[-1] < self.goal / 10:
-            return f"progress: the loss fell by less than {self.goal / 10:.3g} in {_PATIENCE} steps"
-        if len(history) >= _MAX_STEPS:
-            return f"iterations: {_MAX_STEPS} reached"
+        if len(history) > PATIENCE and history[-1 - PATIENCE] - history[-1] <= self.goal / 10:
+            return f"progress: the loss fell by at most {self.goal / 10:.3g} in {PATIENCE} steps"
         return ""
 
 
@@ -157,7 +152,7 @@ def _centred(search: _Search, loss: MeasuredLoss, parts: Parts) -> Array:
     """The last tables of interior points, each made to agree to rounding."""
     inner = InteriorPoint(search.polytope, parts, loss.penalty, search.deadline)
     tables, length = inner.tables, 1.0
-    for _ in range(_MAX_ROUNDS):
+    for _ in range(MOST_ROUNDS):
         try:
             length = inner.step()
             tables, _ = search.polytope.nearest(
@@ -167,7 +162,7 @@ def _centred(search: _Search, loss: MeasuredLoss, parts: Parts) -> Array:
             break
         search.bound = max(search.bound, inner.bound())
         search.record(tables, loss.value(torch.from_numpy(tables)), [])
-        if search.stopped or length < _SHORTEST:
+        if search.stopped or length < CLOSE:
             break
     return tables
 

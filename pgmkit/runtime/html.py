@@ -20,7 +20,6 @@ from pgmkit.runtime.printed import on_one_line
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from pgmkit.domain import Clique, Domain
 
 __all__ = ["bars", "columns", "escape", "graph", "heat_map", "interval", "model", "table"]
 
@@ -197,9 +196,9 @@ class Graphical(Protocol):
     """The rows and charts that show a graphical model."""
 
     @property
-    def domain(self) -> Domain: ...
+    def domain(self) -> Collection[str]: ...
     @property
-    def cliques(self) -> Sequence[Clique]: ...
+    def cliques(self) -> Sequence[tuple[str, ...]]: ...
     @property
     def total(self) -> float: ...
     @property
@@ -227,7 +226,7 @@ class Interval(Protocol):
 
 def model(found: Graphical) -> str:
     """A model's size and fit, and the drawing of its graph."""
-    names = found.domain.attributes
+    names = tuple(found.domain)
     rows = [
         ["attributes", f"{len(names):,}"],
         ["cliques", f"{len(found.cliques):,}"],

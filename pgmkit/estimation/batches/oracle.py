@@ -17,20 +17,17 @@ from pgmkit.contraction.evaluate import contract
 from pgmkit.contraction.semirings import LOG, MAX, Semiring
 from pgmkit.errors import NumericalFailure
 from pgmkit.inference.marginal_oracle import THREADED_COST, MarginalOracle
+from pgmkit.runtime.sizes import CACHE_CELLS
 
 __all__ = ["BatchedOracle", "gains", "gains_by_threads", "gains_when_coarse", "table_cells"]
 
-_LARGE_PASS = 1 << 16
-"""Cells of all tables of a pass above which, on a CPU, it gains nothing from a batch, and threads
-with a pass each do not wait for Python.
-"""
 _WIDE_PASS = 8
 """A multiple of the cliques' cells: products of wide tables are copied more than computed."""
 
 
 def gains(single: MarginalOracle) -> bool:
     """True if passes for many sets cost each of them less than passes for one."""
-    most = min(_LARGE_PASS, _WIDE_PASS * single.layout.cells)
+    most = min(CACHE_CELLS, _WIDE_PASS * single.layout.cells)
     return single.device.type != "cpu" or table_cells(single) <= most
 
 
@@ -38,12 +35,12 @@ def gains_when_coarse(single: MarginalOracle) -> bool:
     """The same as ``gains``, for estimates to within a noise unit, as error bars need them: few of
     these end with a method of their own, set by set, and wide tables gain, too.
     """
-    return single.device.type != "cpu" or table_cells(single) <= _LARGE_PASS
+    return single.device.type != "cpu" or table_cells(single) <= CACHE_CELLS
 
 
 def gains_by_threads(single: MarginalOracle) -> bool:
     """True if several threads, each with passes of its own, run side by side on a processor."""
-    large = table_cells(single) > _LARGE_PASS and single.plan.cost < THREADED_COST
+    large = table_cells(single) > CACHE_CELLS and single.plan.cost < THREADED_COST
     return large and single.device.type == "cpu"
 
 

@@ -27,7 +27,7 @@ class _Stop(Exception):
 
 
 def lbfgs(problem: Problem, start: Point, monitor: Monitor) -> Point:
-    """Minimise L(mu(theta)) over theta with scipy's L-BFGS-B from the start's potentials."""
+    """Minimise L(mu(theta)) over theta with scipy's L-BFGS-B, from the start's potentials."""
     like = start.potentials
     last = start
 
@@ -55,7 +55,9 @@ def lbfgs(problem: Problem, start: Point, monitor: Monitor) -> Point:
 
 
 def pull_back(problem: Problem, potentials: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-    """d L / d theta from d L / d mu: the model's covariance times it, by autodiff twice."""
+    """Return d L / d theta from d L / d mu: the model's covariance times it, by differentiating
+    twice.
+    """
     inference = problem.inference
     with torch.inference_mode(False), torch.enable_grad():
         theta = potentials.clone().requires_grad_()

@@ -35,23 +35,23 @@ _REFINEMENTS = ceil(log(CLOSE) / log(SOLVED))
 
 
 class Prior(Protocol):
-    """A convex penalty, a sum over cells, beside the distance from a target."""
+    """A convex penalty, a sum over cells, added to the distance from a target."""
 
     def cells(self, free: Array, curvature: Array) -> Array:
-        """The x at which curvature (x - free)^2 / 2 and the penalty together are least."""
+        """Return the x at which curvature (x - free)^2 / 2 and the penalty together are least."""
 
     def slopes(self, x: Array, curvature: Array) -> Array:
-        """Their derivatives by ``free``, where they are x."""
+        """Return the derivatives of ``cells`` by ``free``, at the result x."""
 
     def penalty(self, x: Array) -> float:
-        """At x."""
+        """Return the penalty at x."""
 
 
 @dataclass(frozen=True)
 class LocalPolytope:
-    """Tables over ``cliques``, side by side in one vector of counts: B x = b, x >= 0.
+    """Tables over ``cliques``, side by side in one vector x of counts, with B x = b and x >= 0.
 
-    Any two tables agree on every attribute that they share, jointly; each sums to ``total``; cells
+    Any two tables agree, jointly, on all attributes that they share; each sums to ``total``; cells
     that ``zeros`` within a clique rule out are zero.
     """
 
@@ -67,8 +67,9 @@ class LocalPolytope:
 
     @cached_property
     def allowed(self) -> NDArray[np.bool_]:
-        """True for cells that may hold records: no zero rules them out, nor do other tables' zeros,
-        one overlap at a time. Raises InvalidInput where none may in some table.
+        """A mask of the cells that may hold records: those that no zero rules out, neither in the
+        table itself nor through other tables that share attributes. Raises InvalidInput if a table
+        has none.
         """
         limits = [np.ones(self.domain.shape(clique), dtype=np.bool_) for clique in self.cliques]
         for clique, table in zip(self.cliques, limits, strict=True):
@@ -80,7 +81,9 @@ class LocalPolytope:
         return np.concatenate([table.reshape(-1) for table in limits])
 
     def _spread(self, limits: list[NDArray[np.bool_]]) -> None:
-        """Rule out cells whose values of some shared attributes another table rules out."""
+        """Rule out cells whose values of some shared attributes another table rules out, until
+        nothing changes.
+        """
         pairs = combinations(map(frozenset[str], self.cliques), 2)
         overlaps = {a & b for a, b in pairs if a & b}
         before, left = -1, sum(int(table.sum()) for table in limits)
@@ -105,14 +108,16 @@ class LocalPolytope:
         return matrix, matrix.T.tocsr(), sums
 
     def even(self) -> Array:
-        """Every table uniform: a point of the polytope where there are no zeros."""
+        """Return the uniform tables: a point of the polytope if there are no zeros."""
         sizes = np.diff(self.offsets)
         return np.repeat(self.total / sizes, sizes)
 
     def lowest(self, gradient: Array, multipliers: Array) -> float:
-        """A lower bound of <gradient, x> over the polytope, for any multipliers of B x = b.
+        """Return a lower bound of <gradient, x> over the polytope, valid for any multipliers of B x
+        = b.
 
-        What the multipliers leave of the gradient is bounded table by table, by its least cell.
+        The part of the gradient that the multipliers do not explain is bounded table by table, by
+        its least cell.
         """
         _, transposed, sums = self._constraints
         left = np.where(self.allowed, gradient - transposed @ multipliers, np.inf)
@@ -127,16 +132,15 @@ class LocalPolytope:
         prior: Prior | None = None,
         deadline: float = inf,
     ) -> tuple[Array, Array]:
-        """The point x with the least sum of curvature (x - target)^2 / 2, and its multipliers.
+        """Return the point x with the least sum of curvature (x - target)^2 / 2, plus the penalty
+        of a ``prior`` if there is one, and its multipliers.
 
-        With a ``prior``, of that and the prior's penalty.
+        The method is semismooth Newton on the Lagrange dual, whose solution is x = max(0, target +
+        B'l / curvature) for multipliers l: each step solves B A B' d = b - B x by conjugate
+        gradients, where A is 1 / curvature for positive x and 0 otherwise. ``start``: multipliers
+        of a similar problem. Tables agree to 1e-12 of the total, or to rounding.
 
-        Semismooth Newton on the Lagrange dual, whose solution is x = max(0, target + B'l /
-        curvature): each step solves B A B' d = b - B x by conjugate gradients, A holding 1 /
-        curvature where x is positive. ``start``: multipliers of a similar problem. Tables agree to
-        1e-12 of the total, or to what rounding leaves.
-
-        Raises NumericalFailure where no such tables are found, as with zeros that contradict each
+        Raises NumericalFailure if no such tables are found, as with zeros that contradict each
         other, and OutOfTime at the ``deadline`` of ``time.perf_counter``.
 
         >>> square = LocalPolytope(Domain({"a": 2}), (("a",),), 2.0)
@@ -175,9 +179,9 @@ class LocalPolytope:
                 step /= 2
             else:
                 break
-            # Where all cells of a sum are zero Newton knows no scale: far targets need long steps.
-            # Their length too goes by the slope: within rounding the dual is as high at twice
-            # Newton's step, where the sums are as far off as before.
+            # Where all cells of a sum are zero, Newton's step has no scale, and distant targets
+            # need longer steps. The slope decides their length as well: within rounding the dual is
+            # as high at twice Newton's step, where the error of the sums has not changed.
             while 1 <= step < _LONGEST:
                 further = multipliers + 2 * step * direction
                 beyond, value, rest = at(further)
@@ -202,7 +206,7 @@ class LocalPolytope:
         prior: Prior | None = None,
         deadline: float = inf,
     ) -> Array:
-        """The change of the point ``nearest`` to a target that moves along ``direction``.
+        """Return the change of the point ``nearest`` to a target that moves along ``direction``.
 
         Raises OutOfTime at the ``deadline``.
         """
@@ -215,7 +219,7 @@ class LocalPolytope:
         return change
 
     def off(self, point: Array) -> Array:
-        """The residuals B x - b of the constraints."""
+        """Return the residuals B x - b of the constraints."""
         matrix, _, sums = self._constraints
         return np.asarray(matrix @ point - sums)
 
@@ -233,7 +237,7 @@ class LocalPolytope:
             return product
 
         size, scale = len(missing), diagonal + ridge
-        # Stopped early its direction still ascends.
+        # A direction of conjugate gradients stopped early still ascends.
         direction: Array = cg(
             LinearOperator((size, size), matvec=multiply),
             missing,
@@ -245,14 +249,16 @@ class LocalPolytope:
 
 
 def _slopes(x: Array, curvature: Array, prior: Prior | None) -> Array:
-    """The derivatives of the cells by their values without the constraints."""
+    """Return the derivatives of the cells by their values before the constraints."""
     return (x > 0).astype(float) if prior is None else prior.slopes(x, curvature)
 
 
 def _spread_over(
     overlap: frozenset[str], cliques: Sequence[Clique], limits: Sequence[NDArray[np.bool_]]
 ) -> None:
-    """Leave in each table over these attributes only what all of them allow."""
+    """Rule out, in every table over these attributes, the values that one of the tables
+    rules out.
+    """
     first, possible = sorted(overlap), np.ones((), dtype=np.bool_)
     held = []
     for clique, table in zip(cliques, limits, strict=True):

@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 _MOST_DIGITS = len(str(sys.maxsize)) - 1
-"""Digits of a whole number of 64 bits."""
+"""The most digits of a whole number of 64 bits."""
 PathLike = str | os.PathLike[str]
 Array = NDArray[np.float64]
 

@@ -30,13 +30,15 @@ from pgmkit.runtime.iterations import MOST_ROUNDS
 from pgmkit.runtime.sizes import CACHE_CELLS
 
 _LONGEST = 4
-"""Attributes of a cycle."""
+"""The most attributes of a cycle."""
 _MOST_LOOKED_AT = 100_000
 """Candidates for cycles, and pairs of regions that share an attribute: tenths of a second."""
 _CELLS_OF_COST = 1e-3
-"""Cells of all cycles, as a share of the multiplications of a pass: fitting them costs less."""
+"""The cells of all cycles, as a share of the multiplications of a pass, up to which fitting them
+costs less than the pass.
+"""
 _LARGEST_COUNT = 4
-"""The largest counting number: where regions overlap more, the expansion is far off."""
+"""The largest counting number: where regions overlap more, the expansion is inaccurate."""
 LEAST_SHARE = 1e-7
 """Smallest cell, as a fraction of the total; also the change of the log of a cell, times its
 probability, below which a sweep is the last."""

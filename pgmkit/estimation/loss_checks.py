@@ -28,7 +28,9 @@ Array = NDArray[np.float64]
 _MEASUREMENT_SECONDS, _CELL_SECONDS = 5e-5, 2e-8
 """The seconds that a slow machine takes for each measurement, and for each cell of its table."""
 _ULPS = 1e3
-"""Units in the last place by which a table's cells may be off: sums over many cells."""
+"""The error of a table's cells, in units of the last place, that is allowed: cells are sums over
+many others.
+"""
 
 
 def check_loss(

@@ -44,7 +44,7 @@ from pgmkit.total import estimate_totals
 __all__ = ["ManyEstimates", "estimate_many"]
 
 _BATCH_VECTORS = 40
-"""Vectors over the cliques' cells that a batch keeps for each set."""
+"""The number of vectors over the cliques' cells that a batch keeps for each set."""
 
 
 class Options(TypedDict, total=False):

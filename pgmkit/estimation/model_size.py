@@ -21,7 +21,7 @@ _SOLVER_VECTORS = 14
 best so far.
 """
 _CARD_VECTORS = 26
-"""The same on a GPU, where a step makes all that it may need, and can be taken back."""
+"""The same number on a GPU, where a step allocates all that it may need, and can be undone."""
 _OBSERVED_BYTES = 5 * CELL_BYTES
 """Bytes of a measured cell: its place, weight, value, residual and a product of these."""
 _START_BYTES = 100

@@ -41,13 +41,15 @@ _MOST_WORK = 2e8
 """The most multiplications of a Newton step's factorisation, a second or so."""
 _MOST_FAILURES = 8
 _PATIENCE = 5 * PATIENCE
-"""Steps without progress before the search ends: they grow from far below a useful length."""
+"""The steps without progress before the search ends; they start far below a useful length
+and grow.
+"""
 _MOST_NEWTON = 30
 _LARGEST_GROWTH = 5.0
 _LARGEST_FALL = 100.0
 """The largest fall of the barrier from one proximal step to the next."""
 _FAR_BELOW = 2 * log(EPSILON)
-"""A logarithm of a probability, below the largest one, that nothing is sensitive to."""
+"""The logarithm of a probability relative to the largest one, from which nothing depends on it."""
 _REFINEMENTS = 2
 _NEGLIGIBLE = EPSILON / CALL_CELLS
 """Probabilities below this do not enter a Newton step: all together are lost in rounding."""
@@ -241,7 +243,7 @@ class _Joint:
         return torch.as_tensor(tables).to(like.potentials)
 
     def _fit(self, sums: Array, weights: Array) -> Array:
-        """The smallest tables whose sums come closest."""
+        """Return the smallest tables whose sums come closest, by weighted least squares."""
         if self.design.shape[0] * self.design.shape[1] <= CACHE_CELLS:
             dense = self.design.toarray() * weights[:, None]
             return np.asarray(lstsq(dense, sums * weights, cond=1e-12, check_finite=False)[0])

@@ -33,7 +33,7 @@ Array = NDArray[np.float64]
 _MOST_PASSES = 200
 """The most passes of one proximal step; the next step continues from where it ends."""
 _REACH = 30.0
-"""The first step: a nat of entropy may weigh this many times the gap, so that it is easy."""
+"""A nat of entropy weighs this many times the gap in the first step, so that the step is easy."""
 
 
 def proximal(problem: Problem, start: Point, monitor: Monitor) -> Point:

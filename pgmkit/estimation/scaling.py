@@ -65,7 +65,9 @@ def refit(problem: Problem, start: Point, tables: Sequence[Table], enough: float
 
 
 def _floored(problem: Problem, start: Point, tables: Sequence[Table]) -> torch.Tensor:
-    """The tables in one vector, no cell so small that its logarithm leads potentials astray."""
+    """Return the tables in one vector, with cells raised to a floor that keeps their logarithms
+    moderate.
+    """
     floor = LEAST_SHARE * problem.total
     flat = np.concatenate([np.maximum(table, floor).reshape(-1) for table in tables])
     return torch.as_tensor(flat).to(start.potentials)

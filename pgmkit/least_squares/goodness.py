@@ -31,7 +31,7 @@ __all__ = ["Fit", "contradiction", "goodness_of_fit", "is_gross"]
 
 _WORST = 3
 _RARE = 1e-7
-"""The largest probability with which noise of any usual law passes for a gross misfit."""
+"""The largest probability with which noise of any usual distribution passes for a gross misfit."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def goodness_of_fit(model: Fitted, measurements: Sequence[Measurement]) -> Fit:
     missed = min(2 * max(0.0, model.bound), sum(square for square, _ in squares.values()))
     p_value, statistic, degrees, scale = float(chdtrc(values, missed)), 0.0, 0, 1.0
     if sum(model.domain.size(clique) for clique in squares) <= BLOCK_CELLS:
-        # Their own sums stand for the total: the model's may have noise that is not among these.
+        # The total is left free: that of the model may have noise that these measurements lack.
         linear = LinearEstimate(model.domain, measurements, None, model.structural_zeros)
         p_value = min(p_value, linear.p_value)
         statistic, degrees, scale = linear.statistic, linear.degrees, linear.scale

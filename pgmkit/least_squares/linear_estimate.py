@@ -74,7 +74,8 @@ class LinearEstimate:
             return
         covariance = scipy.sparse.block_diag([t.covariance for t in self._tables], format="csr")
         constraints, target = agreement(domain, [t.clique for t in self._tables], total)
-        # The last rows are the smallest intersections; without some the estimate is still unbiased.
+        # The last rows are the smallest intersections; the estimate is unbiased without the others
+        # too.
         constraints, target = constraints[-DENSE_ROWS:], target[-DENSE_ROWS:]
         y = np.concatenate([t.values for t in self._tables])
         self._spread = (constraints @ covariance).tocsc()
@@ -234,8 +235,8 @@ def _generalised_inverse(matrix: Array) -> tuple[Array, int]:
         return matrix, 0
     scale = np.sqrt(np.maximum(np.diag(matrix), 0.0))
     scale = np.where(scale > 0, scale, inf)
-    # Any M with A M A = A does where M meets A's range only; pivoted Cholesky is ten times faster
-    # than eigenvalues.
+    # Any M with A M A = A serves, since M is applied to A's range only; pivoted Cholesky is ten
+    # times faster than eigenvalues.
     factor, order, rank, _ = lapack.dpstrf(matrix / np.outer(scale, scale), tol=DEPENDENT, lower=1)
     kept = order[:rank] - 1
     inverse, _ = lapack.dpotri(factor[:rank, :rank], lower=1)

@@ -188,7 +188,9 @@ def _sum_out(
 
 
 def _blocks(cliques: Sequence[Clique], sizes: Mapping[str, int], rows: int) -> Iterator[Block]:
-    """Blocks that cover the cliques (each in canonical order), with the cliques of each."""
+    """Yield blocks that cover the cliques (each in canonical order), with the cliques of each
+    block.
+    """
     # With fewer rows than half a piece the planning of blocks costs more than it saves.
     if 2 * rows < CACHE_CELLS or len(cliques) == 1:
         yield from ((clique, [clique]) for clique in cliques)

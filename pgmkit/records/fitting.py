@@ -48,13 +48,15 @@ from models of `mixture` at epsilon 10 then have errors of pairs of 0.0022 on CP
 0.0036 on Arrests.
 """
 _LOOKED_AT = 10_000
-"""Records that are looked at for one column in one sweep."""
+"""The most records that one sweep considers for one column."""
 _LOOKUPS = 1 << 27
 """The most records considered, times all columns and all codes: a sweep of some tenths of a second.
 For 100 columns, 1,000 records bring nine tenths of the gain of 10,000, in an eighth of the time.
 """
 _ALL_LOOKUPS = _FEWEST_SWEEPS * _LOOKUPS
-"""The same, of all sweeps: wide tables, whose models are further off, have fewer."""
+"""The most lookups of all sweeps together; so wide tables, whose models are less accurate, have
+fewer sweeps.
+"""
 _FIRST_STEP = 0.2
 _FORBIDDEN = 1 / SUM_ROUNDING
 """The loss of a code that a table rules out: no sum of gains makes up for it."""

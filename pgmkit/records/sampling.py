@@ -213,7 +213,9 @@ def given_out(
 
 
 def blocks(groups: np.ndarray, width: int) -> Iterator[np.ndarray]:
-    """Groups whose cells are worked on together."""
+    """Yield the groups in blocks of at most ``_BLOCK_CELLS`` cells (at least one group), to be
+    worked on together; each group has ``width`` cells.
+    """
     step = max(1, BLOCK_CELLS // width)
     for start in range(0, len(groups), step):
         yield groups[start : start + step]

@@ -38,10 +38,9 @@ contradict each other by more than their own noise. Between 10 and 100 the dista
 the tables changes by a twentieth; 1 takes many times as long.
 """
 FOLLOWED = 0.01
-"""The most slack of a cell, as a share of its table's mean cell. A factor of e between what a table
-asks for and what the others would give is followed to this share of a mean cell, so that a table
-whose measurements leave some of it open is followed too wherever tables that are known better
-leave room for it.
+"""The most slack of a cell, as a share of its table's mean cell. If a table asks for e times what
+the others imply, it is followed to within this share of a mean cell. So a table that its
+measurements leave partly open is followed too, where better known tables permit it.
 """
 
 

@@ -21,7 +21,7 @@ from pgmkit.runtime.randomness import Rng, generator
 Array = NDArray[np.float64]
 
 _MOST_DRAWS = 2_000_000
-"""Records drawn, of which those that meet the conditions are kept."""
+"""The most records that are drawn; those that meet the conditions are kept."""
 _TOGETHER = _MOST_DRAWS // 10
 
 

@@ -44,10 +44,10 @@ _REDRAWS = 10
 longer.
 """
 _FALL = 0.95
-"""A round that leaves more than this share of all distances is taken back."""
+"""A round that leaves more than this share of the sum of distances is undone."""
 _LOOSE = 5 * FOLLOWED
-"""The distance from a table that its measurements leave open that is not made up for, as a share of
-a mean cell: a factor of e^5 is followed to that."""
+"""The distance that is tolerated from a table which its measurements leave open, as a share of a
+mean cell: a factor of e^5 is followed to within that."""
 
 
 @dataclass(frozen=True)
@@ -299,7 +299,7 @@ def distances(tables: Tables, records: Dataset) -> dict[Clique, float]:
 
 
 def explained(table: Array, variance: float, records: int) -> float:
-    """The distance from the table that its noise and a sample of so many records explain."""
+    """Return the distance from the table that its noise and a sample of so many records explain."""
     # Each direction that no measurement determines adds the square of the total to the sum of the
     # variances of the cells.
     if 2 * variance * table.size > 1:

@@ -29,9 +29,11 @@ from pgmkit.structural_zeros import Zeros
 Array = NDArray[np.float64]
 
 _LONGEST = 1 / AGREEMENT
-"""Multiple of a Newton step still tried: zeros that contradict each other would go on for ever."""
+"""The longest step tried, as a multiple of a Newton step: with contradicting zeros the steps would
+grow without end.
+"""
 _REFINEMENTS = ceil(log(CLOSE) / log(SOLVED))
-"""Refinements of a linear system's solution, of which each leaves that share of the error."""
+"""The refinements of a linear system's solution, each of which leaves ``SOLVED`` of the error."""
 
 
 class Prior(Protocol):
@@ -149,7 +151,7 @@ class LocalPolytope:
         """
         matrix, transposed, sums = self._constraints
         multipliers = np.zeros(len(sums)) if start is None else start
-        # Rounding of the sums themselves, where targets are far above the total.
+        # Where targets are far above the total, the sums themselves are rounded.
         precision = AGREEMENT * max(self.total, float(np.abs(target).max(initial=0.0)))
 
         def at(point: Array) -> tuple[Array, float, Array]:
@@ -171,8 +173,8 @@ class LocalPolytope:
             for _ in range(HALVINGS):
                 moved = multipliers + step * direction
                 x, higher, left = at(moved)
-                # Close to the end the dual is flat within rounding: then its slope, which is not
-                # lost to rounding, must still be upwards, or the sums must improve.
+                # Close to the end the dual is flat within rounding. Then its slope, which rounding
+                # does not hide, must still be upwards, or the sums must improve.
                 risen = higher >= dual + SUFFICIENT * step * slope or left @ direction >= 0
                 if risen or np.abs(left).max() < off / 2:
                     break
@@ -227,7 +229,7 @@ class LocalPolytope:
         matrix, transposed, _ = self._constraints
         diagonal = matrix.power(2) @ weights
         ridge = AGREEMENT * diagonal + 1e-3 * AGREEMENT * float(diagonal.max(initial=1.0))
-        # Rows that touch no positive cell move by the curvature of an average one.
+        # Rows without a positive cell move by the curvature of an average row.
         smallest = 1e-3 * float(weights.max(initial=0.0)) or 1.0
         ridge = np.where(diagonal > 0, ridge, smallest)
 

@@ -41,7 +41,8 @@ Array = NDArray[np.float64]
 
 
 UNSEEN = 1e-2
-"""Curvature given to cells that no measurement sees, as a share of the least of the others."""
+"""The curvature given to cells that no measurement involves, as a share of the least of the
+others."""
 
 
 @dataclass(frozen=True)

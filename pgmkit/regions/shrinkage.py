@@ -39,13 +39,13 @@ from pgmkit.runtime.randomness import generator
 Array = NDArray[np.float64]
 
 _MOST = 32.0
-"""The first weight, in units of the one by which prior and measurement count alike."""
+"""The first weight, in units of the weight with which prior and measurement count equally."""
 _COARSE = 4.0
-"""The factor by which weights fall; the best of them is moved by its root."""
+"""The factor by which the weights fall; the best of them is refined by its square root."""
 _LEAST = 1e-4
 """The last weight, in the same units."""
 _EVIDENCE = 2.0
-"""Standard deviations by which the risk has to fall for the best fit to be left."""
+"""The standard deviations by which the risk has to fall before the best fit is given up."""
 _ELSEWHERE = 1e-3
 """The share of a one-way table that is made uniform, and of a two-way table that is made
 independent, so that cells in which the fit has no record stay possible.
@@ -147,7 +147,7 @@ class _Search:
         self._direction = signs * seen
         along = polytope.moved(best, curvature, self._direction, deadline=deadline)
         step = CLOSE * polytope.total / float(np.abs(along).sum() + 1)
-        # The prior moves with the tables that it is made of.
+        # The prior depends on the data through the tables that it is derived from.
         self._prior = np.log(made(polytope, best + step * along) / self.q) / step
         self._unshrunk = self._risk(best, along)
         self.chosen, self.risk = Shrunk(best, 0.0, 0.0, 0.0), inf

@@ -227,7 +227,7 @@ class Interval(Protocol):
 
 
 def model(found: Graphical) -> str:
-    """A model's size and fit, and the drawing of its graph."""
+    """Show a model's size and fit, and draw its graph."""
     names = tuple(found.domain)
     rows = [
         ["attributes", f"{len(names):,}"],

@@ -24,7 +24,7 @@ _MOUNTED = Path("/sys/fs/cgroup")
 _PROCESS = Path("/proc/self/status")
 _MACHINE = Path("/proc/meminfo")
 _COUNTED = TABLE_CELLS * CELL_BYTES
-"""Bytes from which a computation is held against what is free."""
+"""The bytes from which a computation's need is compared with the free memory."""
 
 
 def check_limit(memory_limit: int) -> None:

@@ -54,7 +54,7 @@ logger = logging.getLogger(__name__)
 Array = NDArray[np.float64]
 
 _CACHE_BYTES = MEMORY_LIMIT // 4
-"""Replicates keep their tables between queries while all of them fit here."""
+"""Replicates keep their tables between queries if all tables together fit into so many bytes."""
 
 
 @dataclass(frozen=True, repr=False)

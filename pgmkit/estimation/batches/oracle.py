@@ -28,7 +28,7 @@ products of wide tables are copied more than computed.
 
 
 def gains(single: MarginalOracle) -> bool:
-    """True if passes for many sets cost each of them less than passes for one."""
+    """True if passes for many sets together cost less than passes for each."""
     most = min(CACHE_CELLS, _WIDE_PASS * single.layout.cells)
     return single.device.type != "cpu" or table_cells(single) <= most
 
@@ -42,7 +42,7 @@ def gains_when_coarse(single: MarginalOracle) -> bool:
 
 
 def gains_by_threads(single: MarginalOracle) -> bool:
-    """True if several threads, each with passes of its own, run side by side on a processor."""
+    """True if several threads, each with passes of its own, run in parallel on a processor."""
     large = table_cells(single) > CACHE_CELLS and single.plan.cost < THREADED_COST
     return large and single.device.type == "cpu"
 

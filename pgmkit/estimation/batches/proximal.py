@@ -62,7 +62,7 @@ _SOLVED = 0.003
 _FALL = 0.01
 """A set whose loss falls by less than this in a step, in noise units, takes no further step."""
 _MOST_ROWS = 2 * DENSE_ROWS
-"""Measured values and cells of cliques: the matrices then take some hundred megabytes."""
+"""The most measured values, and cells of cliques: the matrices then take some hundred megabytes."""
 
 
 def affordable(layout: Layout, measurements: Sequence[Measurement]) -> bool:

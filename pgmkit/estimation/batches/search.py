@@ -27,7 +27,7 @@ from pgmkit.runtime.progress import CERTIFIED, OUT_OF_TIME
 __all__ = ["BatchedSearch"]
 
 _MOST_ROUNDS = 300
-"""Rounds after which a set that still needs more is estimated by itself, which is faster."""
+"""The rounds after which a set that needs more is estimated by itself, which is then faster."""
 
 
 @dataclass

@@ -85,11 +85,19 @@ def check_values(curator: Curator, asked: bool | Callable[[UnreadValues], None])
 
 
 def check_labels(schema: Schema, names: Sequence[str]) -> None:
-    """Warn where labels that were found hold the sign for bytes that are not in the encoding.
+    """Warn where no label was found, and where labels hold the sign for bytes that are not in the
+    encoding.
 
     The labels are public: they were paid for.
     """
     for name in names:
+        if getattr(schema.columns[name], "values", None) == ():
+            warnings.warn(
+                f"no value of {name} is frequent enough to be found: all records have "
+                f"{schema.columns[name].labels[0]!r} or a gap; leave the column out, list its "
+                "values in the schema, or take a larger epsilon",
+                stacklevel=3,
+            )
         unclear = sum("\ufffd" in label for label in schema.columns[name].labels)
         if unclear:
             warnings.warn(

@@ -73,6 +73,7 @@ def test_more_budget_means_less_noise_as_the_curator_draws_it() -> None:
 def test_a_plan_says_it_before_anything_is_spent() -> None:
     found = plan("mst", k_way(DOMAIN, 2), 1.0, 1e-9, neighbours="add/remove", rows=1000)
     assert "on made-up records of this shape:\nRelations within 2 pairs" in str(found)
+    assert "strongest" not in str(found)
     assert found.to_dict()["verdict"] == list(found.verdict)
 
 

@@ -15,9 +15,9 @@ from typing import Any
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.files.csv_lines import MOST_BYTES, whole_lines
 
-__all__ = ["is_json_lines", "json_batches", "json_names"]
+__all__ = ["JSON_LINES", "is_json_lines", "json_batches", "json_names"]
 
-_SUFFIXES = (".jsonl", ".ndjson")
+JSON_LINES = (".jsonl", ".ndjson")
 _COMPRESSED = (".gz", ".bz2", ".zst")
 _BLOCK = 1 << 22
 """Bytes whose records are held as Python objects at a time, some twenty times as large."""
@@ -27,7 +27,7 @@ def is_json_lines(path: str | os.PathLike[str]) -> bool:
     """True where a file's name says that it holds JSON lines, compressed or not."""
     found = Path(path)
     plain = found.with_suffix("") if found.suffix.lower() in _COMPRESSED else found
-    return plain.suffix.lower() in _SUFFIXES
+    return plain.suffix.lower() in JSON_LINES
 
 
 def json_names(path: str) -> list[str]:

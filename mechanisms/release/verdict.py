@@ -100,6 +100,8 @@ def _relations(names: Sequence[str], kept: Sequence[tuple[str, str]], measured: 
             "The synthetic columns are unrelated to each other: each is kept by itself, and no "
             "relation between two of them. Use them for no correlation, regression or prediction."
         )
+    if len(kept) == every == 1:
+        return "The relation between the two columns is kept, as far as noise allows."
     if len(kept) == every:
         return f"Relations between all {every} pairs of columns are kept, as far as noise allows."
     listed = ": " + ", ".join(f"{a} with {b}" for a, b in kept) if len(kept) <= _NAMED else ""

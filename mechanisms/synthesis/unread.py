@@ -56,6 +56,8 @@ class UnreadValues:
 
     def __str__(self) -> str:
         shown = [f"{min(self.shares[name], 1.0):.0%} of {name}" for name in self.many]
+        if not shown and self.stddev > _MANY:
+            return f"too few rows to tell whether values could be read (noise {self.stddev:.0%})"
         if not shown:
             return f"no column shows more than a tenth of unread values (noise {self.stddev:.1%})"
         return (

@@ -92,3 +92,10 @@ def test_association_is_cramers_v() -> None:
     assert association(table) == pytest.approx(
         np.sqrt(((table - expected) ** 2 / expected).sum() / 100)
     )
+
+
+def test_two_columns_have_one_relation() -> None:
+    domain = Domain({"a": 2, "b": 2})
+    measured = [Measurement(("a", "b"), np.full((2, 2), 300.0), 3.0)]
+    said = verdict(estimate(domain, measured), measured)
+    assert said.relations.startswith("The relation between the two columns is kept")

@@ -116,7 +116,7 @@ def bars(
         order = sorted(np.argsort(-counts)[:MOST_BARS].tolist())
     reached = [float((counts if ends is None else ends[1])[i]) for i in order]
     highest = max(1.0, *(each for each in reached if math.isfinite(each)), *counts[order])
-    scale, left, step = 190 / highest, 130, 17
+    scale, left, step = 190 / highest, 150, 17
     bottom = 8 + len(order) * step
     parts = []
     for line, i in enumerate(order):
@@ -139,7 +139,7 @@ def bars(
     parts.append(_axis(left, bottom, highest, scale))
     more = len(labels) - len(order)
     caption = escape(name) + (f" ({more} rarer values not drawn)" if more else "")
-    drawing = _svg(440, bottom + 22, parts)
+    drawing = _svg(460, bottom + 22, parts)
     return f"<figure><figcaption>{caption}</figcaption>{drawing}</figure>"
 
 
@@ -156,7 +156,7 @@ def _axis(left: float, bottom: float, highest: float, scale: float) -> str:
         parts.append(
             f"<line class='axis' stroke='{_EDGE}' x1='{x:.1f}' x2='{x:.1f}' y1='{bottom}' "
             f"y2='{bottom + 4}'/><text x='{x:.1f}' y='{bottom + 16}' text-anchor='middle'>"
-            f"{place * step:,.4g}</text>"
+            f"{place * step:,.12g}</text>"
         )
     return "".join(parts)
 

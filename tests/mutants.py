@@ -718,6 +718,12 @@ MUTANTS = (
         f"estimator(domain, {EXACT},",
     ),
     Mutant(
+        "exact n in pair-graph",
+        "mechanisms/pair_graph.py",
+        f"estimator(domain, {TOTAL},",
+        f"estimator(domain, {EXACT},",
+    ),
+    Mutant(
         "exact n in HDMM+PGM",
         "mechanisms/hdmm.py",
         f"measurements, {TOTAL}, settings",

@@ -266,7 +266,7 @@ def _chosen(
     rows = _rows(curator)
     choice = request.choice(schema, workload, rows)
     pairs = any(len(clique) > 1 for clique in downward_closure(workload))
-    if choice.name not in ("aim", "mixture", "mst") or not pairs:
+    if choice.name not in ("aim", "mixture") or not pairs:
         return choice, {}
     # A mechanism must refuse before the look is paid for.
     dry_run(request, choice, schema, workload)

@@ -304,8 +304,8 @@ def _nines(numbers: Counter[int | float]) -> tuple[float, ...]:
             found.append(float(rest.pop()))
     below = [n for n in numbers if n < 0]
     if len(below) == 1 and re.fullmatch(r"-\d", text_of(below[0])):
-        often = max(_OUTSTANDING * max(t for n, t in numbers.items() if n >= 0), _LEAST_ROWS)
-        found += map(float, below if numbers[below[0]] > often else [])
+        usual = max((times for n, times in numbers.items() if n >= 0), default=0)
+        found += map(float, below if numbers[below[0]] > FEW * max(usual, 1) else [])
     return tuple(sorted({*found}))
 
 

@@ -20,7 +20,6 @@ from pgmkit.runtime.printed import on_one_line
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from pgmkit.domain import Clique, Domain
 
 __all__ = ["bars", "columns", "escape", "graph", "heat_map", "interval", "model", "table"]
 
@@ -199,9 +198,9 @@ class Graphical(Protocol):
     """What a model must have to be shown by `model`."""
 
     @property
-    def domain(self) -> Domain: ...
+    def domain(self) -> Collection[str]: ...
     @property
-    def cliques(self) -> Sequence[Clique]: ...
+    def cliques(self) -> Sequence[tuple[str, ...]]: ...
     @property
     def total(self) -> float: ...
     @property
@@ -229,7 +228,7 @@ class Interval(Protocol):
 
 def model(found: Graphical) -> str:
     """Show a model's size and fit, and draw its graph."""
-    names = found.domain.attributes
+    names = tuple(found.domain)
     rows = [
         ["attributes", f"{len(names):,}"],
         ["cliques", f"{len(found.cliques):,}"],

@@ -116,188 +116,83 @@ class Registry(Mapping[str, Entry]):
         return self._entries
 
 
+def _own(place: str, settings: str, name: str = "", **traits: bool) -> Callable[[str], Entry]:
+    """An entry of this package, whose summary is still to be given.
+
+    `place`: the module and the function. `name`: the function's own, where it is left out.
+    """
+    module, _, function = place.partition(".")
+    where = f"mechanisms.{module}"
+    return lambda said: Entry(name or function, where, function, settings, said, **traits)
+
+
 _BUILT_IN = [
-    Entry(
-        "aim",
-        "mechanisms.aim",
-        "aim",
-        "Aim",
-        "adaptive marginals under an annealed budget; accurate, and a graphical model",
-        graphical=True,
+    _own("aim.aim", "Aim", graphical=True)(
+        "adaptive marginals under an annealed budget; accurate, and a graphical model"
     ),
-    Entry(
-        "mixture",
-        "mechanisms.mixture",
-        "mixture",
-        "Mixture",
-        "all pairs (and more) measured at once, a mixture of rows fitted; accurate in seconds",
-        rounds=False,
+    _own("mixture.mixture", "Mixture", rounds=False)(
+        "all pairs (and more) measured at once, a mixture of rows fitted; accurate in seconds"
     ),
-    Entry(
-        "mst",
-        "mechanisms.mst",
-        "mst",
-        "Mst",
-        "a spanning tree of pairs, measured once; the fastest",
-        rounds=False,
-        graphical=True,
+    _own("mst.mst", "Mst", rounds=False, graphical=True)(
+        "a spanning tree of pairs, measured once; the fastest"
     ),
-    Entry(
-        "mwem+pgm",
-        "mechanisms.mwem_pgm",
-        "mwem_pgm",
-        "MwemPgm",
-        "one-way marginals, then a fixed number of adaptively selected ones",
-        graphical=True,
+    _own("mwem_pgm.mwem_pgm", "MwemPgm", "mwem+pgm", graphical=True)(
+        "one-way marginals, then a fixed number of adaptively selected ones"
     ),
-    Entry(
-        "gem",
-        "mechanisms.gem",
-        "gem",
-        "Gem",
-        "a generator network trained on adaptively selected queries; for many attributes",
+    _own("gem.gem", "Gem")(
+        "a generator network trained on adaptively selected queries; for many attributes"
     ),
-    Entry(
-        "gem-pub",
-        "mechanisms.gem",
-        "gem_pub",
-        "GemPub",
-        "the same network fitted to public records first; they may lack attributes",
-        public=True,
+    _own("gem.gem_pub", "GemPub", "gem-pub", public=True)(
+        "the same network fitted to public records first; they may lack attributes"
     ),
-    Entry(
-        "clique-tree",
-        "mechanisms.clique_tree",
-        "clique_tree",
+    _own(
+        "clique_tree.clique_tree",
         "CliqueTree",
-        "one shot: the pairs that a small tree can hold, measured together; accurate in seconds",
+        "clique-tree",
         rounds=False,
         graphical=True,
         measures=True,
+    )("one shot: the pairs that a small tree can hold, measured together; accurate in seconds"),
+    _own("rap.rap_softmax", "RapSoftmax", "rap-softmax")(
+        "rows of probabilities fitted to the queries selected in a few rounds"
     ),
-    Entry(
-        "rap-softmax",
-        "mechanisms.rap",
-        "rap_softmax",
-        "RapSoftmax",
-        "rows of probabilities fitted to the queries selected in a few rounds",
+    _own("rap.rap", "Rap", consistent=False)(
+        "the same with rows in [-1, 1]; fails beyond few attributes"
     ),
-    Entry(
-        "rap",
-        "mechanisms.rap",
-        "rap",
-        "Rap",
-        "the same with rows in [-1, 1]; fails beyond few attributes",
-        consistent=False,
+    _own("rap_pp.rap_pp", "RapPlusPlus", "rap++")(
+        "rows of codes and numbers, fitted to thresholds by tempered sigmoids"
     ),
-    Entry(
-        "rap++",
-        "mechanisms.rap_pp",
-        "rap_pp",
-        "RapPlusPlus",
-        "rows of codes and numbers, fitted to thresholds by tempered sigmoids",
+    _own("dual_query.dual_query", "DualQuery", "dual-query")(
+        "records that best respond to drawn queries; no measurement"
     ),
-    Entry(
-        "dual-query",
-        "mechanisms.dual_query",
-        "dual_query",
-        "DualQuery",
-        "records that best respond to drawn queries; no measurement",
+    _own("fem.fem", "Fem")("records that best respond to selected queries under perturbations"),
+    _own("mwem.mwem", "Mwem")(
+        "multiplicative weights on a histogram of the whole domain; few attributes"
     ),
-    Entry(
-        "fem",
-        "mechanisms.fem",
-        "fem",
-        "Fem",
-        "records that best respond to selected queries under perturbations",
+    _own("pep.pep", "Pep")("a histogram projected on all noisy answers; few attributes"),
+    _own("pep.pep_pub", "PepPub", "pep-pub", public=True)(
+        "weights of public records projected on all noisy answers"
     ),
-    Entry(
-        "mwem",
-        "mechanisms.mwem",
-        "mwem",
-        "Mwem",
-        "multiplicative weights on a histogram of the whole domain; few attributes",
+    _own("pmw_pub.pmw_pub", "PmwPub", "pmw-pub", public=True)(
+        "multiplicative weights on public records"
     ),
-    Entry(
-        "pep",
-        "mechanisms.pep",
-        "pep",
-        "Pep",
-        "a histogram projected on all noisy answers; few attributes",
+    _own("hdmm.hdmm", "Hdmm", rounds=False, records=False, measures=True)(
+        "the strategy of least expected error for marginals, prefixes or ranges; tables only"
     ),
-    Entry(
-        "pep-pub",
-        "mechanisms.pep",
-        "pep_pub",
-        "PepPub",
-        "weights of public records projected on all noisy answers",
-        public=True,
+    _own("hdmm.hdmm_pgm", "HdmmPgm", "hdmm+pgm", rounds=False, measures=True)(
+        "a model, or consistent tables, of the answers to the same strategy"
     ),
-    Entry(
-        "pmw-pub",
-        "mechanisms.pmw_pub",
-        "pmw_pub",
-        "PmwPub",
-        "multiplicative weights on public records",
-        public=True,
+    _own("residual.residual", "Residual", rounds=False, records=False, measures=True)(
+        "the best noise for marginals of many columns, with exact variances; tables only"
     ),
-    Entry(
-        "hdmm",
-        "mechanisms.hdmm",
-        "hdmm",
-        "Hdmm",
-        "the strategy of least expected error for marginals, prefixes or ranges; tables only",
-        rounds=False,
-        records=False,
-        measures=True,
+    _own("baselines.gaussian", "Gaussian", rounds=False, records=False, measures=True)(
+        "noise on every workload marginal, as it comes; a baseline, tables only"
     ),
-    Entry(
-        "hdmm+pgm",
-        "mechanisms.hdmm",
-        "hdmm_pgm",
-        "HdmmPgm",
-        "a model, or consistent tables, of the answers to the same strategy",
-        rounds=False,
-        measures=True,
+    _own("baselines.projection", "Projection", "gaussian+projection", rounds=False, measures=True)(
+        "noise on every workload marginal, then the nearest model or consistent tables"
     ),
-    Entry(
-        "residual",
-        "mechanisms.residual",
-        "residual",
-        "Residual",
-        "the best noise for marginals of many columns, with exact variances; tables only",
-        rounds=False,
-        records=False,
-        measures=True,
-    ),
-    Entry(
-        "gaussian",
-        "mechanisms.baselines",
-        "gaussian",
-        "Gaussian",
-        "noise on every workload marginal, as it comes; a baseline, tables only",
-        rounds=False,
-        records=False,
-        measures=True,
-    ),
-    Entry(
-        "gaussian+projection",
-        "mechanisms.baselines",
-        "projection",
-        "Projection",
-        "noise on every workload marginal, then the nearest model or consistent tables",
-        rounds=False,
-        measures=True,
-    ),
-    Entry(
-        "independent",
-        "mechanisms.baselines",
-        "independent",
-        "Independent",
-        "one-way marginals only; a baseline",
-        rounds=False,
-        graphical=True,
-        measures=True,
+    _own("baselines.independent", "Independent", rounds=False, graphical=True, measures=True)(
+        "one-way marginals only; a baseline"
     ),
 ]
 MECHANISMS = Registry(_BUILT_IN)

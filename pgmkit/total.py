@@ -38,13 +38,13 @@ class TotalEstimate:
 def estimate_total(
     measurements: Iterable[Measurement], domain: Domain | None = None
 ) -> TotalEstimate:
-    """The total that the measurements imply, by inverse variance (section E.1).
+    """Return the total that the measurements imply, combined by inverse variance (section E.1).
 
-    A measurement y = Q mu + noise determines the total if the vector of ones is in the row space
-    of Q: then w . y, with w the shortest solution of Q^T w = 1 (that is, w = (Q^+)^T 1), is its
+    A measurement y = Q mu + noise determines the total if the vector of ones is in the row space of
+    Q: then w . y, with w the shortest solution of Q^T w = 1 (that is, w = (Q^+)^T 1), is its
     unbiased estimate of least variance, stddev^2 |w|^2. Estimates of several measurements are
-    combined by inverse variance, which assumes that their noise is independent. Each measurement
-    is taken by itself: several that determine the total only together do not count.
+    combined by inverse variance, which assumes that their noise is independent. Each measurement is
+    taken by itself: several that determine the total only together do not count.
 
     A Kronecker product is solved factor by factor and never written out. Sparse matrices above
     about four million cells go through scipy's iterative ``lsqr``; one too ill-conditioned for it
@@ -73,8 +73,8 @@ def estimate_total(
 def estimate_totals(
     measurements: Sequence[Measurement], values: Sequence[NDArray[np.float64]]
 ) -> NDArray[np.float64]:
-    """``estimate_total`` of many sets of values: for each measurement an array of its values, a
-    column for each set.
+    """Return ``estimate_total`` of many sets: ``values`` has for each measurement an array with a
+    row for each value and a column for each set.
 
     >>> m = Measurement(["a"], [1.0, 2.0], stddev=1.0)
     >>> estimate_totals([m], [np.array([[1.0, 10.0], [2.0, 20.0]])])
@@ -92,7 +92,9 @@ def estimate_totals(
 
 
 _Determining = tuple[int, list[NDArray[np.float64]], float]
-"""The place of a measurement, the parts of its w, and the standard deviation of w . y."""
+"""The place of a measurement, the factors of its w (``estimate_total``), and the standard deviation
+of w . y.
+"""
 
 
 def _determining(measurements: Sequence[Measurement]) -> list[_Determining]:
@@ -129,7 +131,9 @@ def _checked(measurements: Any, domain: Domain | None) -> list[Measurement]:
 
 
 def _weights(measurement: Measurement) -> list[NDArray[np.float64]] | str:
-    """Vectors whose Kronecker product is w, or the reason why there is no w."""
+    """Return vectors whose Kronecker product is w (``estimate_total``), or the reason why there is
+    no w.
+    """
     matrix = measurement.matrix
     if matrix is None:
         return [np.ones(len(measurement.values))]
@@ -148,7 +152,7 @@ def _weights(measurement: Measurement) -> list[NDArray[np.float64]] | str:
 
 
 def _shortest_solution(matrix: Matrix) -> tuple[NDArray[np.float64], float]:
-    """The shortest least-squares solution w of Q^T w = 1, and max |Q^T w - 1|."""
+    """Return the shortest least-squares solution w of Q^T w = 1, and max |Q^T w - 1|."""
     ones = np.ones(matrix.shape[1])
     if matrix.shape[0] == 1:
         row = as_dense(matrix)[0]
@@ -166,8 +170,10 @@ def _shortest_solution(matrix: Matrix) -> tuple[NDArray[np.float64], float]:
 
 
 def _shares(stddevs: Sequence[float]) -> tuple[NDArray[np.float64], float]:
-    """The weight of each estimate by inverse variance, and the combination's deviation."""
-    # Relative to the smallest, so that no variance underflows.
+    """Return the weight of each estimate by inverse variance, and the standard deviation of the
+    combination.
+    """
+    # Deviations are taken relative to the smallest, so that no variance underflows.
     least = min(stddevs)
     weights = (least / np.array(stddevs)) ** 2
     return weights / weights.sum(), least / math.sqrt(weights.sum())

@@ -385,7 +385,7 @@ MUTANTS = (
     Mutant(
         "overspending allowed by a tenth",
         LEDGER,
-        "total * (1 + _ROUNDING)",
+        "total * (1 + ROUNDING)",
         "total * 1.1",
         "budget",
     ),

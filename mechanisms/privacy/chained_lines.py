@@ -10,7 +10,9 @@ import hashlib
 import json
 import os
 import secrets
+import stat
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,8 +24,8 @@ from pgmkit.runtime.untrusted import plain_values, refusing, whole_file
 __all__ = ["ChainedLines"]
 
 _DIGITS = 16
-_MOST_BYTES = 2**28
-_OWNER_ONLY = 0o600
+"""Hexadecimal digits of a line's digest: accidents agree with probability 2^-64."""
+_OWNER_ONLY = stat.S_IRUSR | stat.S_IWUSR
 
 
 class ChainedLines:
@@ -42,7 +44,8 @@ class ChainedLines:
         lines = cls(path)
         temporary = lines.path.with_name(f".{lines.path.name[:100]}.{secrets.token_hex(8)}.tmp")
         try:
-            with open(temporary, "xb", opener=_for_the_owner) as file:
+            owned = partial(os.open, mode=_OWNER_ONLY)
+            with open(temporary, "xb", opener=owned) as file:
                 _flushed(file, _line(first, "")[0])
             # Unlike a renamed file a link never replaces what is there.
             os.link(temporary, lines.path)
@@ -59,7 +62,7 @@ class ChainedLines:
         """The values of all whole lines. Raises InvalidInput for a damaged one, and other errors
         for what is no such file: use it inside `refusing`.
         """
-        return self._parsed(whole_file(self.path, _MOST_BYTES))[0]
+        return self._parsed(whole_file(self.path))[0]
 
     def append(self, decide: Callable[[list[dict[str, Any]]], Mapping[str, Any]]) -> None:
         """Write the line that `decide` makes of all before it; nothing if it raises.
@@ -69,7 +72,7 @@ class ChainedLines:
         with FileLock(f"{self.path}.lock", mode=_OWNER_ONLY):
             self._check_names()
             with refusing(self.path, "a ledger file"):
-                content = whole_file(self.path, _MOST_BYTES)
+                content = whole_file(self.path)
                 lines, digest = self._parsed(content)
             line, _ = _line(decide(lines), digest)
             end = content.rfind(b"\n") + 1
@@ -107,10 +110,6 @@ def _line(values: Mapping[str, Any], before: str) -> tuple[bytes, str]:
     text = json.dumps(dict(values))
     digest = hashlib.sha256(f"{before}\n{text}".encode()).hexdigest()[:_DIGITS]
     return (json.dumps({**values, "digest": digest}) + "\n").encode(), digest
-
-
-def _for_the_owner(path: str, flags: int) -> int:
-    return os.open(path, flags, _OWNER_ONLY)
 
 
 def _flush_folder(folder: Path) -> None:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Curator"]
 
-_COUNTED_CELLS = 1 << 23
+_COUNTED_CELLS = 32 * scores.BLOCK_CELLS
 """The cells of marginals that are counted at once, before they are kept in a smaller type."""
 
 

@@ -15,9 +15,10 @@ from typing import Any
 from mechanisms.privacy.conversions import not_negative, positive
 from pgmkit.errors import InvalidInput
 
-__all__ = ["HeldBudget", "begun", "ended", "held_budgets", "is_charge"]
+__all__ = ["ROUNDING", "HeldBudget", "begun", "ended", "held_budgets", "is_charge"]
 
-_ROUNDING = 1e-12
+ROUNDING = 1e-12
+"""The part of a budget by which its shares may pass it: total / 13, added thirteen times, does."""
 
 
 @dataclass
@@ -43,7 +44,7 @@ class HeldBudget:
 
     def allows(self, cost: float, delta: float) -> bool:
         """True where a further charge is within what is held."""
-        within = 1 + _ROUNDING
+        within = 1 + ROUNDING
         return (
             math.fsum([*self.costs, cost]) <= self.cost * within
             and math.fsum([*self.deltas, delta]) <= self.delta * within
@@ -94,4 +95,4 @@ def held_budgets(lines: Sequence[Mapping[str, Any]]) -> tuple[dict[int, HeldBudg
 
 def _rest(whole: float, parts: Sequence[float]) -> float:
     rest = math.fsum([whole, *(-part for part in parts)])
-    return rest if rest > whole * _ROUNDING else 0.0
+    return rest if rest > whole * ROUNDING else 0.0

@@ -30,17 +30,19 @@ if TYPE_CHECKING:
 
     Integers = NDArray[np.int64]
 
-__all__ = ["LARGEST_ANSWER", "GridMatrix"]
+__all__ = ["ENTRY_BITS", "LARGEST_ANSWER", "GridMatrix"]
 
-LARGEST_ANSWER = 2**61
+LARGEST_ANSWER = (np.iinfo(np.int64).max + 1) // 4
 """The bound of noisy answers, in units; larger ones are refused. Exact ones are held within twice
 this bound, where 64 bits still have room for noise. One that was held passes only with noise of
 -2^61."""
-_BITS = 30
+ENTRY_BITS = 30
 """The bits of the largest entry of the whole product."""
 _FACTOR_BITS = 20
-_MOST_ROWS = 2**20
-_HALF_BITS = 16
+"""The bits of the largest entry of one factor: six decimal digits."""
+_MOST_ROWS = 2 ** (np.finfo(np.float64).nmant - 2 - ENTRY_BITS)
+"""Rows of a factor: sums of so many entries are exact in float64, with room for their signs."""
+_HALF_BITS = ENTRY_BITS // 2 + 1
 """The bits of an entry's lower part in `_gram`; the upper part has 14 bits and a sign."""
 
 
@@ -87,10 +89,10 @@ class GridMatrix:
         Raises InvalidInput for a factor of zeros only or of more than 2^20 rows, and for more than
         30 factors, which would leave less than a bit for each.
         """
-        if len(factors) > _BITS:
+        if len(factors) > ENTRY_BITS:
             raise InvalidInput(
-                f"a product of at most {_BITS} matrices can be measured, got {len(factors)}; give "
-                "one array over the marginal's cells"
+                f"a product of at most {ENTRY_BITS} matrices can be measured, got {len(factors)}; "
+                "give one array over the marginal's cells"
             )
         dense = [as_dense(factor) for factor in factors]
         largest = [float(np.abs(each).max()) for each in dense]
@@ -100,11 +102,11 @@ class GridMatrix:
                     f"a matrix factor to measure must have an entry other than 0 and at most "
                     f"{_MOST_ROWS} rows, got one of shape {each.shape} with largest {most!r}"
                 )
-        bits = min(_FACTOR_BITS, _BITS // max(1, len(factors)))
+        bits = min(_FACTOR_BITS, ENTRY_BITS // max(1, len(factors)))
         sizes = [math.frexp(most)[1] for most in largest]
         shifts = [bits - size for size in sizes]
         whole = all(np.array_equal(each, np.rint(each)) for each in dense)
-        if min(shifts, default=0) < 0 and sum(sizes) <= _BITS and whole:
+        if min(shifts, default=0) < 0 and sum(sizes) <= ENTRY_BITS and whole:
             shifts = [0] * len(shifts)
         integers = [
             np.rint(np.ldexp(each, shift)).astype(np.int64)

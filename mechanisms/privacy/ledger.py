@@ -9,7 +9,7 @@ from typing import Any
 
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.chained_lines import ChainedLines
-from mechanisms.privacy.held_budgets import begun, ended, held_budgets, is_charge
+from mechanisms.privacy.held_budgets import ROUNDING, begun, ended, held_budgets, is_charge
 from mechanisms.privacy.ledger_entry import LedgerEntry
 from mechanisms.privacy.ledger_view import as_html, as_text
 from mechanisms.privacy.neighbours import is_promise, promise, relation
@@ -20,9 +20,6 @@ __all__ = ["BudgetExceeded", "FileLedger", "Ledger"]
 
 _FORMAT = "pgmkit ledger"
 _VERSION = 1
-
-# Shares such as total / 13, added thirteen times, may pass the total by rounding alone.
-_ROUNDING = 1e-12
 
 
 class BudgetExceeded(PgmkitError):
@@ -350,4 +347,4 @@ class FileLedger(Ledger):
 
 
 def _within(parts: Sequence[float], total: float) -> bool:
-    return math.fsum(parts) <= total * (1 + _ROUNDING)
+    return math.fsum(parts) <= total * (1 + ROUNDING)

@@ -14,11 +14,13 @@ Data sets hold fewer than 2^40 rows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mechanisms.privacy.integer_matrix import ENTRY_BITS
 from pgmkit.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     Scores = NDArray[np.float64]
 
 __all__ = [
+    "BLOCK_CELLS",
     "LARGEST",
     "cell_differences",
     "distances",
@@ -45,10 +48,14 @@ __all__ = [
 
 LARGEST = 2.0**40
 """The bound of estimates and penalties, in counts: some 10^12."""
-_BLOCK_CELLS = 1 << 18
-_BITS = 11
-_WEIGHT_BITS = 30
-_SHARE_BITS = 22
+BLOCK_CELLS = 1 << 18
+"""The cells of tables that are compared at once: what a processor's cache holds."""
+_COUNT_BITS = int(math.log2(LARGEST))
+_BITS = np.finfo(np.float64).nmant - (_COUNT_BITS + 1)
+"""The binary digits behind the point that float64 has beside twice the bound: 11."""
+_SHARE_BITS = np.iinfo(np.int64).bits - 2 - _COUNT_BITS
+"""The binary digits of a share that 64 bits have room for, times the bound: 22."""
+_WEIGHT_BITS = ENTRY_BITS
 
 
 def estimate_of(
@@ -108,7 +115,7 @@ def _blocks(
     for clique, table in estimates:
         block[clique] = np.asarray(table, dtype=np.float64)
         cells += counts[clique].size
-        if cells >= _BLOCK_CELLS:
+        if cells >= BLOCK_CELLS:
             yield block
             block, cells = {}, 0
     if block:

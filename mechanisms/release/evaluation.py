@@ -24,9 +24,18 @@ if TYPE_CHECKING:
     from pgmkit.domain import Clique, Domain
     from pgmkit.records.dataset import Dataset
 
-__all__ = ["Scores", "held_out", "marginal_errors", "some_cliques", "train_and_test"]
+__all__ = [
+    "AT_ONCE",
+    "Scores",
+    "held_out",
+    "marginal_errors",
+    "some_cliques",
+    "some_rows",
+    "train_and_test",
+]
 
-_MOST_CELLS = 200_000
+AT_ONCE = 200_000
+"""Rows, or cells of a table, that one step of a comparison takes: about a second's work."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +69,13 @@ def some_cliques(domain: Domain, k: int, *, most: int | None = None, seed: int =
         while len(drawn) < most:
             drawn[tuple(sorted(rng.choice(len(names), k, replace=False).tolist()))] = None
         chosen = (tuple(names[i] for i in places) for places in sorted(drawn))
-    return [clique for clique in chosen if domain.size(clique) <= _MOST_CELLS]
+    return [clique for clique in chosen if domain.size(clique) <= AT_ONCE]
 
 
-def marginal_errors(model: Model, truth: Dataset, cliques: Sequence[Clique]) -> dict[Clique, float]:
-    """Total variation distance of these marginals, from 0 to 1.
+def marginal_errors(
+    model: Model | Dataset, truth: Dataset, cliques: Sequence[Clique]
+) -> dict[Clique, float]:
+    """Total variation distance of these marginals of a model or of records, from 0 to 1.
 
     >>> from pgmkit import Dataset, Domain, Measurement, estimate
     >>> data = Dataset(Domain({"a": 2}), {"a": [0, 0, 0, 1]})
@@ -85,15 +96,16 @@ def held_out(data: Dataset, *, most: int | None = None, seed: int = 0) -> tuple[
 
     `most`: of all of them together.
     """
-    from pgmkit.records.dataset import Dataset
-
     order = np.random.default_rng(seed).permutation(len(data))[:most]
     cut = max(1, len(order) // 4)
-    parts = [
-        Dataset(data.domain, {name: codes[rows] for name, codes in data.columns.items()})
-        for rows in (order[cut:], order[:cut])
-    ]
-    return parts[0], parts[1]
+    return some_rows(data, order[cut:]), some_rows(data, order[:cut])
+
+
+def some_rows(data: Dataset, rows: NDArray[np.intp]) -> Dataset:
+    """The records at these places."""
+    from pgmkit.records.dataset import Dataset
+
+    return Dataset(data.domain, {name: codes[rows] for name, codes in data.columns.items()})
 
 
 def train_and_test(synthetic: Dataset, train: Dataset, test: Dataset, target: str) -> Scores:

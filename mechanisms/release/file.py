@@ -37,7 +37,7 @@ __all__ = ["load", "save"]
 
 FORMAT = "pgmkit release"
 VERSION = 2
-_DIGEST = 64
+_DIGEST = 2 * hashlib.sha256().digest_size
 """Characters of the checksum at the end of the file, which is the comment of the archive."""
 MODELS = {
     "pgmkit model": "pgmkit.model:GraphicalModel",
@@ -71,7 +71,10 @@ def save(parts: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
         held = io.BytesIO()
         np.savez(held, **arrays)
         archive.writestr("measurements.npz", held.getvalue())
-        archive.writestr("model.npz", _model_bytes(parts["model"]))
+        with tempfile.TemporaryDirectory() as folder:
+            target = Path(folder, "model.npz")
+            parts["model"].save(target)
+            archive.write(target, target.name)
         archive.comment = b" " * _DIGEST
     body = buffer.getvalue()[:-_DIGEST]
     with atomic_writer(path) as file:
@@ -91,10 +94,7 @@ def load(
         content = whole_file(path, max_bytes)
         modified = _checksum(content[:-_DIGEST]) != content[-_DIGEST:]
         parts = unzipped(content, max_bytes)
-        header, stored = (
-            plain_values(parts["release.json"]),
-            plain_values(parts["measurements.json"]),
-        )
+        header, stored = (plain_values(parts[f"{n}.json"]) for n in ("release", "measurements"))
         kind, version = header["format"], header["version"]
         if (kind, version) != (FORMAT, VERSION):
             raise InvalidInput(
@@ -207,13 +207,6 @@ def _matrix(prefix: str, arrays: Mapping[str, Any]) -> Any:
     matrix = csr_array((data, indices, indptr), shape=tuple(int(n) for n in shape))
     matrix.check_format(full_check=True)  # compiled products trust the indices
     return matrix
-
-
-def _model_bytes(model: Any) -> bytes:
-    with tempfile.TemporaryDirectory() as folder:
-        target = Path(folder, "model.npz")
-        model.save(target)
-        return target.read_bytes()
 
 
 def _model(content: bytes, max_bytes: int) -> Any:

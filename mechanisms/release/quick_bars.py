@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
+from mechanisms.release.evaluation import AT_ONCE
 from pgmkit.errors import InvalidInput, TooSlow
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
+from pgmkit.tables.questions import UNRELIABLE
 from pgmkit.uncertainty import error_bars
 
 if TYPE_CHECKING:
@@ -18,14 +20,12 @@ if TYPE_CHECKING:
     from pgmkit.tables.questions import Reply
     from pgmkit.uncertainty import Uncertainty
 
-__all__ = ["quick_bars", "without_bars"]
+__all__ = ["REPLICATES", "SECONDS", "quick_bars", "without_bars"]
 
-_SECONDS = 1.0
-_REPLICATES = 25
+SECONDS = 1.0
+"""The time of error bars that nobody asked for."""
+REPLICATES = 25
 """Standard errors of so many are off by about a seventh; intervals allow for it."""
-_FEW = 3.0
-_MOST_CELLS = 200_000
-"""Of the model's tables together: one re-estimation of more takes too long to be tried."""
 
 
 def quick_bars(model: GraphicalModel, tables: Sequence[Measurement]) -> Uncertainty | None:
@@ -35,10 +35,11 @@ def quick_bars(model: GraphicalModel, tables: Sequence[Measurement]) -> Uncertai
     and give up once the first re-estimations show that all would take more than about a second.
     """
     try:
-        bars = error_bars(model, tables, replicates=_REPLICATES, seed=0, max_seconds=_SECONDS)
+        bars = error_bars(model, tables, replicates=REPLICATES, seed=0, max_seconds=SECONDS)
     except InvalidInput:
         return None
-    return replace(bars, _estimated=_refuse) if model.tree.cells > _MOST_CELLS else bars
+    # Where estimating once takes too long, it is not tried.
+    return replace(bars, _estimated=_refuse) if model.tree.cells > AT_ONCE else bars
 
 
 def _refuse() -> NoReturn:
@@ -62,10 +63,11 @@ def without_bars(release: Release, columns: Sequence[str], reply: Reply) -> Repl
     if not touching:
         return replace(reply, notes=(*reply.notes, said))
     noise = min(touching)
-    weak = np.asarray(reply.columns["count"], dtype=np.float64) < _FEW * noise
+    least = noise / UNRELIABLE
+    weak = np.asarray(reply.columns["count"], dtype=np.float64) < least
     found = {**reply.columns, "note": ["unreliable" if each else "" for each in weak]}
     notes = (
-        f"UNRELIABLE: {int(weak.sum())} of {len(weak)} lines have fewer than {_FEW * noise:.3g} "
+        f"UNRELIABLE: {int(weak.sum())} of {len(weak)} lines have fewer than {least:.3g} "
         f"records, three times the noise of a measured cell ({noise:.3g})"
     )
     shown = replace(reply, columns=found) if weak.any() else reply

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from mechanisms.release.verdict import association
+from mechanisms.release.verdict import MOST_CELLS, association
 from pgmkit.errors import PgmkitError
 from pgmkit.runtime.html import escape, heat_map, table
 
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["relations"]
 
 _MOST_COLUMNS = 100
-_MOST_CELLS = 1 << 24
-"""Cells of all pairs' tables together: some seconds of work."""
+"""Columns of a map whose squares can still be told apart on a screen."""
 
 
 def relations(release: TableRelease, target: str | None = None) -> Iterator[str]:
@@ -57,7 +56,7 @@ def _strengths(
 ) -> Mapping[tuple[str, str], float] | None:
     """The strength of each pair; None for too many cells, and for models without these tables."""
     domain = release.model.domain
-    if sum(domain.size(pair) for pair in pairs) > _MOST_CELLS:
+    if sum(domain.size(pair) for pair in pairs) > 4 * MOST_CELLS:  # some seconds of work
         return None
     try:
         tables = release.model.marginals(pairs)

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mechanisms.release.html import fit_rows, promise
+from mechanisms.release.html import fit_rows, promise, warnings
 from mechanisms.release.methods import methods
 from mechanisms.release.page import page
+from mechanisms.release.quick_bars import REPLICATES, SECONDS
 from mechanisms.release.relations import relations
-from mechanisms.release.report_against import Evaluation, Section, sections
+from mechanisms.release.report_against import DRAWN, WORST, Evaluation, Section, sections
+from mechanisms.release.verdict import NAMED
 from pgmkit import __version__
 from pgmkit.errors import InvalidInput, NotMeasured, TooSlow
 from pgmkit.model import GraphicalModel
@@ -39,13 +41,7 @@ _HOW_TO_READ = (
     "tables and regressions, and read nothing into a single one.</p>"
 )
 _VERBS = ("discover", "draw", "measure", "select")
-_MOST_CHARTS = 300
-"""Columns that are drawn: a page of a few megabytes."""
-_OPEN = 12
-"""Charts that are open at first, where there are no more; of more columns all are folded."""
-_WORST = 10
-_REPLICATES = 50
-_BAR_SECONDS = 20.0
+_BAR_SECONDS = 20 * SECONDS
 """Seconds of re-estimation for the columns whose error bars have no closed form."""
 
 
@@ -74,7 +70,7 @@ def html(
         raise InvalidInput(
             f"there is no column {target!r}; columns are {', '.join(release.schema.columns)}"
         )
-    bars = release.bars(_REPLICATES, seed=0, progress=progress, max_seconds=_BAR_SECONDS)
+    bars = release.bars(2 * REPLICATES, seed=0, progress=progress, max_seconds=_BAR_SECONDS)
     planned: dict[str, Section] = {
         "release": lambda: _released(release),
         "methods": lambda: methods(release),
@@ -101,15 +97,7 @@ def html(
 
 
 def _released(release: TableRelease) -> Iterator[str]:
-    for line in release.caution.splitlines():
-        yield f"<p class='warn'>{escape(line)}</p>"
-    if getattr(release.model, "poor_fit", False):
-        yield (
-            f"<p class='warn'>The model is {escape(release.certificate)}. Its answers may be "
-            "off by more than the noise explains.</p>"
-        )
-    if release.contradiction:
-        yield f"<p class='warn'>Careful: {escape(release.contradiction)}.</p>"
+    yield from warnings(release.release)
     shared = "All numbers here come from noisy tables alone, not from records. "
     if release.secure and release.ledger is not None:
         shared = (
@@ -129,14 +117,14 @@ def _released(release: TableRelease) -> Iterator[str]:
             ["columns", _listed(list(release.schema.columns))],
             ["records (estimated)", f"{release.model.total:,.0f}"],
             ["noisy tables", str(len(release.measurements))],
-            *fit_rows(release),
+            *fit_rows(release.release),
             ["constraints", "; ".join(map(repr, release.schema.constraints)) or "none"],
         ],
     )
 
 
 def _listed(names: list[str]) -> str:
-    return ", ".join(names) if len(names) <= _OPEN else f"{len(names)}, each below"
+    return ", ".join(names) if len(names) <= NAMED else f"{len(names)}, each below"
 
 
 def _structure(model: GraphicalModel) -> Iterator[str]:
@@ -193,7 +181,7 @@ def _marginals(release: TableRelease, bars: Bars) -> Iterator[str]:
     """Charts of the columns in the schema's order, each to be folded, and found by its name."""
     yield "<h2>Every column</h2>"
     columns = release.schema.columns
-    shown = list(columns)[:_MOST_CHARTS]
+    shown = list(columns)[:DRAWN]
     counts = release.model.marginals([(name,) for name in shown])
     grouped = {name: _grouped(columns[name]) for name in shown}
     intervals = {name: _interval(bars, FactoredQuery({name: grouped[name][1]})) for name in shown}
@@ -208,7 +196,7 @@ def _marginals(release: TableRelease, bars: Bars) -> Iterator[str]:
         "<p><input type='search' id='find' placeholder='Find a column' aria-label='Find a column'>"
         "</p>"
     )
-    opened = " open" if len(shown) <= _OPEN else ""
+    opened = " open" if len(shown) <= NAMED else ""  # of more columns all are folded
     yield "<div class='columns'>"
     for name in shown:
         interval = intervals[name]
@@ -257,7 +245,7 @@ def _uncertain(release: TableRelease, bars: Bars) -> Iterator[str]:
     if not found:
         return
     found.sort(reverse=True)
-    rows = [[" x ".join(clique), f"{share:.3f}"] for share, clique in found[:_WORST]]
+    rows = [[" x ".join(clique), f"{share:.3f}"] for share, clique in found[:WORST]]
     yield "<h2>Least certain tables</h2>"
     yield "<p>Standard errors of all cells together, as a share of the records.</p>"
     yield table(["columns", "share"], rows, numbers={1})

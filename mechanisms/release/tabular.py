@@ -20,6 +20,7 @@ from pgmkit.model import GraphicalModel
 from pgmkit.regions.model import RegionModel
 from pgmkit.runtime.randomness import Rng, generator
 from pgmkit.runtime.untrusted import LARGEST, refusing
+from pgmkit.tables.columns import BATCH_ROWS
 from pgmkit.tables.constraints import Condition, codes_of
 from pgmkit.tables.engines.frames import FrameForm, decode
 from pgmkit.tables.engines.made_frames import made_frame
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TableRelease"]
 
-_PART = 1 << 20
+_PART = 16 * BATCH_ROWS
 """Records that are drawn and written at a time."""
 _PYARROW = FrameForm(nw.Implementation.PYARROW, lazy=False)
 

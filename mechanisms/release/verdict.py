@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,16 +21,17 @@ from pgmkit.measurement import Measurement
 if TYPE_CHECKING:
     from mechanisms.privacy.budget import Budget
 
-__all__ = ["Verdict", "association", "verdict"]
+__all__ = ["MOST_CELLS", "NAMED", "Verdict", "association", "verdict"]
 
 _SHARES = (0.01, 0.05, 0.2)
-_SURE = 1.96
+"""A rare, a usual and a frequent value's share of the rows."""
+_SURE = NormalDist().inv_cdf(39 / 40)
 """Standard errors on either side of a count that hold the truth 19 times out of 20."""
-_NAMED = 12
-"""Pairs that are named; more of them are counted."""
-_MOST_CELLS = 1 << 22
-"""Cells of the pairs' tables that are looked through for the strongest relations."""
-_STRONGER = 4
+NAMED = 12
+"""Pairs or columns that are named in a line; more of them are counted."""
+MOST_CELLS = 1 << 22
+"""Cells of the pairs' tables that are looked through for the strongest relations: a second."""
+_STRONGER = NAMED // 3
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ def _relations(
     if len(kept) == every:
         said = f"Relations between all {every} pairs of columns are kept, as far as noise allows."
     else:
-        listed = ": " + ", ".join(f"{a} with {b}" for a, b in kept) if len(kept) <= _NAMED else ""
+        listed = ": " + ", ".join(f"{a} with {b}" for a, b in kept) if len(kept) <= NAMED else ""
         left = every - len(kept)
         which = f"Relations within {len(kept)} pairs of columns are"
         which = which if len(kept) > 1 else "The relation within one pair of columns is"
@@ -134,7 +136,7 @@ def _faint(model: Any, known: Sequence[Any]) -> str:
 
 def _strongest(model: Any, kept: Sequence[tuple[str, str]]) -> str:
     """The strongest of the kept relations, where their tables are small enough to look."""
-    if len(kept) <= _STRONGER or sum(model.domain.size(p) for p in kept) > _MOST_CELLS:
+    if len(kept) <= _STRONGER or sum(model.domain.size(p) for p in kept) > MOST_CELLS:
         return ""
     tables = model.marginals(kept)
     order = sorted(kept, key=lambda pair: -association(tables[pair]))[:_STRONGER]

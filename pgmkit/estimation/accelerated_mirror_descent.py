@@ -19,9 +19,9 @@ _GROWTH = 1.1
 
 
 def accelerated(problem: Problem, start: Point, monitor: Monitor) -> Point:
-    """Minimise the problem's loss from ``start``; returns the last accepted point.
+    """Minimise the problem's loss from ``start``, and return the last accepted point.
 
-    On a card the host looks on every few steps only, as long as no pass fails there.
+    On a GPU the host reads the state only every few steps, as long as no pass fails there.
     """
     if can_search_on_card(problem):
         start = card_search(problem, start, monitor)

@@ -20,7 +20,7 @@ from pgmkit.estimation.problem import Monitor, Point, Problem
 
 _OPTIONS = {"maxiter": 10_000, "maxfun": 20_000, "maxcor": 20, "ftol": 0.0, "gtol": 0.0}
 _LEAST_FALL = 1e-9
-"""Relative fall of the loss over a whole run of L-BFGS that is worth another."""
+"""The relative fall of the loss over a whole run of L-BFGS that is worth another run."""
 
 
 class _Stop(Exception):
@@ -28,7 +28,7 @@ class _Stop(Exception):
 
 
 def lbfgs(problem: Problem, start: Point, monitor: Monitor) -> Point:
-    """Minimise L(mu(theta)) over theta with scipy's L-BFGS-B from the start's potentials."""
+    """Minimise L(mu(theta)) over theta with scipy's L-BFGS-B, from the start's potentials."""
     like = start.potentials
     last = start
 
@@ -56,7 +56,9 @@ def lbfgs(problem: Problem, start: Point, monitor: Monitor) -> Point:
 
 
 def pull_back(problem: Problem, potentials: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-    """d L / d theta from d L / d mu: the model's covariance times it, by autodiff twice."""
+    """Return d L / d theta from d L / d mu: the model's covariance times it, by differentiating
+    twice.
+    """
     inference = problem.inference
     with torch.inference_mode(False), torch.enable_grad():
         theta = potentials.clone().requires_grad_()

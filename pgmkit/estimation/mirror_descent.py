@@ -16,7 +16,9 @@ _MOST_HALVINGS = 40
 
 
 def mirror_descent(problem: Problem, start: Point, monitor: Monitor) -> Point:
-    """mu <- mu(theta - eta grad L(mu)); a step must pass the Bregman test of ``proximal_step``."""
+    """Minimise by mu <- mu(theta - eta grad L(mu)), with mu(theta) the marginals of potentials
+    theta; each step eta must pass the Bregman test of ``proximal_step``.
+    """
     point = start
     loss, gradient = problem.loss.value_and_gradient(point.marginals)
     step = first_step(gradient, point)
@@ -31,7 +33,7 @@ def mirror_descent(problem: Problem, start: Point, monitor: Monitor) -> Point:
 
 
 def first_step(gradient: torch.Tensor, point: Point) -> float:
-    """A step that moves no potential by more than one unit."""
+    """Return a step that moves no potential by more than one unit."""
     largest = float(gradient.abs().max())
     return 1.0 / largest if largest > 0 else 1.0
 
@@ -39,12 +41,13 @@ def first_step(gradient: torch.Tensor, point: Point) -> float:
 def proximal_step(
     problem: Problem, origin: Point, loss: Scalar, gradient: torch.Tensor, step: float
 ) -> tuple[Point, float, float] | None:
-    """Point, loss and step of mu(theta - step * gradient), halved until it passes the test
+    """Return the point mu(theta - step * gradient), its loss and the step, halved until it passes
+    the test
 
     L(new) <= L(old) + <gradient, new - old> + D(new, old) / step,
 
-    or None when rounding hides any descent, or where the pass at ``origin`` had failed. Passes,
-    losses and products are begun together and read at once.
+    where D is the Bregman divergence; None if rounding hides any descent, or the pass at ``origin``
+    had failed. Passes, losses and products are begun together and read at once.
     """
     precision = torch.finfo(gradient.dtype).eps
     for _ in range(_MOST_HALVINGS):
@@ -66,9 +69,9 @@ def proximal_step(
 
 
 class _Comparison(NamedTuple):
-    """Two points, in numbers.
+    """The comparison of two points, in numbers.
 
-    ``excess`` is L(new) - L(old) - <gradient, new - old>; ``log_partition`` is NaN where a pass of
+    ``excess`` is L(new) - L(old) - <gradient, new - old>; ``log_partition`` is NaN if a pass of
     either failed.
     """
 

@@ -1,4 +1,4 @@
-"""Iterative scaling: the marginals of a start brought near tables of all the cliques."""
+"""Iterative scaling: a start whose marginals are near given tables of all cliques."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ __all__ = ["refit", "scale"]
 Table = NDArray[np.float64]
 
 _SCALING_FLOOR = 1e-7
-"""Smallest cell, as a fraction of the total."""
+"""The smallest cell, as a fraction of the total."""
 _SCALING_STEPS = 20
 _REFIT_STEPS = 10
 _SCALING_PROGRESS = 2e-3
-"""Relative fall of the loss below which a scaling step is the last."""
+"""The relative fall of the loss below which a scaling step is the last."""
 
 
 def scale(problem: Problem, start: Point, tables: Sequence[Table], enough: float) -> Point:
-    """A point whose marginals are near the tables, or ``start`` where none has a lower loss.
+    """Return a point whose marginals are near the tables, or ``start`` if no such point has a lower
+    loss.
 
     ``tables`` has one positive table in counts for each clique. With short cycles the potentials
     are those of the cluster expansion (``_expand``) if that helps; damped steps of iterative
-    scaling follow. Ends at a loss of ``enough``.
+    scaling follow. The search ends at a loss of ``enough``.
     """
     target = _floored(problem, start, tables)
     expansion = cluster_expansion(problem.inference)
@@ -40,11 +41,11 @@ def scale(problem: Problem, start: Point, tables: Sequence[Table], enough: float
 
 
 def refit(problem: Problem, start: Point, tables: Sequence[Table], enough: float) -> Point:
-    """An earlier model brought up to new measurements: iterative scaling, the worst table first.
+    """Adapt an earlier model to new measurements by iterative scaling, the worst table first.
 
     ``tables`` has one positive table in counts for each clique. Most of them fit already: each step
-    makes the marginal of the clique that is farthest from its table equal to it. Ends at a loss of
-    ``enough``, or when a step brings less than a tenth of the way to it.
+    makes the marginal of the clique that is farthest from its table equal to it. The search ends at
+    a loss of ``enough``, or when a step covers less than a tenth of the rest.
     """
     floor, target = _SCALING_FLOOR * problem.total, _floored(problem, start, tables)
     split = problem.inference.layout.split
@@ -66,7 +67,9 @@ def refit(problem: Problem, start: Point, tables: Sequence[Table], enough: float
 
 
 def _floored(problem: Problem, start: Point, tables: Sequence[Table]) -> torch.Tensor:
-    """The tables in one vector, no cell so small that its logarithm leads potentials astray."""
+    """Return the tables in one vector, with cells raised to a floor that keeps their logarithms
+    moderate.
+    """
     floor = _SCALING_FLOOR * problem.total
     flat = np.concatenate([np.maximum(table, floor).reshape(-1) for table in tables])
     return torch.as_tensor(flat).to(start.potentials)
@@ -81,7 +84,7 @@ def _expand(
 ) -> Point:
     """Solve marginals(theta) = target by theta += K(target) - K(marginals), from theta = K(target).
 
-    K, the cluster expansion, is nearly the inverse of inference, so that a few steps do.
+    K, the cluster expansion, is nearly the inverse of inference, so a few steps suffice.
     """
     split = problem.inference.layout.split
 
@@ -106,7 +109,7 @@ def _expand(
 
 
 def _damped(problem: Problem, start: Point, target: torch.Tensor) -> Point:
-    """Damped parallel iterative scaling, theta += (log target - log marginal) / overlap.
+    """Run damped parallel iterative scaling, theta += (log target - log marginal) / overlap.
 
     ``overlap`` is the largest number of cliques that share an attribute. Of the points visited the
     one with the lowest loss is returned.

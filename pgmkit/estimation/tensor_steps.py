@@ -1,9 +1,10 @@
-"""A step of accelerated mirror descent as a function of tensors: its decisions are tensors, too.
+"""A step of accelerated mirror descent as a function of tensors, in which decisions are tensors
+too.
 
-Nothing in a step waits for a device, so that a card can capture it. One problem has vectors, and
-numbers without axes; several side by side have a row and an entry each. The step is that of
-``accelerated_mirror_descent``, but for one thing: a step that fails its test is tried again, half
-as long, as the next step.
+Nothing in a step waits for a device, so it can be captured on a GPU. A single problem has vectors,
+and numbers without axes; several side by side have one row and one entry each. The step is that of
+``accelerated_mirror_descent``, except that a step that fails its test is tried again, half as long,
+as the next step.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Points(NamedTuple):
     loss: torch.Tensor
 
     def of(self, sets: torch.Tensor) -> Points:
-        """Return the rows of the chosen problems, where there are several."""
+        """Return the points of the chosen problems: the rows ``sets`` of every tensor."""
         return Points(*(value[sets] for value in self))
 
     def where(self, chosen: torch.Tensor, others: Points) -> Points:
@@ -71,14 +72,14 @@ class State(NamedTuple):
 
     point: Points
     previous: torch.Tensor
-    """Potentials before the last step taken."""
+    """The potentials before the last accepted step."""
     step: torch.Tensor
     weight: torch.Tensor
     growth: torch.Tensor
     halvings: torch.Tensor
 
     def of(self, sets: torch.Tensor) -> State:
-        """Return the rows of the chosen problems, where there are several."""
+        """Return the state of the chosen problems: the rows ``sets`` of every tensor."""
         return State(self.point.of(sets), *(value[sets] for value in self[1:]))
 
     @property
@@ -120,7 +121,7 @@ def advance(objective: Objective, s: State) -> State:
     taken = taken & new.loss.isfinite() & origin.loss.isfinite()
     again = taken & (new.loss > s.point.loss) & moving
     onward = taken & ~again
-    # A point ahead from which no step passes is given up like one that raises the loss.
+    # An extrapolated point from which no step passes is given up like one that raises the loss.
     again = again | (s.halvings > MOST_HALVINGS // 2) & moving
     return State(
         point=new.where(onward, s.point),
@@ -135,7 +136,7 @@ def advance(objective: Objective, s: State) -> State:
 class Steps:
     """The steps of a search; on a GPU each is one launch of a captured graph.
 
-    ``state`` lies in the same memory throughout: what is to last longer than a step is copied.
+    ``state`` stays in the same memory: copy what must outlive a step.
     """
 
     def __init__(self, objective: Objective, first: State) -> None:

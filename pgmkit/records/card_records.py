@@ -1,4 +1,4 @@
-"""Records on a CUDA card, counted there."""
+"""Records on a CUDA GPU, counted there."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 __all__ = ["RecordsOnCard"]
 
 _PIECE_ROWS = 1 << 24
-"""Rows whose cells are numbered at once: 128 MB of numbers."""
+"""The rows whose cells are numbered at once: 128 MB of numbers."""
 
 
 class RecordsOnCard:
-    """The columns of a data set on a card; ``Dataset.on`` makes it.
+    """The columns of a data set on a GPU, made by ``Dataset.on``.
 
-    Its counts are those of the data set, and a mechanism can be run on either. Raises ModelTooLarge
-    where the card has not enough free memory.
+    Its counts equal those of the data set, and a mechanism can be run on either. Raises
+    ModelTooLarge if the GPU has not enough free memory.
     """
 
     def __init__(self, domain: Domain, columns: Mapping[str, Codes], device: torch.device) -> None:
@@ -45,7 +45,7 @@ class RecordsOnCard:
         return f"RecordsOnCard({self.domain!r}, {str(self.device)!r})"
 
     def marginals(self, cliques: Iterable[Iterable[str]]) -> dict[Clique, NDArray[np.int64]]:
-        """The marginal of every clique, as ``Dataset.marginals``."""
+        """Return the marginal of every clique, as ``Dataset.marginals`` does."""
         wanted = list(dict.fromkeys(self.domain.clique(clique) for clique in cliques))
         check_memory(wanted, self.domain.sizes)
         return {clique: self._counted(clique) for clique in wanted}
@@ -66,6 +66,6 @@ class RecordsOnCard:
 
 
 def _placed(codes: Codes, device: torch.device) -> torch.Tensor:
-    """A column on the card: one byte a code where that holds it, else eight."""
+    """Return a column as a tensor on the GPU: one byte a code if that is enough, else eight."""
     held = codes if codes.dtype == np.uint8 else codes.astype(np.int64)
     return torch.tensor(held, device=device)

@@ -1,4 +1,6 @@
-"""The relaxed problem cut into its regions: each one's cells, what it shares, what was measured."""
+"""The relaxed problem cut into its regions: each region's cells, shared residuals and
+measurements.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +24,15 @@ from pgmkit.runtime.threads import one_blas_thread
 Array = NDArray[np.float64]
 
 _SPARSE = 0.1
-"""Share of nonzeros below which a region's view of its cells is kept sparse."""
+"""The share of nonzeros below which the measurement matrix of a region is kept sparse."""
 
 
 @dataclass(frozen=True, eq=False)
 class Region:
-    """One table's cells that may hold records, what it shares, and what was measured of it.
+    """The cells of one table that may hold records, its shared residuals, and its measurements.
 
-    ``shared`` is M_c; ``places`` are those of its rows after the first in s. ``view`` is Q and
-    ``values`` y, in units of the noise.
+    ``shared`` is M_c of ``interior_point``; ``places`` are the indices of its rows, after the
+    first, in s. ``view`` is Q and ``values`` y, in units of the noise.
     """
 
     cells: NDArray[np.int64]
@@ -40,7 +42,7 @@ class Region:
     values: Array
 
     def curvature(self, weights: Array) -> Array:
-        """Q' weights Q: its diagonal alone where there is nothing else."""
+        """Return Q' weights Q, or only its diagonal, as a vector, if all other entries are zero."""
         if isinstance(self.view, np.ndarray):
             dense: Array = self.view.T @ (self.view * weights[:, None])
             return dense
@@ -54,7 +56,9 @@ class Region:
 
     @one_blas_thread()
     def variance(self, spread: float) -> float:
-        """Mean variance of a cell given what was measured of it, and ``spread`` before that."""
+        """Return the mean variance of a cell given the measurements, if it is ``spread`` before
+        them.
+        """
         curvature = self.curvature(np.ones(len(self.values)))
         if curvature.ndim == 1:
             return float((1 / (curvature + 1 / spread)).mean())
@@ -64,15 +68,15 @@ class Region:
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """The problem table by table, and what the tables share."""
+    """The problem region by region, and the residuals that the regions share."""
 
     regions: list[Region]
     shared: Shared
 
 
 def needed_bytes(layout: Layout, measurements: Sequence[Measurement]) -> int:
-    """Memory of the matrices: some of the cells squared where a matrix was measured, those of what
-    is shared by cells, and five of all that is shared.
+    """Return the memory of the matrices: some matrices of cells by cells for each region measured
+    by a matrix, three of shared residuals by cells, and five of shared residuals by themselves.
     """
     mixed = {host(layout, m.clique) for m in measurements if m.matrix is not None}
     sizes = [part.stop - part.start for part in layout.slices]
@@ -88,7 +92,8 @@ def parts_of(
     measurements: Sequence[Measurement],
     deadline: float = inf,
 ) -> Parts:
-    """A region for each of the layout's cliques, which are the polytope's and those measured.
+    """Return a region for each of the layout's cliques, which are the polytope's and those
+    measured.
 
     Raises OutOfTime at the ``deadline`` of ``time.perf_counter``.
     """

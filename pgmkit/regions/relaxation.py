@@ -2,8 +2,8 @@
 
     minimise  L(x)  over  x in the local polytope
 
-With whole tables measured and Gaussian noise the solution is a projection. Else it is found by
-interior points (``pgmkit.regions.interior_point``), and where their matrices do not fit, by
+With whole tables measured and Gaussian noise the solution is a projection. Otherwise it is found by
+interior points (``pgmkit.regions.interior_point``) or, if their matrices do not fit into memory, by
 projected gradients with momentum (Beck and Teboulle, 2009) in the metric of a diagonal that
 majorises the loss's Hessian. The multipliers of each projection give a bound: a cut of the loss,
 minimised over the polytope (``LocalPolytope.lowest``). As all real tables lie in the polytope, it
@@ -39,17 +39,21 @@ Array = NDArray[np.float64]
 
 _MAX_STEPS = 5000
 _PATIENCE = 50
-"""Steps over which the loss has to fall by a tenth of the gap asked for."""
+"""The number of steps over which the loss has to fall by a tenth of the requested gap."""
 _MAX_ROUNDS = 100
 _SHORTEST = 1e-6
-"""Share of an interior point's step below which rounding has the better of the search."""
+"""The share of an interior point's step below which rounding prevents further progress."""
 _UNSEEN = 1e-2
-"""Curvature given to cells that no measurement sees, as a share of the least of the others."""
+"""The curvature given to cells that no measurement involves, as a share of the least of the
+others.
+"""
 
 
 @dataclass(frozen=True)
 class Relaxed:
-    """Tables in counts, one after the other, their loss, and a bound below that of any tables."""
+    """Tables in counts, one after the other, their loss, and a lower bound of the loss of any
+    tables.
+    """
 
     tables: Array
     loss: float
@@ -69,12 +73,12 @@ def solve(
     deadline: float = inf,
     report: Callable[[Progress], None] | None = None,
 ) -> Relaxed:
-    """Ends at a gap of ``goal``, when the loss falls no more, or at ``deadline``
-    (``time.perf_counter``).
+    """Minimise the loss over the polytope until the gap is ``goal``, the loss falls no more, or
+    ``deadline`` (``time.perf_counter``) has passed.
 
-    ``loss`` is of all the polytope's cells; ``squares`` is its ``hessian_bound``. What is reported
-    has the ``constant`` beside it. ``parts`` are those of interior points; with none, or short of
-    the goal, projected gradients follow.
+    ``loss`` is a function of all the polytope's cells; ``squares`` is its ``hessian_bound``.
+    Reported losses include the ``constant``. ``parts`` are those of interior points; without them,
+    or if they do not reach the goal, projected gradients follow.
     """
     search = _Search(polytope, loss, constant, goal, deadline, report)
     try:
@@ -100,7 +104,7 @@ def _minimise(search: _Search, loss: MeasuredLoss, squares: Array, parts: Parts 
 
 
 class _Search:
-    """The best tables and bound so far, by the loss that was asked for; and when to stop."""
+    """The best tables and bound so far, by the requested loss, and the rules for stopping."""
 
     def __init__(
         self,
@@ -118,7 +122,9 @@ class _Search:
         self.steps, self.stopped = 0, ""
 
     def record(self, tables: Array, stage: float, history: list[float]) -> None:
-        """A step's tables; ``history`` holds the stage's own losses, ``stage`` the last of them."""
+        """Record a step's tables; ``history`` holds the stage's own losses, and ``stage``, the last
+        one, is added.
+        """
         self.steps += 1
         loss = self.target.value(torch.from_numpy(tables))
         if loss < self.loss:
@@ -133,7 +139,9 @@ class _Search:
         self.stopped = self._reason(gap - rounding, history)
 
     def end(self) -> None:
-        """Out of time: the best tables so far, or else even ones, which zeros may forbid."""
+        """Stop for lack of time with the best tables so far or, if there are none, uniform tables
+        moved to satisfy the zeros.
+        """
         if self.loss == inf:
             even = self.polytope.even()
             if self.polytope.zeros:
@@ -154,7 +162,9 @@ class _Search:
 
 
 def _centred(search: _Search, loss: MeasuredLoss, parts: Parts) -> Array:
-    """The last tables of interior points, each made to agree to rounding."""
+    """Return the last tables of interior points, each projected so that tables agree to
+    rounding.
+    """
     inner = InteriorPoint(search.polytope, parts, loss.penalty, search.deadline)
     tables, length = inner.tables, 1.0
     for _ in range(_MAX_ROUNDS):
@@ -173,7 +183,7 @@ def _centred(search: _Search, loss: MeasuredLoss, parts: Parts) -> Array:
 
 
 def _descend(search: _Search, stage: MeasuredLoss, curvature: Array, start: Array) -> Array:
-    """Projected gradients with momentum, which starts afresh whenever the loss rises."""
+    """Minimise by projected gradients with momentum, which restarts whenever the loss rises."""
     before = point = start
     multipliers: Array | None = None
     momentum, history = 1.0, list[float]()
@@ -201,15 +211,15 @@ def _descend(search: _Search, stage: MeasuredLoss, curvature: Array, start: Arra
 
 
 def _raise_bound(search: _Search, stage: MeasuredLoss, point: Array, multipliers: Array) -> None:
-    # Stages lie below the loss that they stand in for, so that their cuts hold for it.
+    # A stage is a lower bound of the loss that it replaces, so its cuts hold for that loss too.
     cut = stage.cut(torch.from_numpy(point))
     bound = cut.offset + search.polytope.lowest(cut.gradient.numpy(), multipliers)
     search.bound = max(search.bound, bound)
 
 
 def hessian_bound(layout: Layout, measurements: Sequence[Measurement]) -> Array:
-    """The diagonal |Q|' |Q| 1 / stddev^2 over all cells: it majorises Q'Q / stddev^2, which is the
-    Hessian of the squared loss.
+    """Return the diagonal |Q|' |Q| 1 / stddev^2 over all cells, which majorises Q'Q / stddev^2, the
+    Hessian of the squared loss with measurement matrix Q.
     """
     result = np.zeros(layout.cells)
     for m in measurements:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pgmkit.tables.columns import OUTSIDE
+from pgmkit.tables.columns import BATCH_ROWS, OUTSIDE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -19,10 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LARGEST", "BinCodes"]
 
-_MOST_LOOKED_UP = 1 << 16
-"""Whole numbers of which a table of codes is kept."""
-LARGEST = 1 << 62
-"""Whole numbers beyond are refused: positions are int64."""
+LARGEST = np.iinfo(np.int64).max // 2 + 1
+"""Whole numbers beyond are refused: positions, and what is added to them, are int64."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,14 +63,14 @@ class BinCodes:
     def _looked_up(self) -> tuple[int, Codes] | None:
         """A whole number and the codes of it and of those that follow, one beyond each end.
 
-        None where values are no whole steps, or spread too far. A look-up takes a tenth of the time
-        of a search.
+        None where values are no whole steps, or where a table would have more entries than a batch
+        has rows. A look-up takes a tenth of the time of a search.
         """
         if not self.whole:
             return None
         known = [*self.ends.tolist(), *map(int, self.special)]
         first, last = min(known) - 1, max(known) + 1
-        if last - first > _MOST_LOOKED_UP:
+        if last - first > BATCH_ROWS:
             return None
         return first, self._searched(np.arange(first, last + 1))
 

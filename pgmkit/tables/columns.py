@@ -24,10 +24,13 @@ if TYPE_CHECKING:
     Values = NDArray[Any]
     Codes = NDArray[np.int64]
 
-__all__ = ["KINDS", "MISSING", "OUTSIDE", "Column"]
+__all__ = ["BATCH_ROWS", "KINDS", "MISSING", "OUTSIDE", "Column"]
 
+BATCH_ROWS = 1 << 16
+"""Rows that are read, coded or made together: enough that what is done once a batch is little."""
 MISSING = "(missing)"
 OUTSIDE = -1
+"""The code of a value that a column does not have."""
 KINDS = ("text", "category", "integer", "number", "boolean", "date", "datetime")
 """Types of decoded values: `decode_as`."""
 

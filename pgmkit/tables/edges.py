@@ -12,11 +12,12 @@ from pgmkit.errors import InvalidInput
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["equal_widths"]
+__all__ = ["MOST_BINS", "equal_widths"]
 
-_MOST_BINS = 1_000_000
-_DIGITS = 9
-"""Digits of a bin's width to which its ends are kept."""
+MOST_BINS = 1_000_000
+"""Bins of a column: the labels of more fill hundreds of megabytes."""
+_DIGITS = np.finfo(np.float64).precision - round(math.log10(MOST_BINS))
+"""Digits of a bin's width to which its ends are kept, which have up to six digits more."""
 
 
 def equal_widths(first: float, last: float, bins: int, *, whole: bool) -> NDArray[Any]:
@@ -29,8 +30,8 @@ def equal_widths(first: float, last: float, bins: int, *, whole: bool) -> NDArra
     >>> equal_widths(0.4, 3, 20, whole=False)[6]
     np.float64(1.18)
     """
-    if bins > _MOST_BINS:
-        raise InvalidInput(f"{bins:,} codes are too many; give at most {_MOST_BINS:,} bins")
+    if bins > MOST_BINS:
+        raise InvalidInput(f"{bins:,} codes are too many; give at most {MOST_BINS:,} bins")
     if not whole:
         return _rounded(np.linspace(first, last, bins + 1))
     if bins > last - first:

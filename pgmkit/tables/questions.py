@@ -30,12 +30,13 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.float64]
 
-__all__ = ["Reply", "ask"]
+__all__ = ["UNRELIABLE", "Reply", "ask"]
 
-_UNRELIABLE = 1 / 3
+UNRELIABLE = 1 / 3
 """Of a count, or of the spread of what a mean is of: a larger standard error is said plainly.
 Statistics Canada's guidelines suppress estimates with coefficients of variation above 33.3%."""
-_ROUNDING = 1e-9
+_ROUNDING = float(np.finfo(np.float64).eps) ** 0.5
+"""A share of the records that is rounding: a sum of very many cells has less."""
 _COMPUTED = ("count", "share", "stderr", "low", "high", "note")
 
 
@@ -302,8 +303,8 @@ def _averages(model: Answering, plan: _Plan, bars: Bars | None, level: float) ->
         return Reply(columns)
     found = bars.statistic(both, level=level)
     columns |= {"stderr": found.stddev[0], "low": found.low[0], "high": found.high[0]}
-    weak = ~(found.stddev[0] <= _UNRELIABLE * spread) & ~(found.stddev[0] == 0.0)
-    weak |= ~(found.stddev[1] <= _UNRELIABLE * counts)
+    weak = ~(found.stddev[0] <= UNRELIABLE * spread) & ~(found.stddev[0] == 0.0)
+    weak |= ~(found.stddev[1] <= UNRELIABLE * counts)
     return Reply(*_judged(columns, weak, found.method))
 
 
@@ -364,7 +365,7 @@ def _with_bars(
     found = interval(bars)
     parts = {"stderr": found.stddev, "low": found.low, "high": found.high}
     columns |= {name: values.reshape(-1) for name, values in parts.items()}
-    weak = ~(found.stddev.reshape(-1) <= _UNRELIABLE * sizes)
+    weak = ~(found.stddev.reshape(-1) <= UNRELIABLE * sizes)
     judged, said = _judged(columns, weak, found.method)
     return Reply(judged, (*notes, *said))
 

@@ -15,6 +15,7 @@ from pgmkit.tables.columns import Column
 from pgmkit.tables.dates import DateTime
 from pgmkit.tables.labelled import Boolean, Categorical
 from pgmkit.tables.numbers import Numeric
+from pgmkit.tables.values import EXACT
 
 if TYPE_CHECKING:
     from pgmkit.records.dataset import Dataset
@@ -201,7 +202,7 @@ def _padded(values: Any, column: Column) -> Any:
     if not isinstance(column, Numeric) or not column.trailing_zeros or column.kind != "number":
         return values
     largest = max(map(abs, map(float, [*column.positions, *column.special])))
-    if largest * 10.0 ** (column.decimals or 0) >= 2.0**53:
+    if largest * 10.0 ** (column.decimals or 0) >= EXACT:
         return values
     return values.cast(pa.decimal128(38, column.decimals or 0))
 

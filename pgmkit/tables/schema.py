@@ -24,6 +24,7 @@ from pgmkit.tables.constraints import (
     constraint_from_dict,
 )
 from pgmkit.tables.dates import Date, DateTime
+from pgmkit.tables.edges import MOST_BINS
 from pgmkit.tables.kinds import column_from_dict
 from pgmkit.tables.labelled import Boolean, Categorical, OpenCategorical
 from pgmkit.tables.numbers import Integer, Numeric
@@ -52,9 +53,11 @@ __all__ = [
     "Schema",
 ]
 
-_MOST_CODES = 2_000_000
+_MOST_CODES = 2 * MOST_BINS
+"""Codes of all columns of a schema file together."""
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _MOST_CELLS = 2**27
+"""Combinations of a constraint's values: 128 MiB of truth values."""
 
 
 class Schema:

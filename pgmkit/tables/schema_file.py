@@ -13,11 +13,12 @@ from typing import Any
 from pgmkit.errors import InvalidInput, did_you_mean
 from pgmkit.runtime.atomic_write import atomic_writer
 from pgmkit.runtime.untrusted import plain_values, whole_file
+from pgmkit.tables.edges import MOST_BINS
 
 __all__ = ["FileFormat", "dump_yaml", "load", "save"]
 
-_MOST_BYTES = 2**24
-_MOST_VALUES = 1_000_000
+_MOST_BYTES = 16 * MOST_BINS
+"""Bytes of a schema file: a short line for each of the most bins that a column may have."""
 
 
 @dataclass(frozen=True)
@@ -135,8 +136,8 @@ def _check_expanded(stored: Any) -> None:
     while left:
         each = left.pop()
         seen += 1
-        if seen > _MOST_VALUES:
-            raise InvalidInput(f"it holds more than {_MOST_VALUES:,} values")
+        if seen > MOST_BINS:
+            raise InvalidInput(f"it holds more than {MOST_BINS:,} values")
         if isinstance(each, Mapping):
             left.extend(each.values())
         elif isinstance(each, list | tuple | set):

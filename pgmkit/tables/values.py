@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     Values = NDArray[Any]
 
 __all__ = [
+    "EXACT",
     "absent_numbers",
     "bare",
     "dictionary",
@@ -43,9 +44,7 @@ _DECORATED = re.compile(
     rf"(?P<rest>\.\d+)?(?:\s?(?:{_CURRENCY}|%))?(?P<close>\))?"
 )
 """Numbers as spreadsheets print them."""
-_PRINTED_BITS = 2000
-"""Python refuses to print larger whole numbers, where it is told to: from 640 digits on."""
-_EXACT = 2.0**53
+EXACT = 2 ** (np.finfo(np.float64).nmant + 1)
 """The number from which on not every whole number is a float64."""
 
 
@@ -165,7 +164,7 @@ def _rounds(numbers: Any) -> bool:
     """True where some of Arrow's float64 numbers may stand for another whole number."""
     from pyarrow import compute
 
-    return bool(compute.any(compute.greater_equal(compute.abs(numbers), _EXACT)).as_py())
+    return bool(compute.any(compute.greater_equal(compute.abs(numbers), float(EXACT))).as_py())
 
 
 def _ever_plainer(values: Any, absent: Sequence[str]) -> Iterator[Any]:
@@ -256,7 +255,7 @@ def text_of(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, float | np.floating) and float(value).is_integer():
         return str(int(value))
-    if isinstance(value, int) and value.bit_length() > _PRINTED_BITS:
+    if isinstance(value, int) and abs(value) > EXACT:
         return str(Decimal(value))
     try:
         return str(value)

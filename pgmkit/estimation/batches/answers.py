@@ -1,6 +1,7 @@
-"""Answers of many models over the same cliques in one contraction: of the replicates of error bars.
+"""Answers of many models over the same cliques in one contraction, such as the replicates of error
+bars.
 
-Their tables lie along one more axis, which no step of the contraction sums.
+The models' tables lie along one more axis, which no step of the contraction sums.
 """
 
 from __future__ import annotations
@@ -27,11 +28,12 @@ __all__ = ["BatchedAnswers"]
 Array = NDArray[np.float64]
 
 _LOST = 1e-9
-"""Share of the total that plain numbers may lose before logarithms are asked."""
+"""The share of the total that plain numbers may lose before logarithms are used."""
 
 
 class BatchedAnswers:
-    """The answers of ``models``, at least one; all have the same domain and cliques.
+    """The answers of ``models``, of which there is at least one; all have the same domain and
+    cliques.
 
     >>> from pgmkit import Domain, Factor
     >>> d = Domain({"a": 2})
@@ -45,7 +47,7 @@ class BatchedAnswers:
         self._oracle = MarginalOracle(self.domain, models[0].cliques or [()])
 
     def answer(self, query: FactoredQuery) -> Array:
-        """One answer for each model: an array of shape (models, *query.answer_shape)."""
+        """Return one answer for each model: an array of shape (models, *query.answer_shape)."""
         started = time.perf_counter()
         with self._oracle.session():
             try:
@@ -58,7 +60,9 @@ class BatchedAnswers:
         return np.stack([model.answer(query) for model in self.models])
 
     def _look_at(self, query: FactoredQuery, found: Array, started: float) -> None:
-        """A second opinion on the answer of one model, where such was not asked for before."""
+        """Have a second computation check the answer of one model, unless one of the same kind was
+        checked before.
+        """
         row = int(np.random.default_rng(len(found)).integers(len(found)))
         model = self.models[row]
         self._uses.look(
@@ -78,7 +82,9 @@ class BatchedAnswers:
 
     @cached_property
     def _tables(self) -> list[tuple[Clique, torch.Tensor]] | None:
-        """Plain tables whose product, summed, is each model's total; None where that underflows."""
+        """Plain tables whose product, summed over all records, is each model's total; None if they
+        underflow.
+        """
         count, totals = len(self.models), np.array([model.total for model in self.models])
         cliques = list(self.models[0].cliques)
         tables: list[tuple[Clique, torch.Tensor]] = [((), torch.as_tensor(totals))]

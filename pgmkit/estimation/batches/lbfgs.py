@@ -1,7 +1,7 @@
 """L-BFGS for many smooth convex functions of one kind at once, each with its own line search.
 
-A single function is minimised by scipy's L-BFGS-B everywhere; scipy has no method that evaluates
-many functions in one call, which is what makes batches pay.
+A single function is always minimised by scipy's L-BFGS-B; scipy has no method that evaluates many
+functions in one call, which is what makes batches pay.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def minimise_many(
     precision: Array,
     deadline: float = inf,
 ) -> tuple[Array, Array]:
-    """The points reached, a column each as in ``start``, and their values.
+    """Return the points reached, a column each as in ``start``, and their values.
 
-    ``functions(columns)`` are those of some columns. A column ends when its value fell by less than
-    its ``precision`` over eight iterations; what is left goes on without it.
+    ``functions(columns)`` is the function of some columns. A column ends when its value fell by
+    less than its ``precision`` over eight iterations; the others continue without it.
 
     >>> centres = np.array([[1.0, 2.0, 3.0]])
     >>> def functions(columns):
@@ -66,10 +66,10 @@ def minimise_many(
 
 
 class Run:
-    """The points of some columns, and what is remembered of their ways.
+    """The points of some columns, and the memory of their L-BFGS steps.
 
     ``known`` are the values and gradients at these points; the first step is ``scale`` times the
-    gradient long, column by column.
+    gradient, column by column.
     """
 
     def __init__(
@@ -82,7 +82,9 @@ class Run:
         self.history = [self.values]
 
     def step(self) -> None:
-        """Each column moves, or halves its share of the way for the next time."""
+        """Move each column along its direction, or quarter its share of the direction for the next
+        step.
+        """
         way = self._way()
         slope = _dots(self.gradients, way)
         moved = self.share * way
@@ -101,13 +103,13 @@ class Run:
         self.history.append(self.values)
 
     def fallen(self) -> Array:
-        """The fall of each value over the last iterations; infinite at first."""
+        """Return the fall of each value over the last iterations; infinite at first."""
         if len(self.history) <= _WINDOW:
             return np.full_like(self.values, inf)
         return self.history[-1 - _WINDOW] - self.history[-1]
 
     def keep(self, columns: NDArray[np.bool_], function: Function) -> None:
-        """Go on with these columns only."""
+        """Continue with these columns only."""
         self.function = function
         self.points, self.gradients = self.points[:, columns], self.gradients[:, columns]
         self.values, self.scale = self.values[columns], self.scale[columns]
@@ -117,7 +119,7 @@ class Run:
         self.pairs = deque(pairs, maxlen=_MEMORY)
 
     def _way(self) -> Array:
-        """The two loops of Nocedal (1980), column by column."""
+        """Return the direction of each column, by the two loops of Nocedal (1980)."""
         way, shares = -self.gradients, []
         for moved, turned, inverse in reversed(self.pairs):
             shares.append(inverse * _dots(moved, way))
@@ -129,5 +131,5 @@ class Run:
 
 
 def _dots(left: Array, right: Array) -> Array:
-    """The inner product of each pair of columns."""
+    """Return the inner product of each pair of columns."""
     return np.asarray(np.einsum("ij,ij->j", left, right))

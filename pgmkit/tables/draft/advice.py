@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from pgmkit.tables.draft.format import COMMA, unsigned
+from pgmkit.tables.draft.thresholds import FEW, NEARLY_ALL
 from pgmkit.tables.draft.times import FORMATS, has_offset, is_written
 
 __all__ = ["advice"]
@@ -18,11 +19,8 @@ _DURATIONS = {
     "PnDTnHnMnS": re.compile(r"-?P(?=.*\d)(\d+D)?(T(\d+H)?(\d+M)?(\d+([.,]\d+)?S)?)?"),
 }
 """Lengths of time; the clock's 24 hours are no bound."""
-_NEARLY_ALL = 0.9
-"""Share of the distinct texts beyond which the others are an oversight."""
 _LOOKED_AT = 200
-"""Texts that tell which kind is the most frequent."""
-_MOST_SHOWN = 3
+"""Texts that tell which kind is the most frequent; each is tried with over a hundred formats."""
 
 
 def advice(texts: Sequence[str]) -> str:
@@ -67,7 +65,7 @@ def _covering(
             break
         found.append(most)
         left = [text for text in left if not kinds[most](text)]
-    return (found, left) if len(left) <= (1 - _NEARLY_ALL) * len(texts) else ([], [])
+    return (found, left) if len(left) <= (1 - NEARLY_ALL) * len(texts) else ([], [])
 
 
 def _matches(pattern: re.Pattern[str]) -> Callable[[str], bool]:
@@ -77,5 +75,5 @@ def _matches(pattern: re.Pattern[str]) -> Callable[[str], bool]:
 def _beside(others: Sequence[str]) -> str:
     if not others:
         return ""
-    shown = ", ".join(map(repr, sorted(others)[:_MOST_SHOWN]))
+    shown = ", ".join(map(repr, sorted(others)[:FEW]))
     return f" (and {len(others)} other texts, such as {shown}: list them under `missing`)"

@@ -20,6 +20,7 @@ from pgmkit.tables.columns import Column
 from pgmkit.tables.draft.advice import advice
 from pgmkit.tables.draft.format import DASHES, MISSING, decimals_of, named_format, seen_format
 from pgmkit.tables.draft.numbers import number_column, with_point
+from pgmkit.tables.draft.thresholds import NEARLY_ALL, SURE
 from pgmkit.tables.draft.times import time_column
 from pgmkit.tables.files.csv_file import is_index
 from pgmkit.tables.files.foreign import Labels, value_labels
@@ -32,12 +33,8 @@ from pgmkit.tables.values import bare, distinct, is_null, number_of, text_of
 
 __all__ = ["Drafted", "draft", "draft_column"]
 
-_ROWS_OF_AN_IDENTIFIER = 20
-"""Fewer rows may be all distinct by chance."""
-_DIFFERING = 0.9
-"""Texts of which more than this share are distinct have no frequent ones to be found."""
-_MOST_LISTED, _ROWS_OF_A_LABEL = 500, 20
-"""Texts that each occur so often are a list, such as of countries, and no free words."""
+_MOST_LISTED = 500
+"""Texts that each occur often are a list, such as of countries, and no free words."""
 _NAMED_IDENTIFIER = re.compile(r"(?i:(^|.*[_. -])(id|uid|uuid|guid))|.*[a-z](ID|Id)")
 _NAMED_UNIT = re.compile(
     r"(?i:(.*[_. -])?(household|hh|haushalt|family|patient|person|respondent|participant|subject|"
@@ -47,8 +44,6 @@ _NAMED_UNIT = re.compile(
 """Names of columns that say whose a row is."""
 _WORDS_OF_FREE_TEXT = 3
 """Mean number of words from which on texts that differ are sentences, and no identifiers."""
-
-
 _DIGITS = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")
 """Numbers without leading zeros, which codes have."""
 
@@ -285,7 +280,7 @@ def _present(
 def _labelled(counts: Counter[str], missing: tuple[str, ...] | None, most_values: int) -> Drafted:
     """The column of texts that are neither numbers nor times."""
     rows = sum(counts.values())
-    if rows >= _ROWS_OF_AN_IDENTIFIER and len(counts) > _DIFFERING * rows:
+    if rows >= SURE and len(counts) > NEARLY_ALL * rows:
         words = sum(len(text.split()) for text in counts) / len(counts)
         if words >= _WORDS_OF_FREE_TEXT:
             return Drafted(
@@ -300,7 +295,7 @@ def _labelled(counts: Counter[str], missing: tuple[str, ...] | None, most_values
             f"an identifier: {differ}; left out. If one stands for a person with several rows, it "
             "is the unit to protect; to keep it, list it as open",
         )
-    closed = len(counts) <= _MOST_LISTED and rows >= _ROWS_OF_A_LABEL * len(counts)
+    closed = len(counts) <= _MOST_LISTED and rows >= SURE * len(counts)
     if len(counts) <= most_values or closed:
         same = _same_number(counts)
         note = f"{len(counts) - len(same)} labels; list every one that may occur, or give `other`"

@@ -9,19 +9,16 @@ from typing import Any
 
 import numpy as np
 
+from pgmkit.tables.draft.thresholds import BINS, FEW
 from pgmkit.tables.edges import equal_widths
 
 __all__ = ["crowded_edges", "fullest_share"]
 
-_FULLEST = 0.25
-"""Share of the rows that the fullest of the bins of equal width may hold."""
+_FULLEST = FEW / BINS
+"""Share of the rows that the fullest of the bins of equal width may hold: a quarter."""
 _TAIL = (0.001, 0.005, 0.01, 0.025)
 """Shares beyond the outermost edges but one: the values of a wide last bin would be drawn
 uniformly, far from where most of them are."""
-_LEAST_ROWS = 5
-"""That an edge in a tail must have beyond it."""
-_FEWEST = 5
-"""Bins of which there is a use."""
 
 
 def fullest_share(numbers: Mapping[Any, int], low: Any, high: Any, bins: int) -> float:
@@ -54,7 +51,7 @@ def crowded_edges(
         return None
     values, rows = _sorted(numbers)
     reached, total = np.cumsum(rows), rows.sum()
-    tail = [share for share in _TAIL if share < 1 / bins and share * total >= _LEAST_ROWS]
+    tail = [share for share in _TAIL if share < 1 / bins and share * total >= FEW]
     shares = [*tail, *(i / bins for i in range(1, bins)), *(1 - share for share in reversed(tail))]
     places = np.searchsorted(reached, np.array(shares) * total, side="right")
     inner = np.unique(values[np.minimum(places, len(values) - 1)])
@@ -65,7 +62,7 @@ def crowded_edges(
         for each, before, after in zip(ends[1:-1], gaps[:-1], gaps[1:], strict=True)
     ]
     kept = [each for each in sorted({*rounded}) if low < each < high]
-    return (low, *kept, high) if len(kept) + 1 >= _FEWEST else None
+    return (low, *kept, high) if len(kept) + 1 >= FEW else None
 
 
 def _sorted(numbers: Mapping[Any, int]) -> tuple[Any, Any]:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from pgmkit.errors import InvalidInput
+from pgmkit.tables.draft.thresholds import FEW
 from pgmkit.tables.files.csv_file import (
     SEPARATORS,
     first_lines,
@@ -28,8 +29,7 @@ MISSING = (
 )
 """Texts that are taken for missing values."""
 _LINES = 1000
-_RECORDS_TO_TELL = 5
-"""Fewer may have a gap of their own spelling among their numbers."""
+"""Lines that tell a file's format."""
 _COMMENT_SIGNS = "#%|/!*"
 DASHES = frozenset(("-", "--", ".", "..", "...", "\u2013", "\u2026"))
 """Texts that stand for missing values among numbers and times."""
@@ -124,7 +124,7 @@ def _lines_above(lines: Sequence[str], form: FileFormat) -> int:
     if not lines or lines[0].startswith(tuple(_COMMENT_SIGNS)):
         return 0
     separators = SEPARATORS if form.separator is None else (form.separator,)
-    usual = max(separators, key="".join(lines[-_RECORDS_TO_TELL:]).count)
+    usual = max(separators, key="".join(lines[-FEW:]).count)
     for separator in (form.separator or likely_separator(lines[0]), usual):
         rows = list(csv.reader(lines, delimiter=separator))
         widths = list(map(len, rows))
@@ -189,7 +189,7 @@ def _is_record(first: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
 
 def _is_second_header(records: Sequence[Sequence[str]]) -> bool:
     """True where the first record has names: no number, and words over columns of numbers."""
-    if len(records) < _RECORDS_TO_TELL:
+    if len(records) < FEW:
         return False
     first, *others = records
     if not all(first) or any(map(_is_number, first)) or {*first} & {*MISSING}:

@@ -11,11 +11,13 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import narwhals as nw
 import numpy as np
 
+from pgmkit.tables.columns import BATCH_ROWS
 from pgmkit.tables.engines.scan import Codec, Scan, code_type, gathered
 from pgmkit.tables.engines.tally import Tally
 
@@ -26,7 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Engine", "engine_of"]
 
-_STREAMED_ROWS = 1 << 16
+T = TypeVar("T")
+
 _ADDED_TOGETHER = 8
 """Lines that one Dask task adds: a tree of tasks, so that no worker holds many."""
 
@@ -58,7 +61,7 @@ def engine_of(frame: nw.LazyFrame[Any], names: Sequence[str]) -> Engine:
     if library.is_duckdb():
         # Its name before DuckDB 1.5.
         stream = getattr(native, "to_arrow_reader", None) or native.fetch_record_batch
-        return _Here(lambda: gathered(stream(_STREAMED_ROWS)))
+        return _Here(lambda: gathered(stream(BATCH_ROWS)))
     return _Here(lambda: [needed.collect().to_native()])
 
 
@@ -84,8 +87,7 @@ class _Spark(Engine):
         found = self.frame.mapInArrow(tally.rows_of_counts, "text string, rows long")
         parts = nw.from_native(found).collect()
         added: Counter[str | None] = Counter()
-        texts, rows = parts["text"].to_list(), parts["rows"].to_list()
-        for text, number in zip(texts, rows, strict=True):
+        for text, number in parts.select("text", "rows").iter_rows():
             added[text] += number
         return added
 
@@ -109,22 +111,21 @@ class _Dask(Engine):
 
     def line(self, scan: Scan) -> NDArray[np.int64]:
         """Every partition gives its line; a tree of tasks adds them."""
-        found: NDArray[np.int64] = self._added(scan.line, _sum)
-        return found
+        return self._added(scan.line, partial(np.sum, axis=0, dtype=np.int64))
 
     def tally(self, tally: Tally) -> Counter[str | None]:
         """Every partition gives its counts; a tree of tasks adds them."""
-        found: Counter[str | None] = self._added(tally.counted, _sum_of_counts)
-        return found
+        return self._added(tally.counted, _sum_of_counts)
 
-    def _added(self, counted: Callable[[list[Any]], Any], added: Callable[[list[Any]], Any]) -> Any:
+    def _added(self, counted: Callable[[list[Any]], T], added: Callable[[list[T]], T]) -> T:
         from dask.delayed import delayed
 
         parts = [delayed(counted)([part]) for part in self.frame.to_delayed()]
         while len(parts) > 1:
             groups = range(0, len(parts), _ADDED_TOGETHER)
             parts = [delayed(added)(parts[i : i + _ADDED_TOGETHER]) for i in groups]
-        return parts[0].compute()
+        result: T = parts[0].compute()
+        return result
 
     def kept(self, codec: Codec) -> Engine:
         """The codes as a persisted data frame."""
@@ -150,10 +151,6 @@ class _Here(Engine):
         """The codes in memory: a byte for each value of a column of up to 127."""
         codes = list(codec.arrow_codes(self.frames()))
         return _Here(lambda: gathered(codes))
-
-
-def _sum(lines: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    return np.sum(lines, axis=0, dtype=np.int64)
 
 
 def _sum_of_counts(counts: Sequence[Counter[str | None]]) -> Counter[str | None]:

@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pgmkit.errors import InvalidInput
+from pgmkit.tables.columns import BATCH_ROWS
 from pgmkit.tables.engines.frames import pandas_frame
 from pgmkit.tables.records import arrow_schema, plain_table
 
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from pgmkit.tables.schema import Schema
 
 __all__ = ["TableParts", "made_frame"]
-
-_BATCH_ROWS = 1 << 16
 
 
 class TableParts(Protocol):
@@ -62,7 +61,7 @@ def _batches(parts: TableParts) -> Callable[[Iterable[Any]], Iterator[Any]]:
         for batch in numbers:
             for number in batch.column(0).to_pylist():
                 for table in parts.tables(number, number + 1):
-                    yield from plain_table(table).to_batches(max_chunksize=_BATCH_ROWS)
+                    yield from plain_table(table).to_batches(max_chunksize=BATCH_ROWS)
 
     return made
 
@@ -116,7 +115,7 @@ class _Stream:
         made = (
             batch
             for table in self.parts.tables(0, self.parts.count)
-            for batch in table.to_batches(max_chunksize=_BATCH_ROWS)
+            for batch in table.to_batches(max_chunksize=BATCH_ROWS)
         )
         reader = pa.RecordBatchReader.from_batches(arrow_schema(self.schema), made)
         return reader.__arrow_c_stream__(requested_schema)

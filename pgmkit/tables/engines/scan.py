@@ -19,6 +19,7 @@ import numpy as np
 
 from pgmkit.domain import Clique
 from pgmkit.records.counting import CountingPlan
+from pgmkit.tables.columns import BATCH_ROWS
 from pgmkit.tables.values import series_values
 
 if TYPE_CHECKING:
@@ -30,11 +31,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Codec", "KeptCodes", "Scan", "code_type", "gathered"]
 
-_CODED_ROWS = 1 << 16
-"""Rows whose values are coded together: engines give some ten thousand at a time."""
-_PIECE_ROWS = 1 << 20
-_PIECE_BYTES = 1 << 26
-"""Codes that are held before they are counted."""
+_PIECE_ROWS = 16 * BATCH_ROWS
+"""Rows whose codes are held before they are counted: a plan of counting is made once for all."""
+_PIECE_BYTES = 64 * _PIECE_ROWS
+"""Bytes of those codes, so that fewer rows of many columns are held."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ def gathered(frames: Iterable[Any]) -> Iterator[Any]:
             continue
         held.append(frame)
         rows += frame.num_rows
-        if rows >= _CODED_ROWS:
+        if rows >= BATCH_ROWS:
             yield pa.Table.from_batches(held)
             held, rows = [], 0
     if held:

@@ -8,13 +8,13 @@ import itertools
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.files.byte_order_mark import check_mark
+from pgmkit.tables.files.compressed import chunks, plain_suffix
 from pgmkit.tables.files.csv_lines import MOST_BYTES, LineGrammar, cut_at_lines, whole_lines
 
 if TYPE_CHECKING:
@@ -33,20 +33,17 @@ __all__ = [
     "separator_of",
 ]
 
-_SUFFIXES = (".csv", ".data", ".txt", ".tsv")
-_COMPRESSED = (".gz", ".bz2", ".zst")
 SEPARATORS = (",", ";", "\t", "|")
-_BLOCK = 1 << 24
+_BLOCK = 16 * MOST_BYTES
 """Bytes read at a time: each distinct text of a block is looked at once."""
-_PIECE = 1 << 18
+_PIECE = MOST_BYTES // 4
 """Bytes whose lines are looked at one by one where a block is not plain."""
-_FEW_BYTES = 1 << 16
 _LINE_FEED, _CARRIAGE_RETURN = b"\n\r"
 
 
 def is_csv(path: str | os.PathLike[str]) -> bool:
     """True where a file's name says that it is CSV, compressed or not."""
-    return _plain(path).suffix.lower() in _SUFFIXES
+    return plain_suffix(path) in (".csv", ".data", ".txt", ".tsv")
 
 
 def is_index(name: str) -> bool:
@@ -54,16 +51,12 @@ def is_index(name: str) -> bool:
     return name in ("", "Unnamed: 0") or name.startswith("__index_level_")
 
 
-def _plain(path: str | os.PathLike[str]) -> Path:
-    found = Path(path)
-    return found.with_suffix("") if found.suffix.lower() in _COMPRESSED else found
-
-
 def csv_names(path: str, form: FileFormat) -> list[str]:
     """The column names: given, or the file's first line."""
     if form.names is not None:
         return list(form.names)
-    _check_start(path, form)
+    start = next(chunks(path, MOST_BYTES), b"")
+    check_mark(path, form, start.partition(b"\n")[0])
     _, line = _header(path, form)
     header = next(csv.reader([line], delimiter=separator_of(path, form)), [])
     names = [name.strip() for name in header]
@@ -72,20 +65,11 @@ def csv_names(path: str, form: FileFormat) -> list[str]:
     return names
 
 
-def _check_start(path: str, form: FileFormat) -> None:
-    """Raises InvalidInput where the mark or the first line shows another encoding."""
-    import pyarrow as pa
-
-    with pa.input_stream(path, compression="detect") as raw:
-        start: bytes = raw.read(_FEW_BYTES)
-    check_mark(path, form, start.partition(b"\n")[0])
-
-
 def separator_of(path: str, form: FileFormat) -> str:
     """The separator: given, or the one that the file's name or its header line shows."""
     if form.separator is not None:
         return form.separator
-    if _plain(path).suffix.lower() == ".tsv":
+    if plain_suffix(path) == ".tsv":
         return "\t"
     if form.names is not None:
         return ";" if form.decimal == "," else ","
@@ -122,7 +106,7 @@ def _lines(path: str, form: FileFormat) -> Iterator[str]:
     """
     errors = "strict"
     try:
-        for block in _below(_blocks(path, form, _FEW_BYTES, errors="replace"), form.skip_lines):
+        for block in _below(_blocks(path, form, MOST_BYTES, errors="replace"), form.skip_lines):
             for line in block.split(b"\n")[:-1]:
                 yield line.decode("utf-8", errors).removesuffix("\r")
                 errors = "replace"
@@ -136,25 +120,15 @@ def _blocks(path: str, form: FileFormat, size: int, errors: str) -> Iterator[byt
     Bytes that are not in the encoding are errors of the line that holds them alone. In a file that
     is in UTF-8 already they are left as they are.
     """
-    import pyarrow as pa
-
-    name = codecs.lookup(form.encoding).name
-    with pa.input_stream(path, compression="detect") as raw:
-        chunks = iter(lambda: raw.read(size), b"")
-        if name == "utf-8":
-            yield from whole_lines(_without_mark(chunks))
-        elif "\n".encode(name) != b"\n":
-            decoder = codecs.getincrementaldecoder(name)(errors)
-            texts = (decoder.decode(each) for each in chunks)
-            yield from whole_lines(text.encode() for text in texts)
-        else:
-            yield from (_in_utf8(block, name, errors) for block in whole_lines(chunks))
-
-
-def _without_mark(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Chunks without the byte order mark that the first may begin with."""
-    for place, chunk in enumerate(chunks):
-        yield chunk if place else chunk.removeprefix(codecs.BOM_UTF8)
+    name, read = codecs.lookup(form.encoding).name, chunks(path, size)
+    if name == "utf-8":
+        first = next(read, b"").removeprefix(codecs.BOM_UTF8)
+        yield from whole_lines(itertools.chain([first], read))
+    elif "\n".encode(name) != b"\n":
+        decoder = codecs.getincrementaldecoder(name)(errors)
+        yield from whole_lines(decoder.decode(each).encode() for each in read)
+    else:
+        yield from (_in_utf8(block, name, errors) for block in whole_lines(read))
 
 
 def _in_utf8(block: bytes, encoding: str, errors: str) -> bytes:
@@ -279,7 +253,7 @@ class _Records:
             table = self._read(block, newlines=False)
         except pa.ArrowInvalid:
             return None
-        lines = _line_feeds(bytes_of)
+        lines = block.count(b"\n")
         if table.num_rows != lines and table.num_rows != lines - _empty_lines(bytes_of):
             return None
         return _Plain(table, lines)
@@ -320,12 +294,6 @@ def _may_have_long_lines(block: bytes) -> bool:
     """True where some half of the longest record's bytes has no line end."""
     step = MOST_BYTES // 2
     return any(block.find(b"\n", i, i + step) < 0 for i in range(0, len(block) - step, step))
-
-
-def _line_feeds(block: NDArray[np.uint8]) -> int:
-    """The number of line feeds, counted in parts that a processor's cache holds."""
-    parts = range(0, len(block), _FEW_BYTES)
-    return sum(int(np.count_nonzero(block[i : i + _FEW_BYTES] == _LINE_FEED)) for i in parts)
 
 
 def _has_bare_returns(block: NDArray[np.uint8]) -> bool:

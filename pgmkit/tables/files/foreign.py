@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pgmkit.tables.schema_file import FileFormat
 
 __all__ = [
+    "MOST_TITLES",
     "Labels",
     "foreign_table",
     "is_excel",
@@ -39,8 +40,8 @@ _READERS = {
 _DECLARING = (".sav", ".zsav", ".dta")
 """The formats that declare which codes mean a missing value and still give these codes."""
 _EXCEL = (".xlsx", ".xlsm")
-_ROWS_ABOVE = 20
-"""Rows above a sheet's header that are looked for: titles have fewer."""
+MOST_TITLES = 20
+"""Lines or rows above a header that are looked for: titles of tables have fewer."""
 
 
 def is_foreign(path: str | os.PathLike[str]) -> bool:
@@ -122,7 +123,7 @@ def title_rows(path: str | os.PathLike[str], form: FileFormat) -> int:
     try:
         rows = [
             sum(not is_null(cell) for cell in row)
-            for row in islice(_rows(path, form.sheet), 2 * _ROWS_ABOVE)
+            for row in islice(_rows(path, form.sheet), 2 * MOST_TITLES)
         ]
     except ImportError as error:
         raise needed(path, error) from None
@@ -137,7 +138,7 @@ def sheet_hint(path: str | os.PathLike[str], form: FileFormat, wanted: Collectio
     with warnings.catch_warnings(action="ignore"):  # they would name cells
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
         for sheet in book.worksheets:
-            for above, row in enumerate(islice(sheet.iter_rows(values_only=True), _ROWS_ABOVE)):
+            for above, row in enumerate(islice(sheet.iter_rows(values_only=True), MOST_TITLES)):
                 names = {str(cell).strip() for cell in row if cell is not None}
                 if set(wanted) <= names:
                     other = "" if sheet.title == form.sheet else f" --sheet {sheet.title!r}"

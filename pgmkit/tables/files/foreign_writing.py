@@ -14,7 +14,7 @@ from pgmkit.errors import InvalidInput
 from pgmkit.tables.files.foreign import is_excel, needed
 from pgmkit.tables.labelled import Boolean, Categorical
 from pgmkit.tables.records import plain_table
-from pgmkit.tables.values import number_of, text_of
+from pgmkit.tables.values import EXACT, number_of, text_of
 
 if TYPE_CHECKING:
     from pgmkit.tables.columns import Column
@@ -24,11 +24,9 @@ __all__ = ["WRITTEN", "check_sheet", "foreign_content"]
 
 WRITTEN = (".xlsx", ".sav", ".dta")
 _MOST_ROWS = 2**20 - 1
-"""Rows of an Excel sheet below its header."""
+"""Rows of an Excel sheet below its header, by the file format."""
 _LONGEST_NAME = {".sav": 64, ".dta": 32}
 """Bytes of a variable's name."""
-_EXACT = 2**53
-"""Programs that know floating-point numbers only hold no larger whole numbers exactly."""
 
 
 def foreign_content(
@@ -73,7 +71,7 @@ def _excel(
     sheet = book.create_sheet("records")
 
     def cell(value: Any) -> Any:
-        if isinstance(value, int) and abs(value) > _EXACT:
+        if isinstance(value, int) and abs(value) > EXACT:
             raise _inexact(path)
         if not isinstance(value, str):
             return value
@@ -112,7 +110,7 @@ def _statistics(
         if codes is not None:
             labels[names[name]] = {number: label for label, number in codes.items()}
             values = [None if v is None else codes.get(text_of(v), v) for v in values]
-        if any(isinstance(v, int) and abs(v) > _EXACT for v in values):
+        if any(isinstance(v, int) and abs(v) > EXACT for v in values):
             raise _inexact(path)
         columns[names[name]] = pd.Series(values)
         if column.kind == "datetime":

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.files.csv_file import SEPARATORS, csv_names, is_csv
-from pgmkit.tables.files.foreign import is_excel, sheet_hint
+from pgmkit.tables.files.foreign import MOST_TITLES, is_excel, sheet_hint
 
 if TYPE_CHECKING:
     from pgmkit.tables.schema_file import FileFormat
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 __all__ = ["header_hint"]
 
 _LIKELY_ENCODINGS = ("utf-8", "cp1252", "cp1250", "cp850", "mac-roman", "utf-16")
-_LINES_ABOVE = 20
-"""Lines above a header that are looked for: titles of tables have fewer."""
 
 
 def header_hint(path: str | os.PathLike[str], form: FileFormat, absent: Iterable[str]) -> str:
@@ -55,7 +53,7 @@ def _other_formats(form: FileFormat) -> Iterable[tuple[FileFormat, str]]:
     for encoding in _LIKELY_ENCODINGS:
         if encoding != form.encoding:
             yield replace(form, encoding=encoding), f"--encoding {encoding}"
-    for lines in range(1, _LINES_ABOVE + 1):
+    for lines in range(1, MOST_TITLES + 1):
         above = form.skip_lines + lines
         yield replace(form, skip_lines=above), f"--skip-lines {above}"
     if form.skip_lines:
@@ -63,7 +61,6 @@ def _other_formats(form: FileFormat) -> Iterable[tuple[FileFormat, str]]:
 
 
 def _has(path: str, form: FileFormat, wanted: Collection[str]) -> bool:
-
     try:
         return set(wanted) <= set(csv_names(path, form))
     except (InvalidInput, UnicodeError):

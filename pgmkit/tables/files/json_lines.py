@@ -9,33 +9,25 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from pgmkit.errors import InvalidInput
+from pgmkit.tables.files.compressed import chunks, plain_suffix
 from pgmkit.tables.files.csv_lines import MOST_BYTES, whole_lines
 
 __all__ = ["is_json_lines", "json_batches", "json_names"]
 
-_SUFFIXES = (".jsonl", ".ndjson")
-_COMPRESSED = (".gz", ".bz2", ".zst")
-_BLOCK = 1 << 22
-"""Bytes whose records are held as Python objects at a time, some twenty times as large."""
-
 
 def is_json_lines(path: str | os.PathLike[str]) -> bool:
     """True where a file's name says that it holds JSON lines, compressed or not."""
-    found = Path(path)
-    plain = found.with_suffix("") if found.suffix.lower() in _COMPRESSED else found
-    return plain.suffix.lower() in _SUFFIXES
+    return plain_suffix(path) in (".jsonl", ".ndjson")
 
 
 def json_names(path: str) -> list[str]:
     """The keys of the first line."""
-    for block in _blocks(path, 1 << 16):
-        first = _record(block.partition(b"\n")[0])
-        if first is None:
-            break
+    block = next(whole_lines(chunks(path, MOST_BYTES)), b"")
+    first = _record(block.partition(b"\n")[0])
+    if first is not None:
         return list(first)
     raise InvalidInput(f"{path} does not begin with a JSON object; each line must be one")
 
@@ -50,7 +42,8 @@ def json_batches(
     import pyarrow as pa
 
     rows = line = 0
-    for block in _blocks(path, _BLOCK):
+    # Records as Python objects are some twenty times as large as their bytes.
+    for block in whole_lines(chunks(path, 4 * MOST_BYTES)):
         columns: list[list[str | None]] = [[] for _ in wanted]
         for text in block.split(b"\n")[:-1]:
             line += 1
@@ -73,13 +66,6 @@ def json_batches(
         }
     if not rows and broken is None:
         raise InvalidInput(f"{path} holds no records")
-
-
-def _blocks(path: str, size: int) -> Iterator[bytes]:
-    import pyarrow as pa
-
-    with pa.input_stream(path, compression="detect") as raw:
-        yield from whole_lines(iter(lambda: raw.read(size), b""))
 
 
 def _record(text: bytes) -> dict[str, Any] | None:

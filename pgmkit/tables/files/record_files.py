@@ -15,6 +15,7 @@ import numpy as np
 
 from pgmkit.errors import InvalidInput, did_you_mean
 from pgmkit.runtime.atomic_write import atomic_writer
+from pgmkit.tables.columns import BATCH_ROWS
 from pgmkit.tables.dates import Date
 from pgmkit.tables.files.csv_file import csv_batches, csv_names, is_csv, is_index
 from pgmkit.tables.files.foreign import foreign_table, is_excel, is_foreign
@@ -45,7 +46,6 @@ __all__ = [
     "written_kind",
 ]
 
-_ROWS = 1 << 17
 _PARQUET = (".parquet", ".pq")
 
 
@@ -227,7 +227,7 @@ def batches(
     broken: list[object] | None = None,
     repeating: Collection[str] = (),
 ) -> Iterator[dict[str, Any]]:
-    """Columns by name as Arrow arrays, some 100,000 rows at a time; `names` limits them.
+    """Columns by name as Arrow arrays, some 65,000 rows at a time; `names` limits them.
 
     `broken`: a list that gets an entry for each ill-formed line; without it they are errors.
     `repeating`: columns of few distinct texts, which CSV files give as dictionaries. Raises
@@ -239,7 +239,7 @@ def batches(
     if _is_parquet(path):
         return _parquet(os.fspath(path), wanted)
     if is_foreign(path):
-        return map(_arrays, foreign_table(path, form).select(wanted).to_batches(_ROWS))
+        return map(_arrays, foreign_table(path, form).select(wanted).to_batches(BATCH_ROWS))
     if is_json_lines(path):
         return json_batches(os.fspath(path), wanted, broken)
     return csv_batches(os.fspath(path), form, found, wanted, broken, repeating)
@@ -353,7 +353,7 @@ def _parquet(path: str, names: list[str]) -> Iterator[dict[str, Any]]:
 
     try:
         with parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(_ROWS, columns=names):
+            for batch in file.iter_batches(BATCH_ROWS, columns=names):
                 yield _arrays(batch)
     except pa.ArrowInvalid as error:
         raise InvalidInput(f"{path} is not a parquet file: {_first_line(error)}") from None

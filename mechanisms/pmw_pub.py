@@ -1,9 +1,9 @@
 """PMW-Pub: multiplicative weights on the distinct records of public data.
 
 Liu et al., "Leveraging public data for practical private query release" (2021), Algorithm 1: the
-histogram is over the public records and starts from their distribution. Of several public data
-sets one is chosen privately first. Selection is the exponential mechanism: what the authors' code
-calls permute-and-flip is that too.
+histogram is over the public records and starts from their distribution. If there are several public
+data sets, one is chosen privately first. Selection is the exponential mechanism: what the authors'
+code calls permute-and-flip is that too.
 """
 
 from __future__ import annotations
@@ -49,24 +49,24 @@ _RULES = {
 class PmwPub(SelectionSettings):
     """Settings of PMW-Pub; none may be chosen by looking at private data.
 
-    Raises InvalidInput for values that are not as below.
+    Raises InvalidInput for values outside the ranges below.
 
     Attributes:
         rounds: The number of rounds, 1 or more; None for a rule from the number of rows and the
             budget (`RoundsRule`).
-        queries: The number of queries of a round, 1 or more; 1 where whole marginals are selected.
+        queries: The number of queries of a round, 1 or more; 1 if whole marginals are selected.
         one_way_share: The share of the budget for the one-way marginals, at least 0 and below 1. It
-            is spent only where the number of rows is private, to estimate it.
-        select_share: The share of each round's budget that selects, above 0 and below 1.
+            is spent only if the number of rows is private, to estimate it.
+        select_share: The share of each round's budget for selection, above 0 and below 1.
         select: What a round selects: single "queries" (cells of the workload's marginals), or whole
             "marginals" (the marginal trick).
         past_queries: Whether a round updates by the queries of past rounds too.
-        passes: The number of passes over these queries a round, 1 or more.
+        passes: The number of passes over these queries in a round, 1 or more.
         result: What is released: the "last" histogram or the "average" of all.
         choose_share: The share of the budget for the choice among several public data sets, above 0
             and below 1; nothing is spent on a single one.
-        device: Where the weights are: "cpu", a CUDA card such as "cuda", or "auto", a card where
-            there is one and the weights are enough to gain (`pgmkit.runtime.devices`).
+        device: Where the weights are: "cpu", a CUDA GPU such as "cuda", or "auto": a GPU if there
+            is one and there are enough weights to gain (`pgmkit.runtime.devices`).
         seed: The seed of the order of updates; it protects nothing.
     """
 
@@ -123,7 +123,7 @@ def pmw_pub(
 def _choose(
     curator: Curator, workload: Workload, known: Sequence[Dataset], settings: PmwPub
 ) -> Dataset:
-    """The data set whose marginals are nearest to the private ones, noisily."""
+    """Return the data set whose marginals are nearest to the private ones, selected with noise."""
     shares = []
     for public in known:
         counts = public.marginals(workload.cliques)

@@ -65,15 +65,16 @@ from mechanisms.privacy.conversions import crossing, not_negative, open_delta, p
 __all__ = ["delta_from_mu", "epsilon_from_cost", "largest_cost", "range_of", "scale"]
 
 _LARGEST_SHIFT = math.pi / math.sqrt(2)
-"""The largest mu of a shift by 1 that the bound speaks of; its scale is 2 / pi."""
+"""The largest mu of a shift by 1 for which the bound is proved; the scale is then 2 / pi."""
 _MARGIN = 1e-9
-"""The fraction of delta that is kept for the rounding of `delta_from_mu`."""
+"""The fraction of delta that is set aside for the rounding of `delta_from_mu`."""
 
 
 def scale(l2: float, cost: float) -> float:
-    """The discrete Gaussian's scale on whole numbers that move by `l2` at most, for mu^2/2 = cost.
+    """Return the scale of the discrete Gaussian, on whole numbers of L2 sensitivity `l2`, for
+    mu^2/2 = cost.
 
-    Slightly above l2 / sqrt(2 cost), the continuous one, and never below 2 / pi.
+    It is slightly above the continuous one, l2 / sqrt(2 cost), and never below 2 / pi.
 
     >>> scale(1.0, 0.125), scale(1.0, 0.00125)
     (2.0258..., 20.0025...)
@@ -83,7 +84,7 @@ def scale(l2: float, cost: float) -> float:
 
 
 def range_of(cost: float) -> float:
-    """The length that the interval of a selection's log ratios may have, for mu^2/2 = cost.
+    """Return the length of the interval of log ratios that a selection may have for mu^2/2 = cost.
 
     >>> range_of(0.125), range_of(12.5)
     (0.8001..., 10.1508...)
@@ -95,10 +96,11 @@ def range_of(cost: float) -> float:
 
 
 def delta_from_mu(mu: float, epsilon: float) -> float:
-    """The smallest delta for which mu-GDP implies (epsilon, delta)-DP.
+    """Return the smallest delta for which mu-GDP implies (epsilon, delta)-DP.
 
-    Phi(mu/2 - epsilon/mu) - exp(epsilon) Phi(-mu/2 - epsilon/mu), with the normal density taken
-    out of both terms, so that nothing overflows.
+    It is Phi(mu/2 - epsilon/mu) - exp(epsilon) Phi(-mu/2 - epsilon/mu), with Phi the normal
+    distribution function; the normal density is factored out of both terms, so that nothing
+    overflows.
 
     Raises InvalidInput unless mu > 0 and epsilon >= 0 are finite.
 
@@ -116,7 +118,7 @@ def delta_from_mu(mu: float, epsilon: float) -> float:
 
 
 def epsilon_from_cost(cost: float, delta: float) -> float:
-    """The smallest epsilon for which a total of mu^2/2 = cost implies (epsilon, delta)-DP.
+    """Return the smallest epsilon for which a total of mu^2/2 = cost implies (epsilon, delta)-DP.
 
     Raises InvalidInput unless cost >= 0 is finite and 0 < delta < 1.
 
@@ -135,7 +137,7 @@ def epsilon_from_cost(cost: float, delta: float) -> float:
 
 
 def largest_cost(epsilon: float, delta: float) -> float:
-    """The largest total of mu^2/2 that implies (epsilon, delta)-DP.
+    """Return the largest total of mu^2/2 that implies (epsilon, delta)-DP.
 
     Raises InvalidInput unless epsilon > 0 is finite and 0 < delta < 1.
 

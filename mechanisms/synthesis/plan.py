@@ -72,20 +72,11 @@ class Plan:
     verdict: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return {
-            "mechanism": self.mechanism,
-            self.unit: self.total,
-            "steps": [vars(step) for step in self.steps],
-            "measurements": self.measurements,
-            "noise": self.noise,
-            "model_mb": self.model_mb,
-            "seconds": self.seconds,
-            "peak_mb": self.peak_mb,
-            "neighbours": self.neighbours,
-            "max_rows": self.max_rows,
-            "verdict": list(self.verdict),
-        }
+        """Plain values by the fields' names; the total has the name of its unit."""
+        stored = {**vars(self), "steps": [vars(step) for step in self.steps]}
+        unit = stored.pop("unit")
+        stored["verdict"] = list(self.verdict)
+        return {unit if name == "total" else name: value for name, value in stored.items()}
 
     def __str__(self) -> str:
         names = [on_one_line(step.step) for step in self.steps]

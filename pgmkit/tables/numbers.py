@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -122,26 +122,11 @@ class Numeric(_Numbers):
         """The concrete column with the inner edges that were found."""
         low, high = self._position(self.low), self._position(self.high)
         edges = sorted({low, high, *(float(edge) for edge in inner if low < edge < high)})
-        return self._with_edges(tuple(edges))
+        return replace(self, edges=tuple(edges), low=None, high=None, bins=None, quantiles=False)
 
     def grid(self, bins: int) -> Numeric:
         """The concrete column with so many bins of equal width, to find edges by."""
-        return Numeric(self.low, self.high, bins, **self._other_fields())
-
-    def _with_edges(self, edges: tuple[float, ...]) -> Numeric:
-        return Numeric(edges=edges, **self._other_fields())
-
-    def _other_fields(self) -> dict[str, Any]:
-        names = (
-            "spikes",
-            "special",
-            "decimals",
-            "trailing_zeros",
-            "missing",
-            "outside",
-            "decode_as",
-        )
-        return {name: getattr(self, name) for name in names}
+        return replace(self, bins=bins, quantiles=False)
 
     @property
     def whole(self) -> bool:

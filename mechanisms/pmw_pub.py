@@ -1,9 +1,9 @@
 """PMW-Pub: multiplicative weights on the distinct records of public data.
 
 Liu et al., "Leveraging public data for practical private query release" (2021), Algorithm 1: the
-histogram is over the public records and starts from their distribution. Of several public data
-sets one is chosen privately first. Selection is the exponential mechanism: what the authors' code
-calls permute-and-flip is that too.
+histogram is over the public records and starts from their distribution. If there are several public
+data sets, one is chosen privately first. Selection is the exponential mechanism: what the authors'
+code calls permute-and-flip is that too.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class PmwPub(Mwem):
 
     Attributes:
         one_way_share: The share of the budget for the one-way marginals, at least 0 and below 1. It
-            is spent only where the number of rows is private, to estimate it.
-        select_share: The share of each round's budget that selects, above 0 and below 1.
+            is spent only if the number of rows is private, to estimate it.
+        select_share: The share of each round's budget for selection, above 0 and below 1.
         passes: The number of passes over the queries of past rounds a round, 1 or more.
         choose_share: The share of the budget for the choice among several public data sets, above 0
             and below 1; nothing is spent on a single one.
@@ -81,7 +81,7 @@ def pmw_pub(
 def _choose(
     curator: Curator, workload: Workload, known: Sequence[Dataset], settings: PmwPub
 ) -> Dataset:
-    """The data set whose marginals are nearest to the private ones, noisily."""
+    """Return the data set whose marginals are nearest to the private ones, selected with noise."""
     shares = []
     for public in known:
         counts = public.marginals(workload.cliques)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pgmkit.errors import InvalidInput, did_you_mean
+from pgmkit.runtime.sizes import CALL_CELLS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -178,7 +179,7 @@ class Domain:
         held, kept = self.clique(source, "source"), self.clique(target, "target")
         shape = tuple([self._sizes[name] for name in held])
         places = tuple([held.index(name) for name in kept])
-        if math.prod(shape) <= _REMEMBERED_CELLS:
+        if math.prod(shape) <= CALL_CELLS:
             return _small_cell_map(shape, places).copy()
         return _cell_map(shape, places)
 
@@ -244,7 +245,6 @@ def _cell_map(shape: tuple[int, ...], places: tuple[int, ...]) -> NDArray[np.int
     return np.broadcast_to(spread, shape).reshape(-1)
 
 
-_REMEMBERED_CELLS = 1 << 12
 _small_cell_map = lru_cache(maxsize=256)(_cell_map)
 
 

@@ -14,6 +14,7 @@ from pgmkit.errors import InvalidInput
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.linear.matrix import Matrix, MatrixLike, as_matrix, is_sparse
 from pgmkit.queries import FactoredQuery
+from pgmkit.runtime.precision import EXACT
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Measurement", "check_scale"]
 
-_HELD = 2.0**53
-"""The number up to which float64 represents every integer; its inverse is the relative rounding."""
 
 QueryMatrix: TypeAlias = "MatrixLike | Kronecker | FactoredQuery | Sequence[MatrixLike]"
 
@@ -237,25 +236,25 @@ def check_scale(m: Measurement, values: NDArray[np.float64], total: float) -> No
     """Raise InvalidInput unless the noise and the measured values of the ``total`` have comparable
     sizes, so that no sum of squares overflows or loses one to the other's rounding.
     """
-    if not 1 / _HELD <= total <= _HELD:
+    if not 1 / EXACT <= total <= EXACT:
         raise InvalidInput(
             f"total ({total:.6g}) must lie between 2^-53 and 2^53 (9.0e15), up to where float64 "
             "numbers tell one count from the next; use another unit"
         )
     answers = total * _largest_entry(m)
     largest = max(answers, float(np.abs(values).max()))
-    if not largest / _HELD <= m.stddev:
+    if not largest / EXACT <= m.stddev:
         raise InvalidInput(
             f"measurement of {m.clique!r} has stddev {m.stddev!r} beside counts of up to "
             f"{largest:.3g}, but must have one of at least 2^-53 of them, by which numbers are "
-            f"rounded; use {2 * largest / _HELD:.2g} or more for an answer that is nearly exact, "
+            f"rounded; use {2 * largest / EXACT:.2g} or more for an answer that is nearly exact, "
             "and look for values that cannot be right"
         )
-    if answers and not m.stddev <= answers * _HELD:
+    if answers and not m.stddev <= answers * EXACT:
         raise InvalidInput(
             f"measurement of {m.clique!r} has stddev {m.stddev!r} beside counts of up to "
             f"{answers:.3g}, but must have one of at most 2^53 times as much "
-            f"({answers * _HELD:.2g}): no float64 number tells them apart beside such noise; leave "
+            f"({answers * EXACT:.2g}): no float64 number tells them apart beside such noise; leave "
             "the measurement out"
         )
 

@@ -20,7 +20,7 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, NumericalFailure
 from pgmkit.factor import Factor
 from pgmkit.graphs.clique_index import CliqueIndex
-from pgmkit.graphs.junction_tree import CELL_BYTES, JunctionTree, check_fits, junction_tree
+from pgmkit.graphs.junction_tree import JunctionTree, check_fits, junction_tree
 from pgmkit.inference.answer_checks import FirstUses, SecondOpinion
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.inference.pair_marginals import PairMarginals
@@ -42,6 +42,7 @@ from pgmkit.runtime.atomic_write import atomic_writer
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.memory import check_room
 from pgmkit.runtime.randomness import Rng, generator
+from pgmkit.runtime.sizes import BLOCK_CELLS, CACHE_CELLS, CELL_BYTES
 from pgmkit.runtime.untrusted import LARGEST, plain_values, refusing, whole_file, zipped_arrays
 from pgmkit.structural_zeros import Zeros
 
@@ -55,12 +56,6 @@ MEMORY_LIMIT = 4 << 30
 _MANY_PAIRS = 16
 """The fewest pairs for which computing all pairs at once pays."""
 
-_COUNTED_CELLS = 1 << 16
-"""The cells of a plan's largest table from which the memory of a pass is checked; thousands of
-smaller tables fit.
-"""
-_TOGETHER = 1 << 18
-"""The cells of marginals that are computed in one session."""
 
 Array = NDArray[np.float64]
 
@@ -512,7 +507,7 @@ class GraphicalModel:
         like = self._factors[0].values
         cliques = [factor.domain.attributes for factor in self._factors]
         found = MarginalOracle(self.domain, cliques, device=like.device, dtype=like.dtype)
-        if found.device.type == "cpu" and found.plan.largest > _COUNTED_CELLS:
+        if found.device.type == "cpu" and found.plan.largest > CACHE_CELLS:
             check_room(found.pass_bytes, "inference over the model's cliques")
         return found
 
@@ -660,7 +655,7 @@ def _some(tables: Iterator[tuple[Clique, torch.Tensor]]) -> list[tuple[Clique, A
     for clique, table in tables:
         ready.append((clique, _array(table)))
         cells += table.numel()
-        if cells >= _TOGETHER:
+        if cells >= BLOCK_CELLS:
             break
     return ready
 

@@ -14,17 +14,13 @@ from pgmkit.errors import InvalidInput, TotalUndetermined
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.linear.matrix import Matrix, as_dense, is_sparse
 from pgmkit.measurement import Measurement
+from pgmkit.runtime.precision import CLOSE
+from pgmkit.runtime.sizes import TABLE_CELLS
 
 if TYPE_CHECKING:
     from pgmkit.domain import Domain
 
 __all__ = ["TotalEstimate", "estimate_total", "estimate_totals"]
-
-# How far Q^T w may be from the vector of ones, cell by cell: the estimate's bias is then at most
-# this fraction of the total.
-_TOLERANCE = 1e-8
-# A sparse matrix of at most this many cells is solved densely, exactly; a larger one iteratively.
-_DENSE_CELLS = 2**22
 
 
 @dataclass(frozen=True)
@@ -141,7 +137,7 @@ def _weights(measurement: Measurement) -> list[NDArray[np.float64]] | str:
     weights = []
     for i, part in enumerate(parts):
         w, misfit = _shortest_solution(part)
-        if not misfit <= _TOLERANCE:
+        if not misfit <= CLOSE:
             which = f"factor of {measurement.clique[i]!r}" if len(parts) > 1 else "matrix"
             return (
                 f"{measurement.clique!r}: the row of ones is not in the row space of its {which} "
@@ -159,7 +155,7 @@ def _shortest_solution(matrix: Matrix) -> tuple[NDArray[np.float64], float]:
         length = float(row @ row)
         weight = float(row.sum()) / length if length else 0.0
         return np.array([weight]), float(np.abs(row * weight - ones).max())
-    if is_sparse(matrix) and math.prod(matrix.shape) > _DENSE_CELLS:
+    if is_sparse(matrix) and math.prod(matrix.shape) > TABLE_CELLS:
         from scipy.sparse.linalg import lsqr
 
         limit = max(1000, 4 * min(matrix.shape))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -19,7 +20,7 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.factor_graph import FactorGraph
 from pgmkit.runtime.atomic_write import atomic_writer
-from pgmkit.runtime.untrusted import refusing, whole_file
+from pgmkit.runtime.untrusted import MOST_VALUES, refusing, whole_file
 
 __all__ = [
     "read_evidence",
@@ -34,12 +35,8 @@ __all__ = [
     "write_probability",
 ]
 
-_MOST_DIGITS = 18
+_MOST_DIGITS = len(str(sys.maxsize)) - 1
 """The most digits of a whole number of 64 bits."""
-_MOST_STATES = 2**20
-"""The most values of a variable without a table; a variable with a table has a word for each in the
-file.
-"""
 PathLike = str | os.PathLike[str]
 Array = NDArray[np.float64]
 
@@ -111,7 +108,7 @@ def read_model(path: PathLike) -> FactorGraph:
     words = _Words(path)
     kind = words.heading("BAYES", "MARKOV")
     count = words.integer("the number of variables", 1)
-    below = max(_MOST_STATES, len(words.words)) + 1
+    below = max(MOST_VALUES, len(words.words)) + 1
     sizes = {f"x{v}": words.integer(f"the size of variable {v}", 1, below) for v in range(count)}
     cliques = [
         _clique(words, f"table {place}", count)

@@ -83,7 +83,7 @@ def query(
 @click.command()
 @_RELEASE
 @click.option(
-    "--out", required=True, help="File for the records (CSV, parquet, .xlsx, .sav or .dta)."
+    "--out", required=True, help="File for the records (CSV, parquet, .jsonl, .xlsx, .sav or .dta)."
 )
 @click.option("--rows", type=click.IntRange(1), help="Number of records [default: as estimated].")
 @click.option("--given", help='Conditions that all records meet: "sex = F, age in 30..44".')

@@ -128,7 +128,7 @@ _ACCOUNTING = click.option(
 )
 _TARGETS = [
     click.option(
-        "--out", help="File for the synthetic records (CSV, parquet, .xlsx, .sav or .dta)."
+        "--out", help="File for the synthetic records (CSV, parquet, .jsonl, .xlsx, .sav or .dta)."
     ),
     click.option("--save", help="File for the release: model, noisy tables, ledger."),
     click.option("--report", help="File for an HTML report (see `pgmkit report`)."),

@@ -145,7 +145,7 @@ def model_megabytes(domain: Domain, cliques: Sequence[Clique]) -> float:
 
 
 def _megabytes(cells: float) -> float:
-    from pgmkit.graphs.junction_tree import CELL_BYTES
+    from pgmkit.runtime.sizes import CELL_BYTES
 
     return cells * CELL_BYTES / 2**20
 

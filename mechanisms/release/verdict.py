@@ -38,20 +38,23 @@ _STRONGER = NAMED // 3
 class Verdict:
     """Sentences: which relations are kept, how sure counts are, and what would keep more.
 
-    `kept`: the pairs of columns that were measured together. `error`: half the width of a 95%
-    interval of a count within one column, None where no single figure holds.
+    `strongest`: which of the kept relations are the strongest in the data. `kept`: the pairs of
+    columns that were measured together. `error`: half the width of a 95% interval of a count within
+    one column, None where no single figure holds.
     """
 
     relations: str
     counts: str
     more: str
+    strongest: str
     kept: tuple[tuple[str, str], ...]
     error: float | None
 
     @property
     def sentences(self) -> tuple[str, ...]:
         """Those that have something to say."""
-        return tuple(each for each in (self.relations, self.counts, self.more) if each)
+        every = (self.relations, self.strongest, self.counts, self.more)
+        return tuple(each for each in every if each)
 
     def __str__(self) -> str:
         return "\n".join(self.sentences)
@@ -76,17 +79,16 @@ def verdict(model: Any, measurements: Iterable[Any], budget: Budget | None = Non
     kept = sorted(together, key=lambda pair: [domain.places[name] for name in pair])
     error = _column_error(known, domain.sizes)
     return Verdict(
-        " ".join(filter(None, (_relations(model, names, kept, bool(known)), _faint(model, known)))),
+        " ".join(filter(None, (_relations(names, kept, bool(known)), _faint(model, known)))),
         _counts(model.total, error),
         _more(budget),
+        _strongest(model, kept),
         tuple(kept),
         error,
     )
 
 
-def _relations(
-    model: Any, names: Sequence[str], kept: Sequence[tuple[str, str]], measured: bool
-) -> str:
+def _relations(names: Sequence[str], kept: Sequence[tuple[str, str]], measured: bool) -> str:
     every = math.comb(len(names), 2)
     if not measured:
         return (
@@ -100,21 +102,20 @@ def _relations(
             "The synthetic columns are unrelated to each other: each is kept by itself, and no "
             "relation between two of them. Use them for no correlation, regression or prediction."
         )
+    if len(kept) == every == 1:
+        return "The relation between the two columns is kept, as far as noise allows."
     if len(kept) == every:
-        said = f"Relations between all {every} pairs of columns are kept, as far as noise allows."
-    else:
-        listed = ": " + ", ".join(f"{a} with {b}" for a, b in kept) if len(kept) <= NAMED else ""
-        left = every - len(kept)
-        which = f"Relations within {len(kept)} pairs of columns are"
-        which = which if len(kept) > 1 else "The relation within one pair of columns is"
-        others = f"Those within the other {left} pairs" if left > 1 else "That within the other one"
-        said = (
-            f"{which} kept, as far as noise allows{listed}. {others} "
-            f"{'are' if left > 1 else 'is'} kept only as far as the kept ones explain "
-            f"{'them' if left > 1 else 'it'}, and mostly lost otherwise."
-        )
-    strongest = _strongest(model, kept)
-    return f"{said} {strongest}" if strongest else said
+        return f"Relations between all {every} pairs of columns are kept, as far as noise allows."
+    listed = ": " + ", ".join(f"{a} with {b}" for a, b in kept) if len(kept) <= NAMED else ""
+    left = every - len(kept)
+    which = f"Relations within {len(kept)} pairs of columns are"
+    which = which if len(kept) > 1 else "The relation within one pair of columns is"
+    others = f"Those within the other {left} pairs" if left > 1 else "That within the other one"
+    return (
+        f"{which} kept, as far as noise allows{listed}. {others} "
+        f"{'are' if left > 1 else 'is'} kept only as far as the kept ones explain "
+        f"{'them' if left > 1 else 'it'}, and mostly lost otherwise."
+    )
 
 
 def _faint(model: Any, known: Sequence[Any]) -> str:
@@ -140,7 +141,7 @@ def _strongest(model: Any, kept: Sequence[tuple[str, str]]) -> str:
         return ""
     tables = model.marginals(kept)
     order = sorted(kept, key=lambda pair: -association(tables[pair]))[:_STRONGER]
-    return f"The strongest are {', '.join(f'{a} with {b}' for a, b in order)}."
+    return f"The strongest relations are {', '.join(f'{a} with {b}' for a, b in order)}."
 
 
 def association(table: NDArray[np.float64]) -> float:

@@ -254,9 +254,10 @@ def _chosen(
     if look.dependent:
         return choice, known | ({"distances": look.distances} if choice.name == "mixture" else {})
     reason = (
-        f"pairs of columns are {look.excess:.4f} further from independence than chance gives "
-        f"(total variation, noise {look.stddev:.4f}), and would be worth their price from "
-        f"{look.needed:.4f} on: only single columns are measured"
+        f"pairs of columns are {max(0.0, look.excess):.4f} further from independence than chance "
+        f"gives (total variation, noise {look.stddev:.4f}), and would be worth their price from "
+        f"{look.needed:.4f} on: only single columns are measured; a mechanism that is named, such "
+        "as mst, measures pairs nevertheless"
     )
     return Choice("independent", reason), known
 

@@ -56,6 +56,8 @@ class UnreadValues:
 
     def __str__(self) -> str:
         shown = [f"{min(self.shares[name], 1.0):.0%} of {name}" for name in self.many]
+        if not shown and self.stddev > _MANY:
+            return f"too few rows to tell whether values could be read (noise {self.stddev:.0%})"
         if not shown:
             return f"no column shows more than a tenth of unread values (noise {self.stddev:.1%})"
         return (
@@ -85,11 +87,19 @@ def check_values(curator: Curator, asked: bool | Callable[[UnreadValues], None])
 
 
 def check_labels(schema: Schema, names: Sequence[str]) -> None:
-    """Warn where labels that were found hold the sign for bytes that are not in the encoding.
+    """Warn where no label was found, and where labels hold the sign for bytes that are not in the
+    encoding.
 
     The labels are public: they were paid for.
     """
     for name in names:
+        if getattr(schema.columns[name], "values", None) == ():
+            warnings.warn(
+                f"no value of {name} is frequent enough to be found: all records have "
+                f"{schema.columns[name].labels[0]!r} or a gap; leave the column out, list its "
+                "values in the schema, or take a larger epsilon",
+                stacklevel=3,
+            )
         unclear = sum("\ufffd" in label for label in schema.columns[name].labels)
         if unclear:
             warnings.warn(

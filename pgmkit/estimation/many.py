@@ -36,18 +36,15 @@ from pgmkit.measurement import Measurement, check_scale
 from pgmkit.model import MEMORY_LIMIT, GraphicalModel
 from pgmkit.runtime.devices import device_of
 from pgmkit.runtime.memory import available
+from pgmkit.runtime.sizes import TABLE_CELLS
 from pgmkit.runtime.threads import cores, in_threads, one_thread
 from pgmkit.structural_zeros import Zeros, check_zeros
 from pgmkit.total import estimate_totals
 
 __all__ = ["ManyEstimates", "estimate_many"]
 
-_CHUNK_CELLS = 1 << 23
-"""The most cells of all tables of a batched pass: more gain nothing."""
 _BATCH_VECTORS = 40
 """The number of vectors over the cliques' cells that a batch keeps for each set."""
-_WRITTEN_OUT = 1 << 22
-"""The most entries of a dense or Kronecker matrix that is written out for a batch."""
 
 
 class Options(TypedDict, total=False):
@@ -306,12 +303,12 @@ class ManyEstimates:
         """Return the number of sets that are estimated side by side."""
         each = needed_bytes(inference, self._used) + 8 * _BATCH_VECTORS * inference.layout.cells
         fitting = self._limit(inference.device) // each
-        return max(1, min(fitting, _CHUNK_CELLS // table_cells(inference)))
+        return max(1, min(fitting, TABLE_CELLS // table_cells(inference)))
 
 
 def _is_writable(m: Measurement) -> bool:
     """True if the matrix may be written out for a batch."""
-    return m.matrix is None or is_sparse(m.matrix) or prod(m.matrix.shape) <= _WRITTEN_OUT
+    return m.matrix is None or is_sparse(m.matrix) or prod(m.matrix.shape) <= TABLE_CELLS
 
 
 def _listed(place: int, given: Any) -> list[Measurement]:

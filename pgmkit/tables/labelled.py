@@ -15,7 +15,7 @@ import numpy as np
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.bin_codes import LARGEST
 from pgmkit.tables.columns import OUTSIDE, Column
-from pgmkit.tables.values import distinct, is_null, number_of, plain, text_of
+from pgmkit.tables.values import bare, distinct, is_null, number_of, plain, text_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -164,7 +164,7 @@ class Categorical(_Labelled):
     def _otherwise(self, text: str) -> int:
         if self._numbers is not None:
             try:
-                code = self._known.get(text_of(number_of(text)))
+                code = self._known.get(text_of(number_of(bare(text))))
             except ValueError:
                 code = None
             if code is not None:

@@ -5,6 +5,7 @@ Types follow from the schema alone: they are the same whatever the records hold.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,15 @@ if TYPE_CHECKING:
     from pgmkit.records.dataset import Dataset
     from pgmkit.tables.schema import FileFormat, Schema
 
-__all__ = ["arrow_column", "arrow_schema", "arrow_table", "csv_lines", "plain_table", "respelled"]
+__all__ = [
+    "arrow_column",
+    "arrow_schema",
+    "arrow_table",
+    "csv_lines",
+    "json_lines",
+    "plain_table",
+    "respelled",
+]
 
 
 def arrow_table(data: Dataset, schema: Schema, rng: np.random.Generator) -> Any:
@@ -166,12 +175,33 @@ def csv_lines(table: Any, schema: Schema, form: FileFormat) -> bytes:
     return bytes(memoryview(lines.buffers()[2]))
 
 
+def json_lines(table: Any, schema: Schema, form: FileFormat) -> bytes:
+    """The records of a table of values as lines of JSON objects; a missing value is null."""
+    import pyarrow as pa
+
+    columns = []
+    for name in table.column_names:
+        values = table.column(name).combine_chunks()
+        kinds = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating)
+        plain = any(is_kind(values.type) for is_kind in kinds)
+        shown = values if plain else _texts(values, schema.columns[name], form)
+        columns.append(shown.to_pylist())
+    rows = zip(*columns, strict=True)
+    records = (dict(zip(table.column_names, row, strict=True)) for row in rows)
+    return "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in records).encode()
+
+
 def _csv_texts(values: Any, column: Column, form: FileFormat) -> Any:
     """Texts of an Arrow array of values, quoted where needed."""
+    absent = column.missing[0] if column.missing else ""
+    return _quoted(_texts(values, column, form).fill_null(absent), form.written_separator)
+
+
+def _texts(values: Any, column: Column, form: FileFormat) -> Any:
+    """Texts of an Arrow array of values; of missing ones null."""
     import pyarrow as pa
     from pyarrow import compute
 
-    absent = column.missing[0] if column.missing else ""
     if pa.types.is_boolean(values.type):
         words = getattr(column, "words", None) or ("False", "True")
         texts = compute.if_else(values, words[1], words[0])
@@ -189,7 +219,7 @@ def _csv_texts(values: Any, column: Column, form: FileFormat) -> Any:
         texts = _padded(values, column).cast(pa.string())
         if pa.types.is_floating(values.type) and form.decimal != ".":
             texts = compute.replace_substring(texts, ".", form.decimal)
-    return _quoted(texts.fill_null(absent), form.written_separator)
+    return texts
 
 
 def _padded(values: Any, column: Column) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from pgmkit.errors import InvalidInput
+from pgmkit.runtime.printed import on_one_line
 from pgmkit.tables.bin_codes import LARGEST
 from pgmkit.tables.bins import Binned
 from pgmkit.tables.columns import Column
@@ -23,7 +24,7 @@ from pgmkit.tables.draft.numbers import number_column, with_point
 from pgmkit.tables.draft.thresholds import NEARLY_ALL, SURE
 from pgmkit.tables.draft.times import time_column
 from pgmkit.tables.files.csv_file import is_index
-from pgmkit.tables.files.foreign import Labels, value_labels
+from pgmkit.tables.files.foreign import Labels, foot_notes, other_sheets, value_labels
 from pgmkit.tables.files.record_files import all_names, batches, names_of
 from pgmkit.tables.labelled import Boolean, Categorical, OpenCategorical
 from pgmkit.tables.numbers import Integer
@@ -87,7 +88,8 @@ def draft(
         labels = value_labels(path)
         if any(each.ranges for each in labels.values()):
             form = replace(form, user_missing=True)
-        tallies = _tallies(path, form)
+        tallies, below = _tallies(path, form), foot_notes(path, form)
+        _take_out(below, tallies)
         form = decimals_of(tallies.values(), form)
         drafts = {
             name: _unless_named_identifier(
@@ -99,6 +101,11 @@ def draft(
             "# Drafted from the values of public data. Correct ranges to what is possible, not to\n"
             "# what occurs, and list every value that may occur.\n"
         )
+        if below:
+            head += (
+                f"# Rows below the records are left out of this draft: {on_one_line(below[0])!r}.\n"
+                "# Delete them from the sheet, since a run would take them for records.\n"
+            )
         if form.names is not None and (file is None or file.names is None):
             head += (
                 "# The first line is a record and no header: the columns are numbered. Name them\n"
@@ -301,8 +308,9 @@ def _labelled(counts: Counter[str], missing: tuple[str, ...] | None, most_values
         note = f"{len(counts) - len(same)} labels; list every one that may occur, or give `other`"
         folded = Counter(text.casefold() for text in counts)
         if len(folded) < len(counts):
-            twice = sorted(text for text in counts if folded[text.casefold()] > 1)
-            note += f"; {', '.join(twice[:4])} differ by case: one may be listed in `aliases`"
+            twice = [text for text in counts if folded[text.casefold()] > 1]
+            shown = sorted(twice, key=lambda text: (text.casefold(), text))[:4]
+            note += f"; {', '.join(shown)} differ by case: one may be listed in `aliases`"
         if same:
             note += f"; {', '.join(map(repr, same))} are other spellings of numbers"
         listed = tuple(sorted(text for text in counts if text not in same))
@@ -342,5 +350,13 @@ def _tallies(path: str | os.PathLike[str], form: FileFormat) -> dict[str, Counte
         for name, values in batch.items():
             tallies.setdefault(name, Counter()).update(_tally(values))
     if not any(tallies.values()):
-        raise InvalidInput(f"{os.fspath(path)} holds no records to draft a schema from")
+        raise InvalidInput(
+            f"{os.fspath(path)} holds no records to draft a schema from{other_sheets(path, form)}"
+        )
     return tallies
+
+
+def _take_out(notes: Sequence[str], tallies: Mapping[str, Counter[str]]) -> None:
+    """Take rows with a text in the first column and nothing beside it out of the tallies."""
+    for place, tally in enumerate(tallies.values()):
+        tally -= Counter({"": len(notes)} if place else notes)

@@ -289,7 +289,9 @@ def _plain(number: float) -> str:
 
 
 def _nines(numbers: Counter[int | float]) -> tuple[float, ...]:
-    """Repeated numbers such as 99.9 and -9.99 that stand far beyond all others."""
+    """Repeated numbers such as 99.9 and -9.99 that stand far beyond all others, and a frequent
+    one such as -1 that is the only one below 0.
+    """
     found: list[float] = []
     for sign in (1, -1):
         rest = sorted(numbers, key=lambda n: sign * n)
@@ -300,7 +302,11 @@ def _nines(numbers: Counter[int | float]) -> tuple[float, ...]:
             if not (far or (outstanding and numbers[rest[-1]] >= FEW)):
                 break
             found.append(float(rest.pop()))
-    return tuple(sorted(found))
+    below = [n for n in numbers if n < 0]
+    if len(below) == 1 and re.fullmatch(r"-\d", text_of(below[0])):
+        usual = max((times for n, times in numbers.items() if n >= 0), default=0)
+        found += map(float, below if numbers[below[0]] > FEW * max(usual, 1) else [])
+    return tuple(sorted({*found}))
 
 
 def _places(text: str) -> int:

@@ -173,7 +173,8 @@ def csv_batches(
                 raise InvalidInput(
                     f"{path}, line {above + odd[0] + 1}: a record does not have {len(header)} "
                     f"values, as the columns have (separator {separator!r}; name "
-                    "another: --separator), or a quotation mark is not closed"
+                    "another: --separator), or a quotation mark is not closed, or a text that goes "
+                    "over several lines has as many separators in one of them (write it on one)"
                 )
             if broken is not None:
                 broken.extend([None] * len(odd))
@@ -327,6 +328,6 @@ def _texts(values: Any, tolerant: bool) -> Any:
 
 def _not_text(path: str, form: FileFormat) -> str:
     return (
-        f"{path} is not text in {form.encoding.upper()}; name its encoding: --encoding, or "
-        "`encoding` in the schema's `file`"
+        f"{path} is not text in {form.encoding.upper()}; name its encoding: --encoding, such as "
+        "cp1252 for western languages on Windows, or `encoding` in the schema's `file`"
     )

@@ -20,10 +20,13 @@ if TYPE_CHECKING:
 __all__ = [
     "MOST_TITLES",
     "Labels",
+    "foot_notes",
+    "foreign_names",
     "foreign_table",
     "is_excel",
     "is_foreign",
     "needed",
+    "other_sheets",
     "sheet_hint",
     "title_rows",
     "value_labels",
@@ -75,17 +78,38 @@ def foreign_table(path: str | os.PathLike[str], form: FileFormat) -> Any:
         raise needed(path, error) from None
 
 
-def _excel(path: str | os.PathLike[str], form: FileFormat) -> Any:
-    import pyarrow as pa
+def foreign_names(path: str | os.PathLike[str], form: FileFormat) -> list[str]:
+    """The column names alone: no record is read."""
+    try:
+        if is_excel(path):
+            return _header(path, form, _rows(path, form.sheet))
+        names: list[str] = _read(path, form.user_missing, metadataonly=True)[1].column_names
+        return names
+    except ImportError as error:
+        raise needed(path, error) from None
 
-    rows = list(islice(_rows(path, form.sheet), form.skip_lines, None))
-    if not rows or not any(name is not None for name in rows[0]):
+
+def _header(
+    path: str | os.PathLike[str], form: FileFormat, rows: Iterator[tuple[Any, ...]]
+) -> list[str]:
+    """The names in the header's row; `rows` go on with the records."""
+    header = next(islice(rows, form.skip_lines, None), ())
+    if not any(name is not None for name in header):
         raise InvalidInput(
             f"{os.fspath(path)} has no header in row {form.skip_lines + 1}; say how many rows are "
             "above it: --skip-lines, or `skip_lines` in the schema's `file`"
+            f"{other_sheets(path, form)}"
         )
-    header, *records = rows
-    names = ["" if name is None else str(name).strip() for name in header]
+    return ["" if name is None else str(name).strip() for name in header]
+
+
+def _excel(path: str | os.PathLike[str], form: FileFormat) -> Any:
+    """The records of a sheet; a row without a cell is none, as an empty line of a CSV file is."""
+    import pyarrow as pa
+
+    rows = _rows(path, form.sheet)
+    names = _header(path, form, rows)
+    records = [row for row in rows if any(cell is not None for cell in row)]
     columns = zip(*records, strict=True) if records else [() for _ in names]
     return pa.Table.from_arrays([_array(list(values)) for values in columns], names)
 
@@ -101,8 +125,7 @@ def _rows(path: str | os.PathLike[str], sheet: str | None) -> Iterator[tuple[Any
             found = names.index(sheet) if sheet in names else None
             if sheet is not None and found is None:
                 raise InvalidInput(
-                    f"{os.fspath(path)} has no sheet {sheet!r}; it has "
-                    f"{', '.join(map(repr, names[:20]))}"
+                    f"{os.fspath(path)} has no sheet {sheet!r}; it has {_listed(names)}"
                 )
             yield from book.worksheets[found or 0].iter_rows(values_only=True)
     except (OSError, InvalidInput):
@@ -129,6 +152,37 @@ def title_rows(path: str | os.PathLike[str], form: FileFormat) -> int:
         raise needed(path, error) from None
     width = max(rows, default=0)
     return next((i for i, cells in enumerate(rows) if cells and 2 * cells >= width), 0)
+
+
+def foot_notes(path: str | os.PathLike[str], form: FileFormat) -> list[str]:
+    """Texts of the rows below a sheet's records that have a cell in the first column alone.
+
+    The rows are looked at: they must be public.
+    """
+    if not is_excel(path):
+        return []
+    notes: list[str] = []
+    for first, *others in islice(_rows(path, form.sheet), form.skip_lines + 1, None):
+        if len(others) > 1 and all(cell is None for cell in others):
+            notes += [] if first is None else [text_of(first)]
+        else:
+            notes.clear()
+    return notes
+
+
+def other_sheets(path: str | os.PathLike[str], form: FileFormat) -> str:
+    """A clause that names the sheets of an Excel file of which none was asked for."""
+    if not is_excel(path) or form.sheet is not None:
+        return ""
+    import openpyxl
+
+    with warnings.catch_warnings(action="ignore"):  # they would name cells
+        names = [each.title for each in openpyxl.load_workbook(path, read_only=True).worksheets]
+    return f"; the first of its sheets was read, of {_listed(names)}: --sheet" if names[1:] else ""
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:20]))
 
 
 def sheet_hint(path: str | os.PathLike[str], form: FileFormat, wanted: Collection[str]) -> str:

@@ -15,12 +15,14 @@ from pgmkit.errors import InvalidInput
 from pgmkit.tables.files.compressed import chunks, plain_suffix
 from pgmkit.tables.files.csv_lines import MOST_BYTES, whole_lines
 
-__all__ = ["is_json_lines", "json_batches", "json_names"]
+__all__ = ["JSON_LINES", "is_json_lines", "json_batches", "json_names"]
+
+JSON_LINES = (".jsonl", ".ndjson")
 
 
 def is_json_lines(path: str | os.PathLike[str]) -> bool:
     """True where a file's name says that it holds JSON lines, compressed or not."""
-    return plain_suffix(path) in (".jsonl", ".ndjson")
+    return plain_suffix(path) in JSON_LINES
 
 
 def json_names(path: str) -> list[str]:

@@ -18,13 +18,13 @@ from pgmkit.runtime.atomic_write import atomic_writer
 from pgmkit.tables.columns import BATCH_ROWS
 from pgmkit.tables.dates import Date
 from pgmkit.tables.files.csv_file import csv_batches, csv_names, is_csv, is_index
-from pgmkit.tables.files.foreign import foreign_table, is_excel, is_foreign
+from pgmkit.tables.files.foreign import foreign_names, foreign_table, is_excel, is_foreign
 from pgmkit.tables.files.foreign_writing import WRITTEN, foreign_content
 from pgmkit.tables.files.header import header_hint
-from pgmkit.tables.files.json_lines import is_json_lines, json_batches, json_names
+from pgmkit.tables.files.json_lines import JSON_LINES, is_json_lines, json_batches, json_names
 from pgmkit.tables.labelled import Boolean, Categorical
 from pgmkit.tables.numbers import Integer, Numeric
-from pgmkit.tables.records import arrow_table, csv_lines, respelled
+from pgmkit.tables.records import arrow_table, csv_lines, json_lines, respelled
 from pgmkit.tables.values import dictionary
 
 if TYPE_CHECKING:
@@ -163,8 +163,7 @@ def check_columns(
 ) -> None:
     """Raises InvalidInput for a file whose columns are not the schema's and those of `also`.
 
-    Of a CSV or parquet file this reads the names alone, of JSON lines the first record. Other files
-    are parsed whole, and their values are not used.
+    This reads the names alone, of JSON lines the first record.
     """
     _check_names(path, schema.file, all_names(path, schema.file), (*schema.columns, *also))
     if not ignore_extra:
@@ -208,7 +207,7 @@ def all_names(path: str | os.PathLike[str], form: FileFormat) -> list[str]:
             ) from None
         return names
     if is_foreign(path):
-        return list(foreign_table(path, form).column_names)
+        return foreign_names(path, form)
     if is_json_lines(path):
         return json_names(os.fspath(path))
     if not is_csv(path):
@@ -257,7 +256,7 @@ def write_file(path: str | os.PathLike[str], columns: Mapping[str, NDArray[Any]]
     from pyarrow import parquet
 
     kind = written_kind(path)
-    if kind == "foreign":
+    if kind not in ("csv", "parquet"):
         raise InvalidInput(f"{os.fspath(path)} must end in .csv or .parquet")
     with atomic_writer(path) as file:
         if kind == "parquet":
@@ -282,9 +281,9 @@ def write_records(
     *,
     spelled: Callable[[str], str] | None = None,
 ) -> int:
-    """Write coded records as CSV, parquet, Excel, SPSS or Stata by the suffix, or not at all.
+    """Write coded records as CSV, parquet, JSON lines, Excel, SPSS or Stata, or not at all.
 
-    Memory holds one part at a time of CSV and parquet, and all records of the others
+    The suffix says which. Memory holds one part at a time, of Excel, SPSS and Stata all records
     (`pgmkit.tables.files.foreign_writing`). CSV has the separator and the decimal sign of the
     schema's `file`, a header line, and is in UTF-8. `spelled` gives the spelling of every text and
     name that a CSV or an Excel file gets. The number of records is returned.
@@ -314,6 +313,9 @@ def write_records(
                 table = respelled(table, spelled) if spelled else table
                 file.write(csv_lines(table, schema, form))
                 continue
+            if kind == "json":
+                file.write(json_lines(table, schema, form))
+                continue
             writer = writer or parquet.ParquetWriter(file, table.schema)
             writer.write_table(table)
         if writer is not None:
@@ -331,15 +333,19 @@ def _header(names: Sequence[str], separator: str) -> bytes:
 
 
 def written_kind(path: str | os.PathLike[str]) -> str:
-    """Return the format that the suffix names to `write_records`: csv, parquet or foreign.
+    """Return the format that the suffix names to `write_records`: csv, parquet, json or foreign.
 
     Raises InvalidInput for another suffix.
     """
     suffix = Path(path).suffix.lower()
-    if suffix not in (".csv", *_PARQUET, *WRITTEN):
-        raise InvalidInput(f"{os.fspath(path)} must end in .csv, .parquet, .xlsx, .sav or .dta")
+    if suffix not in (".csv", *_PARQUET, *JSON_LINES, *WRITTEN):
+        raise InvalidInput(
+            f"{os.fspath(path)} must end in .csv, .parquet, .jsonl, .xlsx, .sav or .dta"
+        )
     if suffix in WRITTEN:
         return "foreign"
+    if suffix in JSON_LINES:
+        return "json"
     return "csv" if suffix == ".csv" else "parquet"
 
 

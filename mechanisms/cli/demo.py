@@ -1,4 +1,4 @@
-"""`pgmkit demo`: MWEM+PGM on the built-in census-like data, which is public."""
+"""The text of `pgmkit demo`: MWEM+PGM on the built-in census-like data, which is public."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ __all__ = ["report"]
 
 
 def report(release: Release, data: Dataset, synthetic: Dataset, workload: Workload) -> str:
-    """The demonstration's text: ledger, error of the workload, a range and a CDF answer.
+    """Return the demonstration's text: the ledger, the workload's error, a range and a CDF answer.
 
-    It reads the data as no private mechanism may: the data must be public.
+    It compares with the exact data, as no private mechanism may: the data must be public.
     """
     return "\n".join(
         [

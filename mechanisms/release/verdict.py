@@ -44,7 +44,7 @@ class Verdict:
 
     `strongest`: which of the kept relations are the strongest in the data. `kept`: the pairs of
     columns that were measured together. `error`: half the width of a 95% interval of a count within
-    one column, None where no single figure holds.
+    one column, None if no single figure holds.
     """
 
     relations: str

@@ -117,7 +117,7 @@ def estimate(
     Args:
         domain: the attributes.
         measurements: noisy linear views of marginals, in counts; those of the empty clique only
-            inform the total. With a callable loss their cliques alone are used. Where no attribute
+            inform the total. With a callable loss their cliques alone are used. If no attribute
             is measured the model is uniform over what ``zeros`` leave possible.
         total: number of records; estimated from the measurements (``estimate_total``) when None.
         zeros: combinations of values that cannot occur (``pgmkit.Zeros``); the model gives them
@@ -138,7 +138,7 @@ def estimate(
         warm_start: an earlier model on the same domain whose cliques lie within the measured
             ones; its potentials, scaled to the tables that changed most, are the start
             (``"accelerated"`` uses them if they are near the optimum already, or fit better than
-            its own start). Where it has no probability, this one may have some: the zeros that hold
+            its own start). If it has no probability, this one may have some: the zeros that hold
             are those given.
         tolerance: the certified gap to reach, in units of the loss's own standard deviation at
             the truth, sqrt(cells / 2) with Gaussian noise. The search also ends when the loss

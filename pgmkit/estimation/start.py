@@ -45,7 +45,7 @@ def best_start(
 ) -> Point:
     """The start with the lowest loss: the earlier model, the consistent tables, or uniform.
 
-    Where the time is up already it is the earlier model, or else the uniform one.
+    If the time is up already it is the earlier model, or else the uniform one.
     """
     starts = []
     if warm_start is not None:

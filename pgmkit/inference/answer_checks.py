@@ -2,7 +2,7 @@
 with inference.
 
 A check of an answer picks one or a few of its numbers and computes them again from the tables
-(``plain_sums``). Where even one of them would take too long, cheaper properties are checked: that
+(``plain_sums``). If even one of them would take too long, cheaper properties are checked: that
 tables sum to the total and agree on the attributes that they share, and that no change of one
 attribute makes a most probable record more probable.
 
@@ -211,7 +211,7 @@ class SecondOpinion:
 
     def _beside(self, record: Mapping[str, int], seconds: float) -> Iterator[float]:
         """Yield the log weight of the best record that differs from this one in one attribute, for
-        one attribute after another; nothing where the time is over.
+        one attribute after another; nothing if the time is over.
         """
         own, deadline = self.sums.at(record, self.weights), time.perf_counter() + seconds
         changes: dict[str, Any] = {}

@@ -113,9 +113,10 @@ def _next(
 
 
 def worst_errors(errors: torch.Tensor, threshold: torch.Tensor, most: int) -> torch.Tensor | None:
-    """The mean absolute error over the active set: the `most` worst of those at the threshold.
+    """Return the mean absolute error over the active set: at most `most` of the errors at the
+    threshold.
 
-    None when the set is empty: there is nothing to train.
+    The largest are taken. None if the active set is empty, so that there is nothing to train.
 
     >>> errors = torch.tensor([0.5, -0.2, 0.1])
     >>> worst_errors(errors, torch.full((3,), 0.15), 100).item()

@@ -72,7 +72,7 @@ class Posterior:
         started: tuple[float, bool],
         at: Callable[[SecondOpinion, float], None],
     ) -> None:
-        """Have a second computation check the answer, unless one of the same kind was checked
+        """Check the answer by a second computation, unless one of the same kind was checked
         before.
         """
         (begun, calibrated), evidence = started, self.evidence

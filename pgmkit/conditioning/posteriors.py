@@ -81,8 +81,8 @@ class Posteriors:
         started: float,
         at: Callable[[int, float], None],
     ) -> None:
-        """Have a second computation check two records' answers, unless some of the same kind were
-        checked before.
+        """Check two records' answers by a second computation, unless some of the same kind were
+        checked.
         """
         rows = len(self)
 

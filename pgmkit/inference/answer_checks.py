@@ -117,8 +117,8 @@ class SecondOpinion:
     _remembered: list[float] = field(default_factory=list)
 
     def tables(self, found: Mapping[Clique, Array], total: float, seconds: float) -> None:
-        """Check marginals in units of ``total``: that they are consistent, and one or two of them
-        by value.
+        """Check in units of ``total`` that marginals are consistent, and one or two of them by
+        value.
 
         The largest is compared, since it depends on the most tables; another, drawn at random, is
         compared where a tenth of the answer's time allows both.

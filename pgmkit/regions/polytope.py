@@ -83,8 +83,9 @@ class LocalPolytope:
         return np.concatenate([table.reshape(-1) for table in limits])
 
     def _spread(self, limits: list[NDArray[np.bool_]]) -> None:
-        """Rule out cells whose values of some shared attributes another table rules out, until
-        nothing changes.
+        """Rule out cells by the other tables with the same attributes, until nothing changes.
+
+        Raises InvalidInput if a table has no possible cell left.
         """
         pairs = combinations(map(frozenset[str], self.cliques), 2)
         overlaps = {a & b for a, b in pairs if a & b}

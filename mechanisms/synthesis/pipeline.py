@@ -107,7 +107,7 @@ def synthesize(
             surely above a tenth warns. A callable gets the noisy shares before the rest is spent,
             and may raise to end the run. For frames in memory and the records of `encode_file`.
         mechanism: A mechanism's name, or "auto" (see `choose_mechanism`). If the number of rows is
-            private, "auto" spends a five-hundredth of the budget on it; before `aim`, `mst` or
+            private, "auto" spends a five-hundredth of the budget on it; before `aim` or
             `mixture` it spends up to a fiftieth to see whether columns depend on each other at all.
         settings: The settings of a mechanism that is named, such as {"model_mb": 10}.
         workload: What should be answered well: an integer k for all marginals of k columns (2 by

@@ -270,7 +270,7 @@ def wide(rows: int, dependence: float) -> Dataset:
 
 @pytest.mark.parametrize("relation", NEIGHBOURS)
 def test_a_wide_table_needs_no_look(relation: str) -> None:
-    """Errors are 0.99 and 1.02 times those of independent columns, or, with dependence, 0.33 and 0.30."""
+    """Errors are 1.02 times those of independent columns at most, with dependence 0.33 times."""
     described = Schema({name: Integer(0, size - 1) for name, size in WIDE.sizes.items()})
     pairs = list(itertools.combinations(WIDE, 2))
     for dependence, most in ((0.0, 1.1), (0.5, 0.5)):

@@ -71,10 +71,14 @@ class Entry:
 
 
 class Registry(Mapping[str, Entry]):
-    """Entries by name, in order of registration; installed packages add theirs on first use."""
+    """Entries by name, in order of registration; installed packages add theirs on first use.
 
-    def __init__(self, entries: list[Entry]) -> None:
+    `earlier` names are understood and not listed.
+    """
+
+    def __init__(self, entries: list[Entry], earlier: Mapping[str, str] | None = None) -> None:
         self._entries = {entry.name: entry for entry in entries}
+        self._earlier = dict(earlier or {})
         self._discovered = False
 
     def register(self, entry: Entry) -> None:
@@ -84,7 +88,7 @@ class Registry(Mapping[str, Entry]):
                 f"a mechanism is registered by an Entry, got {type(entry).__name__}; "
                 "see mechanisms.registry.Entry"
             )
-        taken = self._entries.get(entry.name)
+        taken = self._entries.get(self._earlier.get(entry.name, entry.name))
         if taken is not None and taken != entry:
             raise InvalidInput(
                 f"mechanism {entry.name!r} is registered already, by {taken.module}; "
@@ -93,7 +97,7 @@ class Registry(Mapping[str, Entry]):
         self._entries[entry.name] = entry
 
     def __getitem__(self, name: str) -> Entry:
-        return self._found()[name]
+        return self._found()[self._earlier.get(name, name)]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._found())
@@ -242,32 +246,22 @@ _BUILT_IN = [
         public=True,
     ),
     Entry(
-        "hdmm",
-        "mechanisms.hdmm",
-        "hdmm",
-        "Hdmm",
-        "the strategy of least expected error for marginals, prefixes or ranges; tables only",
+        "matrix",
+        "mechanisms.matrix",
+        "matrix",
+        "Matrix",
+        "the least noise for marginals, prefixes or ranges, with exact variances; tables only",
         rounds=False,
         records=False,
         measures=True,
     ),
     Entry(
-        "hdmm+pgm",
-        "mechanisms.hdmm",
-        "hdmm_pgm",
-        "HdmmPgm",
-        "a model, or consistent tables, of the answers to the same strategy",
+        "matrix+pgm",
+        "mechanisms.matrix",
+        "matrix_pgm",
+        "MatrixPgm",
+        "a model, or consistent tables, of the same measurements",
         rounds=False,
-        measures=True,
-    ),
-    Entry(
-        "residual",
-        "mechanisms.residual",
-        "residual",
-        "Residual",
-        "the best noise for marginals of many columns, with exact variances; tables only",
-        rounds=False,
-        records=False,
         measures=True,
     ),
     Entry(
@@ -300,7 +294,9 @@ _BUILT_IN = [
         measures=True,
     ),
 ]
-MECHANISMS = Registry(_BUILT_IN)
+_EARLIER = {"hdmm": "matrix", "residual": "matrix", "hdmm+pgm": "matrix+pgm"}
+"""Names that mechanisms had before, which go on to be understood."""
+MECHANISMS = Registry(_BUILT_IN, _EARLIER)
 """All mechanisms by name."""
 
 

@@ -148,22 +148,23 @@ class Projecting(Protocol):
 def projected(
     domain: Domain,
     measurements: Sequence[Measurement],
+    noisy: Sequence[Measurement],
     known_total: int | None,
     settings: Projecting,
 ) -> Model:
-    """The model nearest to noisy marginals: a graphical model, or locally consistent tables.
+    """The model nearest to measurements: a graphical model, or locally consistent tables.
 
     A GraphicalModel where the junction tree of the measured cliques takes at most
-    `settings.model_mb` (MB of float64 cells); otherwise one nonnegative table for each measured
-    clique that agrees with the others on what they share (least squares, weights 1/variance), as a
-    TablesModel, which draws no records. With `settings.inference` "auto" that is a RegionModel,
-    which does; with "region" always. An unknown total is estimated and at least 1.
-    `settings.device`: of a graphical model.
+    `settings.model_mb` (MB of float64 cells). Otherwise one nonnegative table for each of the
+    `noisy` marginals, which say what the measurements do, that agrees with the others on what they
+    share (least squares, weights 1/variance), as a TablesModel, which draws no records. With
+    `settings.inference` "auto" that is a RegionModel, which does; with "region" always. An unknown
+    total is estimated and at least 1. `settings.device`: of a graphical model.
 
     >>> from mechanisms.baselines import Projection
     >>> domain = Domain({"a": 2, "b": 2})
     >>> noisy = [Measurement(("a",), [7.0, -1.0], 1.0), Measurement(("b",), [3.0, 3.0], 1.0)]
-    >>> projected(domain, noisy, 6, Projection(model_mb=0)).marginal(["a"]).round(2)
+    >>> projected(domain, noisy, noisy, 6, Projection(model_mb=0)).marginal(["a"]).round(2)
     array([6., 0.])
     """
     from mechanisms.families.graphical import estimator, tree_megabytes
@@ -181,8 +182,7 @@ def projected(
         return estimator(domain, known_total, device=settings.device)(None, measurements)
     total = known_total or max(1.0, estimate_total(measurements, domain).value)
     if settings.inference != "exact":
-        return estimate(domain, used, total=total, inference="region")
-    noisy = [least_squares_table(m) for m in used]
+        return estimate(domain, [m for m in noisy if m.clique], total=total, inference="region")
     return TablesModel(domain, nonnegative_tables(domain, noisy, total), total)
 
 

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from mechanisms.families.lattice import least_squares
-from mechanisms.families.residual_tables import ResidualTables
 from mechanisms.families.tables import TablesModel, least_squares_table, projected
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
@@ -36,6 +35,7 @@ from mechanisms.strategies.products import ProductsStrategy, products_strategy
 from mechanisms.strategies.query_sets import QUERIES, query_gram, query_sets
 from mechanisms.strategies.residuals import Objective, ResidualsStrategy, residuals_strategy
 from mechanisms.workload import Workload, WorkloadLike
+from pgmkit.least_squares.residual_tables import ResidualTables
 from pgmkit.measurement import Measurement
 from pgmkit.total import estimate_total
 

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mechanisms.families.residual_tables import ResidualBasis
 from mechanisms.strategies.least_error import of_full_rank, split
 from mechanisms.strategies.query_sets import query_gram
 from pgmkit.errors import InvalidInput
+from pgmkit.least_squares.residual_tables import ResidualBasis
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -2,7 +2,7 @@
 
 Xiao, He, Zhang and Kifer, "An Optimal and Scalable Matrix Mechanism for Noisy Marginals under
 Convex Loss Functions" (NeurIPS 2023), and ResidualPlanner+ of the same authors. Every attribute has
-a residual basis (`mechanisms.families.residual_tables`): its total and rows S. A set of queries
+a residual basis (`pgmkit.least_squares.residual_tables`): its total and rows S. A set of queries
 over the attributes c is answered from the *residuals* A inside c, what S says along the attributes
 of A and the total along all others; each is measured by itself, at a share of the budget of its
 own.
@@ -47,11 +47,11 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from mechanisms.families.residual_tables import ResidualBasis, ResidualNoise
 from mechanisms.privacy.integer_matrix import FactorNorms, product_l1, product_l2_squared
 from mechanisms.strategies.bases import Lattice, residual_rows
 from mechanisms.strategies.query_sets import query_rows
 from pgmkit.errors import InvalidInput
+from pgmkit.least_squares.residual_tables import ResidualBasis, ResidualNoise
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

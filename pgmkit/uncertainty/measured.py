@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.domain import Domain
-from pgmkit.errors import NotMeasured
+from pgmkit.errors import NotMeasured, TotalUndetermined
 from pgmkit.least_squares.linear_estimate import LinearEstimate
 from pgmkit.measurement import Measurement
 from pgmkit.queries import FactoredQuery
+from pgmkit.total import estimate_total
 from pgmkit.uncertainty.interval import Interval, checked_level, closed_form
 
 __all__ = ["MeasuredBars"]
@@ -30,6 +31,8 @@ class Answers(Protocol):
 
     @property
     def domain(self) -> Domain: ...
+    @property
+    def total(self) -> float: ...
     def answer(self, query: FactoredQuery) -> NDArray[np.float64]: ...
 
 
@@ -48,8 +51,14 @@ class MeasuredBars:
 
     def __init__(self, model: Answers, measurements: Sequence[Measurement]) -> None:
         self._model = model
-        # The model's total may be a noisy one: the tables' own sums are taken instead.
-        self._linear = LinearEstimate(model.domain, measurements, None)
+        # The model's total may be a noisy one: the tables' own sums are taken instead. Where no
+        # table says it, the model has it from elsewhere.
+        try:
+            estimate_total(measurements)
+            known = None
+        except TotalUndetermined:
+            known = model.total
+        self._linear = LinearEstimate(model.domain, measurements, known)
 
     def marginal(self, attrs: Iterable[str], *, level: float = 0.95) -> Interval:
         """Error bars of every cell of a marginal; axes in the given order."""

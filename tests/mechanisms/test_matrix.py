@@ -14,7 +14,6 @@ from pricing import Priced
 from mechanisms import MECHANISMS, run
 from mechanisms.baselines import Gaussian, gaussian
 from mechanisms.datasets.census import census
-from mechanisms.families.residual_tables import ResidualTables
 from mechanisms.families.tables import TablesModel
 from mechanisms.matrix import Matrix, MatrixPgm, best_strategy, matrix, matrix_pgm
 from mechanisms.privacy.budget import Budget
@@ -30,6 +29,7 @@ from mechanisms.workload import Workload, k_way
 from pgmkit import estimate
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
+from pgmkit.least_squares.residual_tables import ResidualTables
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
 from pgmkit.queries import FactoredQuery, prefix

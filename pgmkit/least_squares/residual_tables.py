@@ -14,6 +14,7 @@ noise on one residual tells nothing of another: variances add up.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -125,12 +126,7 @@ class ResidualNoise:
 
     def inside(self, attributes: Clique) -> list[Clique]:
         """The residuals inside the clique, in the domain's order."""
-        varied = [name for name in self.domain.ordered(attributes) if self.domain.sizes[name] > 1]
-        found = list(
-            itertools.chain.from_iterable(
-                itertools.combinations(varied, size) for size in range(len(varied) + 1)
-            )
-        )
+        found = residuals_inside(self.domain, attributes)
         for residual in found:
             if residual not in self.variances:
                 raise InvalidInput(
@@ -147,6 +143,9 @@ class ResidualTables:
     multiples of them) wherever it occurs, and of the total (the empty clique) unless `total` says
     it. Columns of one value have no residuals.
 
+    `statistic` is the squared distance between the measurements and what they can be without noise,
+    in standard deviations: a chi-square of `degrees` of freedom, whatever the truth.
+
     Raises InvalidInput for measurements through other matrices, two of one residual, or no total.
 
     >>> from pgmkit.domain import Domain
@@ -162,6 +161,7 @@ class ResidualTables:
         self, domain: Domain, measurements: Sequence[Measurement], total: float | None = None
     ) -> None:
         self.domain = domain
+        self.statistic, self.degrees = 0.0, 0
         self._answers: dict[Clique, Array] = {}
         variances: dict[Clique, float] = {}
         bases: dict[str, ResidualBasis] = {}
@@ -180,9 +180,18 @@ class ResidualTables:
             table = m.values.reshape([len(rows) for rows in factors]) / scale
             self._answers[residual] = table.transpose([m.clique.index(name) for name in residual])
             variances[residual] = (m.stddev / scale) ** 2
+            self._compare(table, [bases[name] for name in m.clique], variances[residual])
         if () not in self._answers:
             raise InvalidInput("the total is missing; measure the empty clique, or pass total=")
         self.noise = ResidualNoise(domain, bases, variances)
+
+    def _compare(self, answers: Array, bases: Sequence[ResidualBasis], variance: float) -> None:
+        possible = answers
+        for axis, basis in enumerate(bases):
+            onto = basis.rows @ basis.inverse
+            possible = np.moveaxis(np.tensordot(onto, possible, (1, axis)), 0, axis)
+        self.statistic += float(((answers - possible) ** 2).sum()) / variance
+        self.degrees += answers.size - math.prod(basis.rows.shape[1] - 1 for basis in bases)
 
     def answer(self, query: QueryLike) -> Array:
         """The unbiased answer in counts; with `attrs`, cells may be negative.
@@ -205,6 +214,11 @@ class ResidualTables:
         turned = found.transpose([ordered.index(name) for name in asked.attributes])
         return turned.reshape(asked.answer_shape)
 
+    def holds(self, attributes: Clique) -> bool:
+        """Whether queries over these attributes can be answered."""
+        inside = residuals_inside(self.domain, attributes)
+        return all(residual in self._answers for residual in inside)
+
     def marginal(self, attrs: Iterable[str]) -> Array:
         """`answer`, of every cell of a marginal; axes in the order of `attrs`."""
         return self.answer(attrs)
@@ -212,6 +226,13 @@ class ResidualTables:
     def variance(self, query: QueryLike) -> Array:
         """The variance of each answer, in squared counts: `ResidualNoise.variance`."""
         return self.noise.variance(query)
+
+
+def residuals_inside(domain: Domain, attributes: Clique) -> list[Clique]:
+    """The residuals of a clique, in the domain's order: its subsets of more than one code each."""
+    varied = [name for name in domain.ordered(attributes) if domain.sizes[name] > 1]
+    sizes = range(len(varied) + 1)
+    return list(itertools.chain.from_iterable(itertools.combinations(varied, k) for k in sizes))
 
 
 def factored(domain: Domain, query: QueryLike) -> FactoredQuery:

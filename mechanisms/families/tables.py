@@ -99,7 +99,7 @@ class TablesModel(QueryAnswers):
         """Refused with InvalidInput: separate tables are no distribution over whole records."""
         raise InvalidInput(
             "records cannot be drawn from separate tables, which are no distribution over all "
-            "attributes; use gaussian+projection or hdmm+pgm with a workload whose model fits "
+            "attributes; use gaussian+projection or matrix+pgm with a workload whose model fits "
             'model_mb, or with their setting inference="auto", or another mechanism such as aim'
         )
 

@@ -126,7 +126,7 @@ def synthesize(
             round of a mechanism that has rounds.
 
     With constraints in the schema the final model gives ruled out records probability zero, which
-    needs a mechanism with a graphical model, or with one of regions (`hdmm+pgm`,
+    needs a mechanism with a graphical model, or with one of regions (`matrix+pgm`,
     `gaussian+projection` and their setting `inference`).
 
     Raises InvalidInput, before anything is spent, for wrong arguments, a frame without the schema's

@@ -139,7 +139,7 @@ def test_constraints_that_a_model_might_not_hold_are_refused_before_anything_is_
         with pytest.raises(InvalidInput, match=re.escape(f"{{'inference': 'auto'}} with {name}")):
             run(people(), mechanism=name)
     with pytest.raises(InvalidInput, match="cannot hold; use aim, mst or mwem"):
-        run(people(), mechanism="residual")
+        run(people(), mechanism="matrix")
     release = run(people(), mechanism="matrix+pgm", settings={"inference": "auto"})
     records = release.sample(1500, rng=1)
     assert not (records.married & (records.age < 10)).any()

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mechanisms.privacy.integer_matrix import ENTRY_BITS
 from mechanisms.strategies.least_error import of_full_rank, split
 from mechanisms.strategies.query_sets import query_gram
 from pgmkit.errors import InvalidInput
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Lattice", "residual_rows"]
 
-_BITS = 30
-"""The bits of a product of whole numbers that the Curator measures as they are."""
 _FEWEST_BITS = 4
 """With fewer, the rows of a basis may lose their rank."""
 _MOST_ROUNDS = 10
@@ -219,16 +218,16 @@ def _bits(
     lattice: Lattice, turned: Mapping[str, Sequence[int]], plain: Mapping[str, Array]
 ) -> dict[str, int]:
     """The bits of each attribute's rows: those that code-by-code rows leave, in equal parts."""
-    bits = dict.fromkeys(turned, _BITS)
+    bits = dict.fromkeys(turned, ENTRY_BITS)
     for clique in lattice.cliques:
         own = [name for name in clique if name in turned]
-        left = _BITS - sum(int(plain[n][0, 0]).bit_length() for n in clique if n in plain)
+        left = ENTRY_BITS - sum(int(plain[n][0, 0]).bit_length() for n in clique if n in plain)
         for name in own:
             bits[name] = min(bits[name], left // len(own))
     for name, each in bits.items():
         if each < _FEWEST_BITS:
             raise InvalidInput(
                 f"queries along {name!r} are asked in cliques of so many codes that whole numbers "
-                f"of {_BITS} bits do not hold their products; ask them in smaller cliques"
+                f"of {ENTRY_BITS} bits do not hold their products; ask them in smaller cliques"
             )
     return bits

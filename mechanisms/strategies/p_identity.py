@@ -1,4 +1,4 @@
-"""p-Identity: a strategy for all linear queries on one attribute that are worth answering.
+"""p-Identity: a strategy for any linear queries on one attribute.
 
 McKenna, Miklau, Hay and Machanavajjhala, "Optimizing error of high-dimensional statistical queries
 under differential privacy" (HDMM), Definition 9: A(Theta) = [I; Theta] D, where the diagonal D
@@ -23,7 +23,9 @@ _CODES_PER_ROW = 16
 
 
 def expected_error(gram: Array, strategy: Array) -> float:
-    """tr(W'W (A'A)^-1): the workload's expected squared error at noise of variance 1."""
+    """Return tr(W'W (A'A)^-1): the workload's expected squared error by the strategy A at noise of
+    variance 1.
+    """
     return float(np.trace(np.linalg.solve(strategy.T @ strategy, gram)))
 
 

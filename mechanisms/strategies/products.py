@@ -29,7 +29,7 @@ __all__ = ["ProductsStrategy", "products_strategy"]
 
 @dataclass(frozen=True)
 class ProductsStrategy:
-    """One matrix an attribute, and the share of the budget (rho, or epsilon) of each clique.
+    """One matrix for each attribute, and the share of the budget (rho, or epsilon) of each clique.
 
     `expected_error` is in the unit of `MarginalsStrategy.expected_error`.
     """

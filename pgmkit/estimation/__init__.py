@@ -1,4 +1,4 @@
-"""Estimation of a graphical model from noisy marginals; ``estimate`` is the front door."""
+"""Estimation of a graphical model from noisy marginals by ``estimate``."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ Inference = Literal["exact", "region", "auto"]
 
 
 class _Options(TypedDict, total=False):
-    """The keyword arguments of ``estimate``, whatever it returns."""
+    """The keyword arguments of ``estimate``, whatever model it returns."""
 
     total: float | None
     zeros: Iterable[Zeros]
@@ -234,7 +234,9 @@ def estimate(
 def _on_a_tree(
     fit: Callable[..., MarginalOracle], inference: Inference, **memory: Any
 ) -> MarginalOracle | None:
-    """Inference on a junction tree; None where a region model is wanted, or fits instead."""
+    """Return inference on a junction tree; None if a region model is requested, or is to replace a
+    tree that does not fit.
+    """
     if inference == "region":
         return None
     try:
@@ -253,7 +255,7 @@ def _searched(
     zeros: Sequence[Zeros],
     warm_start: GraphicalModel | None,
 ) -> Point:
-    """The best point found, after a second computation has confirmed it."""
+    """Return the best point found, after a second computation has confirmed it."""
     start = best_start(problem, monitor, request, known, zeros, warm_start)
     point = (
         minimise(problem, start, monitor, request.method)
@@ -299,7 +301,7 @@ def _warn(model: GraphicalModel | RegionModel) -> None:
 def factors(
     inference: MarginalOracle, potentials: torch.Tensor, dtype: torch.dtype = torch.float64
 ) -> tuple[Factor, ...]:
-    """Flat potentials as a model keeps them."""
+    """Return flat potentials as a model's factors; an empty clique is left out."""
     layout = inference.layout
     tables = layout.split(inference.masked(potentials).to(dtype, copy=True))
     held = zip(layout.cliques, layout.domains, tables, strict=True)
@@ -313,7 +315,7 @@ def fitted(
     memory_limit: int,
     dtype: torch.dtype = torch.float64,
 ) -> GraphicalModel:
-    """The model of a point."""
+    """Return the model of a point."""
     return GraphicalModel(
         domain=problem.inference.layout.domain,
         potentials=factors(problem.inference, point.potentials, dtype),
@@ -329,7 +331,9 @@ def fitted(
 
 
 def _check_inference(inference: str, **tree_only: object) -> None:
-    """A known name; and nothing that only means something on a tree where none is wanted."""
+    """Raise InvalidInput for an unknown name of inference, and for arguments that only a junction
+    tree can use where a region model is requested.
+    """
     if inference not in get_args(Inference):
         known = ", ".join(map(repr, get_args(Inference)))
         raise InvalidInput(f"inference must be one of {known}; got {inference!r}")
@@ -345,7 +349,7 @@ def _check_inference(inference: str, **tree_only: object) -> None:
 
 
 def _unmeasured(problem: Problem, monitor: Monitor) -> Point:
-    """Nothing to fit: the flat potentials, whatever the start."""
+    """Return the uniform point for a problem without measurements, whatever the start."""
     point = problem.point(uniform(problem.inference))
     loss = problem.loss.value(point.marginals)
     monitor.raise_bound(loss)

@@ -36,18 +36,15 @@ from pgmkit.measurement import Measurement, check_scale
 from pgmkit.model import MEMORY_LIMIT, GraphicalModel
 from pgmkit.runtime.devices import device_of
 from pgmkit.runtime.memory import available
+from pgmkit.runtime.sizes import TABLE_CELLS
 from pgmkit.runtime.threads import cores, in_threads, one_thread
 from pgmkit.structural_zeros import Zeros, check_zeros
 from pgmkit.total import estimate_totals
 
 __all__ = ["ManyEstimates", "estimate_many"]
 
-_CHUNK_CELLS = 1 << 23
-"""Cells of all tables of a batched pass, at most: more gain nothing."""
 _BATCH_VECTORS = 40
-"""Vectors over the cliques' cells that a batch keeps for each set."""
-_WRITTEN_OUT = 1 << 22
-"""Entries of a matrix that is not sparse, at most, to be one for a batch."""
+"""The number of vectors over the cliques' cells that a batch keeps for each set."""
 
 
 class Options(TypedDict, total=False):
@@ -129,7 +126,7 @@ def estimate_many(
 
 
 class ManyEstimates:
-    """The checked sets, and their models chunk by chunk."""
+    """The checked sets of measurements, and their models chunk by chunk."""
 
     def __init__(
         self,
@@ -175,7 +172,7 @@ class ManyEstimates:
         return found
 
     def chunks(self, deadline: float) -> Iterator[list[GraphicalModel]]:
-        """The models of the sets, in order, some at a time."""
+        """Yield the models of the sets, in order, some at a time."""
         single = self._single
         if single is None or not self._batched(single):
             yield from self._one_by_one(deadline)
@@ -185,13 +182,17 @@ class ManyEstimates:
             yield self._batch(single, range(start, min(start + size, len(self.sets))), deadline)
 
     def _one_by_one(self, deadline: float) -> Iterator[list[GraphicalModel]]:
-        """The models of the sets, in order, as many at a time as threads gain by."""
+        """Yield the models of the sets, in order, each estimated by itself, as many at a time as
+        threads gain by.
+        """
         count = self._at_once()
         for start in range(0, len(self.sets), count):
             places = range(start, min(start + count, len(self.sets)))
             tasks = [partial(self._alone, place, deadline) for place in places]
             with ExitStack() as settings:
-                if count > 1:  # are the whole process's: each thread finds and leaves them so
+                if (
+                    count > 1
+                ):  # set for the whole process, so that each thread finds and leaves them so
                     settings.enter_context(one_thread())
                     settings.enter_context(pass_settings())
                 settings.enter_context(warnings.catch_warnings())
@@ -201,7 +202,7 @@ class ManyEstimates:
             yield made
 
     def _at_once(self) -> int:
-        """The number of sets that are estimated at the same time, each in a thread."""
+        """Return the number of sets that are estimated at the same time, each in a thread."""
         single = self._single
         if single is None or not gains_by_threads(single):
             return 1
@@ -209,7 +210,9 @@ class ManyEstimates:
         return max(1, min(cores(), fitting))
 
     def check_last(self, made: Sequence[GraphicalModel], started: float) -> None:
-        """A second opinion on the last model's loss: it belongs to the last set of measurements."""
+        """Check the last model's loss by a second computation, from the last set of
+        measurements.
+        """
         used = [m for m in self.sets[-1] if m.clique] if self.sets else []
         if not used:
             return
@@ -262,13 +265,15 @@ class ManyEstimates:
 
     @cached_property
     def _used(self) -> list[Measurement]:
-        """The statistics of the first set about attributes; all sets have its structure."""
+        """The combined measurements of the first set, without those of the empty clique; all sets
+        have their structure.
+        """
         used = [m for m in self.sets[0] if m.clique]
         return statistics(self.domain, used, self.loss).measurements
 
     @cached_property
     def _single(self) -> MarginalOracle | None:
-        """Inference for one set of several; None where there is nothing to share."""
+        """Inference for one set; None if there is only one set, or nothing is measured."""
         used = self._used if len(self.sets) > 1 else []
         if not used:
             return None
@@ -286,7 +291,7 @@ class ManyEstimates:
         )
 
     def _batched(self, single: MarginalOracle) -> bool:
-        """True if a batch gains, and has a method for this."""
+        """True if a batch is faster, and can estimate these sets."""
         usual = self.loss in ("squared", Squared()) and self.options.get("method", "auto") == "auto"
         if not usual or not all(map(_is_writable, self._used)):
             return False
@@ -295,15 +300,15 @@ class ManyEstimates:
         return gains(single) if self.tolerance < 1 else gains_when_coarse(single)
 
     def _chunk(self, inference: MarginalOracle) -> int:
-        """The number of sets that are estimated side by side."""
+        """Return the number of sets that are estimated side by side."""
         each = needed_bytes(inference, self._used) + 8 * _BATCH_VECTORS * inference.layout.cells
         fitting = self._limit(inference.device) // each
-        return max(1, min(fitting, _CHUNK_CELLS // table_cells(inference)))
+        return max(1, min(fitting, TABLE_CELLS // table_cells(inference)))
 
 
 def _is_writable(m: Measurement) -> bool:
     """True if the matrix may be written out for a batch."""
-    return m.matrix is None or is_sparse(m.matrix) or prod(m.matrix.shape) <= _WRITTEN_OUT
+    return m.matrix is None or is_sparse(m.matrix) or prod(m.matrix.shape) <= TABLE_CELLS
 
 
 def _listed(place: int, given: Any) -> list[Measurement]:
@@ -352,7 +357,7 @@ def _check_same(domain: Domain, first: list[Measurement], other: list[Measuremen
 
 @contextmanager
 def _naming(place: int) -> Iterator[None]:
-    """Errors say which set they are about."""
+    """Add to errors which set they are about."""
     try:
         yield
     except PgmkitError as error:

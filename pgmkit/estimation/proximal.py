@@ -1,14 +1,15 @@
 """The proximal point method with a quasi-Newton method in the dual: certificates for any size.
 
-One proximal step solves
+One proximal step from p_k with potentials theta_k, of length eta, solves
 
     minimise  L(mu) + D(p, p_k) / eta   over all distributions p of the total,
 
-D the total times the Kullback-Leibler divergence. Its dual has one multiplier u for each measured
-value, and the model has the potentials theta_k - eta Q'u: a pass gives the dual's value
-and gradient. L-BFGS-B solves it in multipliers scaled by the diagonal of the dual's Hessian, which
-takes the noise scales and the sizes of the cells out of its conditioning. With growing eta the
-multipliers' own lower bound of the loss closes in on it, where cuts at the models seen stay loose.
+where D is the total times the Kullback-Leibler divergence. Its dual has one multiplier u for each
+measured value, and the model has the potentials theta_k - eta Q'u with Q the measurements' matrix;
+a pass gives the dual's value and gradient. L-BFGS-B solves it in multipliers scaled by the diagonal
+of the dual's Hessian, which removes the noise scales and the sizes of the cells from its
+conditioning. With growing eta the lower bound from the multipliers converges to the loss, whereas
+cuts at the models stay loose.
 """
 
 from __future__ import annotations
@@ -25,27 +26,25 @@ from scipy.optimize import Bounds, OptimizeResult, minimize
 from pgmkit.estimation.certificate import lower_bound
 from pgmkit.estimation.problem import Monitor, Point, Problem
 from pgmkit.losses import MeasuredLoss
+from pgmkit.runtime.iterations import ROUGHLY_SOLVED
 
 Array = NDArray[np.float64]
 
-_GROWTH = 2.0
 _MOST_PASSES = 200
-"""The most passes of one proximal step; the next step goes on from wherever it ends."""
+"""The most passes of one proximal step; the next step continues from where it ends."""
 _REACH = 30.0
-"""The first step: a nat of entropy may weigh this many times the gap, so that it is easy."""
-_SOLVED = 0.1
-"""A proximal step is solved to this share of the gap to reach."""
+"""A nat of entropy weighs this many times the gap in the first step, so that the step is easy."""
 
 
 def proximal(problem: Problem, start: Point, monitor: Monitor) -> Point:
-    """Minimise a squared or Huber loss from ``start``, best one that is close to the optimum."""
+    """Minimise a squared or Huber loss from ``start``, which should be close to the optimum."""
     return _search(problem, start, monitor, lambda passes: False)
 
 
 def polish(problem: Problem, start: Point, monitor: Monitor) -> Point:
-    """``proximal`` for as many passes as the search before it had iterations, in linear space.
+    """Run ``proximal`` in linear space for as many passes as the search before it had iterations.
 
-    These lower the loss; what the certificate needs beyond them takes many times longer.
+    These passes lower the loss; the rest that a certificate needs takes many times longer.
     """
     most, before = max(_MOST_PASSES // 2, monitor.iterations), problem.inference.log_passes
     return _search(
@@ -57,7 +56,9 @@ def polish(problem: Problem, start: Point, monitor: Monitor) -> Point:
 
 
 def can_polish(problem: Problem) -> bool:
-    """True if the loss has smooth bounded multipliers: a measured one that is not ``absolute``."""
+    """True if the loss is a measured one with smooth bounded multipliers, that is, not
+    ``absolute``.
+    """
     return isinstance(problem.loss, MeasuredLoss) and problem.loss.penalty.curvature > 0
 
 
@@ -76,11 +77,11 @@ def _search(
         found = subproblem.solve(monitor, partial(_enough_after, enough, passes))
         passes += subproblem.passes
         if found is None:
-            step /= _GROWTH
+            step /= 2
             continue
         point, dual = found
         monitor.raise_bound(lower_bound(problem.inference, loss.cut_of_dual(dual), problem.total))
-        step *= _GROWTH
+        step *= 2
     monitor.stopped = monitor.stopped or f"passes: {passes} more have not closed the gap"
     return point
 
@@ -106,11 +107,11 @@ class _Subproblem:
     def solve(
         self, monitor: Monitor, enough: Callable[[int], bool]
     ) -> tuple[Point, torch.Tensor] | None:
-        """The model and the multipliers after the step; None where the step was too long."""
+        """Return the model and the multipliers after the step; None if the step was too long."""
 
         def check(intermediate_result: OptimizeResult) -> None:
             unsolved = 0.5 * float(self.force @ self.force) / self.loss.penalty.curvature
-            if unsolved < _SOLVED * monitor.goal or enough(self.passes) or monitor.late:
+            if unsolved < ROUGHLY_SOLVED * monitor.goal or enough(self.passes) or monitor.late:
                 raise StopIteration
 
         limit = self.loss.penalty.steepest
@@ -129,7 +130,7 @@ class _Subproblem:
         return None if point is None else (point, self.dual + change)
 
     def value_and_gradient(self, scaled: Array) -> tuple[float, Array]:
-        """The negative dual and its gradient."""
+        """Return the negative dual and its gradient."""
         change, observations = self.change(scaled), self.loss.observations
         dual, total = self.dual + change, self.problem.total
         marginals, log_partition = self.problem.inference.rough_marginals(self.moved(change), total)
@@ -140,7 +141,7 @@ class _Subproblem:
         return value, (self.scale * self.force).cpu().numpy().astype(np.float64)
 
     def change(self, scaled: Array) -> torch.Tensor:
-        """The change of the multipliers, from units of the dual's own curvature."""
+        """Return the change of the multipliers from its scaled value."""
         return self.scale * torch.as_tensor(scaled).to(self.scale)
 
     def moved(self, change: torch.Tensor) -> torch.Tensor:

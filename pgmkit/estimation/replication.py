@@ -1,4 +1,4 @@
-"""Progress of many estimates of one structure."""
+"""Progress reports of many estimates of one structure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Replication:
-    """The record for a progress callback: estimates ``done``, ``of`` how many, and seconds."""
+    """The record that a progress callback receives: how many estimates are ``done``, ``of`` how
+    many, and the seconds so far.
+    """
 
     done: int
     of: int
@@ -21,7 +23,9 @@ class Replication:
 def reporter(
     what: str, progress: bool | Callable[[Replication], None] | None, of: int
 ) -> Iterator[Callable[[int], None]]:
-    """Takes how many estimates are done to the bar or callback that was asked for."""
+    """Return a function that reports how many estimates are done to the requested bar or
+    callback.
+    """
     started = time.perf_counter()
     if progress is True:
         from tqdm import tqdm

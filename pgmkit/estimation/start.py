@@ -15,7 +15,7 @@ from pgmkit.errors import InvalidInput
 from pgmkit.estimation.accelerated_mirror_descent import accelerated
 from pgmkit.estimation.problem import Monitor, Point, Problem
 from pgmkit.estimation.request import Request
-from pgmkit.estimation.scaling import refit, scale
+from pgmkit.estimation.scaling import START_STEPS, refit, scale
 from pgmkit.estimation.tree_potentials import tree_potentials
 from pgmkit.factor import Factor
 from pgmkit.inference.marginal_oracle import MarginalOracle
@@ -31,10 +31,6 @@ Table = NDArray[np.float64]
 
 PRECISION = 0.01
 """Precision of the consistency relaxation, as a share of the certified gap to reach."""
-_STEPS = 20
-"""Iterations from the uniform distribution, to see where they lead. A pass in log space, of which a
-start far off has taken some, is worth about ten of these.
-"""
 _NEAR = 25.0
 """Certified gap, in units of the one to reach, of an earlier model that needs no other start."""
 
@@ -117,7 +113,7 @@ def _from_uniform(problem: Problem, monitor: Monitor) -> Point:
         max_seconds=monitor.deadline - now,
         report=None,
         started=now,
-        max_iterations=_STEPS,
+        max_iterations=START_STEPS,
     )
     start = problem.point(uniform(problem.inference))
     accelerated(inner.problem, start, inner)

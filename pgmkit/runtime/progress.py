@@ -1,4 +1,4 @@
-"""Reports of a search while it runs, and the words for how it ended."""
+"""Reports of a search while it runs, and the texts for how it ended."""
 
 from __future__ import annotations
 
@@ -24,12 +24,14 @@ class Progress:
 
 
 ProgressReport = bool | Callable[[Progress], None] | None
-"""True for a bar on a terminal, or a callable that receives each record."""
+"""True for a bar on a terminal, a callable that receives each record, or False or None for
+silence.
+"""
 
 
 @contextmanager
 def reporting(progress: ProgressReport) -> Iterator[Callable[[Progress], None] | None]:
-    """The callback that the argument ``progress`` asks for, None for silence."""
+    """Return the callback that the argument ``progress`` asks for, None for silence."""
     if progress is not True:
         yield progress if callable(progress) else None
         return

@@ -34,7 +34,7 @@ FAST = (
     "aim",
     "mwem+pgm",
     "clique-tree",
-    "hdmm+pgm",
+    "matrix+pgm",
 )
 BUDGETS = {"pure": Budget(1.5), "zCDP": Budget(1.5, 1e-6)}
 

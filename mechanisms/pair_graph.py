@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mechanisms.families.graphical import check_fits_workload, estimator, model_megabytes
+from mechanisms.families.graphical import check_fits_workload, estimator, megabytes, model_megabytes
 from mechanisms.families.tree_growth import TreeGrowth
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
@@ -150,12 +150,13 @@ def _drawn(
     `limit_mb` beside the pairs `told`. Those that do not fit beside pairs drawn before are then
     left out; where there is no room at all, none are drawn.
     """
-    from pgmkit.graphs.junction_tree import CELL_BYTES, junction_tree
+    from pgmkit.graphs.junction_tree import junction_tree
 
     domain = curator.domain
-    bounds = TreeGrowth(junction_tree(domain, told)).cells_with_pairs() * CELL_BYTES / 2**20
+    place = domain.places
+    cells = TreeGrowth(junction_tree(domain, told)).cells_with_pairs()
     fitting = [
-        pair for pair in pairs if bounds[domain.places[pair[0]], domain.places[pair[1]]] <= limit_mb
+        pair for pair in pairs if megabytes(cells[place[pair[0]], place[pair[1]]]) <= limit_mb
     ]
     wanted = min(len(fitting), max(1, len(domain) // 2))
     if not wanted:
@@ -165,10 +166,10 @@ def _drawn(
     scored = curator.scored(fitting, model.each_marginal(fitting), penalties=penalties)
     left, found = np.arange(len(fitting)), list[Clique]()
     for i in range(wanted):
-        place = scored.choose(left, cost / wanted, step=f"pair {i + 1}: select")
-        left = left[left != place]
-        if model_megabytes(domain, [*told, *found, fitting[place]]) <= limit_mb:
-            found.append(fitting[place])
+        chosen = scored.choose(left, cost / wanted, step=f"pair {i + 1}: select")
+        left = left[left != chosen]
+        if model_megabytes(domain, [*told, *found, fitting[chosen]]) <= limit_mb:
+            found.append(fitting[chosen])
     return found
 
 

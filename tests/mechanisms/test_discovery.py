@@ -15,7 +15,13 @@ from mechanisms.privacy.budget import Accounting, Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.ledger import BudgetExceeded
 from mechanisms.privacy.neighbours import NEIGHBOURS
-from mechanisms.synthesis.open_columns import assumed, counted_roughly, resolved
+from mechanisms.synthesis.open_columns import (
+    _dyadic,
+    _quantiles,
+    assumed,
+    counted_roughly,
+    resolved,
+)
 from mechanisms.synthesis.pipeline import synthesize
 from mechanisms.workload import table_workload
 from pgmkit import Categorical, InvalidInput, Measurement, Numeric, OpenCategorical, Schema
@@ -169,6 +175,32 @@ def test_edges_of_quantiles_come_from_the_noisy_answers_alone(
             )
     assert len({repr(each.to_dict()) for each in found}) == 1
     assert len(found[0].columns["age"].labels) == 5
+
+
+def test_quantiles_are_asked_in_sums_of_intervals_of_powers_of_two() -> None:
+    for size in (1, 2, 6, 8):
+        expected = []
+        width = 1
+        while width < 2 * size:
+            for start in range(0, size, width):
+                expected.append([float(start <= c < start + width) for c in range(size)])
+            width *= 2
+        assert _dyadic(size).tolist() == expected
+    # The whole is one question, and each cell is in one of each width.
+    assert _dyadic(8)[-1].tolist() == [1.0] * 8 and _dyadic(8).sum(0).tolist() == [4.0] * 8
+
+
+def test_edges_hold_equal_counts() -> None:
+    """By hand, of eight fine bins; a place for missing values at the end does not count."""
+    fine = Numeric(0, 16, bins=4, missing=("?",)).grid(8)
+    even = np.array([1.0] * 8 + [99.0])
+    assert _quantiles(fine, even, 4) == [4.0, 8.0, 12.0]
+    heavy = np.array([0, 0, 10.0, 0, 0, 0, 10.0, 0, 99.0])
+    assert _quantiles(fine, heavy, 2) == [6.0] and _quantiles(fine, heavy, 4) == [6.0, 6.0, 14.0]
+    # Noise may be negative: what was reached stays reached.
+    assert _quantiles(fine, np.array([4.0, -3, 0, 0, 0, 0, 3.0, 0, 0]), 2) == [2.0]
+    for nothing in (np.zeros(9), np.full(9, -1.0)):
+        assert _quantiles(fine, nothing, 4) == [0.0, 4.0, 8.0, 12.0, 16.0]
 
 
 def test_a_column_of_which_nothing_is_found_is_pointed_out() -> None:

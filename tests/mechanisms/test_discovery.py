@@ -24,7 +24,17 @@ from mechanisms.synthesis.open_columns import (
 )
 from mechanisms.synthesis.pipeline import synthesize
 from mechanisms.workload import table_workload
-from pgmkit import Categorical, InvalidInput, Measurement, Numeric, OpenCategorical, Schema
+from pgmkit import (
+    Boolean,
+    Categorical,
+    Dataset,
+    Forbid,
+    InvalidInput,
+    Measurement,
+    Numeric,
+    OpenCategorical,
+    Schema,
+)
 
 DATA = census(500)
 
@@ -209,3 +219,17 @@ def test_a_column_of_which_nothing_is_found_is_pointed_out() -> None:
     schema = Schema({"who": OpenCategorical(), "sex": Categorical(("F", "M"))})
     with pytest.warns(UserWarning, match=r"no value of who is frequent enough .* '\(other\)'"):
         synthesize(table, schema, epsilon=1, delta=1e-6, mechanism="independent", seed=0)
+
+
+def test_strict_runs_refuse_no_rows_and_coded_records_that_break_a_rule() -> None:
+    options = {"epsilon": 1.0, "delta": 1e-6, "mechanism": "mst", "seed": 0}
+    nobody = pa.table({"who": pa.array([], pa.string())})
+    names = Schema({"who": OpenCategorical()})
+    with pytest.raises(InvalidInput, match="no rows"):
+        synthesize(nobody, names, strict=True, **options)
+    assert synthesize(nobody, names, **options).ledger.spent > 0
+    rule = Schema({"a": Boolean(), "b": Boolean()}, [Forbid({"a": True, "b": True})])
+    broken = Dataset(rule.domain, {"a": [1, 0], "b": [1, 0]})
+    with pytest.raises(InvalidInput, match="break"):
+        synthesize(broken, rule, strict=True, **options)
+    assert synthesize(broken, rule, **options).ledger.spent > 0

@@ -1,6 +1,7 @@
 """Values that nobody listed: found above a threshold, and never for the price of privacy."""
 
 import math
+from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -13,7 +14,7 @@ from scipy.stats import binom
 from mechanisms.datasets.census import census
 from mechanisms.privacy.budget import Accounting, Budget
 from mechanisms.privacy.curator import Curator
-from mechanisms.privacy.ledger import BudgetExceeded
+from mechanisms.privacy.ledger import BudgetExceeded, Ledger
 from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.synthesis.open_columns import (
     _dyadic,
@@ -209,6 +210,9 @@ def test_edges_hold_equal_counts() -> None:
     assert _quantiles(fine, heavy, 2) == [6.0] and _quantiles(fine, heavy, 4) == [6.0, 6.0, 14.0]
     # Noise may be negative: what was reached stays reached.
     assert _quantiles(fine, np.array([4.0, -3, 0, 0, 0, 0, 3.0, 0, 0]), 2) == [2.0]
+    # The last cell counts, and so does a share of a record.
+    assert _quantiles(fine, np.array([0, 0, 0, 0, 0, 0, 0, 10.0, 99]), 2) == [16.0]
+    assert _quantiles(fine, np.array([0, 0.5, 0, 0, 0, 0, 0, 0, 99]), 2) == [4.0]
     for nothing in (np.zeros(9), np.full(9, -1.0)):
         assert _quantiles(fine, nothing, 4) == [0.0, 4.0, 8.0, 12.0, 16.0]
 
@@ -221,15 +225,26 @@ def test_a_column_of_which_nothing_is_found_is_pointed_out() -> None:
         synthesize(table, schema, epsilon=1, delta=1e-6, mechanism="independent", seed=0)
 
 
-def test_strict_runs_refuse_no_rows_and_coded_records_that_break_a_rule() -> None:
+def test_strict_runs_refuse_no_rows_and_coded_records_that_break_a_rule(tmp_path: Path) -> None:
     options = {"epsilon": 1.0, "delta": 1e-6, "mechanism": "mst", "seed": 0}
+    ledger = Ledger.create(
+        tmp_path / "ledger", Budget(9.0, 1e-5, reserved=1e-6), neighbours="add/remove"
+    )
     nobody = pa.table({"who": pa.array([], pa.string())})
     names = Schema({"who": OpenCategorical()})
     with pytest.raises(InvalidInput, match="no rows"):
-        synthesize(nobody, names, strict=True, **options)
+        synthesize(nobody, names, strict=True, ledger=ledger, **options | {"seed": None})
+    assert ledger.spent == 0
     assert synthesize(nobody, names, **options).ledger.spent > 0
     rule = Schema({"a": Boolean(), "b": Boolean()}, [Forbid({"a": True, "b": True})])
     broken = Dataset(rule.domain, {"a": [1, 0], "b": [1, 0]})
     with pytest.raises(InvalidInput, match="break"):
         synthesize(broken, rule, strict=True, **options)
     assert synthesize(broken, rule, **options).ledger.spent > 0
+
+
+def test_columns_that_are_not_released_are_pointed_out() -> None:
+    people = pa.table({"sex": ["F", "M"] * 50, "name": [f"n {i}" for i in range(100)]})
+    schema = Schema({"sex": Categorical(("F", "M"))})
+    with pytest.warns(UserWarning, match="columns that the schema does not have are left out: 'na"):
+        synthesize(people, schema, epsilon=1.0, delta=1e-6, mechanism="independent", seed=0)

@@ -54,7 +54,7 @@ class CliqueTree(Settings):
     device: str = setting("cpu", torch_device())
 
     def conflict(self) -> str | None:
-        """Something is left to measure the tree with."""
+        """Return a message if the shares leave nothing to measure the tree with, else None."""
         return leave_something("the tree", self, "one_way_share", "select_share")
 
 

@@ -34,8 +34,9 @@ from mechanisms.settings import (
     whole_number,
 )
 from mechanisms.workload import Workload, WorkloadLike
+from pgmkit.records.dataset import Dataset
 
-__all__ = ["Mwem", "multiplicative_weights", "mwem"]
+__all__ = ["Mwem", "multiplicative_weights", "mwem", "run_weights"]
 
 _RULES = {
     ("queries", True): RoundsRule(2.8),
@@ -96,13 +97,29 @@ def mwem(
     """
     settings = settings or Mwem()
     workload = Workload.over(curator.domain, workload)
+    rule = _RULES[settings.select, settings.past_queries]
+    return run_weights("mwem", curator, workload, settings, rule, progress=progress)
+
+
+def run_weights(
+    name: str,
+    curator: Curator,
+    workload: Workload,
+    settings: Mwem,
+    rule: RoundsRule,
+    *,
+    public: Dataset | None = None,
+    progress: Callable[[Round[HistogramState, Any]], None] | None = None,
+) -> Release:
+    """Run multiplicative weights, on the whole domain or on the distinct public records."""
     return run_histogram(
-        "mwem",
+        name,
         curator,
         workload,
         settings,
-        _RULES[settings.select, settings.past_queries],
+        rule,
         multiplicative_weights(settings.past_queries, settings.passes),
+        public=public,
         average=settings.result == "average",
         repeat=not settings.past_queries,
         seed=settings.seed,

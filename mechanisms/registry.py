@@ -120,9 +120,10 @@ class Registry(Mapping[str, Entry]):
 
 
 def _own(place: str, settings: str, name: str = "", **traits: bool) -> Callable[[str], Entry]:
-    """An entry of this package, whose summary is still to be given.
+    """Return a function that makes an entry of this package from its summary.
 
-    `place`: the module and the function. `name`: the function's own, where it is left out.
+    `place`: the module and the function, as "module.function". `name`: the mechanism's name; by
+    default the function's. `traits`: further fields of the entry.
     """
     module, _, function = place.partition(".")
     where = f"mechanisms.{module}"

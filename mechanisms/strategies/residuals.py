@@ -23,7 +23,7 @@ that noise protects the parts that are thrown away, too. Independent noise on al
 part outside the range of P_A, which depends on nothing and is left out of every estimate; the part
 inside has covariance s^2 P_A in counts, as if noise of scale s on every cell had been projected.
 
-Where a row is replaced, H_A moves by the difference of two columns: the product of n_i squared
+If a row is replaced, H_A moves by the difference of two columns: the product of n_i squared
 times 2 (p_A - q), where q is the least entry of P_A off its diagonal. Laplace noise for a pure
 budget has the L1 norms instead. Each residual is charged for its own worst neighbour.
 

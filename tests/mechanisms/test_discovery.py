@@ -248,3 +248,14 @@ def test_columns_that_are_not_released_are_pointed_out() -> None:
     schema = Schema({"sex": Categorical(("F", "M"))})
     with pytest.warns(UserWarning, match="columns that the schema does not have are left out: 'na"):
         synthesize(people, schema, epsilon=1.0, delta=1e-6, mechanism="independent", seed=0)
+
+
+def test_a_public_number_of_rows_is_refused_where_it_is_none_alone() -> None:
+    schema = Schema({"sex": Categorical(("F", "M"))})
+    options = {"epsilon": 1.0, "delta": 1e-6, "mechanism": "independent", "seed": 0}
+    nobody, one = (pa.table({"sex": pa.array(["F"] * n, pa.string())}) for n in (0, 1))
+    with pytest.raises(InvalidInput, match="no rows"):
+        synthesize(nobody, schema, neighbours="replace-one", **options)
+    for table in (nobody, one):
+        assert synthesize(table, schema, neighbours="add/remove", **options).ledger.spent > 0
+    assert synthesize(one, schema, neighbours="replace-one", **options).ledger.spent > 0

@@ -6,6 +6,9 @@ from .dual_query import DualQuery, DualQueryLoss
 from .fem import Fem
 from .gem import Gem, GemPub
 from .hdmm import Hdmm, HdmmPgm
+from .linked.link import Link
+from .linked.pipeline import synthesize_linked
+from .linked.release import LinkedRelease
 from .mixture import Mixture
 from .mst import Mst
 from .mwem import Mwem
@@ -61,6 +64,8 @@ __all__ = [
     "HdmmPgm",
     "Independent",
     "Ledger",
+    "Link",
+    "LinkedRelease",
     "MeasuredPredicate",
     "Mixture",
     "Model",
@@ -95,5 +100,6 @@ __all__ = [
     "register",
     "run",
     "synthesize",
+    "synthesize_linked",
     "target_biased",
 ]

@@ -35,6 +35,7 @@ __all__ = [
     "counts_of",
     "decode",
     "encode",
+    "framed",
     "in_memory",
     "names_of",
     "other_columns",
@@ -189,7 +190,11 @@ def decode(data: Dataset, schema: Schema, rng: np.random.Generator, form: FrameF
     The order of its columns and their types are the schema's: nothing of the frame that was encoded
     is known here. A lazy form gets a frame over the records in memory: a LazyFrame, a relation.
     """
-    table = arrow_table(data, schema, rng)
+    return framed(arrow_table(data, schema, rng), schema, form)
+
+
+def framed(table: Any, schema: Schema, form: FrameForm) -> Any:
+    """A pyarrow table of values as a frame of this form; `schema` tells pandas the types."""
     library = form.implementation
     if library.is_pandas():
         return pandas_frame(table, schema)
@@ -207,8 +212,9 @@ def pandas_frame(table: Any, schema: Schema) -> Any:
 
     nullable = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
     columns = {}
-    for name, column in schema.columns.items():
-        types = nullable.get if column.nullable else None
+    for name in table.column_names:
+        column = schema.columns.get(name)
+        types = nullable.get if column is not None and column.nullable else None
         columns[name] = table.select([name]).to_pandas(date_as_object=False, types_mapper=types)[
             name
         ]

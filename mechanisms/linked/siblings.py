@@ -32,9 +32,16 @@ Codes = NDArray[np.integer[Any]]
 PREVIOUS = "previous "
 """The prefix of columns that hold the previous sibling's code; one more code stands for none."""
 
-_SWEEPS = 100
-"""The sweeps in which all children are resampled. On a survey of 60,000 persons the tables no
-longer come nearer after 60 (epsilon 1) to 100 (epsilon 4)."""
+_SWEEPS = 60
+"""The sweeps that fit the potentials, and those that settle the records. On a survey of 60,000
+persons at epsilon 4 the tables' mean distance is .017 after the former and .0057 after both; half
+the former leave .0068, and 100 of the former alone .0085."""
+_SETTLED = 0.02
+"""The part of the children that a settling sweep redraws: the chance deviation of the whole
+population from the expected tables shrinks with it."""
+_PUSH = 3.0
+"""The times that the tables' excess would be taken away by one settling sweep if each table acted
+alone on all that it redraws; twice as much overshoots."""
 _FIT = 0.1
 """The part of a table's noise by which a potential of 1, a factor of e, may keep it from its wanted
 counts: noise is not fitted, and what is no noise is."""
@@ -76,7 +83,7 @@ class Children:
         self.position = np.arange(len(self.parent)) - starts[self.parent]
         self.first = self.position == 0
         self.followed = np.append(~self.first[1:], False)[: len(self.parent)]
-        self.records = {name: np.asarray(codes, np.int64) for name, codes in records.items()}
+        self.records = {name: np.array(codes, np.int64) for name, codes in records.items()}
         self._given = {n: np.asarray(codes, np.int64)[self.parent] for n, codes in parents.items()}
         self._given[position] = self.position
 
@@ -142,12 +149,25 @@ class _Field:
             found = over + self.counts[place]
             theta -= self.part[place] * (over + soft * theta) / (found + soft + 1)
 
-    def logits(self, name: str, rows: Codes) -> Array:
+    def pushed(self, excess: Sequence[Array]) -> list[Array]:
+        """Potentials that take the excess away while a few children are redrawn.
+
+        No cell's potential moves by more than 1, a factor of e: tables of few records would else
+        swing from one side to the other.
+        """
+        moved = []
+        for place, over in enumerate(excess):
+            found = np.maximum(over + self.counts[place], self.counts[place]) + 1
+            push = _PUSH * self.part[place] / _SETTLED * over / found
+            moved.append(self.potentials[place] - np.clip(push, -1, 1))
+        return moved
+
+    def logits(self, name: str, rows: Codes, potentials: Sequence[Array]) -> Array:
         """log of the conditional weights of an attribute's codes, for each of these children."""
         children, size = self.children, self.children.domain.size([name])
         found = np.zeros((len(rows), size))
         before = np.flatnonzero(children.followed[rows])
-        for clique, theta in zip(self.cliques, self.potentials, strict=True):
+        for clique, theta in zip(self.cliques, potentials, strict=True):
             if name in clique:
                 found += _lines(children, clique, name, theta, rows)
             if PREVIOUS + name in clique and len(before):
@@ -181,21 +201,37 @@ def draw_children(
     field = _Field(children, wanted if total > 0 else (), max(total, 1.0))
     barred = dict(impossible or {})
     best, least = dict(children.records), (len(children) + 1, np.inf)
-    # Children of even and of odd positions take turns: siblings stay as they are meanwhile.
-    turns = [np.flatnonzero(children.position % 2 == parity) for parity in (0, 1)]
-    for _ in range(_SWEEPS):
+    for sweep in range(2 * _SWEEPS + 1):
         excess = field.excess()
         miss = broken(children, barred), sum(float(np.abs(over).sum()) for over in excess)
         if miss < least:
             best, least = {n: codes.copy() for n, codes in children.records.items()}, miss
-        field.step(excess)
-        for name in children.records:
-            for rows in turns:
-                if len(rows):
-                    logits = field.logits(name, rows)
-                    logits[_barred(children, barred, name, rows)] = -np.inf
-                    children.records[name][rows] = _drawn(logits, rng)
+        if sweep < _SWEEPS:
+            field.step(excess)
+            _redraw(field, field.potentials, barred, 1.0, rng)
+        else:
+            _redraw(field, field.pushed(excess), barred, _SETTLED, rng)
     children.records.update(best)
+
+
+def _redraw(
+    field: _Field,
+    potentials: Sequence[Array],
+    barred: Mapping[Clique, NDArray[np.bool_]],
+    part: float,
+    rng: np.random.Generator,
+) -> None:
+    """One sweep of Gibbs sampling over a random part of the children, column by column."""
+    children = field.children
+    chosen = rng.random(len(children)) < part
+    for name, codes in children.records.items():
+        # Children of even and of odd positions take turns: siblings stay as they are meanwhile.
+        for parity in (0, 1):
+            rows = np.flatnonzero((children.position % 2 == parity) & chosen)
+            if len(rows):
+                logits = field.logits(name, rows, potentials)
+                logits[_barred(children, barred, name, rows)] = -np.inf
+                codes[rows] = _drawn(logits, rng)
 
 
 def broken(children: Children, impossible: Mapping[Clique, NDArray[np.bool_]]) -> int:

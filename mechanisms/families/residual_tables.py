@@ -2,7 +2,7 @@
 
 Residuals are the orthogonal parts of marginals (`mechanisms.strategies.residuals`): the marginal of
 the attributes c is the sum of the residuals inside c, each spread evenly over the attributes that
-it does not have (Xiao et al. 2023, Algorithm 6). That is the best linear unbiased estimate.
+it lacks (Xiao et al. 2023, Algorithm 6). That is the best linear unbiased estimate.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class ResidualTables:
     """Any marginal whose residuals were measured, in counts, and the variance of its cells.
 
     `measurements` are of residuals through `mechanisms.strategies.residuals.residual_matrix`, one
-    of each, and of the total (the empty clique) unless `total` says it. Columns of one value have
-    no residuals.
+    for each residual, and of the total (the empty clique) unless `total` is given. Attributes with
+    one value have no residuals.
 
     Raises InvalidInput for measurements through other matrices, two of one residual, or no total.
 
@@ -68,9 +68,10 @@ class ResidualTables:
             raise InvalidInput("the total is missing; measure the empty clique, or pass total=")
 
     def marginal(self, attrs: Iterable[str]) -> Array:
-        """The noisy marginal over `attrs` in counts, axes in their order; cells may be negative.
+        """Return the noisy marginal over `attrs` in counts, axes in their order; cells may be
+        negative.
 
-        Raises InvalidInput where a residual inside it was not measured.
+        Raises InvalidInput if a residual inside it was not measured.
         """
         clique = self.domain.clique(attrs)
         ordered = self.domain.ordered(clique)
@@ -82,7 +83,9 @@ class ResidualTables:
         return table.transpose([ordered.index(name) for name in clique])
 
     def variance(self, attrs: Iterable[str]) -> float:
-        """The variance of the noise on each cell of `marginal(attrs)`: the same for all of them."""
+        """Return the variance of the noise on each cell of `marginal(attrs)`, which is the same for
+        all cells.
+        """
         parts = self._parts(self.domain.ordered(self.domain.clique(attrs)))
         return math.fsum(part * self._variances[residual] for residual, part in parts.items())
 
@@ -98,10 +101,12 @@ class ResidualTables:
 
 
 def variance_parts(domain: Domain, ordered: Clique) -> dict[Clique, float]:
-    """The variance of a cell of a clique's marginal, by residual A inside the clique, at s_A = 1.
+    """Return, for each residual A inside the clique, the variance that it adds to a cell of the
+    clique's marginal if its own noise has variance 1.
 
-    That is the product over A of 1 - 1/n_i and over the other attributes of 1/n_i^2 (Xiao et al.
-    2023, Theorem 4.7). The clique is in the domain's order; columns of one value have no residual.
+    It is the product over A of 1 - 1/n_i and over the other attributes of 1/n_i^2, with sizes n_i
+    (Xiao et al. 2023, Theorem 4.7). The clique is in the domain's order; attributes with one value
+    have no residual.
 
     >>> from pgmkit.domain import Domain
     >>> variance_parts(Domain({"a": 2, "b": 4}), ("a", "b"))
@@ -116,7 +121,9 @@ def variance_parts(domain: Domain, ordered: Clique) -> dict[Clique, float]:
 
 
 def _scale(domain: Domain, measurement: Measurement) -> float:
-    """The factor by which the measurement's matrix is the projection on its residual."""
+    """Return the factor by which the measurement's matrix is the projection on its residual. Raises
+    InvalidInput for any other matrix.
+    """
     matrix = measurement.matrix
     if not measurement.clique:
         return 1.0

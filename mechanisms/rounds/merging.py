@@ -1,12 +1,12 @@
-"""Coarser cells for tables whose noise would hide them: which codes are taken together, and when.
+"""Coarser cells for tables whose noise would hide them: which codes are merged, and when.
 
-Bins beside each other are merged into groups of about equal mass; a bin that holds a group's mass
-alone stays apart, as frequent spikes do, and so do codes without order: missing values, and all of
-a column of categories, whose merging would lose most of what depends on them. Whether a pair of
-attributes is better measured on merged codes follows from its predicted error: fewer cells have
-less noise together, and lose what depends within groups. Sums of codes say
-little of each, so single attributes are measured again beside coarse pairs, by the same prediction:
-the noise of one is in all its pairs.
+Neighbouring bins are merged into groups of about equal counts; a bin that has a group's count by
+itself stays separate, as frequent spikes do. So do codes without order: missing values, and all
+codes of a categorical column, whose merging would lose most of what depends on them. Whether a pair
+of attributes is better measured on merged codes follows from its predicted error: fewer cells have
+less noise in total, but lose the dependence within groups. Sums of codes say little about the
+single codes, so single attributes are measured again beside coarse pairs, by the same prediction:
+the noise of an attribute enters all its pairs.
 """
 
 from __future__ import annotations
@@ -30,21 +30,25 @@ if TYPE_CHECKING:
 __all__ = ["Tables", "best_tables", "groups_of"]
 
 _GROUPS = (2, 4, 8, 16, 32)
-"""The numbers of groups that are tried. More of them gain little and widen the fit. An attribute
-that has no more bins than groups keeps all its codes."""
+"""The numbers of groups that are tried. More groups gain little and widen the fit. An attribute
+that has no more bins than groups keeps all its codes.
+"""
 _LOST = 0.73
-"""The part of the L1 distance from independence that merging n codes of one attribute into g groups
-loses, times 1/g - 1/n: of the density 1 + t x y on (-1, 1)^2, 0.72 for 2 groups to 0.74 for 20."""
+"""The share of the L1 distance from independence that is lost when n codes of one attribute are
+merged into g groups, divided by 1/g - 1/n: for the density 1 + t x y on (-1, 1)^2 it is 0.72 for 2
+groups to 0.74 for 20.
+"""
 _TURNS = 4
-"""Shares follow from groups, and groups from shares: they are found in turn."""
+"""The rounds in which shares and groups are computed in turn, as each depends on the other."""
 
 
 @dataclass(frozen=True)
 class Tables:
-    """The cells to measure of pairs, and the shares of one budget, of sum 1 with those of columns.
+    """The cells to measure for each pair, and the shares of one budget, which sum to 1 over pairs
+    and single attributes.
 
-    `groups`: for either attribute of each pair the group of each code. `pairs`: the shares of the
-    pairs; `singles`: of the attributes.
+    `groups`: for each attribute of each pair the group of each code. `pairs`: the shares of the
+    pairs; `singles`: the shares of the attributes.
     """
 
     groups: list[tuple[Groups, Groups]]
@@ -53,10 +57,11 @@ class Tables:
 
 
 def groups_of(counts: Array, most: int, bins: int) -> Groups:
-    """The group of each code: runs of bins of at most 1/most of all counts, and larger bins.
+    """Return the group of each code: runs of bins with at most 1/most of all counts, and larger
+    bins by themselves.
 
-    `counts`: of the codes, at least 0, of which the first `bins` are in order; all others stay
-    apart, and all codes where there are no more bins than groups.
+    `counts`: the counts of the codes, at least 0. The first `bins` codes are bins in order; all
+    others stay separate, and so do all codes if there are no more bins than groups.
 
     >>> groups_of(np.array([5.0, 5.0, 60.0, 10.0, 10.0, 10.0]), 3, bins=6)
     array([0, 0, 1, 2, 2, 2])
@@ -83,12 +88,14 @@ def best_tables(
     bins: Mapping[str, int],
     pure: bool,
 ) -> Tables:
-    """The cells of each pair, and the shares of a budget, of least predicted error of all pairs.
+    """Return the cells of each pair and the shares of a budget with the least predicted error of
+    all pairs.
 
-    `counts`: noisy counts of the codes of each attribute, at least 0. `distances`: of pairs from
-    independence, L1, in counts, above 0. `known`: the expected absolute noise in the counts;
-    `noise`: in a cell measured with the whole budget. `bins`: how many of an attribute's codes, the
-    first ones, are bins in order; none where it is not named. `pure`: as in `least_risk_shares`.
+    `counts`: noisy counts of the codes of each attribute, at least 0. `distances`: the L1 distances
+    of the pairs from independence, in counts, above 0. `known`: the expected absolute noise in the
+    counts of each attribute; `noise`: the same for a cell measured with the whole budget. `bins`:
+    for an attribute the number n such that its codes 0..n-1 are bins in order; an attribute that is
+    left out has none. `pure`: as in `least_risk_shares`.
     """
     names = list(counts)
     options = (0, *_GROUPS)
@@ -130,11 +137,11 @@ def best_tables(
 
 
 def _kept(sizes: Array, distances: Array, chance: Array, rows: float) -> Array:
-    """The distance from independence that is left on merged codes, options x pairs.
+    """Return the distance from independence that remains on merged codes, options x pairs.
 
     A dependence at the distance d fills 1 - d / 2 of the product's range (all records of a function
-    of n codes lie in 1 / n of it), and groups lose the more, the narrower it is. Chance is spread
-    over all cells.
+    of n codes lie in 1 / n of it), and merging loses more, the narrower the range is. Chance is
+    spread over all cells.
     """
     cells = sizes.prod(2)
     width = np.maximum(1 - (distances - chance) / (2 * rows), np.finfo(float).eps)
@@ -143,7 +150,9 @@ def _kept(sizes: Array, distances: Array, chance: Array, rows: float) -> Array:
 
 
 def _chance(first: Array, second: Array) -> float:
-    """The expected L1 distance from their product of two attributes that chance alone gives."""
+    """Return the expected L1 distance between the joint counts of two independent attributes and
+    their product.
+    """
     rows = max(1.0, float(first.sum()))
     product = np.outer(first, second).ravel() / max(1.0, float(second.sum()))
     spread = np.sqrt(product * np.maximum(0.0, 1 - product / rows))

@@ -1,4 +1,4 @@
-"""Frames of which each unit keeps a bounded number of rows."""
+"""Frames in which each unit keeps a bounded number of rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ _WHOLE = re.compile(r"(-?[0-9]+)\.0+")
 
 
 def check_unit(unit: str | None, schema: Schema, report_dropped: bool) -> None:
-    """Raises InvalidInput for a unit that the schema would release, or a report without one."""
+    """Raise InvalidInput for a unit that the schema would release, or for a report without
+    a unit.
+    """
     if unit is None and report_dropped:
         raise InvalidInput("report_dropped is about the rows of units; give unit and max_rows")
     if unit in schema.columns:
@@ -34,7 +36,7 @@ def check_unit(unit: str | None, schema: Schema, report_dropped: bool) -> None:
 
 
 def warn_of_others(data: Any, schema: Schema, unit: str | None) -> None:
-    """Warn of a frame's columns that are not released, as the schema does not have them."""
+    """Warn if the frame has columns that are not released because the schema does not have them."""
     if isinstance(data, Dataset | NoRows | FrameCounts):
         return
     others = other_columns(data, schema, [unit])
@@ -50,11 +52,11 @@ def warn_of_others(data: Any, schema: Schema, unit: str | None) -> None:
 def bounded_frame(
     frame: Any, schema: Schema, unit: str, max_rows: int, rng: np.random.Generator | None
 ) -> tuple[Any, Excess]:
-    """The schema's columns of at most `max_rows` rows of each unit, and what was left out.
+    """Return the schema's columns of at most `max_rows` rows of each unit, and what was left out.
 
-    Which rows is drawn uniformly (`mechanisms.privacy.units`). Rows without a unit (missing: null,
-    NaN, empty) are of nobody and are left out. A frame in an engine is fetched, these columns
-    alone: which rows are kept must be the same in every count. Raises InvalidInput for codes and
+    The rows are drawn uniformly (`mechanisms.privacy.units`). Rows without a unit (missing: null,
+    NaN, empty) belong to nobody and are left out. From an engine these columns alone are fetched,
+    since the rows kept must be the same in every count. Raises InvalidInput for coded records, and
     for a frame without the columns.
 
     >>> import pyarrow
@@ -79,7 +81,7 @@ def bounded_frame(
 
 
 def unit_numbers(columns: Sequence[Any]) -> list[np.ndarray]:
-    """A whole number for each value of several columns, the same for equal ones; -1 for missing.
+    """Return a whole number for each value of several columns: equal ones alike, -1 if missing.
 
     3, 3.0, "3" and "3.0" are one unit: programs write whole numbers as 3.0 where one of their
     column is missing.

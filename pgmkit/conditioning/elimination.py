@@ -4,7 +4,7 @@ A tree's first nodes are the inputs. Every further node is the product of two no
 one, with those attributes summed out that no other remaining node holds. Sets of attributes are
 integers with one bit for each attribute.
 
-Where the inputs are conditional distributions, a product from which all attributes that it is a
+If the inputs are conditional distributions, a product from which all attributes that it is a
 distribution of have been summed out is 1 everywhere (*barren*: Shachter 1986). Such a node is part
 of the tree, since its attributes connect others, but holds no table, and a product with it is a
 copy. So a node has two sets of attributes: those of its place in the tree (``scope``) and those its
@@ -23,6 +23,7 @@ from functools import cached_property
 from pgmkit.contraction.order import MOVE_COST
 from pgmkit.graphs.bit_sets import each_bit, union
 from pgmkit.graphs.elimination_search import RANKS, Search, Step
+from pgmkit.runtime.sizes import CACHE_CELLS
 
 __all__ = [
     "WRITTEN",
@@ -34,8 +35,6 @@ __all__ = [
     "elimination_tree",
 ]
 
-_CACHED_CELLS = 1 << 16
-"""The cells of the largest table that fits a core's cache, half a megabyte."""
 _MEASURES_OF_A_CELL = 0.0002
 """The number of attributes that the order search measures in the time that a pass and its adjoints
 spend on one cell.
@@ -182,10 +181,10 @@ def cost_of_sums(tree: EliminationTree) -> float:
     Products are matrix products, so moving tables that a core's cache does not hold may take longer
     than the products themselves.
     """
-    if tree.cells <= _CACHED_CELLS:
+    if tree.cells <= CACHE_CELLS:
         return tree.cells
     sizes = [tree.cells_of(tree.scopes[node]) for node in tree.made]
-    return tree.cells + MOVE_COST * sum([cells for cells in sizes if cells > _CACHED_CELLS])
+    return tree.cells + MOVE_COST * sum([cells for cells in sizes if cells > CACHE_CELLS])
 
 
 class Planning:

@@ -23,9 +23,10 @@ from pgmkit.conditioning.joint import MOST_CELLS, Joint
 from pgmkit.conditioning.message_passing import LEAST_ENTRY, Kernel, Underflow
 from pgmkit.domain import Clique, Domain
 from pgmkit.graphs.bit_sets import each_bit, union
-from pgmkit.graphs.junction_tree import CELL_BYTES, junction_tree, tree_of_order
+from pgmkit.graphs.junction_tree import junction_tree, tree_of_order
 from pgmkit.inference.answer_checks import FirstUses
 from pgmkit.inference.plain_sums import PlainSums
+from pgmkit.runtime.sizes import CELL_BYTES
 
 __all__ = ["CELLS_OF_A_TABLE", "Draft", "GraphTables", "Inputs"]
 

@@ -1,7 +1,7 @@
 """Cliques of a calibrated junction tree that list their possible cells, where most cells are
 impossible.
 
-Where tables are deterministic in part, nearly all cells of a large clique may be zero. Then only
+If tables are deterministic in part, nearly all cells of a large clique may be zero. Then only
 the others are kept, and for each of them the cells of the tables that it is multiplied by and
 summed into.
 """

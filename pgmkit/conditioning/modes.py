@@ -18,14 +18,12 @@ from numpy.typing import NDArray
 from pgmkit.conditioning.elimination import EliminationTree
 from pgmkit.conditioning.message_passing import Messages, Scale, Table
 from pgmkit.graphs.bit_sets import each_bit
+from pgmkit.runtime.sizes import CACHE_CELLS
 
 __all__ = ["MaxKernel", "MaxMessages", "most_likely", "pointer_type"]
 
 Array = NDArray[np.float64]
 Places = NDArray[np.unsignedinteger]
-
-_BLOCK_CELLS = 1 << 16
-"""The cells of a sum that are computed at once: half a megabyte, which a core's cache holds."""
 
 
 class MaxKernel:
@@ -44,7 +42,7 @@ class MaxKernel:
         self.shape = tuple([sizes[v] for v in self.kept])
         self.cells, inner = prod(self.shape), prod([sizes[v] for v in self.gone])
         looped = 0
-        while self.cells * inner > _BLOCK_CELLS and looped < len(self.gone):
+        while self.cells * inner > CACHE_CELLS and looped < len(self.gone):
             inner //= sizes[self.gone[looped]]
             looped += 1
         self.looped, self.inner = tuple([sizes[v] for v in self.gone[:looped]]), inner

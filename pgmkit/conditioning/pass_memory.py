@@ -12,10 +12,10 @@ from collections.abc import Iterable, Sequence
 from pgmkit.conditioning.elimination import EliminationTree
 from pgmkit.conditioning.modes import pointer_type
 from pgmkit.runtime.memory import check_room, counted, room
+from pgmkit.runtime.sizes import CELL_BYTES
 
 __all__ = ["check_marginals", "check_record", "check_sum", "records_within", "surely_fits"]
 
-_CELL_BYTES = 8
 _SMALL_PASS = 1 << 28
 """The bytes of the quick bound below which the system's counters are not read: reading them takes a
 millisecond, a thirtieth of such a pass, which holds about a tenth of the bound at once.
@@ -31,7 +31,7 @@ def surely_fits(tree: EliminationTree, limit: int, cells: int) -> bool:
     Twice ``tree.cells``, the multiplications, is more than the cells of all tables and copies
     together.
     """
-    bound = 2 * _CELL_BYTES * tree.cells * cells
+    bound = 2 * CELL_BYTES * tree.cells * cells
     return bound <= limit and (bound <= _SMALL_PASS or bound <= room())
 
 
@@ -61,7 +61,7 @@ def check_record(tree: EliminationTree, limit: int) -> None:
         gone = tree.cells_of(tree.summed(node))
         if gone > 1:
             places += own[node] * pointer_type(gone).itemsize
-    cells = _upward(tree, own, kept=False) + -(-places // _CELL_BYTES)
+    cells = _upward(tree, own, kept=False) + -(-places // CELL_BYTES)
     _check(tree, cells, limit, "the search for the most likely record")
 
 
@@ -69,7 +69,7 @@ def records_within(tree: EliminationTree, count: int, limit: int) -> int:
     """Return how many of ``count`` records fit side by side, given the tree of one record, whose
     multiplications are more than the cells of all its tables and their copies.
     """
-    each = 2 * _CELL_BYTES * max(tree.cells, 1.0)
+    each = 2 * CELL_BYTES * max(tree.cells, 1.0)
     if count * each > _SMALL_PASS:
         limit = min(limit, room())
     return int(limit // each)
@@ -131,9 +131,9 @@ def _downward(tree: EliminationTree, own: Sequence[int], sets: Iterable[int]) ->
 
 def _check(tree: EliminationTree, cells: int, limit: int, what: str, held: int = 0) -> None:
     check_room(
-        _CELL_BYTES * cells,
+        CELL_BYTES * cells,
         f"{what} (a product of tables over {counted(tree.largest)} cells)",
         limit,
         "observe more, ask for fewer attributes at once",
-        _CELL_BYTES * held,
+        CELL_BYTES * held,
     )

@@ -8,8 +8,9 @@ from typing import NamedTuple
 import torch
 
 from pgmkit.estimation.problem import Monitor, Point, Problem, read
-from pgmkit.estimation.tensor_steps import MOST_HALVINGS, Points, Steps, start_at
+from pgmkit.estimation.tensor_steps import Points, Steps, start_at
 from pgmkit.losses import MeasuredLoss
+from pgmkit.runtime.precision import HALVINGS
 
 __all__ = ["can_search_on_card", "card_search"]
 
@@ -45,6 +46,8 @@ def card_search(problem: Problem, start: Point, monitor: Monitor) -> Point:
         place = next((each for each in before if not monitor.pass_by(each.loss)), last)
         if place is not last:
             looked = search.look_again(place.tries)
+            if not looked.iterates:  # So near the end the same passes may round differently.
+                continue
         point = looked.point.copied()
         stops = monitor.record(point, looked.iterates[-1].loss)
     return point
@@ -100,7 +103,7 @@ class CardSearch:
             if failed == 0
         ]
         point = Point(state.point.potentials, state.point.marginals, log_partition)
-        return _Look(point, iterates, halvings[-1] > MOST_HALVINGS)
+        return _Look(point, iterates, halvings[-1] > HALVINGS)
 
 
 class MeasuredObjective:

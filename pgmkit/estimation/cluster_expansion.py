@@ -26,23 +26,22 @@ from pgmkit.domain import Clique
 from pgmkit.graphs.clique_index import maximal
 from pgmkit.inference.marginal_oracle import Layout, MarginalOracle
 from pgmkit.inference.observations import host
+from pgmkit.runtime.iterations import MOST_ROUNDS
+from pgmkit.runtime.sizes import CACHE_CELLS
 
 _LONGEST = 4
 """The most attributes of a cycle."""
-_MOST_CYCLES = 300
-_MOST_CANDIDATES = 20_000
-_MOST_MEETINGS = 100_000
-"""The most pairs of regions that share an attribute, counted once for each pair and attribute."""
+_MOST_LOOKED_AT = 100_000
+"""Candidates for cycles, and pairs of regions that share an attribute: tenths of a second."""
 _CELLS_OF_COST = 1e-3
 """The cells of all cycles, as a share of the multiplications of a pass, up to which fitting them
 costs less than the pass.
 """
-_ALWAYS_CELLS = 10_000
 _LARGEST_COUNT = 4
 """The largest counting number: where regions overlap more, the expansion is inaccurate."""
-_SWEEPS = 100
-_FITTED = 1e-6
-"""The largest change of a cell's logarithm, times its probability, in the last sweep."""
+LEAST_SHARE = 1e-7
+"""Smallest cell, as a fraction of the total; also the change of the log of a cell, times its
+probability, below which a sweep is the last."""
 
 Region = frozenset[str]
 
@@ -52,7 +51,7 @@ def cluster_expansion(inference: MarginalOracle) -> ClusterExpansion | None:
     are too expensive to fit, or the expansion would be inaccurate.
     """
     layout = inference.layout
-    most = max(_ALWAYS_CELLS, int(_CELLS_OF_COST * inference.plan.cost))
+    most = max(CACHE_CELLS, int(_CELLS_OF_COST * inference.plan.cost))
     cycles = _short_cycles(layout, most)
     counted = _counting_numbers([*map(frozenset, layout.cliques), *cycles]) if cycles else {}
     if not counted or max(map(abs, counted.values())) > _LARGEST_COUNT:
@@ -163,7 +162,7 @@ class _Group:
         for log, view in zip(logs, self._views, strict=True):
             joint += log.view(view)
         joint.exp_()
-        for _ in range(_SWEEPS):
+        for _ in range(MOST_ROUNDS):
             furthest = 0.0
             for k, (target, view) in enumerate(zip(targets, self._views, strict=True)):
                 held = joint.sum(self._summed[k]) if self._summed[k] else joint
@@ -172,7 +171,7 @@ class _Group:
                 change = ratio.log()
                 logs[k] = logs[k] + change
                 furthest = max(furthest, float((change.abs() * target).max()))
-            if len(targets) == 1 or furthest < _FITTED:
+            if len(targets) == 1 or furthest < LEAST_SHARE:
                 break
         self._logs = logs
         for places, log in zip(self._places, logs, strict=True):
@@ -193,10 +192,10 @@ def _short_cycles(layout: Layout, most_cells: int) -> list[Region]:
             span.add(_bits([clique[0], a, b], bit))
     pieces = networkx.number_connected_components(graph)
     missing = len(graph.edges) - len(graph) + pieces - span.size
-    if not 0 < missing <= _MOST_CYCLES:
+    if not 0 < missing * len(graph.edges) <= _MOST_LOOKED_AT:
         return []
     core = networkx.k_core(graph, 2)  # cycles lie in it
-    found = islice(networkx.chordless_cycles(core, length_bound=_LONGEST), _MOST_CANDIDATES)
+    found = islice(networkx.chordless_cycles(core, length_bound=_LONGEST), _MOST_LOOKED_AT)
     chosen, cells = [], 0
     for cycle in sorted(found, key=lambda c: (len(c), sorted(c))):
         size = layout.domain.size(tuple(cycle))
@@ -244,7 +243,7 @@ def _counting_numbers(largest: Iterable[Region]) -> dict[Region, int]:
         for region in regions:
             for name in region:
                 near.setdefault(name, []).append(region)
-        if sum(len(held) ** 2 for held in near.values()) > _MOST_MEETINGS:
+        if sum(len(held) ** 2 for held in near.values()) > _MOST_LOOKED_AT:
             return {}
         met = {a & b for a in fresh for name in a for b in near[name]}
         fresh = met - regions

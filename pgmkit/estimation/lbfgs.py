@@ -17,10 +17,9 @@ from scipy.optimize import minimize
 from pgmkit.contraction.evaluate import contract
 from pgmkit.contraction.semirings import LINEAR
 from pgmkit.estimation.problem import Monitor, Point, Problem
+from pgmkit.runtime.precision import SUM_ROUNDING
 
 _OPTIONS = {"maxiter": 10_000, "maxfun": 20_000, "maxcor": 20, "ftol": 0.0, "gtol": 0.0}
-_LEAST_FALL = 1e-9
-"""The relative fall of the loss over a whole run of L-BFGS that is worth another run."""
 
 
 class _Stop(Exception):
@@ -46,7 +45,7 @@ def lbfgs(problem: Problem, start: Point, monitor: Monitor) -> Point:
         while True:
             # Flat stretches end scipy's line search; a run with a fresh memory gets across them.
             found = minimize(objective, flat, jac=True, method="L-BFGS-B", options=_OPTIONS)
-            if not found.fun < reached - _LEAST_FALL * abs(found.fun):
+            if not found.fun < reached - SUM_ROUNDING * abs(found.fun):
                 monitor.stopped = "line search: no further descent"
                 break
             reached, flat = found.fun, found.x

@@ -16,6 +16,7 @@ from pgmkit.domain import Clique
 from pgmkit.inference.self_check import Contradiction
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.losses import CallableLoss, Huber, Penalty
+from pgmkit.runtime.precision import SUM_ROUNDING
 
 if TYPE_CHECKING:
     from pgmkit.measurement import Measurement
@@ -30,7 +31,6 @@ _ULPS = 1e3
 """The error of a table's cells, in units of the last place, that is allowed: cells are sums over
 many others.
 """
-_CLOSE = 1e-9
 
 
 def check_loss(
@@ -77,7 +77,7 @@ def check_loss(
         largest = np.abs(_applied(m.matrix, np.abs(marginal), absolute=True)).max()
         shift = _ULPS * epsilon * (largest + np.abs(m.values)) / m.stddev
         rounding += float((phi(residual + shift, loss) - penalties).sum())
-    if not abs(found - stated) <= rounding + (_CLOSE + _ULPS * epsilon) * (1 + abs(found)):
+    if not abs(found - stated) <= rounding + (SUM_ROUNDING + _ULPS * epsilon) * (1 + abs(found)):
         raise Contradiction(
             f"the estimate contradicts a second computation: its loss is {stated!r} by one and "
             f"{found!r} by the other. Please report these {len(measurements)} measurements"

@@ -36,18 +36,15 @@ from pgmkit.measurement import Measurement, check_scale
 from pgmkit.model import MEMORY_LIMIT, GraphicalModel
 from pgmkit.runtime.devices import device_of
 from pgmkit.runtime.memory import available
+from pgmkit.runtime.sizes import TABLE_CELLS
 from pgmkit.runtime.threads import cores, in_threads, one_thread
 from pgmkit.structural_zeros import Zeros, check_zeros
 from pgmkit.total import estimate_totals
 
 __all__ = ["ManyEstimates", "estimate_many"]
 
-_CHUNK_CELLS = 1 << 23
-"""The most cells of all tables of a batched pass: more gain nothing."""
 _BATCH_VECTORS = 40
 """The number of vectors over the cliques' cells that a batch keeps for each set."""
-_WRITTEN_OUT = 1 << 22
-"""The most entries of a dense or Kronecker matrix that is written out for a batch."""
 
 
 class Options(TypedDict, total=False):
@@ -72,36 +69,40 @@ def estimate_many(
     progress: bool | Callable[[Replication], None] | None = None,
     **options: Unpack[Options],
 ) -> list[GraphicalModel]:
-    """A model for each set of measurements, as ``estimate`` makes it; the sets differ in their
-    values only.
+    """Return a model for each set of measurements, as ``estimate`` does; sets differ only in
+    values.
 
-    Small models are estimated side by side: one pass of inference serves all sets, which costs
-    each a fraction of what it costs alone. Every set has its own steps, stops by itself, and has
-    its own certificate: model i has a loss within its ``gap`` of the optimum, like that of
-    ``estimate``, though not the same potentials to the last digit. Models that gain nothing from
-    it are estimated by themselves: on the CPU those with more than 65,536 cells in the tables of a
-    pass (as many at a time as there are cores), or, with a tolerance below 1, with more than eight
-    times the cells of the cliques, as of grids. So are other losses than the squared one and
-    methods by name. Sets with a ``warm_start`` and up to 4,096 cells of cliques and measured values
-    are always estimated side by side: proximal steps in the earlier model's metric, which all
-    share, bring them to a few hundredths of a noise unit whatever the tolerance.
+    Small models are estimated side by side: one pass of inference serves all sets, which costs each
+    set a fraction of its cost alone. Every set has its own steps, stops by itself, and has its own
+    certificate: model i has a loss within its ``gap`` of the optimum, as from ``estimate``, though
+    not the same potentials to the last digit.
+
+    Models that would gain nothing are estimated one by one, as many at a time as there are cores.
+    On the CPU these are models with more than 65,536 cells in the tables of a pass, or, with a
+    tolerance below 1, with more than eight times the cells of the cliques, as for grids. The same
+    holds for losses other than the squared one and for methods given by name.
+
+    Sets with a ``warm_start`` and up to 4,096 cells of cliques and measured values are always
+    estimated side by side: proximal steps in the earlier model's metric, which all share, bring
+    them to within a few hundredths of a noise unit for any tolerance.
 
     Args:
         domain: the attributes.
         measurement_sets: for each model its measurements, in counts; the i-th measurements of all
             sets have the same clique, stddev and matrix.
-        total: number of records, for all models or one for each; estimated from each set's
-            measurements when None.
-        max_seconds: for all sets together; those not done by then are the best found so far.
-        progress: True for a bar on a terminal, or a callable that gets ``Replication`` records.
-        options: as ``estimate`` takes them: ``zeros``, ``loss``, ``method``, ``warm_start`` (one
+        total: the number of records, for all models or one for each; if None it is estimated from
+            each set's measurements.
+        max_seconds: the time for all sets together; unfinished models are the best found so far.
+        progress: True for a progress bar on a terminal, or a callable that gets ``Replication``
+            records.
+        options: options of ``estimate``: ``zeros``, ``loss``, ``method``, ``warm_start`` (one
             model, for all), ``tolerance``, ``device``, ``dtype`` and ``memory_limit``.
 
     Raises:
-        InvalidInput: as ``estimate``, and where structures differ; like ``NumericalFailure`` and
-            ``TotalUndetermined`` it names the set.
-        ModelTooLarge: where one model does not fit; sets that do not fit together are taken in
-            smaller numbers.
+        InvalidInput: as ``estimate``, and if the sets' structures differ. Like ``NumericalFailure``
+            and ``TotalUndetermined`` its message names the set.
+        ModelTooLarge: if a single model does not fit; sets that do not fit together are estimated
+            in smaller groups.
 
     Warns:
         NotCertified: some models may miss their best fit by more than one noise unit.
@@ -306,12 +307,12 @@ class ManyEstimates:
         """Return the number of sets that are estimated side by side."""
         each = needed_bytes(inference, self._used) + 8 * _BATCH_VECTORS * inference.layout.cells
         fitting = self._limit(inference.device) // each
-        return max(1, min(fitting, _CHUNK_CELLS // table_cells(inference)))
+        return max(1, min(fitting, TABLE_CELLS // table_cells(inference)))
 
 
 def _is_writable(m: Measurement) -> bool:
     """True if the matrix may be written out for a batch."""
-    return m.matrix is None or is_sparse(m.matrix) or prod(m.matrix.shape) <= _WRITTEN_OUT
+    return m.matrix is None or is_sparse(m.matrix) or prod(m.matrix.shape) <= TABLE_CELLS
 
 
 def _listed(place: int, given: Any) -> list[Measurement]:

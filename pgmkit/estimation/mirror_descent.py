@@ -9,10 +9,11 @@ import torch
 
 from pgmkit.estimation.problem import Monitor, Point, Problem, Scalar, read
 from pgmkit.losses import dot
+from pgmkit.runtime.precision import HALVINGS
 
 NO_DESCENT = "precision: no step lowers the loss beyond rounding"
-_GROWTH = 1.5
-_MOST_HALVINGS = 40
+FIRST_GROWTH, GROWTH = 2.0, 1.1
+"""The factors by which steps grow until one fails its test, and after that."""
 
 
 def mirror_descent(problem: Problem, start: Point, monitor: Monitor) -> Point:
@@ -21,13 +22,15 @@ def mirror_descent(problem: Problem, start: Point, monitor: Monitor) -> Point:
     """
     point = start
     loss, gradient = problem.loss.value_and_gradient(point.marginals)
-    step = first_step(gradient, point)
+    step, growth = first_step(gradient, point), FIRST_GROWTH
     while not monitor.record(point, loss):
-        taken = proximal_step(problem, point, loss, gradient, _GROWTH * step)
+        tried = step * growth
+        taken = proximal_step(problem, point, loss, gradient, tried)
         if taken is None:
             monitor.stopped = NO_DESCENT
             break
         point, loss, step = taken
+        growth = growth if step == tried else GROWTH
         _, gradient = problem.loss.scalar_and_gradient(point.marginals)
     return point
 
@@ -50,7 +53,7 @@ def proximal_step(
     had failed. Passes, losses and products are begun together and read at once.
     """
     precision = torch.finfo(gradient.dtype).eps
-    for _ in range(_MOST_HALVINGS):
+    for _ in range(HALVINGS):
         new = problem.begin(origin.potentials - step * gradient)
         compared = None if new is None else _compare(problem, origin, loss, gradient, new)
         if new is not None and compared is not None and isnan(compared.log_partition):

@@ -10,9 +10,10 @@ import torch
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.graphs.clique_index import maximal
-from pgmkit.graphs.junction_tree import CELL_BYTES, junction_tree, model_cells
+from pgmkit.graphs.junction_tree import junction_tree, model_cells
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.measurement import Measurement
+from pgmkit.runtime.sizes import CELL_BYTES
 from pgmkit.structural_zeros import Zeros
 
 _SOLVER_VECTORS = 14
@@ -21,8 +22,8 @@ best so far.
 """
 _CARD_VECTORS = 26
 """The same number on a GPU, where a step allocates all that it may need, and can be undone."""
-_OBSERVED_BYTES = 40
-"""The bytes of a measured cell: its place, weight, value and residual."""
+_OBSERVED_BYTES = 5 * CELL_BYTES
+"""Bytes of a measured cell: its place, weight, value, residual and a product of these."""
 _START_BYTES = 100
 """The bytes of a measured cell in the search for consistent tables, most of them for the
 constraints.

@@ -20,7 +20,7 @@ rounding, times the largest weight.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import inf, isfinite, prod
+from math import inf, isfinite, log, prod
 
 import numpy as np
 import scipy.sparse
@@ -31,33 +31,28 @@ from scipy.sparse.linalg import lsqr
 
 from pgmkit.estimation.problem import Monitor, Point, Problem
 from pgmkit.losses import ULPS, MeasuredLoss
+from pgmkit.runtime.iterations import MOST_ROUNDS, PATIENCE, SOLVED
+from pgmkit.runtime.precision import EPSILON
+from pgmkit.runtime.sizes import CACHE_CELLS, CALL_CELLS
 
 Array = NDArray[np.float64]
 
-_MOST_CELLS = 4096
-_MOST_WORK, _LITTLE_WORK = 2e8, 2e7
-"""The multiplications of a Newton step's factorisation: the most, and up to which no method is
-faster.
-"""
+_MOST_WORK = 2e8
+"""The most multiplications of a Newton step's factorisation, a second or so."""
 _MOST_FAILURES = 8
-_PATIENCE = 150
+_PATIENCE = 5 * PATIENCE
 """The steps without progress before the search ends; they start far below a useful length
 and grow.
 """
 _MOST_NEWTON = 30
-_SOLVED = 1e-3
-"""The share of the gap to which a proximal step is solved, until the gap is near the goal."""
 _LARGEST_GROWTH = 5.0
 _LARGEST_FALL = 100.0
 """The largest fall of the barrier from one proximal step to the next."""
-_FAR_BELOW = -80.0
+_FAR_BELOW = 2 * log(EPSILON)
 """The logarithm of a probability relative to the largest one, from which nothing depends on it."""
-_MOST_PUSHES = 20
-_MOST_DENSE = 100_000
-"""The entries of a matrix up to which dense least squares are faster than sparse ones."""
 _REFINEMENTS = 2
-_NEGLIGIBLE = 1e-18
-"""Cells of smaller probability do not enter a Newton step."""
+_NEGLIGIBLE = EPSILON / CALL_CELLS
+"""Probabilities below this do not enter a Newton step: all together are lost in rounding."""
 
 
 def is_small(problem: Problem) -> bool:
@@ -67,7 +62,7 @@ def is_small(problem: Problem) -> bool:
 
 def is_tiny(problem: Problem) -> bool:
     """True if Newton steps are so cheap that no method is faster."""
-    return _work(problem) <= _LITTLE_WORK
+    return _work(problem) <= _MOST_WORK / 10
 
 
 def _work(problem: Problem) -> float:
@@ -76,7 +71,7 @@ def _work(problem: Problem) -> float:
     layout = problem.inference.layout
     names = {name for clique in layout.cliques for name in clique}
     cells = prod(layout.domain.sizes[name] for name in names)
-    if cells > _MOST_CELLS:
+    if cells > CALL_CELLS:
         return inf
     rows = len(problem.loss.observations.target)
     return float(min(rows, cells) ** 2 * (rows + cells))
@@ -92,7 +87,7 @@ def newton(problem: Problem, start: Point, monitor: Monitor) -> Point:
     point, state = start, joint.start(monitor.goal)
     step, growth, failures = joint.first_step(state, monitor.goal), _LARGEST_GROWTH, 0
     while not monitor.record(point, problem.loss.value(point.marginals)):
-        precision = max(monitor.goal, _SOLVED * (joint.loss(state) - monitor.bound))
+        precision = max(monitor.goal, SOLVED * (joint.loss(state) - monitor.bound))
         taken, solved, rounds = joint.proximal_step(state, step, precision, monitor)
         bound = joint.bound(taken.dual)
         monitor.raise_bound(bound)
@@ -184,7 +179,7 @@ class _Joint:
 
         The loss only gets smaller, so a lower bound of it is one of the real loss.
         """
-        rounding = ULPS * np.finfo(np.float64).eps * (largest * self.total + np.abs(self.target))
+        rounding = ULPS * EPSILON * (largest * self.total + np.abs(self.target))
         scale = 1 / np.maximum(1.0, rounding)
         self.matrix *= scale[:, None]
         self.target = self.target * scale
@@ -224,7 +219,7 @@ class _Joint:
         size = conjugate + float(np.abs(dual) @ np.abs(self.target))
         size += self.total * float((np.abs(dual) @ np.abs(self.matrix)).max())
         found = -conjugate - float(dual @ self.target) + self.total * float(slopes.min())
-        return found - ULPS * float(np.finfo(np.float64).eps) * size
+        return found - ULPS * EPSILON * size
 
     def potentials(self, state: _State, like: Point) -> torch.Tensor:
         """Return tables, as potentials, that sum to the logarithms of the probabilities. The tables
@@ -236,7 +231,7 @@ class _Joint:
         target = np.maximum(state.logs - state.logs.max(), _FAR_BELOW)
         far = target <= _FAR_BELOW
         tables = self._fit(target, np.ones(len(target)))
-        for _ in range(_MOST_PUSHES):
+        for _ in range(MOST_ROUNDS):
             sums = tables[self.places].sum(axis=0)
             if not (far & (sums > 0.9 * _FAR_BELOW)).any():
                 break
@@ -249,7 +244,7 @@ class _Joint:
 
     def _fit(self, sums: Array, weights: Array) -> Array:
         """Return the smallest tables whose sums come closest, by weighted least squares."""
-        if self.design.shape[0] * self.design.shape[1] <= _MOST_DENSE:
+        if self.design.shape[0] * self.design.shape[1] <= CACHE_CELLS:
             dense = self.design.toarray() * weights[:, None]
             return np.asarray(lstsq(dense, sums * weights, cond=1e-12, check_finite=False)[0])
         scaled = self.design * weights[:, None]
@@ -300,7 +295,7 @@ class _Joint:
             force += state.barrier * (1 / state.above - 1 / state.below)
         # The residuals' rounding is taken off: multipliers that followed it would drift.
         size = self.total * (np.abs(self.matrix) @ shares) + np.abs(self.target)
-        rounding = np.finfo(np.float64).eps * size
+        rounding = EPSILON * size
         return shares, force - np.clip(force, -rounding, rounding)
 
     def _curvature(self, state: _State) -> Array:

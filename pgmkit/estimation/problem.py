@@ -13,6 +13,7 @@ from pgmkit.errors import NumericalFailure
 from pgmkit.estimation.certificate import lower_bound
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.losses import Cut, Loss, dot
+from pgmkit.runtime.iterations import PATIENCE
 from pgmkit.runtime.progress import CERTIFIED, OUT_OF_TIME, Progress
 
 Scalar = torch.Tensor | float
@@ -130,7 +131,7 @@ class Monitor:
         self.rounding = 0.0
         self.iterations = 0
         self.stopped = ""
-        self.patience = 30
+        self.patience = PATIENCE
         self._history: list[float] = []
         self._check_at = 8
         self._average: Cut | None = None

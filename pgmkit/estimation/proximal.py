@@ -26,16 +26,14 @@ from scipy.optimize import Bounds, OptimizeResult, minimize
 from pgmkit.estimation.certificate import lower_bound
 from pgmkit.estimation.problem import Monitor, Point, Problem
 from pgmkit.losses import MeasuredLoss
+from pgmkit.runtime.iterations import ROUGHLY_SOLVED
 
 Array = NDArray[np.float64]
 
-_GROWTH = 2.0
 _MOST_PASSES = 200
 """The most passes of one proximal step; the next step continues from where it ends."""
 _REACH = 30.0
 """A nat of entropy weighs this many times the gap in the first step, so that the step is easy."""
-_SOLVED = 0.1
-"""A proximal step is solved to this share of the gap to reach."""
 
 
 def proximal(problem: Problem, start: Point, monitor: Monitor) -> Point:
@@ -79,11 +77,11 @@ def _search(
         found = subproblem.solve(monitor, partial(_enough_after, enough, passes))
         passes += subproblem.passes
         if found is None:
-            step /= _GROWTH
+            step /= 2
             continue
         point, dual = found
         monitor.raise_bound(lower_bound(problem.inference, loss.cut_of_dual(dual), problem.total))
-        step *= _GROWTH
+        step *= 2
     monitor.stopped = monitor.stopped or f"passes: {passes} more have not closed the gap"
     return point
 
@@ -113,7 +111,7 @@ class _Subproblem:
 
         def check(intermediate_result: OptimizeResult) -> None:
             unsolved = 0.5 * float(self.force @ self.force) / self.loss.penalty.curvature
-            if unsolved < _SOLVED * monitor.goal or enough(self.passes) or monitor.late:
+            if unsolved < ROUGHLY_SOLVED * monitor.goal or enough(self.passes) or monitor.late:
                 raise StopIteration
 
         limit = self.loss.penalty.steepest

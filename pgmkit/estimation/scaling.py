@@ -10,19 +10,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pgmkit.estimation.cluster_expansion import ClusterExpansion, cluster_expansion
+from pgmkit.estimation.cluster_expansion import LEAST_SHARE, ClusterExpansion, cluster_expansion
 from pgmkit.estimation.problem import Point, Problem
 
 __all__ = ["refit", "scale"]
 
 Table = NDArray[np.float64]
 
-_SCALING_FLOOR = 1e-7
-"""The smallest cell, as a fraction of the total."""
-_SCALING_STEPS = 20
-_REFIT_STEPS = 10
-_SCALING_PROGRESS = 2e-3
-"""The relative fall of the loss below which a scaling step is the last."""
+START_STEPS = 20
+"""The most passes that a start may take."""
+_PROGRESS = 2e-3
+"""Relative fall of the loss below which a scaling step is the last."""
 
 
 def scale(problem: Problem, start: Point, tables: Sequence[Table], enough: float) -> Point:
@@ -47,10 +45,10 @@ def refit(problem: Problem, start: Point, tables: Sequence[Table], enough: float
     makes the marginal of the clique that is farthest from its table equal to it. The search ends at
     a loss of ``enough``, or when a step covers less than a tenth of the rest.
     """
-    floor, target = _SCALING_FLOOR * problem.total, _floored(problem, start, tables)
+    floor, target = LEAST_SHARE * problem.total, _floored(problem, start, tables)
     split = problem.inference.layout.split
     point, loss = start, problem.loss.value(start.marginals)
-    for _ in range(_REFIT_STEPS):
+    for _ in range(START_STEPS):
         if loss <= enough:
             break
         missing = target.log() - point.marginals.clamp_min(floor).log()
@@ -70,7 +68,7 @@ def _floored(problem: Problem, start: Point, tables: Sequence[Table]) -> torch.T
     """Return the tables in one vector, with cells raised to a floor that keeps their logarithms
     moderate.
     """
-    floor = _SCALING_FLOOR * problem.total
+    floor = LEAST_SHARE * problem.total
     flat = np.concatenate([np.maximum(table, floor).reshape(-1) for table in tables])
     return torch.as_tensor(flat).to(start.potentials)
 
@@ -89,20 +87,20 @@ def _expand(
     split = problem.inference.layout.split
 
     def expand(marginals: torch.Tensor) -> torch.Tensor:
-        floored = marginals.clamp_min(_SCALING_FLOOR * problem.total)
+        floored = marginals.clamp_min(LEAST_SHARE * problem.total)
         return expansion.potentials(torch.cat([(t / t.sum()).view(-1) for t in split(floored)]))
 
     wanted = expand(target)
     potentials, best = wanted, start
     lowest = problem.loss.value(start.marginals)
-    for _ in range(_SCALING_STEPS):
+    for _ in range(START_STEPS):
         point = problem.attempt(potentials)
         loss = inf if point is None else problem.loss.value(point.marginals)
         gained = lowest - loss
         if point is None or not gained > 0:
             break
         best, lowest = point, loss
-        if loss <= enough or gained < _SCALING_PROGRESS * loss:
+        if loss <= enough or gained < _PROGRESS * loss:
             break
         potentials = point.potentials + wanted - expand(point.marginals)
     return best
@@ -114,12 +112,12 @@ def _damped(problem: Problem, start: Point, target: torch.Tensor) -> Point:
     ``overlap`` is the largest number of cliques that share an attribute. Of the points visited the
     one with the lowest loss is returned.
     """
-    floor, wanted = _SCALING_FLOOR * problem.total, target.log()
+    floor, wanted = LEAST_SHARE * problem.total, target.log()
     cliques = problem.inference.layout.cliques
     overlap = max(Counter(name for clique in cliques for name in clique).values())
     point, best = start, start
     lowest, before = problem.loss.value(start.marginals), problem.inference.log_passes
-    for _ in range(_SCALING_STEPS):
+    for _ in range(START_STEPS):
         # Steps that leave linear space follow tables that contradict each other.
         if problem.late() or problem.inference.log_passes > before:
             break
@@ -129,6 +127,6 @@ def _damped(problem: Problem, start: Point, target: torch.Tensor) -> Point:
         gained, lowest = lowest - loss, min(loss, lowest)
         if gained > 0:
             best = point
-        if 0 < gained < _SCALING_PROGRESS * loss:
+        if 0 < gained < _PROGRESS * loss:
             break
     return best

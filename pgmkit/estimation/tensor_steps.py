@@ -14,13 +14,10 @@ from typing import NamedTuple, Protocol
 import torch
 
 from pgmkit.estimation.captured import Captured
+from pgmkit.estimation.mirror_descent import FIRST_GROWTH, GROWTH
+from pgmkit.runtime.precision import EPSILON, HALVINGS
 
-__all__ = ["MOST_HALVINGS", "Objective", "Points", "State", "Steps", "advance", "start_at"]
-
-_FIRST_GROWTH, _GROWTH = 2.0, 1.1
-MOST_HALVINGS = 40
-"""The most halvings of a failed step: more would be below the rounding of any potential."""
-_EPSILON = torch.finfo(torch.float64).eps
+__all__ = ["Objective", "Points", "State", "Steps", "advance", "start_at"]
 
 
 class Points(NamedTuple):
@@ -100,7 +97,7 @@ class State(NamedTuple):
 def start_at(objective: Objective, start: Points) -> State:
     """Return the first state; its first step moves no potential by more than two units."""
     largest = objective.gradient(start.residual).abs().amax(-1)
-    growth = torch.full_like(largest, _FIRST_GROWTH)
+    growth = torch.full_like(largest, FIRST_GROWTH)
     step = growth / torch.where(largest > 0, largest, 1.0)
     halvings = torch.zeros_like(largest, dtype=torch.int64)
     return State(start, start.potentials, step, torch.ones_like(step), growth, halvings)
@@ -117,18 +114,18 @@ def advance(objective: Objective, s: State) -> State:
     moved = ((new.potentials - origin.potentials) * new.marginals).sum(-1)
     divergence = moved - objective.totals * (new.log_partition - origin.log_partition)
     excess = objective.excess(new.residual, origin.residual)
-    taken = excess <= divergence / s.step + 4 * _EPSILON * origin.loss
+    taken = excess <= divergence / s.step + 4 * EPSILON * origin.loss
     taken = taken & new.loss.isfinite() & origin.loss.isfinite()
     again = taken & (new.loss > s.point.loss) & moving
     onward = taken & ~again
-    # An extrapolated point from which no step passes is given up like one that raises the loss.
-    again = again | (s.halvings > MOST_HALVINGS // 2) & moving
+    # A point ahead from which no step passes is given up like one that raises the loss.
+    again = again | (s.halvings > HALVINGS // 2) & moving
     return State(
         point=new.where(onward, s.point),
         previous=torch.where((onward | again).unsqueeze(-1), here, s.previous),
         step=torch.where(taken, s.step * s.growth, s.step / 2),
         weight=torch.where(onward, next_weight, torch.where(again, 1.0, s.weight)),
-        growth=torch.where(taken, s.growth, _GROWTH),
+        growth=torch.where(taken, s.growth, GROWTH),
         halvings=torch.where(taken, 0, s.halvings + 1),
     )
 

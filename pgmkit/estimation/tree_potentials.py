@@ -17,15 +17,11 @@ from numpy.typing import NDArray
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.graphs.junction_tree import junction_tree
+from pgmkit.runtime.precision import SUM_ROUNDING
 
 __all__ = ["tree_potentials"]
 
 Table = NDArray[np.float64]
-
-_FLOOR = 1e-9
-"""The smallest cell, as a fraction of the total: its potential stays finite, so data can
-raise it.
-"""
 
 
 def tree_potentials(
@@ -60,7 +56,7 @@ def _fractions(table: Table, rank: int) -> Table:
     total = positive.sum(axes)
     uniform = 1 / math.prod(table.shape[:rank])
     shares = np.where(total > 0, positive / np.where(total > 0, total, 1.0), uniform)
-    floored = np.maximum(shares, _FLOOR)
+    floored = np.maximum(shares, SUM_ROUNDING)
     return np.asarray(floored / floored.sum(axes))
 
 

@@ -18,18 +18,15 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.graphs.bit_sets import each_bit
 from pgmkit.graphs.elimination_search import Search, Step, maximal_cliques
+from pgmkit.runtime.sizes import CELL_BYTES
 
 __all__ = [
-    "CELL_BYTES",
     "JunctionTree",
     "check_fits",
     "junction_tree",
     "model_cells",
     "tree_of_order",
 ]
-
-CELL_BYTES = 8
-"""The bytes of a float64 number, in which models are held."""
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.graphs.bit_sets import each_bit
-from pgmkit.graphs.junction_tree import CELL_BYTES
 from pgmkit.inference.tree_marginals import Tables
 from pgmkit.inference.tree_paths import TreePaths
 from pgmkit.runtime.deferred import torch
+from pgmkit.runtime.sizes import CELL_BYTES
 
 __all__ = ["PairMarginals"]
 

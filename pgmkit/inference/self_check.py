@@ -56,7 +56,7 @@ DEFECT = 1e-2
 
 
 class Contradiction(NumericalFailure):
-    """Raised where two computations of one number disagree, so that one of them is wrong."""
+    """Raised if two computations of one number disagree, so that one of them is wrong."""
 
 
 def checked_marginals(

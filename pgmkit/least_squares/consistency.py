@@ -32,12 +32,12 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.graphs.clique_index import CliqueIndex
 from pgmkit.least_squares.sufficient_statistics import NoisyTable, Observed, average_tables
 from pgmkit.measurement import Measurement
+from pgmkit.runtime.iterations import MOST_ITERATIONS
 from pgmkit.structural_zeros import Zeros
 
 if TYPE_CHECKING:
     from scipy.optimize import OptimizeResult
 
-_MAX_ITERATIONS = 1000
 _WINDOW = 5
 
 
@@ -160,7 +160,7 @@ def consistent_tables(
         callback=stalled,
         method="L-BFGS-B",
         options={
-            "maxiter": _MAX_ITERATIONS,
+            "maxiter": MOST_ITERATIONS,
             "maxcor": 20,
             "ftol": 1e-15,
             "gtol": 1e-10,

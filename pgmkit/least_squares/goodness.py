@@ -24,6 +24,7 @@ import numpy as np
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.measurement import Measurement
+from pgmkit.runtime.sizes import BLOCK_CELLS
 from pgmkit.structural_zeros import Zeros
 
 __all__ = ["Fit", "contradiction", "goodness_of_fit", "is_gross"]
@@ -31,8 +32,6 @@ __all__ = ["Fit", "contradiction", "goodness_of_fit", "is_gross"]
 _WORST = 3
 _RARE = 1e-7
 """The largest probability with which noise of any usual distribution passes for a gross misfit."""
-_MOST_CELLS = 1 << 20
-"""The most cells of all measured tables for which the linear estimate is computed."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,7 @@ def goodness_of_fit(model: Fitted, measurements: Sequence[Measurement]) -> Fit:
     # The bound holds for every distribution; the sum is the loss of the model itself.
     missed = min(2 * max(0.0, model.bound), sum(square for square, _ in squares.values()))
     p_value, statistic, degrees, scale = float(chdtrc(values, missed)), 0.0, 0, 1.0
-    if sum(model.domain.size(clique) for clique in squares) <= _MOST_CELLS:
+    if sum(model.domain.size(clique) for clique in squares) <= BLOCK_CELLS:
         # The total is left free: that of the model may have noise that these measurements lack.
         linear = LinearEstimate(model.domain, measurements, None, model.structural_zeros)
         p_value = min(p_value, linear.p_value)

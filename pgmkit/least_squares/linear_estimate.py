@@ -26,17 +26,12 @@ from pgmkit.linear.kronecker import Kronecker
 from pgmkit.linear.matrix import as_dense
 from pgmkit.measurement import Measurement
 from pgmkit.queries import FactoredQuery
+from pgmkit.runtime.precision import DEPENDENT
+from pgmkit.runtime.sizes import DENSE_ROWS
 from pgmkit.structural_zeros import Zeros
 
 Array = NDArray[np.float64]
 
-_DENSE_CELLS = 2000
-"""The largest table, in cells, whose covariance is written out; larger ones need identity
-measurements.
-"""
-_MOST_CONSTRAINTS = 2000
-"""The most constraints that are used; M is a dense matrix of this size."""
-_RANK = 1e-10
 _SIGNIFICANT = 1e-3
 """The p-value below which tables count as further apart than their noise explains."""
 
@@ -81,7 +76,7 @@ class LinearEstimate:
         constraints, target = agreement(domain, [t.clique for t in self._tables], total)
         # The last rows are the smallest intersections; the estimate is unbiased without the others
         # too.
-        constraints, target = constraints[-_MOST_CONSTRAINTS:], target[-_MOST_CONSTRAINTS:]
+        constraints, target = constraints[-DENSE_ROWS:], target[-DENSE_ROWS:]
         y = np.concatenate([t.values for t in self._tables])
         self._spread = (constraints @ covariance).tocsc()
         self._inverse, rank = _generalised_inverse((self._spread @ constraints.T).toarray())
@@ -138,7 +133,7 @@ class LinearEstimate:
         shared = shared[touched]
         known = self._inverse[np.ix_(touched, touched)] @ shared
         saved = np.asarray(shared.multiply(known).sum(axis=0)).ravel()
-        variance = np.where(raw - saved > _RANK * raw, raw - saved, 0.0)
+        variance = np.where(raw - saved > DEPENDENT * raw, raw - saved, 0.0)
         stddev = self.scale * np.sqrt(variance)
         return Answer(matrix @ self._values[own], stddev, bool((matrix.data >= 0).all()))
 
@@ -174,7 +169,7 @@ def _table(
         return _around(
             domain, clique, group, np.asarray(mean * possible), scipy.sparse.csr_array(diagonal)
         )
-    if len(possible) > _DENSE_CELLS:
+    if len(possible) > DENSE_ROWS:
         return None
     unknown = np.flatnonzero(possible)
     if sum(len(m.values) for m in group) < len(unknown):
@@ -185,7 +180,7 @@ def _table(
         information += matrix.T @ matrix
         weighted += matrix.T @ (m.values / m.stddev)
     eigenvalues, vectors = np.linalg.eigh(information)
-    if eigenvalues[0] <= _RANK * eigenvalues[-1]:
+    if eigenvalues[0] <= DEPENDENT * eigenvalues[-1]:
         return None
     inverse = (vectors / eigenvalues) @ vectors.T
     values, covariance = np.zeros(len(possible)), np.zeros((len(possible), len(possible)))
@@ -242,7 +237,7 @@ def _generalised_inverse(matrix: Array) -> tuple[Array, int]:
     scale = np.where(scale > 0, scale, inf)
     # Any M with A M A = A serves, since M is applied to A's range only; pivoted Cholesky is ten
     # times faster than eigenvalues.
-    factor, order, rank, _ = lapack.dpstrf(matrix / np.outer(scale, scale), tol=_RANK, lower=1)
+    factor, order, rank, _ = lapack.dpstrf(matrix / np.outer(scale, scale), tol=DEPENDENT, lower=1)
     kept = order[:rank] - 1
     inverse, _ = lapack.dpotri(factor[:rank, :rank], lower=1)
     whole = np.tril(inverse) + np.tril(inverse, -1).T

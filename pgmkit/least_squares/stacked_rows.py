@@ -14,6 +14,7 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.linear.matrix import Matrix, is_sparse
 from pgmkit.measurement import Measurement
+from pgmkit.runtime.sizes import DENSE_SHARE
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -29,8 +30,6 @@ MOST_FACTORED = 512
 multiplications and saves every pass 4 n k, so that it pays after k / 2 passes; a search has some
 hundreds.
 """
-_DENSE = 0.1
-"""The share of nonzero entries above which rows become a dense matrix."""
 
 
 def first_set(values: Array) -> Array:
@@ -151,7 +150,7 @@ class Rows:
             return []
         lengths = np.diff(self.matrix.indptr)
         sparse = _with_data(self.matrix, self.matrix.data * np.repeat(self.weights, lengths))
-        matrix = sparse.toarray() if sparse.nnz > _DENSE * rows * columns else sparse
+        matrix = sparse.toarray() if sparse.nnz > DENSE_SHARE * rows * columns else sparse
         values = times(self.weights, self.values)
         return [(Measurement(self.clique, first_set(values), 1.0, matrix), values)]
 

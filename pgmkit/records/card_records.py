@@ -12,14 +12,12 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.records.counting import Codes, check_memory
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.devices import check_room
+from pgmkit.runtime.sizes import TABLE_CELLS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = ["RecordsOnCard"]
-
-_PIECE_ROWS = 1 << 24
-"""The rows whose cells are numbered at once: 128 MB of numbers."""
 
 
 class RecordsOnCard:
@@ -33,12 +31,12 @@ class RecordsOnCard:
         self.domain, self.device = domain, device
         self._rows = len(columns[domain.attributes[0]])
         wide = sum(1 if size <= 256 else 8 for size in domain.shape())
-        room = self._rows * wide + 24 * min(self._rows, _PIECE_ROWS)
+        room = self._rows * wide + 24 * min(self._rows, TABLE_CELLS)
         check_room(device, room, "the data set")
         self._columns = {name: _placed(columns[name], device) for name in domain}
 
     def __len__(self) -> int:
-        """The number of rows."""
+        """Return the number of rows."""
         return self._rows
 
     def __repr__(self) -> str:
@@ -55,8 +53,8 @@ class RecordsOnCard:
         cells = prod(shape)
         check_room(self.device, 24 * cells, f"the marginal over {clique!r}")
         counts = torch.zeros(cells, dtype=torch.int64, device=self.device)
-        for start in range(0, self._rows, _PIECE_ROWS):
-            end = min(self._rows, start + _PIECE_ROWS)
+        for start in range(0, self._rows, TABLE_CELLS):
+            end = min(self._rows, start + TABLE_CELLS)
             codes = torch.zeros(end - start, dtype=torch.int64, device=self.device)
             for name, size in zip(clique, shape, strict=True):
                 codes = codes.mul_(size).add_(self._columns[name][start:end])

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from pgmkit.domain import Clique
 from pgmkit.errors import ModelTooLarge
+from pgmkit.runtime.sizes import BLOCK_CELLS, CACHE_CELLS, TABLE_CELLS
 from pgmkit.runtime.threads import cores, in_threads
 
 __all__ = ["MEMORY_LIMIT", "CountingPlan", "check_memory", "count_marginals"]
@@ -26,14 +27,8 @@ __all__ = ["MEMORY_LIMIT", "CountingPlan", "check_memory", "count_marginals"]
 MEMORY_LIMIT = 2 << 30
 """The most bytes that the int64 tables returned by one call may take together (2 GiB)."""
 
-_BLOCK_CELLS = 1 << 19
-_PIECE_ROWS = 1 << 16
-# With fewer rows the planning of blocks costs more than it saves.
-_PLANNED_ROWS = 1 << 15
 # Cliques are planned this many at a time: planning costs (cliques of a batch)^2 or so.
 _BATCH = 512
-_THREADED_CODES = 1 << 21
-"""The rows times blocks from which starting threads pays: some ten milliseconds of counting."""
 
 Codes = NDArray[np.unsignedinteger[Any]]
 Table = NDArray[np.int64]
@@ -77,16 +72,16 @@ class CountingPlan:
         self._blocks = list(_blocks(list(self._orders), sizes, rows))
 
     def count(self, columns: Mapping[str, Codes], rows: int) -> dict[Clique, Table]:
-        """The table of every clique over these `rows` codes of each column."""
+        """Return the table of every clique, counted over the `rows` codes of each column."""
         result: dict[Clique, Table] = dict.fromkeys(self._cliques, np.empty(0, np.int64))
-        threads = cores() if rows * len(self._blocks) >= _THREADED_CODES else 1
+        threads = cores() if rows * len(self._blocks) >= TABLE_CELLS else 1
         tasks = (partial(self._block, block, columns, rows) for block in self._blocks)
         for tables in in_threads(tasks, threads):
             result.update(tables)
         return result
 
     def _block(self, block: Block, columns: Mapping[str, Codes], rows: int) -> dict[Clique, Table]:
-        """The tables of one block's cliques."""
+        """Return the tables of one block's cliques."""
         attributes, members = block
         if members == [attributes] and len(self._orders[attributes]) == 1:
             (clique,) = self._orders[attributes]
@@ -101,7 +96,7 @@ class CountingPlan:
 
 
 def check_memory(cliques: Collection[Clique], sizes: Mapping[str, int]) -> None:
-    """Raises ModelTooLarge for tables that need more than MEMORY_LIMIT together."""
+    """Raise ModelTooLarge if the tables need more than MEMORY_LIMIT bytes together."""
     cells = {clique: math.prod(sizes[a] for a in clique) for clique in cliques}
     needed = 8 * sum(cells.values())
     if needed <= MEMORY_LIMIT:
@@ -136,13 +131,13 @@ def _count(
     """Return the table over `attributes`, counted by mixed-radix codes and bincount."""
     cells = math.prod(sizes[a] for a in attributes)
     # Each bincount allocates and returns a whole table, so it must see several rows per cell.
-    chunk = min(rows, max(_PIECE_ROWS, 4 * cells))
+    chunk = min(rows, max(CACHE_CELLS, 4 * cells))
     codes = np.empty(chunk, np.intp)
     table: Table | None = None
     for start in range(0, rows, chunk):
         stop = min(rows, start + chunk)
-        for piece in range(start, stop, _PIECE_ROWS):
-            end = min(stop, piece + _PIECE_ROWS)
+        for piece in range(start, stop, CACHE_CELLS):
+            end = min(stop, piece + CACHE_CELLS)
             codes[piece - start : end - start] = _codes(columns, sizes, attributes, piece, end)
         counts = np.bincount(codes[: stop - start], minlength=cells)
         if table is None:
@@ -196,7 +191,8 @@ def _blocks(cliques: Sequence[Clique], sizes: Mapping[str, int], rows: int) -> I
     """Yield blocks that cover the cliques (each in canonical order), with the cliques of each
     block.
     """
-    if rows < _PLANNED_ROWS or len(cliques) == 1:
+    # With fewer rows than half a piece the planning of blocks costs more than it saves.
+    if 2 * rows < CACHE_CELLS or len(cliques) == 1:
         yield from ((clique, [clique]) for clique in cliques)
         return
     # The cliques of one batch share few attributes, so that a block covers many of them.
@@ -227,7 +223,7 @@ def _cover(cliques: list[Clique], sizes: Mapping[str, int], rows: int) -> Iterat
             continue
         inside = _grown(member[seed], member[left], direct[left], size, rows)
         covered = left & (member @ (1 - inside) == 0)
-        if cells[seed] > _BLOCK_CELLS:
+        if cells[seed] > BLOCK_CELLS:
             # Summing such a table costs more than counting a small one.
             covered &= np.arange(len(cliques)) == seed
         left &= ~covered
@@ -251,7 +247,7 @@ def _grown(
         rate = float(direct[missing == 0].sum()) / seconds
         if rate > best_rate:
             best, best_rate = inside.copy(), rate
-        room = (inside == 0) & (cells * size <= _BLOCK_CELLS)
+        room = (inside == 0) & (cells * size <= BLOCK_CELLS)
         if not room.any():
             return best
         # A clique that still misses several attributes is worth little to each of them; a

@@ -21,7 +21,9 @@ import numpy as np
 from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.deferred import torch
+from pgmkit.runtime.precision import SUM_ROUNDING
 from pgmkit.runtime.randomness import Rng, generator
+from pgmkit.runtime.sizes import BLOCK_CELLS, TABLE_CELLS
 from pgmkit.runtime.threads import one_thread
 
 if TYPE_CHECKING:
@@ -47,8 +49,6 @@ from models of `mixture` at epsilon 10 then have errors of pairs of 0.0022 on CP
 """
 _LOOKED_AT = 10_000
 """The most records that one sweep considers for one column."""
-_LOOKED_UP = 1 << 22
-"""The most records considered, times the column's codes."""
 _LOOKUPS = 1 << 27
 """The most records considered, times all columns and all codes: a sweep of some tenths of a second.
 For 100 columns, 1,000 records bring nine tenths of the gain of 10,000, in an eighth of the time.
@@ -57,12 +57,9 @@ _ALL_LOOKUPS = _FEWEST_SWEEPS * _LOOKUPS
 """The most lookups of all sweeps together; so wide tables, whose models are less accurate, have
 fewer sweeps.
 """
-_LITTLE = 1 << 20
-"""Records times columns times all codes, up to which a fit without torch takes at most a tenth of a
-second; torch takes a second to load.
-"""
 _FIRST_STEP = 0.2
-_FORBIDDEN = 1e9
+_FORBIDDEN = 1 / SUM_ROUNDING
+"""The loss of a code that a table rules out: no sum of gains makes up for it."""
 
 
 def fit_records(
@@ -209,7 +206,7 @@ def _exchange(
     """
     size, rows = columns.sizes[j], len(columns.places)
     lookups = len(columns.sizes) * int(columns.ends[-1])
-    most = min(rows, _LOOKED_AT, max(1, _LOOKED_UP // size), max(1, _LOOKUPS // lookups))
+    most = min(rows, _LOOKED_AT, max(1, TABLE_CELLS // size), max(1, _LOOKUPS // lookups))
     looked = random.choice(rows, most, replace=False) if most < rows else np.arange(rows)
     better, gains = _better(columns, j, looked, away, weights, barred)
     gaining = np.flatnonzero(gains > 0)
@@ -263,7 +260,7 @@ def _better(
     mine = columns.of(j)
     weight = weights[:, mine]
     pulls = 2 * weight * away[:, mine] + np.where(barred[:, mine], _FORBIDDEN, 0.0)
-    little = columns.places.size * len(weights) <= _LITTLE
+    little = columns.places.size * len(weights) <= BLOCK_CELLS
     rows_summed = _plain_rows_summed if little else _rows_summed
     where = columns.places[looked]
     summed = [rows_summed(where, table.astype(np.float32)) for table in (pulls, weight)]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 
 from pgmkit.errors import InvalidInput, NumericalFailure
+from pgmkit.runtime.sizes import BLOCK_CELLS
 
 if TYPE_CHECKING:
     from pgmkit.domain import Clique, Domain
@@ -34,9 +35,6 @@ __all__ = [
 ]
 
 Method = Literal["round", "sample"]
-
-_BLOCK_CELLS = 1 << 19
-"""The cells that are rounded together: a few megabytes, so that the passes stay in the cache."""
 
 
 def sample(
@@ -218,7 +216,7 @@ def blocks(groups: np.ndarray, width: int) -> Iterator[np.ndarray]:
     """Yield the groups in blocks of at most ``_BLOCK_CELLS`` cells (at least one group), to be
     worked on together; each group has ``width`` cells.
     """
-    step = max(1, _BLOCK_CELLS // width)
+    step = max(1, BLOCK_CELLS // width)
     for start in range(0, len(groups), step):
         yield groups[start : start + step]
 

@@ -18,17 +18,14 @@ from numpy.typing import NDArray
 
 from pgmkit.domain import Clique
 from pgmkit.errors import ModelTooLarge
-from pgmkit.graphs.junction_tree import CELL_BYTES
 from pgmkit.linear.matrix import as_dense
 from pgmkit.model import MEMORY_LIMIT
 from pgmkit.queries import FactoredQuery
 from pgmkit.regions.chain import cells_of
 from pgmkit.regions.joint import Joint
+from pgmkit.runtime.sizes import CELL_BYTES, TABLE_CELLS
 
 Array = NDArray[np.float64]
-
-_BLOCK_CELLS = 1 << 22
-"""The entries of a block of records' answers, 32 MiB."""
 
 
 def expected_marginals(joint: Joint, cliques: Iterable[Clique]) -> dict[Clique, Array]:
@@ -75,7 +72,7 @@ def expected_answer(joint: Joint, query: FactoredQuery) -> Array:
     half = len(query.attributes) // 2
     names = query.attributes[:half], query.attributes[half:]
     widths = [prod(query.shape[:half]), prod(query.shape[half:])]
-    step = max(1, _BLOCK_CELLS // max(widths))
+    step = max(1, TABLE_CELLS // max(widths))
     last = joint.last_drawn(query.attributes)
     found = np.zeros(widths)
     for start in range(0, len(joint.records), step):

@@ -15,17 +15,12 @@ from pgmkit.records.dataset import Dataset
 from pgmkit.regions.conditional import Conditional, allowed, scopes
 from pgmkit.regions.possible import Possible
 from pgmkit.regions.strata import Strata
+from pgmkit.runtime.iterations import MOST_ROUNDS
+from pgmkit.runtime.sizes import CALL_CELLS
 
 Array = NDArray[np.float64]
 Codes = NDArray[np.int64]
 Columns = dict[str, Codes]
-
-_ROUNDS = 100
-"""The most rounds of draws that replace records for which zeros leave no value of some
-attribute.
-"""
-_AT_LEAST = 1000
-"""The fewest records drawn in such a round."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,16 +77,16 @@ def enough(draw: Callable[[int], Columns], n: int) -> Columns:
     if found == n:
         return columns
     parts = [columns]
-    for _ in range(_ROUNDS):
-        parts.append(draw(max(n, _AT_LEAST)))
+    for _ in range(MOST_ROUNDS):
+        parts.append(draw(max(n, CALL_CELLS)))
         found += length_of(parts[-1], n)
         if found >= n:
             return {name: np.concatenate([part[name] for part in parts])[:n] for name in columns}
     raise InvalidInput(
-        f"the structural zeros left only {found:,} of {_ROUNDS * max(n, _AT_LEAST):,} records with "
-        f"a value for every attribute, and {n:,} are needed: what they rule out together is not "
-        "seen while records are drawn; join zeros that overlap into one over all their "
-        'attributes, allow more, or measure less and use inference="exact"'
+        f"the structural zeros left only {found:,} of {MOST_ROUNDS * max(n, CALL_CELLS):,} "
+        f"records with a value for every attribute, and {n:,} are needed: what they rule out "
+        "together is not seen while records are drawn; join zeros that overlap into one over all "
+        'their attributes, allow more, or measure less and use inference="exact"'
     )
 
 

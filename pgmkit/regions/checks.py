@@ -18,6 +18,8 @@ from pgmkit.errors import NumericalFailure
 from pgmkit.linear.matrix import as_dense
 from pgmkit.queries import FactoredQuery
 from pgmkit.records.dataset import Dataset
+from pgmkit.runtime.precision import CLOSE
+from pgmkit.runtime.sizes import CALL_CELLS
 from pgmkit.structural_zeros import Zeros
 
 Array = NDArray[np.float64]
@@ -26,11 +28,6 @@ Weights = Mapping[str, Array]
 weight 1.
 """
 
-_CLOSE = 1e-7
-"""The difference that rounding may explain, as a share of the total times the largest weights;
-tables agree to 1e-9 of the total."""
-_LOOKED_AT = 5_000
-"""The most records of a sample that are checked: 5 ms for tens of attributes."""
 _DEVIATIONS = 8.0
 """Two samples' shares of a cell that differ by more standard deviations than this cannot come from
 one distribution: for independent draws the probability is 1e-15.
@@ -79,8 +76,8 @@ def check_sample(
     in the most frequent cell of the shortest of ``cliques`` must be about that of the fitted
     records.
     """
-    block = {name: codes[:_LOOKED_AT] for name, codes in drawn.columns.items()}
-    length = min(_LOOKED_AT, len(drawn))
+    block = {name: codes[:CALL_CELLS] for name, codes in drawn.columns.items()}
+    length = min(CALL_CELLS, len(drawn))
     for each in zeros:
         possible = each.allowed[tuple(block[name] for name in each.clique)]
         if not possible.all():
@@ -107,7 +104,7 @@ def check_sample(
 
 def _compare(mine: float, found: float, weights: Weights, total: float, source: str) -> None:
     scale = total * prod(max(1.0, float(np.abs(values).max())) for values in weights.values())
-    if not abs(mine - found) <= _CLOSE * scale:
+    if not abs(mine - found) <= CLOSE * scale:
         raise NumericalFailure(
             f"an answer over {tuple(weights)!r} contradicts a second computation: it is {found!r}, "
             f"and {mine!r} by {source}. Nothing answered by this model can be trusted; please "

@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 
 from pgmkit.domain import Clique
 from pgmkit.regions.possible import Possible
+from pgmkit.runtime.iterations import MOST_ROUNDS, ROUGHLY_SOLVED, SUFFICIENT
+from pgmkit.runtime.precision import HALVINGS
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -28,10 +30,6 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 _SCALINGS = 3
-_STEPS = 30
-_HALVINGS = 10
-_SOLVES = 30
-_SOLVED = 0.1
 _FALL = 1e-4
 """The fall of the objective, in nats a record, below which a step is the last."""
 _NOISE = 100.0
@@ -39,7 +37,7 @@ _NOISE = 100.0
 contradict each other by more than their own noise. Between 10 and 100 the distance of records from
 the tables changes by a twentieth; 1 takes many times as long.
 """
-_SHARE = 0.01
+FOLLOWED = 0.01
 """The most slack of a cell, as a share of its table's mean cell. If a table asks for e times what
 the others imply, it is followed to within this share of a mean cell. So a table that its
 measurements leave partly open is followed too, where better known tables permit it.
@@ -135,7 +133,7 @@ def fit(
     if not statistics:
         return Conditional(given, np.zeros((0, size)), starts, tuple(possible))
     wanted = np.concatenate(flat)
-    followed = [min(_NOISE * each.variance, _SHARE / each.table.size) for each in statistics]
+    followed = [min(_NOISE * each.variance, FOLLOWED / each.table.size) for each in statistics]
     indices = (cells[:, : len(flat)] + starts).reshape(-1)
     pointers = np.arange(0, len(indices) + 1, len(flat))
     rows = csr_array((np.ones(len(indices)), indices, pointers), shape=(len(cells), len(wanted)))
@@ -171,13 +169,13 @@ class _Regression:
         """
         theta = self._scaled(floored)
         shares, value = self._chances(theta)
-        for _ in range(_STEPS):
+        for _ in range(MOST_ROUNDS):
             direction, falling = self._direction(theta, shares)
             step = 1.0
-            for _ in range(_HALVINGS):
+            for _ in range(HALVINGS):
                 trial = theta + step * direction
                 shares, lower = self._chances(trial)
-                if lower <= value + 1e-4 * step * falling:
+                if lower <= value + SUFFICIENT * step * falling:
                     break
                 step /= 2
             else:
@@ -235,8 +233,8 @@ def _solve(curve: Callable[[Array], Array], right: Array, diagonal: Array) -> Ar
     solution: Array = cg(
         LinearOperator(shape, matvec=curve),
         right,
-        rtol=_SOLVED,
-        maxiter=_SOLVES,
+        rtol=ROUGHLY_SOLVED,
+        maxiter=MOST_ROUNDS,
         M=LinearOperator(shape, matvec=lambda vector: vector / diagonal),
     )[0]
     return solution

@@ -22,7 +22,7 @@ Array = NDArray[np.float64]
 
 _MOST_DRAWS = 2_000_000
 """The most records that are drawn; those that meet the conditions are kept."""
-_TOGETHER = 200_000
+_TOGETHER = _MOST_DRAWS // 10
 
 
 class Whole(Protocol):

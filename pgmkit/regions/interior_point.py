@@ -37,6 +37,7 @@ from pgmkit.regions.deadline import check_time
 from pgmkit.regions.parts import Parts, Region
 from pgmkit.regions.polytope import LocalPolytope
 from pgmkit.regions.shared_residuals import Shared
+from pgmkit.runtime.precision import AGREEMENT, FAR
 
 Array = NDArray[np.float64]
 
@@ -46,9 +47,6 @@ optimum.
 """
 
 _TO_BOUNDARY = 0.995
-_RIDGE = 1e-14
-_FAR = 1e100
-"""The value that stands for an infinite slope of a penalty."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,11 +104,11 @@ class InteriorPoint:
         self._deadline = deadline
         self.regions, self.shared = parts.regions, parts.shared
         self.total, self._cells = polytope.total, int(polytope.offsets[-1])
-        self._softness, self._height = penalty.curvature, min(penalty.steepest, _FAR)
+        self._softness, self._height = penalty.curvature, min(penalty.steepest, FAR)
         self._s, regions = self.shared.offset, self.regions
         self._state = [self._start(region) for region in regions]
         self._constant: list[Array] | None = None
-        if self._height == _FAR:
+        if self._height == FAR:
             self._constant = [self._constant_curvature(region) for region in regions]
 
     def _constant_curvature(self, region: Region) -> Array:
@@ -304,7 +302,7 @@ class _Inverse:
         self._vector = matrix + diagonal if matrix.ndim == 1 else None
         if matrix.ndim == 2 and len(matrix):
             whole = matrix.copy()
-            whole[np.diag_indices(len(whole))] += diagonal + _RIDGE * matrix.diagonal().max()
+            whole[np.diag_indices(len(whole))] += diagonal + AGREEMENT * matrix.diagonal().max()
             self._factor = cho_factor(_finite(whole), overwrite_a=True, check_finite=False)
 
     def __call__(self, right: Array) -> Array:

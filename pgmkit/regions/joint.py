@@ -24,9 +24,10 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.graphs.clique_index import maximal
 from pgmkit.records.dataset import Dataset
 from pgmkit.regions.chain import Chain, Codes, Columns, Kinds, cells_of, enough, followed, length_of
-from pgmkit.regions.conditional import Conditional, Statistics, fit, scopes
+from pgmkit.regions.conditional import FOLLOWED, Conditional, Statistics, fit, scopes
 from pgmkit.regions.possible import Possible, possible_values
 from pgmkit.regions.strata import Strata
+from pgmkit.runtime.sizes import TABLE_CELLS
 from pgmkit.structural_zeros import Zeros
 
 Array = NDArray[np.float64]
@@ -44,19 +45,9 @@ longer.
 """
 _FALL = 0.95
 """A round that leaves more than this share of the sum of distances is undone."""
-_CHANCES = 32
-"""The number of attributes whose probabilities are kept between answers: 5 MB for each of 32
-values.
-"""
-_OPEN = 0.5
-"""The number of directions of a table, not determined by its measurements, from which its variance
-does not describe noise: each such direction adds the square of the total to the sum of its cells'
-variances.
-"""
-_LOOSE = 0.05
-"""The distance from such a table that is tolerated, as a share of a mean cell: a factor of e^5 is
-followed to within that (``_SHARE`` of ``pgmkit.regions.conditional``).
-"""
+_LOOSE = 5 * FOLLOWED
+"""The distance that is tolerated from a table which its measurements leave open, as a share of a
+mean cell: a factor of e^5 is followed to within that."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +109,8 @@ class Joint:
 
     @cached_property
     def _chances(self) -> Callable[[str], Array]:
-        return lru_cache(_CHANCES)(self._computed_chances)
+        largest = len(self.records) * max(self.records.domain.shape())
+        return lru_cache(max(1, 4 * TABLE_CELLS // largest))(self._computed_chances)
 
     def _computed_chances(self, name: str) -> Array:
         conditional, records = self.chain.steps[self._places[name]][1], self.records
@@ -308,7 +300,9 @@ def distances(tables: Tables, records: Dataset) -> dict[Clique, float]:
 
 def explained(table: Array, variance: float, records: int) -> float:
     """Return the distance from the table that its noise and a sample of so many records explain."""
-    if variance * table.size > _OPEN:
+    # Each direction that no measurement determines adds the square of the total to the sum of the
+    # variances of the cells.
+    if 2 * variance * table.size > 1:
         variance = (_LOOSE / table.size) ** 2
     return float(np.sqrt(variance + table / records).sum() / 2)
 

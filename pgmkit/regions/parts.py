@@ -19,12 +19,10 @@ from pgmkit.measurement import Measurement
 from pgmkit.regions.deadline import check_time
 from pgmkit.regions.polytope import LocalPolytope
 from pgmkit.regions.shared_residuals import Shared, confined, shared_residuals, shared_sizes
+from pgmkit.runtime.sizes import DENSE_SHARE
 from pgmkit.runtime.threads import one_blas_thread
 
 Array = NDArray[np.float64]
-
-_SPARSE = 0.1
-"""The share of nonzeros below which the measurement matrix of a region is kept sparse."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +112,7 @@ def parts_of(
             views.append(view[:, inside])
             values.append(m.values / m.stddev)
         both = scipy.sparse.csr_array(scipy.sparse.vstack(views))
-        sparse = both.nnz <= _SPARSE * both.shape[0] * both.shape[1]
+        sparse = both.nnz <= DENSE_SHARE * both.shape[0] * both.shape[1]
         found.append(
             Region(
                 part.start + inside,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
-from math import inf
+from math import ceil, inf, log
 from typing import Protocol
 
 import numpy as np
@@ -22,25 +22,18 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, NumericalFailure
 from pgmkit.least_squares.consistency import agreement_and_totals
 from pgmkit.regions.deadline import check_time
+from pgmkit.runtime.iterations import MOST_ITERATIONS, SOLVED, SUFFICIENT
+from pgmkit.runtime.precision import AGREEMENT, CLOSE, HALVINGS
 from pgmkit.structural_zeros import Zeros
 
 Array = NDArray[np.float64]
 
-_MAX_STEPS = 300
-_MAX_HALVINGS = 100
-_LONGEST = 1e12
+_LONGEST = 1 / AGREEMENT
 """The longest step tried, as a multiple of a Newton step: with contradicting zeros the steps would
 grow without end.
 """
-_MAX_SOLVES = 400
-_SOLVED = 1e-3
-"""The share of the residual that conjugate gradients leave in Newton's equations."""
-_RIDGE = 1e-12
-"""The share of its diagonal that is added to Newton's matrix, whose rows are redundant."""
-_REFINEMENTS = 3
-"""Refinements of a linear system's solution; each leaves a thousandth of the error."""
-_AGREEMENT = 1e-12
-"""The largest error of a sum, as a share of the total."""
+_REFINEMENTS = ceil(log(CLOSE) / log(SOLVED))
+"""The refinements of a linear system's solution, each of which leaves ``SOLVED`` of the error."""
 
 
 class Prior(Protocol):
@@ -90,8 +83,9 @@ class LocalPolytope:
         return np.concatenate([table.reshape(-1) for table in limits])
 
     def _spread(self, limits: list[NDArray[np.bool_]]) -> None:
-        """Rule out cells whose values of some shared attributes another table rules out, until
-        nothing changes.
+        """Rule out cells by the other tables with the same attributes, until nothing changes.
+
+        Raises InvalidInput if a table has no possible cell left.
         """
         pairs = combinations(map(frozenset[str], self.cliques), 2)
         overlaps = {a & b for a, b in pairs if a & b}
@@ -159,7 +153,7 @@ class LocalPolytope:
         matrix, transposed, sums = self._constraints
         multipliers = np.zeros(len(sums)) if start is None else start
         # Where targets are far above the total, the sums themselves are rounded.
-        precision = _AGREEMENT * max(self.total, float(np.abs(target).max(initial=0.0)))
+        precision = AGREEMENT * max(self.total, float(np.abs(target).max(initial=0.0)))
 
         def at(point: Array) -> tuple[Array, float, Array]:
             free = target + (transposed @ point) / curvature
@@ -170,19 +164,19 @@ class LocalPolytope:
             return x, float(curvature @ (x - target) ** 2 / 2 + point @ missing) + penalty, missing
 
         x, dual, missing = at(multipliers)
-        for _ in range(_MAX_STEPS):
+        for _ in range(MOST_ITERATIONS):
             off = float(np.abs(missing).max())
             if off <= precision:
                 return x, multipliers
             weights = _slopes(x, curvature, prior) / curvature
             direction = self._newton(weights, missing, deadline)
             slope, step = float(missing @ direction), 1.0
-            for _ in range(_MAX_HALVINGS):
+            for _ in range(HALVINGS):
                 moved = multipliers + step * direction
                 x, higher, left = at(moved)
                 # Close to the end the dual is flat within rounding. Then its slope, which rounding
                 # does not hide, must still be upwards, or the sums must improve.
-                risen = higher >= dual + 1e-4 * step * slope or left @ direction >= 0
+                risen = higher >= dual + SUFFICIENT * step * slope or left @ direction >= 0
                 if risen or np.abs(left).max() < off / 2:
                     break
                 step /= 2
@@ -235,7 +229,7 @@ class LocalPolytope:
     def _newton(self, weights: Array, missing: Array, deadline: float) -> Array:
         matrix, transposed, _ = self._constraints
         diagonal = matrix.power(2) @ weights
-        ridge = _RIDGE * diagonal + 1e-3 * _RIDGE * float(diagonal.max(initial=1.0))
+        ridge = AGREEMENT * diagonal + 1e-3 * AGREEMENT * float(diagonal.max(initial=1.0))
         # Rows without a positive cell move by the curvature of an average row.
         smallest = 1e-3 * float(weights.max(initial=0.0)) or 1.0
         ridge = np.where(diagonal > 0, ridge, smallest)
@@ -250,8 +244,8 @@ class LocalPolytope:
         direction: Array = cg(
             LinearOperator((size, size), matvec=multiply),
             missing,
-            rtol=_SOLVED,
-            maxiter=_MAX_SOLVES,
+            rtol=SOLVED,
+            maxiter=MOST_ITERATIONS,
             M=LinearOperator((size, size), matvec=lambda vector: vector / scale),
         )[0]
         return direction

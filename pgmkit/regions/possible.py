@@ -18,10 +18,8 @@ from numpy.typing import NDArray
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
+from pgmkit.runtime.sizes import TABLE_CELLS
 from pgmkit.structural_zeros import Zeros
-
-_MOST_CELLS = 1 << 22
-"""The most cells of the table that combines all constraints on an attribute."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +74,7 @@ def _joined(
     all zeros, or one for each if that would be too large.
     """
     together = sorted({name for each in zeros for name in each.clique}, key=place.__getitem__)
-    limit = max([_MOST_CELLS, *(each.allowed.size for each in zeros)])
+    limit = max([TABLE_CELLS, *(each.allowed.size for each in zeros)])
     parts = [zeros] if zeros and domain.size(together) <= limit else [[each] for each in zeros]
     found = []
     for part in parts:

@@ -33,20 +33,16 @@ from pgmkit.regions.interior_point import InteriorPoint
 from pgmkit.regions.parts import Parts
 from pgmkit.regions.polytope import LocalPolytope
 from pgmkit.runtime.deferred import torch
+from pgmkit.runtime.iterations import MOST_ROUNDS, PATIENCE
+from pgmkit.runtime.precision import CLOSE
 from pgmkit.runtime.progress import OUT_OF_TIME, Progress
 
 Array = NDArray[np.float64]
 
-_MAX_STEPS = 5000
-_PATIENCE = 50
-"""The number of steps over which the loss has to fall by a tenth of the requested gap."""
-_MAX_ROUNDS = 100
-_SHORTEST = 1e-6
-"""The share of an interior point's step below which rounding prevents further progress."""
-_UNSEEN = 1e-2
+
+UNSEEN = 1e-2
 """The curvature given to cells that no measurement involves, as a share of the least of the
-others.
-"""
+others."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +94,7 @@ def _minimise(search: _Search, loss: MeasuredLoss, squares: Array, parts: Parts 
         assert isinstance(stage, MeasuredLoss)
         curvature = squares / stage.penalty.curvature
         seen = curvature[curvature > 0]
-        curvature = np.maximum(curvature, _UNSEEN * seen.min() if len(seen) else 1.0)
+        curvature = np.maximum(curvature, UNSEEN * seen.min() if len(seen) else 1.0)
         search.stopped = ""
         point = _descend(search, stage, curvature, point)
 
@@ -154,10 +150,8 @@ class _Search:
             return "certified: the duality gap is within the tolerance"
         if time.perf_counter() >= self.deadline:
             return OUT_OF_TIME
-        if len(history) > _PATIENCE and history[-1 - _PATIENCE] - history[-1] < self.goal / 10:
-            return f"progress: the loss fell by less than {self.goal / 10:.3g} in {_PATIENCE} steps"
-        if len(history) >= _MAX_STEPS:
-            return f"iterations: {_MAX_STEPS} reached"
+        if len(history) > PATIENCE and history[-1 - PATIENCE] - history[-1] <= self.goal / 10:
+            return f"progress: the loss fell by at most {self.goal / 10:.3g} in {PATIENCE} steps"
         return ""
 
 
@@ -167,7 +161,7 @@ def _centred(search: _Search, loss: MeasuredLoss, parts: Parts) -> Array:
     """
     inner = InteriorPoint(search.polytope, parts, loss.penalty, search.deadline)
     tables, length = inner.tables, 1.0
-    for _ in range(_MAX_ROUNDS):
+    for _ in range(MOST_ROUNDS):
         try:
             length = inner.step()
             tables, _ = search.polytope.nearest(
@@ -177,7 +171,7 @@ def _centred(search: _Search, loss: MeasuredLoss, parts: Parts) -> Array:
             break
         search.bound = max(search.bound, inner.bound())
         search.record(tables, loss.value(torch.from_numpy(tables)), [])
-        if search.stopped or length < _SHORTEST:
+        if search.stopped or length < CLOSE:
             break
     return tables
 

@@ -21,14 +21,10 @@ from numpy.typing import NDArray
 from scipy.linalg import helmert, qr, solve_triangular
 
 from pgmkit.domain import Clique, Domain
+from pgmkit.runtime.precision import DEPENDENT
 from pgmkit.runtime.threads import one_blas_thread
 
 Array = NDArray[np.float64]
-
-_DEPENDENT = 1e-9
-"""The share of the longest row below which the part of a row that is independent of the others is
-rounding.
-"""
 
 
 @dataclass(frozen=True)
@@ -104,7 +100,8 @@ def shared_residuals(domain: Domain, cliques: Sequence[Clique]) -> Shared:
 
 @one_blas_thread()
 def confined(shared: Shared, inside: Sequence[NDArray[np.int64]], total: float) -> Shared:
-    """The same of tables of ``total`` counts whose cells but those of ``inside`` are zero.
+    """Return shared residuals of tables of ``total`` counts that are zero outside the cells
+    ``inside``.
 
     Each table keeps independent rows.
 
@@ -136,11 +133,13 @@ def confined(shared: Shared, inside: Sequence[NDArray[np.int64]], total: float) 
 
 
 def _independent(rows: Array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows that span all of them, the first, of ones, among them; and the others."""
+    """Return the places of rows that span all rows, with the first row of ones among them; and the
+    rest.
+    """
     beside = rows[1:] - rows[1:].mean(axis=1, keepdims=True)
     r, order = qr(beside.T, mode="r", pivoting=True)
     longest = float(np.linalg.norm(rows[1:], axis=1).max(initial=0.0))
-    rank = int((np.abs(np.diagonal(r)) > _DEPENDENT * longest).sum())
+    rank = int((np.abs(np.diagonal(r)) > DEPENDENT * longest).sum())
     kept = np.concatenate([[0], 1 + np.sort(order[:rank])]).astype(np.int64)
     return kept, 1 + np.sort(order[rank:]).astype(np.int64)
 
@@ -153,7 +152,7 @@ def _solutions(equations: Array, values: Array) -> tuple[Array, Array | None]:
         return np.zeros(equations.shape[1]), None
     q, r, order = qr(equations.T, pivoting=True)
     # Coefficients are of the order of one.
-    rank = int((np.abs(np.diagonal(r)) > _DEPENDENT).sum())
+    rank = int((np.abs(np.diagonal(r)) > DEPENDENT).sum())
     least = q[:, :rank] @ solve_triangular(r[:rank, :rank], values[order[:rank]], trans="T")
     return least, q[:, rank:]
 

@@ -31,25 +31,21 @@ from pgmkit.errors import NumericalFailure
 from pgmkit.losses import MeasuredLoss
 from pgmkit.regions.deadline import OutOfTime, check_time
 from pgmkit.regions.polytope import LocalPolytope
+from pgmkit.regions.relaxation import UNSEEN
 from pgmkit.runtime.deferred import torch
+from pgmkit.runtime.precision import CLOSE
 from pgmkit.runtime.randomness import generator
 
 Array = NDArray[np.float64]
 
 _MOST = 32.0
 """The first weight, in units of the weight with which prior and measurement count equally."""
-_COARSE, _FINE = 4.0, 2.0
-"""The factors by which the weights fall, and by which the best of them is refined."""
+_COARSE = 4.0
+"""The factor by which the weights fall; the best of them is refined by its square root."""
 _LEAST = 1e-4
 """The last weight, in the same units."""
 _EVIDENCE = 2.0
 """The standard deviations by which the risk has to fall before the best fit is given up."""
-_UNSEEN = 1e-2
-"""The curvature, around uniform tables, of cells that were not measured (those of zeros), as a
-share of the least of the others. The penalty includes it.
-"""
-_STEP = 1e-7
-"""The share of the total by which tables are moved to find how the prior changes."""
 _ELSEWHERE = 1e-3
 """The share of a one-way table that is made uniform, and of a two-way table that is made
 independent, so that cells in which the fit has no record stay possible.
@@ -107,7 +103,7 @@ def shrunk(
     """
     seen = squares > 0
     _, slope = loss.value_and_gradient(torch.from_numpy(best))
-    curvature = np.where(seen, squares, _UNSEEN * squares[seen].min())
+    curvature = np.where(seen, squares, UNSEEN * squares[seen].min())
     even = polytope.even()
     target = np.where(seen, best - slope.numpy() / curvature, even)
     larger = any(len(clique) > 2 for clique in polytope.cliques)
@@ -119,7 +115,7 @@ def shrunk(
             weight = _MOST * alike
             while weight >= _LEAST * alike and search.improved(weight):
                 weight /= _COARSE
-            for side in (_FINE, 1 / _FINE):
+            for side in (_COARSE**0.5, _COARSE**-0.5):
                 search.improved(side * search.chosen.weight)
             if search.surely:
                 found.append(search)
@@ -150,7 +146,7 @@ class _Search:
         signs = np.where(generator(0).random(len(best)) < 0.5, -1.0, 1.0)
         self._direction = signs * seen
         along = polytope.moved(best, curvature, self._direction, deadline=deadline)
-        step = _STEP * polytope.total / float(np.abs(along).sum() + 1)
+        step = CLOSE * polytope.total / float(np.abs(along).sum() + 1)
         # The prior depends on the data through the tables that it is derived from.
         self._prior = np.log(made(polytope, best + step * along) / self.q) / step
         self._unshrunk = self._risk(best, along)

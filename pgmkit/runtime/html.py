@@ -20,7 +20,6 @@ from pgmkit.runtime.printed import on_one_line
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from pgmkit.domain import Clique, Domain
 
 __all__ = ["bars", "columns", "escape", "graph", "heat_map", "interval", "model", "table"]
 
@@ -117,7 +116,7 @@ def bars(
         order = sorted(np.argsort(-counts)[:MOST_BARS].tolist())
     reached = [float((counts if ends is None else ends[1])[i]) for i in order]
     highest = max(1.0, *(each for each in reached if math.isfinite(each)), *counts[order])
-    scale, left, step = 190 / highest, 130, 17
+    scale, left, step = 190 / highest, 150, 17
     bottom = 8 + len(order) * step
     parts = []
     for line, i in enumerate(order):
@@ -140,7 +139,7 @@ def bars(
     parts.append(_axis(left, bottom, highest, scale))
     more = len(labels) - len(order)
     caption = escape(name) + (f" ({more} rarer values not drawn)" if more else "")
-    drawing = _svg(440, bottom + 22, parts)
+    drawing = _svg(460, bottom + 22, parts)
     return f"<figure><figcaption>{caption}</figcaption>{drawing}</figure>"
 
 
@@ -157,7 +156,7 @@ def _axis(left: float, bottom: float, highest: float, scale: float) -> str:
         parts.append(
             f"<line class='axis' stroke='{_EDGE}' x1='{x:.1f}' x2='{x:.1f}' y1='{bottom}' "
             f"y2='{bottom + 4}'/><text x='{x:.1f}' y='{bottom + 16}' text-anchor='middle'>"
-            f"{place * step:,.4g}</text>"
+            f"{place * step:,.12g}</text>"
         )
     return "".join(parts)
 
@@ -199,9 +198,9 @@ class Graphical(Protocol):
     """What a model must have to be shown by `model`."""
 
     @property
-    def domain(self) -> Domain: ...
+    def domain(self) -> Collection[str]: ...
     @property
-    def cliques(self) -> Sequence[Clique]: ...
+    def cliques(self) -> Sequence[tuple[str, ...]]: ...
     @property
     def total(self) -> float: ...
     @property
@@ -229,7 +228,7 @@ class Interval(Protocol):
 
 def model(found: Graphical) -> str:
     """Show a model's size and fit, and draw its graph."""
-    names = found.domain.attributes
+    names = tuple(found.domain)
     rows = [
         ["attributes", f"{len(names):,}"],
         ["cliques", f"{len(found.cliques):,}"],

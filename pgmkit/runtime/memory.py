@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pgmkit.errors import InvalidInput, ModelTooLarge
+from pgmkit.runtime.precision import EXACT
+from pgmkit.runtime.sizes import CELL_BYTES, TABLE_CELLS
 
 if TYPE_CHECKING:
     import torch
@@ -21,14 +23,8 @@ _GROUPS = Path("/proc/self/cgroup")
 _MOUNTED = Path("/sys/fs/cgroup")
 _PROCESS = Path("/proc/self/status")
 _MACHINE = Path("/proc/meminfo")
-_MOST_WRITTEN = 10**15
-"""Larger numbers are written as powers of two: their digits, of which some have thousands, say
-less.
-"""
-_COUNTED = 1 << 25
-"""The bytes from which a computation's need is compared with the free memory: writing so many bytes
-takes ten times as long as reading the system's counters, which takes a millisecond.
-"""
+_COUNTED = TABLE_CELLS * CELL_BYTES
+"""The bytes from which a computation's need is compared with the free memory."""
 
 
 def check_limit(memory_limit: int) -> None:
@@ -109,7 +105,7 @@ def counted(number: int) -> str:
     >>> counted(1 << 20), counted(3 << 60)
     ('1,048,576', '2^61.6')
     """
-    return f"{number:,}" if number < _MOST_WRITTEN else f"2^{math.log2(number):.1f}"
+    return f"{number:,}" if number < EXACT else f"2^{math.log2(number):.1f}"
 
 
 def peak() -> int:

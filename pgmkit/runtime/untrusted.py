@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LARGEST",
     "MOST_TEXT",
+    "MOST_VALUES",
     "plain_values",
     "refusing",
     "ungzipped",
@@ -41,8 +42,8 @@ LARGEST = 2**30
 MOST_TEXT = 2**24
 """The most bytes of a text that other packages parse, which take a hundred times as much memory."""
 _MOST_MEMBERS = 100_000
-_MOST_VALUES = 2**22
-"""The most values of a JSON text: an empty list takes 64 bytes of memory, 25 times its text."""
+MOST_VALUES = 2**22
+"""Values of a JSON text: an empty list takes 64 bytes of memory, 25 times what is written."""
 _KINDS = "biufU"
 
 
@@ -101,9 +102,9 @@ def plain_values(
     {'a': [1, 2]}
     """
     content = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
-    # A sign precedes each value but the first; signs inside strings are counted too.
-    if sum(map(content.count, (b",", b":", b"[", b"{"))) > _MOST_VALUES:
-        raise InvalidInput(f"it may hold more than {_MOST_VALUES:,} values")
+    # There is a sign before each value but the first; in texts such signs count too.
+    if sum(map(content.count, (b",", b":", b"[", b"{"))) > MOST_VALUES:
+        raise InvalidInput(f"it may hold more than {MOST_VALUES:,} values")
     try:
         return json.loads(text, object_pairs_hook=hook)
     except RecursionError:

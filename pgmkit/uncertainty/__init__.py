@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from pgmkit.errors import InvalidInput, TooSlow, TotalUndetermined
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.measurement import Measurement, check_scale
-from pgmkit.model import GraphicalModel
+from pgmkit.model import MEMORY_LIMIT, GraphicalModel
 from pgmkit.queries import FactoredQuery
 from pgmkit.regions.model import RegionModel
 from pgmkit.runtime.progress import OUT_OF_TIME
@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 
 Array = NDArray[np.float64]
 
-_CACHE_BYTES = 1 << 30
+_CACHE_BYTES = MEMORY_LIMIT // 4
 """Replicates keep their tables between queries if all tables together fit into so many bytes."""
 
 
@@ -116,7 +116,7 @@ class Uncertainty:
 
     @cached_property
     def _batch(self) -> BatchedAnswers | None:
-        """An object that computes all replicates' answers at once; None where that is not
+        """An object that computes all replicates' answers at once; None if that is not
         faster.
         """
         if isinstance(self.model, RegionModel):

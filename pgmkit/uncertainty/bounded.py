@@ -13,11 +13,13 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from pgmkit.runtime.precision import CLOSE, HALVINGS
+from pgmkit.runtime.sizes import CALL_CELLS
+
 Array = NDArray[np.float64]
 
-_GRID = 4000
-_SMALLEST_MEAN = 1e-5
-_BISECTIONS = 60
+_SMALLEST_MEAN = CLOSE**0.5
+"""The first mean of the grid: values down to 10,000 deviations below zero are accepted there."""
 
 
 def nonnegative_interval(values: Array, stddev: Array, level: float) -> tuple[Array, Array]:
@@ -54,11 +56,11 @@ def _acceptance(level: float) -> tuple[Array, Array, Array]:
     from scipy.special import ndtr, ndtri
 
     z = float(ndtri((1 + level) / 2))
-    means = np.geomspace(_SMALLEST_MEAN, z, _GRID)
+    means = np.geomspace(_SMALLEST_MEAN, z, CALL_CELLS)
     # The excess over mu of the upper end lies between the one-sided and the two-sided quantile.
-    least = np.full(_GRID, max(0.0, float(ndtri(level))))
-    most = np.full(_GRID, z)
-    for _ in range(_BISECTIONS):
+    least = np.full(CALL_CELLS, max(0.0, float(ndtri(level))))
+    most = np.full(CALL_CELLS, z)
+    for _ in range(HALVINGS):
         excess = (least + most) / 2
         lowest = (means**2 - excess**2) / (2 * means)
         enough = ndtr(excess) - ndtr(lowest - means) >= level

@@ -16,8 +16,9 @@ from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.ledger import BudgetExceeded
 from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.synthesis.open_columns import assumed, counted_roughly, resolved
+from mechanisms.synthesis.pipeline import synthesize
 from mechanisms.workload import table_workload
-from pgmkit import InvalidInput, Measurement, Numeric, Schema
+from pgmkit import Categorical, InvalidInput, Measurement, Numeric, OpenCategorical, Schema
 
 DATA = census(500)
 
@@ -168,3 +169,11 @@ def test_edges_of_quantiles_come_from_the_noisy_answers_alone(
             )
     assert len({repr(each.to_dict()) for each in found}) == 1
     assert len(found[0].columns["age"].labels) == 5
+
+
+def test_a_column_of_which_nothing_is_found_is_pointed_out() -> None:
+    """Of 300 texts that all differ none passes a threshold of 30 rows and more."""
+    table = pa.table({"who": [f"person {i}" for i in range(300)], "sex": ["F", "M"] * 150})
+    schema = Schema({"who": OpenCategorical(), "sex": Categorical(("F", "M"))})
+    with pytest.warns(UserWarning, match=r"no value of who is frequent enough .* '\(other\)'"):
+        synthesize(table, schema, epsilon=1, delta=1e-6, mechanism="independent", seed=0)

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from pgmkit.contraction.kernels import reference
 from pgmkit.runtime.deferred import torch
+from pgmkit.runtime.sizes import CACHE_CELLS
 
 __all__ = ["log_contract", "max_contract"]
 
@@ -66,7 +67,7 @@ def log_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     format = torch.finfo(product.dtype)
     batch, row, column = torch.where(product < format.tiny * summed / format.eps)
     out = product.log_().add_(scale)
-    per_block = max(1, reference.BLOCK_CELLS // summed)
+    per_block = max(1, CACHE_CELLS // summed)
     for start in range(0, len(batch), per_block):
         place = slice(start, start + per_block)
         i, j, k = batch[place], row[place], column[place]

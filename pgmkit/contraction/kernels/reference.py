@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from pgmkit.runtime.deferred import torch
+from pgmkit.runtime.sizes import CACHE_CELLS
 
 __all__ = [
     "TILE_CELLS",
@@ -23,10 +24,6 @@ __all__ = [
     "shift_exp",
 ]
 
-BLOCK_CELLS = 1 << 16
-"""The largest temporary, in cells: half a megabyte in float64, which a core's cache holds. Larger
-ones are fresh memory at every call, and clearing their pages costs the system more than the sums.
-"""
 Table: TypeAlias = "tuple[torch.Tensor, torch.Tensor, torch.Tensor]"
 """The steps, places and tiles of ``contract_steps``, all of whole numbers."""
 TILE_CELLS = 64
@@ -139,8 +136,8 @@ def _blocks(
         return left + right.transpose(1, 2)
     out = left.new_empty((batch, rows, columns))
     per_row = max(1, summed * columns)
-    row_step = max(1, min(rows, BLOCK_CELLS // per_row))
-    batch_step = max(1, BLOCK_CELLS // (per_row * rows)) if row_step == rows else 1
+    row_step = max(1, min(rows, CACHE_CELLS // per_row))
+    batch_step = max(1, CACHE_CELLS // (per_row * rows)) if row_step == rows else 1
     for i in range(0, batch, batch_step):
         for j in range(0, rows, row_step):
             block = (

@@ -22,13 +22,11 @@ from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.inference.variable_elimination import answers_of_many
 from pgmkit.model import GraphicalModel
 from pgmkit.queries import FactoredQuery
+from pgmkit.runtime.precision import SUM_ROUNDING
 
 __all__ = ["BatchedAnswers"]
 
 Array = NDArray[np.float64]
-
-_LOST = 1e-9
-"""The share of the total that plain numbers may lose before logarithms are used."""
 
 
 class BatchedAnswers:
@@ -60,8 +58,8 @@ class BatchedAnswers:
         return np.stack([model.answer(query) for model in self.models])
 
     def _look_at(self, query: FactoredQuery, found: Array, started: float) -> None:
-        """Have a second computation check the answer of one model, unless one of the same kind was
-        checked before.
+        """Check one model's answer by a second computation, unless one of the same kind was checked
+        before.
         """
         row = int(np.random.default_rng(len(found)).integers(len(found)))
         model = self.models[row]
@@ -96,7 +94,7 @@ class BatchedAnswers:
                 uniform = torch.full((count, size), 1 / size, dtype=torch.float64)
                 tables.append(((name,), uniform))
         sums = answers_of_many(self.domain, tables, FactoredQuery({}), self._limit)
-        return tables if np.abs(sums / totals - 1).max() <= _LOST else None
+        return tables if np.abs(sums / totals - 1).max() <= SUM_ROUNDING else None
 
     def _scaled(self, totals: Array) -> list[tuple[Clique, torch.Tensor]]:
         oracle, count = self._oracle, len(self.models)

@@ -33,17 +33,13 @@ from pgmkit.least_squares.sufficient_statistics import Observed, Statistics
 from pgmkit.losses import make_loss
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
+from pgmkit.runtime.precision import CLOSE, SUM_ROUNDING
 from pgmkit.runtime.progress import CERTIFIED
 from pgmkit.structural_zeros import Zeros
 
 __all__ = ["BatchedEstimate"]
 
 Array = NDArray[np.float64]
-
-_CLOSE = 1e-8
-"""The relative difference of log partition functions that rounding may explain."""
-_SUMS = 1e-9
-"""The largest error of a table's sum, as a share of the total."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +151,7 @@ class BatchedEstimate:
         apart = (again - best.log_partition).abs() / (1 + again.abs())
         sums = torch.stack([best.marginals[:, cells].sum(1) for cells in one.layout.slices])
         off = (sums / search.totals - 1).abs().amax(0)
-        wrong = ~((apart <= _CLOSE) & (off <= _SUMS))
+        wrong = ~((apart <= CLOSE) & (off <= SUM_ROUNDING))
         if bool(wrong.any()):
             row = int(wrong.nonzero()[0])
             raise NumericalFailure(

@@ -14,6 +14,9 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
+from pgmkit.runtime.iterations import MOST_ITERATIONS, SUFFICIENT
+from pgmkit.runtime.precision import EPSILON
+
 __all__ = ["Run", "minimise_many"]
 
 Array = NDArray[np.float64]
@@ -21,10 +24,7 @@ Function = Callable[[Array], tuple[Array, Array]]
 """A function from points, a column each, to their values and gradients."""
 
 _MEMORY = 12
-_MOST_ITERATIONS = 1000
 _WINDOW = 8
-_ARMIJO = 1e-4
-_LEAST_CURVATURE = 1e-12
 
 
 def minimise_many(
@@ -51,7 +51,7 @@ def minimise_many(
     at_start = function(start)
     steepest = np.sqrt(_dots(at_start[1], at_start[1]))
     run = Run(function, start, at_start, 1 / np.maximum(steepest, 1e-300))
-    for _ in range(_MOST_ITERATIONS):
+    for _ in range(MOST_ITERATIONS):
         run.step()
         ended = run.fallen() < precision[left]
         if time.perf_counter() >= deadline:
@@ -89,10 +89,10 @@ class Run:
         slope = _dots(self.gradients, way)
         moved = self.share * way
         values, gradients = self.function(self.points + moved)
-        taken = values <= self.values + _ARMIJO * self.share * slope
+        taken = values <= self.values + SUFFICIENT * self.share * slope
         moved, turned = np.where(taken, moved, 0.0), np.where(taken, gradients - self.gradients, 0)
         curvature, length = _dots(moved, turned), _dots(turned, turned)
-        curved = curvature > _LEAST_CURVATURE * length
+        curved = curvature > EPSILON * length
         inverse = np.where(curved, 1 / np.where(curved, curvature, 1.0), 0.0)
         self.pairs.append((moved, turned, inverse))
         self.scale = np.where(curved, curvature / np.where(curved, length, 1.0), self.scale)

@@ -17,13 +17,10 @@ from pgmkit.contraction.evaluate import contract
 from pgmkit.contraction.semirings import LOG, MAX, Semiring
 from pgmkit.errors import NumericalFailure
 from pgmkit.inference.marginal_oracle import THREADED_COST, MarginalOracle
+from pgmkit.runtime.sizes import CACHE_CELLS
 
 __all__ = ["BatchedOracle", "gains", "gains_by_threads", "gains_when_coarse", "table_cells"]
 
-_LARGE_PASS = 1 << 16
-"""The cells of all tables of a pass above which, on a processor, a batch gains nothing, and threads
-with a pass each do not wait for Python.
-"""
 _WIDE_PASS = 8
 """The size of all tables of a pass, as a multiple of the cliques' cells, from which a batch loses:
 products of wide tables are copied more than computed.
@@ -32,7 +29,7 @@ products of wide tables are copied more than computed.
 
 def gains(single: MarginalOracle) -> bool:
     """True if passes for many sets together cost less than passes for each."""
-    most = min(_LARGE_PASS, _WIDE_PASS * single.layout.cells)
+    most = min(CACHE_CELLS, _WIDE_PASS * single.layout.cells)
     return single.device.type != "cpu" or table_cells(single) <= most
 
 
@@ -41,12 +38,12 @@ def gains_when_coarse(single: MarginalOracle) -> bool:
     error bars need: few of them end with a method of their own, set by set, so wide tables gain
     too.
     """
-    return single.device.type != "cpu" or table_cells(single) <= _LARGE_PASS
+    return single.device.type != "cpu" or table_cells(single) <= CACHE_CELLS
 
 
 def gains_by_threads(single: MarginalOracle) -> bool:
     """True if several threads, each with passes of its own, run in parallel on a processor."""
-    large = table_cells(single) > _LARGE_PASS and single.plan.cost < THREADED_COST
+    large = table_cells(single) > CACHE_CELLS and single.plan.cost < THREADED_COST
     return large and single.device.type == "cpu"
 
 

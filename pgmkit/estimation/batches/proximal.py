@@ -35,10 +35,12 @@ from numpy.typing import NDArray
 from scipy.linalg import cholesky, solve_triangular
 
 from pgmkit.estimation.batches.lbfgs import Function, Run
-from pgmkit.estimation.batches.oracle import BatchedOracle
+from pgmkit.estimation.batches.oracle import BatchedOracle, table_cells
 from pgmkit.estimation.tensor_steps import Points
 from pgmkit.inference.marginal_oracle import Layout
 from pgmkit.measurement import Measurement
+from pgmkit.runtime.precision import EPSILON
+from pgmkit.runtime.sizes import BLOCK_CELLS, DENSE_ROWS
 
 if TYPE_CHECKING:
     from pgmkit.estimation.batches.search import BatchedSearch
@@ -59,12 +61,8 @@ _SOLVED = 0.003
 """The part of a step's dual objective, in noise units, that may be left unsolved."""
 _FALL = 0.01
 """A set whose loss falls by less than this in a step, in noise units, takes no further step."""
-_MOST_ROWS = 4096
+_MOST_ROWS = 2 * DENSE_ROWS
 """The most measured values, and cells of cliques: the matrices then take some hundred megabytes."""
-_ROWS_AT_ONCE = 64
-"""The number of cells whose covariances are computed in one pass."""
-_NEGLIGIBLE = 1e-12
-"""Cells of smaller probability have covariances that vanish beside the Hessian's identity."""
 
 
 def affordable(layout: Layout, measurements: Sequence[Measurement]) -> bool:
@@ -140,18 +138,19 @@ def _covariances(search: BatchedSearch, potentials: torch.Tensor) -> torch.Tenso
     marginals, _ = one.fast_marginals(potentials, 1.0)
     found = torch.zeros(one.layout.cells, one.layout.cells, dtype=torch.float64).to(potentials)
     whole = [cells for cells in one.layout.slices for _ in range(cells.start, cells.stop)]
-    oracle = BatchedOracle(one, _ROWS_AT_ONCE)
-    ones = torch.ones(_ROWS_AT_ONCE, dtype=torch.float64, device=potentials.device)
-    some = torch.nonzero(marginals > _NEGLIGIBLE).flatten().tolist()
-    for start in range(0, len(some), _ROWS_AT_ONCE):
-        asked = some[start : start + _ROWS_AT_ONCE]
-        given = potentials.repeat(_ROWS_AT_ONCE, 1)
+    at_once = max(1, BLOCK_CELLS // table_cells(one))
+    oracle = BatchedOracle(one, at_once)
+    ones = torch.ones(at_once, dtype=torch.float64, device=potentials.device)
+    some = torch.nonzero(marginals > EPSILON).flatten().tolist()
+    for start in range(0, len(some), at_once):
+        asked = some[start : start + at_once]
+        given = potentials.repeat(at_once, 1)
         for row, cell in enumerate(asked):
             given[row, whole[cell]] = -inf
             given[row, cell] = potentials[cell]
         rows = oracle.marginals(given, ones)[0][: len(asked)]
         found[asked] = (rows - marginals) * marginals[asked, None]
-    found[:, marginals <= _NEGLIGIBLE] = 0.0
+    found[:, marginals <= EPSILON] = 0.0
     return found
 
 

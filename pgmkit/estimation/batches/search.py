@@ -17,17 +17,17 @@ from pgmkit.estimation.batches.oracle import BatchedOracle
 from pgmkit.estimation.batches.problem import BatchedSquares
 from pgmkit.estimation.mirror_descent import NO_DESCENT
 from pgmkit.estimation.problem import Point
-from pgmkit.estimation.tensor_steps import MOST_HALVINGS, Points, Steps, start_at
+from pgmkit.estimation.tensor_steps import Points, Steps, start_at
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.losses import ULPS
+from pgmkit.runtime.iterations import PATIENCE
+from pgmkit.runtime.precision import EPSILON, HALVINGS
 from pgmkit.runtime.progress import CERTIFIED, OUT_OF_TIME
 
 __all__ = ["BatchedSearch"]
 
 _MOST_ROUNDS = 300
 """The rounds after which a set that needs more is estimated by itself, which is then faster."""
-_PATIENCE = 30
-_EPSILON = torch.finfo(torch.float64).eps
 
 
 @dataclass
@@ -149,7 +149,7 @@ class BatchedSearch:
         scores = -cut.gradient
         size = cut.size + self.totals * self.oracle.peaks(scores.abs()).sum(1)
         highest = self.oracle.maximum(scores)
-        found = cut.offset - self.totals * highest - ULPS * _EPSILON * size
+        found = cut.offset - self.totals * highest - ULPS * EPSILON * size
         self.bound[self._sets] = torch.maximum(self.bound[self._sets], found.nan_to_num(-inf))
 
     def certified(self) -> torch.Tensor:
@@ -162,11 +162,11 @@ class BatchedSearch:
         best = self.best.of(sets)
         gap = best.loss - self.bound[sets]
         done = (gap <= self.goal + self.loss.rounding(best.residual)).tolist()
-        window = max(_PATIENCE, (len(history) - 1) // 5)
+        window = max(PATIENCE, (len(history) - 1) // 5)
         gained = [inf] * len(done)
         if len(history) > window + 1:
             gained = (history[-1 - window] - history[-1]).tolist()
-        stuck = (self._steps.state.halvings > MOST_HALVINGS).tolist()
+        stuck = (self._steps.state.halvings > HALVINGS).tolist()
         for row, place in enumerate(sets.tolist()):
             if self.stopped[place]:
                 continue

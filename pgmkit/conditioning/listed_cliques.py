@@ -142,7 +142,7 @@ class ListedClique(Clique):
 
 def _sums(places: Places, values: Array, length: int) -> Array:
     found = np.bincount(places, values, minlength=length)
-    return found.astype(np.float64, copy=False)  # of no values it counts whole numbers
+    return found.astype(np.float64, copy=False)  # of no values the result is integers
 
 
 def worth_listing(cells: int, frame: Frame) -> bool:

@@ -240,7 +240,7 @@ class Posterior:
         domain, codes = self.graph.domain, self.evidence.codes
         columns = {name: np.full(n, code) for name, code in codes.items()}
         if len(codes) == len(domain):
-            _ = self.log_partition  # refuses a record that cannot be
+            _ = self.log_partition  # raises for an impossible record
         else:
             columns |= self.model().sample(n, rng=rng, method="sample").columns
         self._look("sample", (), started, lambda op, s: op.drawn(columns, n, s))
@@ -250,7 +250,7 @@ class Posterior:
         """Return the distribution of the attributes that were not observed as a model of ``total``
         records.
         """
-        _ = self.log_partition  # refuses evidence of probability zero
+        _ = self.log_partition  # raises for evidence of probability zero
         started = self._started
         model = self._as_model(total)
         self._look("model", (), started, lambda op, s: op.same_sum(model._sums, s))

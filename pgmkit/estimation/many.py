@@ -194,9 +194,7 @@ class ManyEstimates:
             places = range(start, min(start + count, len(self.sets)))
             tasks = [partial(self._alone, place, deadline) for place in places]
             with ExitStack() as settings:
-                if (
-                    count > 1
-                ):  # set for the whole process, so that each thread finds and leaves them so
+                if count > 1:  # for the whole process: threads then need not change these settings
                     settings.enter_context(one_thread())
                     settings.enter_context(pass_settings())
                 settings.enter_context(warnings.catch_warnings())

@@ -128,7 +128,7 @@ class SecondOpinion:
         cliques = [clique for clique in found if clique]
         if not cliques:
             return
-        chance = Random(len(found))  # which tables are compared decides nothing else
+        chance = Random(len(found))  # this choice affects no answer
         chosen = [max(cliques, key=lambda clique: found[clique].size)]
         if seconds > LEAST:
             chosen.append(chance.choice(cliques))

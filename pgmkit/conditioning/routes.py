@@ -61,7 +61,7 @@ class EvidenceMarginals:
 
     def together(self, sets: Sequence[int], asked: Sequence[Clique]) -> list[list[int]]:
         """Group the sets of attributes by the messages that answer them: usually one group, several
-        where one tree for all would have much larger tables.
+        if one tree for all would have much larger tables.
         """
         everything, graph = [list(sets)], self.graph
         if graph.children is None or len(sets) < 2 or self.prepared(asked) is not None:

@@ -114,7 +114,7 @@ def _line(found: Compared) -> str:
 
 
 def _records(schema: Schema, public: str | None, rows: int) -> Dataset:
-    """Public records by the schema, or made-up ones."""
+    """Return the public records coded by the schema, or made-up ones."""
     import numpy as np
 
     from mechanisms.synthesis.open_columns import assumed

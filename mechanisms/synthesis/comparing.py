@@ -1,6 +1,7 @@
-"""Mechanisms side by side: each runs on the same records, and its tables are held against theirs.
+"""Mechanisms compared: each runs on the same records, and its tables are compared with the
+records'.
 
-The errors are exact and the noise is reproducible, so that the records must be public or made up.
+The errors are exact and the noise is reproducible, so the records must be public or made up.
 """
 
 from __future__ import annotations
@@ -25,18 +26,26 @@ from pgmkit.runtime.html import bars, escape, table
 __all__ = ["USUAL", "Compared", "compared", "comparison"]
 
 USUAL = ("independent", "mst", "mwem+pgm", "aim", "mixture")
-"""Mechanisms that make records of any table without public ones, and take seconds."""
+"""The mechanisms compared by default: they make records of any table without public ones, in
+seconds.
+"""
 _MOST_TABLES = 1000
-"""Tables of one number of columns that are compared, drawn at random where there are more: the mean
-of so many is within 2% of that of all where their errors spread by half of it."""
+"""The most tables of one number of columns that are compared; if there are more, they are drawn at
+random. The mean of so many tables is within 2% of the mean of all if their errors spread by half of
+it.
+"""
 
 
 @dataclass(frozen=True)
 class Compared:
-    """The total variation distances of a mechanism's tables from those of the records.
+    """The total variation distances between a mechanism's tables and the tables of the records.
 
-    `errors`: of each table, from 0 to 1: the share of the rows that would have to move to another
-    cell. `seconds`: of processors. `refused`: why it did not run, with no errors then.
+    Attributes:
+        mechanism: The mechanism's name.
+        errors: The error of each table, from 0 to 1: the share of the rows that would have to move
+            to another cell.
+        seconds: The CPU seconds of the run.
+        refused: Why the mechanism did not run, with no errors then; empty if it ran.
     """
 
     mechanism: str
@@ -45,11 +54,11 @@ class Compared:
     refused: str = ""
 
     def of(self, columns: int) -> list[float]:
-        """The errors of the tables of so many columns."""
+        """Return the errors of the tables over `columns` columns."""
         return [error for clique, error in self.errors.items() if len(clique) == columns]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values: mean and largest error by the number of columns."""
+        """Return plain values: the mean and the largest error for each number of columns."""
         levels = {len(clique) for clique in self.errors}
         return {
             "mechanism": self.mechanism,
@@ -69,10 +78,11 @@ def compared(
     *,
     neighbours: str,
 ) -> Iterator[Compared]:
-    """Run each mechanism on these records, which must be public or made up.
+    """Run each mechanism on these records, which must be public or made up, and yield its errors.
 
-    Tables of one column up to as many as the workload's are compared. Raises InvalidInput for an
-    unknown mechanism and one that needs public records; one that refuses these records says why.
+    Tables of one column up to as many as the workload's cliques have are compared. Raises
+    InvalidInput for an unknown mechanism and for one that needs public records; the message of a
+    mechanism that refuses these records is in its result.
 
     >>> from mechanisms.datasets.census import census
     >>> from mechanisms.workload import k_way
@@ -103,7 +113,7 @@ def compared(
 
 
 def comparison(found: Sequence[Compared], rows: int, said: str) -> str:
-    """The comparison as an HTML page. `said`: which records these are, and the promise."""
+    """Return the comparison as an HTML page; `said` describes the records and the promise."""
     ran = [each for each in found if not each.refused]
     levels = sorted({len(clique) for each in ran for clique in each.errors})
     header = ["mechanism"]
@@ -135,7 +145,9 @@ def _columns(columns: int) -> str:
 
 
 def _chart(ran: Sequence[Compared], columns: int, rows: int) -> str:
-    """Rows in a wrong cell, on average over the tables, and of nine tables in ten."""
+    """Return a chart of the mean number of rows in a wrong cell, with the range of nine tables in
+    ten.
+    """
     wrong = [rows * np.array(each.of(columns)) for each in ran]
     ends = tuple(np.array([np.quantile(each, q) for each in wrong]) for q in (0.05, 0.95))
     name = (

@@ -13,6 +13,7 @@ from .mixture import Mixture
 from .mst import Mst
 from .mwem import Mwem
 from .mwem_pgm import MwemPgm
+from .pair_graph import PairGraph
 from .pep import Pep, PepPub
 from .pmw_pub import PmwPub
 from .privacy.budget import Budget
@@ -73,6 +74,7 @@ __all__ = [
     "Mst",
     "Mwem",
     "MwemPgm",
+    "PairGraph",
     "Pep",
     "PepPub",
     "Plan",

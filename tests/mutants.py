@@ -744,6 +744,12 @@ MUTANTS = (
         f"estimator(domain, {EXACT},",
     ),
     Mutant(
+        "exact n in pair-graph",
+        "mechanisms/pair_graph.py",
+        f"estimator(domain, {TOTAL},",
+        f"estimator(domain, {EXACT},",
+    ),
+    Mutant(
         "exact n in the matrix mechanism",
         "mechanisms/matrix.py",
         f"    total = {TOTAL}\n    tables =",

@@ -107,7 +107,7 @@ def synthesize(
             surely above a tenth warns. A callable gets the noisy shares before the rest is spent,
             and may raise to end the run. For frames in memory and the records of `encode_file`.
         mechanism: A mechanism's name, or "auto" (see `choose_mechanism`). If the number of rows is
-            private, "auto" spends a five-hundredth of the budget on it; before `aim`, `mst` or
+            private, "auto" spends a five-hundredth of the budget on it; before `aim` or
             `mixture` it spends up to a fiftieth to see whether columns depend on each other at all.
         settings: The settings of a mechanism that is named, such as {"model_mb": 10}.
         workload: What should be answered well: an integer k for all marginals of k columns (2 by
@@ -251,7 +251,7 @@ def _chosen(
     rows = _rows(curator)
     choice = request.choice(schema, workload, rows)
     pairs = any(len(clique) > 1 for clique in downward_closure(workload))
-    if choice.name not in ("aim", "mixture", "mst") or not pairs:
+    if choice.name not in ("aim", "mixture") or not pairs:
         return choice, {}
     # A mechanism must refuse before the look is paid for.
     dry_run(request, choice, schema, workload)

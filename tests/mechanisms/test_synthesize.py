@@ -222,13 +222,13 @@ def test_auto_goes_by_columns_budget_limits_and_public_records() -> None:
 
     assert chosen().name == "mixture" and chosen(6).name == "aim" and not chosen(6).settings
     assert chosen(60).name == "mixture" and "60 columns" in chosen(60).reason
-    assert chosen(60, seconds=1).name == "mst" and chosen(60, seconds=10).name == "mixture"
-    assert chosen(300).name == chosen(300, seconds=1000).name == "mst"
+    assert chosen(60, seconds=1).name == "pair-graph" and chosen(60, seconds=10).name == "mixture"
+    assert chosen(300).name == chosen(300, seconds=1000).name == "pair-graph"
     assert chosen(30, k=3, seconds=1000).name == "aim"
     assert not chosen(30, k=3, seconds=1000).settings
     assert chosen(30, k=3).settings == {"model_mb": 2.0}
     assert "at most about" in chosen(30, k=3).reason
-    assert chosen(memory_mb=100).name == "mst"
+    assert chosen(memory_mb=100).name == "pair-graph"
     assert chosen(k=3, memory_mb=430).settings == {"model_mb": 10.0}
     assert chosen(rows=100).name == "independent" and "100 rows" in chosen(rows=100).reason
     assert chosen(rows=300).name == "mixture"  # if a look shows much dependence

@@ -1,4 +1,4 @@
-"""The front door of linked tables: frames, schemas and links in; linked synthetic tables out."""
+"""The entry point for linked tables: from frames, schemas and links to linked synthetic tables."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def synthesize_linked(
     ledger: FileLedger | None = None,
     accounting: Accounting | None = None,
 ) -> LinkedRelease:
-    """Spend an (epsilon, delta) budget on parents and their children; linked records come out.
+    """Spend an (epsilon, delta) budget on parents and their children, and return a release of both.
 
     The promise is about units: a parent, such as a household, together with all its children. The
     parents are modelled with their numbers of children. The children of a link are modelled beside
@@ -140,10 +140,11 @@ def synthesize_linked(
 def _spent(
     curator: Curator, tables: Mapping[str, Counts], requests: Mapping[str, Request]
 ) -> dict[str, TableRelease]:
-    """A release of each table, all of them charged to one ledger.
+    """Return a release of each table, all of them charged to one ledger.
 
-    The noise of a table is in proportion to the rows m that a unit has in it, over the root of its
-    part s of the budget. The sum of m / sqrt(s) is least where s is in proportion to m^(2/3).
+    The noise of a table is proportional to the number m of rows that a unit has in it, divided by
+    the root of the table's share s of the budget. The sum of m / sqrt(s) is least if s is
+    proportional to m^(2/3).
     """
     weights = {name: request.relation.max_rows ** (2 / 3) for name, request in requests.items()}
     found: dict[str, TableRelease] = {}
@@ -153,7 +154,7 @@ def _spent(
         cost = curator.remaining if last else whole * weights[name] / sum(weights.values())
         relation = request.relation
         if found:
-            # The number of children is private, even where each parent has one at most.
+            # The number of children is private, even if each parent has at most one.
             relation = replace(relation, rows_public=False)
         table = curator.table(tables[name], relation, cost)
         entry, settings = configure(request.mechanism, **request.options)
@@ -166,9 +167,10 @@ def _spent(
 
 
 def _workload(steps: Schema, children: Schema) -> Workload:
-    """All pairs of a child's columns with each other, its parent's, its position and its sibling's.
+    """Return the pairs of a child's columns with each other and with its parent's, position and
+    sibling's.
 
-    Pairs of the parent's columns are the parents' own affair.
+    Pairs of the parent's columns are measured in the parents' table.
     """
     own = list(children.columns)
     before = [PREVIOUS + name for name in own]
@@ -183,7 +185,7 @@ def _workload(steps: Schema, children: Schema) -> Workload:
 
 
 def _check_frames(frames: object, schemas: Mapping[str, Schema]) -> None:
-    """Raises InvalidInput unless there is a frame for each schema."""
+    """Raise InvalidInput unless there is a frame for each schema."""
     if not isinstance(frames, Mapping) or set(frames) != set(schemas):
         given = list(frames) if isinstance(frames, Mapping) else type(frames).__name__
         raise InvalidInput(

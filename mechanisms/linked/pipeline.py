@@ -53,30 +53,30 @@ def synthesize_linked(
     """Spend an (epsilon, delta) budget on parents and their children, and return a release of both.
 
     The promise is about units: a parent, such as a household, together with all its children. The
-    parents are modelled with their numbers of children. The children of a link are modelled beside
-    their parent's columns, their position and the columns of the sibling before them; which of
-    these pairs are worth measuring is selected as the mechanism selects. A unit changes at most
-    `most` rows of that table, and the noise is scaled to that.
-
-    Args:
-        frames: a data frame for each table by name, in memory.
-        schemas: the released columns of each table. Keys and the columns that order siblings are
-            not among them; neither is the number of children, which is counted.
-        links: which table's rows belong to which (`Link`). All have the same parent and key.
-        epsilon: the promise's first number, for units.
-        delta: its second number.
-        neighbours: "add/remove" of a unit, or "replace-one".
-        mechanism: the name of the mechanism that each table is given to.
-        settings: its options.
-        seed: reproducible noise: INSECURE, for tests and simulations only.
-        ledger: one across runs on the same data (`Ledger.open`).
-        accounting: "zcdp" or "gaussian"; see `synthesize`.
+    parents are modelled with their numbers of children. The children of a link are modelled
+    together with their parent's columns, their position and the columns of their previous sibling;
+    the mechanism selects which of these pairs are worth measuring. A unit changes at most `most`
+    rows of a table of children, and the noise is scaled to that.
 
     Rows without a key, and children whose parent is not in the data, are left out. Of several
     parents with the same key one is kept at random. Values outside a column go where the schema
     places them (`Schema.placed`).
 
     Raises InvalidInput, before anything is spent, for wrong arguments, links or frames.
+
+    Args:
+        frames: A data frame in memory for each table, by name.
+        schemas: The released columns of each table. They include neither keys nor the columns that
+            order siblings, nor the number of children, which is counted.
+        links: Which table's rows belong to which (`Link`). All links have the same parent and key.
+        epsilon: The epsilon promised for units.
+        delta: The delta promised for units.
+        neighbours: "add/remove" of a unit, or "replace-one".
+        mechanism: The name of the mechanism that is run on each table.
+        settings: The mechanism's settings.
+        seed: A seed for reproducible noise: INSECURE, for tests and simulations only.
+        ledger: A ledger across runs on the same data (`Ledger.open`).
+        accounting: "zcdp" or "gaussian"; see `synthesize`.
 
     >>> import pyarrow
     >>> from pgmkit.tables.schema import Boolean, Categorical

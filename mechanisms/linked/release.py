@@ -186,5 +186,7 @@ class LinkedRelease:
 
 
 def _own(steps: Schema) -> Schema:
-    """The schema of the children alone: the columns that stand beside a sibling's."""
+    """Return the schema of the children alone: the columns that also occur with the sibling's
+    prefix.
+    """
     return steps.restricted(name for name in steps.columns if PREVIOUS + name in steps.columns)

@@ -6,36 +6,31 @@ pairs that the independent model answers worst, drawn edge by edge with the expo
 in closed form.
 
 The paper gives each of the three steps a third of the budget. Here drawing the tree gets a tenth,
-which finds nearly the same one, and the rest is shared between the one-way marginals and the pairs
-by public figures. With d columns of n codes on average, a one-way marginal's noise is in d - 1
-pairs, a measured pair's in its own n times as many cells; the error of all pairs grows with
+which finds nearly the same one, and the rest is divided between the one-way marginals and the pairs
+by public figures. With d columns of n codes on average, a one-way marginal's noise enters d - 1
+pairs, a measured pair's only its own, but on n times as many cells; the error of all pairs grows
+with
 
     d^(3/2) n / sqrt(share of the one-way marginals) + d^(1/2) n^2 / sqrt(share of the pairs),
 
-which is least where the shares are as (d / n)^(2/3) to 1. On 27 problems (the nine tables of the
-half "choosing" of `benchmarks/regret.py`, three budgets) the error of all pairs is 6% lower than
-with thirds on average, 19% at most, and nowhere more than 0.4% higher.
+which is least where the ratio of the shares is (d / n)^(2/3). On 27 problems (the nine tables of
+the half "choosing" of `benchmarks/regret.py`, three budgets) the error of all pairs is 6% lower
+than with thirds on average, 19% at most, and nowhere more than 0.4% higher.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
-from typing import TYPE_CHECKING
-
-import numpy as np
 
 from mechanisms.families.graphical import estimator
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
+from mechanisms.rounds.forest import draw_forest, pairs_of
 from mechanisms.settings import Settings, fraction, leave_something, or_none, setting, torch_device
 from mechanisms.workload import Workload, WorkloadLike, varied
-from pgmkit.domain import Clique, Domain
+from pgmkit.domain import Domain
 from pgmkit.measurement import Measurement
-
-if TYPE_CHECKING:
-    from pgmkit.model import GraphicalModel
 
 __all__ = ["Mst", "mst"]
 
@@ -44,15 +39,15 @@ __all__ = ["Mst", "mst"]
 class Mst(Settings):
     """Settings of MST; none may be chosen by looking at private data.
 
-    Raises InvalidInput for values that are not as below, or shares that leave nothing for pairs.
+    Raises InvalidInput for values outside the ranges below, or shares that leave nothing for pairs.
 
     Attributes:
         one_way_share: The share of the budget for the one-way marginals, above 0 and below 1; None
             for the rule above.
-        select_share: The share of the budget for drawing the tree, above 0 and below 1. What the
-            two leave measures the tree's pairs.
-        device: Where models are estimated: "cpu", a CUDA card such as "cuda", or "auto", a card
-            where there is one and a model is large enough to gain (`pgmkit.runtime.devices`).
+        select_share: The share of the budget for drawing the tree, above 0 and below 1. The rest of
+            the budget measures the tree's pairs.
+        device: Where models are estimated: "cpu", a CUDA GPU such as "cuda", or "auto": a GPU if
+            there is one and the model is large enough to gain (`pgmkit.runtime.devices`).
     """
 
     one_way_share: float | None = setting(None, or_none(fraction()))
@@ -60,13 +55,13 @@ class Mst(Settings):
     device: str = setting("cpu", torch_device())
 
     def conflict(self) -> str | None:
-        """Something is left to measure the pairs with."""
+        """Return a message if the shares leave nothing to measure the pairs with, else None."""
         if self.one_way_share is None:
             return None
         return leave_something("the pairs", self, "one_way_share", "select_share")
 
     def one_way(self, domain: Domain) -> float:
-        """The share of the one-way marginals.
+        """Return the share of the budget for the one-way marginals.
 
         >>> Mst().one_way(Domain({f"x{i}": 8 for i in range(8)}))
         0.45
@@ -96,57 +91,16 @@ def mst(
     settings = settings or Mst()
     workload = Workload.over(curator.domain, workload)
     domain = curator.domain
-    pairs = _pairs(workload)
-    edges = _spanning_edges(pairs)
+    pairs = pairs_of(workload)
     whole = curator.remaining
     # Without pairs everything goes to the one-way marginals.
-    one_way = (settings.one_way(domain) if edges else 1.0) * whole / len(varied(domain))
+    one_way = (settings.one_way(domain) if pairs else 1.0) * whole / len(varied(domain))
     update = estimator(domain, curator.public_total, device=settings.device)
 
     again = [curator.measure((name,), one_way, step="first: measure") for name in varied(domain)]
     independent = update(None, [*first, *again])
-    tree = _draw_tree(curator, independent, pairs, settings.select_share * whole, edges)
+    tree = draw_forest(curator, independent, pairs, settings.select_share * whole)
     rest = curator.remaining / len(tree) if tree else 0.0
     second = [curator.measure(pair, rest, step="tree: measure") for pair in tree]
     measurements = (*first, *again, *second)
     return Release("mst", update(independent, measurements), measurements, curator.ledger, settings)
-
-
-def _pairs(workload: Workload) -> list[Clique]:
-    """The pairs of attributes within workload cliques, in the domain's order."""
-    domain = workload.domain
-    held = {pair for clique in workload.cliques for pair in combinations(domain.ordered(clique), 2)}
-    return sorted(held, key=lambda pair: [domain.places[name] for name in pair])
-
-
-def _draw_tree(
-    curator: Curator, model: GraphicalModel, pairs: Sequence[Clique], cost: float, edges: int
-) -> list[Clique]:
-    """Kruskal's algorithm, each edge drawn by the exponential mechanism on L1 errors."""
-    if not pairs:
-        return []
-    scored = curator.scored(pairs, model.marginals(pairs))
-    place = curator.domain.places
-    ends = np.array([[place[name] for name in pair] for pair in pairs])
-    component = np.arange(len(place))
-    joining = np.arange(len(pairs))
-    tree: list[Clique] = []
-    for i in range(edges):
-        chosen = scored.choose(joining, cost / edges, step=f"edge {i + 1}: select")
-        tree.append(pairs[chosen])
-        joined, other = component[ends[chosen]]
-        component[component == other] = joined
-        joining = joining[np.not_equal(*component[ends[joining]].T)]
-    return tree
-
-
-def _spanning_edges(pairs: Sequence[Clique]) -> int:
-    """Edges of a spanning forest: attributes less connected components.
-
-    >>> _spanning_edges([("a", "b"), ("b", "c"), ("a", "c"), ("d", "e")])
-    3
-    """
-    import networkx
-
-    graph = networkx.Graph(list(pairs))
-    return graph.number_of_nodes() - networkx.number_connected_components(graph)

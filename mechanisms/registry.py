@@ -1,4 +1,4 @@
-"""The mechanisms by name, with their settings: the built-in ones and those of other packages."""
+"""The mechanisms by name, with their settings: those of this package and of other packages."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pgmkit.errors import InvalidInput, did_you_mean
 __all__ = ["MECHANISMS", "Entry", "Registry", "configure", "entry_of", "register"]
 
 ENTRY_POINTS = "pgmkit.mechanisms"
-"""The group under which an installed package names its entries."""
+"""The group in which an installed package lists its entries."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A mechanism: its name, where it lives, and a line on it. Its module is imported on use.
+    """A mechanism: its name, its place, and its properties. Its module is imported on use.
 
     `function(curator, workload, settings, *, progress=None, public=None)` returns a Release; it
     takes `progress` only if `rounds`, and `public` only if `public`. `settings` is a frozen
@@ -31,16 +31,15 @@ class Entry:
         function: The name of the function.
         settings: The name of the settings class.
         summary: A line that says what it does, shown by `pgmkit mechanisms`.
-        rounds: Whether it goes in rounds and reports each to a `progress` callback.
+        rounds: Whether it runs in rounds and reports each to a `progress` callback.
         public: Whether it needs records that need no protection.
         graphical: Whether its model is a GraphicalModel, which has error bars and can hold
-            constraints. A mechanism with the setting `inference` can, too, where that is not
-            "exact".
+            constraints. So can a mechanism with the setting `inference`, unless that is "exact".
         records: Whether synthetic records can be drawn from its model.
         consistent: Whether its tables are at least 0 and agree with each other.
         measures: Whether it draws nothing but additive noise, and selects nothing by another
-            mechanism: Gaussian accounting then needs less noise, and is the default.
-            Where that depends on the workload, its settings have `measures(workload)` as well.
+            mechanism: Gaussian accounting then needs less noise, and is the default. If that
+            depends on the workload, its settings have `measures(workload)` as well.
     """
 
     name: str
@@ -56,9 +55,9 @@ class Entry:
     measures: bool = False
 
     def load(self) -> tuple[Callable[..., Any], type[Any]]:
-        """The function and its settings class.
+        """Return the function and its settings class.
 
-        Raises InvalidInput where the module of another package cannot be imported or lacks them.
+        Raises InvalidInput if the module of another package cannot be imported or lacks them.
         """
         try:
             module = import_module(self.module)
@@ -71,20 +70,26 @@ class Entry:
 
 
 class Registry(Mapping[str, Entry]):
-    """Entries by name, in order of registration; installed packages add theirs on first use."""
+    """Entries by name, in order of registration; installed packages add theirs on first use.
 
-    def __init__(self, entries: list[Entry]) -> None:
+    `earlier` names are understood but not listed.
+    """
+
+    def __init__(self, entries: list[Entry], earlier: Mapping[str, str] | None = None) -> None:
         self._entries = {entry.name: entry for entry in entries}
+        self._earlier = dict(earlier or {})
         self._discovered = False
 
     def register(self, entry: Entry) -> None:
-        """Add an entry. Raises InvalidInput for what is no Entry, and for a name that is taken."""
+        """Add an entry. Raises InvalidInput for a value that is not an Entry, and for a name that
+        is taken.
+        """
         if not isinstance(entry, Entry):
             raise InvalidInput(
                 f"a mechanism is registered by an Entry, got {type(entry).__name__}; "
                 "see mechanisms.registry.Entry"
             )
-        taken = self._entries.get(entry.name)
+        taken = self._entries.get(self._earlier.get(entry.name, entry.name))
         if taken is not None and taken != entry:
             raise InvalidInput(
                 f"mechanism {entry.name!r} is registered already, by {taken.module}; "
@@ -93,7 +98,7 @@ class Registry(Mapping[str, Entry]):
         self._entries[entry.name] = entry
 
     def __getitem__(self, name: str) -> Entry:
-        return self._found()[name]
+        return self._found()[self._earlier.get(name, name)]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._found())
@@ -102,7 +107,9 @@ class Registry(Mapping[str, Entry]):
         return len(self._found())
 
     def _found(self) -> dict[str, Entry]:
-        """All entries; those of installed packages are read once. A broken one is left out."""
+        """Return all entries; those of installed packages are read once, and a broken one is left
+        out.
+        """
         if not self._discovered:
             self._discovered = True
             for point in entry_points(group=ENTRY_POINTS):
@@ -116,191 +123,89 @@ class Registry(Mapping[str, Entry]):
         return self._entries
 
 
+def _own(place: str, settings: str, name: str = "", **traits: bool) -> Callable[[str], Entry]:
+    """Return a function that makes an entry of this package from its summary.
+
+    `place`: the module and the function, as "module.function". `name`: the mechanism's name; by
+    default the function's. `traits`: further fields of the entry.
+    """
+    module, _, function = place.partition(".")
+    where = f"mechanisms.{module}"
+    return lambda said: Entry(name or function, where, function, settings, said, **traits)
+
+
 _BUILT_IN = [
-    Entry(
-        "aim",
-        "mechanisms.aim",
-        "aim",
-        "Aim",
-        "adaptive marginals under an annealed budget; accurate, and a graphical model",
-        graphical=True,
+    _own("aim.aim", "Aim", graphical=True)(
+        "adaptive marginals under an annealed budget; accurate, and a graphical model"
     ),
-    Entry(
-        "mixture",
-        "mechanisms.mixture",
-        "mixture",
-        "Mixture",
-        "all pairs (and more) measured at once, a mixture of rows fitted; accurate in seconds",
-        rounds=False,
+    _own("mixture.mixture", "Mixture", rounds=False)(
+        "all pairs (and more) measured at once, a mixture of rows fitted; accurate in seconds"
     ),
-    Entry(
-        "mst",
-        "mechanisms.mst",
-        "mst",
-        "Mst",
-        "a spanning tree of pairs, measured once; the fastest",
-        rounds=False,
-        graphical=True,
+    _own("mst.mst", "Mst", rounds=False, graphical=True)(
+        "a spanning tree of pairs, measured once; the fastest"
     ),
-    Entry(
-        "mwem+pgm",
-        "mechanisms.mwem_pgm",
-        "mwem_pgm",
-        "MwemPgm",
-        "one-way marginals, then a fixed number of adaptively selected ones",
-        graphical=True,
+    _own("pair_graph.pair_graph", "PairGraph", "pair-graph", rounds=False, graphical=True)(
+        "a forest of pairs, then pairs that it answers badly; for hundreds of columns"
     ),
-    Entry(
-        "gem",
-        "mechanisms.gem",
-        "gem",
-        "Gem",
-        "a generator network trained on adaptively selected queries; for many attributes",
+    _own("mwem_pgm.mwem_pgm", "MwemPgm", "mwem+pgm", graphical=True)(
+        "one-way marginals, then a fixed number of adaptively selected ones"
     ),
-    Entry(
-        "gem-pub",
-        "mechanisms.gem",
-        "gem_pub",
-        "GemPub",
-        "the same network fitted to public records first; they may lack attributes",
-        public=True,
+    _own("gem.gem", "Gem")(
+        "a generator network trained on adaptively selected queries; for many attributes"
     ),
-    Entry(
-        "clique-tree",
-        "mechanisms.clique_tree",
-        "clique_tree",
+    _own("gem.gem_pub", "GemPub", "gem-pub", public=True)(
+        "the same network fitted to public records first; they may lack attributes"
+    ),
+    _own(
+        "clique_tree.clique_tree",
         "CliqueTree",
-        "one shot: the pairs that a small tree can hold, measured together; accurate in seconds",
+        "clique-tree",
         rounds=False,
         graphical=True,
         measures=True,
+    )("one shot: the pairs that a small tree can hold, measured together; accurate in seconds"),
+    _own("rap.rap_softmax", "RapSoftmax", "rap-softmax")(
+        "rows of probabilities fitted to the queries selected in a few rounds"
     ),
-    Entry(
-        "rap-softmax",
-        "mechanisms.rap",
-        "rap_softmax",
-        "RapSoftmax",
-        "rows of probabilities fitted to the queries selected in a few rounds",
+    _own("rap.rap", "Rap", consistent=False)(
+        "the same with rows in [-1, 1]; fails beyond few attributes"
     ),
-    Entry(
-        "rap",
-        "mechanisms.rap",
-        "rap",
-        "Rap",
-        "the same with rows in [-1, 1]; fails beyond few attributes",
-        consistent=False,
+    _own("rap_pp.rap_pp", "RapPlusPlus", "rap++")(
+        "rows of codes and numbers, fitted to thresholds by tempered sigmoids"
     ),
-    Entry(
-        "rap++",
-        "mechanisms.rap_pp",
-        "rap_pp",
-        "RapPlusPlus",
-        "rows of codes and numbers, fitted to thresholds by tempered sigmoids",
+    _own("dual_query.dual_query", "DualQuery", "dual-query")(
+        "records that best respond to drawn queries; no measurement"
     ),
-    Entry(
-        "dual-query",
-        "mechanisms.dual_query",
-        "dual_query",
-        "DualQuery",
-        "records that best respond to drawn queries; no measurement",
+    _own("fem.fem", "Fem")("records that best respond to selected queries under perturbations"),
+    _own("mwem.mwem", "Mwem")(
+        "multiplicative weights on a histogram of the whole domain; few attributes"
     ),
-    Entry(
-        "fem",
-        "mechanisms.fem",
-        "fem",
-        "Fem",
-        "records that best respond to selected queries under perturbations",
+    _own("pep.pep", "Pep")("a histogram projected on all noisy answers; few attributes"),
+    _own("pep.pep_pub", "PepPub", "pep-pub", public=True)(
+        "weights of public records projected on all noisy answers"
     ),
-    Entry(
-        "mwem",
-        "mechanisms.mwem",
-        "mwem",
-        "Mwem",
-        "multiplicative weights on a histogram of the whole domain; few attributes",
+    _own("pmw_pub.pmw_pub", "PmwPub", "pmw-pub", public=True)(
+        "multiplicative weights on public records"
     ),
-    Entry(
-        "pep",
-        "mechanisms.pep",
-        "pep",
-        "Pep",
-        "a histogram projected on all noisy answers; few attributes",
+    _own("matrix.matrix", "Matrix", rounds=False, records=False, measures=True)(
+        "the least noise for marginals, prefixes or ranges, with exact variances; tables only"
     ),
-    Entry(
-        "pep-pub",
-        "mechanisms.pep",
-        "pep_pub",
-        "PepPub",
-        "weights of public records projected on all noisy answers",
-        public=True,
+    _own("matrix.matrix_pgm", "MatrixPgm", "matrix+pgm", rounds=False, measures=True)(
+        "a model, or consistent tables, of the same measurements"
     ),
-    Entry(
-        "pmw-pub",
-        "mechanisms.pmw_pub",
-        "pmw_pub",
-        "PmwPub",
-        "multiplicative weights on public records",
-        public=True,
+    _own("baselines.gaussian", "Gaussian", rounds=False, records=False, measures=True)(
+        "noise on every workload marginal, as it comes; a baseline, tables only"
     ),
-    Entry(
-        "hdmm",
-        "mechanisms.hdmm",
-        "hdmm",
-        "Hdmm",
-        "the strategy of least expected error for marginals, prefixes or ranges; tables only",
-        rounds=False,
-        records=False,
-        measures=True,
+    _own("baselines.projection", "Projection", "gaussian+projection", rounds=False, measures=True)(
+        "noise on every workload marginal, then the nearest model or consistent tables"
     ),
-    Entry(
-        "hdmm+pgm",
-        "mechanisms.hdmm",
-        "hdmm_pgm",
-        "HdmmPgm",
-        "a model, or consistent tables, of the answers to the same strategy",
-        rounds=False,
-        measures=True,
-    ),
-    Entry(
-        "residual",
-        "mechanisms.residual",
-        "residual",
-        "Residual",
-        "the best noise for marginals of many columns, with exact variances; tables only",
-        rounds=False,
-        records=False,
-        measures=True,
-    ),
-    Entry(
-        "gaussian",
-        "mechanisms.baselines",
-        "gaussian",
-        "Gaussian",
-        "noise on every workload marginal, as it comes; a baseline, tables only",
-        rounds=False,
-        records=False,
-        measures=True,
-    ),
-    Entry(
-        "gaussian+projection",
-        "mechanisms.baselines",
-        "projection",
-        "Projection",
-        "noise on every workload marginal, then the nearest model or consistent tables",
-        rounds=False,
-        measures=True,
-    ),
-    Entry(
-        "independent",
-        "mechanisms.baselines",
-        "independent",
-        "Independent",
-        "one-way marginals only; a baseline",
-        rounds=False,
-        graphical=True,
-        measures=True,
+    _own("baselines.independent", "Independent", rounds=False, graphical=True, measures=True)(
+        "one-way marginals only; a baseline"
     ),
 ]
-MECHANISMS = Registry(_BUILT_IN)
+_EARLIER = {"hdmm": "matrix", "residual": "matrix", "hdmm+pgm": "matrix+pgm"}
+"""The earlier names of mechanisms, which are still understood."""
+MECHANISMS = Registry(_BUILT_IN, _EARLIER)
 """All mechanisms by name."""
 
 
@@ -314,7 +219,7 @@ def register(entry: Entry) -> None:
 
 
 def configure(name: str, **options: object) -> tuple[Entry, Any]:
-    """The mechanism of this name and its settings with these options.
+    """Return the mechanism of this name, and its settings with these options.
 
     Raises InvalidInput for an unknown name, listing the known ones, and for an option that the
     mechanism does not have, listing those it has.
@@ -334,14 +239,14 @@ def configure(name: str, **options: object) -> tuple[Entry, Any]:
         if option not in known:
             near = did_you_mean(option, known)
             raise InvalidInput(f"{name} has no setting {option!r}{near}; it has {', '.join(known)}")
-    # Where options were read from JSON, tuples are lists.
+    # Options read from JSON have lists in place of tuples.
     return entry, settings(
         **{k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
     )
 
 
 def entry_of(settings: object) -> Entry:
-    """The entry whose settings these are. Raises InvalidInput where there is none."""
+    """Return the entry that these settings belong to. Raises InvalidInput if there is none."""
     for entry in MECHANISMS.values():
         if (type(settings).__module__, type(settings).__name__) == (entry.module, entry.settings):
             return entry

@@ -16,10 +16,11 @@ __all__ = ["from_pgmpy", "read_bif", "to_pgmpy", "write_bif"]
 
 
 def read_bif(path: str | os.PathLike[str]) -> FactorGraph:
-    """The network of a ``.bif``, ``.xml`` or ``.xmlbif`` file, or of one packed by gzip (``.gz``).
+    """Return the network of a ``.bif``, ``.xml`` or ``.xmlbif`` file, or of one packed by gzip
+    (``.gz``).
 
     States keep their names. Raises InvalidInput for files that pgmpy cannot read, and for tables
-    that are no Bayesian network's.
+    that do not form a Bayesian network.
     """
     read = _pgmpy()
     file = Path(path)
@@ -36,7 +37,9 @@ def read_bif(path: str | os.PathLike[str]) -> FactorGraph:
 
 
 def write_bif(graph: FactorGraph, path: str | os.PathLike[str]) -> None:
-    """The network as a ``.bif``, ``.xml`` or ``.xmlbif`` file; InvalidInput for other graphs."""
+    """Write the network as a ``.bif``, ``.xml`` or ``.xmlbif`` file. Raises InvalidInput for other
+    graphs.
+    """
     write = _pgmpy()
     model = to_pgmpy(graph)
     suffix = Path(path).suffix.lower()
@@ -49,7 +52,7 @@ def write_bif(graph: FactorGraph, path: str | os.PathLike[str]) -> None:
 
 
 def from_pgmpy(model: Any) -> FactorGraph:
-    """The graph of a pgmpy ``DiscreteBayesianNetwork``."""
+    """Return the graph of a pgmpy ``DiscreteBayesianNetwork``."""
     tables, states = {}, {}
     for name in model.nodes():
         table = model.get_cpds(name)
@@ -61,7 +64,7 @@ def from_pgmpy(model: Any) -> FactorGraph:
 
 
 def to_pgmpy(graph: FactorGraph) -> Any:
-    """A pgmpy ``DiscreteBayesianNetwork`` of a graph of conditional tables."""
+    """Return a pgmpy ``DiscreteBayesianNetwork`` of a graph of conditional tables."""
     if graph.children is None:
         raise InvalidInput(
             "only Bayesian networks have such files; build the graph by from_conditionals, or "

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pgmkit.errors import InvalidInput, did_you_mean
+from pgmkit.runtime.sizes import CALL_CELLS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -42,7 +43,7 @@ class Domain:
 
     _attributes: Clique
     _checked: set[Clique]
-    """Cliques found right: asked for again many times over, they need no second look."""
+    """Cliques that passed the checks, which are asked for many times and not checked again."""
     _sizes: Mapping[str, int]
     _hash: int
     _places: Mapping[str, int] | None
@@ -84,7 +85,7 @@ class Domain:
         return self._places
 
     def ordered(self, attrs: Iterable[str]) -> Clique:
-        """`attrs`, which the domain must have, in the domain's order.
+        """Return `attrs`, which the domain must have, in the domain's order.
 
         >>> Domain({"age": 10, "sex": 2, "race": 5}).ordered({"race", "age"})
         ('age', 'race')
@@ -92,7 +93,7 @@ class Domain:
         return tuple(sorted(attrs, key=self.places.__getitem__))
 
     def shape(self, attrs: Iterable[str] | None = None) -> tuple[int, ...]:
-        """The sizes of `attrs` in the given order (of all attributes by default).
+        """Return the sizes of `attrs` in the given order (of all attributes by default).
 
         Raises InvalidInput for a bare string, unknown or duplicate attributes.
         """
@@ -101,7 +102,7 @@ class Domain:
         return tuple(map(self._sizes.__getitem__, self.clique(attrs, "attrs")))
 
     def size(self, attrs: Iterable[str] | None = None) -> int:
-        """The number of cells over `attrs`: an exact integer, 1 for no attributes.
+        """Return the number of cells over `attrs`: an exact integer, 1 for no attributes.
 
         Raises InvalidInput for a bare string, unknown or duplicate attributes.
 
@@ -111,9 +112,10 @@ class Domain:
         return math.prod(self.shape(attrs))
 
     def smallest_holding(self, cliques: Sequence[Clique], attrs: Iterable[str]) -> int | None:
-        """The place of the first smallest clique that holds `attrs`; None where there is none.
+        """Return the place of the first smallest clique that holds `attrs`; None if there is none.
 
-        It looks at every clique: a `JunctionTree`, which may have thousands, answers from an index.
+        This goes through every clique; a `JunctionTree`, which may have thousands, answers from an
+        index.
 
         >>> Domain({"a": 2, "b": 3, "c": 4}).smallest_holding([("b", "c"), ("a", "b")], ["b"])
         1
@@ -123,7 +125,8 @@ class Domain:
         return min(places, key=lambda place: self.size(cliques[place]), default=None)
 
     def project(self, attrs: Iterable[str]) -> Domain:
-        """The domain over `attrs`, in the given order (over nothing for no attributes).
+        """Return the domain over `attrs`, in the given order; without attributes, the domain of a
+        single cell.
 
         Raises InvalidInput for a bare string, unknown or duplicate attributes.
         """
@@ -132,7 +135,7 @@ class Domain:
         return projected
 
     def clique(self, attrs: Iterable[str], name: str = "clique") -> Clique:
-        """`attrs` as a tuple in the given order, checked; `name` is what errors call it.
+        """Return `attrs` as a tuple in the given order, checked; errors call it `name`.
 
         Raises InvalidInput for a bare string, unknown or duplicate attributes.
 
@@ -165,7 +168,8 @@ class Domain:
         return checked
 
     def cell_map(self, source: Iterable[str], target: Iterable[str]) -> NDArray[np.int64]:
-        """For every cell of the table over `source` (C order), the cell of `target`'s it sums into.
+        """Return, for every cell of the table over `source` (C order), the cell of the table over
+        `target` that it is summed into.
 
         `target`'s attributes are a subset of `source`'s, in any order.
 
@@ -175,12 +179,13 @@ class Domain:
         held, kept = self.clique(source, "source"), self.clique(target, "target")
         shape = tuple([self._sizes[name] for name in held])
         places = tuple([held.index(name) for name in kept])
-        if math.prod(shape) <= _REMEMBERED_CELLS:
+        if math.prod(shape) <= CALL_CELLS:
             return _small_cell_map(shape, places).copy()
         return _cell_map(shape, places)
 
     def allowed(self, attribute: str, codes: int | Sequence[int]) -> NDArray[np.bool_]:
-        """A Boolean for each code of an attribute: True where `codes` (one, or several) has it.
+        """Return a Boolean for each code of an attribute: True for the code, or any of the codes,
+        in `codes`.
 
         Raises InvalidInput for an unknown attribute, no codes, or one outside the domain.
 
@@ -230,7 +235,9 @@ class Domain:
 
 
 def _cell_map(shape: tuple[int, ...], places: tuple[int, ...]) -> NDArray[np.int64]:
-    """`Domain.cell_map` for a source of this shape; the target's axes are at these places."""
+    """Return `Domain.cell_map` for a source of this shape; the target's axes are at these
+    places.
+    """
     kept = [shape[place] for place in places]
     cells = np.arange(math.prod(kept), dtype=np.int64).reshape(kept)
     ordered = cells.transpose(sorted(range(len(places)), key=places.__getitem__))
@@ -238,7 +245,6 @@ def _cell_map(shape: tuple[int, ...], places: tuple[int, ...]) -> NDArray[np.int
     return np.broadcast_to(spread, shape).reshape(-1)
 
 
-_REMEMBERED_CELLS = 1 << 12
 _small_cell_map = lru_cache(maxsize=256)(_cell_map)
 
 

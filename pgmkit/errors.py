@@ -1,4 +1,6 @@
-"""The errors pgmkit raises: one family, each also a builtin that callers may already catch."""
+"""The errors and warnings of pgmkit; each error is also a builtin error that callers may already
+catch.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ class ModelTooLarge(PgmkitError, MemoryError):
 
 
 class NotMeasured(InvalidInput):
-    """No measured table tells how far this answer may be off; the message says which ones do."""
+    """No measured table determines the error of this answer; the message says which answers have
+    error bars.
+    """
 
 
 class TotalUndetermined(InvalidInput):
@@ -46,11 +50,13 @@ class NumericalFailure(PgmkitError, ArithmeticError):
 
 
 class EngineFailed(PgmkitError, RuntimeError):
-    """The engine that holds the records (Spark, Dask, DuckDB) failed; nothing came of that pass."""
+    """The engine that holds the records (Spark, Dask, DuckDB) failed; that pass returned
+    nothing.
+    """
 
 
 class TooSlow(PgmkitError, TimeoutError):
-    """The work would take longer than the time it was given; what was begun is dropped."""
+    """The work would take longer than the given time; what was begun is dropped."""
 
 
 class NotCertified(UserWarning):
@@ -58,20 +64,20 @@ class NotCertified(UserWarning):
 
 
 class Contradictory(UserWarning):
-    """Measurements are further apart than their noise explains: not all of them are right."""
+    """Measurements are farther apart than their noise explains: some of them must be wrong."""
 
 
 class FromRecords(UserWarning):
-    """A region model answered from records near its tables: nothing measured lies behind it. Or it
-    drew records that are further from some table than the table's noise explains.
+    """A region model answered from records near its tables, so no measurement covers the answer; or
+    it drew records that are farther from some table than the table's noise explains.
     """
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
-    """A clause for messages about an unknown name: the known name that is spelt most like it.
+    """Return a clause for messages about an unknown name: the known name whose spelling is closest.
 
-    Upper and lower case are the same here. The clause is empty where no known name is near, or
-    where `name` is no text.
+    Upper and lower case are the same here. The clause is empty if no known name is near, or if
+    `name` is no text.
 
     >>> did_you_mean("Wages", ["age", "wage"])
     " (did you mean 'wage'?)"
@@ -86,7 +92,8 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
 
 
 def installing(extra: str) -> str:
-    """The command that installs an extra of pgmkit, for messages: no package index has pgmkit yet.
+    """Return the command that installs an extra of pgmkit, for messages; no package index has
+    pgmkit yet.
 
     >>> installing("files")
     "pip install '.[files]' in a checkout of pgmkit"

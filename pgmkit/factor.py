@@ -21,13 +21,13 @@ __all__ = ["Factor"]
 class Factor:
     """A real function on a domain: one value for each cell.
 
-    `values` is a float32 or float64 tensor of shape `domain.shape()`, kept as it is (shared, on
-    its device); anything else array-like becomes a float64 tensor on the CPU, when somebody asks
-    for it: until then it is an array, so that reading a model does not load torch.
+    `values` is a float32 or float64 tensor of shape `domain.shape()`, kept as it is (shared, on its
+    device). Anything else array-like is kept as a float64 array and becomes a tensor on the CPU on
+    first use of `values`, so that reading a model does not load torch.
 
     `+ - * /` work cell by cell between factors, over the union of their attributes (the left
-    operand's first), and with numbers. They follow IEEE arithmetic: -inf minus -inf and 0 / 0
-    are NaN. Both operands must have one dtype and device, and agree on the sizes they share.
+    operand's first), and with numbers. They follow IEEE arithmetic: -inf minus -inf and 0 / 0 are
+    NaN. Both operands must have one dtype and device, and the same sizes for shared attributes.
 
     Raises InvalidInput when the shape, dtype or an operand does not fit.
 
@@ -72,8 +72,8 @@ class Factor:
 
     @property
     def array(self) -> NDArray[np.float64] | None:
-        """The values as an array that shares their memory; None where they are not float64 numbers
-        in the memory of the processor.
+        """The values as an array that shares their memory; None unless they are float64 numbers in
+        the processor's memory.
         """
         if isinstance(self._held, np.ndarray):
             return self._held
@@ -110,7 +110,7 @@ class Factor:
         return f"Factor({self.domain!r}, {self.values.dtype}, {self.values.device})"
 
     def project(self, attrs: Iterable[str]) -> Factor:
-        """The factor over `attrs`, in the given order; the other attributes are summed away.
+        """Return the factor over `attrs`, in the given order; the other attributes are summed out.
 
         Raises InvalidInput for a bare string, unknown or duplicate attributes.
         """
@@ -122,15 +122,18 @@ class Factor:
         return Factor(self.domain.project(kept), values.permute([remaining.index(a) for a in kept]))
 
     def exp(self) -> Factor:
-        """The exponential of every value; exp(-inf) is 0."""
+        """Return the exponential of every value; exp(-inf) is 0."""
         return Factor(self.domain, self.values.exp())
 
     def log(self) -> Factor:
-        """The natural logarithm of every value; log(0) is -inf, of a negative value NaN."""
+        """Return the natural logarithm of every value; log(0) is -inf, that of a negative value
+        NaN.
+        """
         return Factor(self.domain, self.values.log())
 
     def transpose(self, attrs: Iterable[str]) -> Factor:
-        """The same factor with its axes in the order of `attrs`: a view of the same values.
+        """Return the same factor with its axes in the order of `attrs`, as a view of the same
+        values.
 
         Raises InvalidInput when `attrs` is not a permutation of the factor's attributes.
         """
@@ -143,7 +146,7 @@ class Factor:
         return Factor(self.domain.project(order), _aligned(self, order))
 
     def expand(self, domain: Domain) -> Factor:
-        """The same function on a larger domain, constant along the attributes it lacks.
+        """Return the same function on a larger domain, constant along the attributes it lacks.
 
         The axes follow `domain`. The values are a read-only view: cells along new axes share
         memory.
@@ -160,7 +163,7 @@ class Factor:
         return Factor(domain, _aligned(self, domain.attributes).expand(domain.shape()))
 
     def numpy(self) -> NDArray[np.float64]:
-        """A float64 copy of the values, shape `domain.shape()`."""
+        """Return a float64 copy of the values, of shape `domain.shape()`."""
         held = self.array
         found = self.values.detach().to("cpu", torch.float64).numpy() if held is None else held
         return np.array(found, order="C")
@@ -192,7 +195,9 @@ class Factor:
 
 
 def _aligned(factor: Factor, order: Clique) -> torch.Tensor:
-    """The values with axes in `order` (a superset of the attributes), length 1 where absent."""
+    """Return the values with axes in `order` (a superset of the attributes), of length 1 where
+    absent.
+    """
     domain = factor.domain
     present = [a for a in order if a in domain]
     values = factor.values.permute([domain.attributes.index(a) for a in present])

@@ -1,4 +1,4 @@
-"""A factor graph: a distribution proportional to a product of tables, given by its user."""
+"""Factor graphs: distributions proportional to a product of tables that the user gives."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ Inference = Literal["exact", "region", "auto"]
 Table = tuple[Clique, Array]
 
 _REGION_DEFAULTS = {"region_cells": REGION_CELLS, "tolerance": 1e-6, "max_seconds": None}
-"""The options of approximate answers, as ``FactorGraph.posterior`` has them by default."""
+"""The default options of ``FactorGraph.posterior`` for approximate answers."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FactorGraph:
-    """p(x) proportional to the product of ``tables``, each over a few attributes of ``domain``.
+    """The distribution p(x) proportional to the product of ``tables``, each over a few attributes
+    of ``domain``.
 
     Tables hold non-negative numbers (no logarithms), axes in the order of their attributes; pairs
     ``(attributes, array)`` or ``Factor`` objects. ``states`` names the values of attributes, for
@@ -59,7 +60,9 @@ class FactorGraph:
     children: tuple[str, ...] | None = None
     states: Mapping[str, tuple[Hashable, ...]] = field(default_factory=dict)
     memory_limit: int = MEMORY_LIMIT
-    """Bytes that an answer may hold at once: tables on the way, their copies and the result."""
+    """The most bytes that an answer may hold at once: intermediate tables, their copies and the
+    result.
+    """
     _shared: GraphTables = field(init=False, repr=False)
 
     def __init__(
@@ -105,7 +108,8 @@ class FactorGraph:
         states: Mapping[str, Sequence[Hashable]] | None = None,
         memory_limit: int = MEMORY_LIMIT,
     ) -> FactorGraph:
-        """A Bayesian network: for each variable ``((variable, *parents), table)``.
+        """Build a Bayesian network from one pair ``((variable, *parents), table)`` for each
+        variable.
 
         The first axis of a table is the variable; along it each distribution sums to one (within
         1e-5, for rounded files; then it is scaled). Raises InvalidInput for cycles, parents without
@@ -124,7 +128,7 @@ class FactorGraph:
 
     @classmethod
     def from_model(cls, model: GraphicalModel) -> FactorGraph:
-        """The distribution of a model (of one record; its total is left out)."""
+        """Return the distribution of one record of a model; the model's total is left out."""
         tables = []
         for potential in model.potentials:
             values = potential.numpy()
@@ -135,7 +139,9 @@ class FactorGraph:
         return cls(model.domain, tables, memory_limit=model.memory_limit)
 
     def model(self, total: float = 1.0) -> GraphicalModel:
-        """The same distribution as a model of ``total`` records: factored queries, files."""
+        """Return the same distribution as a model of ``total`` records, for factored queries and
+        files.
+        """
         with np.errstate(divide="ignore"):
             potentials = tuple(
                 Factor(self.domain.project(clique), np.log(table)) for clique, table in self.tables
@@ -185,24 +191,25 @@ class FactorGraph:
         tolerance: float = 1e-6,
         max_seconds: float | None = None,
     ) -> Posterior | ApproximatePosterior:
-        """The distribution given what was observed; what it answers is computed when asked.
+        """Return the distribution given what was observed; its answers are computed when asked for.
 
         Args:
             evidence: the value of each observed attribute: a state's name, or a code 0 .. size - 1.
             likelihood: soft evidence: for an attribute a non-negative number for each of its
-                values, the probability of what was seen given the value (up to a factor).
-            inference: ``"exact"`` refuses with ModelTooLarge, when something is asked, what no
-                junction tree within ``memory_limit`` holds. ``"region"`` answers approximately,
-                with both bounds on log Z, and computes at once. ``"auto"`` takes it where the
-                marginals of single attributes do not fit exactly.
-            region_cells: cells of the largest table of an approximate answer: more take longer and
-                come nearer. A table given is never cut.
-            tolerance: of an approximate answer, the largest difference between two regions'
-                marginals of what they share.
-            max_seconds: about when the search for an approximate answer ends, converged or not.
+                values, the probability of the observation given the value (up to a factor).
+            inference: ``"exact"`` raises ModelTooLarge, when something is asked, if no junction
+                tree within ``memory_limit`` answers it. ``"region"`` answers approximately, with
+                both bounds on log Z, and computes at once. ``"auto"`` is exact if the marginals of
+                single attributes fit, and otherwise ``"region"``.
+            region_cells: the most cells of a table of an approximate answer: more take longer and
+                give a better approximation. A given table is never divided.
+            tolerance: the largest difference, in an approximate answer, between two regions'
+                marginals of shared attributes.
+            max_seconds: the approximate time after which the search for an approximate answer ends,
+                converged or not.
 
         Raises InvalidInput for unknown attributes, states or codes, and for options of approximate
-        answers beside exact ones; and, when something is asked, where the evidence has probability
+        answers with exact inference; and, when something is asked, if the evidence has probability
         zero.
         """
         if inference not in get_args(Inference):
@@ -231,17 +238,17 @@ class FactorGraph:
         )
 
     def posteriors(self, evidence: Mapping[str, Sequence[Hashable]]) -> Posteriors:
-        """The distributions given each of many records of the same observed attributes.
+        """Return the distributions given each of many records of the same observed attributes.
 
-        Records that differ are taken through the graph side by side where they are 32 or more and
-        its tables are small, which costs each of them a fraction of what it costs alone.
+        Distinct records are computed side by side if there are 32 or more and the graph's tables
+        are small, which costs each a fraction of its cost alone.
 
         Args:
-            evidence: for each observed attribute a column: for every record a state's name, or a
-                code 0 .. size - 1.
+            evidence: for each observed attribute a column with, for every record, a state's name or
+                a code 0 .. size - 1.
 
         Raises InvalidInput for unknown attributes, states or codes and for columns of different
-        lengths; and, when something is asked, where a record has probability zero.
+        lengths; and, when something is asked, if a record has probability zero.
 
         >>> graph = FactorGraph(Domain({"a": 2, "b": 2}), [(("a", "b"), [[4, 1], [1, 4]])])
         >>> graph.posteriors({"a": [0, 1, 1]}).marginal(["b"])
@@ -254,11 +261,13 @@ class FactorGraph:
 
     @property
     def log_partition(self) -> float:
-        """log of the sum over the domain of the product of the tables."""
+        """The logarithm of the sum, over all records, of the product of the tables."""
         return self.posterior().log_partition
 
     def divergence(self, other: FactorGraph) -> float:
-        """The Kullback-Leibler divergence KL(self || other) in nats; infinite where other has 0."""
+        """Return the Kullback-Leibler divergence KL(self || other) in nats; infinite if ``other``
+        rules out a record that this graph does not.
+        """
         if dict(self.domain.sizes) != dict(other.domain.sizes):
             raise InvalidInput("the divergence needs two graphs over the same attributes and sizes")
         own = self.posterior()
@@ -266,12 +275,13 @@ class FactorGraph:
         return max(0.0, -own.entropy() - expected + other.log_partition)
 
     def expected_log_product(self, law: Posterior) -> float:
-        """The expectation under ``law`` of the logarithm of the product of the tables."""
+        """Return the expectation under ``law`` of the logarithm of the product of the tables."""
         marginals = law.marginals([clique for clique, _ in self.tables])
         return float(sum(_expected_log(marginals[clique], table) for clique, table in self.tables))
 
     def expected_log_likelihood(self, data: Dataset) -> float:
-        """The mean over the records of log p(record), in nats; minus infinity if one is impossible.
+        """Return the mean over the records of log p(record), in nats; minus infinity if a record is
+        impossible.
 
         Raises InvalidInput for data without records or that lack an attribute.
         """
@@ -284,7 +294,9 @@ class FactorGraph:
         return found
 
     def to_networkx(self) -> nx.Graph:
-        """For drawing: arrows from parents, or an edge between attributes that share a table."""
+        """Return a graph to draw: arrows from parents, or edges between attributes that share a
+        table.
+        """
         import networkx as nx
 
         graph = nx.Graph() if self.children is None else nx.DiGraph()
@@ -303,7 +315,7 @@ class FactorGraph:
 
 
 def _check_sizes(domain: Domain, memory_limit: int) -> None:
-    """Raises ModelTooLarge where the marginal of one attribute does not fit, table or none."""
+    """Raise ModelTooLarge if the marginal of some attribute would not fit the limit."""
     for name, size in domain.sizes.items():
         if 8 * size > memory_limit:
             raise ModelTooLarge(
@@ -313,7 +325,9 @@ def _check_sizes(domain: Domain, memory_limit: int) -> None:
 
 
 def _expected_log(weights: Array, table: Array) -> float:
-    """The sum of weights * log(table), where a weight of zero counts for nothing."""
+    """Return the sum of weights * log(table), where a weight of zero counts as 0 whatever the table
+    has.
+    """
     present = weights > 0
     with np.errstate(divide="ignore"):
         return float(weights[present] @ np.log(table[present]))

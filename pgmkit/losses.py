@@ -1,9 +1,10 @@
 """The objectives of estimation: convex losses of marginals, with gradients and lower bounds.
 
-Measured losses are sums of phi(r_i) over standardised residuals r = (Q mu - y) / stddev, so the
-squared loss weighs by the inverse variance and the absolute loss by the inverse scale. Every loss
-also gives a *cut*: a linear function of the marginals that nowhere exceeds the loss; minimised
-over the marginal polytope it certifies how far a model is from the optimum.
+Measured losses are sums of phi(r_i) over standardised residuals r = (Q mu - y) / stddev, with the
+measurements' matrix Q, the marginals mu and the noisy values y; so the squared loss weighs by the
+inverse variance and the absolute loss by the inverse scale. Every loss also gives a *cut*: an
+affine function of the marginals that never exceeds the loss; minimised over the marginal polytope
+it certifies how far a model is from the optimum.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ __all__ = ["Absolute", "Huber", "Squared"]
 
 @dataclass(frozen=True)
 class Cut:
-    """The lower bound ``offset + <gradient, mu>`` of a convex loss; cuts may be averaged.
+    """The lower bound ``offset + <gradient, mu>`` of a convex loss of marginals mu; cuts may be
+    averaged.
 
-    ``size`` is the sum of the absolute terms behind ``offset``: what its rounding is a share of.
+    ``size`` is the sum of the absolute terms of ``offset``, to which its rounding is proportional.
     """
 
     offset: float
@@ -38,7 +40,9 @@ class Cut:
     size: float
 
     def blend(self, other: Cut, weight: float) -> Cut:
-        """This cut with ``weight`` of the other mixed in; still a lower bound."""
+        """Return the cut (1 - weight) * self + weight * other, for weight in [0, 1]: still a lower
+        bound.
+        """
         return Cut(
             (1 - weight) * self.offset + weight * other.offset,
             torch.lerp(self.gradient, other.gradient, weight),
@@ -52,10 +56,10 @@ class Loss(Protocol):
     unit: float
     """The loss's standard deviation at the truth: about sqrt(cells / 2) with Gaussian noise."""
     least: float
-    """No marginals have a loss below this, whatever the measurements say."""
+    """A number that the loss of no marginals is below, whatever the measurements are."""
 
     def scalar(self, marginals: torch.Tensor) -> torch.Tensor:
-        """The loss as a tensor without axes: nothing waits for the device it is on."""
+        """Return the loss as a tensor without axes, without waiting for its device."""
         ...
 
     def scalar_and_gradient(self, marginals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]: ...
@@ -67,31 +71,33 @@ class Loss(Protocol):
     def cut(self, marginals: torch.Tensor) -> Cut: ...
 
     def rounding(self, marginals: torch.Tensor) -> float:
-        """The change of the loss when every marginal and value moves by a few units in its last
-        place: no search in this precision can do better.
+        """Return the change of the loss when every marginal and value changes by a few units in its
+        last place: no search in this precision can do better.
         """
         ...
 
     def smooth_stages(self) -> Sequence[Loss]:
-        """Differentiable stand-ins, ever closer; a smooth loss is its own only stage."""
+        """Return differentiable lower bounds that approach the loss; a smooth loss is its own only
+        stage.
+        """
         ...
 
 
 def dot(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """The inner product of two vectors, summed in float64 whatever their format."""
+    """Return the inner product of two vectors, summed in float64 whatever their format."""
     return left.double() @ right.double()
 
 
 ULPS = 4.0
-"""Units in the last place by which sums of a model's cells are taken to be off."""
+"""The error of sums of a model's cells that is assumed, in units of the last place."""
 
 
 @dataclass(frozen=True)
 class Squared:
-    """phi(r) = r^2 / 2: Gaussian noise."""
+    """The penalty phi(r) = r^2 / 2, for Gaussian noise."""
 
     curvature: ClassVar[float] = 1.0
-    """The conjugate is phi*(u) = curvature u^2 / 2 where |u| <= steepest, and infinite beyond."""
+    """The conjugate is phi*(u) = curvature u^2 / 2 for |u| <= steepest, and infinite beyond."""
     steepest: ClassVar[float] = inf
 
     def value(self, r: torch.Tensor) -> torch.Tensor:
@@ -101,8 +107,8 @@ class Squared:
         return r
 
     def excess(self, new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
-        """The excess of the loss at ``new`` over its tangent at ``old``, without a difference of
-        large numbers.
+        """Return the excess of the loss at ``new`` over its tangent at ``old``, computed without a
+        difference of large numbers.
         """
         return self.value(new - old)
 
@@ -112,7 +118,9 @@ class Squared:
 
 @dataclass(frozen=True)
 class Huber:
-    """phi(r) = height * (r^2 / (2 width), or |r| - width / 2 beyond width)."""
+    """The penalty phi(r) = height * r^2 / (2 width) up to |r| = width, height * (|r| - width / 2)
+    beyond.
+    """
 
     width: float = 1.345
     height: float = 1.345
@@ -144,7 +152,7 @@ class Huber:
 
 @dataclass(frozen=True)
 class Absolute:
-    """phi(r) = sqrt(2) |r|: Laplace noise, whose scale is stddev / sqrt(2)."""
+    """The penalty phi(r) = sqrt(2) |r|, for Laplace noise, whose scale is stddev / sqrt(2)."""
 
     curvature: ClassVar[float] = 0.0
     steepest: ClassVar[float] = sqrt(2)
@@ -164,18 +172,24 @@ class Absolute:
 
 Penalty = Squared | Huber | Absolute
 _ABSOLUTE_WIDTHS = (1.0, 0.1, 0.01, 0.001)
-"""Widths, in standard deviations, of the Huber functions that approach the absolute loss."""
+"""The widths, in standard deviations, of the Huber functions that approach the absolute loss."""
 
 
 class MeasuredLoss:
-    """sum_i phi((Q mu - y)_i / stddev_i) over all measured values."""
+    """The loss sum_i phi((Q mu - y)_i / stddev_i) over all measured values, with matrix Q,
+    marginals mu, noisy values y and a penalty phi.
+    """
 
     least = 0.0
 
     def __init__(
         self, observations: Observations, penalty: Penalty, count: int | None = None
     ) -> None:
-        """``count``: of values that the observations stand for, where it is not their own."""
+        """Set the loss; ``count`` is the number of measured values that were combined into
+        ``observations``.
+
+        By default it is the number of observations.
+        """
         self.observations, self.penalty = observations, penalty
         self.count = len(observations.target) if count is None else count
         self.unit = penalty.unit(self.count)
@@ -195,11 +209,13 @@ class MeasuredLoss:
         return float(value), gradient
 
     def cut(self, marginals: torch.Tensor) -> Cut:
-        """The cut at u = phi'(r)."""
+        """Return the cut at u = phi'(r)."""
         return self.cut_of_dual(self.penalty.slope(self.observations.residual(marginals)))
 
     def cut_of_dual(self, dual: torch.Tensor) -> Cut:
-        """Fenchel's inequality L(nu) >= <u, (Q nu - y) / s> - phi*(u), for any |u| <= steepest."""
+        """Return the cut of Fenchel's inequality L(mu) >= <u, (Q mu - y) / stddev> - phi*(u), for
+        any dual u with |u| <= steepest.
+        """
         conjugate = 0.5 * self.penalty.curvature * float(dot(dual, dual))
         products = dual.double() * self.observations.target
         size = conjugate + float(products.abs().sum())
@@ -226,10 +242,11 @@ CallableLoss = Callable[[Mapping[Clique, torch.Tensor]], torch.Tensor]
 
 
 class DifferentiableLoss:
-    """Any convex differentiable function of the measured cliques' marginals, by autodiff.
+    """A convex differentiable function of the measured cliques' marginals, differentiated
+    automatically.
 
     ``function`` gets a mapping from clique to a tensor of counts (axes in the clique's order) and
-    returns a scalar tensor. Bounds hold if the function is convex.
+    returns a scalar tensor. Bounds are valid if the function is convex.
     """
 
     def __init__(self, layout: Layout, cliques: Sequence[Clique], function: CallableLoss) -> None:
@@ -286,7 +303,9 @@ PENALTIES: dict[str, Penalty] = {"squared": Squared(), "absolute": Absolute(), "
 
 
 def known_loss(loss: str | Penalty | CallableLoss) -> Penalty | CallableLoss:
-    """The penalty of a name; an unknown name lists the known ones."""
+    """Return the penalty of a name, and a penalty or a callable as it is. Raises InvalidInput, with
+    the known names, for anything else.
+    """
     if isinstance(loss, str):
         if loss not in PENALTIES:
             raise InvalidInput(
@@ -304,7 +323,9 @@ def statistics(
     loss: str | Penalty | CallableLoss,
     deadline: float = inf,
 ) -> Statistics:
-    """The statistics that this loss needs; a callable needs only the measured cliques."""
+    """Return the sufficient statistics for this loss; for a callable, one measurement of each
+    clique.
+    """
     known = known_loss(loss)
     if isinstance(known, Squared):
         return combined(domain, measurements, deadline=deadline)
@@ -323,7 +344,9 @@ def make_loss(
     device: torch.device,
     count: int | None = None,
 ) -> Loss:
-    """The loss object for a name, a penalty or a callable; ``count`` as in ``MeasuredLoss``."""
+    """Return the loss object of a name, a penalty or a callable; ``count`` as in
+    ``MeasuredLoss``.
+    """
     known = known_loss(loss)
     if isinstance(known, Squared | Huber | Absolute):
         return MeasuredLoss(Observations(layout, measurements, dtype, device), known, count)

@@ -14,6 +14,7 @@ from pgmkit.errors import InvalidInput
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.linear.matrix import Matrix, MatrixLike, as_matrix, is_sparse
 from pgmkit.queries import FactoredQuery
+from pgmkit.runtime.precision import EXACT
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -22,27 +23,29 @@ if TYPE_CHECKING:
 
 __all__ = ["Measurement", "check_scale"]
 
-_HELD = 2.0**53
-"""Up to here float64 holds every integer: a number's rounding is a share of its inverse."""
 
 QueryMatrix: TypeAlias = "MatrixLike | Kronecker | FactoredQuery | Sequence[MatrixLike]"
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
 class Measurement:
-    """values = matrix @ marginal(clique).ravel() + N(0, stddev^2), independent noise, in counts.
+    """Noisy linear values of one marginal, in counts: values = matrix @ marginal(clique).ravel() +
+    N(0, stddev^2), with independent noise.
 
     ``values``: finite numbers, one for each row of ``matrix``; the natural shape is accepted (that
     of the marginal, or (r_1, ..., r_d) for a Kronecker product) and stored flattened in C order.
-    ``stddev``: of the noise on each value, in counts, above 0.
+
+    ``stddev``: the standard deviation of the noise on each value, in counts, above 0.
+
     ``matrix``: None for the marginal itself; a 2-D array or scipy-sparse matrix whose columns are
-    the marginal's cells in C order; a `Kronecker`; or what is turned into one: a list or tuple of
-    one matrix for each attribute of the clique (never the rows of one matrix: wrap those in
-    `numpy.array`), or a `FactoredQuery` over exactly the clique's attributes.
+    the marginal's cells in C order; a `Kronecker`; or a value that is turned into one: a list or
+    tuple of one matrix for each attribute of the clique (never the rows of one matrix: wrap those
+    in `numpy.array`), or a `FactoredQuery` over exactly the clique's attributes.
+
     The empty clique is the total: one value.
 
-    Arrays are copied and read-only. Raises `InvalidInput`, naming the clique, for what is wrong
-    whatever the domain; `check` does the rest.
+    Arrays are copied and read-only. Raises `InvalidInput`, naming the clique, for errors that do
+    not depend on the domain; `check` finds the others.
 
     >>> Measurement(["sex"], [520.3, 478.1], stddev=10.0)
     Measurement(('sex',), 2 values, stddev=10.0)
@@ -78,15 +81,17 @@ class Measurement:
             self._check_rows(self.matrix)
 
     def applied(self, cells: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The values that a table of the clique would have without noise; cells in C order."""
+        """Return the values that a table of the clique would have without noise; cells in C
+        order.
+        """
         if self.matrix is None:
             return cells
         matrix = self.matrix
         return matrix.matvec(cells) if isinstance(matrix, Kronecker) else matrix @ cells
 
     def check(self, domain: Domain) -> None:
-        """Raises `InvalidInput` unless the measurement fits ``domain``: its attributes are known,
-        and the values (or the matrix's columns) are as many as the marginal's cells.
+        """Raise `InvalidInput` unless the measurement fits ``domain``: its attributes are known,
+        and there are as many values (or columns of the matrix) as the marginal has cells.
         """
         name = _name(self.clique)
         domain.clique(self.clique, name)
@@ -228,34 +233,34 @@ def _checked_matrix(matrix: Any, clique: tuple[str, ...], name: str) -> Matrix |
 
 
 def check_scale(m: Measurement, values: NDArray[np.float64], total: float) -> None:
-    """Raises InvalidInput unless the noise and what was measured of the ``total`` are numbers of
-    comparable size, so that no sum of squares loses one to the other's rounding or overflows.
+    """Raise InvalidInput unless the noise and the measured values of the ``total`` have comparable
+    sizes, so that no sum of squares overflows or loses one to the other's rounding.
     """
-    if not 1 / _HELD <= total <= _HELD:
+    if not 1 / EXACT <= total <= EXACT:
         raise InvalidInput(
             f"total ({total:.6g}) must lie between 2^-53 and 2^53 (9.0e15), up to where float64 "
             "numbers tell one count from the next; use another unit"
         )
     answers = total * _largest_entry(m)
     largest = max(answers, float(np.abs(values).max()))
-    if not largest / _HELD <= m.stddev:
+    if not largest / EXACT <= m.stddev:
         raise InvalidInput(
             f"measurement of {m.clique!r} has stddev {m.stddev!r} beside counts of up to "
             f"{largest:.3g}, but must have one of at least 2^-53 of them, by which numbers are "
-            f"rounded; use {2 * largest / _HELD:.2g} or more for an answer that is nearly exact, "
+            f"rounded; use {2 * largest / EXACT:.2g} or more for an answer that is nearly exact, "
             "and look for values that cannot be right"
         )
-    if answers and not m.stddev <= answers * _HELD:
+    if answers and not m.stddev <= answers * EXACT:
         raise InvalidInput(
             f"measurement of {m.clique!r} has stddev {m.stddev!r} beside counts of up to "
             f"{answers:.3g}, but must have one of at most 2^53 times as much "
-            f"({answers * _HELD:.2g}): no float64 number tells them apart beside such noise; leave "
+            f"({answers * EXACT:.2g}): no float64 number tells them apart beside such noise; leave "
             "the measurement out"
         )
 
 
 def _largest_entry(m: Measurement) -> float:
-    """The largest entry of the matrix."""
+    """Return the largest absolute entry of the matrix."""
     if m.matrix is None:
         return 1.0
     factors = m.matrix.factors if isinstance(m.matrix, Kronecker) else (m.matrix,)

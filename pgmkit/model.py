@@ -1,4 +1,4 @@
-"""The fitted record: a graphical model with its total, what it answers, and how it is kept."""
+"""The fitted graphical model with its total: its marginals, answers, records and files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, NumericalFailure
 from pgmkit.factor import Factor
 from pgmkit.graphs.clique_index import CliqueIndex
-from pgmkit.graphs.junction_tree import CELL_BYTES, JunctionTree, check_fits, junction_tree
+from pgmkit.graphs.junction_tree import JunctionTree, check_fits, junction_tree
 from pgmkit.inference.answer_checks import FirstUses, SecondOpinion
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.inference.pair_marginals import PairMarginals
@@ -42,6 +42,7 @@ from pgmkit.runtime.atomic_write import atomic_writer
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.memory import check_room
 from pgmkit.runtime.randomness import Rng, generator
+from pgmkit.runtime.sizes import BLOCK_CELLS, CACHE_CELLS, CELL_BYTES
 from pgmkit.runtime.untrusted import LARGEST, plain_values, refusing, whole_file, zipped_arrays
 from pgmkit.structural_zeros import Zeros
 
@@ -51,15 +52,10 @@ if TYPE_CHECKING:
 FORMAT = "pgmkit model"
 FORMAT_VERSION = 1
 MEMORY_LIMIT = 4 << 30
-"""Bytes that one table of a model's junction tree, or of an answer, may take."""
+"""The most bytes that one table of a model's junction tree, or of an answer, may take."""
 _MANY_PAIRS = 16
-"""Fewer pairs are not worth finding all of them."""
+"""The fewest pairs for which computing all pairs at once pays."""
 
-_COUNTED_CELLS = 1 << 16
-"""Cells of a plan's largest table from which its memory is counted: of smaller ones, thousands fit.
-"""
-_TOGETHER = 1 << 18
-"""Cells of marginals that are found in one session."""
 
 Array = NDArray[np.float64]
 
@@ -68,28 +64,28 @@ Array = NDArray[np.float64]
 class GraphicalModel:
     """A distribution p(x) proportional to exp(sum of potentials), scaled to ``total`` records.
 
-    Marginals and answers are float64 arrays in counts. Attributes that no potential mentions are
+    Marginals and answers are float64 arrays in counts. Attributes that are in no potential are
     uniform and independent of the rest; without potentials the whole model is uniform.
 
     Attributes:
         domain: the attributes.
         potentials: factors over the measured cliques, all of one dtype and device. Minus infinity
             makes a cell impossible.
-        total: number of records that the marginals sum to, above 0.
-        loss: of the measurements at this model.
+        total: the number of records that the marginals sum to, above 0.
+        loss: the loss of the measurements at this model.
         gap: certified: no distribution of this total has a loss below ``loss - gap``.
-        unit: the noise unit, the loss's own standard deviation at the truth, to judge the gap by.
-        certified: whether the gap is within the tolerance that was asked for, or within what
-            rounding does to the loss.
+        unit: the noise unit, the standard deviation of the loss at the truth, in which to judge the
+            gap.
+        certified: whether the gap is within the requested tolerance, or within the effect of
+            rounding on the loss.
         iterations, stopped: how long the search took and why it ended.
-        measurements: what it was estimated from with the squared loss, for ``fit``; not kept in
-            files, of which releases hold them.
-        memory_limit: bytes that the tables of the junction tree, or of an answer, may take; not
-            kept in files.
+        measurements: the measurements it was estimated from with the squared loss, for ``fit``;
+            they are not saved in the model's file, but in that of a release.
+        memory_limit: the most bytes that the tables of the junction tree, or of an answer, may
+            take; not saved in files.
 
     Raises InvalidInput for potentials that do not fit the domain, hold NaN or plus infinity, or are
-    so large that rounding takes others away beside them, and for a total that is not a finite
-    number above 0.
+    so large that others are lost to rounding, and for a total that is not a finite number above 0.
 
     >>> d = Domain({"a": 2, "b": 2})
     >>> model = GraphicalModel(d, (Factor(d, np.log([[4.0, 1.0], [1.0, 4.0]])),), total=100.0)
@@ -130,9 +126,20 @@ class GraphicalModel:
 
         return html.model(self)
 
+    def plot(self, axes: Any = None) -> Any:
+        """Draw the attributes on a circle, joined where a clique holds them together, and return
+        matplotlib's axes.
+
+        `axes`: where to draw; by default a new figure. Needs the extra `plot`; raises InvalidInput
+        if it is not installed.
+        """
+        from pgmkit.runtime import plots
+
+        return plots.graph(axes, self.domain.attributes, self.cliques)
+
     @cached_property
     def fit(self) -> Fit | None:
-        """The agreement of the measurements with each other; None where they are not known.
+        """A test of how well the measurements agree with each other; None if they are not known.
 
         >>> from pgmkit import Measurement, estimate
         >>> y = [Measurement(("a",), [60.0, 40.0], 1.0), Measurement(("a",), [63.0, 37.0], 1.0)]
@@ -145,12 +152,12 @@ class GraphicalModel:
 
     @property
     def bound(self) -> float:
-        """Certified: no distribution of this total has a lower loss."""
+        """A certified lower bound: no distribution of this total has a lower loss."""
         return self.loss - self.gap
 
     @property
     def structural_zeros(self) -> list[Zeros]:
-        """Combinations that cannot occur: where the potentials are minus infinity."""
+        """The combinations that cannot occur: those where a potential is minus infinity."""
         found = []
         for factor in self.potentials:
             impossible = np.isneginf(factor.numpy())
@@ -177,7 +184,7 @@ class GraphicalModel:
 
     @property
     def poor_fit(self) -> bool:
-        """True if the search ended more than a noise unit from the best fit, as far as is known."""
+        """True if the search is known to have ended more than a noise unit from the best fit."""
         return not self.certified and self.unit < self.gap < inf
 
     @cached_property
@@ -192,20 +199,22 @@ class GraphicalModel:
 
     @property
     def log_partition(self) -> float:
-        """log of the sum over the domain of exp(sum of potentials)."""
+        """The logarithm of the sum, over all records, of exp(sum of potentials)."""
         return self._plain.log_partition if self._plain else self._clique_marginals[1]
 
     def marginal(self, attrs: Iterable[str]) -> Array:
-        """The expected counts over ``attrs``, measured or not; axes in the given order.
+        """Return the expected counts over ``attrs``, measured or not; axes in the given order.
 
-        Raises ``InvalidInput`` for unknown or duplicate attributes, ``ModelTooLarge`` if the
-        table does not fit.
+        Raises ``InvalidInput`` for unknown or duplicate attributes, ``ModelTooLarge`` if the table
+        does not fit.
         """
         clique = self.domain.clique(attrs)
         return self.marginals([clique])[clique]
 
     def marginals(self, cliques: Iterable[Iterable[str]]) -> dict[Clique, Array]:
-        """Many marginals at once, with shared messages: ask for all of them in one call."""
+        """Return many marginals at once, by clique; they share messages, so ask for all of them in
+        one call.
+        """
         started = time.perf_counter()
         asked = [self.domain.clique(clique) for clique in cliques]
         found = self._plain_marginals(asked)
@@ -215,7 +224,7 @@ class GraphicalModel:
         return found
 
     def _computed(self, asked: Sequence[Clique]) -> dict[Clique, Array]:
-        """Marginals by contractions, with shared messages."""
+        """Return marginals by contractions, with shared messages."""
         found = self._pairs([clique for clique in asked if len(clique) == 2])
         left = [clique for clique in asked if clique not in found]
         hosts = {clique: self._host(clique) for clique in left}
@@ -223,14 +232,16 @@ class GraphicalModel:
         if len(inside) == len(hosts) and "_beliefs" not in self.__dict__:
             found.update((clique, self._summed(place, clique)) for clique, place in inside.items())
         else:
-            # One calibration serves those inside the potentials' cliques, too.
+            # One calibration serves the marginals inside the potentials' cliques, too.
             with self._inference.session():
                 tables = eliminate(self.tree, self._beliefs, left, memory_limit=self.memory_limit)
             found.update((clique, _array(table)) for clique, table in tables.items())
         return {clique: found[clique] for clique in asked}
 
     def _look_at(self, tables: Mapping[Clique, Array], started: float) -> None:
-        """A second opinion on marginals, where such were not asked for before."""
+        """Check marginals by a second computation, unless some of the same kind were checked
+        before.
+        """
         structure = len(tables), *[clique for clique, _ in zip(tables, range(2), strict=False)]
         self._uses.look(
             "marginals",
@@ -240,11 +251,11 @@ class GraphicalModel:
         )
 
     def each_marginal(self, cliques: Iterable[Iterable[str]]) -> Iterator[tuple[Clique, Array]]:
-        """Many marginals one after the other, in an order of their own, in bounded memory.
+        """Yield many marginals one after the other, in no stated order and in bounded memory.
 
-        For more of them than are to be held at once; each distinct clique comes once, and an array
-        that is not kept is freed. What is remembered on the way takes some hundred megabytes at
-        most. Raises as ``marginals``.
+        Use it for more marginals than fit into memory at once; each distinct clique comes once, and
+        an array that the caller does not keep is freed. Remembered tables take at most some hundred
+        megabytes. Raises the errors of ``marginals``.
 
         >>> d = Domain({"a": 2, "b": 2})
         >>> model = GraphicalModel(d, (), total=4.0)
@@ -269,7 +280,7 @@ class GraphicalModel:
             return
         tables = each_marginal(self.tree, self._beliefs, outside, memory_limit=self.memory_limit)
         while True:
-            # What the caller does with a table is none of the session's.
+            # The session ends before a table is yielded, so that the caller's work is outside it.
             started = time.perf_counter()
             with self._inference.session():
                 ready = _some(tables)
@@ -279,7 +290,7 @@ class GraphicalModel:
             yield from ready
 
     def _pairs(self, asked: Sequence[Clique]) -> dict[Clique, Array]:
-        """The tables of many pairs, or none where they are found sooner one by one."""
+        """Return the tables of many pairs, or an empty dict if they are faster one by one."""
         if len(asked) < _MANY_PAIRS:
             return {}
         names = dict.fromkeys(name for clique in asked for name in clique)
@@ -301,12 +312,13 @@ class GraphicalModel:
     @overload
     def answer(self, query: Sequence[FactoredQuery]) -> list[Array]: ...
     def answer(self, query: FactoredQuery | Sequence[FactoredQuery]) -> Array | list[Array]:
-        """The answers in counts, of shape (r_1, ..., r_d), without forming the joint.
+        """Return the answers in counts, of shape (r_1, ..., r_d), without forming the joint
+        distribution.
 
-        A query over more attributes than an array has axes (64; 32 before numpy 2) gets the array
-        without its axes of length 1 (``FactoredQuery.answer_shape``). A sequence of queries gives
-        a list; those that share structure share the work. Raises ``InvalidInput`` for matrices
-        that do not fit the domain.
+        A query over more attributes than an array may have axes (64; 32 before numpy 2) gets the
+        array without its axes of length 1 (``FactoredQuery.answer_shape``). For a sequence of
+        queries a list is returned; queries of the same structure share work. Raises
+        ``InvalidInput`` for matrices that do not fit the domain.
         """
         several = [query] if isinstance(query, FactoredQuery) else list(query)
         for one in several:
@@ -331,7 +343,8 @@ class GraphicalModel:
         return found[0] if isinstance(query, FactoredQuery) else found
 
     def given(self, evidence: Mapping[str, int | Sequence[int]]) -> GraphicalModel:
-        """The exact model of the records that have these codes (one, or any of several).
+        """Return the exact model of the records in which each attribute has the given code, or one
+        of the given codes.
 
         Its total is the expected number of such records, so that marginals and answers remain
         counts. Raises ``InvalidInput`` for unknown attributes or codes, and if the model has no
@@ -385,7 +398,7 @@ class GraphicalModel:
         return replace(narrowed, total=expected, stopped="conditioned")
 
     def map(self) -> dict[str, int]:
-        """A most probable record; attributes that no potential mentions get code 0."""
+        """Return a most probable record; attributes that are in no potential get code 0."""
         started = time.perf_counter()
         best = self._inference.mode(self._flat)
         record = {name: best.get(name, 0) for name in self.domain}
@@ -399,8 +412,8 @@ class GraphicalModel:
     ) -> Dataset:
         """Draw ``n`` records; see ``pgmkit.records.sampling.sample`` for the two methods.
 
-        ``rng``: a seed, a numpy Generator, or None for a fresh one. The records of a seed are the
-        same wherever the model lies; a card draws many of them at once.
+        ``rng``: a seed, a numpy Generator, or None for a fresh one. A seed gives the same records
+        on every device; a GPU draws many of them at once.
         """
         started = time.perf_counter()
         check_fits(self.tree, self.memory_limit)
@@ -419,10 +432,11 @@ class GraphicalModel:
         return Dataset(self.domain, columns)
 
     def sample_in_parts(self, n: int, rows: int, *, rng: Rng = None) -> PartedSample:
-        """The ``n`` records of one rounded draw in parts of ``rows``, each made by itself.
+        """Return the ``n`` records of one rounded draw in parts of ``rows``, each of which is made
+        by itself.
 
-        Parts can be made in any order and on any machine; together their counts are as close to
-        the model as those of ``sample(n)``.
+        Parts can be made in any order and on any machine; together their counts are as close to the
+        model as those of ``sample(n)``.
 
         >>> d = Domain({"a": 2})
         >>> made = GraphicalModel(d, (), total=1.0).sample_in_parts(10, 4, rng=0)
@@ -441,7 +455,9 @@ class GraphicalModel:
         return made
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model to one file (numpy's zip of arrays, no pickle), whole or not at all."""
+        """Write the model to one file (numpy's zip of arrays, without pickle), completely or not at
+        all.
+        """
         header = {
             "format": FORMAT,
             "version": FORMAT_VERSION,
@@ -461,7 +477,7 @@ class GraphicalModel:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, max_bytes: int = LARGEST) -> GraphicalModel:
-        """Read a model that ``save`` wrote; ``InvalidInput`` for anything else.
+        """Read a model that ``save`` wrote. Raises ``InvalidInput`` for any other file.
 
         A file that would expand to more than ``max_bytes`` is refused.
         """
@@ -501,7 +517,7 @@ class GraphicalModel:
 
     @cached_property
     def _factors(self) -> tuple[Factor, ...]:
-        """The tables that inference runs on: the potentials, or one of a single cell for the
+        """The tables that inference runs on: the potentials, or a table of a single cell for the
         uniform model.
         """
         return self.potentials or (Factor(self.domain.project(()), np.zeros(())),)
@@ -511,13 +527,13 @@ class GraphicalModel:
         like = self._factors[0].values
         cliques = [factor.domain.attributes for factor in self._factors]
         found = MarginalOracle(self.domain, cliques, device=like.device, dtype=like.dtype)
-        if found.device.type == "cpu" and found.plan.largest > _COUNTED_CELLS:
+        if found.device.type == "cpu" and found.plan.largest > CACHE_CELLS:
             check_room(found.pass_bytes, "inference over the model's cliques")
         return found
 
     @cached_property
     def _sums(self) -> PlainSums:
-        """The tables that the second computation sums; nothing else is shared with it."""
+        """The tables for the second computation, which shares nothing else with inference."""
         tables = [(factor.domain.attributes, factor.numpy()) for factor in self._factors]
         return PlainSums(tables, dict(self.domain.sizes))
 
@@ -537,7 +553,9 @@ class GraphicalModel:
 
     @cached_property
     def _clique_marginals(self) -> tuple[list[torch.Tensor], float]:
-        """Counts over the potentials' cliques, and the whole domain's log partition function."""
+        """The counts over the potentials' cliques, and the whole domain's log partition
+        function.
+        """
         started = time.perf_counter()
         flat, log_partition = checked_marginals(
             self._inference, self._flat, self.total, started, self._sums
@@ -548,7 +566,9 @@ class GraphicalModel:
         )
 
     def _host(self, clique: Clique) -> int | None:
-        """The smallest potential's clique that contains ``clique``."""
+        """Return the place of the smallest potential whose clique contains ``clique``; None if
+        there is none.
+        """
         places = self._index.containing(clique)
         return min(places, key=lambda p: self.domain.size(self.cliques[p]), default=None)
 
@@ -576,7 +596,7 @@ class GraphicalModel:
         return PlainBeliefs.of(self.tree, known)
 
     def _plain_marginals(self, asked: Sequence[Clique]) -> dict[Clique, Array] | None:
-        """Counts over cliques of the tree of a small model, or None."""
+        """Return the counts over cliques and pairs of a small model, or None."""
         if self._plain is None:
             return None
         found = {clique: self._plain.marginal(clique) for clique in asked}
@@ -590,7 +610,7 @@ class GraphicalModel:
         return {c: np.multiply(self.total, t, out=np.empty_like(t)) for c, t in shares.items()}
 
     def _plain_answers(self, queries: Sequence[FactoredQuery]) -> list[Array] | None:
-        """Counts of queries within cliques of the tree of a small model, or None."""
+        """Return the counts of queries within cliques of the tree of a small model, or None."""
         if self._plain is None:
             return None
         known = list[Array]()
@@ -602,7 +622,7 @@ class GraphicalModel:
         return known
 
     def _belief(self, place: int) -> Array:
-        """Counts over a clique of the tree."""
+        """Return the counts over a clique of the tree."""
         if self._plain is not None:
             return self.total * self._plain.tables[place]
         return _array(self._beliefs[place])
@@ -627,7 +647,9 @@ class GraphicalModel:
 
     @cached_property
     def _conditionals(self) -> list[tuple[Clique, torch.Tensor]]:
-        """Root marginals and conditionals given separators; their product sums to the total."""
+        """The root marginals and the conditional tables given separators; the sum of their product
+        is the total.
+        """
         factors = []
         for clique, separator, belief in zip(
             self.tree.cliques, self.tree.separators, self._beliefs, strict=True
@@ -647,13 +669,13 @@ def _array(table: torch.Tensor) -> Array:
 
 
 def _some(tables: Iterator[tuple[Clique, torch.Tensor]]) -> list[tuple[Clique, Array]]:
-    """The next tables, of some megabytes together."""
+    """Return the next tables, of some megabytes together."""
     ready: list[tuple[Clique, Array]] = []
     cells = 0
     for clique, table in tables:
         ready.append((clique, _array(table)))
         cells += table.numel()
-        if cells >= _TOGETHER:
+        if cells >= BLOCK_CELLS:
             break
     return ready
 

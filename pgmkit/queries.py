@@ -40,26 +40,27 @@ __all__ = [
 
 
 _MOST_AXES = 64 if int(np.__version__.partition(".")[0]) >= 2 else 32
-"""That a numpy array can have; numpy does not say it."""
+"""The most axes of a numpy array, which numpy has no name for."""
 
 
 def identity(n: int) -> NDArray[np.float64]:
-    """I, n x n: keep the attribute as it is."""
+    """Return I, n x n: keep the attribute as it is."""
     return np.eye(_size(n))
 
 
 def total(n: int) -> NDArray[np.float64]:
-    """The row of ones, 1 x n: sum the attribute away but keep its axis, of length 1."""
+    """Return the row of ones, 1 x n: sum the attribute out, but keep its axis, of length 1."""
     return np.ones((1, _size(n)))
 
 
 def point(n: int, j: int) -> NDArray[np.float64]:
-    """e_j, 1 x n: only the records whose code is j."""
+    """Return e_j, 1 x n: count only the records whose code is j."""
     return subset(n, [j])
 
 
 def subset(n: int, members: Iterable[int]) -> NDArray[np.float64]:
-    """e_S, 1 x n: the records whose code is any of ``members`` (distinct, at least one).
+    """Return e_S, 1 x n: count the records whose code is any of ``members`` (distinct, at least
+    one).
 
     >>> subset(4, [0, 3])
     array([[1., 0., 0., 1.]])
@@ -78,7 +79,7 @@ def subset(n: int, members: Iterable[int]) -> NDArray[np.float64]:
 
 
 def range_(n: int, lo: int, hi: int) -> NDArray[np.float64]:
-    """The range lo..hi with both ends counted in, 1 x n; also named ``pgmkit.queries.range``.
+    """Return the range lo..hi, both ends included, 1 x n; also named ``pgmkit.queries.range``.
 
     >>> range_(5, 1, 3)
     array([[0., 1., 1., 1., 0.]])
@@ -87,7 +88,7 @@ def range_(n: int, lo: int, hi: int) -> NDArray[np.float64]:
 
 
 def ranges(n: int, bounds: Iterable[tuple[int, int]]) -> NDArray[np.float64]:
-    """One row for each (lo, hi) of ``bounds``, both ends counted in; len(bounds) x n.
+    """Return one row for each (lo, hi) of ``bounds``, both ends included; len(bounds) x n.
 
     >>> ranges(4, [(0, 1), (1, 3)])
     array([[1., 1., 0., 0.],
@@ -104,7 +105,8 @@ def ranges(n: int, bounds: Iterable[tuple[int, int]]) -> NDArray[np.float64]:
 
 
 def prefix(n: int) -> NDArray[np.float64]:
-    """P, n x n: the CDF. Row b counts the records whose code is at most b.
+    """Return P, n x n, the cumulative distribution: row b counts the records whose code is at most
+    b.
 
     >>> prefix(3) @ [5, 2, 1]
     array([5., 7., 8.])
@@ -115,11 +117,11 @@ def prefix(n: int) -> NDArray[np.float64]:
 def compress(
     mapping: Mapping[int, int] | Sequence[int], n_out: int | None = None
 ) -> NDArray[np.float64]:
-    """R_f, n_out x n: recode the attribute, code a becoming ``mapping[a]``.
+    """Return R_f, n_out x n: recode the attribute, so that code a becomes ``mapping[a]``.
 
-    ``mapping`` gives a new code for every old one: a sequence of length n, or a dict whose keys
-    are exactly 0..n-1. ``n_out`` is the number of new codes, by default the largest of them plus
-    1; a new code that nothing maps to answers 0.
+    ``mapping`` gives a new code for every old one: a sequence of length n, or a dict whose keys are
+    exactly 0..n-1. ``n_out`` is the number of new codes, by default the largest of them plus 1; a
+    new code that nothing maps to answers 0.
 
     >>> compress([0, 0, 1]) @ [5, 2, 1]
     array([7., 1.])
@@ -137,7 +139,8 @@ def compress(
 
 
 def mean(n: int, values: ArrayLike | None = None) -> NDArray[np.float64]:
-    """E, 1 x n: the sum over records of the attribute's value, to be divided by their number.
+    """Return E, 1 x n: the sum over records of the attribute's value, to be divided by their
+    number.
 
     ``values`` are the n numbers that the codes stand for, by default the codes 0..n-1.
 
@@ -148,10 +151,10 @@ def mean(n: int, values: ArrayLike | None = None) -> NDArray[np.float64]:
 
 
 def moments(n: int, k: int, values: ArrayLike | None = None) -> NDArray[np.float64]:
-    """E_k, k x n: row b - 1 sums the b-th power of the attribute's value, b = 1..k.
+    """Return E_k, k x n: row b - 1 sums the b-th power of the attribute's value, b = 1..k.
 
     ``values`` are the n numbers that the codes stand for, by default the codes 0..n-1. Raises
-    `InvalidInput` where a power is too large for float64.
+    `InvalidInput` if a power is too large for float64.
 
     >>> moments(3, 2)
     array([[0., 1., 2.],
@@ -178,15 +181,16 @@ def moments(n: int, k: int, values: ArrayLike | None = None) -> NDArray[np.float
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
 class FactoredQuery:
-    """A Kronecker product of per-attribute matrices as a query on the whole joint (Definition 4).
+    """A query on the joint distribution: a Kronecker product of per-attribute matrices (Definition
+    4).
 
     ``factors`` maps an attribute to its matrix r_i x n_i, dense or scipy-sparse, negative entries
     included; a vector stands for one row. Attributes left out are summed away and leave no axis:
-    the answers have the shape (r_1, ..., r_d), axes in the mapping's order, in counts. No factor
-    at all asks for the total. Arrays have at most 64 axes (32 before numpy 2): the answers of a
-    query over more attributes leave out the axes of length 1 (`answer_shape`). The matrices are
-    copied and read-only. Raises `InvalidInput` for an attribute that is not a string or a factor
-    that is not a finite matrix.
+    the answers have the shape (r_1, ..., r_d), axes in the mapping's order, in counts. No factor at
+    all asks for the total. Arrays have at most 64 axes (32 before numpy 2): the answers of a query
+    over more attributes leave out the axes of length 1 (`answer_shape`). The matrices are copied
+    and read-only. Raises `InvalidInput` for an attribute that is not a string or a factor that is
+    not a finite matrix.
 
     >>> query = FactoredQuery({"age": prefix(10), "income": identity(2)})
     >>> query.attributes, query.shape
@@ -212,7 +216,9 @@ class FactoredQuery:
 
     @classmethod
     def marginal(cls, domain: Domain, clique: Sequence[str]) -> FactoredQuery:
-        """The marginal of ``clique``: the identity on each of its attributes."""
+        """Return the query for the marginal of ``clique``: the identity on each of its
+        attributes.
+        """
         return cls({a: identity(domain.sizes[a]) for a in domain.clique(clique)})
 
     @property
@@ -222,13 +228,13 @@ class FactoredQuery:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(r_1, ..., r_d): the rows of each attribute's matrix."""
+        """The tuple (r_1, ..., r_d) of the numbers of rows of the attributes' matrices."""
         return tuple(int(factor.shape[0]) for factor in self.factors.values())
 
     @property
     def answer_shape(self) -> tuple[int, ...]:
-        """The shape of the array of answers: `shape`, but for a query over more attributes than an
-        array has axes (64; 32 before numpy 2) without the axes of length 1.
+        """The shape of the array of answers: `shape`, without the axes of length 1 if the query has
+        more attributes than an array may have axes (64; 32 before numpy 2).
 
         >>> FactoredQuery({"y": prefix(3), "x": total(2)}).answer_shape
         (3, 1)
@@ -240,7 +246,7 @@ class FactoredQuery:
         return shape if len(shape) <= _MOST_AXES else tuple(rows for rows in shape if rows > 1)
 
     def check(self, domain: Domain) -> None:
-        """Raises `InvalidInput` for an unknown attribute or a factor of the wrong width."""
+        """Raise `InvalidInput` for an unknown attribute or a factor of the wrong width."""
         domain.clique(self.attributes, "the query")
         for attribute, factor in self.factors.items():
             size = domain.sizes[attribute]

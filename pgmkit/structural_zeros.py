@@ -19,9 +19,10 @@ __all__ = ["Zeros", "check_zeros"]
 
 @dataclass(frozen=True, eq=False)
 class Zeros:
-    """The cells of a clique's table that may hold records: `allowed` is Boolean, of its shape.
+    """The possible cells of a clique's table: `allowed` is a Boolean array of its shape, False for
+    cells that cannot hold records.
 
-    Raises InvalidInput where nothing is allowed.
+    Raises InvalidInput if nothing is allowed.
 
     >>> Zeros(("age", "married"), [[True, False], [True, True]])
     Zeros(('age', 'married'), 1 of 4 cells are impossible)
@@ -41,7 +42,9 @@ class Zeros:
         object.__setattr__(self, "allowed", table)
 
     def within(self, domain: Domain, clique: Clique) -> NDArray[np.bool_]:
-        """The same, over a clique that contains this one: broadcastable to its shape."""
+        """Return the mask over a clique that contains this one, in a shape that broadcasts to that
+        clique's.
+        """
         held = [name for name in clique if name in self.clique]
         table = self.allowed.transpose([self.clique.index(name) for name in held])
         return table.reshape([domain.sizes[n] if n in self.clique else 1 for n in clique])
@@ -52,7 +55,9 @@ class Zeros:
 
 
 def check_zeros(domain: Domain, zeros: Iterable[Zeros]) -> tuple[Zeros, ...]:
-    """The zeros, each over attributes of the domain and of the right shape; else InvalidInput."""
+    """Return the zeros as a tuple. Raises InvalidInput unless each is over attributes of the domain
+    and has the right shape.
+    """
     checked = tuple(zeros)
     for each in checked:
         if not isinstance(each, Zeros):

@@ -14,17 +14,13 @@ from pgmkit.errors import InvalidInput, TotalUndetermined
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.linear.matrix import Matrix, as_dense, is_sparse
 from pgmkit.measurement import Measurement
+from pgmkit.runtime.precision import CLOSE
+from pgmkit.runtime.sizes import TABLE_CELLS
 
 if TYPE_CHECKING:
     from pgmkit.domain import Domain
 
 __all__ = ["TotalEstimate", "estimate_total", "estimate_totals"]
-
-# How far Q^T w may be from the vector of ones, cell by cell: the estimate's bias is then at most
-# this fraction of the total.
-_TOLERANCE = 1e-8
-# A sparse matrix of at most this many cells is solved densely, exactly; a larger one iteratively.
-_DENSE_CELLS = 2**22
 
 
 @dataclass(frozen=True)
@@ -38,13 +34,13 @@ class TotalEstimate:
 def estimate_total(
     measurements: Iterable[Measurement], domain: Domain | None = None
 ) -> TotalEstimate:
-    """The total that the measurements imply, by inverse variance (section E.1).
+    """Return the total that the measurements imply, combined by inverse variance (section E.1).
 
-    A measurement y = Q mu + noise determines the total if the vector of ones is in the row space
-    of Q: then w . y, with w the shortest solution of Q^T w = 1 (that is, w = (Q^+)^T 1), is its
+    A measurement y = Q mu + noise determines the total if the vector of ones is in the row space of
+    Q: then w . y, with w the shortest solution of Q^T w = 1 (that is, w = (Q^+)^T 1), is its
     unbiased estimate of least variance, stddev^2 |w|^2. Estimates of several measurements are
-    combined by inverse variance, which assumes that their noise is independent. Each measurement
-    is taken by itself: several that determine the total only together do not count.
+    combined by inverse variance, which assumes that their noise is independent. Each measurement is
+    taken by itself: several that determine the total only together do not count.
 
     A Kronecker product is solved factor by factor and never written out. Sparse matrices above
     about four million cells go through scipy's iterative ``lsqr``; one too ill-conditioned for it
@@ -73,8 +69,8 @@ def estimate_total(
 def estimate_totals(
     measurements: Sequence[Measurement], values: Sequence[NDArray[np.float64]]
 ) -> NDArray[np.float64]:
-    """``estimate_total`` of many sets of values: for each measurement an array of its values, a
-    column for each set.
+    """Return ``estimate_total`` of many sets: ``values`` has for each measurement an array with a
+    row for each value and a column for each set.
 
     >>> m = Measurement(["a"], [1.0, 2.0], stddev=1.0)
     >>> estimate_totals([m], [np.array([[1.0, 10.0], [2.0, 20.0]])])
@@ -92,7 +88,9 @@ def estimate_totals(
 
 
 _Determining = tuple[int, list[NDArray[np.float64]], float]
-"""The place of a measurement, the parts of its w, and the standard deviation of w . y."""
+"""The place of a measurement, the factors of its w (``estimate_total``), and the standard deviation
+of w . y.
+"""
 
 
 def _determining(measurements: Sequence[Measurement]) -> list[_Determining]:
@@ -129,7 +127,9 @@ def _checked(measurements: Any, domain: Domain | None) -> list[Measurement]:
 
 
 def _weights(measurement: Measurement) -> list[NDArray[np.float64]] | str:
-    """Vectors whose Kronecker product is w, or the reason why there is no w."""
+    """Return vectors whose Kronecker product is w (``estimate_total``), or the reason why there is
+    no w.
+    """
     matrix = measurement.matrix
     if matrix is None:
         return [np.ones(len(measurement.values))]
@@ -137,7 +137,7 @@ def _weights(measurement: Measurement) -> list[NDArray[np.float64]] | str:
     weights = []
     for i, part in enumerate(parts):
         w, misfit = _shortest_solution(part)
-        if not misfit <= _TOLERANCE:
+        if not misfit <= CLOSE:
             which = f"factor of {measurement.clique[i]!r}" if len(parts) > 1 else "matrix"
             return (
                 f"{measurement.clique!r}: the row of ones is not in the row space of its {which} "
@@ -148,14 +148,14 @@ def _weights(measurement: Measurement) -> list[NDArray[np.float64]] | str:
 
 
 def _shortest_solution(matrix: Matrix) -> tuple[NDArray[np.float64], float]:
-    """The shortest least-squares solution w of Q^T w = 1, and max |Q^T w - 1|."""
+    """Return the shortest least-squares solution w of Q^T w = 1, and max |Q^T w - 1|."""
     ones = np.ones(matrix.shape[1])
     if matrix.shape[0] == 1:
         row = as_dense(matrix)[0]
         length = float(row @ row)
         weight = float(row.sum()) / length if length else 0.0
         return np.array([weight]), float(np.abs(row * weight - ones).max())
-    if is_sparse(matrix) and math.prod(matrix.shape) > _DENSE_CELLS:
+    if is_sparse(matrix) and math.prod(matrix.shape) > TABLE_CELLS:
         from scipy.sparse.linalg import lsqr
 
         limit = max(1000, 4 * min(matrix.shape))
@@ -166,8 +166,10 @@ def _shortest_solution(matrix: Matrix) -> tuple[NDArray[np.float64], float]:
 
 
 def _shares(stddevs: Sequence[float]) -> tuple[NDArray[np.float64], float]:
-    """The weight of each estimate by inverse variance, and the combination's deviation."""
-    # Relative to the smallest, so that no variance underflows.
+    """Return the weight of each estimate by inverse variance, and the standard deviation of the
+    combination.
+    """
+    # Deviations are taken relative to the smallest, so that no variance underflows.
     least = min(stddevs)
     weights = (least / np.array(stddevs)) ** 2
     return weights / weights.sum(), least / math.sqrt(weights.sum())

@@ -1,15 +1,17 @@
 """Files of the UAI inference competitions: models, evidence, and results (MAR, MAP, PR).
 
-Plain numbers between white space. The first word of a model is BAYES or MARKOV; then the number of
-variables and their sizes, the number of tables and for each the number of its variables and these
-(the child last in a BAYES file), and for each the number of its cells and the values, the last
-variable changing fastest. Variables have numbers there; here variable 3 is the attribute ``"x3"``.
+The files consist of numbers between white space. The first word of a model is BAYES or MARKOV; then
+the number of variables and their sizes, the number of tables; for each table the number of its
+variables and their numbers (the child last in a BAYES file); and for each table the number of its
+cells and their values, the last variable changing fastest. Variable 3 of a file becomes the
+attribute ``"x3"``.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -19,7 +21,7 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.factor_graph import FactorGraph
 from pgmkit.runtime.atomic_write import atomic_writer
-from pgmkit.runtime.untrusted import refusing, whole_file
+from pgmkit.runtime.untrusted import MOST_VALUES, refusing, whole_file
 
 __all__ = [
     "read_evidence",
@@ -34,10 +36,8 @@ __all__ = [
     "write_probability",
 ]
 
-_MOST_DIGITS = 18
-"""Digits of a whole number of 64 bits."""
-_MOST_STATES = 2**20
-"""Values of a variable without a table; one with a table has a word for each in the file."""
+_MOST_DIGITS = len(str(sys.maxsize)) - 1
+"""The most digits of a whole number of 64 bits."""
 PathLike = str | os.PathLike[str]
 Array = NDArray[np.float64]
 
@@ -101,15 +101,15 @@ class _Words:
 
 
 def read_model(path: PathLike) -> FactorGraph:
-    """A model file: a Bayesian network where it begins with BAYES, else a factor graph.
+    """Read a model file: a Bayesian network if it begins with BAYES, a factor graph if with MARKOV.
 
-    Raises InvalidInput for files that are cut short, go on after their end or hold other words,
-    and what ``FactorGraph`` refuses: cycles, distributions that do not sum to one.
+    Raises InvalidInput for files that are cut short, continue after their end or hold other words,
+    and for what ``FactorGraph`` refuses: cycles, distributions that do not sum to one.
     """
     words = _Words(path)
     kind = words.heading("BAYES", "MARKOV")
     count = words.integer("the number of variables", 1)
-    below = max(_MOST_STATES, len(words.words)) + 1
+    below = max(MOST_VALUES, len(words.words)) + 1
     sizes = {f"x{v}": words.integer(f"the size of variable {v}", 1, below) for v in range(count)}
     cliques = [
         _clique(words, f"table {place}", count)
@@ -153,7 +153,7 @@ def _bayesian(path: str, domain: Domain, tables: Sequence[tuple[Clique, Array]])
 
 
 def write_model(graph: FactorGraph, path: PathLike) -> None:
-    """A model file that ``read_model`` reads back: BAYES of a Bayesian network, else MARKOV.
+    """Write a model file that ``read_model`` reads back: BAYES for a Bayesian network, else MARKOV.
 
     Variables are numbered in the domain's order; their names, and names of states, are lost.
     """
@@ -172,9 +172,9 @@ def write_model(graph: FactorGraph, path: PathLike) -> None:
 
 
 def read_evidence(path: PathLike, graph: FactorGraph) -> dict[str, int]:
-    """An evidence file: the number of observed variables, then pairs of variable and value.
+    """Read an evidence file: the number of observed variables, then pairs of variable and value.
 
-    The form with the number of sets of evidence before it is read too, where it is one set.
+    The form that begins with the number of sets of evidence is read too, if there is one set.
     """
     words = _Words(path)
     names = graph.domain.attributes
@@ -192,14 +192,14 @@ def read_evidence(path: PathLike, graph: FactorGraph) -> dict[str, int]:
 
 
 def write_evidence(graph: FactorGraph, evidence: Mapping[str, int], path: PathLike) -> None:
-    """An evidence file of codes."""
+    """Write an evidence file of codes."""
     number = graph.domain.places
     pairs = [f"{number[name]} {code}" for name, code in evidence.items()]
     _write(path, [" ".join([str(len(pairs)), *pairs])])
 
 
 def write_marginals(marginals: Iterable[Array], path: PathLike) -> None:
-    """A MAR result: the probabilities of every variable, in the model's order."""
+    """Write a MAR result: the probabilities of every variable, in the model's order."""
     tables = list(marginals)
     _write(
         path, ["MAR", " ".join([str(len(tables)), *(f"{t.size} {_numbers(t)}" for t in tables)])]
@@ -207,7 +207,7 @@ def write_marginals(marginals: Iterable[Array], path: PathLike) -> None:
 
 
 def read_marginals(path: PathLike) -> list[Array]:
-    """The probabilities of a MAR result, one array a variable."""
+    """Return the probabilities of a MAR result, one array for each variable."""
     words = _Words(path)
     words.heading("MAR")
     found = []
@@ -219,13 +219,13 @@ def read_marginals(path: PathLike) -> list[Array]:
 
 
 def write_map(codes: Iterable[int], path: PathLike) -> None:
-    """A MAP result: a code for every variable, in the model's order."""
+    """Write a MAP result: a code for every variable, in the model's order."""
     listed = [str(int(code)) for code in codes]
     _write(path, ["MAP", " ".join([str(len(listed)), *listed])])
 
 
 def read_map(path: PathLike) -> list[int]:
-    """The codes of a MAP (or MPE) result."""
+    """Return the codes of a MAP (or MPE) result."""
     words = _Words(path)
     words.heading("MAP", "MPE")
     count = words.integer("the number of variables")
@@ -235,12 +235,14 @@ def read_map(path: PathLike) -> list[int]:
 
 
 def write_probability(log_partition: float, path: PathLike) -> None:
-    """A PR result: the logarithm to base 10 of the partition function, or of P(evidence)."""
+    """Write a PR result: the logarithm to base 10 of the partition function, or of P(evidence),
+    given the natural one.
+    """
     _write(path, ["PR", repr(log_partition / math.log(10))])
 
 
 def read_probability(path: PathLike) -> float:
-    """The natural logarithm of a PR result."""
+    """Return the natural logarithm from a PR result."""
     words = _Words(path)
     words.heading("PR")
     found = float(words.numbers(1, "the logarithm")[0]) * math.log(10)

@@ -731,7 +731,7 @@ MUTANTS = (
     Mutant(
         "variances without what agreement saves",
         P + "least_squares/linear_estimate.py",
-        "variance = np.where(raw - saved > _RANK * raw, raw - saved, 0.0)",
+        "variance = np.where(raw - saved > DEPENDENT * raw, raw - saved, 0.0)",
         "variance = raw",
         "engine/test_uncertainty",
     ),

@@ -16,8 +16,8 @@ ROOT = Path(__file__).parents[1]
 FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
     "pgmkit": (
         ("errors",),
-        ("domain", "linear"),
         ("runtime",),
+        ("domain", "linear"),
         ("factor", "queries", "structural_zeros", "graphs"),
         ("measurement", "contraction", "records"),
         ("total", "inference", "least_squares"),
@@ -37,6 +37,7 @@ FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("algorithms",),
         ("dispatch", "datasets"),
         ("synthesis",),
+        ("linked",),
         ("cli",),
     ),
 }

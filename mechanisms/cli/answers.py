@@ -1,4 +1,4 @@
-"""`pgmkit query`, `sample` and `report`: what a release answers."""
+"""`pgmkit query`, `sample` and `report`, which answer from a release."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def query(
 @click.command()
 @_RELEASE
 @click.option(
-    "--out", required=True, help="File for the records (CSV, parquet, .xlsx, .sav or .dta)."
+    "--out", required=True, help="File for the records (CSV, parquet, .jsonl, .xlsx, .sav or .dta)."
 )
 @click.option("--rows", type=click.IntRange(1), help="Number of records [default: as estimated].")
 @click.option("--given", help='Conditions that all records meet: "sex = F, age in 30..44".')
@@ -181,7 +181,7 @@ def report(
 
 
 def _is_release(path: str) -> bool:
-    """True if the file holds a release, and not a model alone."""
+    """True if the file holds a release and not only a model."""
     import zipfile
 
     if not zipfile.is_zipfile(path):

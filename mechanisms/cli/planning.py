@@ -1,4 +1,4 @@
-"""`pgmkit plan` and `mechanisms`: what can run, and what a run would do."""
+"""`pgmkit plan` and `mechanisms`: the mechanisms there are, and what a run would do."""
 
 from __future__ import annotations
 
@@ -115,7 +115,9 @@ def plan(rows: int, json_out: bool, **options: Any) -> None:
 
 
 def _remarks(request: Request, choice: Choice, rows: int) -> Iterator[str]:
-    """Charges that the plan does not hold, and what the promise lacks."""
+    """Yield remarks on charges that the plan does not include, and on a delta that protects too few
+    rows.
+    """
     from mechanisms.synthesis.open_columns import ASSUMED_LABELS
     from mechanisms.synthesis.request import delta_caution
 
@@ -125,7 +127,7 @@ def _remarks(request: Request, choice: Choice, rows: int) -> Iterator[str]:
             f"{', '.join(request.schema.unresolved)}. Finding them takes a tenth of the budget "
             "first, which is not in this plan"
         )
-    if request.mechanism == "auto" and choice.name in ("aim", "mixture", "mst"):
+    if request.mechanism == "auto" and choice.name in ("aim", "mixture"):
         yield (
             "before that auto looks whether the columns depend on each other, for up to a "
             "fiftieth of the budget, which is not in this plan; where they do not, it takes "

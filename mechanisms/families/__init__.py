@@ -1,1 +1,1 @@
-"""Families of distributions over the domain, which the mechanisms update."""
+"""Families of distributions over the domain that the mechanisms update."""

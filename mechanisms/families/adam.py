@@ -1,6 +1,6 @@
-"""Adam on one tensor whose gradient is written out (Kingma and Ba 2015, Algorithm 1).
+"""Adam on one tensor, for gradients given in closed form (Kingma and Ba 2015, Algorithm 1).
 
-The first step of an optimiser of torch loads torch's compiler: nearly two seconds of a processor,
+The first step of a torch optimiser loads torch's compiler: nearly two seconds of processor time,
 longer than the fits here take.
 """
 
@@ -24,7 +24,8 @@ def adam(
     betas: tuple[float, float],
     epsilon: float = 1e-8,
 ) -> None:
-    """Take `steps` steps along `gradient(variables)`, which may write to the variables, in place.
+    """Take `steps` steps along `gradient(variables)`, in place; the gradient may write to the
+    variables.
 
     `betas` and `epsilon` are the paper's. The rate falls from `rate` to `last_rate` along a cosine
     over all steps.
@@ -41,7 +42,7 @@ def adam(
         mean.lerp_(slope, 1 - of_mean)
         square.mul_(of_square).addcmul_(slope, slope, value=1 - of_square)
         now = last_rate + (rate - last_rate) * (1 + math.cos(math.pi * step / steps)) / 2
-        # The means begin at 0: both are divided by the weight of what they have seen.
+        # The means start at 0, so both are divided by the total weight of their terms.
         root = (1 - of_square ** (step + 1)) ** 0.5
         scale = square.sqrt().div_(root).add_(epsilon)
         variables.addcdiv_(mean, scale, value=-now / (1 - of_mean ** (step + 1)))

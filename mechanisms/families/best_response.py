@@ -1,7 +1,7 @@
 """Best responses: the record that satisfies the largest weight of queries, exactly.
 
-By enumeration where the domain is small, by max-product on the junction tree of the queries'
-cliques where that is small, and otherwise by an integer program (HiGHS through scipy).
+It is found by enumeration for a small domain, by max-product on the junction tree of the queries'
+cliques if that is small, and otherwise by an integer program (HiGHS through scipy).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Oracle:
     def best(
         self, queries: Sequence[Weighted], bonus: dict[str, NDArray[np.float64]]
     ) -> dict[str, int]:
-        """A best record; `bonus` has a number for each code of some attributes."""
+        """Return a best record; `bonus` has a number for each code of some attributes."""
         tables = self._tables(queries, bonus)
         if self.domain.size() <= ENUMERABLE:
             return self._enumerated(tables)
@@ -55,7 +55,7 @@ class Oracle:
     def _tables(
         self, queries: Sequence[Weighted], bonus: dict[str, NDArray[np.float64]]
     ) -> dict[Clique, NDArray[np.float64]]:
-        """The weights added up in a table for each clique."""
+        """Return the sum of the weights as a table for each clique."""
         tables: dict[Clique, NDArray[np.float64]] = {
             (name,): np.asarray(values, dtype=np.float64).copy() for name, values in bonus.items()
         }
@@ -90,10 +90,12 @@ class Oracle:
     def _by_integer_program(
         self, queries: Sequence[Weighted], bonus: dict[str, NDArray[np.float64]]
     ) -> dict[str, int]:
-        """A binary variable a code and a variable a query, between 0 and 1.
+        """Return a best record by an integer program: a binary variable for each code, and a
+        variable between 0 and 1 for each query.
 
-        A query of positive weight is at most each of its codes; one of negative weight at least
-        their sum less all but one. Raises NumericalFailure if no optimum is found in a minute.
+        A query of positive weight is at most each of its codes; one of negative weight is at least
+        their sum minus their number plus 1. Raises NumericalFailure if no optimum is found in a
+        minute.
         """
         from scipy.optimize import Bounds, LinearConstraint, milp
         from scipy.sparse import csr_array

@@ -1,4 +1,4 @@
-"""The one training loop of the families that are fitted by torch's recorded gradients."""
+"""The training loop of all families that are fitted by torch's automatic gradients."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def descend(
     last_rate: float | None = None,
     enough: Callable[[Sequence[float]], bool] | None = None,
 ) -> None:
-    """Take at most `steps` steps down the losses; each is computed after the step before it.
+    """Take at most `steps` steps down the losses; each loss is computed after the step before it.
 
-    A loss of None ends the descent: there is nothing to train on. `last_rate`: where the rate falls
-    to along a cosine over all steps; None keeps it as it is. `enough(losses so far)` ends the
+    A loss of None ends the descent: there is nothing to train on. `last_rate`: the rate at the end
+    of a cosine over all steps; None keeps the rate constant. `enough(losses so far)` ends the
     descent before a step.
 
     >>> x = torch.tensor([3.0], requires_grad=True)
@@ -50,12 +50,14 @@ def descend(
 
 
 def fitted_or_stalled(losses: Sequence[float]) -> bool:
-    """True if a loss in units of the noise is that of noise alone, or gains nothing any more."""
+    """True if a loss in units of the noise is at most that of noise alone, or has stopped
+    falling.
+    """
     return losses[-1] <= 1 or stalled(losses)
 
 
 def stalled(losses: Sequence[float], window: int = 50, least_gain: float = 1e-3) -> bool:
-    """True if the best loss gained less than a thousandth over the last 50 steps together.
+    """True if the best loss fell by less than a thousandth over the last 50 steps together.
 
     >>> stalled([5.0] * 50), stalled([5.0] * 51)
     (False, True)

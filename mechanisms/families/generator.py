@@ -2,11 +2,11 @@
 
 Liu, Vietri and Wu (2021), section 5.1 and appendix B.1: G(z) is a row of per-attribute
 probabilities, and the batch z_1 ... z_B stands for B sub-populations. Each hidden layer is linear,
-normalised over the batch, rectified, and passed on beside its own input.
+normalised over the batch, rectified, and passed on together with its own input.
 
-The batch is drawn once and belongs to the model. Normalisation is always by the batch's own mean
-and variance (training mode), so a row depends on the whole batch and there are no running
-statistics: an average of generators is the average of all there is.
+The batch is drawn once and belongs to the model. Normalisation always uses the batch's own mean and
+variance (training mode), so a row depends on the whole batch and there are no running statistics:
+the weights are all that an average of generators has to average.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Generator(torch.nn.Module):
     """Product rows (batch x columns.width, float32) from `batch` fixed noise vectors.
 
     `noise_width` is the length of a noise vector and `hidden` the widths of the hidden layers: the
-    paper's network is 512 and (1024, 1024). Weights and noise come from `random` (on the CPU, so
-    that they do not depend on the device) and nothing else. `precision`: of the layers' products;
-    weights and rows are float32 in any case.
+    paper's network has 512 and (1024, 1024). Weights and noise come only from `random` (on the CPU,
+    so that they do not depend on the device). `precision`: the format of the layers' products;
+    weights and rows are always float32.
 
     >>> from pgmkit.domain import Domain
     >>> columns = Columns(Domain({"a": 2, "b": 3}))
@@ -63,7 +63,7 @@ class Generator(torch.nn.Module):
         self._precision = precision
 
     def forward(self) -> torch.Tensor:
-        """The rows; differentiable in the weights."""
+        """Return the rows; differentiable in the weights."""
         values = [self.noise.to(self._precision)]
         *hidden, last = self.layers
         for layer, scale, shift in zip(hidden, self.scales, self.shifts, strict=True):
@@ -75,36 +75,39 @@ class Generator(torch.nn.Module):
     def multiplications(self) -> int:
         """The multiplications of a training step: one pass forward, two passes back.
 
-        The passes back are those by the weights and by the inputs.
+        The passes back compute the gradients by the weights and by the inputs.
         """
         matrices = sum(parameter.numel() for parameter in self.parameters() if parameter.ndim == 2)
         return 3 * len(self.noise) * matrices
 
     @property
     def parameter_count(self) -> int:
-        """The number of weights, scales and shifts."""
+        """The number of trained parameters: the layers' weights, the normalisations' scales and
+        shifts, and the last layer's bias.
+        """
         return sum(parameter.numel() for parameter in self.parameters())
 
     def weights_now(self) -> tuple[torch.Tensor, ...]:
-        """A copy of all weights, to keep."""
+        """Return a copy of all weights."""
         return tuple(parameter.detach().clone() for parameter in self.parameters())
 
     @torch.no_grad()
     def set_weights(self, weights: Sequence[torch.Tensor]) -> None:
-        """Take the weights of `weights_now`, or an average of such."""
+        """Set the weights to those of `weights_now`, or to an average of such."""
         for parameter, weight in zip(self.parameters(), weights, strict=True):
             parameter.copy_(weight)
 
 
 class _Linear(torch.nn.Module):
-    """A linear map of several inputs side by side, one weight matrix each.
+    """A linear layer of several inputs as if concatenated: one weight matrix for each, the products
+    summed.
 
-    Apart, they need no copy into one and no gradient for the fixed noise.
+    Keeping the inputs separate saves the copy, and the gradient for the fixed noise.
     """
 
     def __init__(self, inputs: Sequence[int], width: int, random: torch.Generator) -> None:
         super().__init__()
-        # torch's own law for the weights of a linear layer, from our generator.
+        # The weights have torch's distribution for a linear layer, drawn from our generator.
         bound = 1 / math.sqrt(sum(inputs))
         self.weights = torch.nn.ParameterList(
             torch.empty(width, size).uniform_(-bound, bound, generator=random) for size in inputs

@@ -1,4 +1,6 @@
-"""Graphical models as what a mechanism updates: re-estimation, and models small enough for it."""
+"""Graphical models as the family that a mechanism updates: re-estimation, and limits of
+their size.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +19,26 @@ if TYPE_CHECKING:
     from pgmkit.graphs.junction_tree import JunctionTree
     from pgmkit.model import GraphicalModel
 
-__all__ = ["Affordable", "check_fits_workload", "estimator", "model_megabytes", "tree_megabytes"]
+__all__ = [
+    "Affordable",
+    "check_fits_workload",
+    "estimator",
+    "megabytes",
+    "model_megabytes",
+    "tree_megabytes",
+]
 
 _WORTH_A_SEARCH = 4.0
-"""Factor by which a better elimination order may shrink a model; beyond it none is looked for."""
+"""The largest factor by which a better elimination order may shrink a model; if a model exceeds its
+limit by more, no better order is searched.
+"""
 
 
 def estimator(
     domain: Domain, total: int | None, tolerance: float = 0.1, *, device: str = "cpu"
 ) -> Callable[[GraphicalModel | None, Sequence[Measurement]], GraphicalModel]:
-    """The update step: re-estimate from all measurements, warm. Its scope has no private data.
+    """Return the update step: re-estimate from all measurements, starting from the last model. Its
+    scope has no private data.
 
     An unknown total is estimated too, and is at least 1, as data sets have rows: with a budget too
     small for the data the estimate can be anything.
@@ -37,7 +49,7 @@ def estimator(
     def update(model: GraphicalModel | None, measurements: Sequence[Measurement]) -> GraphicalModel:
         known = max(1.0, estimate_total(measurements, domain).value) if total is None else total
         with warnings.catch_warnings():
-            # Of many models only the last one is released, and the release says how it fits.
+            # Only the last of many models is released, and the release states how it fits.
             warnings.simplefilter("ignore", NotCertified)
             return estimate(
                 domain,
@@ -54,11 +66,11 @@ def estimator(
 class Affordable:
     """The candidates that keep the junction tree of all measured cliques small, in every round.
 
-    A quick bound settles most of them. The others take a search each, which is left to whoever
-    draws one of them (`Curator.choose` with `allowed`). A candidate that was drawn and put aside
-    was never charged for, so no decision depends on which searches were made: what is offered, what
-    it is scaled by and what is allowed follow from the measured cliques, in their order, and the
-    limits alone.
+    A quick bound settles most of them. The others need a search each, which is only made for those
+    that are drawn (`Curator.choose` with `allowed`). A candidate that was drawn and rejected was
+    never charged for, so no decision depends on which searches were made: what is offered, how it
+    is scaled and what is allowed depend only on the measured cliques, in their order, and the
+    limits.
     """
 
     def __init__(self, domain: Domain, candidates: Sequence[Clique]) -> None:
@@ -67,26 +79,27 @@ class Affordable:
     def within(
         self, measured: Sequence[Clique], limit_mb: float, fallback_mb: float
     ) -> tuple[list[Clique], Callable[[Clique], bool]]:
-        """The candidates that may keep the junction tree within the limit, and whether one does.
+        """Return the candidates that may keep the junction tree within the limit, and a function
+        that tells whether a candidate does.
 
-        One of them does. Where none would, those for `fallback_mb`, within which there always is
-        one once a candidate has been measured: that candidate again.
+        At least one of them does. If none would, they are the candidates for `fallback_mb`, which
+        some candidate always meets once one has been measured: that candidate again.
         """
         from pgmkit.graphs.junction_tree import junction_tree
 
         tree = junction_tree(self.domain, measured)
         bounds = self._bounds(TreeGrowth(tree))
         for limit in (limit_mb, fallback_mb):
-            if _megabytes(tree.cells) > limit:
+            if megabytes(tree.cells) > limit:
                 continue
             sure = {
                 clique
                 for clique, bound in zip(self.candidates, bounds, strict=True)
-                if bound == tree.cells or _megabytes(bound) * _WORTH_A_SEARCH <= limit
+                if bound == tree.cells or megabytes(bound) * _WORTH_A_SEARCH <= limit
             }
             fits = partial(self._fits, sure, tuple(measured), limit)
             # A tree has at least the cells of each clique.
-            possible = [c for c in self.candidates if _megabytes(self.domain.size(c)) <= limit]
+            possible = [c for c in self.candidates if megabytes(self.domain.size(c)) <= limit]
             if sure or any(map(fits, possible)):
                 return possible, fits
         return [], lambda clique: False
@@ -94,9 +107,9 @@ class Affordable:
     def _fits(
         self, sure: Set[Clique], measured: Sequence[Clique], limit_mb: float, clique: Clique
     ) -> bool:
-        # A candidate that is too large with fewer cliques is too large with more. The cliques of
-        # the last round whose number is a multiple of 16, or of 4, are the same for many rounds,
-        # so their searches are remembered by their graph (`junction_tree`).
+        # A candidate that is too large with fewer cliques is too large with more. The first cliques
+        # up to a multiple of 16, or of 4, are the same for many rounds, so their searches are
+        # remembered by their graph (`junction_tree`).
         return clique in sure or all(
             _size(self.domain, [*measured[: len(measured) // stride * stride], clique], limit_mb)
             <= limit_mb
@@ -104,7 +117,9 @@ class Affordable:
         )
 
     def _bounds(self, growth: TreeGrowth) -> list[float]:
-        """Upper bounds of the cells with each candidate; those of pairs are found together."""
+        """Return upper bounds of the cells with each candidate added; those of pairs are computed
+        together.
+        """
         pairs, places = growth.cells_with_pairs(), growth.tree.domain.places
         return [
             pairs[places[clique[0]], places[clique[-1]]]
@@ -115,38 +130,44 @@ class Affordable:
 
 
 def _size(domain: Domain, cliques: Sequence[Clique], limit_mb: float) -> float:
-    """MB of a junction tree: a quick size, or that of a search for a better tree if close."""
+    """Return the MB of a junction tree, by a quick order, or by a search for a better tree if that
+    is close to the limit.
+    """
     from pgmkit.graphs.junction_tree import junction_tree
 
     size = model_megabytes(domain, cliques)
     if limit_mb < size <= _WORTH_A_SEARCH * limit_mb:
-        # A round asks for many such searches, so each is a short one.
+        # A round makes many such searches, so each is short.
         size = tree_megabytes(junction_tree(domain, cliques, seconds=0.02))
     return size
 
 
 def model_megabytes(domain: Domain, cliques: Sequence[Clique]) -> float:
-    """MB (2^20 bytes) of a junction tree's float64 cells, by a quick elimination order."""
+    """Return the MB (2^20 bytes) of a junction tree's float64 cells, by a quick elimination
+    order.
+    """
     from pgmkit.graphs.junction_tree import model_cells
 
-    return _megabytes(model_cells(domain, cliques))
+    return megabytes(model_cells(domain, cliques))
 
 
-def _megabytes(cells: float) -> float:
-    from pgmkit.graphs.junction_tree import CELL_BYTES
+def megabytes(cells: float) -> float:
+    """Return the MB (2^20 bytes) of so many float64 cells."""
+    from pgmkit.runtime.sizes import CELL_BYTES
 
     return cells * CELL_BYTES / 2**20
 
 
 def tree_megabytes(tree: JunctionTree) -> float:
-    """MB (2^20 bytes) of a junction tree's float64 cells."""
+    """Return the MB (2^20 bytes) of a junction tree's float64 cells."""
     return tree.bytes() / 2**20
 
 
 def check_fits_workload(domain: Domain, workload: Workload, limit: float) -> None:
-    """Raise InvalidInput for a workload of which nothing fits.
+    """Raise InvalidInput if no clique of the workload fits the limit.
 
-    Also for a limit above what estimation accepts: it would refuse after the budget is spent.
+    Also raise it for a limit above what estimation accepts: it would refuse after the budget is
+    spent.
     """
     from pgmkit.model import MEMORY_LIMIT
 

@@ -1,16 +1,17 @@
-"""Choosing how much to smooth by what noisy tables tell of noise that a fit has not seen.
+"""The choice of a smoothing level by noisy tables with noise that a fit has not seen.
 
-To every noisy value y with noise of standard deviation s, fresh noise e of the same standard
-deviation is added, and a share of it taken away again:
+Fresh noise e of the same standard deviation s is added to every noisy value y for the fit, and a
+multiple of it subtracted for the judgement:
 
     given = y + a e,        kept = y - e / a.
 
-Gaussian noise in the two is independent, so a fit to what is given misses what is kept by its own
-error and noise that is the same for all fits: the fit of least error misses least. No budget is
-spent, as all follows from noisy values; nothing but the noise's size need be known. (The coupled
-bootstrap: Oliveira, Lei and Tibshirani, "Unbiased risk estimation in the normal means problem via
-coupled bootstrap techniques", 2024.) With other noise the two are uncorrelated. Two splits, with e
-and with -e, are judged together: what is linear in e falls out of their mean.
+For Gaussian noise the two are independent, so the distance between a fit to the given values and
+the kept values is the fit's own error plus noise that is the same for all fits: the fit with the
+least distance has the least expected error. No budget is spent, as everything follows from noisy
+values, and only the noise's size need be known. (The coupled bootstrap: Oliveira, Lei and
+Tibshirani, "Unbiased risk estimation in the normal means problem via coupled bootstrap techniques",
+2024.) For other noise the two are uncorrelated. Two splits, with e and with -e, are judged
+together: terms linear in e cancel in their mean.
 """
 
 from __future__ import annotations
@@ -32,10 +33,12 @@ Split: TypeAlias = "tuple[list[Measurement], list[Measurement]]"
 def splits(
     measurements: Sequence[Measurement], rng: Rng = None, added: float = 0.7
 ) -> tuple[Split, Split]:
-    """The same measurements twice, with independent noise: to fit to, and to judge by.
+    """Return two splits of the measurements, each into measurements to fit to and others to judge
+    by, with independent noise.
 
-    Two such splits are made, whose fresh noise is of opposite sign. `added` is a above: by default
-    the tables that are given have 1.22 times the noise, and those that are kept 1.74 times.
+    The fresh noise of the two splits has opposite signs. `added`: the number a of the module's
+    text; by default the measurements to fit to have 1.22 times the noise, and those to judge by
+    1.74 times.
 
     >>> (given, kept), (other, _) = splits([Measurement(("a",), [3.0, 5.0], 1.0)], rng=0)
     >>> all(given[0].values != kept[0].values)
@@ -64,11 +67,12 @@ def splits(
 
 
 def best_level(losses: Callable[[int], float], last: int) -> float:
-    """The level of least loss among 0 to `last`, refined by a parabola through its neighbours.
+    """Return the level of least loss among 0 to `last`, refined by a parabola through its
+    neighbours.
 
-    `losses`: of fits to `splits` of measurements at the levels 0, 1, ... of a path, asked in order
-    up to `last`, which is at least 1. All of them are asked: the first levels of a path hardly
-    differ from independence, so a rise there says nothing of the levels below.
+    `losses`: the losses of fits to `splits` of measurements at the levels 0, 1, ... of a path,
+    asked for in order up to `last`, which is at least 1. All levels are needed: the first levels of
+    a path hardly differ from independence, so a rise there says nothing about later ones.
 
     >>> round(best_level(lambda level: (level - 2.4) ** 2, 10), 3)
     2.4

@@ -1,7 +1,7 @@
 """Histograms: a weight for every record of the domain, or for every distinct public record.
 
 A query is one cell of a marginal. Updates multiply the weights of the records that satisfy it, in
-place, and the total weight is kept beside them instead of being divided out.
+place; the total weight is kept instead of normalising the weights.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MOST_RECORDS = 1 << 25
 
 
 class Support(Protocol):
-    """The records that have weights, and the question of which of them satisfy a query."""
+    """The records that have weights, with methods to find those that satisfy a query."""
 
     domain: Domain
 
@@ -50,7 +50,8 @@ class Support(Protocol):
 
 
 class FullDomain:
-    """Every record of the domain. Raises ModelTooLarge, before anything is allocated.
+    """Every record of the domain. Raises ModelTooLarge, before anything is allocated, if they are
+    too many.
 
     >>> support = FullDomain(Domain({"a": 2, "b": 3}))
     >>> support.tables(np.ones((2, 3)), [("b", "a"), ("a",)])[("a",)]
@@ -68,23 +69,25 @@ class FullDomain:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """An axis an attribute."""
+        """The shape of the weights, with an axis for each attribute."""
         return self.domain.shape()
 
     def satisfying(self, cell: Cell) -> tuple[Any, ...]:
-        """The slice of the records that satisfy a query: a view, not a copy."""
+        """Return the slices of the records that satisfy a query; they give a view, not a copy."""
         codes = np.unravel_index(cell.index, self.domain.shape(cell.clique))
         at = dict(zip(cell.clique, map(int, codes), strict=True))
         return tuple(at.get(name, slice(None)) for name in self.domain)
 
     def among(self, attribute: str, allowed: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """A mask of the records with an allowed code, in a shape that multiplies weights."""
+        """Return a mask of the records with an allowed code, in a shape that broadcasts over the
+        weights.
+        """
         shape = [1] * len(self.shape)
         shape[self.domain.attributes.index(attribute)] = len(allowed)
         return allowed.reshape(shape)
 
     def tables(self, weights: Any, cliques: Iterable[Clique]) -> dict[Clique, Array]:
-        """Marginals of the weights, small ones from larger ones."""
+        """Return the marginals of the weights; small ones are computed from larger ones."""
         wanted = [tuple(clique) for clique in cliques]
         found: dict[frozenset[str], Any] = {}
         order = sorted(self.domain, key=lambda name: -self.domain.sizes[name])
@@ -99,7 +102,7 @@ class FullDomain:
         }
 
     def records(self, places: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
-        """The codes of records by their flat index."""
+        """Return the codes of records, given their flat indices."""
         codes = np.unravel_index(places, self.shape)
         return {name: c.astype(np.int64) for name, c in zip(self.domain, codes, strict=True)}
 
@@ -111,7 +114,9 @@ def _sum_out(
     wanted: Sequence[frozenset[str]],
     found: dict[frozenset[str], Any],
 ) -> None:
-    """Keep or sum out one attribute after the other; cliques that agree share the work."""
+    """Keep or sum out one attribute after the other, and add the tables to ``found``; cliques that
+    agree so far share the work.
+    """
     if len(wanted) == 1:
         gone = tuple(i for i, name in enumerate(names) if name not in wanted[0])
         found[wanted[0]] = summed(table, gone)
@@ -143,7 +148,7 @@ class PublicSupport:
 
     @classmethod
     def of(cls, public: Dataset) -> tuple[PublicSupport, Array]:
-        """The support and how often each of its records occurs."""
+        """Return the support, and how often each of its records occurs."""
         rows = np.stack([public.columns[name] for name in public.domain], axis=1)
         distinct, counts = np.unique(rows, axis=0, return_counts=True)
         codes = {name: distinct[:, i] for i, name in enumerate(public.domain)}
@@ -151,19 +156,19 @@ class PublicSupport:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """One axis: the distinct records."""
+        """The shape of the weights: one axis, over the distinct records."""
         return (len(next(iter(self._codes.values()))),)
 
     def satisfying(self, cell: Cell) -> NDArray[np.int64]:
-        """The places of the records that satisfy a query."""
+        """Return the places of the records that satisfy a query."""
         return np.flatnonzero(self._places(cell.clique) == cell.index)
 
     def among(self, attribute: str, allowed: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """A mask of the records with an allowed code."""
+        """Return a mask of the records with an allowed code."""
         return allowed[self._codes[attribute]]
 
     def tables(self, weights: Any, cliques: Iterable[Clique]) -> dict[Clique, Array]:
-        """Marginals of the weights."""
+        """Return the marginals of the weights."""
         wanted = list(dict.fromkeys(cliques))
         sums = [binned(weights, self._places(each), self.domain.size(each)) for each in wanted]
         shapes = map(self.domain.shape, wanted)
@@ -171,11 +176,11 @@ class PublicSupport:
         return dict(zip(wanted, tables, strict=True))
 
     def records(self, places: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
-        """The codes of records by their place."""
+        """Return the codes of records, given their places."""
         return {name: codes[places] for name, codes in self._codes.items()}
 
     def _places(self, clique: Clique) -> NDArray[np.int64]:
-        """The cell of a marginal that each record falls in."""
+        """Return the cell of a marginal that each record falls in."""
         if clique not in self._cells:
             columns = tuple(self._codes[name] for name in clique)
             cells = (
@@ -188,9 +193,9 @@ class PublicSupport:
 
 
 class Histogram:
-    """A distribution over a support; weights are unnormalised, `mass` is their sum.
+    """A distribution over a support; the weights are unnormalised, and `mass` is their sum.
 
-    `device`: where the weights lie; None for the processor.
+    `device`: the device of the weights; None for the processor.
 
     >>> histogram = Histogram(FullDomain(Domain({"a": 2, "b": 2})), np.ones((2, 2)))
     >>> cell = Cell(("a",), 1)
@@ -206,11 +211,11 @@ class Histogram:
         self._satisfying: dict[Cell, Any] = {}
 
     def answer(self, cell: Cell) -> float:
-        """The share of the records that satisfy a query."""
+        """Return the share of the records that satisfy a query."""
         return self.answers([cell])[0]
 
     def answers(self, cells: Iterable[Cell]) -> list[float]:
-        """The share of the records that satisfy each query."""
+        """Return the share of the records that satisfy each query."""
         sums = numbers([self.weights[self._where(cell)].sum() for cell in cells])
         return [each / self.mass for each in sums]
 
@@ -220,20 +225,20 @@ class Histogram:
         before = float(self.weights[where].sum())
         self.weights[where] *= factor
         self.mass += (factor - 1) * before
-        # Lazy normalisation: only when the scale drifts, or when so much went that what is left of
-        # the difference is rounding.
+        # Weights are normalised only when their scale drifts, or when so much was removed that the
+        # mass, a difference, is mostly rounding.
         if not 1e-100 < self.mass < 1e100 or before > 1e3 * self.mass:
             self.weights /= self.weights.sum()
             self.mass = float(self.weights.sum())
 
     def tables(self, cliques: Iterable[Clique]) -> dict[Clique, Array]:
-        """Marginals as shares."""
+        """Return marginals as shares."""
         found = self.support.tables(self.weights, cliques)
         mass = float(next(iter(found.values())).sum())
         return {clique: table / mass for clique, table in found.items()}
 
     def copy(self) -> Histogram:
-        """Another histogram of the same weights."""
+        """Return another histogram with the same weights."""
         other = copy.copy(self)
         other.weights = copied(self.weights)
         other.mass = float(other.weights.sum())
@@ -267,7 +272,8 @@ class HistogramModel(QueryAnswers):
         self.total = float(total)
 
     def given(self, evidence: Mapping[str, int | Sequence[int]]) -> HistogramModel:
-        """The exact model of the records that have these codes (one, or any of several).
+        """Return the exact model of the records in which each attribute has the given code, or one
+        of the given codes.
 
         Its total is the expected number of such records. Raises InvalidInput for unknown attributes
         or codes, and if the model has no such records.
@@ -285,17 +291,17 @@ class HistogramModel(QueryAnswers):
         return HistogramModel(self._support, weights, total)
 
     def marginal(self, attrs: Iterable[str]) -> Array:
-        """The marginal over `attrs` in counts, axes in their order."""
+        """Return the marginal over `attrs` in counts, axes in their order."""
         checked = self.domain.clique(attrs)
         return self.marginals([checked])[checked]
 
     def marginals(self, cliques: Iterable[Iterable[str]]) -> dict[Clique, Array]:
-        """Marginals in counts by clique."""
+        """Return marginals in counts, by clique."""
         checked = [self.domain.clique(clique) for clique in cliques]
         return self._support.tables(self._weights, checked)
 
     def _answered(self, query: FactoredQuery) -> Array:
-        """The answer, computed from the marginal over the query's attributes."""
+        """Return the answer, computed from the marginal over the query's attributes."""
         query.check(self.domain)
         table = self.marginal(query.attributes)
         for axis, name in enumerate(query.attributes):
@@ -303,7 +309,9 @@ class HistogramModel(QueryAnswers):
         return table
 
     def sample(self, n: int, *, rng: Rng = None) -> Dataset:
-        """`n` independent records; `rng` is a seed, a numpy Generator, or None for a fresh one."""
+        """Draw `n` independent records; `rng` is a seed, a numpy Generator, or None for a fresh
+        one.
+        """
         if isinstance(n, bool) or int(n) != n or n < 1:
             raise InvalidInput(f"n must be a whole number, 1 or more; got {n!r}")
         reached = np.cumsum(self._weights.reshape(-1))
@@ -312,7 +320,7 @@ class HistogramModel(QueryAnswers):
         return Dataset(self.domain, self._support.records(places))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model to one file, whole or not at all; `load` reads it."""
+        """Write the model to one file, completely or not at all; `load` reads it."""
         arrays: dict[str, Array | NDArray[np.int64]] = {"weights": self._weights}
         if isinstance(self._support, PublicSupport):
             places = np.arange(self._support.shape[0])
@@ -321,7 +329,7 @@ class HistogramModel(QueryAnswers):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, max_bytes: int = LARGEST) -> HistogramModel:
-        """Read a model that `save` wrote; InvalidInput for anything else."""
+        """Read a model that `save` wrote. Raises InvalidInput for any other file."""
         file = read_model(path, cls.format, max_bytes)
         codes = {key[5:]: values for key, values in file.arrays.items() if key.startswith("code.")}
         support: Support = PublicSupport(file.domain, codes) if codes else FullDomain(file.domain)

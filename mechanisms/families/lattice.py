@@ -1,9 +1,10 @@
-"""Marginals on the lattice of subsets: least squares in closed form, nonnegative by projections.
+"""Marginals on the lattice of subsets: least squares in closed form, made nonnegative by
+projections.
 
 The data vector over the domain is never formed. The subspaces R_s of contrasts over exactly the
 attributes s (zero sum along each) are orthogonal, and the marginal over c consists of those with s
 inside c (Xiao et al., "An optimal and scalable matrix mechanism for noisy marginals", 2023). So
-each R_s is estimated by itself, as an average of what the measurements that hold it say.
+each R_s is estimated by itself, as an average over the measurements that contain it.
 """
 
 from __future__ import annotations
@@ -27,11 +28,12 @@ __all__ = ["centred", "least_squares", "nonnegative_tables", "subsets"]
 
 _MOST_ROUNDS = 200
 _TOLERANCE = 0.005
-"""Root mean square of what is left to clip, in standard deviations of the noise."""
+"""The root mean square of the remaining clipping, in standard deviations of the noise."""
 
 
 def subsets(cliques: Iterable[Clique]) -> list[Clique]:
-    """Every subset of a clique, the empty one first, each once, in the first clique's order.
+    """Return every subset of the cliques, the empty one first, each once, in the first clique's
+    order.
 
     >>> subsets([("b", "a"), ("a", "b")])
     [(), ('b',), ('a',), ('b', 'a')]
@@ -50,12 +52,12 @@ def least_squares(
     targets: Iterable[Clique],
     total: float | None = None,
 ) -> dict[Clique, Array]:
-    """The best linear unbiased estimates of marginals, in counts, from noisy marginals.
+    """Return the best linear unbiased estimates of marginals, in counts, from noisy marginals.
 
-    Each contrast R_s is the average of what the measurements that hold it say, weighted by
-    1 / (variance x cells); a target is the sum of its contrasts. The tables agree with each other,
-    and with `total` where it is known; cells may be negative. Every target must lie inside some
-    measured clique.
+    Each contrast R_s is the average over the measurements that contain it, weighted by 1 /
+    (variance x cells); a target is the sum of its contrasts. The tables agree with each other, and
+    with `total` if it is given; cells may be negative. Every target must lie inside some measured
+    clique.
 
     >>> from pgmkit.domain import Domain
     >>> ab = Measurement(("a", "b"), [[3.0, 1.0], [2.0, 2.0]], 1.0)
@@ -95,12 +97,12 @@ def least_squares(
 def nonnegative_tables(
     domain: Domain, measurements: Sequence[Measurement], total: float
 ) -> dict[Clique, Array]:
-    """Nonnegative tables that agree on what they share, nearest to noisy marginals.
+    """Return nonnegative tables that agree on shared attributes, nearest to noisy marginals.
 
-    One for each measured clique, by Dykstra's alternating projections between nonnegative tables
-    (clipping) and consistent ones (`least_squares`), weighted by 1/variance. They end when clipping
-    changes cells by 0.5% of their noise, or after 200 rounds; tables agree to about that, and each
-    is scaled to the total, which must be above 0.
+    There is one table for each measured clique, by Dykstra's alternating projections between
+    nonnegative tables (clipping) and consistent ones (`least_squares`), weighted by 1/variance.
+    They end when clipping changes cells by 0.5% of their noise, or after 200 rounds; tables agree
+    to about that, and each is scaled to the total, which must be above 0.
 
     >>> from pgmkit.domain import Domain
     >>> a = Measurement(("a",), [7.0, -1.0], 1.0)
@@ -127,14 +129,15 @@ def nonnegative_tables(
 
 
 def _summed(clique: Clique, table: Array) -> Iterable[tuple[Clique, Array]]:
-    """The table summed to every subset of its clique."""
+    """Yield the table summed to every subset of its clique."""
     for subset in subsets([clique]):
         dropped = tuple(axis for axis, name in enumerate(clique) if name not in subset)
         yield subset, np.asarray(table.sum(axis=dropped))
 
 
 def centred(table: Array) -> Array:
-    """The table less its mean along each axis in turn: its contrast over all its attributes.
+    """Return the table minus its mean along each axis in turn: its contrast over all its
+    attributes.
 
     >>> centred(np.array([[3.0, 1.0], [0.0, 0.0]]))
     array([[ 0.5, -0.5],

@@ -1,6 +1,6 @@
-"""Relaxed rows of mixed types, RAP++'s family: probabilities of codes, and numbers as they are.
+"""Relaxed rows of mixed types, the family of RAP++: probabilities of codes, and numbers.
 
-A threshold on numbers has no gradient: with a temperature it is replaced by a sigmoid.
+A threshold on numbers has no gradient; with a temperature it is replaced by a sigmoid.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ __all__ = ["MixedRows", "MixedState"]
 
 @dataclass(frozen=True, eq=False)
 class MixedState(ProductRows):
-    """The rows between updates, and the free parameters that stand for them."""
+    """The rows between updates, and the free parameters that they are computed from."""
 
     free: torch.Tensor
 
 
 class MixedRows:
-    """Rows of probabilities of codes and of numbers between 0 and 1, and what they answer.
+    """Rows of probabilities of codes and of numbers between 0 and 1, and their answers.
 
-    Parameters are free: a softmax and a sigmoid make rows of them.
+    The parameters are unconstrained: a softmax and a sigmoid turn them into rows.
     """
 
     def __init__(
@@ -44,11 +44,11 @@ class MixedRows:
         self.sizes, self.width = sizes, int(ends[-1])
 
     def start(self, rows: int, random: torch.Generator) -> torch.Tensor:
-        """Random parameters, rows x (codes + numbers)."""
+        """Return random parameters, rows x (codes + numbers)."""
         return torch.randn(rows, self.width + len(self.numbers), generator=random).to(self.device)
 
     def rows(self, free: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Probabilities of codes, with a last column of ones, and numbers."""
+        """Return the probabilities of codes, with a last column of ones, and the numbers."""
         parts = torch.split(free[:, : self.width], self.sizes, dim=1) if self.sizes else ()
         ones = free.new_ones(len(free), 1)
         return (
@@ -57,9 +57,9 @@ class MixedRows:
         )
 
     def state(self, free: torch.Tensor, total: float) -> MixedState:
-        """The product rows that these parameters stand for, which answer marginals.
+        """Return the product rows that these parameters stand for, which answer marginals.
 
-        All the probability of a number is in the code that it falls into.
+        The code that a number falls into gets probability 1.
         """
         codes, numbers = self.rows(free.detach())
         parts = []
@@ -72,7 +72,9 @@ class MixedRows:
         return MixedState(Columns(self.domain), torch.cat(parts, dim=1), total, free)
 
     def index(self, predicates: Predicates) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Columns of each predicate's codes, its weights on the numbers, its bound."""
+        """Return for each predicate the columns of its codes, its weights on the numbers, and its
+        bound.
+        """
         longest = max((len(each.codes) for each in predicates.list), default=0)
         columns = torch.full((len(predicates), max(1, longest)), self.width, dtype=torch.long)
         for line, each in enumerate(predicates.list):
@@ -92,7 +94,9 @@ class MixedRows:
         indexed: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
         temperature: float | None,
     ) -> torch.Tensor:
-        """Shares that satisfy each predicate; the true thresholds for None."""
+        """Return the share of the rows that satisfies each predicate; with temperature None by the
+        true thresholds, else by sigmoids.
+        """
         columns, weights, bounds = indexed
         codes, numbers = self.rows(free)
         product = codes[:, columns[:, 0]]
@@ -103,9 +107,9 @@ class MixedRows:
         return (product * met).mean(0)
 
     def records(self, free: torch.Tensor, rng: np.random.Generator) -> list[tuple[int, ...]]:
-        """Ten records of each row: codes drawn from its probabilities, its numbers as they are.
+        """Return ten records for each row: codes drawn from its probabilities, and its numbers.
 
-        With one record a row, the chance of the draw would add to the error of the fit.
+        With one record for each row, the chance of the draw would add to the error of the fit.
         """
         codes, numbers = (part.detach().double().cpu().numpy() for part in self.rows(free))
         codes, numbers = (np.repeat(part, 10, axis=0) for part in (codes, numbers))
@@ -123,5 +127,5 @@ class MixedRows:
 
     @staticmethod
     def _code(numbers: torch.Tensor, size: int) -> torch.Tensor:
-        """The codes, of `size`, that numbers between 0 and 1 fall into."""
+        """Return the codes, of `size`, that numbers between 0 and 1 fall into."""
         return (numbers.double() * size).floor().long().clamp(0, size - 1)

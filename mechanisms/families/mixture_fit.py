@@ -1,10 +1,10 @@
-"""Fitting a mixture of product rows to noisy marginals: weighted least squares, kept near entropy.
+"""The fit of a mixture of product rows to noisy marginals: least squares with an entropy penalty.
 
 No junction tree is involved, so every pair of many attributes can be fitted at once. The fit
-follows a path from independent columns: the weight of independence falls level by level, and each
+follows a path from independent columns: the weight of the penalty falls level by level, and each
 level starts from the rows of the one before. Rows that start under a small weight fit the tables as
-well, but end further from the distribution of largest entropy that does. No private data and no
-Curator in here.
+well, but end farther from the maximum-entropy distribution that fits them. Nothing here sees
+private data or a Curator.
 """
 
 from __future__ import annotations
@@ -33,28 +33,32 @@ if TYPE_CHECKING:
 __all__ = ["Misfit", "MixtureFit", "merged", "nearest_counts"]
 
 _DIVERSITY = 0.5
-"""Standard deviation of the rows' logits around the independent ones, so that rows can part."""
+"""The standard deviation of the first rows' logits around the independent ones, so that rows can
+differ.
+"""
 
 _LEAST_WEIGHT = 0.03
 """The least penalty, for each measured cell, in variances of its noise. Held-out noise asked for
 0.02 to 0.11 on five problems (HMDA, Chile and CPS1988 at epsilon 1; CPS1988 and a drawn table at
-10, with 400 steps for each factor of four). With fewer steps it asks for less because the fit is
-still on its way, and rows leave the distribution of largest entropy for next to nothing."""
+10, with 400 steps for each factor of four). With fewer steps it asks for less, because the fit has
+not converged, and rows leave the maximum-entropy distribution for almost no gain.
+"""
 
 
 class MixtureFit:
-    """Rows on a path of minima, by Adam with a cosine schedule, of
+    """Rows on a path of minima, found by Adam with a cosine schedule, of
 
         sum over measured cells ((answer - noisy value) / stddev)^2  +  penalty mean_k KL(p_k || q),
 
-    where q is the product of the measured one-way marginals (there must be one of every
-    attribute). The second term holds each row near independence, so that noise is not fitted: with
-    it the mixture is close to the distribution of largest entropy that agrees with the tables.
+    where p_k are the rows and q is the product of the measured one-way marginals (there must be one
+    of every attribute). The second term keeps each row near independence, so that noise is not
+    fitted: with it the mixture is close to the maximum-entropy distribution that agrees with the
+    tables.
 
-    At level 0 the penalty is the first term's value of independent columns: one nat costs as much
-    as all that they miss. At level l it is that over 2^l. `last_level` is the last level
-    worth asking for. The first rows are drawn near the independent ones by `random`, of the
-    processor, whatever the `device`.
+    At level 0 the penalty is the first term's value for independent columns, so that one nat costs
+    as much as their whole misfit; at level l it is 1/2^l of that. `last_level` is the last level
+    that is useful. The first rows are drawn near the independent ones by `random`, a generator of
+    the processor whatever the `device`.
 
     >>> from pgmkit.domain import Domain
     >>> columns = Columns(Domain({"a": 2, "b": 2}))
@@ -94,14 +98,14 @@ class MixtureFit:
 
     @property
     def rows(self) -> torch.Tensor:
-        """The rows so far, rows x columns.width."""
+        """The present rows, rows x columns.width."""
         return self._columns.softmax(self._logits)
 
     def run(self, steps: int, level: float) -> None:
-        """Take `steps` steps at this level, starting from the rows so far.
+        """Take `steps` steps at this level, starting from the present rows.
 
-        A large penalty makes rows alike, where no slope leads to rows that differ: codes whose
-        logits have come nearer together than those of the first rows are spread anew.
+        A large penalty makes rows equal, and then no gradient separates them again: codes whose
+        logits vary less over the rows than at the start get new random differences.
         """
         weight = self._missed / 2**level / len(self._logits)  # of each row
         lacking = (_DIVERSITY - self._logits.std(0, correction=0)).clamp_min(0)
@@ -109,7 +113,7 @@ class MixtureFit:
         self._logits += lacking * drawn.to(self._logits.device)
 
         def slope(logits: torch.Tensor) -> torch.Tensor:
-            # Changes no probability, and no exponential overflows.
+            # This normalisation changes no probability, and keeps exponentials from overflowing.
             logits -= self._attributes.log_sums(logits)
             probabilities = logits.exp()
             found = self._misfit.slope(probabilities)
@@ -133,7 +137,9 @@ class MixtureFit:
 
 
 class _Attributes:
-    """Sums over the codes of each attribute, at each of its columns: two products with a matrix."""
+    """Sums over the codes of each attribute, repeated at each of its columns, by two products with
+    a matrix.
+    """
 
     def __init__(self, columns: Columns, device: torch.device | str) -> None:
         sizes = torch.tensor(columns.sizes)
@@ -142,20 +148,24 @@ class _Attributes:
         self._owners = self._members.t().contiguous()
 
     def sums(self, rows: torch.Tensor) -> torch.Tensor:
-        """The sum of each attribute's entries in K x columns.width rows, in the same shape."""
+        """Return the sum of each attribute's entries in K x columns.width rows, in the same
+        shape.
+        """
         return rows @ self._members @ self._owners
 
     def log_sums(self, logs: torch.Tensor) -> torch.Tensor:
-        """The same of what they are logarithms of; sums must be in the range of floats."""
+        """Return the logarithm of the sum of each attribute's exponentials, in the same shape; the
+        sums must be in the range of floats.
+        """
         return (logs.exp() @ self._members).log_() @ self._owners
 
 
 class Misfit:
-    """sum over measured cells ((answer - noisy value) / stddev)^2, up to a constant.
+    """The sum over measured cells of ((answer - noisy value) / stddev)^2, up to a constant.
 
-    Where most pairs were measured, one matrix product of the rows with themselves answers all of
-    them; where few were, a batch of small ones. A pair may have been measured on coarser cells
-    (`merged`), which the rows answer by their sums. Larger cliques are answered each for itself.
+    If most pairs were measured, one matrix product of the rows with themselves answers all of them;
+    if few were, a batch of small ones. A pair may have been measured on merged codes (`merged`),
+    which the rows answer by sums. Larger cliques are answered one by one.
 
     >>> from pgmkit.domain import Domain
     >>> columns = Columns(Domain({"a": 2, "b": 2}))
@@ -183,7 +193,7 @@ class Misfit:
         self._values = _joined([m.values / total for m in others]).to(device)
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """The misfit of rows of probabilities, K x columns.width."""
+        """Return the misfit of rows of probabilities, K x columns.width."""
         weights, values = self._singles
         found = (weights * (rows.mean(0) - values).square()).sum()
         if self._pairs is not None:
@@ -191,7 +201,9 @@ class Misfit:
         return found + self._of_cliques(rows) if self._cliques else found
 
     def slope(self, rows: torch.Tensor) -> torch.Tensor:
-        """The gradient, as wide as the rows. Recorded by torch it takes three times as long."""
+        """Return the gradient, in the shape of the rows. Automatic gradients would take three times
+        as long.
+        """
         weights, values = self._singles
         found = (2 / len(rows) * weights * (rows.mean(0) - values)).expand_as(rows)
         if self._pairs is not None:
@@ -202,17 +214,17 @@ class Misfit:
         return found
 
     def _of_cliques(self, rows: torch.Tensor) -> torch.Tensor:
-        """The misfit of the cliques that are answered each for itself; it is differentiable."""
+        """Return the misfit of the cliques that are answered one by one; it is differentiable."""
         tables = self._answers(rows)
         errors = torch.cat([tables[clique].reshape(-1) for clique in self._cliques])
         return (self._squares * (errors - self._values).square()).sum()
 
 
 class _Pairs:
-    """The part of a misfit that is of pairs: one matrix product of the rows with themselves.
+    """The misfit of pairs, by one matrix product of the rows with themselves.
 
-    `sums`: columns.width x W, by which codes are added to the groups that some pair has; None for
-    codes alone. `weights` and `means`: W x W, in which each pair is there twice.
+    `sums`: a matrix columns.width x W that adds codes up to the groups of some pair; None if all
+    pairs have single codes. `weights` and `means`: W x W, with each pair twice.
     """
 
     def __init__(
@@ -224,7 +236,7 @@ class _Pairs:
         return self._missed(self._wide(rows))
 
     def slope(self, rows: torch.Tensor) -> torch.Tensor:
-        """The gradient, as wide as the rows."""
+        """Return the gradient, in the shape of the rows."""
         found = self._slope(self._wide(rows))
         return found if self._sums is None else found @ self._sums.t()
 
@@ -241,10 +253,11 @@ class _Pairs:
 
 
 class _FewPairs(_Pairs):
-    """The same, where most pairs of groups were not measured: a small product for each pair.
+    """The misfit of pairs if most pairs of groups were not measured: a small product for each
+    pair.
 
-    `places`: two arrays of pairs x g, the groups of either attribute; W where there are fewer than
-    g. `weights`, zero there, and `means`: pairs x g x g.
+    `places`: for both attributes an array pairs x g of the groups' columns, filled with W if a pair
+    has fewer than g groups. `weights` (zero where filled) and `means`: pairs x g x g.
     """
 
     def __init__(
@@ -283,7 +296,9 @@ def _pairs(
     total: float,
     device: torch.device | str,
 ) -> _Pairs:
-    """The misfit of these tables; several of one pair on the same cells count as their mean."""
+    """Return the misfit of these tables; several tables of one pair on the same cells count as
+    their mean.
+    """
     places: dict[tuple[str, tuple[int, ...]], _Place] = {}
     tables: _Tables = {}
     width = 0
@@ -307,8 +322,8 @@ def _pairs(
     plain = np.array_equal(sums, np.eye(columns.width))
     adding = None if plain else _tensor(sums).to(device)
     most = max(max(table.shape) for _, table in tables.values())
-    # Small products, each as large as the largest pair, are about eight times slower than a large
-    # one for each of its cells.
+    # For each cell, small products, padded to the largest pair, are about eight times slower than a
+    # large product.
     if 8 * len(tables) * most**2 < width**2:
         return _few_pairs(adding, width, most, tables, device)
     weights, means = np.zeros((2, width, width))
@@ -338,7 +353,8 @@ def _few_pairs(
 
 
 def merged(domain: Domain, measurement: Measurement) -> list[NDArray[np.intp]]:
-    """For each attribute of a measured table the group of each code; codes alone without a matrix.
+    """Return for each attribute of a measured table the group of each code; without a matrix, the
+    codes.
 
     The matrix of a table with merged codes has a factor of zeros and ones for each attribute, with
     a single one in each column.
@@ -356,7 +372,7 @@ def merged(domain: Domain, measurement: Measurement) -> list[NDArray[np.intp]]:
 def _singles(
     columns: Columns, measurements: Sequence[Measurement], total: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weights, and means by inverse variance, of single attributes, as fractions."""
+    """Return the weights, and the means by inverse variance, of single attributes, as fractions."""
     weights, sums = np.zeros(columns.width), np.zeros(columns.width)
     for each in measurements:
         weight = (total / each.stddev) ** 2
@@ -369,9 +385,10 @@ def _singles(
 def _independent(
     columns: Columns, measurements: Sequence[Measurement], total: float
 ) -> torch.Tensor:
-    """Logarithms of the one-way marginals, side by side: the nearest probabilities to noisy values.
+    """Return the logarithms of the one-way marginals, side by side: of the nearest probabilities to
+    noisy values.
 
-    Several measurements of an attribute count by the inverse of their variances.
+    Several measurements of an attribute are averaged by inverse variance.
     """
     single: dict[str, list[Measurement]] = {name: [] for name in columns.domain}
     for each in measurements:
@@ -390,7 +407,8 @@ def _independent(
 
 
 def nearest_counts(values: NDArray[np.float64], total: float) -> NDArray[np.float64]:
-    """The nearest counts, 0 or above, with this total: what least squares make of noisy ones.
+    """Return the nearest counts, 0 or above, with this total: the least-squares fit to noisy
+    counts.
 
     >>> nearest_counts(np.array([6.0, 5.0, -3.0]), 10.0)
     array([5.5, 4.5, 0. ])

@@ -1,4 +1,4 @@
-"""The file of a released model: a header, and arrays by name."""
+"""The file of a released model: a header, and named arrays."""
 
 from __future__ import annotations
 
@@ -35,12 +35,16 @@ class ModelFile:
     arrays: Mapping[str, NDArray[Any]]
 
     def array(self, key: str) -> NDArray[Any]:
-        """An array that a file of this kind must have; InvalidInput if it has not."""
+        """Return an array that a file of this kind must have. Raises InvalidInput if it is
+        missing.
+        """
         found: NDArray[Any] = self._held(self.arrays, key)
         return found
 
     def field(self, key: str) -> Any:
-        """A field that the header of this kind must have; InvalidInput if it has not."""
+        """Return a field that the header of this kind must have. Raises InvalidInput if it is
+        missing.
+        """
         return self._held(self.header, key)
 
     def _held(self, place: Mapping[str, Any], key: str) -> Any:
@@ -57,7 +61,7 @@ def write_model(
     arrays: Mapping[str, NDArray[Any]],
     **more: Any,
 ) -> None:
-    """Write a model of this kind, whole or not at all; `more` goes into the header."""
+    """Write a model of this kind, completely or not at all; `more` is added to the header."""
     header = {
         "format": kind,
         "version": FORMAT_VERSION,
@@ -71,7 +75,9 @@ def write_model(
 
 
 def read_model(path: str | os.PathLike[str], kind: str, max_bytes: int = LARGEST) -> ModelFile:
-    """Read a file of `write_model`; InvalidInput for any other, or of another kind or version."""
+    """Read a file of `write_model`. Raises InvalidInput for any other file, or another kind or
+    version.
+    """
     name = os.fspath(path)
     with refusing(path, f"a {kind} file"):
         arrays = zipped_arrays(whole_file(path, max_bytes), max_bytes)

@@ -1,7 +1,7 @@
 """Mixtures of product distributions: K rows, each with its own distribution of every attribute.
 
-The family of GEM, RAPsoftmax and RAP. With p_k[a, v] the probability of code v of attribute a in
-row k, the cell (v_1, ..., v_j) of the marginal over (a_1, ..., a_j) is the product query
+This is the family of GEM, RAPsoftmax and RAP. With p_k[a, v] the probability of code v of attribute
+a in row k, the cell (v_1, ..., v_j) of the marginal over (a_1, ..., a_j) is the product query
 
     (1/K) sum_k p_k[a_1, v_1] ... p_k[a_j, v_j]                (Liu, Vietri, Wu 2021, Definition 2).
 
@@ -62,11 +62,12 @@ class Columns:
         self.width = int(ends[-1])
 
     def of(self, attribute: str) -> slice:
-        """The columns of an attribute, one a code."""
+        """Return the columns of an attribute, one for each code."""
         return self._slices[attribute]
 
     def softmax(self, logits: torch.Tensor) -> torch.Tensor:
-        """Rows of probabilities from rows of logits (K x width): a softmax within each attribute.
+        """Return rows of probabilities from rows of logits (K x width): a softmax within each
+        attribute.
 
         >>> rows = Columns(Domain({"a": 2, "b": 3})).softmax(torch.zeros(1, 5))
         >>> rows[0, 0].item()
@@ -77,10 +78,10 @@ class Columns:
         )
 
     def of_cells(self, cells: Iterable[tuple[Clique, int]]) -> torch.Tensor:
-        """The columns whose product answers each cell: an index for `cell_answers`.
+        """Return the columns whose product answers each cell: an index for `cell_answers`.
 
-        `cells` are (clique, flat index in C order). The result has one line a cell and as many
-        places as the longest clique; shorter ones are filled with `width`, a column of ones.
+        `cells` are (clique, flat index in C order). The result has one line for each cell and as
+        many places as the longest clique; shorter ones are filled with `width`, a column of ones.
 
         >>> Columns(Domain({"a": 2, "b": 3})).of_cells([(("b", "a"), 5), (("a",), 0)]).tolist()
         [[4, 1], [0, 5]]
@@ -100,9 +101,10 @@ class Columns:
 
 
 def cell_answers(rows: torch.Tensor, cells: torch.Tensor) -> torch.Tensor:
-    """The answers (fractions) of single cells, differentiable in the rows (K x width).
+    """Return the answers (fractions) of single cells, differentiable in the rows (K x width).
 
-    `cells` is an index from `Columns.of_cells`. One gather for each place, for all cells at once.
+    `cells` is an index from `Columns.of_cells`. There is one gather for each place, for all cells
+    at once.
 
     >>> columns = Columns(Domain({"a": 2, "b": 2}))
     >>> rows = torch.tensor([[1.0, 0.0, 0.5, 0.5], [0.5, 0.5, 0.0, 1.0]])
@@ -128,14 +130,15 @@ class ProductAnswers:
 
     def __init__(self, columns: Columns, cliques: Iterable[Clique]) -> None:
         self._columns = columns
-        # The largest attribute comes last: what is formed row by row is only the rest's product.
+        # The largest attribute comes last, so that only the others' product is formed row by row.
         rank = {
             name: place
             for place, name in enumerate(
                 sorted(columns.domain, key=lambda name: columns.domain.sizes[name])
             )
         }
-        # By all attributes but the last: the cliques as given, and in this order.
+        # The groups are keyed by all attributes but the last; each holds cliques as given and in
+        # this order.
         self.groups: dict[Clique, list[tuple[Clique, Clique]]] = {}
         self._total = False
         for clique in cliques:
@@ -148,7 +151,9 @@ class ProductAnswers:
     def __call__(
         self, rows: torch.Tensor, shares: torch.Tensor | None = None
     ) -> dict[Clique, torch.Tensor]:
-        """The marginals (fractions) of each clique; rows are K x width, shares equal or given."""
+        """Return the marginals (fractions) of each clique; rows are K x width, and have equal
+        shares unless `shares` are given.
+        """
         if shares is None:
             shares = rows.new_full((len(rows),), 1 / len(rows))
         tables: dict[Clique, torch.Tensor] = {(): shares.sum()} if self._total else {}
@@ -165,7 +170,9 @@ class ProductAnswers:
         return tables
 
     def _left(self, rows: torch.Tensor, shares: torch.Tensor, prefix: Clique) -> torch.Tensor:
-        """Row-wise Kronecker products over the prefix times the shares, K x its cells."""
+        """Return the row-wise Kronecker products over the prefix, times the shares; K x its
+        cells.
+        """
         product = shares.unsqueeze(1)
         for name in prefix:
             part = rows[:, self._columns.of(name)]
@@ -175,7 +182,8 @@ class ProductAnswers:
 
 @dataclass(frozen=True, eq=False)
 class ProductRows:
-    """Rows of a mixture while it is fitted, K x columns.width; not checked, as a release's are.
+    """Rows of a mixture while it is fitted, K x columns.width; unlike those of a release they are
+    not checked.
 
     >>> columns = Columns(Domain({"a": 2, "b": 2}))
     >>> rows = ProductRows(columns, torch.tensor([[1.0, 0.0, 0.5, 0.5]]), total=10)
@@ -188,7 +196,7 @@ class ProductRows:
     total: float
 
     def marginals(self, cliques: Iterable[Clique]) -> dict[Clique, Array]:
-        """Marginals in counts by clique."""
+        """Return marginals in counts, by clique."""
         tables = ProductAnswers(self.columns, cliques)(self.rows)
         return {
             clique: np.asarray(table.double().cpu().numpy() * self.total)
@@ -197,11 +205,11 @@ class ProductRows:
 
 
 class ProductMixtureModel(QueryAnswers):
-    """A released mixture: K product distributions that sum to `total` counts.
+    """A released mixture: K product distributions, scaled to `total` counts.
 
     `rows` is K x (sum of the attributes' sizes), attributes in the domain's order; within each
     attribute a row is at least 0 and sums to 1 (to 1e-4; float32 rows are made exact here).
-    `shares` of the rows: equal ones unless given; scaled to sum to 1.
+    `shares`: the shares of the rows, equal ones by default; they are scaled to sum to 1.
 
     Raises InvalidInput for rows of another shape or off the simplex, shares that are not K numbers
     of at least 0, or a total not above 0.
@@ -235,11 +243,12 @@ class ProductMixtureModel(QueryAnswers):
         self.shares.flags.writeable = False
 
     def given(self, evidence: Mapping[str, int | Sequence[int]]) -> ProductMixtureModel:
-        """The exact model of the records that have these codes (one, or any of several).
+        """Return the exact model of the records in which each attribute has the given code, or one
+        of the given codes.
 
-        Within each row the other attributes are as before; a row's share grows with how likely it
-        makes the evidence. The total is the expected number of such records. Raises InvalidInput
-        for unknown attributes or codes, and if the model has no such records.
+        Within each row the other attributes keep their distributions; a row's share is multiplied
+        by its probability of the evidence. The total is the expected number of such records. Raises
+        InvalidInput for unknown attributes or codes, and if the model has no such records.
 
         >>> model = ProductMixtureModel(
         ...     Domain({"a": 2, "b": 2}), [[1, 0, 1, 0], [0.5, 0.5, 0, 1]], total=10)
@@ -251,7 +260,7 @@ class ProductMixtureModel(QueryAnswers):
             part = rows[:, self._columns.of(name)] * self.domain.allowed(name, codes)
             mass = part.sum(1)
             shares *= mass
-            # A row that cannot meet the evidence has no share left; its values do not matter.
+            # A row that cannot meet the evidence gets share 0, so its values do not matter.
             part[mass == 0] = 1.0
             rows[:, self._columns.of(name)] = part / part.sum(1, keepdims=True)
         share = float(shares.sum())
@@ -260,19 +269,19 @@ class ProductMixtureModel(QueryAnswers):
         return type(self)(self.domain, rows, self.total * share, shares)
 
     def marginal(self, attrs: Iterable[str]) -> Array:
-        """The marginal over `attrs` in counts, axes in their order."""
+        """Return the marginal over `attrs` in counts, axes in their order."""
         checked = self.domain.clique(attrs)
         return self.marginals([checked])[checked]
 
     def marginals(self, cliques: Iterable[Iterable[str]]) -> dict[Clique, Array]:
-        """Marginals in counts by clique, in batched matrix products."""
+        """Return marginals in counts, by clique, computed in batched matrix products."""
         checked = [self.domain.clique(clique) for clique in cliques]
         rows, shares = (torch.from_numpy(np.array(a)) for a in (self.rows, self.shares))
         tables = ProductAnswers(self._columns, checked)(rows, shares)
         return {clique: np.asarray(tables[clique].numpy() * self.total) for clique in checked}
 
     def _answered(self, query: FactoredQuery) -> Array:
-        """The sum of the answers of the rows, each by itself.
+        """Return the sum over the rows of each row's answer.
 
         >>> from pgmkit.queries import prefix
         >>> model = ProductMixtureModel(Domain({"a": 2, "b": 2}), [[1, 0, 0.5, 0.5]], total=10)
@@ -296,7 +305,7 @@ class ProductMixtureModel(QueryAnswers):
         return (total * self.total).reshape(query.answer_shape)
 
     def sample(self, n: int, *, rng: Rng = None) -> Dataset:
-        """`n` records: every row gets its share, rounded at random, order shuffled.
+        """Draw `n` records: every row gets its share, rounded at random, and the order is shuffled.
 
         `rng`: a seed, a numpy Generator, or None for a fresh one. Raises InvalidInput unless n is a
         whole number, 1 or more.
@@ -322,13 +331,13 @@ class ProductMixtureModel(QueryAnswers):
         return Dataset(self.domain, columns)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model to one file, whole or not at all; `load` reads it."""
+        """Write the model to one file, completely or not at all; `load` reads it."""
         arrays = {"rows": self.rows, "shares": self.shares}
         write_model(path, self.format, self.domain, self.total, arrays)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, max_bytes: int = LARGEST) -> ProductMixtureModel:
-        """Read a model that `save` wrote; InvalidInput for anything else."""
+        """Read a model that `save` wrote. Raises InvalidInput for any other file."""
         file = read_model(path, cls.format, max_bytes)
         return cls(file.domain, file.array("rows"), file.total, file.array("shares"))
 
@@ -359,17 +368,18 @@ class ProductMixtureModel(QueryAnswers):
 
 
 class RelaxedRowsModel(ProductMixtureModel):
-    """RAP's rows in [-1, 1], on no simplex: product queries of them need not be consistent.
+    """RAP's rows in [-1, 1], which are not probabilities: product queries of them need not be
+    consistent.
 
-    Marginals and answers are means of products as they stand (so they may be negative, and a
-    marginal need not sum to `total`). Records are drawn from the positive parts, scaled to sum to
-    1 within each attribute (uniform where none is positive): the randomised rounding of RAP.
+    Marginals and answers are means of products of the entries (so they may be negative, and a
+    marginal need not sum to `total`). Records are drawn from the positive parts, scaled to sum to 1
+    within each attribute (uniform if none is positive): the randomised rounding of RAP.
     """
 
     format = "pgmkit relaxed rows"
 
     def given(self, evidence: Mapping[str, int | Sequence[int]]) -> ProductMixtureModel:
-        """Refused with InvalidInput: relaxed rows are no distribution."""
+        """Raise InvalidInput: relaxed rows are not a distribution."""
         raise InvalidInput(
             "relaxed rows are no distribution and cannot be conditioned; use rap-softmax"
         )

@@ -1,4 +1,4 @@
-"""Synthetic records as what a mechanism updates: each round adds some to those before."""
+"""Synthetic records as the family that a mechanism updates: each round adds some records."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Records:
     total: float
 
     def marginals(self, cliques: Iterable[Clique]) -> dict[Clique, NDArray[np.float64]]:
-        """Marginals in counts by clique."""
+        """Return marginals in counts, by clique."""
         if not self.list:
             return {
                 clique: np.full(
@@ -47,11 +47,13 @@ class Records:
         return {clique: np.asarray(table * each) for clique, table in counts.items()}
 
     def joined(self, others: Sequence[tuple[int, ...]]) -> Records:
-        """These records and others."""
+        """Return these records and others."""
         return Records(self.domain, (*self.list, *others), self.total)
 
     def model(self) -> HistogramModel:
-        """A histogram on the distinct records, to release. There must be some."""
+        """Return a histogram on the distinct records, for the release. There must be at least one
+        record.
+        """
         support, counts = PublicSupport.of(self._dataset())
         return HistogramModel(support, counts, self.total)
 

@@ -1,7 +1,8 @@
 """The score-function (REINFORCE) estimator: gradients without a derivative of the query.
 
-Liu, Vietri and Wu (2021), appendix B.3: with x drawn from the row P_k,
-grad q = mean over k of E[phi(x) grad log P_k(x)], for any predicate phi of whole records.
+Liu, Vietri and Wu (2021), appendix B.3: with x drawn from the row P_k of K rows, grad q = mean over
+k of E[phi(x) grad log P_k(x)], for a query q that is the mean of any predicate phi of whole
+records.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ __all__ = ["draw_records", "with_score_gradient"]
 def draw_records(
     rows: torch.Tensor, columns: Columns, count: int, random: torch.Generator
 ) -> torch.Tensor:
-    """`count` records from each row, as codes: K x count x number of attributes."""
+    """Draw `count` records from each row, as codes: K x count x number of attributes."""
     return torch.stack(
         [
             torch.multinomial(part, count, replacement=True, generator=random)
@@ -33,7 +34,8 @@ def with_score_gradient(
     records: torch.Tensor,
     satisfied: torch.Tensor,
 ) -> torch.Tensor:
-    """`values` (q answers, constants) with the estimated gradient of the queries in the rows.
+    """Return `values` (the answers to q queries, constants) with the estimated gradient of the
+    queries by the rows.
 
     `records` are from `draw_records` and `satisfied` (q x K x count) is each query's predicate on
     them. A query's mean over all records is subtracted from its predicate: the estimate stays

@@ -1,14 +1,15 @@
-"""Noisy tables held near independence, each by as much as its own noise asks for.
+"""Noisy tables shrunk towards independence, each by as much as its own noise requires.
 
-A noisy table y of several attributes differs from the product q of its one-way marginals by what
-the attributes depend on each other, and by noise of variance s^2 in each cell. Where the dependence
-of a cell is taken for a draw of variance v, the best guess of the true table is a mean of y and q
-with the precisions 1 / s^2 and 1 / v, and v follows from the table itself: with R what y - q holds
-beside the one-way marginals, in d degrees of freedom, |R|^2 is about d (s^2 + v) (James and Stein,
-"Estimation with quadratic loss", 1961; Efron and Morris 1973 for this reading). A table whose noise
-hides its dependence is so taken for independent, and one far above its noise stays as it is.
+A noisy table y of several attributes differs from the product q of its one-way marginals by the
+dependence of the attributes, and by noise of variance s^2 in each cell. If the dependence in a cell
+is regarded as a draw of variance v, the best estimate of the true table is a mean of y and q with
+the precisions 1 / s^2 and 1 / v. The variance v follows from the table itself: with R the part of y
+- q beyond the one-way marginals, in d degrees of freedom, |R|^2 is about d (s^2 + v) (James and
+Stein, "Estimation with quadratic loss", 1961; Efron and Morris 1973 for this reading). So a table
+whose noise hides its dependence is replaced by independence, and one far above its noise hardly
+changes.
 
-No private data and no Curator in here: noisy tables alone are read.
+Nothing here sees private data or a Curator: only noisy tables are read.
 """
 
 from __future__ import annotations
@@ -35,12 +36,14 @@ __all__ = ["near_independence"]
 def near_independence(
     domain: Domain, measurements: Sequence[Measurement], total: float, strength: float
 ) -> list[Measurement]:
-    """One measurement of each attribute, and the tables of several, nearer to independence.
+    """Return one measurement of each attribute, and the tables of several attributes drawn towards
+    independence.
 
-    `measurements`: of whole marginals, or of pairs on merged codes, in counts; among them some of
-    each attribute that has more than one value. What they say of an attribute is joined by the
-    inverse of variances. A table's `stddev` is that of the mean of y and q above. `strength`: how
-    many times the prior counts; at 0 tables stay as they are, at 1 it is the mean above.
+    `measurements`: whole marginals, or pairs on merged codes, in counts, among them some of each
+    attribute that has more than one value. All that they say about one attribute is averaged by
+    inverse variance. A returned table's `stddev` is that of the mean of y and q in the module's
+    text. `strength`: a factor on the precision of the prior; with 0 tables are returned unchanged,
+    with 1 the result is that mean.
 
     >>> from pgmkit.domain import Domain
     >>> domain = Domain({"a": 2, "b": 2})
@@ -58,14 +61,14 @@ def near_independence(
 
 
 def _single(domain: Domain, measurements: Sequence[Measurement]) -> dict[str, Measurement]:
-    """The counts of each attribute from all tables, weighed by the inverse of their variances."""
+    """Return the counts of each attribute from all tables, averaged by inverse variance."""
     sums: dict[str, tuple[Array, float]] = {}
     for each in measurements:
         groups = merged(domain, each)
         table = each.values.reshape([int(of.max()) + 1 for of in groups])
         for axis, name in enumerate(each.clique):
             if table.shape[axis] < domain.sizes[name]:
-                continue  # Sums of several codes say little of each.
+                continue  # sums of several codes say little about each
             others = tuple(i for i in range(table.ndim) if i != axis)
             precision = table.shape[axis] / (table.size * each.stddev**2)
             values, known = sums.get(name, (np.zeros(table.shape[axis]), 0.0))
@@ -83,7 +86,9 @@ def _drawn_in(
     total: float,
     strength: float,
 ) -> Measurement:
-    """The mean of a noisy table and of the product of its attributes' shares."""
+    """Return the mean of a noisy table and the product of its attributes' shares, weighted by their
+    precisions.
+    """
     product: Array = np.full((), total)
     for name, groups in zip(measurement.clique, merged(domain, measurement), strict=True):
         codes = shares.get(name, np.full(len(groups), 1 / len(groups)))
@@ -95,7 +100,7 @@ def _drawn_in(
         return measurement
     squares = float((_interaction(noisy - product) ** 2).sum())
     noise = degrees * measurement.stddev**2
-    # The prior keeps some variance: a fiftieth of the table's at least is taken for dependence.
+    # The prior keeps some variance: at least a fiftieth of the table's counts as dependence.
     dependence = max(0.02, 1 - noise / squares) if squares else 0.02
     prior = strength * (1 - dependence) / dependence  # in precisions of the noise
     mean = (noisy + prior * product) / (1 + prior)
@@ -104,7 +109,7 @@ def _drawn_in(
 
 
 def _interaction(table: Array) -> Array:
-    """The rest of a table once its mean and the effects of single axes are taken away."""
+    """Return the rest of a table after its mean and the effects of single axes are subtracted."""
     centre = table.mean()
     rest = table - centre
     for axis in range(table.ndim):

@@ -1,4 +1,4 @@
-"""Released tables as a model: marginals inside them, and nothing beyond."""
+"""Released tables as a model that answers only marginals inside them."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ __all__ = ["TablesModel", "least_squares_table", "projected"]
 
 
 class TablesModel(QueryAnswers):
-    """Tables in counts by clique; a marginal is answered from the smallest table that holds it.
+    """Tables in counts by clique; a marginal is answered from the smallest table that holds its
+    attributes.
 
-    `tables` have one axis an attribute of their clique. They need not agree with each other nor be
-    nonnegative: they are what a mechanism released. `total` is its number of records. A query whose
-    attributes no table holds is refused.
+    `tables` have one axis for each attribute of their clique. They are what a mechanism released,
+    and need not agree with each other nor be nonnegative. `total` is the number of records. A query
+    whose attributes are in no single table is refused.
 
     Raises InvalidInput for no tables, tables of wrong shape or not finite, or a total not above 0.
 
@@ -61,9 +62,10 @@ class TablesModel(QueryAnswers):
         }
 
     def marginal(self, attrs: Iterable[str]) -> Array:
-        """The marginal over `attrs` in counts, axes in their order; of no attributes, the total.
+        """Return the marginal over `attrs` in counts, axes in their order; for no attributes, the
+        total.
 
-        Raises InvalidInput where no table holds all of `attrs`.
+        Raises InvalidInput if no table holds all of `attrs`.
         """
         clique = self.domain.clique(attrs)
         if not clique:
@@ -84,7 +86,7 @@ class TablesModel(QueryAnswers):
         return table.transpose([left.index(name) for name in clique])
 
     def marginals(self, cliques: Iterable[Iterable[str]]) -> dict[Clique, Array]:
-        """Marginals in counts by clique."""
+        """Return marginals in counts, by clique."""
         checked = [self.domain.clique(clique) for clique in cliques]
         return {clique: self.marginal(clique) for clique in checked}
 
@@ -96,22 +98,22 @@ class TablesModel(QueryAnswers):
         )
 
     def sample(self, n: int, *, rng: Rng = None) -> Dataset:
-        """Refused with InvalidInput: separate tables are no distribution over whole records."""
+        """Raise InvalidInput: separate tables are not a distribution over whole records."""
         raise InvalidInput(
             "records cannot be drawn from separate tables, which are no distribution over all "
-            "attributes; use gaussian+projection or hdmm+pgm with a workload whose model fits "
+            "attributes; use gaussian+projection or matrix+pgm with a workload whose model fits "
             'model_mb, or with their setting inference="auto", or another mechanism such as aim'
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the tables to one file, whole or not at all; `load` reads it."""
+        """Write the tables to one file, completely or not at all; `load` reads it."""
         arrays = {f"table{i}": table for i, table in enumerate(self.tables.values())}
         cliques = list(self.tables)
         write_model(path, self.format, self.domain, self.total, arrays, cliques=cliques)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, max_bytes: int = LARGEST) -> TablesModel:
-        """Read tables that `save` wrote; InvalidInput for anything else."""
+        """Read tables that `save` wrote. Raises InvalidInput for any other file."""
         file = read_model(path, cls.format, max_bytes)
         tables = {
             tuple(clique): file.array(f"table{i}") for i, clique in enumerate(file.field("cliques"))
@@ -148,22 +150,24 @@ class Projecting(Protocol):
 def projected(
     domain: Domain,
     measurements: Sequence[Measurement],
+    noisy: Sequence[Measurement],
     known_total: int | None,
     settings: Projecting,
 ) -> Model:
-    """The model nearest to noisy marginals: a graphical model, or locally consistent tables.
+    """Return the model nearest to measurements: a graphical model, or locally consistent tables.
 
-    A GraphicalModel where the junction tree of the measured cliques takes at most
-    `settings.model_mb` (MB of float64 cells); otherwise one nonnegative table for each measured
-    clique that agrees with the others on what they share (least squares, weights 1/variance), as a
-    TablesModel, which draws no records. With `settings.inference` "auto" that is a RegionModel,
-    which does; with "region" always. An unknown total is estimated and at least 1.
-    `settings.device`: of a graphical model.
+    The result is a GraphicalModel if the junction tree of the measured cliques takes at most
+    `settings.model_mb` (MB of float64 cells). Otherwise it is a TablesModel, which draws no
+    records: one nonnegative table for each of the `noisy` marginals, which hold the same
+    information as the measurements; each agrees with the others on shared attributes (least
+    squares, weights 1/variance). With `settings.inference` "auto" it is then a RegionModel, which
+    draws records; with "region" it always is. An unknown total is estimated and at least 1.
+    `settings.device`: the device of a graphical model.
 
     >>> from mechanisms.baselines import Projection
     >>> domain = Domain({"a": 2, "b": 2})
     >>> noisy = [Measurement(("a",), [7.0, -1.0], 1.0), Measurement(("b",), [3.0, 3.0], 1.0)]
-    >>> projected(domain, noisy, 6, Projection(model_mb=0)).marginal(["a"]).round(2)
+    >>> projected(domain, noisy, noisy, 6, Projection(model_mb=0)).marginal(["a"]).round(2)
     array([6., 0.])
     """
     from mechanisms.families.graphical import estimator, tree_megabytes
@@ -181,15 +185,14 @@ def projected(
         return estimator(domain, known_total, device=settings.device)(None, measurements)
     total = known_total or max(1.0, estimate_total(measurements, domain).value)
     if settings.inference != "exact":
-        return estimate(domain, used, total=total, inference="region")
-    noisy = [least_squares_table(m) for m in used]
+        return estimate(domain, [m for m in noisy if m.clique], total=total, inference="region")
     return TablesModel(domain, nonnegative_tables(domain, noisy, total), total)
 
 
 def least_squares_table(measurement: Measurement) -> Measurement:
-    """The marginal that a measurement through a matrix of full column rank implies.
+    """Return the marginal that a measurement through a matrix of full column rank implies.
 
-    Its cells share their noise; `stddev` is the root of their mean variance.
+    The noise of its cells is correlated; `stddev` is the square root of their mean variance.
 
     >>> from pgmkit.queries import prefix
     >>> m = least_squares_table(Measurement(("a",), [3.0, 5.0], 1.0, prefix(2)))

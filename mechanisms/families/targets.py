@@ -1,4 +1,6 @@
-"""Noisy answers as training targets for product rows; no private data and no Curator in here."""
+"""Noisy answers as training targets for product rows; nothing here sees private data or a
+Curator.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,8 @@ __all__ = ["Targets", "measured_cell"]
 class Targets:
     """The measured cells, their noisy values and noise as fractions of `total`.
 
-    Whole marginals come first, single cells after them. `values` are put into [0, 1], where the
-    answers of any data lie; `stddevs` belong to the values as drawn.
+    Whole marginals come first, single cells after them. `values` are clipped to [0, 1], where the
+    answers of any data lie; `stddevs` are those of the values before clipping.
 
     >>> from pgmkit.domain import Domain
     >>> measured = Measurement(("b",), [3, 9], 1.0)
@@ -51,13 +53,13 @@ class Targets:
         self.stddevs = torch.tensor(noise / total, dtype=torch.float32, device=device)
 
     def errors(self, rows: torch.Tensor) -> torch.Tensor:
-        """Noisy value minus the rows' answer, cell by cell; differentiable."""
+        """Return the noisy value minus the rows' answer, cell by cell; differentiable."""
         return self.values - self._answers(rows)
 
     def score_errors(
         self, rows: torch.Tensor, records: int, random: torch.Generator
     ) -> torch.Tensor:
-        """The same errors, with gradients by REINFORCE from so many `records` of each row."""
+        """Return the same errors, with gradients by REINFORCE from `records` draws of each row."""
         with torch.no_grad():
             exact = self._answers(rows)
         drawn = draw_records(rows, self._columns, records, random)
@@ -83,11 +85,13 @@ class Targets:
 
 
 def measured_cell(measurement: Measurement) -> tuple[Clique, int]:
-    """The one cell that a measurement from `Curator.measure_cells` is about."""
+    """Return the clique and the index of the cell that a measurement from `Curator.measure_cells`
+    is about.
+    """
     selector: Any = measurement.matrix
     return measurement.clique, int(selector.nonzero()[1][0])
 
 
 def one_hot_of(codes: torch.Tensor, size: int) -> torch.Tensor:
-    """Codes as booleans along a new last axis of `size`."""
+    """Return the codes as booleans along a new last axis of `size`."""
     return codes.unsqueeze(-1) == torch.arange(size, device=codes.device)

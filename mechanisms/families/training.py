@@ -1,4 +1,4 @@
-"""Training GEM's generator on noisy answers or on public data; no Curator in here."""
+"""Training of GEM's generator on noisy answers or on public data; nothing here sees a Curator."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ __all__ = ["GemState", "Training", "pretrain", "squared_errors", "trainer", "wor
 
 @dataclass(frozen=True)
 class Training:
-    """The settings by which a generator is trained on noisy answers.
+    """The settings for the training of a generator on noisy answers.
 
     Attributes:
         learning_rate: Adam's first rate; it falls along a cosine.
         steps: The most steps of one update.
-        tolerance: An error within so many standard deviations of its own noise is none.
-        smoothing: What the moving average of the weights keeps of itself from round to round.
-        loss: What is minimised, of (errors, their noise's stddevs, the threshold of each), all as
-            fractions of the total; None where there is nothing to train.
+        tolerance: An error within so many standard deviations of its own noise counts as none.
+        smoothing: The weight of the previous moving average of the weights in each round.
+        loss: The function that is minimised, of (errors, standard deviations of their noise, the
+            threshold of each), all as fractions of the total; it returns None if there is nothing
+            to train.
         records: Records drawn from each row for gradients by REINFORCE; None for exact gradients.
         seed: The seed of these records.
     """
@@ -60,7 +61,9 @@ class GemState(ProductRows):
 def trainer(
     generator: Generator, columns: Columns, training: Training, rounds: int, total: float
 ) -> Callable[[GemState, Sequence[Measurement]], GemState]:
-    """GEM-UPDATE (Algorithm 3) on all noisy answers so far, with a new Adam each time."""
+    """Return GEM-UPDATE (Algorithm 3), which trains on all noisy answers so far with a new Adam
+    each time.
+    """
     device = generator.noise.device
     random = torch.Generator(device).manual_seed(training.seed)
 
@@ -71,7 +74,8 @@ def trainer(
         errors = targets.errors(rows)
         largest = float(errors.detach().abs().max())
         error = largest if state.error is None else (state.error + largest) / 2
-        # Half of the (averaged) largest error; an error within the noise is none.
+        # The threshold is half of the (averaged) largest error; an error within the noise counts as
+        # none.
         threshold = (training.tolerance * targets.stddevs).clamp_min(error / 2)
 
         def losses() -> Iterator[torch.Tensor | None]:
@@ -84,7 +88,7 @@ def trainer(
                 off = targets.errors(now)
 
         optimizer = torch.optim.Adam(generator.parameters(), lr=training.learning_rate, fused=True)
-        # The cosine ends at a rate that moves nothing any more.
+        # The cosine ends at a rate too small to change anything.
         last_rate = min(1e-8, training.learning_rate)
         descend(optimizer, losses(), training.steps, last_rate=last_rate)
         return _next(state, generator, error, rounds, training.smoothing)
@@ -109,9 +113,10 @@ def _next(
 
 
 def worst_errors(errors: torch.Tensor, threshold: torch.Tensor, most: int) -> torch.Tensor | None:
-    """The mean absolute error over the active set: the `most` worst of those at the threshold.
+    """Return the mean absolute error over the active set: at most `most` of the errors at the
+    threshold.
 
-    None when the set is empty: there is nothing to train.
+    The largest are taken. None if the active set is empty, so that there is nothing to train.
 
     >>> errors = torch.tensor([0.5, -0.2, 0.1])
     >>> worst_errors(errors, torch.full((3,), 0.15), 100).item()
@@ -124,7 +129,8 @@ def worst_errors(errors: torch.Tensor, threshold: torch.Tensor, most: int) -> to
 
 
 def squared_errors(errors: torch.Tensor, stddevs: torch.Tensor) -> torch.Tensor | None:
-    """The mean squared error in units of the noise; None when it is 1 or less, as noise itself is.
+    """Return the mean squared error in units of the noise; None if it is 1 or less, as it is for
+    noise alone.
 
     >>> squared_errors(torch.tensor([2.0, 4.0]), torch.tensor([2.0, 1.0])).item()
     8.5
@@ -143,10 +149,11 @@ def pretrain(
     learning_rate: float,
     seed: int,
 ) -> None:
-    """Fit the generator to public marginals (section 6.2): the cliques over public attributes.
+    """Fit the generator to public marginals (section 6.2): those cliques whose attributes are all
+    public.
 
-    Squared errors on a few marginals a step, drawn at random; attributes that the public data
-    lack are left as they are.
+    Each step uses the squared errors on a few marginals drawn at random; attributes that the public
+    data lack are left as they are.
     """
     known = [clique for clique in cliques if all(name in public.domain for name in clique)]
     counts = public.marginals(known)
@@ -159,7 +166,7 @@ def pretrain(
 
     def losses() -> Iterator[torch.Tensor]:
         while True:
-            # A batch of marginals a step, as there may be thousands of them.
+            # Each step uses a batch of marginals, as there may be thousands of them.
             order = torch.randperm(len(known), generator=random)[:32]
             picked = [known[place] for place in order.tolist()]
             answers = ProductAnswers(columns, picked)(generator())

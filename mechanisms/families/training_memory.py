@@ -1,7 +1,7 @@
-"""The most memory that training takes, which is known before anything is spent.
+"""Upper bounds of the memory that training takes, known before anything is spent.
 
 Buffers are counted as torch holds them: weights, gradients and the two moments of Adam, the values
-that a step keeps for its way back, and the gradients there. All of them are float32.
+that a step keeps for its backward pass, and the gradients there. All of them are float32.
 """
 
 from __future__ import annotations
@@ -24,22 +24,29 @@ __all__ = [
 
 _FLOAT, _DOUBLE, _INDEX = (kind.itemsize for kind in (torch.float32, torch.float64, torch.int64))
 _ROWS = 14
-"""Arrays of the rows' shape: sums, normalised, cut off, and their gradients. Rows are also
-parameters with moments, and are cut into attributes and put together again."""
+"""The number of arrays of the rows' shape: sums, normalised and rectified values, and their
+gradients. Rows are also parameters with moments, and are split into attributes and joined again.
+"""
 _CELLS = 10
-"""Arrays of all measured cells: values, noise, answers, errors, their squares, and gradients."""
+"""The number of arrays of all measured cells: values, noise, answers, errors, their squares, and
+gradients.
+"""
 
 
 def network_bytes(weights: int, hidden: Sequence[int], rows: int) -> int:
-    """A network of so many weights and its training; its last layer is counted with the rows."""
+    """Return the bytes of a network of so many weights and its training; its last layer is counted
+    with the rows.
+    """
     # There are ten copies of the weights: themselves, gradients, two moments; those of the state
-    # before and after, their averages, and what these are made of. A hidden layer has eight arrays
-    # of its shape: sums, normalised, cut off, and their gradients.
+    # before and after, their averages, and the terms of these. A hidden layer has eight arrays of
+    # its shape: sums, normalised and rectified values, and their gradients.
     return _FLOAT * (10 * weights + 8 * rows * sum(hidden))
 
 
 def answering_bytes(columns: Columns, cliques: Iterable[Clique], rows: int) -> int:
-    """All tables of the cliques, and what it takes to make those of one group after the other."""
+    """Return the bytes of all tables of the cliques, plus the most that computing one group of them
+    takes.
+    """
     operands = _operands(columns, cliques)
     work = max((left + right for left, right, _ in operands), default=0)
     cells = [made for _, _, made in operands]
@@ -47,7 +54,9 @@ def answering_bytes(columns: Columns, cliques: Iterable[Clique], rows: int) -> i
 
 
 def fitting_tables_bytes(columns: Columns, cliques: Iterable[Clique], rows: int) -> int:
-    """Rows, and their fit to whole tables, all of whose operands are kept for the way back."""
+    """Return the bytes of rows and their fit to whole tables, all of whose operands are kept for
+    the backward pass.
+    """
     operands = _operands(columns, cliques)
     kept = sum(left + right for left, right, _ in operands)
     cells = sum(made for _, _, made in operands)
@@ -55,15 +64,19 @@ def fitting_tables_bytes(columns: Columns, cliques: Iterable[Clique], rows: int)
 
 
 def fitting_cells_bytes(columns: Columns, cells: int, places: int, rows: int) -> int:
-    """The fit to so many single cells of so many attributes, beside what rows take."""
+    """Return the bytes of the fit to ``cells`` single cells of ``places`` attributes, beside those
+    of the rows.
+    """
     gathered = (2 * places + 4) * cells * rows
     codes = 4 * (columns.width + 1) * rows
     return _FLOAT * (gathered + codes + _CELLS * cells) + 2 * _INDEX * places * cells
 
 
 def answering_predicates_bytes(predicates: int, places: int, numbers: int, rows: int) -> int:
-    """All of so many predicates, of so many codes and numbers, against the true thresholds."""
-    # Thresholds add five arrays of a number for every row and predicate: sums of weights, reach,
+    """Return the bytes of answering so many predicates, each over ``places`` codes and ``numbers``
+    numbers, by the true thresholds.
+    """
+    # Thresholds add five arrays with a number for every row and predicate: sums of weights, reach,
     # the predicates that are met, and their product with the codes.
     return _index_bytes(predicates, places, numbers) + _FLOAT * 5 * predicates * rows
 
@@ -71,27 +84,28 @@ def answering_predicates_bytes(predicates: int, places: int, numbers: int, rows:
 def fitting_predicates_bytes(
     columns: Columns, free: int, predicates: int, places: int, numbers: int, rows: int
 ) -> int:
-    """Rows of so many free parameters, and their fit to predicates of codes and smooth thresholds.
+    """Return the bytes of rows of ``free`` parameters, and their fit to predicates of codes and
+    smooth thresholds.
 
     The state is also kept as product rows of all ``columns``.
     """
-    # Product rows are there five times: in two states, and as what the second is put together of.
+    # Product rows exist five times: in two states, and as the parts of the second.
     held = _ROWS * free + 5 * columns.width
-    # With a temperature there are eight arrays of thresholds, those of their gradients among them.
+    # With a temperature there are eight arrays of thresholds, gradients included.
     gathered = (2 * places + 8) * predicates
     indexed = _index_bytes(predicates, places, numbers)
     return indexed + _FLOAT * (rows * (held + gathered) + _CELLS * predicates)
 
 
 def _index_bytes(predicates: int, places: int, numbers: int) -> int:
-    """The bytes of the places of the predicates' codes, their weights and their bounds."""
+    """Return the bytes of the places of the predicates' codes, their weights and their bounds."""
     return predicates * (_INDEX * places + _FLOAT * (numbers + 1))
 
 
 def _operands(columns: Columns, cliques: Iterable[Clique]) -> list[tuple[int, int, int]]:
-    """The sizes of each matrix product, as three numbers of cells.
+    """Return the sizes of each matrix product, as three numbers of cells.
 
-    They are those of a row of its left factor, with the products on the way there; of a row of its
+    They are those of a row of its left factor, with the intermediate products; of a row of its
     right factor; and of the result for all rows.
     """
     sizes, found = columns.domain.sizes, []

@@ -1,9 +1,9 @@
 """An upper bound on the growth of a junction tree that has to hold one more clique.
 
-The attributes that are not at home are carried to one clique of the tree: between the cliques of
-an attribute and the home, every two successive separators and the carried attribute form a new
-clique, from which the old one hangs as a leaf. That tree is valid, so its size is an upper bound
-of the best one's, and it costs a few look-ups instead of a search.
+The attributes of the new clique are carried to one clique of the tree, their home. Between the
+cliques of an attribute and the home, every two successive separators and the carried attribute form
+a new clique, to which the old one is attached as a leaf. That tree is valid, so its size is an
+upper bound of the best one's, and it costs a few look-ups instead of a search.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ class TreeGrowth:
 
     @cached_property
     def _near(self) -> list[list[tuple[int, frozenset[int]]]]:
-        """For every clique its neighbours and the separators; roots hang on the first clique."""
+        """For every clique its neighbours and the separators; roots are attached to the first
+        clique.
+        """
         near: list[list[tuple[int, frozenset[int]]]] = [[] for _ in self._sets]
         for child in range(1, len(self._sets)):
             above = max(self.tree.parents[child], 0)
@@ -59,7 +61,7 @@ class TreeGrowth:
         return holders
 
     def cells_with(self, clique: Sequence[str]) -> int:
-        """Cells of some junction tree of the tree's cliques and this one.
+        """Return the cells of some junction tree of the tree's cliques and this one.
 
         Raises InvalidInput for a clique that is not in the domain.
         """
@@ -70,11 +72,10 @@ class TreeGrowth:
         return self.tree.cells + min(self._added(members, home) for home in self._holders[at])
 
     def cells_with_pairs(self) -> NDArray[np.float64]:
-        """The bound of `cells_with` for every pair of attributes, as a symmetric matrix.
+        """Return the bound of `cells_with` for every pair of attributes, as a symmetric matrix.
 
-        Rows and columns are in the domain's order.
-
-        Either attribute is carried to where the other is, whichever is smaller.
+        Rows and columns are in the domain's order. Either attribute is carried to a clique of the
+        other, whichever costs less.
 
         >>> from pgmkit.domain import Domain
         >>> from pgmkit.graphs.junction_tree import junction_tree
@@ -110,13 +111,16 @@ class TreeGrowth:
         added, joined = 0, set(members)
         for i in carried:
             cells, separator = self._carry(i)[home]
-            # All that is carried may share the way: then each clique on it has all of them.
+            # All carried attributes may share the way, and then each clique on it holds all of
+            # them.
             added += cells * (whole // self._lengths[i])
             joined |= separator
         return added + math.prod(self._lengths[i] for i in joined)
 
     def _between(self, separator: frozenset[int], shared: frozenset[int]) -> int:
-        """Cells over two separators of a clique, whoever is carried from one to the other."""
+        """Return the cells over two separators of a clique, without the attributes carried between
+        them.
+        """
         key = separator, shared
         found = self._joined.get(key)
         if found is None:
@@ -125,8 +129,8 @@ class TreeGrowth:
         return found
 
     def _carry(self, i: int) -> list[tuple[int, frozenset[int]]]:
-        """For every clique: cells of the new cliques on the way of an attribute to it, the last
-        one left out, and the last separator on the way.
+        """Return for every clique the cells of the new cliques on the way of an attribute to it,
+        without the last one, and the last separator on the way.
         """
         found = self._carried.get(i)
         if found is not None:

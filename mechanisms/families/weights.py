@@ -1,6 +1,6 @@
-"""The weights of histograms where they lie: numpy's arrays, or torch's tensors on a card.
+"""The weights of histograms on their device: numpy's arrays, or torch's tensors on a GPU.
 
-Both slice, multiply in place and add up alike; what differs is here.
+Both slice, multiply in place and add up alike; the operations that differ are here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ __all__ = ["binned", "copied", "index", "numbers", "on_host", "placed", "summed"
 
 
 def placed(values: Any, device: torch.device | None) -> Any:
-    """A copy in float64: of numpy where the device is None or the processor, else on the card."""
+    """Return a float64 copy: a numpy array if the device is None or the processor, else a tensor on
+    the GPU.
+    """
     whole = np.array(values, dtype=np.float64)
     if device is None or device.type == "cpu":
         return whole
@@ -30,20 +32,20 @@ def placed(values: Any, device: torch.device | None) -> Any:
 
 
 def copied(weights: Any) -> Any:
-    """The same weights again, where they lie."""
+    """Return a copy of the weights on the same device."""
     return weights.copy() if isinstance(weights, np.ndarray) else weights.clone()
 
 
 def summed(table: Any, axes: tuple[int, ...]) -> Any:
-    """The table summed over these axes; itself where there are none."""
-    # The sum over all axes of numpy's is a scalar, not an array; torch takes no axes for all.
+    """Return the table summed over these axes; the table itself if there are none."""
+    # numpy's sum over all axes is a scalar, not an array; torch takes an empty list as all axes.
     if isinstance(table, np.ndarray):
         return np.asarray(table.sum(axis=axes))
     return table.sum(axes) if axes else table
 
 
 def binned(weights: Any, places: NDArray[np.int64], cells: int) -> Any:
-    """The sum of the weights in each of the cells that the places name."""
+    """Return the sum of the weights in each of the cells that the places name."""
     if isinstance(weights, np.ndarray):
         sums = np.bincount(places, weights, minlength=cells)
         return sums.astype(np.float64, copy=False)
@@ -54,7 +56,7 @@ def binned(weights: Any, places: NDArray[np.int64], cells: int) -> Any:
 
 
 def index(where: Any, weights: Any) -> Any:
-    """The slices or places that pick these weights, on the device of the weights."""
+    """Return the slices or places that pick these weights, on the device of the weights."""
     if isinstance(where, tuple) or isinstance(weights, np.ndarray):
         return where
     import torch
@@ -63,7 +65,7 @@ def index(where: Any, weights: Any) -> Any:
 
 
 def numbers(sums: Sequence[Any]) -> list[float]:
-    """Scalars as numbers; a card is waited for once."""
+    """Return scalars as numbers, waiting for a GPU only once."""
     if not sums or isinstance(sums[0], np.generic):
         return [float(each) for each in sums]
     import torch
@@ -73,7 +75,7 @@ def numbers(sums: Sequence[Any]) -> list[float]:
 
 
 def on_host(tables: Sequence[Any]) -> list[Array]:
-    """Tables as numpy's arrays; from a card all in one copy."""
+    """Return tables as numpy's arrays, from a GPU all in one copy."""
     if not tables or isinstance(tables[0], np.ndarray):
         return list(tables)
     import torch

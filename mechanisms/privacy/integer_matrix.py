@@ -1,11 +1,11 @@
-"""Query matrices on a grid of whole numbers, and how far one row moves their answers.
+"""Query matrices on a grid of whole numbers, and the change of their answers by one row.
 
 Exact discrete noise needs whole numbers. Each factor of a matrix is therefore rounded to multiples
-of a power of two before it is used: what is measured is the rounded matrix, exactly.
+of a power of two before it is used: the rounded matrix is what is measured, exactly.
 
-No product of whole numbers wraps around. Entries have at most 30 bits and factors at most 2^20
-rows: sums of absolute values have 51 bits and fit in 64; squared norms have up to 80 bits, and
-answers of 2^40 rows up to 70, and both leave 64-bit arithmetic before they would overflow it.
+No product of whole numbers overflows. Entries have at most 30 bits and factors at most 2^20 rows:
+sums of absolute values have 51 bits and fit in 64. Squared norms have up to 80 bits, and answers of
+2^40 rows up to 70; both are computed with Python's integers if 64 bits might overflow.
 """
 
 from __future__ import annotations
@@ -30,17 +30,27 @@ if TYPE_CHECKING:
 
     Integers = NDArray[np.int64]
 
-__all__ = ["LARGEST_ANSWER", "GridMatrix"]
+__all__ = [
+    "ENTRY_BITS",
+    "LARGEST_ANSWER",
+    "FactorNorms",
+    "GridMatrix",
+    "product_l1",
+    "product_l2_squared",
+]
 
-LARGEST_ANSWER = 2**61
-"""The bound of noisy answers, in units; larger ones are refused. Exact ones are held within twice
-this bound, where 64 bits still have room for noise. One that was held passes only with noise of
--2^61."""
-_BITS = 30
+LARGEST_ANSWER = (np.iinfo(np.int64).max + 1) // 4
+"""The bound of noisy answers, in units; larger ones are refused. Exact answers are clipped to twice
+this bound, which leaves room for noise in 64 bits. A clipped answer is released only if its noise
+is -2^61 or less.
+"""
+ENTRY_BITS = 30
 """The bits of the largest entry of the whole product."""
 _FACTOR_BITS = 20
-_MOST_ROWS = 2**20
-_HALF_BITS = 16
+"""The bits of the largest entry of one factor: six decimal digits."""
+_MOST_ROWS = 2 ** (np.finfo(np.float64).nmant - 2 - ENTRY_BITS)
+"""Rows of a factor: sums of so many entries are exact in float64, with room for their signs."""
+_HALF_BITS = ENTRY_BITS // 2 + 1
 """The bits of an entry's lower part in `_gram`; the upper part has 14 bits and a sign."""
 
 
@@ -63,7 +73,8 @@ class GridMatrix:
         clique: Clique,
         matrix: Sequence[MatrixLike] | NDArray[np.float64],
     ) -> GridMatrix:
-        """One array over a marginal's cells, or a list of one an attribute, rounded.
+        """Round one array over a marginal's cells, or a list with one matrix for each attribute, to
+        the grid.
 
         Raises InvalidInput for another number of columns, and as `rounded` does.
         """
@@ -82,15 +93,14 @@ class GridMatrix:
     def rounded(cls, factors: Sequence[Matrix]) -> GridMatrix:
         """Round each factor to `30 / len(factors)` bits (20 at most) of its largest entry.
 
-        Factors of whole numbers stay what they are where their product has 30 bits.
-
-        Raises InvalidInput for a factor of zeros only or of more than 2^20 rows, and for more than
-        30 factors, which would leave less than a bit for each.
+        Factors of whole numbers are kept if their product has 30 bits. Raises InvalidInput for a
+        factor of zeros only or of more than 2^20 rows, and for more than 30 factors, which would
+        leave less than a bit for each.
         """
-        if len(factors) > _BITS:
+        if len(factors) > ENTRY_BITS:
             raise InvalidInput(
-                f"a product of at most {_BITS} matrices can be measured, got {len(factors)}; give "
-                "one array over the marginal's cells"
+                f"a product of at most {ENTRY_BITS} matrices can be measured, got {len(factors)}; "
+                "give one array over the marginal's cells"
             )
         dense = [as_dense(factor) for factor in factors]
         largest = [float(np.abs(each).max()) for each in dense]
@@ -100,11 +110,11 @@ class GridMatrix:
                     f"a matrix factor to measure must have an entry other than 0 and at most "
                     f"{_MOST_ROWS} rows, got one of shape {each.shape} with largest {most!r}"
                 )
-        bits = min(_FACTOR_BITS, _BITS // max(1, len(factors)))
+        bits = min(_FACTOR_BITS, ENTRY_BITS // max(1, len(factors)))
         sizes = [math.frexp(most)[1] for most in largest]
         shifts = [bits - size for size in sizes]
         whole = all(np.array_equal(each, np.rint(each)) for each in dense)
-        if min(shifts, default=0) < 0 and sum(sizes) <= _BITS and whole:
+        if min(shifts, default=0) < 0 and sum(sizes) <= ENTRY_BITS and whole:
             shifts = [0] * len(shifts)
         integers = [
             np.rint(np.ldexp(each, shift)).astype(np.int64)
@@ -114,16 +124,16 @@ class GridMatrix:
 
     @property
     def matrix(self) -> NDArray[np.float64] | Kronecker:
-        """The rounded matrix itself; of several factors the first has the unit in it."""
+        """The rounded matrix itself; with several factors, the first includes the unit."""
         first = np.asarray(self.factors[0] * self.unit, dtype=np.float64)
         others = self.factors[1:]
         return Kronecker([first, *others]) if others else first
 
     def answers(self, counts: Integers) -> Integers:
-        """The answers in units, exact; `counts` flattened in C order.
+        """Return the answers in units, exact; `counts` flattened in C order.
 
-        Answers beyond 2^62 are held there: two answers are never further apart for that, so the
-        sensitivities hold for any number of rows. Whoever releases noisy answers refuses those of
+        Answers beyond 2^62 are clipped there: clipping never moves two answers farther apart, so
+        the sensitivities hold for any number of rows. The caller refuses noisy answers of
         `LARGEST_ANSWER` and more.
         """
         largest = math.prod(int(np.abs(factor).max()) for factor in self.factors)
@@ -136,50 +146,88 @@ class GridMatrix:
         return np.clip(flat, -held, held).astype(np.int64)
 
     def l1(self, differ: bool) -> int:
-        """The largest L1 norm of a column, or of the difference of two; in units, at least 1.
-
-        For several factors the difference is bounded by twice the norm of a column.
-        """
-        norm = math.prod(int(np.abs(factor).sum(axis=0).max()) for factor in self.factors)
-        if not differ:
-            return norm
-        if len(self.factors) > 1:
-            return 2 * norm
-        (factor,) = self.factors
-        columns = np.ascontiguousarray(factor.T)
-        return max(1, *(int(np.abs(columns - column).sum(axis=1).max()) for column in columns))
+        """`product_l1` of the factors, in units."""
+        return product_l1(self._norms, differ)
 
     def l2_squared(self, differ: bool) -> int:
-        """The largest squared L2 norm of a column, or of the difference of two; at least 1.
-
-        |u - v|^2 = |u|^2 + |v|^2 - 2 u.v; for several factors u.v is bounded by the range of each
-        factor's inner products, which is exact for nonnegative columns of equal norms.
-        """
-        norm = math.prod(int(np.diag(gram).max()) for gram in self._grams)
-        if not differ:
-            return norm
-        if len(self._grams) > 1:
-            return max(1, 2 * (norm - self._lowest_product()))
-        (gram,) = self._grams
-        own = np.diag(gram)
-        return max(1, int((own[:, None] + own[None, :] - 2 * gram).max()))
-
-    def _lowest_product(self) -> int:
-        low = high = 1
-        for gram in self._grams:
-            ends = [a * b for a in (low, high) for b in (int(gram.min()), int(gram.max()))]
-            low, high = min(ends), max(ends)
-        return low
+        """`product_l2_squared` of the factors, in squared units."""
+        return product_l2_squared(self._norms, differ)
 
     @cached_property
-    def _grams(self) -> list[NDArray[Any]]:
-        return [_gram(factor) for factor in self.factors]
+    def _norms(self) -> list[FactorNorms]:
+        return [FactorNorms.of(factor) for factor in self.factors]
+
+
+@dataclass(frozen=True)
+class FactorNorms:
+    """What the norms of a product's columns need of one factor.
+
+    Attributes:
+        l1: The largest L1 norm of a column.
+        l1_apart: The largest L1 norm of the difference of two columns.
+        l2: The largest squared L2 norm of a column.
+        l2_apart: The largest squared L2 norm of the difference of two columns.
+        low: The least inner product of two columns, or of a column and itself.
+        high: The largest one.
+    """
+
+    l1: int
+    l1_apart: int
+    l2: int
+    l2_apart: int
+    low: int
+    high: int
+
+    @classmethod
+    def of(cls, factor: Integers) -> FactorNorms:
+        """The norms of a factor of whole numbers, exact."""
+        columns, gram = np.ascontiguousarray(factor.T), _gram(factor)
+        own = np.diag(gram)
+        return cls(
+            int(np.abs(columns).sum(axis=1).max()),
+            max(int(np.abs(columns - column).sum(axis=1).max()) for column in columns),
+            int(own.max()),
+            int((own[:, None] + own[None, :] - 2 * gram).max()),
+            int(gram.min()),
+            int(gram.max()),
+        )
+
+
+def product_l1(norms: Sequence[FactorNorms], differ: bool) -> int:
+    """The largest L1 norm of a column of a product, or of the difference of two; at least 1.
+
+    For several factors the difference is bounded by twice the norm of a column.
+    """
+    norm = math.prod(each.l1 for each in norms)
+    if not differ:
+        return norm
+    return max(1, norms[0].l1_apart) if len(norms) == 1 else 2 * norm
+
+
+def product_l2_squared(norms: Sequence[FactorNorms], differ: bool) -> int:
+    """The largest squared L2 norm of a column of a product, or of the difference of two.
+
+    |u - v|^2 = |u|^2 + |v|^2 - 2 u.v; for several factors u.v is bounded by the range of each
+    factor's inner products, which is exact for columns of equal norms where no factor alone
+    reaches that range at a column and itself. A difference is at least 1.
+    """
+    norm = math.prod(each.l2 for each in norms)
+    if not differ:
+        return norm
+    if len(norms) == 1:
+        return max(1, norms[0].l2_apart)
+    low = high = 1
+    for each in norms:
+        ends = [a * b for a in (low, high) for b in (each.low, each.high)]
+        low, high = min(ends), max(ends)
+    return max(1, 2 * (norm - low))
 
 
 def _gram(factor: Integers) -> NDArray[Any]:
-    """factor.T @ factor, exact: in 64 bits where four times an entry fits, else Python's integers.
+    """Return factor.T @ factor, exact: in 64 bits if four times an entry fits, else in Python's
+    integers.
 
-    Each entry is an upper part times 2^16 and a lower part. Products of two parts have at most 32
+    Each entry is an upper part times 2^16 plus a lower part. Products of two parts have at most 32
     bits and a column has at most 2^20 of them, so their sums stay below 2^53: float64 holds every
     partial sum exactly, in any order.
 

@@ -1,4 +1,4 @@
-"""The report's page: one HTML file with its style and its few lines of script inside."""
+"""The page of the report: one HTML file that includes its style and its few lines of script."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ _STYLE = """
 @media (prefers-color-scheme: dark) { :root { --ink: #dde5ee; --paper: #14191f; --soft: #9aa8b6;
   --line: #2c3640; --bar: #6fa0dc; --edge: #55687c; --warn: #45201c; --box: #1d242c; } }
 @media print { :root { --ink: #000; --paper: #fff; --line: #ccc; --box: #fff; --soft: #444; }
-  figure, tr, .box { break-inside: avoid; } h2, h3 { break-after: avoid; } body { margin: 0; }
-  input { display: none; } }
+  figure, tr, .box, .wide, details.column { break-inside: avoid; } h2, h3 { break-after: avoid; }
+  body { margin: 0; } input { display: none; } .wide { break-before: avoid; }
+  .wide svg { max-width: 100%; max-height: 14cm; } .columns.columns { display: block; } }
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
   max-width: 66rem; margin: 2rem auto; padding: 0 1rem; overflow-wrap: anywhere; }
 h1 { font-size: 1.6rem; margin-bottom: .2rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
@@ -28,9 +29,9 @@ table { border-collapse: collapse; margin: .6rem 0; display: block; max-width: 1
 th, td { padding: .15rem .8rem .15rem 0; text-align: left; border-bottom: 1px solid var(--line);
   overflow-wrap: break-word; vertical-align: top; }
 tr > :first-child { min-width: 8rem; }
-.wide { overflow-x: auto; } .wide svg { max-width: none; }
 figure { margin: .4rem 0 1rem; } figcaption { font-weight: 600; }
-svg { max-width: 100%; height: auto; } .bar, .heat { fill: var(--bar); }
+svg { max-width: 100%; height: auto; } .wide { overflow-x: auto; }
+@media screen { .wide svg { max-width: none; } } .bar, .heat { fill: var(--bar); }
 .whisker { stroke: var(--ink); } .edge { stroke: var(--edge); } .node { fill: var(--bar); }
 .axis { stroke: var(--soft); } .joined { stroke: var(--ink); }
 text { font: 12px system-ui, sans-serif; fill: var(--ink); }
@@ -50,13 +51,13 @@ if (find) find.addEventListener('input', () => {
     each.hidden = !each.dataset.name.toLowerCase().includes(find.value.toLowerCase());
 });
 addEventListener('beforeprint', () => {
-  for (const each of document.querySelectorAll('details')) each.open = true;
+  for (const each of document.querySelectorAll('details.column')) each.open = true;
 });
 """
 
 
 def page(title: str, parts: Iterable[str]) -> str:
-    """The whole page; `parts` are HTML, the title is a text."""
+    """Return the whole page; `parts` are HTML, the title is plain text."""
     return (
         "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>"
         "<meta name='viewport' content='width=device-width, initial-scale=1'>"

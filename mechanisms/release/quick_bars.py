@@ -1,4 +1,4 @@
-"""Error bars that come without being asked for: those that take about a second at most."""
+"""The error bars shown by default: those that take about a second at most."""
 
 from __future__ import annotations
 
@@ -8,37 +8,41 @@ from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
+from mechanisms.release.evaluation import AT_ONCE
 from pgmkit.errors import InvalidInput, TooSlow
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
+from pgmkit.tables.questions import UNRELIABLE
 from pgmkit.uncertainty import error_bars
 
 if TYPE_CHECKING:
     from mechanisms.release.record import Release
-    from pgmkit.tables.questions import Reply
+    from pgmkit.tables.reply import Reply
     from pgmkit.uncertainty import Uncertainty
 
-__all__ = ["quick_bars", "without_bars"]
+__all__ = ["REPLICATES", "SECONDS", "quick_bars", "without_bars"]
 
-_SECONDS = 1.0
-_REPLICATES = 25
-"""Standard errors of so many are off by about a seventh; intervals allow for it."""
-_FEW = 3.0
-_MOST_CELLS = 200_000
-"""Of the model's tables together: one re-estimation of more takes too long to be tried."""
+SECONDS = 1.0
+"""The most seconds that error bars may take if nobody asked for them."""
+REPLICATES = 25
+"""The number of replicates; standard errors from so few are off by about a seventh, which the
+intervals allow for.
+"""
 
 
 def quick_bars(model: GraphicalModel, tables: Sequence[Measurement]) -> Uncertainty | None:
-    """Error bars that raise TooSlow when a question needs a longer re-estimation; None for none.
+    """Return error bars that raise TooSlow if a question needs a longer re-estimation; None for
+    none.
 
-    Questions within measured tables are answered in closed form; others re-estimate the model,
-    and give up once the first re-estimations show that all would take more than about a second.
+    Questions within measured tables are answered in closed form. Others re-estimate the model, and
+    give up once the first re-estimations show that all would take more than about a second.
     """
     try:
-        bars = error_bars(model, tables, replicates=_REPLICATES, seed=0, max_seconds=_SECONDS)
+        bars = error_bars(model, tables, replicates=REPLICATES, seed=0, max_seconds=SECONDS)
     except InvalidInput:
         return None
-    return replace(bars, _estimated=_refuse) if model.tree.cells > _MOST_CELLS else bars
+    # If a single estimation takes too long, none is tried.
+    return replace(bars, _estimated=_refuse) if model.tree.cells > AT_ONCE else bars
 
 
 def _refuse() -> NoReturn:
@@ -46,10 +50,11 @@ def _refuse() -> NoReturn:
 
 
 def without_bars(release: Release, columns: Sequence[str], reply: Reply) -> Reply:
-    """The reply with what is known without error bars: where it comes from and what is too small.
+    """Return the reply with a note that it has no error bars, and marks on counts that are too
+    small.
 
-    A count below three times the noise of one measured cell over the question's `columns` is noise
-    for the most part, however it was put together.
+    A count below three times the noise of one measured cell over the question's `columns` is mostly
+    noise, whatever it was computed from.
     """
     said = (
         "no error bars: they take more than a second here; ask for them with --error-bars, "
@@ -62,10 +67,11 @@ def without_bars(release: Release, columns: Sequence[str], reply: Reply) -> Repl
     if not touching:
         return replace(reply, notes=(*reply.notes, said))
     noise = min(touching)
-    weak = np.asarray(reply.columns["count"], dtype=np.float64) < _FEW * noise
+    least = noise / UNRELIABLE
+    weak = np.asarray(reply.columns["count"], dtype=np.float64) < least
     found = {**reply.columns, "note": ["unreliable" if each else "" for each in weak]}
     notes = (
-        f"UNRELIABLE: {int(weak.sum())} of {len(weak)} lines have fewer than {_FEW * noise:.3g} "
+        f"UNRELIABLE: {int(weak.sum())} of {len(weak)} lines have fewer than {least:.3g} "
         f"records, three times the noise of a measured cell ({noise:.3g})"
     )
     shown = replace(reply, columns=found) if weak.any() else reply

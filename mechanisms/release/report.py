@@ -1,4 +1,4 @@
-"""A release as one HTML page that opens offline: nothing comes from elsewhere."""
+"""A release as one HTML page, which opens offline since it loads nothing from elsewhere."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mechanisms.release.html import fit_rows, promise
+from mechanisms.release.html import fit_rows, promise, warnings
 from mechanisms.release.methods import methods
 from mechanisms.release.page import page
+from mechanisms.release.quick_bars import REPLICATES, SECONDS
 from mechanisms.release.relations import relations
-from mechanisms.release.report_against import Evaluation, Section, sections
+from mechanisms.release.report_against import DRAWN, WORST, Evaluation, Section, sections
+from mechanisms.release.verdict import NAMED
 from pgmkit import __version__
 from pgmkit.errors import InvalidInput, NotMeasured, TooSlow
 from pgmkit.model import GraphicalModel
 from pgmkit.queries import FactoredQuery
 from pgmkit.runtime.html import MOST_BARS, escape, graph, table
 from pgmkit.runtime.html import bars as bar_chart
+from pgmkit.runtime.progress import bar
 from pgmkit.tables.bins import Binned
 
 if TYPE_CHECKING:
@@ -39,14 +42,8 @@ _HOW_TO_READ = (
     "tables and regressions, and read nothing into a single one.</p>"
 )
 _VERBS = ("discover", "draw", "measure", "select")
-_MOST_CHARTS = 300
-"""Columns that are drawn: a page of a few megabytes."""
-_OPEN = 12
-"""Charts that are open at first, where there are no more; of more columns all are folded."""
-_WORST = 10
-_REPLICATES = 50
-_BAR_SECONDS = 20.0
-"""Seconds of re-estimation for the columns whose error bars have no closed form."""
+_BAR_SECONDS = 20 * SECONDS
+"""The seconds of re-estimation for the columns whose error bars have no closed form."""
 
 
 def html(
@@ -58,23 +55,21 @@ def html(
     target: str | None = None,
     progress: bool = False,
 ) -> str:
-    """The page's text.
+    """Return the text of the page.
 
-    `name`: of the data, and `schema_file`, for the heading. `target`: a column whose relations to
-    the others are listed.
+    `name`: the name of the data, and `schema_file`: that of the schema, both for the heading.
+    `target`: a column whose relations to the others are listed. `against`: private data to compare
+    with; further sections then follow, each of which takes bounded time. `progress`: whether to
+    show progress bars on a terminal.
 
-    Error bars take up to 20 seconds of re-estimation, where the model is graphical; those that
-    would take longer are left out, and of other models those beyond measured tables. With private
-    data to compare with, more sections follow, each of bounded time. `progress`: bars on a
-    terminal.
+    Error bars take up to 20 seconds of re-estimation if the model is graphical, and those that
+    would take longer are left out. Other models have error bars only within measured tables.
     """
-    from tqdm import tqdm
-
     if target is not None and target not in release.schema.columns:
         raise InvalidInput(
             f"there is no column {target!r}; columns are {', '.join(release.schema.columns)}"
         )
-    bars = release.bars(_REPLICATES, seed=0, progress=progress, max_seconds=_BAR_SECONDS)
+    bars = release.bars(2 * REPLICATES, seed=0, progress=progress, max_seconds=_BAR_SECONDS)
     planned: dict[str, Section] = {
         "release": lambda: _released(release),
         "methods": lambda: methods(release),
@@ -92,7 +87,8 @@ def html(
     made = [f"made on {date.today():%d %B %Y}", f"by pgmkit {__version__}"]
     made += [f"schema {schema_file}"] if schema_file else []
     parts = [f"<p class='meta'>{escape(', '.join(made))}</p>"]
-    with tqdm(planned.items(), desc="report", disable=None if progress else True) as steps:
+    silent = {} if progress else {"disable": True}
+    with bar(planned.items(), desc="report", **silent) as steps:
         for step, section in steps:
             steps.set_postfix_str(step)
             parts += section()
@@ -101,15 +97,7 @@ def html(
 
 
 def _released(release: TableRelease) -> Iterator[str]:
-    for line in release.caution.splitlines():
-        yield f"<p class='warn'>{escape(line)}</p>"
-    if getattr(release.model, "poor_fit", False):
-        yield (
-            f"<p class='warn'>The model is {escape(release.certificate)}. Its answers may be "
-            "off by more than the noise explains.</p>"
-        )
-    if release.contradiction:
-        yield f"<p class='warn'>Careful: {escape(release.contradiction)}.</p>"
+    yield from warnings(release.release)
     shared = "All numbers here come from noisy tables alone, not from records. "
     if release.secure and release.ledger is not None:
         shared = (
@@ -129,14 +117,14 @@ def _released(release: TableRelease) -> Iterator[str]:
             ["columns", _listed(list(release.schema.columns))],
             ["records (estimated)", f"{release.model.total:,.0f}"],
             ["noisy tables", str(len(release.measurements))],
-            *fit_rows(release),
+            *fit_rows(release.release),
             ["constraints", "; ".join(map(repr, release.schema.constraints)) or "none"],
         ],
     )
 
 
 def _listed(names: list[str]) -> str:
-    return ", ".join(names) if len(names) <= _OPEN else f"{len(names)}, each below"
+    return ", ".join(names) if len(names) <= NAMED else f"{len(names)}, each below"
 
 
 def _structure(model: GraphicalModel) -> Iterator[str]:
@@ -149,12 +137,12 @@ def _structure(model: GraphicalModel) -> Iterator[str]:
 
 
 def _share(part: float) -> str:
-    """A part of the whole; one that is small is not none."""
+    """Return a part of the whole as a percentage; a small one is shown as <0.1%, not as none."""
     return "<0.1%" if 0 < part < 0.0005 else f"{part:.1%}"
 
 
 def _budget(ledger: Ledger) -> Iterator[str]:
-    """The charges by kind of step, and all of them folded away."""
+    """Yield the charges grouped by kind of step, and below them the folded list of all charges."""
     groups: dict[tuple[str, str], list[float]] = {}
     for entry in ledger.entries:
         groups.setdefault((_kind_of_step(entry.step), _law(entry.mechanism)), []).append(entry.cost)
@@ -177,7 +165,9 @@ def _budget(ledger: Ledger) -> Iterator[str]:
 
 
 def _kind_of_step(step: str) -> str:
-    """Without rounds and columns: "round 3: select" is "round: select"."""
+    """Return the step without round numbers and columns: "round 3: select" becomes "round:
+    select".
+    """
     numbered = any(word.endswith(":") and word[:-1].isdigit() for word in step.split())
     words = [word for word in step.split() if not word.strip(":").isdigit()]
     verb = next((i for i, word in enumerate(words) if word in _VERBS), len(words))
@@ -190,10 +180,12 @@ def _law(mechanism: str) -> str:
 
 
 def _marginals(release: TableRelease, bars: Bars) -> Iterator[str]:
-    """Charts of the columns in the schema's order, each to be folded, and found by its name."""
+    """Yield foldable charts of the columns in the schema's order, with a search field for their
+    names.
+    """
     yield "<h2>Every column</h2>"
     columns = release.schema.columns
-    shown = list(columns)[:_MOST_CHARTS]
+    shown = list(columns)[:DRAWN]
     counts = release.model.marginals([(name,) for name in shown])
     grouped = {name: _grouped(columns[name]) for name in shown}
     intervals = {name: _interval(bars, FactoredQuery({name: grouped[name][1]})) for name in shown}
@@ -208,7 +200,7 @@ def _marginals(release: TableRelease, bars: Bars) -> Iterator[str]:
         "<p><input type='search' id='find' placeholder='Find a column' aria-label='Find a column'>"
         "</p>"
     )
-    opened = " open" if len(shown) <= _OPEN else ""
+    opened = " open" if len(shown) <= NAMED else ""  # with more columns, all are folded
     yield "<div class='columns'>"
     for name in shown:
         interval = intervals[name]
@@ -225,10 +217,11 @@ def _marginals(release: TableRelease, bars: Bars) -> Iterator[str]:
 
 
 def _grouped(column: Column) -> tuple[list[str], np.ndarray[Any, Any]]:
-    """The labels of a chart and the sums of codes that they stand for, (labels, codes).
+    """Return the labels of a chart and the 0/1 matrix (labels, codes) of the codes that each stands
+    for.
 
-    Neighbouring bins of an ordered column are put together where there are more than a chart draws;
-    spikes, special values and missing ones stay alone.
+    Neighbouring bins of an ordered column are joined if there are more than a chart draws; spikes,
+    special values and missing ones stay separate.
     """
     each = np.eye(column.size)
     if not isinstance(column, Binned) or column.size <= MOST_BARS:
@@ -239,7 +232,9 @@ def _grouped(column: Column) -> tuple[list[str], np.ndarray[Any, Any]]:
 
 
 def _interval(bars: Bars, query: FactoredQuery) -> Interval | None:
-    """None where error bars take too long, and where no measured table has them."""
+    """Return the intervals of a query's answers; None if they take too long or no measured table
+    has them.
+    """
     try:
         return bars.answer(query)
     except (TooSlow, NotMeasured):
@@ -247,7 +242,7 @@ def _interval(bars: Bars, query: FactoredQuery) -> Interval | None:
 
 
 def _uncertain(release: TableRelease, bars: Bars) -> Iterator[str]:
-    """The measured tables whose cells are least certain, relative to their counts."""
+    """Yield the measured tables whose cells are least certain relative to their counts."""
     found = []
     for clique in dict.fromkeys(m.clique for m in release.measurements if m.clique):
         interval = _interval(bars, FactoredQuery.marginal(release.model.domain, clique))
@@ -257,7 +252,7 @@ def _uncertain(release: TableRelease, bars: Bars) -> Iterator[str]:
     if not found:
         return
     found.sort(reverse=True)
-    rows = [[" x ".join(clique), f"{share:.3f}"] for share, clique in found[:_WORST]]
+    rows = [[" x ".join(clique), f"{share:.3f}"] for share, clique in found[:WORST]]
     yield "<h2>Least certain tables</h2>"
     yield "<p>Standard errors of all cells together, as a share of the records.</p>"
     yield table(["columns", "share"], rows, numbers={1})

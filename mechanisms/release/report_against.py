@@ -1,4 +1,4 @@
-"""The part of a report that compares with the private data: it is not private, and says so."""
+"""The part of a report that compares with the private data; it is not private, and says so."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from mechanisms.release.comparison import (
     subsample_equivalent,
 )
 from mechanisms.release.evaluation import (
+    AT_ONCE,
     held_out,
     marginal_errors,
     some_cliques,
@@ -33,23 +34,30 @@ if TYPE_CHECKING:
     from mechanisms.release.tabular import TableRelease
     from pgmkit.records.dataset import Dataset
 
-__all__ = ["Evaluation", "sections"]
+__all__ = ["DRAWN", "WORST", "Evaluation", "sections"]
 
-_MOST_CLIQUES = 300
-_MOST_PAIRS = 50
-"""The most pairs of columns that the membership attack looks at."""
-_WORST = 10
-_MOST_ROWS = 20_000
+DRAWN = 300
+"""The most columns that are drawn, and sets of columns that are compared: a page of a few
+megabytes.
+"""
+WORST = 10
+"""The number of lines in a list of the worst ones."""
+_MOST_MARGINALS = 100
+"""The most marginals of a score that is computed again for several samples or for every record."""
 
 Section = Callable[[], Iterator[str]]
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Private data to compare with; the report is then not private.
+    """Private data to compare with; a report that uses it is not private.
 
-    `target`: a column to predict; `test`: records that the release was not made of, to test on (a
-    quarter of `truth` by default) and to attack the release with.
+    Attributes:
+        truth: The private records.
+        target: A column to predict, if any.
+        test: Records that the release was not made of, to test predictions on and to attack the
+            release with; by default a quarter of `truth` is set aside for the predictions, and
+            there is no attack.
     """
 
     truth: Dataset
@@ -58,8 +66,10 @@ class Evaluation:
 
 
 def sections(release: TableRelease, against: Evaluation) -> dict[str, Section]:
-    """Each section's name and what writes it; each takes seconds, whatever the table's size."""
-    size = min(len(against.truth), max(1, round(release.model.total)), 10 * _MOST_ROWS)
+    """Return each section's name and the function that writes it; each takes seconds for
+    any table.
+    """
+    size = min(len(against.truth), max(1, round(release.model.total)), AT_ONCE)
     synthetic = release.codes(size, rng=0)
     truth = against.truth
     found: dict[str, Section] = {
@@ -85,7 +95,7 @@ def _errors(release: TableRelease, truth: Dataset) -> Iterator[str]:
     )
     rows, worst, sampled = [], [], []
     for k in range(1, min(3, len(truth.domain)) + 1):
-        cliques = some_cliques(truth.domain, k, most=None if k == 1 else _MOST_CLIQUES)
+        cliques = some_cliques(truth.domain, k, most=None if k == 1 else DRAWN)
         errors = marginal_errors(release.model, truth, cliques)
         values = list(errors.values())
         if not values:
@@ -104,7 +114,7 @@ def _errors(release: TableRelease, truth: Dataset) -> Iterator[str]:
     worst.sort(reverse=True)
     yield table(
         ["worst of one and two columns", "distance"],
-        [[" x ".join(clique), f"{value:.4f}"] for value, clique in worst[:_WORST]],
+        [[" x ".join(clique), f"{value:.4f}"] for value, clique in worst[:WORST]],
         numbers={1},
     )
 
@@ -117,7 +127,7 @@ def _similarity(synthetic: Dataset, truth: Dataset) -> Iterator[str]:
         "values and bins.</p>"
     )
     singles = similarity(truth, synthetic, some_cliques(truth.domain, 1))
-    pairs = similarity(truth, synthetic, some_cliques(truth.domain, 2, most=_MOST_CLIQUES))
+    pairs = similarity(truth, synthetic, some_cliques(truth.domain, 2, most=DRAWN))
     for title, found in (("column", singles), ("pair", pairs)):
         if not found:
             continue
@@ -125,7 +135,7 @@ def _similarity(synthetic: Dataset, truth: Dataset) -> Iterator[str]:
         mean = float(np.mean(list(found.values())))
         yield table(
             [f"least similar {title}s", "similarity"],
-            [[" x ".join(clique), f"{value:.4f}"] for clique, value in order[:_WORST]],
+            [[" x ".join(clique), f"{value:.4f}"] for clique, value in order[:WORST]],
             numbers={1},
             caption=f"mean over {len(found)} {title}s: {mean:.4f}",
         )
@@ -133,7 +143,7 @@ def _similarity(synthetic: Dataset, truth: Dataset) -> Iterator[str]:
 
 def _k_marginal(synthetic: Dataset, truth: Dataset) -> Iterator[str]:
     k = min(3, len(truth.domain))
-    cliques = some_cliques(truth.domain, k, most=_MOST_PAIRS * 2)
+    cliques = some_cliques(truth.domain, k, most=_MOST_MARGINALS)
     if not cliques:
         return
     score = k_marginal_score(truth, synthetic, cliques)
@@ -202,7 +212,7 @@ def _membership(release: TableRelease, against: Evaluation) -> Iterator[str]:
         )
         return
     cliques = some_cliques(
-        against.truth.domain, min(2, len(against.truth.domain)), most=_MOST_PAIRS
+        against.truth.domain, min(2, len(against.truth.domain)), most=_MOST_MARGINALS // 2
     )
     found = membership(release.model, against.truth, against.test, cliques)
     yield (

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,45 +21,58 @@ from pgmkit.measurement import Measurement
 if TYPE_CHECKING:
     from mechanisms.privacy.budget import Budget
 
-__all__ = ["Verdict", "association", "verdict"]
+__all__ = ["MOST_CELLS", "NAMED", "Verdict", "association", "verdict"]
 
 _SHARES = (0.01, 0.05, 0.2)
-_SURE = 1.96
-"""Standard errors on either side of a count that hold the truth 19 times out of 20."""
-_NAMED = 12
-"""Pairs that are named; more of them are counted."""
-_MOST_CELLS = 1 << 22
-"""Cells of the pairs' tables that are looked through for the strongest relations."""
-_STRONGER = 4
+"""The shares of the rows of a rare, a usual and a frequent value."""
+_SURE = NormalDist().inv_cdf(39 / 40)
+"""The number of standard errors on either side of a count that contain the truth 19 times out of
+20.
+"""
+NAMED = 12
+"""The most pairs or columns that a line names; if there are more, it says their number."""
+MOST_CELLS = 1 << 22
+"""The most cells of the pairs' tables that are searched for the strongest relations: a second's
+work.
+"""
+_STRONGER = NAMED // 3
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Sentences: which relations are kept, how sure counts are, and what would keep more.
+    """Sentences on which relations are kept, how sure counts are, and what would keep more.
 
-    `kept`: the pairs of columns that were measured together. `error`: half the width of a 95%
-    interval of a count within one column, None where no single figure holds.
+    Attributes:
+        relations: Which relations between columns are kept.
+        counts: How sure counts are.
+        more: What would keep more.
+        strongest: Which of the kept relations are the strongest.
+        kept: The pairs of columns that were measured together.
+        error: Half the width of a 95% interval of a count within one column; None if no single
+            figure holds.
     """
 
     relations: str
     counts: str
     more: str
+    strongest: str
     kept: tuple[tuple[str, str], ...]
     error: float | None
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """Those that have something to say."""
-        return tuple(each for each in (self.relations, self.counts, self.more) if each)
+        """The sentences that are not empty."""
+        every = (self.relations, self.strongest, self.counts, self.more)
+        return tuple(each for each in every if each)
 
     def __str__(self) -> str:
         return "\n".join(self.sentences)
 
 
 def verdict(model: Any, measurements: Iterable[Any], budget: Budget | None = None) -> Verdict:
-    """The verdict on a model and the noisy values behind it.
+    """Return the verdict on a model and the noisy values behind it.
 
-    `budget`: what was promised; without it nothing is said of other budgets.
+    `budget`: what was promised; without it the verdict says nothing of other budgets.
 
     >>> from pgmkit import Domain, Measurement, estimate
     >>> noisy = [Measurement((n,), [70.0, 30.0], 1.0) for n in ("a", "b")]
@@ -74,17 +88,16 @@ def verdict(model: Any, measurements: Iterable[Any], budget: Budget | None = Non
     kept = sorted(together, key=lambda pair: [domain.places[name] for name in pair])
     error = _column_error(known, domain.sizes)
     return Verdict(
-        " ".join(filter(None, (_relations(model, names, kept, bool(known)), _faint(model, known)))),
+        " ".join(filter(None, (_relations(names, kept, bool(known)), _faint(model, known)))),
         _counts(model.total, error),
         _more(budget),
+        _strongest(model, kept),
         tuple(kept),
         error,
     )
 
 
-def _relations(
-    model: Any, names: Sequence[str], kept: Sequence[tuple[str, str]], measured: bool
-) -> str:
+def _relations(names: Sequence[str], kept: Sequence[tuple[str, str]], measured: bool) -> str:
     every = math.comb(len(names), 2)
     if not measured:
         return (
@@ -98,25 +111,26 @@ def _relations(
             "The synthetic columns are unrelated to each other: each is kept by itself, and no "
             "relation between two of them. Use them for no correlation, regression or prediction."
         )
+    if len(kept) == every == 1:
+        return "The relation between the two columns is kept, as far as noise allows."
     if len(kept) == every:
-        said = f"Relations between all {every} pairs of columns are kept, as far as noise allows."
-    else:
-        listed = ": " + ", ".join(f"{a} with {b}" for a, b in kept) if len(kept) <= _NAMED else ""
-        left = every - len(kept)
-        which = f"Relations within {len(kept)} pairs of columns are"
-        which = which if len(kept) > 1 else "The relation within one pair of columns is"
-        others = f"Those within the other {left} pairs" if left > 1 else "That within the other one"
-        said = (
-            f"{which} kept, as far as noise allows{listed}. {others} "
-            f"{'are' if left > 1 else 'is'} kept only as far as the kept ones explain "
-            f"{'them' if left > 1 else 'it'}, and mostly lost otherwise."
-        )
-    strongest = _strongest(model, kept)
-    return f"{said} {strongest}" if strongest else said
+        return f"Relations between all {every} pairs of columns are kept, as far as noise allows."
+    listed = ": " + ", ".join(f"{a} with {b}" for a, b in kept) if len(kept) <= NAMED else ""
+    left = every - len(kept)
+    which = f"Relations within {len(kept)} pairs of columns are"
+    which = which if len(kept) > 1 else "The relation within one pair of columns is"
+    others = f"Those within the other {left} pairs" if left > 1 else "That within the other one"
+    return (
+        f"{which} kept, as far as noise allows{listed}. {others} "
+        f"{'are' if left > 1 else 'is'} kept only as far as the kept ones explain "
+        f"{'them' if left > 1 else 'it'}, and mostly lost otherwise."
+    )
 
 
 def _faint(model: Any, known: Sequence[Any]) -> str:
-    """The number of pairs with no table that has, on average, as many rows as noise in a cell."""
+    """Return a sentence on the pairs whose tables have, on average, more noise than rows in
+    a cell.
+    """
     noise: dict[tuple[str, str], float] = {}
     for m in known:
         cells = model.domain.size(m.clique)
@@ -133,16 +147,18 @@ def _faint(model: Any, known: Sequence[Any]) -> str:
 
 
 def _strongest(model: Any, kept: Sequence[tuple[str, str]]) -> str:
-    """The strongest of the kept relations, where their tables are small enough to look."""
-    if len(kept) <= _STRONGER or sum(model.domain.size(p) for p in kept) > _MOST_CELLS:
+    """Return a sentence on the strongest of the kept relations; empty if their tables are too
+    large.
+    """
+    if len(kept) <= _STRONGER or sum(model.domain.size(p) for p in kept) > MOST_CELLS:
         return ""
     tables = model.marginals(kept)
     order = sorted(kept, key=lambda pair: -association(tables[pair]))[:_STRONGER]
-    return f"The strongest are {', '.join(f'{a} with {b}' for a, b in order)}."
+    return f"The strongest relations are {', '.join(f'{a} with {b}' for a, b in order)}."
 
 
 def association(table: NDArray[np.float64]) -> float:
-    """Cramér's V of a table of two columns: 0 for unrelated columns, 1 where one tells the other.
+    """Return Cramér's V of a table of two columns: 0 if unrelated, 1 if one determines the other.
 
     >>> association(np.array([[50.0, 0.0], [0.0, 50.0]])), association(np.ones((2, 3)))
     (1.0, 0.0)
@@ -159,10 +175,11 @@ def association(table: NDArray[np.float64]) -> float:
 
 
 def _column_error(known: Sequence[Any], sizes: Mapping[str, int]) -> float | None:
-    """Half a 95% interval of a value's count in the middle one of the columns.
+    """Return half the width of a 95% interval of a value's count, for the median column.
 
-    A table over further columns tells the count of a value by a sum of its cells, whose noise adds
-    up; tables are averaged by their precision. Sums of cells (matrices) are left out.
+    A table over further columns gives the count of a value as a sum of cells, whose noise adds up;
+    several tables are averaged by their precision. Measurements of sums of cells (with a matrix)
+    are left out.
     """
     precisions: dict[str, float] = {}
     for m in known:
@@ -191,7 +208,7 @@ def _counts(total: float, error: float | None) -> str:
 
 
 def _more(budget: Budget | None) -> str:
-    """The change of noise with the budget, from the accounting alone."""
+    """Return a sentence on how the noise changes with the budget, from the accounting alone."""
     if budget is None:
         return ""
     larger = replace(budget, epsilon=4 * budget.epsilon)

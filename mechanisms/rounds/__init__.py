@@ -1,1 +1,1 @@
-"""The one loop of the adaptive mechanisms, and how its rounds select and measure."""
+"""The loop that all adaptive mechanisms share, and how its rounds select and measure."""

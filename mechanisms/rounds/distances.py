@@ -1,4 +1,4 @@
-"""Noisy distances of pairs of columns from independence, of all pairs together."""
+"""Noisy distances of pairs of columns from independence, measured for all pairs together."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ __all__ = ["Distances", "measure_distances"]
 
 @dataclass(frozen=True)
 class Distances:
-    """Noisy ||marginal - product of its noisy columns||_1 of pairs, in counts.
+    """The noisy L1 distances ||marginal - product of its noisy columns||_1 of pairs, in counts.
 
-    `of`: a distance for each pair; noise makes some negative. `stddev`: of the noise in each.
+    `of`: a distance for each pair; noise makes some negative. `stddev`: the standard deviation of
+    the noise in each.
     """
 
     of: Mapping[Clique, float]
@@ -26,7 +27,8 @@ class Distances:
 def measure_distances(
     curator: Curator, columns: GraphicalModel, pairs: Sequence[Clique], cost: float, *, step: str
 ) -> Distances:
-    """The distances of these pairs from a model of independent columns, at this cost together.
+    """Measure the distances of these pairs from a model of independent columns, at this cost
+    together.
 
     >>> from mechanisms.privacy.budget import Budget
     >>> from pgmkit import Dataset, Domain, Measurement, estimate

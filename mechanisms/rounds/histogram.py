@@ -1,4 +1,4 @@
-"""The shared part of MWEM, PMW-Pub and PEP: a histogram, rounds of queries, and its updates.
+"""The part that MWEM, PMW-Pub and PEP share: a histogram, rounds of queries, and its updates.
 
 The start is the public distribution, or the product of the measured one-way marginals, or uniform.
 """
@@ -51,11 +51,13 @@ __all__ = [
 
 
 _ROUND_BYTES = 48
-"""Of a weight on a card: before and after an update, their average, sums, and the copy there."""
+"""The bytes of a weight on a GPU: before and after an update, their average, sums, and the copy
+there.
+"""
 
 
 class HistogramSettings(QuerySettings, Protocol):
-    """The settings that the three mechanisms have in common."""
+    """The settings that the three mechanisms share."""
 
     @property
     def select_share(self) -> float: ...
@@ -65,10 +67,11 @@ class HistogramSettings(QuerySettings, Protocol):
 
 @dataclass(frozen=True)
 class MeasuredCell:
-    """A measured query: its cell, the noisy answer and the noise's stddev, as shares of n.
+    """A measured query: its cell, the noisy answer and the noise's standard deviation, both as
+    shares of the total.
 
-    The answer is put inside (0, 1), where answers of any data lie (but for the ends, which would
-    need infinite weights).
+    The answer is moved inside (0, 1): answers of data lie in [0, 1], and the ends would need
+    infinite weights.
     """
 
     cell: Cell
@@ -77,14 +80,16 @@ class MeasuredCell:
 
 
 Update: TypeAlias = Callable[[Histogram, Sequence[MeasuredCell], int, np.random.Generator], None]
-"""Changes a histogram in place by the measured cells; the last so many of them are new."""
+"""A function that changes a histogram in place by the measured cells; its third argument is how
+many of the last cells are new.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class HistogramState:
     """The histogram between updates.
 
-    `summed`: the sum of all histograms so far (for the average iterate). `known`: how many
+    `summed`: the sum of all histograms so far (for the average iterate). `known`: the number of
     measurements it was updated by.
     """
 
@@ -94,13 +99,14 @@ class HistogramState:
     known: int = 0
 
     def marginals(self, cliques: Iterable[Clique]) -> dict[Clique, np.ndarray[Any, Any]]:
-        """Marginals in counts by clique."""
+        """Return marginals in counts, by clique."""
         tables = self.histogram.tables(cliques)
         return {clique: table * self.total for clique, table in tables.items()}
 
 
 def measured_cells(measurements: Sequence[Measurement], total: float) -> list[MeasuredCell]:
-    """Each measured query once: repeated ones are merged by inverse variance, the latest is last.
+    """Return each measured query once: repeated ones are merged by inverse variance, and the latest
+    is last.
 
     >>> twice = [Measurement(("a",), [4.0, 6.0], 1.0), Measurement(("a",), [7.0, 3.0], 2.0)]
     >>> [round(each.answer, 2) for each in measured_cells(twice, 10.0)]
@@ -139,9 +145,10 @@ def run_histogram(
     seed: int = 0,
     progress: Callable[[Round[HistogramState, Any]], None] | None = None,
 ) -> Release:
-    """Select, measure, update until the budget is spent.
+    """Select, measure and update until the budget is spent, and return the release.
 
-    `rule`: of the number of rounds. `repeat`: whether a measured query may be selected again.
+    `rule`: the rule for the number of rounds. `repeat`: whether a measured query may be selected
+    again.
     """
     check_queries(curator, workload, settings)
     domain = curator.domain
@@ -153,7 +160,7 @@ def run_histogram(
         support, first_weights = PublicSupport.of(public)
     device = device_of(settings.device, lambda: prod(support.shape))
     check_room(device, _ROUND_BYTES * prod(support.shape), "a histogram")
-    # Public records need the one-way marginals for the total alone.
+    # With public records, the one-way marginals serve only to estimate the total.
     needless = public is not None and curator.public_total is not None
     first, total = measure_one_way(curator, 0.0 if needless else settings.one_way_share)
     if first and public is None:
@@ -180,7 +187,7 @@ def run_histogram(
 def _updater(
     update: Update, first: int, total: float, average: bool, rng: np.random.Generator
 ) -> Callable[[HistogramState, Sequence[Measurement]], HistogramState]:
-    """The update step, by all measurements after the first ones."""
+    """Return the update step, which uses all measurements after the first ones."""
 
     def updated(state: HistogramState, measurements: Sequence[Measurement]) -> HistogramState:
         histogram = state.histogram.copy()
@@ -195,7 +202,7 @@ def _updater(
 
 
 def check_public(domain: Domain, public: Dataset) -> None:
-    """Raises InvalidInput unless the public records are over the private domain."""
+    """Raise InvalidInput unless the public records are over the private domain."""
     if not isinstance(public, Dataset):
         raise InvalidInput(f"public must be a Dataset, got {type(public).__name__}")
     absent = [name for name in domain if name not in public.domain]
@@ -212,7 +219,7 @@ def check_public(domain: Domain, public: Dataset) -> None:
 
 
 def _product(domain: Domain, first: Sequence[Measurement]) -> np.ndarray[Any, Any]:
-    """The product of the noisy one-way marginals, each held above zero."""
+    """Return the product of the noisy one-way marginals, each kept above zero."""
     weights = np.ones(())
     for m in first:
         shares = np.maximum(m.values, 0.5)

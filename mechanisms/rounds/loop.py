@@ -1,6 +1,7 @@
-"""The one loop of the adaptive mechanisms: select what the model answers worst, measure, update.
+"""The loop that all adaptive mechanisms share: select what the model answers worst, measure it,
+update.
 
-The framework of Liu, Vietri and Wu, "Iterative Methods for Private Synthetic Data" (2021),
+It is the framework of Liu, Vietri and Wu, "Iterative Methods for Private Synthetic Data" (2021),
 Algorithm 1. A mechanism supplies the three steps; `select` and `measure` see the private data
 through a Curator, `update` must be built in a scope that does not have the data.
 """
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from mechanisms.queries.cells import Question, clique_of
+from pgmkit.runtime.progress import bar
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,7 +27,7 @@ __all__ = ["Answers", "Round", "adapt", "round_reports"]
 
 
 class Answers(Protocol):
-    """The model that is updated from round to round: it answers marginals, in counts."""
+    """The model that is updated from round to round; it answers marginals, in counts."""
 
     def marginals(self, cliques: Sequence[Clique], /) -> Mapping[Clique, NDArray[np.float64]]: ...
 
@@ -36,13 +38,14 @@ Picked = TypeVar("Picked", bound=Question)
 
 @dataclass(frozen=True)
 class Round(Generic[Model, Picked]):
-    """One round as it may be published, the same for every mechanism: nothing exact is in it.
+    """One round as it may be published, of the same form for every mechanism; it holds nothing
+    exact.
 
     Attributes:
-        index: Counts from 0.
-        picked: What was selected, in a tuple: whole marginals by their cliques, `Cell`s or
+        index: The number of the round, from 0.
+        picked: The selected queries, in a tuple: whole marginals by their cliques, `Cell`s or
             `Predicate`s.
-        measurements: The noisy answers; none where the mechanism measures nothing.
+        measurements: The noisy answers; empty if the mechanism measures nothing.
         before: The model that the selection was based on; it answers `marginals`, in counts.
         after: The model after the update.
     """
@@ -55,7 +58,7 @@ class Round(Generic[Model, Picked]):
 
     @property
     def cliques(self) -> tuple[Clique, ...]:
-        """The attributes that were asked about, each set once."""
+        """The sets of attributes that were asked about, each once."""
         return tuple(dict.fromkeys(map(clique_of, self.picked)))
 
 
@@ -68,12 +71,12 @@ def adapt(
     update: Callable[[Model, Sequence[Any]], Model],
     progress: Callable[[Round[Model, Picked]], None] | None = None,
 ) -> tuple[Model, tuple[Any, ...]]:
-    """Run rounds until `select` returns None; the last model and all measurements.
+    """Run rounds until `select` returns None; return the last model and all measurements.
 
-    `select(model, last_round)` gets None as the last round before the first, and returns what it
-    picked as a sequence; `update(model, measurements)` gets all measurements so far. An exception
-    from a step or from `progress` (KeyboardInterrupt too) leaves at once and nothing half-done is
-    returned.
+    `select(model, last_round)` gets None as the last round before the first, and returns the
+    selected queries as a sequence; `update(model, measurements)` gets all measurements so far. An
+    exception from a step or from `progress` (KeyboardInterrupt too) is passed on at once, and
+    nothing half-done is returned.
 
     >>> steps = iter([[("a",)], [("b",), ("a",)], None])
     >>> class Count(int):
@@ -103,17 +106,17 @@ def adapt(
 def round_reports(
     progress: bool | Callable[[Round[Any, Any]], None] | None,
 ) -> Iterator[Callable[[Round[Any, Any]], None] | None]:
-    """The callable for the end of a round: the given one, or a bar, which is silent in a pipe."""
+    """Return the function to call at the end of a round: the given one, or that of a progress bar,
+    which is silent in a pipe.
+    """
     if progress is not True:
         yield progress or None
         return
-    from tqdm import tqdm
-
-    with tqdm(disable=None, unit="round") as bar:
+    with bar(unit="round") as shown:
 
         def show(finished: Round[Any, Any]) -> None:
             if finished.cliques:
-                bar.set_postfix_str(" x ".join(finished.cliques[-1]))
-            bar.update()
+                shown.set_postfix_str(" x ".join(finished.cliques[-1]))
+            shown.update()
 
         yield show

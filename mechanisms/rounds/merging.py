@@ -1,12 +1,12 @@
-"""Coarser cells for tables whose noise would hide them: which codes are taken together, and when.
+"""Coarser cells for tables whose noise would hide them: which codes are merged, and when.
 
-Bins beside each other are merged into groups of about equal mass; a bin that holds a group's mass
-alone stays apart, as frequent spikes do, and so do codes without order: missing values, and all of
-a column of categories, whose merging would lose most of what depends on them. Whether a pair of
-attributes is better measured on merged codes follows from its predicted error: fewer cells have
-less noise together, and lose what depends within groups. Sums of codes say
-little of each, so single attributes are measured again beside coarse pairs, by the same prediction:
-the noise of one is in all its pairs.
+Neighbouring bins are merged into groups of about equal counts; a bin that has a group's count by
+itself stays separate, as frequent spikes do. So do codes without order: missing values, and all
+codes of a categorical column, whose merging would lose most of what depends on them. Whether a pair
+of attributes is better measured on merged codes follows from its predicted error: fewer cells have
+less noise in total, but lose the dependence within groups. Sums of codes say little about the
+single codes, so single attributes are measured again beside coarse pairs, by the same prediction:
+the noise of an attribute enters all its pairs.
 """
 
 from __future__ import annotations
@@ -17,34 +17,40 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mechanisms.privacy.curator import Curator
 from mechanisms.rounds.shares import least_risk_shares, predicted_risk
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pgmkit.domain import Clique
+    from pgmkit.measurement import Measurement
 
     Array = NDArray[np.float64]
     Groups = NDArray[np.intp]
 
-__all__ = ["Tables", "best_tables", "groups_of"]
+__all__ = ["Tables", "best_tables", "groups_of", "known_noise", "measure_tables"]
 
 _GROUPS = (2, 4, 8, 16, 32)
-"""The numbers of groups that are tried. More of them gain little and widen the fit. An attribute
-that has no more bins than groups keeps all its codes."""
+"""The numbers of groups that are tried. More groups gain little and widen the fit. An attribute
+that has no more bins than groups keeps all its codes.
+"""
 _LOST = 0.73
-"""The part of the L1 distance from independence that merging n codes of one attribute into g groups
-loses, times 1/g - 1/n: of the density 1 + t x y on (-1, 1)^2, 0.72 for 2 groups to 0.74 for 20."""
+"""The share of the L1 distance from independence that is lost when n codes of one attribute are
+merged into g groups, divided by 1/g - 1/n: for the density 1 + t x y on (-1, 1)^2 it is 0.72 for 2
+groups to 0.74 for 20.
+"""
 _TURNS = 4
-"""Shares follow from groups, and groups from shares: they are found in turn."""
+"""The rounds in which shares and groups are computed in turn, as each depends on the other."""
 
 
 @dataclass(frozen=True)
 class Tables:
-    """The cells to measure of pairs, and the shares of one budget, of sum 1 with those of columns.
+    """The cells to measure for each pair, and the shares of one budget, which sum to 1 over pairs
+    and single attributes.
 
-    `groups`: for either attribute of each pair the group of each code. `pairs`: the shares of the
-    pairs; `singles`: of the attributes.
+    `groups`: for each attribute of each pair the group of each code. `pairs`: the shares of the
+    pairs; `singles`: the shares of the attributes.
     """
 
     groups: list[tuple[Groups, Groups]]
@@ -53,10 +59,11 @@ class Tables:
 
 
 def groups_of(counts: Array, most: int, bins: int) -> Groups:
-    """The group of each code: runs of bins of at most 1/most of all counts, and larger bins.
+    """Return the group of each code: runs of bins with at most 1/most of all counts, and larger
+    bins by themselves.
 
-    `counts`: of the codes, at least 0, of which the first `bins` are in order; all others stay
-    apart, and all codes where there are no more bins than groups.
+    `counts`: the counts of the codes, at least 0. The first `bins` codes are bins in order; all
+    others stay separate, and so do all codes if there are no more bins than groups.
 
     >>> groups_of(np.array([5.0, 5.0, 60.0, 10.0, 10.0, 10.0]), 3, bins=6)
     array([0, 0, 1, 2, 2, 2])
@@ -82,15 +89,21 @@ def best_tables(
     *,
     bins: Mapping[str, int],
     pure: bool,
+    others: Mapping[str, float] | None = None,
 ) -> Tables:
-    """The cells of each pair, and the shares of a budget, of least predicted error of all pairs.
+    """Return the cells of each pair and the shares of a budget with the least predicted error of
+    all pairs.
 
-    `counts`: noisy counts of the codes of each attribute, at least 0. `distances`: of pairs from
-    independence, L1, in counts, above 0. `known`: the expected absolute noise in the counts;
-    `noise`: in a cell measured with the whole budget. `bins`: how many of an attribute's codes, the
-    first ones, are bins in order; none where it is not named. `pure`: as in `least_risk_shares`.
+    `counts`: noisy counts of the codes of each attribute, at least 0. `distances`: the L1 distances
+    of the pairs from independence, in counts; a pair at 0 gets nothing. `known`: the expected
+    absolute noise in the counts of each attribute; `noise`: the same for a cell measured with the
+    whole budget. `bins`: for an attribute the number n such that its codes 0..n-1 are bins in
+    order; an attribute that is left out has none. `pure`: as in `least_risk_shares`. `others`: in
+    how many tables that are not among these the noise of an attribute is; in none where it is not
+    given.
     """
     names = list(counts)
+    further = np.array([(others or {}).get(name, 0.0) for name in names])
     options = (0, *_GROUPS)
     merged = {
         (name, most): groups_of(count, most or len(count), bins.get(name, 0))
@@ -107,14 +120,14 @@ def best_tables(
     power, every = (1.0 if pure else 0.5), np.arange(len(pairs))
     best, single = np.zeros(len(pairs), dtype=np.intp), before
     for _ in range(_TURNS):
-        # The noise of an attribute is in its pairs, and what is known of it is as far off. Pairs on
-        # all its codes tell of it themselves.
+        # A pair on merged codes takes its details from its attributes' counts, whose errors enter
+        # it. A pair on all codes of an attribute measures these counts too.
         coarse = ends[sizes[best, every] < sizes[0]]
-        weight = codes * np.bincount(coarse, minlength=len(names))
+        weight = codes * (further + np.bincount(coarse, minlength=len(names)))
         far = np.concatenate([kept[best, every], weight * single])
         whole = noise * np.concatenate([cells[best, every], weight])
         of_pairs, of_singles = np.split(least_risk_shares(far, whole, pure=pure), [len(pairs)])
-        at_cost = noise / np.maximum(of_pairs, np.finfo(float).tiny) ** power
+        at_cost = noise / np.maximum(of_pairs, np.finfo(float).eps) ** power
         best = (distances - kept + predicted_risk(kept, at_cost * cells)).argmin(0)
         precision = before**-2.0
         for side, other in ((0, 1), (1, 0)):
@@ -130,11 +143,11 @@ def best_tables(
 
 
 def _kept(sizes: Array, distances: Array, chance: Array, rows: float) -> Array:
-    """The distance from independence that is left on merged codes, options x pairs.
+    """Return the distance from independence that remains on merged codes, options x pairs.
 
     A dependence at the distance d fills 1 - d / 2 of the product's range (all records of a function
-    of n codes lie in 1 / n of it), and groups lose the more, the narrower it is. Chance is spread
-    over all cells.
+    of n codes lie in 1 / n of it), and merging loses more, the narrower the range is. Chance is
+    spread over all cells.
     """
     cells = sizes.prod(2)
     width = np.maximum(1 - (distances - chance) / (2 * rows), np.finfo(float).eps)
@@ -143,8 +156,59 @@ def _kept(sizes: Array, distances: Array, chance: Array, rows: float) -> Array:
 
 
 def _chance(first: Array, second: Array) -> float:
-    """The expected L1 distance from their product of two attributes that chance alone gives."""
+    """Return the expected L1 distance between the joint counts of two independent attributes and
+    their product.
+    """
     rows = max(1.0, float(first.sum()))
     product = np.outer(first, second).ravel() / max(1.0, float(second.sum()))
     spread = np.sqrt(product * np.maximum(0.0, 1 - product / rows))
     return float(np.minimum(spread * (2 / np.pi) ** 0.5, 2 * product).sum())
+
+
+def known_noise(
+    names: Sequence[str], first: Sequence[Measurement], unit: float
+) -> dict[str, float]:
+    """Return the expected absolute noise in what measurements of single attributes say of each.
+
+    `unit`: that of a noise of standard deviation 1. Attributes of one value are known.
+    """
+    precisions = dict.fromkeys(names, 0.0)
+    for m in first:
+        if len(m.clique) == 1 and m.clique[0] in precisions:
+            precisions[m.clique[0]] += m.stddev**-2
+    return {
+        name: unit * precision**-0.5 if precision else float(np.finfo(float).eps)
+        for name, precision in precisions.items()
+    }
+
+
+def measure_tables(
+    curator: Curator, names: Sequence[str], pairs: Sequence[Clique], tables: Tables, cost: float
+) -> list[Measurement]:
+    """Measure attributes and pairs by their shares of this cost, but not those without a share."""
+    scale = cost / (tables.pairs.sum() + tables.singles.sum())
+    singles, shares = (scale * tables.singles).tolist(), (scale * tables.pairs).tolist()
+    return [
+        *(
+            curator.measure((name,), each, step="again: measure")
+            for name, each in zip(names, singles, strict=True)
+            if each > 0
+        ),
+        *(
+            _measure_pair(curator, pair, both, each)
+            for pair, both, each in zip(pairs, tables.groups, shares, strict=True)
+            if each > 0
+        ),
+    ]
+
+
+def _measure_pair(
+    curator: Curator, pair: Clique, both: tuple[Groups, Groups], cost: float
+) -> Measurement:
+    """Measure the pair's table on these groups of each attribute's codes."""
+    step = "2-way: measure"
+    if all(groups[-1] + 1 == len(groups) for groups in both):
+        return curator.measure(pair, cost, step=step)
+    # Each matrix has a row for each group, with ones at its codes.
+    sums = [(np.arange(groups[-1] + 1)[:, None] == groups).astype(float) for groups in both]
+    return curator.measure_queries(pair, sums, cost, step=step)

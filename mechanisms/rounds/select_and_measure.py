@@ -1,4 +1,5 @@
-"""The queries that a round selects and measures, single ones or marginals, and the rounds' number.
+"""The queries that a round selects and measures, single ones or marginals, and the number of
+rounds.
 
 Single queries are cells of the workload's marginals, of sensitivity 1 count under both neighbour
 relations.
@@ -46,7 +47,7 @@ __all__ = [
 
 
 class QuerySettings(Protocol):
-    """The settings that rounds of single queries and of whole marginals have in common."""
+    """The settings that rounds of single queries and of whole marginals share."""
 
     @property
     def rounds(self) -> int | None: ...
@@ -62,16 +63,16 @@ class SelectionSettings(Settings):
     """The base of settings with a choice between single queries and whole marginals."""
 
     def conflict(self) -> str | None:
-        """A message where a round has more queries than the selection can do, else None."""
+        """Return a message if a round has more queries than its selection allows, else None."""
         settings: Any = self
         return SELECTIONS[settings.select].conflict(settings.queries)
 
 
 def check_queries(curator: Curator, workload: Workload, settings: QuerySettings) -> None:
-    """Raises InvalidInput for what the rounds cannot do, before anything is spent.
+    """Raise InvalidInput, before anything is spent, for what the rounds cannot do.
 
-    Unequal weights, which single queries do not know; more queries than there are; no share for the
-    one-way marginals where the total is private.
+    That is: unequal weights, which single queries do not support; more queries than there are; no
+    share for the one-way marginals if the total is private.
     """
     selection = SELECTIONS[settings.select]
     selection.check_weights(workload)
@@ -82,7 +83,7 @@ def check_queries(curator: Curator, workload: Workload, settings: QuerySettings)
 
 
 def check_enough(rounds: int, queries: int, available: int, named: str) -> None:
-    """Raises InvalidInput where more is to be selected than there is."""
+    """Raise InvalidInput if more is to be selected than is available."""
     if rounds * queries > available:
         raise InvalidInput(
             f"rounds x queries a round is {rounds * queries}, but there are {available} {named}; "
@@ -91,7 +92,7 @@ def check_enough(rounds: int, queries: int, available: int, named: str) -> None:
 
 
 def check_equal_weights(workload: Workload) -> None:
-    """Raises InvalidInput for unequal weights, which the selection of single queries ignores."""
+    """Raise InvalidInput for unequal weights, which the selection of single queries ignores."""
     if len(set(workload.weights)) > 1:
         raise InvalidInput(
             "the workload has unequal weights, which the selection of single queries does not "
@@ -100,7 +101,7 @@ def check_equal_weights(workload: Workload) -> None:
 
 
 def check_total(curator: Curator, one_way_share: float) -> None:
-    """Raises InvalidInput where nothing is to be measured that says what the total is."""
+    """Raise InvalidInput if the total is private and nothing is measured that determines it."""
     if one_way_share == 0 and curator.public_total is None:
         raise InvalidInput(
             "one_way_share must be above 0 where the number of rows is private (add/remove): "
@@ -109,10 +110,11 @@ def check_total(curator: Curator, one_way_share: float) -> None:
 
 
 def measure_one_way(curator: Curator, share: float) -> tuple[list[Measurement], float]:
-    """Every one-way marginal at an equal part of `share` of what remains, and the total.
+    """Measure every one-way marginal at an equal part of `share` of what remains; return the
+    measurements and the total.
 
-    The total is public under replace-one and estimated from these answers otherwise (at least 1,
-    as data sets have rows). Nothing is measured when the share is 0.
+    The total is public under replace-one and estimated from these answers otherwise (at least 1, as
+    data sets have rows). Nothing is measured when the share is 0.
     """
     names = varied(curator.domain)
     cost = share * curator.remaining / len(names)
@@ -123,28 +125,31 @@ def measure_one_way(curator: Curator, share: float) -> tuple[list[Measurement], 
 
 
 def known_total(curator: Curator, first: Sequence[Measurement]) -> float:
-    """The total where it is public, else as these one-way marginals say; at least 1."""
+    """Return the total: the public one, or else its estimate from these one-way marginals; at least
+    1.
+    """
     if curator.public_total is not None:
         return max(1.0, float(curator.public_total))
     return max(1.0, estimate_total(first, curator.domain).value)
 
 
 def least_total(curator: Curator) -> float:
-    """The total that is known before anything is measured: it where it is public, else 1."""
+    """Return the total that is known before anything is measured: the public one, or else 1."""
     return 1.0 if curator.public_total is None else known_total(curator, ())
 
 
 @dataclass(frozen=True)
 class RoundsRule:
-    """A number of rounds from public figures: `factor` sqrt(total / noise)^power, at least 1.
+    """A rule for the number of rounds from public figures: `factor` sqrt(total / noise)^power, at
+    least 1.
 
-    `noise` is the scale at which all that remains would measure one marginal. T rounds of one
-    query each have sqrt(T) times the noise in zCDP; under a pure budget it is T times, and the
+    `noise` is the scale at which all that remains would measure one marginal. T rounds of one query
+    each have sqrt(T) times this noise in zCDP; under a pure budget they have T times, and the
     square root becomes a cube root.
 
-    Power 1 holds the noise of a round near what is left to correct. Public records leave errors of
-    a percent or so, whatever the budget, and a round is worth its cost only where it can see them:
-    power 2.
+    Power 1 keeps the noise of a round near the errors left to correct. Public records leave errors
+    of a percent or so, whatever the budget, and a round is worth its cost only if it can detect
+    them: power 2.
     """
 
     factor: float
@@ -163,9 +168,10 @@ class RoundsRule:
         total: float,
         share: float = 0.0,
     ) -> int:
-        """The rounds asked for, or by the rule but no more than there is to measure.
+        """Return the requested number of rounds, or that of the rule, limited to the queries
+        available.
 
-        `share`: of what remains, still to be spent before the rounds.
+        `share`: the share of the remaining budget that is spent before the rounds.
         """
         if settings.rounds is not None:
             return settings.rounds
@@ -199,20 +205,22 @@ class SelectionRounds(ABC):
     @staticmethod
     @abstractmethod
     def conflict(queries: int | None) -> str | None:
-        """A message that says what is wrong with so many queries a round; None where nothing is."""
+        """Return a message if a round may not have this number of queries; else None."""
 
     @staticmethod
     @abstractmethod
     def check_weights(workload: Workload) -> None:
-        """Raises InvalidInput for weights that the selection would ignore."""
+        """Raise InvalidInput for weights that the selection would ignore."""
 
     @staticmethod
     @abstractmethod
     def available(workload: Workload) -> int:
-        """The number of queries that there are to select from."""
+        """Return the number of queries that there are to select from."""
 
     def select(self, model: Answers) -> Sequence[Any] | None:
-        """Select with noise the queries that the model answers worst; None after the last round."""
+        """Select, with noise, the queries that the model answers worst; None after the last
+        round.
+        """
         if self._done == self._rounds:
             return None
         self._done += 1
@@ -220,7 +228,7 @@ class SelectionRounds(ABC):
         return self._select(model.marginals(self._workload.cliques), step)
 
     def measure(self, picked: Sequence[Any]) -> list[Measurement]:
-        """The noisy answers to what was picked."""
+        """Return the noisy answers to the selected queries."""
         last = self._done == self._rounds
         cost = self._curator.remaining if last else self._measure_cost
         return self._measure(picked, cost, f"round {self._done}: measure")
@@ -241,17 +249,17 @@ class CellRounds(SelectionRounds):
 
     @staticmethod
     def conflict(queries: int | None) -> str | None:
-        """Any number of single queries may be asked for."""
+        """Return None: any number of single queries may be selected."""
         return None
 
     @staticmethod
     def check_weights(workload: Workload) -> None:
-        """Raises InvalidInput for unequal weights."""
+        """Raise InvalidInput for unequal weights."""
         check_equal_weights(workload)
 
     @staticmethod
     def available(workload: Workload) -> int:
-        """The cells of the workload's marginals."""
+        """Return the number of cells of the workload's marginals."""
         return sum(map(workload.domain.size, workload.cliques))
 
     def _select(self, estimates: Tables, step: str) -> list[Cell]:
@@ -272,9 +280,9 @@ class CellRounds(SelectionRounds):
 
 
 class MarginalRounds(SelectionRounds):
-    """Rounds of one whole marginal: the marginal trick (A.1).
+    """Rounds of one whole marginal each: the marginal trick (A.1).
 
-    Selection is by the weighted L1 error less the expected noise. A measured marginal is not
+    Selection is by the weighted L1 error minus the expected noise. A measured marginal is not
     selected again.
     """
 
@@ -284,18 +292,18 @@ class MarginalRounds(SelectionRounds):
 
     @staticmethod
     def conflict(queries: int | None) -> str | None:
-        """One marginal a round."""
+        """Return a message unless one marginal is selected each round."""
         if queries in (None, 1):
             return None
         return f"queries must be 1 where whole marginals are selected; got {queries!r}"
 
     @staticmethod
     def check_weights(workload: Workload) -> None:
-        """Any weights: they multiply the errors."""
+        """Accept any weights: they multiply the errors."""
 
     @staticmethod
     def available(workload: Workload) -> int:
-        """The workload's marginals."""
+        """Return the number of the workload's marginals."""
         return len(workload)
 
     def _select(self, estimates: Tables, step: str) -> list[Clique]:
@@ -318,4 +326,4 @@ class MarginalRounds(SelectionRounds):
 
 
 SELECTIONS: dict[str, type[SelectionRounds]] = {"queries": CellRounds, "marginals": MarginalRounds}
-"""The selections of a round, by the name that the setting `select` has for it."""
+"""The kinds of selection, by the value of the setting `select`."""

@@ -1,14 +1,14 @@
-"""Shares of a budget among tables: those that make the predicted error of all of them least.
+"""Shares of a budget among tables, for the least predicted error of all of them.
 
-A table at the L1 distance d from what is known without it, measured with noise of expected L1 norm
-n, is put together of both. Where the two are weighed by the inverse of their sizes, its error is
-near d n / (d + n): the distance where noise hides it, the noise where noise is small. With a the
-noise at the cost 1, n = a / c^p at the cost c, where p is 1/2 for Gaussian noise and 1 for Laplace
-noise, and the sum over tables
+Consider a table at the L1 distance d from what is known without it, measured with noise of expected
+L1 norm n. If both sources are combined, weighted by the inverse of their sizes, the error is near d
+n / (d + n): the distance if noise hides it, the noise if that is small. With a the noise at
+the cost 1, n = a / c^p at the cost c, where p is 1/2 for Gaussian noise and 1 for Laplace noise,
+and the sum over tables
 
     sum_i d_i a_i / (d_i c_i^p + a_i)
 
-is convex in the costs. At its least under a given sum of costs all slopes are equal, or costs zero.
+is convex in the costs. At its minimum for a given sum of costs all slopes are equal, or costs zero.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 __all__ = ["least_risk_shares", "predicted_risk"]
 
 _HALVINGS = 200
-"""An interval of floats is a point after fewer."""
+"""More halvings than it takes to shrink an interval of floats to a point."""
 
 
 def predicted_risk(distances: Array, noise: Array) -> Array:
-    """The expected L1 error d n / (d + n) of tables so far away, measured with so much noise.
+    """Return the expected L1 error d n / (d + n) of tables at the distances d, measured with noise
+    n.
 
     >>> predicted_risk(np.array([6.0, 0.0]), np.array([3.0, 3.0]))
     array([2., 0.])
@@ -39,11 +40,12 @@ def predicted_risk(distances: Array, noise: Array) -> Array:
 
 
 def least_risk_shares(distances: Array, noise: Array, *, pure: bool) -> Array:
-    """The shares of one budget, of sum 1, for which the predicted risk of all tables is least.
+    """Return the shares of one budget, with sum 1, for which the predicted risk of all tables is
+    least.
 
-    `distances`: at least 0, not all 0; `noise`: of each table measured with the whole budget, above
-    0; both are L1 norms in counts. `pure`: whether noise grows as the inverse of a share, and not
-    as the inverse of its root. Tables at the distance 0 get nothing.
+    `distances`: at least 0, not all 0; `noise`: the noise of each table measured with the whole
+    budget, above 0; both are L1 norms in counts. `pure`: True if noise is inversely proportional to
+    a share, False if to its square root. Tables at the distance 0 get nothing.
 
     >>> noise = np.array([1.0, 1.0, 1.0])
     >>> least_risk_shares(np.array([4.0, 4.0, 0.0]), noise, pure=False).round(3)
@@ -52,7 +54,7 @@ def least_risk_shares(distances: Array, noise: Array, *, pure: bool) -> Array:
     shares = np.zeros(len(distances))
     told = distances > 0
     d, a = distances[told], noise[told]
-    low, high = -700.0, 700.0  # of the logarithm of the slope: the range of floats
+    low, high = -700.0, 700.0  # the logarithm of the slope, within the range of floats
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         if _shares_at(d, a, np.exp(middle), pure).sum() > 1:
@@ -65,10 +67,10 @@ def least_risk_shares(distances: Array, noise: Array, *, pure: bool) -> Array:
 
 
 def _shares_at(d: Array, a: Array, slope: float, pure: bool) -> Array:
-    """The share of each table at which its risk falls by `slope` for each unit of the share.
+    """Return the share of each table at which its risk falls by `slope` for each unit of the share.
 
-    With t = d c / a, for p = 1, the slope is d^2 / (a (1 + t)^2); with t = d sqrt(c) / a, for
-    p = 1/2, it is d^3 / (2 a^2 t (1 + t)^2), a cubic in t that is solved by Cardano's formula.
+    With t = d c / a, for p = 1, the slope is d^2 / (a (1 + t)^2); with t = d sqrt(c) / a, for p =
+    1/2, it is d^3 / (2 a^2 t (1 + t)^2), a cubic in t that is solved by Cardano's formula.
     """
     if pure:
         return np.asarray(np.maximum(d / np.sqrt(a * slope) - 1, 0.0) * a / d)

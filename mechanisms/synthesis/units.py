@@ -1,9 +1,10 @@
-"""Frames of which each unit keeps a bounded number of rows."""
+"""Frames in which each unit keeps a bounded number of rows."""
 
 from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,15 @@ from pgmkit.tables.engines.pushdown import FrameCounts
 from pgmkit.tables.schema import NoRows, Schema
 from pgmkit.tables.values import distinct, is_null, series_values, text_of
 
-__all__ = ["bounded_frame", "check_unit", "warn_of_others"]
+__all__ = ["bounded_frame", "check_unit", "unit_numbers", "warn_of_others"]
 
 _WHOLE = re.compile(r"(-?[0-9]+)\.0+")
 
 
 def check_unit(unit: str | None, schema: Schema, report_dropped: bool) -> None:
-    """Raises InvalidInput for a unit that the schema would release, or a report without one."""
+    """Raise InvalidInput for a unit that the schema would release, or for a report without
+    a unit.
+    """
     if unit is None and report_dropped:
         raise InvalidInput("report_dropped is about the rows of units; give unit and max_rows")
     if unit in schema.columns:
@@ -33,7 +36,7 @@ def check_unit(unit: str | None, schema: Schema, report_dropped: bool) -> None:
 
 
 def warn_of_others(data: Any, schema: Schema, unit: str | None) -> None:
-    """Warn of a frame's columns that are not released, as the schema does not have them."""
+    """Warn if the frame has columns that are not released because the schema does not have them."""
     if isinstance(data, Dataset | NoRows | FrameCounts):
         return
     others = other_columns(data, schema, [unit])
@@ -49,11 +52,11 @@ def warn_of_others(data: Any, schema: Schema, unit: str | None) -> None:
 def bounded_frame(
     frame: Any, schema: Schema, unit: str, max_rows: int, rng: np.random.Generator | None
 ) -> tuple[Any, Excess]:
-    """The schema's columns of at most `max_rows` rows of each unit, and what was left out.
+    """Return the schema's columns of at most `max_rows` rows of each unit, and what was left out.
 
-    Which rows is drawn uniformly (`mechanisms.privacy.units`). Rows without a unit (missing: null,
-    NaN, empty) are of nobody and are left out. A frame in an engine is fetched, these columns
-    alone: which rows are kept must be the same in every count. Raises InvalidInput for codes and
+    The rows are drawn uniformly (`mechanisms.privacy.units`). Rows without a unit (missing: null,
+    NaN, empty) belong to nobody and are left out. From an engine these columns alone are fetched,
+    since the rows kept must be the same in every count. Raises InvalidInput for coded records, and
     for a frame without the columns.
 
     >>> import pyarrow
@@ -72,24 +75,31 @@ def bounded_frame(
             f"row is; they have {', '.join(map(repr, names[:30]))}"
         )
     held = in_memory(frame, [*schema.columns, unit])
-    units = _units(series_values(held[unit]))
+    (units,) = unit_numbers([series_values(held[unit])])
     places, excess = bounded(units, max_rows, random_keys(len(units), rng))
     return held[places].select(*schema.columns).to_native(), excess
 
 
-def _units(values: Any) -> np.ndarray:
-    """A whole number for each value, -1 for a missing one; 3, 3.0, "3" and "3.0" are one unit.
+def unit_numbers(columns: Sequence[Any]) -> list[np.ndarray]:
+    """Return a whole number for each value of several columns: equal for equal values, -1 if
+    missing.
 
-    Programs write whole numbers as 3.0 where one of their column is missing.
+    3, 3.0, "3" and "3.0" are one unit, since programs write whole numbers as 3.0 if another value
+    of the column is missing.
+
+    >>> [column.tolist() for column in unit_numbers([np.array(["a", "b"]), np.array(["b", ""])])]
+    [[0, 1], [1, -1]]
     """
-    if len(values) == 0:
-        return np.zeros(0, dtype=np.intp)
-    found, places = distinct(values)
     numbers: dict[str, int] = {}
-    of_value = [
-        -1 if is_null(value) else numbers.setdefault(_name(value), len(numbers)) for value in found
-    ]
-    return np.asarray(of_value, dtype=np.intp)[places]
+    numbered = []
+    for values in columns:
+        found, places = distinct(values) if len(values) else ([], np.zeros(0, dtype=np.intp))
+        of_value = [
+            -1 if is_null(value) else numbers.setdefault(_name(value), len(numbers))
+            for value in found
+        ]
+        numbered.append(np.asarray(of_value, dtype=np.intp)[places])
+    return numbered
 
 
 def _name(value: Any) -> str:

@@ -1,1 +1,1 @@
-"""Approximate inference in factor graphs that no junction tree of memory's size holds."""
+"""Approximate inference in factor graphs for which no junction tree fits into memory."""

@@ -1,4 +1,4 @@
-"""Bounds on log Z: tree-reweighted from above, structured mean field from below."""
+"""Bounds on log Z: a tree-reweighted upper bound and a structured mean-field lower bound."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ __all__ = ["mean_field", "reweighted"]
 Array = NDArray[np.float64]
 
 _ITERATIONS = 200
-"""The most iterations of either bound; both hold wherever their search ends."""
+"""The most iterations of either bound; both are valid wherever their search ends."""
 _GAIN = 1e-6
-"""Nats a round below which the mean field has settled."""
+"""The gain in nats a round below which the mean field has converged."""
 
 
 def reweighted(
@@ -37,14 +37,16 @@ def reweighted(
     tolerance: float,
     deadline: float,
 ) -> float:
-    """An upper bound on log Z: the mean of log Z_k of subgraphs that cover the graph, whose mean
-    potentials are the graph's (Wainwright, Jaakkola and Willsky, 2005), minimised over these.
+    """Return an upper bound on log Z: the mean of log Z_k over subgraphs that cover the graph and
+    whose potentials average to the graph's (Wainwright, Jaakkola and Willsky, 2005), minimised over
+    these potentials.
 
-    It holds wherever the search ends: where subgraphs agree within ``tolerance``, or where little
-    more can be gained beside the gap to ``lower``, a lower bound. Raises NumericalFailure where no
-    record is possible.
+    Any iterate is a valid bound. The search ends when the subgraphs' marginals agree within
+    ``tolerance``, at ``deadline``, or when the gain is small relative to the gap to ``lower``, a
+    lower bound. ``order`` is an elimination order, ``most`` the most cells of a subgraph's bag.
+    Raises NumericalFailure if no record is possible.
     """
-    # An attribute's own table lets subgraphs exchange what they know of it.
+    # A table over each single attribute lets subgraphs exchange potentials of the attribute.
     held = [*tables, *(((name,), np.zeros(size)) for name, size in domain.sizes.items())]
     scopes = [sum(1 << domain.places[name] for name in clique) for clique, _ in held]
     trees = cover(order, domain.shape(), scopes, most)
@@ -75,12 +77,12 @@ def mean_field(
     singles: Mapping[str, Array],
     deadline: float,
 ) -> float:
-    """A lower bound on log Z: E_q[log product of the tables] + H(q) of a distribution q that is a
-    product of distributions of blocks of attributes, each of small width (Saul and Jordan, 1996).
+    """Return a lower bound on log Z: E_q[log product of the tables] + H(q) for a distribution q
+    that is a product over blocks of attributes, each of small width (Saul and Jordan, 1996).
 
-    Each block in turn becomes the best beside the others, from ``singles``, distributions of the
-    attributes; where zeros rule these out together, from their modes. Minus infinity where no
-    product of blocks was found whose records are all possible.
+    Each block in turn becomes the best given the others, starting from ``singles``, the
+    distributions of single attributes, or from their modes if zeros rule out that start. Minus
+    infinity if no product of blocks was found whose records are all possible.
     """
     scopes = [sum(1 << domain.places[name] for name in clique) for clique, _ in tables]
     parts = blocks(order, domain.shape(), scopes, most)
@@ -93,10 +95,11 @@ def mean_field(
 
 
 class _Field:
-    """Blocks with their oracles, and where a table's cell lies in the marginals of every block.
+    """Blocks with their oracles, and the place of each table's cells in the marginals of every
+    block.
 
-    Marginals of all blocks lie in one vector, which ends in a 1 for blocks that a table has no
-    attribute of.
+    The marginals of all blocks lie in one vector, whose last entry is a 1 for blocks that hold no
+    attribute of a table.
     """
 
     def __init__(self, domain: Domain, tables: Sequence[Table], parts: Sequence[int]) -> None:
@@ -126,7 +129,9 @@ class _Field:
         self.places, self.starts = places, starts
 
     def bound(self, singles: Mapping[str, Array], deadline: float) -> float:
-        """The bound after one round over the blocks at least, when it settles or time is over."""
+        """Return the bound after at least one round over the blocks, when it has converged or time
+        is over.
+        """
         marginals = self._product(singles)
         reached = -inf
         for _ in range(_ITERATIONS):
@@ -146,7 +151,7 @@ class _Field:
         return reached
 
     def _product(self, singles: Mapping[str, Array]) -> Array:
-        """The marginals of independent attributes."""
+        """Return the marginals of the blocks if all attributes are independent."""
         tables = [np.ones(1)]
         for oracle in self.oracles:
             for clique in oracle.layout.cliques:
@@ -157,7 +162,7 @@ class _Field:
         return np.concatenate([*tables[1:], tables[0]])
 
     def _weights(self, marginals: Array, without: int = -1) -> Array:
-        """The probability of each table's cell under all blocks, or all but one."""
+        """Return the probability of each table's cell under all blocks, or all but one."""
         found = np.ones(len(self.logs))
         for block, places in enumerate(self.places):
             if block != without:
@@ -165,7 +170,9 @@ class _Field:
         return found
 
     def _expected(self, marginals: Array, block: int) -> Array:
-        """The expectation of the tables' logarithms given the values of one block's attributes."""
+        """Return the expectation of the tables' logarithms given the values of one block's
+        attributes.
+        """
         held = self.places[block] >= 0
         weights, logs = self._weights(marginals, block)[held], self.logs[held]
         terms = np.where(weights > 0, weights * np.where(weights > 0, logs, 0.0), 0.0)
@@ -174,6 +181,8 @@ class _Field:
 
 
 def _dot(weights: Array, logs: Array) -> float:
-    """The sum of weights * logs, where a weight of zero counts for nothing."""
+    """Return the sum of weights * logs, where a weight of zero counts as 0 whatever its
+    logarithm.
+    """
     present = weights > 0
     return float(weights[present] @ logs[present])

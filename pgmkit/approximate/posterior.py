@@ -1,4 +1,4 @@
-"""A factor graph's distribution given evidence, approximately: marginals, log Z and bounds."""
+"""A factor graph's distribution given evidence, approximated: marginals, log Z and bounds on it."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ Array = NDArray[np.float64]
 REGION_CELLS = 1 << 10
 """The default limit of a bag; `python -m benchmarks.approximate` compares it with other limits."""
 _SHARES = 0.5, 0.75
-"""The shares of the time after which propagation and the mean field end; the upper bound has the
-rest."""
+"""The shares of the time after which propagation and the mean field end; the upper bound uses the
+rest.
+"""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -38,19 +39,19 @@ class ApproximatePosterior:
 
     Marginals and ``log_partition`` are those of tree-structured expectation propagation over
     subgraphs whose tables have at most ``region_cells`` cells; they are approximate, and nothing
-    bounds the error of a marginal. The bounds on log Z hold however early the search ended, up to
-    rounding. Where one subgraph holds the whole graph, as with any tree, all is exact and the
-    bounds are equal.
+    bounds the error of a marginal. The bounds on log Z are valid however early the search ended, up
+    to rounding. If one subgraph holds the whole graph, as it does for any tree, everything is exact
+    and the bounds are equal.
 
     Attributes:
         log_partition: the estimate of log Z (of a Bayesian network, of the log-probability of the
             evidence), in nats, within the bounds.
-        log_partition_bounds: a lower bound, by a structured mean field (minus infinity where zeros
-            left it nothing), and an upper bound, tree-reweighted.
-        converged: whether the subgraphs' marginals agree within the tolerance asked for.
-        residual: the largest difference between two of them.
+        log_partition_bounds: a lower bound, by a structured mean field (minus infinity if zeros
+            left no distribution), and an upper bound, tree-reweighted.
+        converged: whether the subgraphs' marginals agree within the requested tolerance.
+        residual: the largest difference between two subgraphs' marginals.
         iterations: rounds over the subgraphs.
-        regions: the sets of attributes whose tables are known, without observed ones.
+        regions: the sets of attributes with a table, without observed attributes.
 
     >>> from pgmkit import Domain, FactorGraph
     >>> agree = [[4.0, 1.0], [1.0, 4.0]]
@@ -83,12 +84,12 @@ class ApproximatePosterior:
 
     @property
     def regions(self) -> tuple[Clique, ...]:
-        """The sets of attributes whose tables are known."""
+        """The sets of attributes that have a table."""
         return tuple(self.tables)
 
     def marginal(self, attrs: Iterable[str]) -> Array:
-        """The approximate probabilities over attributes of one region, axes in the given order;
-        observed ones are sure.
+        """Return the approximate probabilities over attributes of one region, axes in the given
+        order; an observed attribute has probability 1 at its code.
 
         Raises InvalidInput for unknown or duplicate attributes, and for sets within no region.
         """
@@ -96,7 +97,7 @@ class ApproximatePosterior:
         return self.marginals([clique])[clique]
 
     def marginals(self, cliques: Iterable[Iterable[str]] | None = None) -> dict[Clique, Array]:
-        """Many marginals; of every attribute by itself when none are named."""
+        """Return many marginals, by clique; of every single attribute if no cliques are given."""
         if cliques is None:
             cliques = [(name,) for name in self.domain]
         asked = [self.domain.clique(clique) for clique in cliques]
@@ -128,11 +129,11 @@ class ApproximatePosterior:
         return CliqueIndex(self.regions)
 
     def map(self) -> NoReturn:
-        """Refused with InvalidInput, as ``sample`` is."""
+        """Raise InvalidInput: approximate inference has no most probable record."""
         self._refuse("most probable record")
 
     def sample(self, n: int) -> NoReturn:
-        """Refused with InvalidInput, as ``map`` is."""
+        """Raise InvalidInput: approximate inference draws no records."""
         self._refuse("records")
 
     def _refuse(self, what: str) -> NoReturn:
@@ -150,7 +151,7 @@ def approximate(
     tolerance: float = 1e-6,
     max_seconds: float | None = None,
 ) -> ApproximatePosterior:
-    """See ``FactorGraph.posterior``."""
+    """Return the approximate posterior; the arguments are those of ``FactorGraph.posterior``."""
     _check(region_cells, tolerance, max_seconds)
     began, seconds = time.perf_counter(), inf if max_seconds is None else max_seconds
     first, second, last = [began + share * seconds for share in (*_SHARES, 1.0)]
@@ -183,15 +184,15 @@ def approximate(
         )
     except NumericalFailure:
         raise _impossible(evidence) from None
-    # Where both are exact, rounding may order them either way.
+    # If both bounds are exact, rounding may put the lower one above the upper one.
     low, high = constant + min(lower, upper), constant + upper
     estimate = min(max(known.log_partition, low), high)
     return replace(known, log_partition=estimate, log_partition_bounds=(low, high))
 
 
 def _merged(graph: GraphTables, evidence: Evidence) -> tuple[float, list[Table]]:
-    """A number, and logarithms of tables with peak 0, one for each set of attributes, of which the
-    product of the graph's tables given the evidence consists.
+    """Return a number, and logarithms of tables with maximum 0, one for each set of attributes,
+    whose sum is the logarithm of the graph's tables given the evidence.
     """
     tables = dict[Clique, Array]()
     for clique, table in sliced(graph.domain, graph.tables, evidence):

@@ -1,12 +1,13 @@
 """Expectation propagation with distributions of small width: marginals and an estimate of log Z.
 
-The tables of a few subgraphs cover the graph; those in all of them are their base. A site has the
-base, the tables that are its own, and messages in the place of the others' own tables, which are
-tables over the base's bags. A step takes a site's marginals of the bags and sends the distribution
-of the base that has them (tree-structured expectation propagation: Minka and Qi, 2004, with wider
-trees). With spanning trees it is belief propagation; one site is exact. Where steps do not settle,
-a double loop follows, which always does (Heskes and Zoeter, 2002; Opper and Winther, 2005): inner
-minima of a convex function (``pgmkit.approximate.split``), the base fixed meanwhile.
+The tables of a few subgraphs cover the graph; those in all of them are their base. A site is the
+base, the tables that only this subgraph has, and messages in place of the others' tables, which are
+tables over the base's bags. A step computes a site's marginals of the bags, and sends the
+distribution of the base that has them (tree-structured expectation propagation: Minka and Qi, 2004,
+with wider trees). With spanning trees it is belief propagation; with one site it is exact. If the
+steps do not converge, a double loop follows, which always does (Heskes and Zoeter, 2002; Opper and
+Winther, 2005): its inner problem minimises a convex function (``pgmkit.approximate.split``) with
+the base fixed.
 """
 
 from __future__ import annotations
@@ -30,21 +31,21 @@ __all__ = ["Propagated", "Table", "propagate"]
 
 Array = NDArray[np.float64]
 Table = tuple[Clique, Array]
-"""Attributes and logarithms."""
+"""The attributes of a table, and its logarithms."""
 
 _SWEEPS = 200
-"""Rounds over the sites before the double loop; those that settle take some tens."""
+"""The most rounds over the sites before the double loop; those that converge take some tens."""
 _WINDOW = 8
-"""Rounds in which the disagreement of the sites has to halve; else steps are halved."""
+"""The rounds in which the disagreement of the sites has to halve, or else steps are halved."""
 _SHORTEST = 1 / 16
 _OUTER, _INNER = 50, 20
-"""Outer rounds of the double loop, and iterations of L-BFGS in each."""
+"""The outer rounds of the double loop, and the iterations of L-BFGS in each."""
 _LEAST = np.finfo(np.float64).tiny
 
 
 @dataclass(frozen=True)
 class Propagated:
-    """Marginals of the sites' tables, the estimate of log Z and how far it settled."""
+    """The marginals of the sites' tables, the estimate of log Z, and how far the sites agree."""
 
     marginals: dict[Clique, Array]
     log_partition: float
@@ -62,10 +63,12 @@ def propagate(
     tolerance: float,
     deadline: float,
 ) -> Propagated:
-    """Marginals by sites whose bags have at most ``most`` cells; every attribute is in one.
+    """Return marginals by sites whose bags have at most ``most`` cells; every attribute is in a
+    bag.
 
-    Ends when all sites agree within ``tolerance``, or at ``deadline`` (``time.perf_counter``) after
-    one round at least. Raises NumericalFailure where a site leaves no record possible.
+    The search ends when all sites agree within ``tolerance``, or at ``deadline``
+    (``time.perf_counter``) after at least one round. Raises NumericalFailure if a site leaves no
+    record possible.
     """
     search = _Search(_Sites(domain, tables, order, most), deadline, tolerance)
     search.settle()
@@ -75,7 +78,9 @@ def propagate(
 
 
 class _Sites:
-    """The base's bags, each with its last attributes summed out in it, and what the sites have."""
+    """The base's bags, each with the attributes summed out in it as its last axes, and the tables
+    and oracles of the sites.
+    """
 
     def __init__(
         self, domain: Domain, tables: Sequence[Table], order: Sequence[int], most: int
@@ -118,12 +123,12 @@ class _Sites:
 
     @property
     def cells(self) -> int:
-        """Cells of all bags."""
+        """The cells of all bags."""
         return self.starts[-1]
 
     def projected(self, marginals: Array) -> Array:
-        """Logarithms of the bags' conditional distributions: of the base's distribution that has
-        these marginals.
+        """Return the logarithms of the bags' conditional distributions, for the distribution of the
+        base that has these marginals.
         """
         above = np.maximum(marginals[: self.cells], _LEAST)
         sums = np.add.reduceat(above, self.runs[:-1])
@@ -132,13 +137,13 @@ class _Sites:
         return logs
 
     def pass_through(self, site: int, potentials: Array) -> tuple[Array, float]:
-        """Marginals of a site's bags and own tables, and its log Z."""
+        """Return the marginals of a site's bags and own tables, and its log Z."""
         masked = np.where(self.impossible, -inf, potentials)
         return inferred(self.oracles[site], np.concatenate([masked, self.logs[site]]))
 
 
 class _Search:
-    """The base's distribution ``prior`` and each site's part of it."""
+    """The base's distribution (``prior``) and the part of it that each site contributes."""
 
     def __init__(self, sites: _Sites, deadline: float, tolerance: float) -> None:
         self.sites, self.deadline, self.tolerance = sites, deadline, tolerance
@@ -149,7 +154,7 @@ class _Search:
         self.residual, self.iterations = inf, 0
 
     def settle(self) -> None:
-        """Rounds over the sites, with shorter steps where they do not come nearer."""
+        """Run rounds over the sites, with shorter steps if the sites do not come closer."""
         step, history = 1.0, list[float]()
         for _ in range(_SWEEPS):
             self._sweep(step)
@@ -172,7 +177,7 @@ class _Search:
         self.iterations += 1
 
     def double_loop(self) -> None:
-        """Rounds whose inner problems are convex; they need no step length."""
+        """Run rounds whose inner problems are convex; they need no step length."""
         sites, count = self.sites, len(self.messages)
         ends = sites.cells + np.cumsum([0, *map(len, sites.logs)])
         bags = np.arange(sites.cells)
@@ -208,15 +213,16 @@ class _Search:
 
     @property
     def _bags(self) -> Array:
-        """A row for each site: its marginals of the bags."""
+        """The sites' marginals of the bags, a row for each site."""
         return np.array([marginals[: self.sites.cells] for marginals in self.marginals])
 
     def found(self) -> Propagated:
-        """The marginals, of the bags the sites' mean, and the free energy's estimate of log Z:
-        sum_k log Z_k - (K - 1) log Z of the base's distribution.
+        """Return the marginals (for the bags the mean of the sites) and the free energy's estimate
+        of log Z: sum_k log Z_k - (K - 1) log Z of the base's distribution, for K sites.
         """
         sites, bags = self.sites, np.mean(self._bags, axis=0)
-        # The last is within second order of the sites' disagreement what Gibbs' inequality gives.
+        # To second order in the sites' disagreement, log Z of the base follows from Gibbs'
+        # inequality.
         base = float(bags @ (self.prior - sites.projected(bags)))
         found = dict[Clique, Array]()
         spans = zip(sites.starts, sites.starts[1:], strict=False)

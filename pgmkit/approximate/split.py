@@ -1,11 +1,12 @@
-"""A convex problem of several subgraphs: how to share tables out among them.
+"""A convex problem over several subgraphs: how to divide tables among them.
 
     minimise  sum_k w log Z_k(theta_k / w)   over theta_k with  sum_k theta_k = theta
 
-With weights w = 1/K, Hölder's inequality makes every value an upper bound on log Z(theta): the
-tree-reweighted bound (Wainwright, Jaakkola and Willsky, 2005), here over subgraphs of small width.
-The derivative with respect to a table is its marginal, so that at the minimum the subgraphs agree
-on what they share. Found by L-BFGS.
+Here theta are the logarithms of the tables and theta_k the part of subgraph k. With weights w =
+1/K, Hölder's inequality makes every value an upper bound on log Z(theta): the tree-reweighted bound
+(Wainwright, Jaakkola and Willsky, 2005), here over subgraphs of small width. The derivative with
+respect to a table is its marginal, so at the minimum the subgraphs agree on shared tables. The
+minimum is found by L-BFGS.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ __all__ = ["Shared", "Split", "inferred"]
 Array = NDArray[np.float64]
 
 _WINDOW, _LITTLE = 20, 0.01
-"""Passes that have to gain this share of what lies between value and floor."""
+"""The number of passes that have to gain this share of the gap between value and floor."""
 _REMEMBERED = 10
-"""Gradients that L-BFGS keeps, its usual number."""
+"""The number of gradients that L-BFGS keeps, its usual default."""
 
 
 def inferred(oracle: MarginalOracle, potentials: Array) -> tuple[Array, float]:
-    """Marginals of the oracle's cliques, flat, and log Z."""
+    """Return the marginals of the oracle's cliques, flat, and log Z."""
     with oracle.session():
         marginals, log_partition = oracle.fast_marginals(torch.from_numpy(potentials))
         return marginals.numpy().copy(), float(log_partition)
@@ -42,22 +43,22 @@ def inferred(oracle: MarginalOracle, potentials: Array) -> tuple[Array, float]:
 
 @dataclass(frozen=True)
 class Shared:
-    """One way to share the tables out."""
+    """One way to divide the tables among the subgraphs."""
 
     value: float
     tables: list[Array]
-    """The potentials of each subgraph's distribution, divided by its weight."""
+    """The potentials of each subgraph's distribution: its part divided by its weight."""
     marginals: Array
-    """The mean of every table over the subgraphs that have it, flat."""
+    """The mean of every table's marginal over the subgraphs that have it, flat."""
     residual: float
-    """The largest difference of a subgraph from that mean."""
+    """The largest difference of a subgraph's marginal from that mean."""
     parts: list[Array]
     """The marginals of each subgraph."""
     log_partitions: list[float]
 
 
 class _Stop(Exception):
-    """Ends L-BFGS."""
+    """Raised to end L-BFGS."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class Split:
         return np.bincount(np.concatenate(self.cells), minlength=self.size).astype(np.float64)
 
     def mean(self, parts: Sequence[Array]) -> Array:
-        """The mean over the subgraphs that have a cell."""
+        """Return the mean of each cell over the subgraphs that have it."""
         gathered = np.zeros(self.size)
         for cells, part in zip(self.cells, parts, strict=True):
             gathered[cells] += part
@@ -91,14 +92,14 @@ class Split:
         iterations: int,
         deadline: float,
     ) -> Shared:
-        """Search from shares that differ as those of ``start`` do (equal ones where it is None)
-        until the subgraphs' marginals agree within ``tolerance``, or the iterations or the time
-        (``time.perf_counter``) are over, or some tens of passes gain little beside the distance
-        to ``floor``; one pass at least. The state of least value.
+        """Minimise, and return the division of least value.
 
-        ``total`` is minus infinity where a cell is impossible; ``start`` is finite.
-
-        Raises NumericalFailure where a subgraph leaves no record possible.
+        The search starts from parts that differ as those of ``start`` do (equal ones if it is
+        None), and makes at least one pass. It ends when the subgraphs' marginals agree within
+        ``tolerance``, when iterations or time (``time.perf_counter``) are over, or when some tens
+        of passes gain little relative to the gap to ``floor``. ``total`` is minus infinity if a
+        cell is impossible; ``start`` is finite. Raises NumericalFailure if a subgraph leaves no
+        record possible.
         """
         from scipy.optimize import minimize
 
@@ -123,7 +124,9 @@ class Split:
         return best[0]
 
     def _at(self, total: Array, weight: float, moves: Sequence[Array]) -> tuple[Shared, Array]:
-        """Equal shares, with what is moved between them, and the derivative by the moves."""
+        """Return the division into equal parts changed by ``moves``, and the derivative of its
+        value by the moves.
+        """
         shares = total / self._copies - self.mean(moves)
         pairs = zip(self.cells, moves, strict=True)
         tables = [(shares[cells] + move) / weight for cells, move in pairs]

@@ -1,8 +1,10 @@
-"""Subgraphs whose elimination needs small tables: trees of tables that cover a graph, and blocks.
+"""Subgraphs whose elimination needs only small tables: trees of tables that cover a graph, and
+blocks.
 
 One elimination order is fixed for the whole graph. A subgraph takes tables one after the other as
-long as the bags of this order, an attribute and what it is joined to when it is summed out, stay
-below a number of cells. Sets of attributes are integers with one bit for each attribute.
+long as the bags of this order stay below a number of cells; a bag is an attribute together with the
+attributes it is joined to when it is summed out. Sets of attributes are integers with one bit for
+each attribute.
 """
 
 from __future__ import annotations
@@ -18,8 +20,10 @@ __all__ = ["Bags", "blocks", "cover", "elimination_order"]
 
 
 def elimination_order(scopes: Sequence[int], sizes: tuple[int, ...], most: int) -> list[int]:
-    """The greedy order of fewest cells; where a bag would have more than the square of ``most``,
-    its attributes are not joined: no subgraph takes them, and they would be most of a random graph.
+    """Return the greedy order of fewest cells.
+
+    If a bag has more than the square of ``most`` cells, its attributes are not joined: no subgraph
+    has such a bag, and in a random graph these edges would be most of the work.
     """
     neighbours = [0] * len(sizes)
     for scope in scopes:
@@ -57,12 +61,12 @@ class Bags:
         self.bags, self.absent = [1 << v for v in range(len(sizes))], 0
 
     def first(self, scope: int) -> int:
-        """The attribute of a scope that is summed out first; the scope lies in its bag."""
+        """Return the attribute of a scope that is summed out first; the scope lies in its bag."""
         return min(each_bit(scope), key=self.turn.__getitem__)
 
     def add(self, scope: int) -> bool:
-        """Takes a scope with the fill that it brings; False, and no change, where a bag would grow
-        beyond the limit.
+        """Add a scope with the fill-in it causes; False, without change, if a bag would exceed the
+        limit.
         """
         grown, rest = dict[int, int](), scope
         while rest:
@@ -80,16 +84,17 @@ class Bags:
         return True
 
     def remove(self, v: int) -> None:
-        """Leaves an attribute out of every bag from now on."""
+        """Leave an attribute out of every bag from now on."""
         self.absent |= 1 << v
 
     def cliques(self) -> list[tuple[int, tuple[int, ...]]]:
-        """The maximal bags: the attributes that a bag shares with later ones, as a set, and those
-        that are summed out in it. The model is the product of the bags' conditional distributions.
+        """Return the maximal bags: for each the set of attributes that it shares with later bags,
+        and those that are summed out in it. The model is the product of the bags' conditional
+        distributions.
         """
         hosts, kept = dict[int, int](), dict[int, list[int]]()
         for v in self.order:
-            # A bag that is what an earlier one has left lies in that one.
+            # A bag that equals the rest of an earlier one lies in that one.
             host = hosts.get(self.bags[v], v)
             kept.setdefault(host, []).append(v)
             hosts.setdefault(self.bags[v] & ~(1 << v), host)
@@ -102,9 +107,10 @@ class Bags:
 def cover(
     order: Sequence[int], sizes: tuple[int, ...], scopes: Sequence[int], most: int
 ) -> list[list[int]]:
-    """Numbers of the scopes in each of a few subgraphs, so that every scope is in one at least.
+    """Return the numbers of the scopes in each of a few subgraphs, so that every scope is in at
+    least one.
 
-    Each subgraph begins with the scopes that none has yet and takes all others that fit.
+    Each subgraph begins with the scopes that are in none yet, and takes all others that fit.
     """
     found, missing = list[list[int]](), set(range(len(scopes)))
     while missing or not found:
@@ -118,9 +124,10 @@ def cover(
 def blocks(
     order: Sequence[int], sizes: tuple[int, ...], scopes: Sequence[int], most: int
 ) -> list[int]:
-    """A partition of the attributes into sets, the largest first; the scopes within each fit.
+    """Return a partition of the attributes into sets, the largest first; the scopes within each set
+    fit.
 
-    Where a scope does not fit its attribute in most scopes is left to a later block.
+    If a scope does not fit, its attribute that is in the most scopes is left to a later block.
     """
     degrees = Counter(v for scope in scopes for v in each_bit(scope))
     found, left = list[int](), (1 << len(sizes)) - 1
@@ -133,7 +140,7 @@ def blocks(
                 bags.remove(v)
                 cut |= 1 << v
                 part &= ~cut
-        # A scope alone always fits, so that a block could be empty only where all of it was cut.
+        # A single scope always fits, so a block is empty only if all of it was cut.
         block = left & ~cut or left & -left
         found.append(block)
         left &= ~block

@@ -1,1 +1,3 @@
-"""A factor graph given evidence: orders, messages, trees kept between questions, and answers."""
+"""Inference given evidence: elimination orders, messages, calibrated trees kept between questions,
+and answers.
+"""

@@ -1,4 +1,4 @@
-"""Sums over any axes of an array, in the order that memory likes.
+"""Sums over any axes of an array, made in the order of its memory.
 
 numpy sums short trailing axes one stretch at a time, at up to 30 nanoseconds a cell. Here the last
 few axes are summed by a matrix product with zeros and ones, and the others from the first on, each
@@ -18,13 +18,13 @@ __all__ = ["sum_axes"]
 Array = NDArray[np.float64]
 
 _LONG = 16
-"""Cells of a vector that is worth a call of its own."""
+"""The fewest cells of a vector that is worth a call of numpy of its own."""
 _PLAIN = 1 << 11
-"""Cells that numpy's own sum takes no longer for than the calls here."""
+"""The largest table, in cells, that numpy's own sum handles as fast as the calls here."""
 
 
 def sum_axes(table: Array, away: tuple[int, ...]) -> Array:
-    """The table summed over some axes, which are gone.
+    """Sum the table over the axes ``away``; the result lacks them.
 
     >>> sum_axes(np.arange(24.0).reshape(2, 3, 4), (0, 2)).tolist()
     [60.0, 92.0, 124.0]
@@ -45,7 +45,9 @@ def sum_axes(table: Array, away: tuple[int, ...]) -> Array:
 
 
 def _in_memory_order(table: Array, away: tuple[int, ...]) -> Array:
-    """The sums of a table whose axes were moved, by the order in which they were made."""
+    """Sum a table whose axes were transposed, by first bringing them into the order of its
+    memory.
+    """
     order = sorted(range(table.ndim), key=table.strides.__getitem__, reverse=True)
     made = np.ascontiguousarray(table.transpose(order))
     found = sum_axes(made, tuple([place for place, axis in enumerate(order) if axis in away]))
@@ -57,8 +59,8 @@ def _in_memory_order(table: Array, away: tuple[int, ...]) -> Array:
 def _plan(
     shape: tuple[int, ...], away: tuple[int, ...]
 ) -> tuple[Array | None, list[tuple[int, int]], tuple[int, ...]]:
-    """The matrix for the last axes, the sums over others as (cells before, cells summed), and the
-    result's shape.
+    """Return the matrix that sums the last axes (None if none of them is summed), the sums over the
+    other axes as (cells before, cells summed), and the result's shape.
     """
     first = len(shape)
     while first and prod(shape[first:]) < _LONG:
@@ -82,7 +84,9 @@ def _plan(
 
 
 def _reader(shape: tuple[int, ...], away: tuple[int, ...]) -> Array:
-    """True where a cell of a small table is summed into each of the result's."""
+    """Return the matrix of zeros and ones, a row for each cell of a table of this shape and a
+    column for each cell of the result, that sums the axes ``away``.
+    """
     kept = [1 if axis in away else n for axis, n in enumerate(shape)]
     target = np.broadcast_to(np.arange(prod(kept)).reshape(kept), shape).reshape(-1)
     found = np.zeros((prod(shape), prod(kept)))

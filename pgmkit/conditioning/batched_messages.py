@@ -1,7 +1,8 @@
 """Messages for many records of evidence at once: their tables have one more axis, the first.
 
-The axis counts the records. It is an attribute that is never summed out, so the tree, its order and
-its products are those of a single record; only scales and sums are taken record by record.
+The axis counts the records. It is treated as an attribute that is never summed out, so the tree,
+its order and its products are those of a single record; only scales and sums are taken record by
+record.
 """
 
 from __future__ import annotations
@@ -19,17 +20,25 @@ __all__ = ["WHOSE", "BatchedMessages", "batched_tree"]
 Array = NDArray[np.float64]
 
 WHOSE = 0b1
-"""The axis of records as a set; attributes follow it, each one place higher than in the graph."""
+"""The bit of the axis of records in a set of attributes; each attribute's bit stands one place
+higher than in the graph.
+"""
 
 
 def batched_tree(
     scopes: Sequence[int], heads: Sequence[int], own: Sequence[bool], sizes: Sequence[int]
 ) -> EliminationTree:
-    """The tree for inputs of the graph's ``scopes`` and ``heads``; ``own`` says which of them are
-    different for each record. ``sizes`` are the number of records, then those of the attributes.
+    """Return the elimination tree for many records.
+
+    Args:
+        scopes: the attributes of each input, as sets in the graph's bits.
+        heads: as ``elimination_tree`` takes them.
+        own: whether each input differs from record to record.
+        sizes: the number of records, then the sizes of the attributes.
     """
     order = Planning(scopes, heads, tuple(sizes[1:])).best().order
-    # A last input, of the records alone, is never multiplied: so nothing sums their axis out.
+    # A last input over the axis of records alone is never multiplied, so nothing sums that axis
+    # out.
     placed = [scope << 1 | WHOSE for scope in (*scopes, 0)]
     moved = [head << 1 if head >= 0 else head for head in (*heads, -1)]
     tree = elimination_tree(placed, moved, [v + 1 for v in order], tuple(sizes))
@@ -45,9 +54,10 @@ def batched_tree(
 
 
 class BatchedMessages(Messages):
-    """``Messages`` of many records, each scaled by itself; ``lost`` are those that underflow.
+    """``Messages`` of many records, each record scaled by itself.
 
-    Sets of attributes are those of ``batched_tree``.
+    Sets of attributes are those of ``batched_tree``. The attribute ``lost`` marks the records whose
+    numbers underflow: their results are not valid.
     """
 
     def _upward(self, tables: Sequence[Array]) -> None:
@@ -66,7 +76,9 @@ class BatchedMessages(Messages):
         return found[0], found[1] / _along(found, sums)
 
     def marginal(self, members: int) -> Array:
-        """The marginals of any attributes: the records' axis first, the others ascending."""
+        """Return the marginals over these attributes: the axis of records first, the others
+        ascending.
+        """
         single = not members & (members - 1)
         home = self.homes[members.bit_length() - 1] if single else self._home(members)
         table = self.joint(members) if home is None else self.belief(home, members | WHOSE)
@@ -83,14 +95,17 @@ class BatchedMessages(Messages):
         return found
 
     def _sound(self, table: Table, numbers: Array) -> Array:
-        """Numbers to divide by, one for each record or for all; 1 for records that are lost."""
+        """Return the numbers as divisors, with 1 for records whose number is too small or not
+        finite; such records are marked as lost. ``numbers`` has one entry for each record, or one
+        for all.
+        """
         wrong = ~((numbers > LOST) & np.isfinite(numbers))
         self.lost |= wrong
         return np.where(wrong, 1.0, numbers)
 
 
 def _others(table: Table) -> tuple[int, ...]:
-    """All axes but the records'."""
+    """Return all axes of a table except that of the records."""
     return tuple(range(table[0] & WHOSE, table[1].ndim))
 
 

@@ -1,16 +1,16 @@
-"""Cliques of a calibrated junction tree: P(rest | separator), and what passes through it.
+"""Cliques of a calibrated junction tree: P(rest | separator), and the messages through it.
 
-The separator is what a clique shares with its parent, the rest what it adds. Messages are vectors
-over all cells of a separator: upward the probability of the evidence below given its cells,
-downward the posterior of its cells. What a clique gives further down are its *outputs*: the
-marginals of its rest, one attribute after another, then the posteriors of its children's
-separators.
+The separator is the set of attributes that a clique shares with its parent, the rest are those that
+it adds. Messages are vectors over all cells of a separator: upward the probability of the evidence
+below given the separator's cells, downward the posterior of these cells. A clique's *outputs* are
+the vectors that it passes on downward: the marginals of its rest, one attribute after another, then
+the posteriors of its children's separators.
 
-There are three kinds. A small clique looks up for each cell what it is multiplied by and summed
-into: one call of numpy where sums over axes take several, so networks of small tables answer about
-twice as fast. A large clique goes by axes and is sliced by what is observed: places of all its
-cells would take twice the memory and up to 2.9 times as long. A clique of which most cells are
-impossible lists the others (``listed_cliques.py``).
+There are three kinds. A small clique keeps for each cell the cells of the tables that it is
+multiplied by and summed into: one call of numpy where sums over axes take several, so networks of
+small tables answer about twice as fast. A large clique works axis by axis and is sliced by the
+observed codes: indices of all its cells would take twice the memory and up to 2.9 times as long. A
+clique of which most cells are impossible lists the possible ones (``listed_cliques.py``).
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ __all__ = ["Axes", "Clique", "Frame", "LargeClique", "ScaledEvidence", "SmallCli
 Array = NDArray[np.float64]
 
 _MOST_SMALL = 1 << 13
-"""Cells of a small clique."""
+"""The most cells of a small clique."""
 
 
 @dataclass(frozen=True)
 class ScaledEvidence:
-    """Evidence: the codes of observed attributes, and likelihoods of others in [0, 1], a number
-    for each value.
+    """Evidence: the codes of observed attributes, and for others a likelihood in [0, 1] for each
+    value.
     """
 
     codes: Mapping[str, int]
@@ -47,23 +47,25 @@ class ScaledEvidence:
 
 @dataclass(frozen=True)
 class Frame:
-    """The attributes of a clique; the order of the axes of its table and of the separators'."""
+    """The attributes of a clique, with the order of the axes of its table and of the separators'
+    tables.
+    """
 
     domain: Domain
     separator: Axes
     rest: Axes
     axes: Axes
     below: tuple[Axes, ...]
-    """The separators of the children."""
+    """The separators of the children, each with its axes in the clique's order."""
     small: bool
 
 
 def frame_of(domain: Domain, separator: Axes, rest: Axes, below: Sequence[Axes]) -> Frame:
-    """The frame of a clique whose separator has this order of axes.
+    """Return the frame of a clique whose separator has this order of axes.
 
-    Of a large clique the axes are: of the separator what does not go on to the largest child, of
-    the rest what does not, then what does; of the separator what does. So the sums for this child
-    and for the parent are over long vectors.
+    The axes of a large clique are ordered by its largest child's separator S: the separator's
+    attributes outside S, the rest outside S, the rest in S, the separator's attributes in S. So the
+    sums for this child and for the parent are over long vectors.
     """
     axes = separator + rest
     small = domain.size(axes) <= _MOST_SMALL
@@ -80,11 +82,11 @@ def frame_of(domain: Domain, separator: Axes, rest: Axes, below: Sequence[Axes])
 
 
 class Clique(ABC):
-    """P(rest | separator).
+    """A clique's table P(rest | separator).
 
     Args:
-        frame: of the clique.
-        table: axes as the frame says.
+        frame: the clique's attributes and the order of their axes.
+        table: the probabilities, with the axes of the frame.
     """
 
     def __init__(self, frame: Frame, table: Array) -> None:
@@ -92,7 +94,7 @@ class Clique(ABC):
         self.domain, self.separator, self.rest = frame.domain, frame.separator, frame.rest
         self.axes, self.table, self.below = frame.axes, table, frame.below
         self.spans: dict[Axes, tuple[int, int]] = {}
-        """The place of each output; children with one separator share it."""
+        """The slice of each output, by its axes; children with the same separator share one."""
         self.outputs = self.own = 0
         for axes in (*((name,) for name in frame.rest), *frame.below):
             if axes not in self.spans:
@@ -106,44 +108,49 @@ class Clique(ABC):
     def absorb(
         self, seen: ScaledEvidence, received: Iterable[tuple[int, Array]]
     ) -> tuple[Array, Array]:
-        """The table times the evidence and messages from children, and the message to the parent.
+        """Return the table times the evidence on the rest and the children's messages, and its sum
+        over the rest: the message to the parent.
 
         Args:
-            seen: what is about the rest counts here.
-            received: the child's number and its message.
+            seen: the evidence; only that on the rest enters here.
+            received: the number of each child and its message.
         """
 
     @abstractmethod
     def outputs_of(self, table: Array, mass: Array, seen: ScaledEvidence) -> Array:
-        """The outputs, one after another.
+        """Return the outputs as one vector.
 
         Args:
-            table: the clique's own, or what ``absorb`` gave.
-            mass: the posterior of the separator's cells; for what ``absorb`` gave, divided by the
-                message.
+            table: the clique's own table, or the table that ``absorb`` returned.
+            mass: the posterior of the separator's cells; divided by the clique's message if
+            ``table`` is from ``absorb``.
+            seen: the evidence.
         """
 
     @abstractmethod
     def joint(self, axes: Axes, table: Array, mass: Array, seen: ScaledEvidence) -> Array:
-        """The marginal of some of the clique's attributes that were not observed.
+        """Return the marginal of some of the clique's attributes that were not observed.
 
         Args:
-            axes: of the result.
-            table, mass: as ``outputs_of`` takes them.
+            axes: the attributes, in the order of the result's axes.
+            table, mass, seen: as ``outputs_of`` takes them.
         """
 
     @abstractmethod
     def summed(self, axes: Axes) -> Array:
-        """P(these of the rest | separator's) for axes in any order that hold the separator."""
+        """Return P(some attributes of the rest | separator); ``axes`` holds these attributes and
+        the whole separator, in any order.
+        """
 
     @abstractmethod
     def prepare(self) -> None:
-        """Make what the first evidence would make otherwise."""
+        """Compute ahead what the first evidence would need."""
 
     @cached_property
     def readings(self) -> list[tuple[Axes, int]]:
-        """The order in which outputs are read, the largest first: each from the smallest one before
-        that has its attributes; 0 stands for the clique itself.
+        """The outputs in the order in which they are computed, the largest first, each with the
+        place of the smallest table before it that holds its attributes; place 0 is the clique
+        itself.
         """
         alone = tuple([n for n in self.rest if not any(n in axes for axes in self.below)])
         read = {*self.spans}
@@ -160,20 +167,24 @@ class Clique(ABC):
 
 
 class DenseClique(Clique):
-    """A clique whose table has all cells."""
+    """A clique whose table holds all cells, the impossible ones as zeros."""
 
     def summed(self, axes: Axes) -> Array:
         return sum_to(self.table.reshape(self.domain.shape(self.axes)), self.axes, axes)
 
     def _joint(self, axes: Axes, table: Array, mass: Array) -> Array:
-        """The marginal by a table and a posterior of the separator with the clique's axes."""
+        """Return the marginal over ``axes`` from a table and a posterior of the separator, both
+        with one axis for each attribute.
+        """
         kept = tuple([n for n in self.axes if n in axes or n in self.separator])
         held = sum_to(table, self.axes, kept)
         return sum_to(held * spread(kept, self.separator, mass), kept, axes)
 
 
 class SmallClique(DenseClique):
-    """The table has a row a cell of the separator."""
+    """A clique whose table is a matrix: one row for each cell of the separator, one column for each
+    cell of the rest.
+    """
 
     def __init__(self, frame: Frame, table: Array) -> None:
         super().__init__(frame, table.reshape(frame.domain.size(frame.separator), -1))
@@ -210,7 +221,9 @@ class SmallClique(DenseClique):
         )
 
     def cells_of(self, axes: Axes) -> NDArray[np.int64]:
-        """For every cell of the clique the cell of a table over some of its attributes."""
+        """Return for every cell of the clique the flat index of its cell in a table over
+        ``axes``.
+        """
         found = self._cells.get(axes)
         if found is None:
             flat = self.domain.cell_map(self.axes, axes)
@@ -223,7 +236,7 @@ class SmallClique(DenseClique):
         self._sums  # noqa: B018 - kept from now on
 
     def _agreeing(self, codes: Mapping[str, int]) -> Array:
-        """The table where the rest agrees with what was observed, zeros elsewhere."""
+        """Return the table with zeros where the rest differs from the observed codes."""
         table = self.table
         observed = {name: codes[name] for name in self.rest if name in codes}
         if not observed:
@@ -243,7 +256,9 @@ class SmallClique(DenseClique):
 
 
 class LargeClique(DenseClique):
-    """A clique whose table is sliced by the evidence, and summed over axes."""
+    """A clique whose table has one axis for each attribute: it is sliced by the evidence and summed
+    over axes.
+    """
 
     def prepare(self) -> None:
         self._sums  # noqa: B018 - kept from now on
@@ -293,7 +308,9 @@ class LargeClique(DenseClique):
         return axes, vector.reshape(self.domain.shape(axes))[_cut(axes, codes)]
 
     def _whole(self, axes: Axes, table: Array, codes: Mapping[str, int]) -> Array:
-        """The vector over all cells of a table of those that agree with the evidence."""
+        """Spread a table over the cells that agree with the evidence into a vector over all cells
+        of ``axes``, with 0 at the others.
+        """
         if codes.keys().isdisjoint(axes):
             return table.reshape(-1)
         cut = _cut(axes, codes)

@@ -32,29 +32,34 @@ Array = NDArray[np.float64]
 Input = tuple[int, Array, float]
 
 LEAST_PROBABILITY = 1e-200
-"""The probability of evidence beside which nothing that underflowed counts."""
+"""The least probability of evidence from which underflow is negligible; below, ``Underflow`` is
+raised.
+"""
 _MOST_BYTES = 100 << 20
 """The most memory that the tables of a calibrated tree take."""
 _MOST_PREPARED = 1 << 16
-"""The largest tree, in cells, that is prepared whole; of a larger one, only the part that evidence
-reaches is prepared."""
+"""The largest tree, in cells, of which every clique is prepared ahead; in a larger one, only the
+cliques that evidence reaches are prepared.
+"""
 _MOST_PRECOMPUTED = 1 << 12
-"""The most entries of the matrix P(values of all attributes below | separator) of a subtree that is
-computed ahead."""
+"""The most entries of the matrix P(values of all attributes of a subtree | separator) that is
+computed ahead.
+"""
 
 
 class CalibratedTree:
-    """Cliques with conditionals, parents before children.
+    """The cliques of a calibrated junction tree as conditional distributions, parents before
+    children.
 
     Args:
-        tree: a junction tree that holds every table.
-        inputs: of each table its attributes as a set, the table with its axes in the domain's
-            order, entries in [0, 1], and the log of what it was divided by.
+        tree: a junction tree with a clique around every table.
+        inputs: for each table its attributes as a set, the table with its axes in the domain's
+            order and entries in [0, 1], and the logarithm of the number it was divided by.
         conditional: whether the tables are the conditional distributions of a Bayesian network.
-        most: cells that are gone through, of all cliques together.
+        most: the most cells that a pass over all cliques may go through.
 
-    Raises Underflow where the sum over all tables is zero, or something may have been lost, and
-    ModelTooLarge where there are more cells.
+    Raises Underflow if the sum over all records is zero or too small to be reliable, and
+    ModelTooLarge if there are more cells.
     """
 
     def __init__(
@@ -111,7 +116,9 @@ class CalibratedTree:
 
     @property
     def work(self) -> int:
-        """Cells that are gone through, a listed one as often as it takes longer."""
+        """The cells that a pass goes through; a listed cell counts ``LISTED`` times, as it takes so
+        much longer.
+        """
         return sum(
             [
                 clique.table.size * (LISTED if isinstance(clique, ListedClique) else 1)
@@ -132,7 +139,9 @@ class CalibratedTree:
         return found
 
     def _assigned(self, inputs: Sequence[Input]) -> list[list[tuple[tuple[str, ...], Array]]]:
-        """For each clique the tables that it holds as the smallest that can."""
+        """Return for each clique the tables assigned to it: each table goes to the smallest clique
+        that holds its attributes.
+        """
         names = self.domain.attributes
         given: list[list[tuple[tuple[str, ...], Array]]] = [[] for _ in self.tree.cliques]
         for members, table, _ in inputs:
@@ -143,7 +152,9 @@ class CalibratedTree:
         return given
 
     def _lay_out(self) -> None:
-        """The places of marginals in one vector: those of a subtree side by side."""
+        """Assign each attribute's marginal a slice of one vector, so that the slices of a subtree
+        are adjacent.
+        """
         self.top: dict[str, int] = {}
         """The clique that adds each attribute."""
         self.place: dict[Clique, slice] = {}
@@ -171,8 +182,8 @@ class CalibratedTree:
         self._below: dict[int, Array | None] = {}
 
     def below(self, here: int) -> Array | None:
-        """P(value of each attribute of the subtree | separator), without evidence; None where that
-        is too large.
+        """Return the matrix P(value of each attribute of the subtree | separator) without evidence,
+        of shape (cells of the separator, values of all attributes); None if it is too large.
         """
         if here in self._below:
             return self._below[here]
@@ -215,7 +226,7 @@ class CalibratedTree:
 
 
 def _clique_of(frame: Frame, table: Array) -> TreeClique:
-    """The clique in the form that answers soonest."""
+    """Return the clique in the form that answers fastest."""
     if worth_listing(int(np.count_nonzero(table)), frame):
         cells = np.flatnonzero(table)
         return ListedClique(frame, cells, table.reshape(-1)[cells])
@@ -225,7 +236,7 @@ def _clique_of(frame: Frame, table: Array) -> TreeClique:
 def _product(
     domain: Domain, axes: tuple[str, ...], factors: Sequence[tuple[tuple[str, ...], Array]]
 ) -> Array:
-    """The product of tables over some of these attributes."""
+    """Return the product of tables whose attributes are all among ``axes``."""
     found = np.ones(domain.shape(axes))
     for held, table in factors:
         found *= spread(axes, held, table)
@@ -233,7 +244,9 @@ def _product(
 
 
 def _check_nothing_lost(factors: Sequence[tuple[tuple[str, ...], Array]]) -> None:
-    """Raises Underflow where a product of positive entries might come near the smallest number."""
+    """Raise Underflow if a product of positive entries might come near the smallest
+    floating-point number.
+    """
     least = 1.0
     for _, table in factors:
         present = table[table > 0]

@@ -1,7 +1,7 @@
 """The posterior of one set of evidence on a calibrated junction tree.
 
-Evidence goes up to the root from the cliques that add the observed attributes, and posteriors come
-down where they are asked for.
+Evidence is absorbed upward to the root from the cliques that add the observed attributes;
+posteriors are computed downward as they are asked for.
 """
 
 from __future__ import annotations
@@ -23,22 +23,25 @@ Array = NDArray[np.float64]
 
 
 class Calibration:
-    """A calibrated tree conditioned on one set of evidence; the tree stays as it is.
+    """A calibrated tree conditioned on one set of evidence; the tree itself is not changed.
 
     Args:
         calibrated: the tree.
         seen: the evidence.
 
-    Raises Underflow where it has probability zero, or one beside which terms may have been lost.
+    Raises Underflow if the evidence has probability zero, or one so small that terms may have
+    been lost.
     """
 
     def __init__(self, calibrated: CalibratedTree, seen: ScaledEvidence) -> None:
         self.calibrated, self.seen = calibrated, seen
         self.place = calibrated.place
         self.tables: dict[int, Array] = {}
-        """P(rest, evidence below | separator) of the cliques from evidence up to the root."""
+        """P(rest, evidence below | separator) of each clique on a path from evidence up to the
+        root.
+        """
         self.messages: dict[int, Array] = {}
-        """P(evidence below | separator) of the same cliques."""
+        """The messages P(evidence below | separator) of the same cliques."""
         self._outputs: dict[int, Array] = {}
         self.log_sum = calibrated.log_sum
         self._absorb()
@@ -65,7 +68,9 @@ class Calibration:
 
     @cached_property
     def singles(self) -> Array:
-        """The marginals of all attributes, where `CalibratedTree.place` says."""
+        """The marginals of all attributes in one vector; ``CalibratedTree.place`` has the slice of
+        each.
+        """
         calibrated = self.calibrated
         cliques, children, starts = calibrated.cliques, calibrated.children, calibrated.start
         found = np.empty(calibrated.end)
@@ -88,7 +93,7 @@ class Calibration:
         return found
 
     def _spread(self, here: int, mass: Array) -> Array:
-        """The outputs of a clique whose separator's cells have this posterior."""
+        """Return the outputs of a clique from the posterior of its separator's cells."""
         clique = self.calibrated.cliques[here]
         table = self.tables.get(here)
         if table is None:
@@ -96,12 +101,14 @@ class Calibration:
         return clique.outputs_of(table, self._share(here, mass), self.seen)
 
     def _share(self, here: int, mass: Array) -> Array:
-        """The posterior divided by the message, 0 where both are."""
+        """Return the posterior of the separator's cells divided by the clique's message, with 0
+        where both are 0.
+        """
         return mass / np.maximum(self.messages[here], _LEAST_MESSAGE)
 
     def marginal(self, members: int) -> Array:
-        """The marginal of a set of attributes of one clique; axes in the domain's order. Observed
-        attributes are left out.
+        """Return the marginal of a set of attributes (a bit mask) that share a clique, axes in the
+        domain's order. Observed attributes are left out.
         """
         calibrated = self.calibrated
         attributes, codes = calibrated.domain.attributes, self.seen.codes
@@ -127,7 +134,7 @@ class Calibration:
         return table / total
 
     def _outputs_of(self, here: int) -> Array:
-        """The outputs of a clique, by those of the cliques above it."""
+        """Return the outputs of a clique, computed from those of the cliques above it."""
         path = []
         while here >= 0 and here not in self._outputs:
             path.append(here)
@@ -137,7 +144,7 @@ class Calibration:
         return self._outputs[path[0] if path else here]
 
     def _mass(self, here: int) -> Array:
-        """The posterior of the cells of a clique's separator."""
+        """Return the posterior of the cells of a clique's separator."""
         above = self.calibrated.parents[here]
         if above < 0:
             return _SURE
@@ -148,6 +155,6 @@ class Calibration:
 
 _SURE = np.ones(1)
 _LEAST_MESSAGE = 1e-300
-"""The divisor in place of a message of zero: the posterior is zero there."""
+"""The divisor in place of a message of zero, since then the posterior is zero as well."""
 _DRIFT = 1e-6
-"""The most by which rounding moves a sum of probabilities from one."""
+"""The largest error of a sum of probabilities that rounding may cause."""

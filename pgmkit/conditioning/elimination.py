@@ -1,13 +1,14 @@
-"""Elimination trees: in which order tables are multiplied and attributes summed out, and kept.
+"""Elimination trees: the order in which tables are multiplied and attributes summed out.
 
-A tree's first nodes are the inputs; every further node is the product of two nodes, or one node,
-with the attributes summed out that no other node left holds. Sets of attributes are integers with
-one bit for each attribute.
+A tree's first nodes are the inputs. Every further node is the product of two nodes, or a copy of
+one, with those attributes summed out that no other remaining node holds. Sets of attributes are
+integers with one bit for each attribute.
 
-Of tables that are conditional distributions, a product that has lost all the attributes it is a
-distribution of is 1 everywhere (*barren*: Shachter 1986). Such a node is part of the tree, for its
-attributes hang on it, but holds no table; what multiplies it is left as it is. So a node has two
-sets of attributes: those of its place in the tree (``scope``) and those its table depends on.
+If the inputs are conditional distributions, a product from which all attributes that it is a
+distribution of have been summed out is 1 everywhere (*barren*: Shachter 1986). Such a node is part
+of the tree, since its attributes connect others, but holds no table, and a product with it is a
+copy. So a node has two sets of attributes: those of its place in the tree (``scope``) and those its
+table depends on.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from functools import cached_property
 from pgmkit.contraction.order import MOVE_COST
 from pgmkit.graphs.bit_sets import each_bit, union
 from pgmkit.graphs.elimination_search import RANKS, Search, Step
+from pgmkit.runtime.sizes import CACHE_CELLS
 
 __all__ = [
     "WRITTEN",
@@ -33,46 +35,60 @@ __all__ = [
     "elimination_tree",
 ]
 
-_CACHED_CELLS = 1 << 16
-"""Cells of the largest table that a core's cache holds: half a megabyte."""
 _MEASURES_OF_A_CELL = 0.0002
-"""Attributes measured by the search in the time that a pass and its adjoints spend on a cell."""
+"""The number of attributes that the order search measures in the time that a pass and its adjoints
+spend on one cell.
+"""
 _MEASURES_OF_A_TABLE = 4
-"""Attributes measured in the time that a table of the tree takes to be planned."""
+"""The number of attributes that the order search measures in the time that planning one table of
+the tree takes.
+"""
 WRITTEN = 2
-"""Multiplications in the time that a cell of a table takes to be written, with its memory."""
+"""The number of multiplications in the time that writing one cell of a table takes, its allocation
+included.
+"""
 _NEARLY = 1.5
-"""The factor by which the cells of an order's cliques may exceed the fewest; its tree's may not.
+"""The factor by which an order's cliques may exceed the fewest cells found and still have their
+tree built; the best tree is chosen by its own cells.
 """
 _PATIENCE = 12
-"""Orders tried beyond twice those up to the last better one."""
+"""The search stops after this many orders beyond twice the number tried at the last improvement."""
 
 
 @dataclass
 class EliminationTree:
-    """Nodes in an order that has operands before what is made of them."""
+    """A sum of products as a tree of nodes, listed so that operands come before the node made of
+    them.
+
+    All lists but ``roots`` and ``order`` have one entry for each node; ``inputs`` is the number of
+    inputs.
+    """
 
     sizes: tuple[int, ...]
     scopes: list[int]
-    """The attributes of each node's place in the tree."""
+    """The attributes that each node may depend on by its place in the tree, as a set."""
     tables: list[int]
-    """The attributes its table depends on; a subset of the scope."""
+    """The attributes that each node's table depends on; a subset of its scope."""
     barren: list[bool]
-    """True if the node is 1 everywhere."""
+    """Whether each node is 1 everywhere."""
     operands: list[tuple[int, ...]]
-    """() for an input, one node for a sum, two for a product."""
+    """The nodes that each node is made of: () for an input, one node for a sum, two for a
+    product.
+    """
     parents: list[int]
-    """-1 for a root."""
+    """The node that each node is an operand of; -1 for a root."""
     inputs: int
     roots: list[int] = field(default_factory=list)
     cells: float = 0.0
-    """Multiplications of a pass upward and downward, and what it writes."""
+    """Multiplications of a pass upward and downward, and the time for the cells that it writes in
+    the same unit.
+    """
     order: list[int] = field(default_factory=list)
-    """The order of elimination that it came from."""
+    """The order of elimination that the tree was built from."""
 
     @property
     def largest(self) -> int:
-        """Cells of the largest product, with the attributes that it sums out."""
+        """The cells of the largest product, before attributes are summed out of it."""
         return max([self.cells_of(self.scopes[n] | self.summed(n)) for n in self.made], default=1)
 
     @property
@@ -82,15 +98,15 @@ class EliminationTree:
 
     @property
     def made(self) -> range:
-        """The nodes that are no inputs."""
+        """The nodes that are not inputs."""
         return range(self.inputs, len(self.scopes))
 
     def cells_of(self, members: int) -> int:
-        """The cells of a table over these attributes."""
+        """Return the cells of a table over these attributes."""
         return math.prod([self.sizes[v] for v in each_bit(members)])
 
     def summed(self, node: int) -> int:
-        """The attributes that leave at this node."""
+        """Return the attributes that are summed out at this node."""
         scope = 0
         for operand in self.operands[node]:
             scope |= self.scopes[operand]
@@ -98,7 +114,7 @@ class EliminationTree:
 
     @cached_property
     def below(self) -> list[int]:
-        """For each node the attributes that are summed out at it or below it."""
+        """For each node the attributes that are summed out at the node or below it."""
         found = [0] * self.inputs
         for node in range(self.inputs, len(self.scopes)):
             gone = self.summed(node)
@@ -108,7 +124,9 @@ class EliminationTree:
         return found
 
     def lowest(self, members: int) -> Iterator[tuple[int, int]]:
-        """The lowest node of each component with all its share of the attributes at or below."""
+        """Yield for each component with some of the attributes ``members`` the lowest node that has
+        all of them in its scope or summed out below it, and these attributes.
+        """
         below = self.below
         for root in self.roots:
             inside = members & (below[root] | self.scopes[root])
@@ -120,8 +138,8 @@ class EliminationTree:
                 yield node, inside
 
     def joint_cells(self, members: int) -> int:
-        """Multiplications for the joint marginal of some attributes by messages on the tree, and
-        what is written on the way; 0 where a node has it.
+        """Return the multiplications for the joint marginal of some attributes by messages on the
+        tree, with what is written on the way; 0 if a node's table has them all.
         """
         if not members & (members - 1) or any(not members & ~table for table in self.tables):
             return 0
@@ -134,14 +152,15 @@ class EliminationTree:
         )
 
     def products_across(self, node: int, inside: int) -> Iterator[tuple[int, int]]:
-        """The products on the way to a node's value with some attributes still there, and what is
-        left of each when others are summed out.
+        """Yield the products on the way to a node's value in which the attributes ``inside`` are
+        kept: for each product its attributes, and those left after the sum.
         """
         kept, left = inside & self.below[node], [node]
         for each in left:
             if each >= self.inputs and (lost := self.below[each] & kept):
                 for operand in self.operands[each]:
-                    # What is barren is not with an attribute kept that it had lost.
+                    # A barren operand is no longer 1 everywhere if an attribute that it sums out is
+                    # kept.
                     known = self.scopes if self.below[operand] & kept else self.tables
                     lost |= known[operand]
                 yield lost, lost & (self.scopes[each] | kept)
@@ -152,22 +171,24 @@ Cost = Callable[[EliminationTree], float]
 
 
 def cost_of_maxima(tree: EliminationTree) -> float:
-    """The cost of maxima over a tree: every product is gone through cell by cell."""
+    """Return the cost of maxima over a tree: every product is gone through cell by cell."""
     return tree.cells
 
 
 def cost_of_sums(tree: EliminationTree) -> float:
-    """The cost of sums over a tree, in multiplications: products are those of matrices, so that
-    moving tables which a core's cache does not hold may take longer than the products themselves.
+    """Return the cost of sums over a tree, in multiplications.
+
+    Products are matrix products, so moving tables that a core's cache does not hold may take longer
+    than the products themselves.
     """
-    if tree.cells <= _CACHED_CELLS:
+    if tree.cells <= CACHE_CELLS:
         return tree.cells
     sizes = [tree.cells_of(tree.scopes[node]) for node in tree.made]
-    return tree.cells + MOVE_COST * sum([cells for cells in sizes if cells > _CACHED_CELLS])
+    return tree.cells + MOVE_COST * sum([cells for cells in sizes if cells > CACHE_CELLS])
 
 
 class Planning:
-    """The search for the tree with the fewest multiplications among many orders.
+    """The search for the elimination tree with the fewest multiplications, over many orders.
 
     Args:
         scopes, heads, sizes: as ``elimination_tree`` takes them.
@@ -198,12 +219,12 @@ class Planning:
         start: EliminationTree | None = None,
         cost: Cost = cost_of_sums,
     ) -> EliminationTree:
-        """The tree with the fewest multiplications among many orders, ``start`` included, or that
-        of a sweep through the graph where its ``cost`` is lower.
+        """Return the tree with the fewest multiplications among many orders and ``start``, or the
+        tree of a sweep through the graph if its ``cost`` is lower.
 
-        The search goes on until another order costs more than what the best tree so far takes to
-        run, or most of the orders tried brought nothing: a small graph gets one greedy order. It
-        goes by the size of the graph, not by a clock, so the same graph gets the same tree on every
+        The search stops when another order would cost more time than the best tree so far takes to
+        run, or when many orders in a row brought no improvement: a small graph gets one greedy
+        order. The search measures work, not time, so the same graph gets the same tree on every
         machine.
         """
         best, improved, planned, least = self.first, 1, 1, self._least
@@ -217,7 +238,8 @@ class Planning:
             if (way := next(self._ways, None)) is None:
                 break
             tried += 1
-            # The cells of all cliques are known on the way, and nearly in proportion to the tree's.
+            # The cliques' cells are known during the search, and are nearly proportional to the
+            # tree's.
             steps = self._search.order(way, _NEARLY * least)
             if steps is not None:
                 least, planned = min(least, self._search.cells_of(steps)), planned + 1
@@ -232,7 +254,9 @@ class Planning:
 
 
 class _Growing:
-    """A tree under construction: nodes left to multiply, and which hold each attribute."""
+    """A tree under construction: the nodes that are not operands yet, and which of them hold each
+    attribute.
+    """
 
     def __init__(self, scopes: Sequence[int], heads: Sequence[int], sizes: tuple[int, ...]) -> None:
         count = len(scopes)
@@ -271,7 +295,9 @@ class _Growing:
             heapq.heappush(queue, (self.cells(tree.tables[made]), made))
 
     def join(self, left: int, right: int | None) -> int:
-        """The node of a product, with what nothing else holds summed out."""
+        """Add the product of two nodes (or a copy of one), with the attributes summed out that no
+        other node holds, and return the new node.
+        """
         tree, holders = self.tree, self.holders
         node = len(tree.scopes)
         operands = (left,) if right is None else (left, right)
@@ -294,7 +320,7 @@ class _Growing:
         if heads > 0:
             heads &= ~gone
         barren = heads == 0
-        # Upward once, downward once for each operand; and what is written in between.
+        # One product upward and one downward for each operand, and the cells that each writes.
         value = 0.0 if barren else self.cells(table) + WRITTEN * self.cells(table & ~gone)
         adjoint = len(operands) * self.cells(scope) + WRITTEN * self.cells(scope & ~gone)
         tree.cells += value + adjoint
@@ -312,7 +338,7 @@ class _Growing:
 def elimination_tree(
     scopes: Sequence[int], heads: Sequence[int], order: Sequence[int], sizes: tuple[int, ...]
 ) -> EliminationTree:
-    """The tree of an order.
+    """Return the elimination tree of an order.
 
     Args:
         scopes: the attributes of each input.

@@ -1,4 +1,4 @@
-"""Evidence: values that were observed, and likelihoods of values that were not."""
+"""Evidence: observed values of attributes, and likelihoods of the values of others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ __all__ = ["Evidence", "observed_codes", "sliced"]
 
 @dataclass(frozen=True)
 class Evidence:
-    """Codes of observed attributes, and a number for each value of softly observed ones."""
+    """The codes of observed attributes, and for each softly observed attribute a weight for every
+    value.
+    """
 
     codes: Mapping[str, int]
     likelihood: Mapping[str, NDArray[np.float64]]
@@ -29,7 +31,11 @@ class Evidence:
         evidence: Mapping[str, Hashable] | None,
         likelihood: Mapping[str, ArrayLike] | None,
     ) -> Evidence:
-        """Checked: attributes, states or codes, and likelihoods; InvalidInput names what is not."""
+        """Check evidence as a user gives it, and return it with states as codes.
+
+        Raises InvalidInput that names an unknown attribute or state, a code out of range, or a
+        likelihood that is not one non-negative number for each value.
+        """
         for given in (evidence, likelihood):
             if given is not None and not isinstance(given, Mapping):
                 raise InvalidInput(
@@ -52,8 +58,11 @@ def sliced(
     tables: Iterable[tuple[Clique, NDArray[np.float64]]],
     evidence: Evidence,
 ) -> list[tuple[Clique, NDArray[np.float64]]]:
-    """Logarithms of the tables, sliced by the evidence, and of the likelihoods; every attribute
-    that was not observed is in one, and a number is a table over nothing.
+    """Return the logarithms of the tables, with observed attributes fixed at their codes, followed
+    by those of the evidence's likelihoods.
+
+    Every attribute that was not observed is in at least one table. A table of which all attributes
+    are observed becomes a number, with the clique ().
     """
     codes = evidence.codes
     given = [*tables, *(((name,), weights) for name, weights in evidence.likelihood.items())]
@@ -73,7 +82,9 @@ def observed_codes(
     states: Mapping[str, tuple[Hashable, ...]],
     evidence: Mapping[str, Sequence[Hashable]],
 ) -> tuple[Clique, NDArray[np.int64]]:
-    """Observed attributes, and a row of codes for each record; checked as by ``Evidence.of``."""
+    """Return the observed attributes and their codes, one row for each record; checked as by
+    ``Evidence.of``.
+    """
     if not isinstance(evidence, Mapping) or not evidence:
         raise InvalidInput(
             'evidence must be a mapping from observed attributes to columns, such as {"a": [0, 1]},'

@@ -1,4 +1,4 @@
-"""The tables of a factor graph as inference takes them, and what it shares between questions."""
+"""The tables of a factor graph as inference takes them, and what questions to one graph share."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ from pgmkit.conditioning.joint import MOST_CELLS, Joint
 from pgmkit.conditioning.message_passing import LEAST_ENTRY, Kernel, Underflow
 from pgmkit.domain import Clique, Domain
 from pgmkit.graphs.bit_sets import each_bit, union
-from pgmkit.graphs.junction_tree import CELL_BYTES, junction_tree, tree_of_order
+from pgmkit.graphs.junction_tree import junction_tree, tree_of_order
 from pgmkit.inference.answer_checks import FirstUses
 from pgmkit.inference.plain_sums import PlainSums
+from pgmkit.runtime.sizes import CELL_BYTES
 
 __all__ = ["CELLS_OF_A_TABLE", "Draft", "GraphTables", "Inputs"]
 
@@ -35,28 +36,30 @@ Input = tuple[int, Array, float]
 _REMEMBERED = 64
 _REMEMBERED_KERNELS = 1 << 16
 _CALIBRATED_AFTER = 2
-"""Sets of evidence that are answered one by one before the graph is calibrated for the others: it
-takes about as long as two more."""
+"""The number of sets of evidence that are answered one by one before the graph is calibrated: a
+calibration takes about as long as two more.
+"""
 _SEARCH_SECONDS = 0.01
-"""The seconds of the search for the tree that is calibrated."""
+"""The seconds spent on the search for the junction tree that is calibrated."""
 _SEARCHED_DOWN = 2
-"""The factor by which that search may make a tree smaller."""
+"""The factor by which a search can be expected to make a tree smaller."""
 _IMPOSSIBLE = 8
-"""How many times smaller a tree may become by leaving out impossible cells, where most of the
-tables' are.
+"""The factor by which a tree may shrink when impossible cells are left out, if most cells of the
+tables are impossible.
 """
 CELLS_OF_A_TABLE = 20_000.0
-"""Cells of a pass in the time that a table takes to find its place in an order, and its marginal.
+"""The cells that a pass covers in the time that ordering one table and reading its marginal
+takes.
 """
 _SEARCH_CELLS = 1000.0
-"""Cells that a pass covers in the time that a search spends on an attribute."""
+"""The cells that a pass covers in the time that a search spends on one attribute."""
 
 
 @dataclass(frozen=True, eq=False)
 class GraphTables:
-    """Checked tables over a domain; of a Bayesian network with the variable of each.
+    """Checked tables over a domain, and in a Bayesian network the variable of each.
 
-    Elimination trees by structure, and kernels, are kept for the questions to come.
+    Elimination trees (by structure) and kernels are kept for later questions.
     """
 
     domain: Domain
@@ -69,17 +72,18 @@ class GraphTables:
     )
     kernels: dict[tuple[int, int, int], Kernel] = field(default_factory=dict)
     structures: dict[tuple[int, int], Any] = field(default_factory=dict)
-    """The parts that batches of records share, by relevant and observed attributes."""
+    """What batches of records share, by relevant and observed attributes (bit masks)."""
     groups: dict[tuple[tuple[int, ...], int], list[list[int]]] = field(default_factory=dict)
-    """Of questions, by what they ask and what is known, which are answered together; the last one
-    is the last asked."""
+    """How questions were grouped by the tree that answers them, by the sets asked of and the
+    attributes with evidence; the last entry is that of the last question.
+    """
     _inputs: dict[int, Input] = field(default_factory=dict)
     uses: FirstUses = field(default_factory=FirstUses)
     passes: list[float] = field(default_factory=list)
-    """The cost in cells of each set of evidence that was answered by itself."""
+    """The cost, in cells, of each set of evidence that was answered by itself."""
 
     def prepare(self) -> None:
-        """Number the attributes and tables, as every question needs them."""
+        """Compute the numbers of attributes and tables, which every question needs."""
         self.bits  # noqa: B018 - kept from now on
         self.sizes  # noqa: B018
         if self.children is not None:
@@ -87,8 +91,8 @@ class GraphTables:
 
     @property
     def plain_sums(self) -> PlainSums:
-        """The tables that the second computation sums. An order of elimination is all that it
-        shares with inference: any order gives the same sums.
+        """The tables as the second computation takes them, which shares nothing with inference but
+        an elimination order: any order gives the same sums.
         """
         names = self.domain.attributes
         latest = next(reversed(self.trees.values()), None)
@@ -107,18 +111,20 @@ class GraphTables:
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """The sizes of the attributes, in their order."""
+        """The sizes of the attributes, in the domain's order."""
         return self.domain.shape()
 
     @property
     def inputs(self) -> list[Input]:
-        """The results of ``input`` for each table."""
+        """The result of ``input`` for each table."""
         return [self.input(number) for number in range(len(self.tables))]
 
     def input(self, number: int) -> Input:
-        """One table: its attributes, the table with ascending axes and peak 1, log of the peak.
+        """Return a table's attributes as a set, the table with ascending axes scaled to the maximum
+        1, and the logarithm of the former maximum.
 
-        Conditional tables stay as they are: their sums mean something.
+        The conditional distributions of a Bayesian network are not scaled, since inference uses
+        that they sum to one; their logarithm is 0.
         """
         found = self._inputs.get(number)
         if found is None:
@@ -135,7 +141,9 @@ class GraphTables:
 
     @cached_property
     def lost(self) -> bool:
-        """True if entries are too far below their table's peak for plain numbers."""
+        """True if some entries are so far below their table's maximum that products of plain
+        numbers may underflow.
+        """
         return self.children is None and any(
             bool((table[table > 0] / table.max() < LEAST_ENTRY).any())
             for _, table in self.tables
@@ -151,13 +159,13 @@ class GraphTables:
 
     @cached_property
     def families(self) -> list[int]:
-        """The set of each attribute's parents and itself in a Bayesian network."""
+        """The set of each attribute and its parents in a Bayesian network."""
         bits = self.bits
         return [sum([bits[name] for name in self.tables[number][0]]) for number in self.own]
 
     @cached_property
     def ancestors(self) -> list[int]:
-        """The set of each attribute's ancestors and itself in a Bayesian network."""
+        """The set of each attribute and its ancestors in a Bayesian network."""
         found = [0] * len(self.domain)
         for start in range(len(found)):
             waiting = [start]
@@ -173,7 +181,10 @@ class GraphTables:
         return found
 
     def relevant(self, asked: int) -> int:
-        """The attributes without which nothing is lost about those asked (and observed)."""
+        """Return the attributes whose tables determine the answer about ``asked`` (the attributes
+        asked of and those with evidence): in a Bayesian network these and their ancestors, else
+        all.
+        """
         if self.children is None:
             return (1 << len(self.domain)) - 1
         found, new, families = 0, asked, self.families
@@ -187,7 +198,9 @@ class GraphTables:
 
     @cached_property
     def order(self) -> list[int]:
-        """An elimination order for any evidence: that of the graph without any."""
+        """An elimination order of the whole graph without evidence, which serves for any
+        evidence.
+        """
         children = self.children or (None,) * len(self.tables)
         scopes = [members for members, _, _ in self.inputs]
         heads = [-1 if child is None else self.bits[child] for child in children]
@@ -200,11 +213,11 @@ class GraphTables:
     def draft(
         self, scopes: tuple[int, ...], heads: tuple[int, ...], cost: Cost = cost_of_sums
     ) -> Draft:
-        """The tree of a structure before any search: remembered, from the whole graph's order, or
-        by one greedy order.
+        """Return what is known of a structure's tree before any search: a remembered tree, one by
+        the whole graph's order, or one by a greedy order.
 
-        The first structure gets an order of its own, and so does one of few of the tables, or for
-        which the whole graph's order is slower than a search.
+        The whole graph's order serves neither the first structure, nor one with fewer than half of
+        the tables, nor one for which it is slower than a search.
         """
         sizes, best = self.sizes, self.trees.get((scopes, heads, cost))
         if best is not None:
@@ -216,7 +229,7 @@ class GraphTables:
         return Draft(scopes, heads, cost, best, Planning(scopes, heads, sizes))
 
     def tree(self, draft: Draft) -> EliminationTree:
-        """The tree of a draft, after the search; remembered."""
+        """Return the tree of a draft after the search, and remember it."""
         key = draft.scopes, draft.heads, draft.cost
         found = self.trees.get(key)
         if found is None:
@@ -233,8 +246,8 @@ class GraphTables:
 
     @property
     def parted(self) -> bool:
-        """True if the last question about most attributes was answered by several trees: so large
-        is that of the whole graph that nothing is gained by its order.
+        """True if the last question about most attributes was split over several trees: the whole
+        graph's order is then not reused, as its tree is too large.
         """
         for (sets, _), found in reversed(self.groups.items()):
             if 2 * len(sets) > len(self.domain):
@@ -243,7 +256,9 @@ class GraphTables:
 
     @property
     def joint(self) -> Joint | None:
-        """The joint distribution of all attributes for further evidence, where it has few cells."""
+        """The joint distribution of all attributes, from which further evidence is answered; None
+        before any evidence was answered by itself, and if it has more than ``MOST_CELLS`` cells.
+        """
         return self._joint if self.passes else None
 
     @cached_property
@@ -254,21 +269,22 @@ class GraphTables:
 
     @property
     def calibrated(self) -> CalibratedTree | None:
-        """A calibrated tree for further evidence, once it pays; None before, or where it is too
-        large or slower.
+        """A calibrated tree for further evidence, as soon as it pays; None before, and if it is too
+        large or slower than a tree for each set of evidence.
         """
         if "_calibrated" in self.__dict__:
             return self._calibrated
-        # Another question may be answered by one tree: nothing is settled for good before.
+        # While the questions are split over several trees, a later one may still need the whole
+        # tree.
         early = len(self.passes) < _CALIBRATED_AFTER or self.parted
         return None if early else self._calibrated
 
     def calibrated_for(self, cliques: Iterable[Clique]) -> CalibratedTree | None:
-        """The calibrated tree, if these marginals are best read from it: those of attributes that
-        share one of its cliques.
+        """Return the calibrated tree if these marginals are best read from it, that is, if each
+        clique's attributes share a clique of the tree; else None.
 
-        Sets that lie apart do not make it: most attributes do not matter to a few, and an
-        elimination tree leaves them out.
+        Cliques of several attributes never cause a calibration: few attributes matter to them, and
+        an elimination tree leaves the others out.
         """
         sets = [clique for clique in cliques if len(clique) > 1]
         if sets and "_calibrated" not in self.__dict__:
@@ -283,7 +299,7 @@ class GraphTables:
         if self.lost:
             return None
         tree = tree_of_order(self.domain, [members for members, _, _ in self.inputs], self.order)
-        # Its cliques are gone through about twice, where evidence slices them less.
+        # A calibrated tree goes through its cliques about twice, and evidence slices them less.
         most = min(
             sum(self.passes) / len(self.passes) / 2,
             self.memory_limit // CELL_BYTES,
@@ -291,7 +307,7 @@ class GraphTables:
         largest = most * (_IMPOSSIBLE if 2 * self.share < 1 else 1)
         if tree.cells > _SEARCHED_DOWN * largest:
             return None
-        # What is gone through so often is worth a search of its own.
+        # A tree that is used so often is worth a search of its own.
         searched = junction_tree(self.domain, [c for c, _ in self.tables], seconds=_SEARCH_SECONDS)
         tree = min(tree, searched, key=lambda each: each.cells)
         if tree.cells > largest:
@@ -310,19 +326,19 @@ class GraphTables:
 
 @dataclass
 class Draft:
-    """A record of what is known of a structure's tree before it is searched for."""
+    """What is known of a structure's elimination tree before the search."""
 
     scopes: tuple[int, ...]
     heads: tuple[int, ...]
     cost: Cost
     start: EliminationTree | None
-    """A tree there is."""
+    """A tree that is there already; None if there is none."""
     planning: Planning | None
-    """A search for a better one, where it may pay."""
+    """A search for a better tree if it may pay; else None."""
 
     @property
     def tree(self) -> EliminationTree:
-        """The best so far."""
+        """The best tree so far."""
         known = [self.start, None if self.planning is None else self.planning.first]
         return min([tree for tree in known if tree is not None], key=lambda each: each.cells)
 
@@ -333,18 +349,22 @@ class Inputs:
 
     scopes: list[int] = field(default_factory=list)
     heads: list[int] = field(default_factory=list)
-    """The attribute that each is a conditional distribution of, as a set; -1 for any other."""
+    """The attribute that each table is a conditional distribution of, as a set; -1 for any other
+    table.
+    """
     tables: list[Array] = field(default_factory=list)
     lost: bool = False
-    """True if entries are too far below their table's peak for plain numbers."""
+    """True if some entries are so far below their table's maximum that products of plain numbers
+    may underflow.
+    """
     log_scale: float = 0.0
-    """log of what was taken out of the tables."""
+    """The logarithm of the numbers that the tables were divided by."""
 
     draft: Draft | None = None
-    """The draft of their tree."""
+    """The draft of the tables' elimination tree; None until it is made."""
 
     def add(self, members: int, table: Array, head: int) -> None:
-        """One more table; a number goes to the scale."""
+        """Add one more table; a table of no attributes goes to ``log_scale``."""
         if members:
             self.scopes.append(members)
             self.heads.append(head)

@@ -1,10 +1,10 @@
-"""The choice of questions that are answered by the same messages.
+"""The choice of which questions are answered by the same messages.
 
-A marginal of a Bayesian network needs the tables of what is asked and observed, and of their
-ancestors, alone (*barren* variables: Shachter 1986). One tree for all questions goes through every
-table once, but joins the parents of all children: its tables may be hundreds of times as large as
-those of each question by itself. So questions are parted where that costs less, those that have a
-certain ancestor from those that have not, and so on.
+A marginal of a Bayesian network depends only on the tables of the attributes asked of, those
+observed, and their ancestors (all others are *barren*: Shachter 1986). One tree for all questions
+goes through every table once, but joins the parents of all children: its tables may be hundreds of
+times as large as those of each question by itself. So the questions are split if that costs less,
+into those that have a certain ancestor and those that have not, and so on.
 """
 
 from __future__ import annotations
@@ -17,20 +17,23 @@ from pgmkit.graphs.bit_sets import each_bit, union
 __all__ = ["LARGE_PASS", "Cost", "may_pay", "parted"]
 
 LARGE_PASS = 3e6
-"""Multiplications that take longer than orders for two halves of the questions."""
+"""Multiplications that take longer than the search of orders for two halves of the questions."""
 _MOSTLY_CELLS = 6
-"""How many times longer than its tables the cells of a pass take if it may pay to part it: every
-part has tables of its own for the ancestors that all share. At most as many as there are questions.
+"""A pass is split only if its multiplications take this many times as long as handling its tables,
+since every part handles the shared ancestors' tables again; with fewer questions than this, that
+many times.
 """
 _IN_VAIN = 4
-"""How many times longer for each halving above that brought nothing."""
+"""The factor on the former for each halving above that brought no gain."""
 _WORTH = 1.5
-"""How many times less all parts take, for a search improves the larger tree by more."""
+"""The factor by which all parts together must be cheaper than one tree: a search improves the
+larger tree by more.
+"""
 
 Part = tuple[float, int]
-"""The work of a part's answer, and its attributes."""
+"""The work of a part's answer, and its attributes as a set."""
 Closed = tuple[int, list[int]]
-"""Attributes with all that matter to them, and the questions that they answer."""
+"""A set of attributes with all their relevant ancestors, and the questions that it answers."""
 
 
 @dataclass(frozen=True)
@@ -40,30 +43,34 @@ class Cost:
     cells: float
     """Multiplications."""
     tables: float
-    """The cells of its tables by themselves."""
+    """The work of handling the tables themselves, in the time of so many multiplications."""
 
     @property
     def work(self) -> float:
-        """Both."""
+        """The sum of both."""
         return self.cells + self.tables
 
 
 Draft = Callable[[int, Sequence[int]], Cost]
-"""A function that gives the cost of a tree of a set of attributes for some questions."""
+"""A function of a set of attributes and some questions: the cost of their answers by one tree."""
 
 
 def may_pay(whole: Cost, questions: int, in_vain: int = 0) -> bool:
-    """True if so much work is worth a try to part the questions, after some halvings in vain."""
+    """True if the work of one tree is large enough to try to split the questions; ``in_vain``
+    counts the halvings before that brought no gain.
+    """
     longer = min(_MOSTLY_CELLS, questions) * _IN_VAIN**in_vain
     return whole.cells >= max(LARGE_PASS, longer * whole.tables)
 
 
 def parted(questions: Mapping[int, int], draft: Draft) -> list[int]:
-    """Sets of attributes whose trees answer the questions, the cheapest first.
+    """Split the questions into groups, each answered by one tree, and return the trees' sets of
+    attributes, those with the least work first.
 
     Args:
-        questions: sets of attributes, and for each those that matter to it, ancestors included.
-        draft: of what an answer takes.
+        questions: for each question's set of attributes the set that its answer depends on,
+            ancestors included.
+        draft: estimates the cost of answering questions by one tree.
     """
     sets: dict[int, list[int]] = {}
     for asked, needed in sorted(questions.items(), key=lambda each: -each[1].bit_count()):
@@ -90,7 +97,9 @@ def _parts(sets: Sequence[Closed], whole: Cost, draft: Draft, in_vain: int) -> l
 
 
 def _halves(sets: Sequence[Closed]) -> tuple[list[Closed], list[Closed]]:
-    """Those that have an attribute which about half of them have, and the others."""
+    """Split the sets into those that hold a certain attribute, which about half of them do, and the
+    others.
+    """
     counts: dict[int, int] = {}
     for members, _ in sets:
         for v in each_bit(members):

@@ -1,7 +1,9 @@
-"""Cliques of a calibrated junction tree of which most cells are impossible: the others listed.
+"""Cliques of a calibrated junction tree that list their possible cells, if most cells are
+impossible.
 
-Where tables are deterministic in part, nearly all cells of a large clique may be zero. Then each
-of the others has a number, and what its table is multiplied by, and summed to, is looked up for it.
+If tables are deterministic in part, nearly all cells of a large clique may be zero. Then only
+the others are kept, and for each of them the cells of the tables that it is multiplied by and
+summed into.
 """
 
 from __future__ import annotations
@@ -19,22 +21,22 @@ __all__ = ["LISTED", "ListedClique", "worth_listing"]
 
 Array = NDArray[np.float64]
 Places = NDArray[np.signedinteger]
-"""Numbers of cells; kept in 32 bits, half of what numpy counts by."""
+"""Indices of cells, in 32 bits: half of what numpy uses by default."""
 
 LISTED = 3
-"""Cells that are gone through as fast as one that is listed."""
+"""The number of cells of a whole table that are gone through in the time of one listed cell."""
 _LEAST_LISTED = 1 << 9
-"""Cells of a table that may list those that are not zero."""
+"""The fewest cells of a table that may list those that are not zero."""
 _ALL = slice(None)
 
 
 class ListedClique(Clique):
-    """P(rest | separator) where it is not zero.
+    """A clique that keeps P(rest | separator) only where it is not zero.
 
     Args:
-        frame: of the clique.
-        cells: flat, of a table whose axes are as the frame says; ascending.
-        table: of each of them.
+        frame: the clique's attributes and the order of their axes.
+        cells: the flat indices of the possible cells in a table with the frame's axes; ascending.
+        table: the probability of each of these cells.
     """
 
     def __init__(self, frame: Frame, cells: Places, table: Array) -> None:
@@ -83,14 +85,16 @@ class ListedClique(Clique):
             self.cells_of(axes)
 
     def cells_of(self, axes: Axes) -> Places:
-        """For every cell of the clique the cell of a vector over some of its attributes."""
+        """Return for every listed cell the index of its cell in a table over ``axes``; kept for the
+        next time.
+        """
         found = self._places.get(axes)
         if found is None:
             found = self._places[axes] = self._flat(axes)
         return found
 
     def _flat(self, axes: Axes) -> Places:
-        """For every cell of the clique the cell of a table over some of its attributes."""
+        """Return for every listed cell the index of its cell in a table over ``axes``."""
         found = np.zeros(len(self.cells), dtype=np.int32)
         for name in axes:
             found *= self.domain.sizes[name]
@@ -98,7 +102,7 @@ class ListedClique(Clique):
         return found
 
     def _codes_of(self, name: str) -> NDArray[np.unsignedinteger]:
-        """The attribute's value in every cell."""
+        """Return the attribute's code in every listed cell."""
         found = self._codes.get(name)
         if found is None:
             sizes = self.domain.shape(self.axes)
@@ -109,7 +113,7 @@ class ListedClique(Clique):
         return found
 
     def _agreeing(self, codes: Mapping[str, int]) -> Places | slice:
-        """The numbers of the cells that agree with the evidence."""
+        """Return the places, among the listed cells, of those that agree with the evidence."""
         found: Places | slice = _ALL
         for name in self.axes:
             if name in codes:
@@ -126,7 +130,9 @@ class ListedClique(Clique):
         return agreeing, table * mass.take(self.cells_of(self.separator)[agreeing])
 
     def _read(self, axes: Axes, agreeing: Places | slice, values: Array) -> Array:
-        """The sums over all cells that share a cell of a vector over some of the attributes."""
+        """Return the table over ``axes``, as a vector, to which the values of the listed
+        cells sum.
+        """
         return _sums(self.cells_of(axes)[agreeing], values, self.domain.size(axes))
 
     def _table(self, axes: Axes, cells: Places, values: Array) -> Array:
@@ -136,9 +142,9 @@ class ListedClique(Clique):
 
 def _sums(places: Places, values: Array, length: int) -> Array:
     found = np.bincount(places, values, minlength=length)
-    return found.astype(np.float64, copy=False)  # of no values it counts whole numbers
+    return found.astype(np.float64, copy=False)  # of no values the result is integers
 
 
 def worth_listing(cells: int, frame: Frame) -> bool:
-    """True if a clique with so many cells that are not zero answers sooner by a list of them."""
+    """True if a clique with so many possible cells answers faster by a list of them."""
     return LISTED * cells <= frame.domain.size(frame.axes) >= _LEAST_LISTED

@@ -1,11 +1,11 @@
 """Messages on an elimination tree: every table's sum from below, and its adjoint from above.
 
-The *value* of a node is the product of the inputs below it, with attributes summed out; its
-*adjoint* is the product of all the others with all other attributes summed out, divided by the
-whole sum. Their product is the marginal over the node's attributes (Darwiche 2003; Shafer and
-Shenoy 1990 on a binary tree). Values are computed once; adjoints where an answer asks for them,
-from the root down, and kept; a marginal of attributes that lie apart is found on the part of the
-tree between them.
+The *value* of a node is the product of the inputs below it, with attributes summed out. Its
+*adjoint* is the product of all other inputs with all other attributes summed out, divided by the
+sum over all records. Value times adjoint is the marginal over the node's attributes (Darwiche 2003;
+Shafer and Shenoy 1990 on a binary tree). Values are computed once, adjoints when an answer needs
+them, from the root down, and kept. The marginal of attributes that share no node is computed on the
+part of the tree between them.
 """
 
 from __future__ import annotations
@@ -35,39 +35,47 @@ __all__ = [
 
 Array = NDArray[np.float64]
 Table = tuple[int, Array]
-"""Attributes as a set, and the table with its axes ascending."""
+"""Attributes as a set, and a table over them with its axes ascending."""
 Scale = float | Array
-"""A logarithm, or one for each of many records."""
+"""A logarithm, or an array with one for each of many records."""
 
 LEAST_ENTRY = 1e-290
-"""Entries of tables with peak 1 below this are not for plain numbers."""
+"""The least positive entry of a table with maximum 1 for which products of plain numbers
+are safe.
+"""
 
 LOST = 1e-100
-"""Peaks of products of tables with peaks near 1 below which underflow may have lost terms."""
+"""Products of tables with maxima near 1 may have lost terms to underflow if their maximum is
+below this.
+"""
 FAR = 1e-20
-"""Peaks of tables that are near enough to 1 to be multiplied once more before ``LOST`` is near."""
+"""A table whose maximum is above this, and below its inverse, may be multiplied once more without
+rescaling: ``LOST`` is not near.
+"""
 LEAST_SUM = 1e-280
-"""A sum of numbers in [0, 1] this large has lost nothing that counts."""
+"""A sum of numbers in [0, 1] that is at least this large has lost nothing that counts."""
 
 
 _FEW_CELLS = 512
-"""Cells of a product that takes less time by itself than to be arranged as one of matrices."""
+"""The most cells of a product that is faster computed cell by cell than arranged as a matrix
+product.
+"""
 
 
 class Underflow(ArithmeticError):
-    """The sum is zero, or too small for floating-point numbers."""
+    """Raised if a sum is zero, or too small for floating-point numbers."""
 
 
 class SpreadKernel:
-    """The product of two tables, each spread over the attributes of both, and summed to the
-    attributes wanted.
+    """The product of two tables, broadcast over the attributes of both and summed to the wanted
+    ones.
     """
 
     __slots__ = ("away", "cells", "first", "second")
 
     def __init__(self, one: int, other: int, wanted: int, sizes: Sequence[int]) -> None:
         axes, held, more = each_bit(one | other), each_bit(one), each_bit(other)
-        # Sets of few attributes are sooner looked into as tuples: integers may have many digits.
+        # Membership is faster in a short tuple than in an integer, which may have many digits.
         left = each_bit((one | other) & wanted)
         self.first = [sizes[v] if v in held else 1 for v in axes]
         self.second = [sizes[v] if v in more else 1 for v in axes]
@@ -80,11 +88,11 @@ class SpreadKernel:
 
 
 class MatrixKernel:
-    """The product of two tables, summed to the attributes wanted.
+    """The product of two tables as a batch of matrix products, summed to the wanted attributes.
 
-    The attributes are a batch (in both tables, and wanted), summed ones (in both), rows and columns
-    (in one of the tables): a batch of matrix products. Without summed attributes the tables are
-    spread over the attributes of both, and laid out as the larger one is.
+    Attributes in both tables form the batch if they are wanted, and are summed over if not; those
+    in one table are rows or columns. If nothing is summed over, the tables are broadcast over
+    the attributes of both, and the result has the memory order of the larger one.
     """
 
     __slots__ = ("cells", "first", "form", "left", "out", "right", "second", "shape")
@@ -107,10 +115,11 @@ class MatrixKernel:
                 tuple([sizes[v] if held >> v & 1 else 1 for v in axes]) for held in (one, other)
             )
             self.left, self.right = (None, left), (None, right)
-            # What is summed has one value each: its axes go without a sum.
+            # The attributes summed over have one value each, so their axes are dropped without a
+            # sum.
             self.shape, self.out = [sizes[v] for v in axes if wanted >> v & 1], None
             return
-        # Without rows and columns a matrix product would be called for every cell of the batch.
+        # Without rows and columns, each cell of the batch would be a matrix product of its own.
         self.form = "inner" if r == c == 1 else "matrix"
         orders = [batch + rows + summed, batch + summed + columns]
         order = batch + rows + columns
@@ -149,7 +158,9 @@ def kernel_of(
     other: int,
     wanted: int,
 ) -> Kernel:
-    """The kernel, kept for the next time; ModelTooLarge where its result exceeds so many bytes."""
+    """Return the kernel, which is kept for the next time. Raises ModelTooLarge if its result
+    takes more than ``limit`` bytes.
+    """
     key = (one, other, wanted)
     found = kernels.get(key)
     if found is None:
@@ -186,16 +197,17 @@ def _permuted(members: int, order: tuple[int, ...]) -> list[int] | None:
 
 
 class Messages:
-    """One calibration: of inputs' tables on a tree.
+    """Messages on one elimination tree for one set of input tables.
 
     Args:
         tree: the elimination tree.
-        tables: of its inputs, axes ascending; in [0, 1].
+        tables: the tables of its inputs, axes ascending, entries in [0, 1].
         conditional: whether all values and adjoints stay in [0, 1], as products of conditional
             distributions and likelihoods do; then they need no scaling.
-        limit: bytes that a table may take.
+        limit: the most bytes of a table.
+        kernels: the kernels made so far; new ones are added.
 
-    Raises Underflow where the sum is zero or was lost.
+    Raises Underflow if the sum over all records is zero or too small to be reliable.
     """
 
     def __init__(
@@ -217,7 +229,7 @@ class Messages:
         for node in range(self.tree.inputs, len(self.tree.scopes)):
             value: Array | None = None
             scale: Scale = 0.0
-            if not self.tree.barren[node]:  # one that is has a sum of 1, whatever is below it
+            if not self.tree.barren[node]:  # a barren node is 1, whatever is below it
                 value = self._made(node)
                 for operand in self.tree.operands[node]:
                     scale = scale + scales[operand]
@@ -232,7 +244,9 @@ class Messages:
                 self.log_sum = self.log_sum + scales[root] + self.log_of(value)
 
     def rescaled(self, table: Table) -> tuple[Array, Scale]:
-        """The table with a peak that products leave in range, and log of what it was divided by."""
+        """Return the table, divided by its maximum unless that is near 1, and the logarithm of the
+        divisor. Raises Underflow if the maximum is too small or not finite.
+        """
         peak = float(table[1].max())
         if not LOST < peak < math.inf:
             raise Underflow
@@ -241,7 +255,9 @@ class Messages:
         return table[1] / peak, math.log(peak)
 
     def log_of(self, value: Array) -> Scale:
-        """The logarithm of a root's sum."""
+        """Return the logarithm of a root's value. Raises Underflow if it is too small or not
+        finite.
+        """
         if not LEAST_SUM < float(value) < math.inf:
             raise Underflow
         return math.log(float(value))
@@ -264,13 +280,13 @@ class Messages:
         return kernel_of(self.kernels, self.tree.sizes, self.limit, one, other, wanted)
 
     def reduced(self, table: Table, wanted: int) -> Table:
-        """The table summed to the wanted ones of its attributes."""
+        """Return the table summed to those of its attributes that are wanted."""
         members, values = table
         axes = _axes_alone(members, wanted)
         return members & wanted, sum_axes(values, axes)
 
     def product(self, one: Table, other: Table, wanted: int) -> Table:
-        """The product, summed to the wanted ones of its attributes."""
+        """Return the product of two tables, summed to those of its attributes that are wanted."""
         if not one[0]:  # a number
             return self.reduced((other[0], one[1] * other[1]), wanted)
         if not other[0]:
@@ -279,7 +295,9 @@ class Messages:
         return (one[0] | other[0]) & wanted, made
 
     def adjoint(self, node: int) -> Table:
-        """The factor of the node's value, over its scope; constant along attributes it lacks."""
+        """Return a node's adjoint; it lacks attributes of the node's scope along which it is
+        constant.
+        """
         path = []
         while node not in self.adjoints:
             path.append(node)
@@ -294,7 +312,7 @@ class Messages:
         return self.adjoints[path[0] if path else node]
 
     def root_adjoint(self, node: int) -> Array:
-        """The factor of a component's sum."""
+        """Return the adjoint of a root: 1 over its value, or 1 if tables are scaled."""
         value = self.values[node]
         return np.array(1.0 if value is None or self.scaled else 1.0 / float(value))
 
@@ -313,7 +331,9 @@ class Messages:
         return found
 
     def belief(self, node: int, wanted: int) -> Table:
-        """The marginal over attributes of a node's scope that its table and adjoint know."""
+        """Return the marginal over those wanted attributes that the node's table or adjoint depends
+        on.
+        """
         upper = self.adjoint(node)
         value = self.values[node]
         if value is None:
@@ -323,7 +343,9 @@ class Messages:
         return self.settled(found)
 
     def settled(self, found: Table) -> Table:
-        """The table as probabilities."""
+        """Return the table divided by its sum. Raises Underflow if the sum shows that terms were
+        lost.
+        """
         total = float(found[1].sum())
         least = LOST if self.scaled else 1.0 - 1e-6
         if not least < total < math.inf or (not self.scaled and total > 1 + 1e-6):
@@ -331,7 +353,7 @@ class Messages:
         return found[0], found[1] / total
 
     def marginal(self, members: int) -> Array:
-        """The marginal of any attributes, axes ascending."""
+        """Return the marginal over these attributes (a bit mask), axes ascending."""
         if members & (members - 1):
             home = self._home(members)
         else:
@@ -341,7 +363,9 @@ class Messages:
 
     @property
     def homes(self) -> list[int]:
-        """For each attribute the node with the smallest table that depends on it."""
+        """For each attribute the node with the smallest table that depends on it; -1 if there is
+        none.
+        """
         if not hasattr(self, "_homes"):
             tree = self.tree
             cells = [math.inf] * len(tree.sizes)
@@ -357,7 +381,9 @@ class Messages:
         return self._homes
 
     def _home(self, members: int) -> int | None:
-        """The node with the smallest table that depends on all of these attributes."""
+        """Return the node with the smallest table that depends on all of these attributes,
+        or None.
+        """
         held = [
             (value.size, -node)
             for node, table in enumerate(self.tree.tables)
@@ -366,7 +392,7 @@ class Messages:
         return -min(held)[1] if held else None
 
     def across(self, node: int, kept: int) -> Table:
-        """A node's value with the attributes ``kept`` that are summed out below it still there."""
+        """Return a node's value in which the attributes ``kept`` are not summed out."""
         memory: dict[int, Table | None] = {}
         order = [node]
         for each in order:
@@ -390,7 +416,7 @@ class Messages:
         return found
 
     def joint(self, members: int) -> Table:
-        """The joint marginal of attributes anywhere in the tree."""
+        """Return the joint marginal of attributes that no single node need hold."""
         parts = [self._connected(node, inside) for node, inside in self.tree.lowest(members)]
         found = parts[0] if parts else (0, np.array(1.0))
         for part in parts[1:]:
@@ -398,7 +424,7 @@ class Messages:
         return found
 
     def _connected(self, node: int, members: int) -> Table:
-        """The marginal of attributes of one component at or below a node."""
+        """Return the joint marginal of attributes in the scope of a node or summed out below it."""
         kept = members & self.tree.below[node]
         upper = self.adjoint(node)
         if not kept and self.values[node] is None:
@@ -408,7 +434,9 @@ class Messages:
 
 
 class Sums(Messages):
-    """A calibration of which only the whole sum is asked: what was multiplied is dropped."""
+    """Messages of which only the sum over all records is asked: operands are dropped once
+    multiplied.
+    """
 
     def _made(self, node: int) -> Array:
         made = super()._made(node)

@@ -1,9 +1,10 @@
-"""The best records of a product of tables: maxima on an elimination tree, in logarithms.
+"""The most likely records of a product of tables, by maxima on an elimination tree, in logarithms.
 
 The *value* of a node is the sum of the inputs' logarithms below it, maximised over the attributes
-that leave at or below it. A best record is read from the last maximum to the first: each notes for
-every cell that is left where it was attained, so no value is kept longer than it is needed. What
-each value of an attribute can reach comes from messages, whose sums are maxima here.
+that are eliminated at or below it. A best record is read from the last maximum to the first: each
+keeps, for every remaining cell, where it was attained, so no value is kept longer than it is
+needed. The best record with each value of an attribute comes from messages in which maxima take the
+place of sums.
 """
 
 from __future__ import annotations
@@ -17,22 +18,20 @@ from numpy.typing import NDArray
 from pgmkit.conditioning.elimination import EliminationTree
 from pgmkit.conditioning.message_passing import Messages, Scale, Table
 from pgmkit.graphs.bit_sets import each_bit
+from pgmkit.runtime.sizes import CACHE_CELLS
 
 __all__ = ["MaxKernel", "MaxMessages", "most_likely", "pointer_type"]
 
 Array = NDArray[np.float64]
 Places = NDArray[np.unsignedinteger]
 
-_BLOCK_CELLS = 1 << 16
-"""Cells of the sums that are made at once: half a megabyte, which a core's cache holds."""
-
 
 class MaxKernel:
-    """The sum of the logarithms of two tables, each spread over the attributes of both, and
-    maximised over those that are not wanted.
+    """The sum of the logarithms of two tables, broadcast over the attributes of both, and maximised
+    over those that are not wanted.
 
-    Axes are those left, then those gone, both ascending. The sum is made in blocks, one for each
-    value of the first attributes gone, and never as a whole where it is large.
+    Axes are the attributes kept, then those maximised over, both ascending. A large sum is never
+    held as a whole, but made in blocks, one for each value of the first attributes maximised over.
     """
 
     def __init__(self, one: int, other: int, wanted: int, sizes: Sequence[int]) -> None:
@@ -43,7 +42,7 @@ class MaxKernel:
         self.shape = tuple([sizes[v] for v in self.kept])
         self.cells, inner = prod(self.shape), prod([sizes[v] for v in self.gone])
         looped = 0
-        while self.cells * inner > _BLOCK_CELLS and looped < len(self.gone):
+        while self.cells * inner > CACHE_CELLS and looped < len(self.gone):
             inner //= sizes[self.gone[looped]]
             looped += 1
         self.looped, self.inner = tuple([sizes[v] for v in self.gone[:looped]]), inner
@@ -57,7 +56,9 @@ class MaxKernel:
         return best.reshape(self.shape)
 
     def attained(self, one: Array, other: Array) -> tuple[Array, Places]:
-        """The maxima, and the place of each among the values of the attributes gone."""
+        """Return the maxima, and for each the index of the values of the attributes maximised over
+        that attain it.
+        """
         best: Array | None = None
         kind = pointer_type(prod(self.looped) * self.inner)
         places = np.zeros(self.cells, dtype=kind)
@@ -75,7 +76,9 @@ class MaxKernel:
         return best.reshape(self.shape), places.reshape(self.shape)
 
     def _terms(self, one: Array, other: Array) -> Iterator[tuple[int, Array]]:
-        """Blocks of the sum, a row a cell that is left, and the place of the first column."""
+        """Yield blocks of the sum, with a row for each cell that is kept, and the index of each
+        block's first column.
+        """
         a, b = (
             table.transpose(axes).reshape(shape)
             for table, (axes, shape) in zip((one, other), self.views, strict=True)
@@ -92,11 +95,11 @@ class MaxKernel:
 
 
 class MaxMessages(Messages):
-    """Messages whose tables are logarithms, and whose sums are maxima.
+    """Messages whose tables are logarithms, and in which maxima take the place of sums.
 
     Args:
-        tree: an elimination tree of which no node is barren.
-        tables: of its inputs, logarithms, axes ascending.
+        tree: an elimination tree without barren nodes.
+        tables: the logarithms of its inputs, axes ascending.
 
     >>> from pgmkit.conditioning.elimination import elimination_tree
     >>> tree = elimination_tree([0b01, 0b11], [-1, -1], [0, 1], (2, 2))
@@ -125,13 +128,14 @@ class MaxMessages(Messages):
         return (one[0] | other[0]) & wanted, found
 
     def root_adjoint(self, node: int) -> Array:
-        """The best of the other components."""
+        """Return the sum of the other components' maxima."""
         others = [self.values[root] for root in self.tree.roots if root != node]
         return np.asarray(sum([value for value in others if value is not None], np.array(0.0)))
 
 
 def most_likely(tree: EliminationTree, tables: Sequence[Array]) -> tuple[dict[int, int], float]:
-    """A value of each attribute, by its number, so that no record is better; and its logarithm.
+    """Return a record of the highest weight, as a code for each attribute's number, and the
+    logarithm of its weight.
 
     Args:
         tree, tables: as ``MaxMessages`` takes them.
@@ -166,7 +170,7 @@ def most_likely(tree: EliminationTree, tables: Sequence[Array]) -> tuple[dict[in
 
 
 def pointer_type(count: int) -> np.dtype[np.unsignedinteger]:
-    """The smallest numbers that tell so many places apart."""
+    """Return the smallest unsigned type that holds ``count`` different indices."""
     return np.min_scalar_type(count - 1)
 
 
@@ -176,7 +180,7 @@ _NOTHING: Table = (0, np.array(0.0))
 def _view(
     held: int, order: Sequence[int], sizes: Sequence[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The order of a table's axes, and its shape with one cell along the axes it lacks."""
+    """Return the order of a table's axes, and its shape with length 1 along the axes it lacks."""
     axes = each_bit(held)
     moved = tuple([axes.index(v) for v in order if held >> v & 1])
     return moved, tuple([sizes[v] if held >> v & 1 else 1 for v in order])

@@ -1,4 +1,4 @@
-"""Tables whose axes have names: spread over more of them, and summed to fewer."""
+"""Tables whose axes have names: broadcast over more of them, and summed to fewer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _ALL = slice(None)
 
 
 def spread(axes: Axes, held: Axes, table: NDArray[Any]) -> NDArray[Any]:
-    """A table over some of the axes, for products with one over all.
+    """Return a table with axes ``held`` in the order of ``axes``, with length 1 along those it
+    lacks, so that it can be multiplied with a table over all of them.
 
     >>> spread(("a", "b", "c"), ("c", "a"), np.ones((4, 2))).shape
     (2, 1, 4)
@@ -29,7 +30,7 @@ def spread(axes: Axes, held: Axes, table: NDArray[Any]) -> NDArray[Any]:
 
 
 def sum_to(table: Array, held: Axes, axes: Axes) -> Array:
-    """The sums over all but some of a table's axes, in any order.
+    """Return the table, whose axes are ``held``, summed to ``axes``, in that order.
 
     >>> sum_to(np.ones((2, 3, 4)), ("a", "b", "c"), ("c", "a")).shape
     (4, 2)

@@ -1,7 +1,8 @@
-"""The memory that answers by an elimination tree hold at once, before any of it is taken.
+"""Bounds of the memory that answers by an elimination tree hold at once, checked before any is
+taken.
 
-Counted are the inputs, the tables that are kept, and beside them the largest step: the copies of
-its operands in the order of a matrix product, its result, and that divided by its peak.
+They count the inputs, the tables that are kept, and beside them the largest step: the copies of its
+operands in the order of a matrix product, its result, and the result divided by its maximum.
 """
 
 from __future__ import annotations
@@ -11,34 +12,39 @@ from collections.abc import Iterable, Sequence
 from pgmkit.conditioning.elimination import EliminationTree
 from pgmkit.conditioning.modes import pointer_type
 from pgmkit.runtime.memory import check_room, counted, room
+from pgmkit.runtime.sizes import CELL_BYTES
 
 __all__ = ["check_marginals", "check_record", "check_sum", "records_within", "surely_fits"]
 
-_CELL_BYTES = 8
 _SMALL_PASS = 1 << 28
-"""Bytes of the bound below from which a pass takes thirty times as long as reading the system's
-counters, a millisecond; what it holds at once is a tenth of the bound or so."""
+"""The bytes of the quick bound below which the system's counters are not read. Reading them takes a
+millisecond, a thirtieth of a pass of this size; such a pass holds about a tenth of the bound.
+"""
 _COPIES = 2
-"""The arrays that a step makes: the result, and the result divided by its peak."""
+"""The arrays that a step makes: its result, and the result divided by its maximum."""
 
 
 def surely_fits(tree: EliminationTree, limit: int, cells: int) -> bool:
-    """True if a pass fits, with tables of so many cells spread over all of its own, by a bound that
-    takes no time: twice ``tree.cells``, the multiplications, is more than the cells of all tables
-    and copies together.
+    """True if a pass fits in memory by a quick bound, also with a marginal of ``cells`` cells
+    spread over all its tables; False says nothing.
+
+    Twice ``tree.cells``, the multiplications, is more than the cells of all tables and copies
+    together.
     """
-    bound = 2 * _CELL_BYTES * tree.cells * cells
+    bound = 2 * CELL_BYTES * tree.cells * cells
     return bound <= limit and (bound <= _SMALL_PASS or bound <= room())
 
 
 def check_sum(tree: EliminationTree, limit: int) -> None:
-    """Raises ModelTooLarge where the sum of the product does not fit, its operands freed."""
+    """Raise ModelTooLarge if the sum over all records does not fit, with operands freed once
+    multiplied.
+    """
     _check(tree, _upward(tree, _own_cells(tree), kept=False), limit, "the sum over all records")
 
 
 def check_marginals(tree: EliminationTree, limit: int, sets: Iterable[int], *, made: bool) -> None:
-    """Raises ModelTooLarge where the marginals of these sets of attributes do not fit; ``made``
-    says that the values are there already.
+    """Raise ModelTooLarge if the marginals of these sets of attributes do not fit; ``made`` says
+    that the values are computed already.
     """
     own = _own_cells(tree)
     upward = _upward(tree, own, kept=True)
@@ -47,36 +53,38 @@ def check_marginals(tree: EliminationTree, limit: int, sets: Iterable[int], *, m
 
 
 def check_record(tree: EliminationTree, limit: int) -> None:
-    """Raises ModelTooLarge where the most likely record does not fit: beside the tables that are
-    still needed, a place for each cell of every maximum.
+    """Raise ModelTooLarge if the search for the most likely record does not fit: beside the tables
+    that are still needed, it holds an index for each cell of every maximum.
     """
     own, places = _own_cells(tree), 0
     for node in tree.made:
         gone = tree.cells_of(tree.summed(node))
         if gone > 1:
             places += own[node] * pointer_type(gone).itemsize
-    cells = _upward(tree, own, kept=False) + -(-places // _CELL_BYTES)
+    cells = _upward(tree, own, kept=False) + -(-places // CELL_BYTES)
     _check(tree, cells, limit, "the search for the most likely record")
 
 
 def records_within(tree: EliminationTree, count: int, limit: int) -> int:
-    """The number of records, of so many, that fit side by side, by the tree of one: its
+    """Return how many of ``count`` records fit side by side, given the tree of one record, whose
     multiplications are more than the cells of all its tables and their copies.
     """
-    each = 2 * _CELL_BYTES * max(tree.cells, 1.0)
+    each = 2 * CELL_BYTES * max(tree.cells, 1.0)
     if count * each > _SMALL_PASS:
         limit = min(limit, room())
     return int(limit // each)
 
 
 def _own_cells(tree: EliminationTree) -> list[int]:
-    """Cells of each node's table; none of what is 1 everywhere."""
+    """Return the cells of each node's table; 0 for a barren node."""
     pairs = zip(tree.tables, tree.barren, strict=True)
     return [0 if barren else tree.cells_of(table) for table, barren in pairs]
 
 
 def _upward(tree: EliminationTree, own: Sequence[int], *, kept: bool) -> int:
-    """Cells held at most on the way up, with every value ``kept``, or until it is multiplied."""
+    """Return the most cells held on the way up, with every value kept, or each freed once it is
+    multiplied.
+    """
     held = most = sum(own[: tree.inputs])
     for node in tree.made:
         operands = [own[operand] for operand in tree.operands[node]]
@@ -88,7 +96,9 @@ def _upward(tree: EliminationTree, own: Sequence[int], *, kept: bool) -> int:
 
 
 def _downward(tree: EliminationTree, own: Sequence[int], sets: Iterable[int]) -> int:
-    """Cells beside the values for the marginals of these sets: adjoints, steps and answers."""
+    """Return the cells that the marginals of these sets need beside the values: adjoints, steps,
+    answers.
+    """
     reached: set[int] = set()
     held = largest = 0
     for members in set(sets):
@@ -121,9 +131,9 @@ def _downward(tree: EliminationTree, own: Sequence[int], sets: Iterable[int]) ->
 
 def _check(tree: EliminationTree, cells: int, limit: int, what: str, held: int = 0) -> None:
     check_room(
-        _CELL_BYTES * cells,
+        CELL_BYTES * cells,
         f"{what} (a product of tables over {counted(tree.largest)} cells)",
         limit,
         "observe more, ask for fewer attributes at once",
-        _CELL_BYTES * held,
+        CELL_BYTES * held,
     )

@@ -1,4 +1,6 @@
-"""A factor graph's distribution given evidence: its sums, marginals, modes and draws."""
+"""A factor graph's distribution given evidence: its sums, marginals, most likely records
+and draws.
+"""
 
 from __future__ import annotations
 
@@ -34,16 +36,18 @@ __all__ = ["Posterior"]
 Array = NDArray[np.float64]
 
 _WORTH_ALL = 8
-"""Attributes whose marginals take as long together as one by itself."""
+"""The share, as one in so many, of the attributes from which all marginals together are faster than
+one by one.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class Posterior:
     """The answer of ``FactorGraph.posterior``. Marginals are probabilities (each sums to 1).
 
-    Messages are computed once and shared by all questions to one posterior; posteriors of one
-    graph share elimination orders and plans. Every answer raises InvalidInput where the evidence
-    has probability zero, and ModelTooLarge where a table would not fit.
+    Messages are computed once and shared by all questions to one posterior; posteriors of one graph
+    share elimination orders and plans. Every answer raises InvalidInput if the evidence has
+    probability zero, and ModelTooLarge if a table would not fit.
     """
 
     graph: GraphTables
@@ -51,8 +55,8 @@ class Posterior:
 
     @property
     def log_partition(self) -> float:
-        """log of the sum of the product of the tables, and likelihoods, over what agrees with the
-        evidence. Of a Bayesian network the log-probability of the evidence.
+        """The logarithm of the sum, over all records that agree with the evidence, of the product
+        of the tables and likelihoods; of a Bayesian network the log-probability of the evidence.
         """
         started = self._started
         found = self._log_sum()
@@ -68,32 +72,39 @@ class Posterior:
         started: tuple[float, bool],
         at: Callable[[SecondOpinion, float], None],
     ) -> None:
-        """A second opinion on an answer, where such was not asked for before."""
+        """Check the answer by a second computation, unless one of the same kind was checked
+        before.
+        """
         (begun, calibrated), evidence = started, self.evidence
         structure = *evidence.codes, None, *evidence.likelihood, None, calibrated, *asked
         self.graph.uses.look(kind, structure, begun, lambda seconds: at(self.second, seconds))
 
     @property
     def _started(self) -> tuple[float, bool]:
-        """The time, and whether the graph may answer from what it holds for any evidence."""
+        """The time, and whether the graph may answer from a joint distribution or calibrated tree
+        for any evidence.
+        """
         return time.perf_counter(), len(self.graph.passes) > 1
 
     @cached_property
     def second(self) -> SecondOpinion:
-        """The second opinion of plain sums on the graph given the evidence."""
+        """The second computation, by plain sums of the graph's tables given the evidence."""
         with np.errstate(divide="ignore"):
             weights = [((n,), np.log(values)) for n, values in self.evidence.likelihood.items()]
         return SecondOpinion(self.graph.plain_sums, self.evidence.codes, weights)
 
     @property
     def probability(self) -> float:
-        """The probability of the evidence: exp(log_partition) over that without evidence."""
+        """The probability of the evidence: exp(log_partition), divided by the same without
+        evidence.
+        """
         if self.graph.children is not None:
             return math.exp(self.log_partition)
         return math.exp(self.log_partition - Posterior(self.graph, Evidence({}, {})).log_partition)
 
     def marginal(self, attrs: Iterable[str]) -> Array:
-        """The probabilities over any attributes, axes in the given order; observed ones are sure.
+        """Return the probabilities over any attributes, axes in the given order; an observed
+        attribute has probability 1 at its code.
 
         Raises InvalidInput for unknown or duplicate attributes.
         """
@@ -101,7 +112,9 @@ class Posterior:
         return self.marginals([clique])[clique]
 
     def marginals(self, cliques: Iterable[Iterable[str]] | None = None) -> dict[Clique, Array]:
-        """Many marginals with shared work; of every attribute by itself when none are named."""
+        """Return many marginals with shared work, by clique; of every single attribute if no
+        cliques are given.
+        """
         domain = self.graph.domain
         if cliques is None:
             cliques = [(name,) for name in domain]
@@ -122,7 +135,7 @@ class Posterior:
         return found
 
     def _together(self, asked: Sequence[Clique]) -> dict[Clique, Array]:
-        """Marginals from messages that they share."""
+        """Return the marginals, computed from shared messages."""
         bits = self.graph.bits
         sets = [sum([bits[name] for name in clique]) for clique in asked]
         free, tables = ~self._routes.observed, dict[int, Array]()
@@ -138,7 +151,10 @@ class Posterior:
         }
 
     def _singles(self, asked: Sequence[Clique]) -> dict[Clique, Array] | None:
-        """Marginals of many single attributes at once; None for other questions, or other ways."""
+        """Return marginals of many single attributes at once from a calibrated tree or joint
+        distribution; None if some clique has several attributes, few are asked, or the graph has
+        neither.
+        """
         if {*map(len, asked)} != {1} or (known := self._routes.prepared(())) is None:
             return None
         calibration, _ = known
@@ -156,7 +172,9 @@ class Posterior:
         return found
 
     def fits(self) -> bool:
-        """True if the memory limit allows the marginals of single attributes; they are computed."""
+        """True if the marginals of all single attributes fit the memory limit; they are computed
+        and kept.
+        """
         try:
             self.marginals()
         except ModelTooLarge:
@@ -164,8 +182,9 @@ class Posterior:
         return True
 
     def map(self) -> tuple[dict[str, int], float]:
-        """A most probable record that agrees with the evidence, and log of its weight: of the
-        product of the tables (of a Bayesian network, its log-probability with the evidence).
+        """Return a most probable record that agrees with the evidence, and the logarithm of its
+        weight, the product of the tables and likelihoods; in a Bayesian network that is its
+        log-probability together with the evidence.
         """
         started = self._started
         best, log_weight = self._most_likely
@@ -178,7 +197,9 @@ class Posterior:
         return record, log_weight
 
     def max_marginals(self) -> dict[str, Array]:
-        """For each attribute and value the log weight of the best record that has the value."""
+        """Return for each attribute and value the log weight of the best record that has
+        the value.
+        """
         started = self._started
         _, best = self._most_likely
         sizes, codes = self.graph.domain.sizes, self.evidence.codes
@@ -197,7 +218,7 @@ class Posterior:
         return found
 
     def entropy(self) -> float:
-        """The entropy in nats of the attributes that were not observed."""
+        """Return the entropy, in nats, of the attributes that were not observed."""
         started = self._started
         marginals = self.marginals([clique for clique, _ in self._logarithms])
         expected = 0.0
@@ -210,7 +231,7 @@ class Posterior:
         return entropy
 
     def sample(self, n: int, *, rng: Rng = None) -> Dataset:
-        """``n`` independent records; observed attributes have their values.
+        """Draw ``n`` independent records; observed attributes have their values.
 
         ``rng``: a seed, a numpy Generator, or None for a fresh one.
         """
@@ -219,15 +240,17 @@ class Posterior:
         domain, codes = self.graph.domain, self.evidence.codes
         columns = {name: np.full(n, code) for name, code in codes.items()}
         if len(codes) == len(domain):
-            _ = self.log_partition  # refuses a record that cannot be
+            _ = self.log_partition  # raises for an impossible record
         else:
             columns |= self.model().sample(n, rng=rng, method="sample").columns
         self._look("sample", (), started, lambda op, s: op.drawn(columns, n, s))
         return Dataset(domain, {name: columns[name] for name in domain})
 
     def model(self, total: float = 1.0) -> GraphicalModel:
-        """The attributes that were not observed as a model of ``total`` records."""
-        _ = self.log_partition  # refuses evidence of probability zero
+        """Return the distribution of the attributes that were not observed as a model of ``total``
+        records.
+        """
+        _ = self.log_partition  # raises for evidence of probability zero
         started = self._started
         model = self._as_model(total)
         self._look("model", (), started, lambda op, s: op.same_sum(model._sums, s))
@@ -254,11 +277,13 @@ class Posterior:
 
     @cached_property
     def _logarithms(self) -> list[tuple[Clique, Array]]:
-        """See ``sliced``."""
+        """The logarithms of the tables and likelihoods, with observed attributes fixed (see
+        ``sliced``).
+        """
         return sliced(self.graph.domain, self.graph.tables, self.evidence)
 
     def _log_sum(self) -> float:
-        """log of the sum; minus infinity where it is zero."""
+        """Return the logarithm of the sum over all records; minus infinity if the sum is zero."""
         try:
             return self._routes.log_sum()
         except Underflow:
@@ -274,7 +299,9 @@ class Posterior:
 
     @cached_property
     def _in_logarithms(self) -> GraphicalModel:
-        """The marginals of a model, which has logarithms, where plain numbers underflow."""
+        """A model, which computes with logarithms, for evidence with which plain numbers
+        underflow.
+        """
         return self._as_model(1.0)
 
     def _found_in_logarithms(self, sets: Sequence[int]) -> dict[int, Array]:
@@ -288,7 +315,9 @@ class Posterior:
         return {m: tables[clique] for m, clique in cliques.items()}
 
     def _arranged(self, clique: Clique, table: Array) -> Array:
-        """From ascending axes without observed attributes to the clique's, with them."""
+        """Bring a table over the unobserved attributes, axes ascending, into the clique's order;
+        observed attributes get full axes that are 0 off the observed code.
+        """
         bits, sizes, codes = self.graph.bits, self.graph.domain.sizes, self.evidence.codes
         ordered = sorted(clique, key=bits.__getitem__)
         if any(name in codes for name in clique):
@@ -298,7 +327,9 @@ class Posterior:
         return table.transpose([ordered.index(name) for name in clique])
 
     def _impossible(self) -> str:
-        """The observation that cannot be, given those before it."""
+        """Return the message that names the first observation that is impossible given those before
+        it.
+        """
         for count in range(len(self.evidence.codes)):
             names = list(self.evidence.codes)[: count + 1]
             some = Evidence({name: self.evidence.codes[name] for name in names}, {})
@@ -318,7 +349,9 @@ class Posterior:
 
     @cached_property
     def _most_likely(self) -> tuple[dict[int, int], float]:
-        """A best record of the attributes that were not observed, and log of its weight."""
+        """A most likely record of the unobserved attributes, by their numbers, and the logarithm of
+        its weight.
+        """
         tree, tables, constant = self._maximised
         check_record(tree, self.graph.memory_limit)
         record, best = most_likely(tree, tables)
@@ -328,8 +361,8 @@ class Posterior:
 
     @cached_property
     def _maximised(self) -> tuple[EliminationTree, list[Array], float]:
-        """The tables of the attributes that were not observed, in logarithms, axes ascending; their
-        tree; and log of what has none of them.
+        """The elimination tree of the unobserved attributes, the logarithms of their tables with
+        ascending axes, and the sum of the logarithms of tables that have none of them.
         """
         bits, constant = self.graph.bits, 0.0
         scopes, tables = list[int](), list[Array]()

@@ -28,28 +28,32 @@ Array = NDArray[np.float64]
 Codes = NDArray[np.int64]
 
 _CHUNK_CELLS = 1 << 20
-"""Cells that the largest table of a pass may have; no batch where it has as many for few records.
+"""The most cells of the largest table of a batch of records. If fewer than ``_FEW`` records
+reach it, they are answered one by one.
 """
 _REMEMBERED = 16
 _LENGTHS = 2
-"""The lengths of chunks whose kernels are kept: that of full ones and that of the last."""
+"""How many lengths of batches keep their kernels: that of full batches and that of the last."""
 _FEW = 32
-"""Fewer different records are sooner taken one by one: a graph calibrates itself for those."""
+"""The fewest different records that are computed side by side: fewer are faster one by one, for
+which the graph calibrates itself.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class Posteriors:
-    """The answer of ``FactorGraph.posteriors``: of each record what ``Posterior`` gives of one.
+    """The answer of ``FactorGraph.posteriors``: what ``Posterior`` answers, for each of many
+    records.
 
     Arrays have one more axis, the first, which counts the records. Equal records are computed once,
-    the others side by side. Every answer raises InvalidInput where a record has probability zero,
-    naming the first, and ModelTooLarge where a table would not fit.
+    the others side by side. Every answer raises InvalidInput if a record has probability zero,
+    naming the first, and ModelTooLarge if a table would not fit.
     """
 
     graph: GraphTables
     names: tuple[str, ...]
     codes: Codes
-    """A record a row, an observed attribute a column."""
+    """The observed codes: a row for each record, a column for each observed attribute."""
     _passes: dict[int, list[_Pass]] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
@@ -57,8 +61,8 @@ class Posteriors:
 
     @property
     def log_partition(self) -> Array:
-        """log of the sum of the product of the tables over what agrees with each record. Of a
-        Bayesian network the log-probability of each.
+        """For each record the logarithm of the sum of the product of the tables over all records
+        that agree with it; of a Bayesian network its log-probability.
         """
         started = time.perf_counter()
         found = self._spread([each.log_sums() for each in self._passed(0)])
@@ -77,7 +81,9 @@ class Posteriors:
         started: float,
         at: Callable[[int, float], None],
     ) -> None:
-        """A second opinion on two records' answers, where such were not asked for before."""
+        """Check two records' answers by a second computation, unless some of the same kind were
+        checked.
+        """
         rows = len(self)
 
         def look(seconds: float) -> None:
@@ -87,12 +93,16 @@ class Posteriors:
         self.graph.uses.look(kind, (self.names, rows.bit_length(), *asked), started, look)
 
     def marginal(self, attrs: Iterable[str]) -> Array:
-        """The probabilities over any attributes, of shape (records, *sizes in the given order)."""
+        """Return the probabilities over any attributes, of shape (records, *sizes in the given
+        order).
+        """
         clique = self.graph.domain.clique(attrs)
         return self.marginals([clique])[clique]
 
     def marginals(self, cliques: Iterable[Iterable[str]] | None = None) -> dict[Clique, Array]:
-        """Many marginals with shared work; of every attribute by itself when none are named."""
+        """Return many marginals with shared work, by clique; of every single attribute if no
+        cliques are given.
+        """
         started = time.perf_counter()
         domain, bits = self.graph.domain, self.graph.bits
         if cliques is None:
@@ -118,18 +128,20 @@ class Posteriors:
 
     @cached_property
     def _different(self) -> tuple[Codes, Codes]:
-        """The place where each different record occurs first, and for every record its place among
-        them.
+        """For each different record the row where it occurs first, and for every record its place
+        among the different ones.
         """
         _, first, which = np.unique(self.codes, axis=0, return_index=True, return_inverse=True)
         return first, which.reshape(-1)
 
     def _spread(self, parts: Sequence[Array]) -> Array:
-        """From the different records to all of them."""
+        """Join the results of the different records, and repeat them for all records."""
         return np.concatenate(parts)[self._different[1]]
 
     def _passed(self, wanted: int) -> list[_Pass]:
-        """Passes that know the wanted attributes, for all different records."""
+        """Return passes over all different records that give marginals of the attributes ``wanted``
+        (a bit mask).
+        """
         observed = sum([self.graph.bits[name] for name in self.names])
         relevant = self.graph.relevant(wanted | observed)
         for known, passes in self._passes.items():
@@ -159,26 +171,30 @@ class Posteriors:
         return [_Batch(self, observed, part, structure) for part in parts]
 
     def alone(self, row: int) -> Posterior:
-        """The answers of the graph for one record."""
+        """Return the posterior of one record."""
         codes = dict(zip(self.names, self.codes[row].tolist(), strict=True))
         return Posterior(self.graph, Evidence(codes, {}))
 
 
 @dataclass(frozen=True, eq=False)
 class _Structure:
-    """The part that all records share: which tables matter, and the tree of what is left."""
+    """What all records share: the tables that matter, and the elimination tree of their unobserved
+    attributes.
+    """
 
     graph: GraphTables
     observed: int
     places: list[int]
-    """The places of the tree's inputs among the graph's tables; -1 for an attribute of no table."""
+    """The index of each of the tree's inputs among the graph's tables; -1 for an attribute in no
+    table.
+    """
     scopes: list[int]
-    """Of the inputs, without the observed attributes."""
+    """The unobserved attributes of each input."""
     numbers: list[int]
-    """Places of tables all of whose attributes are observed."""
+    """The indices of tables of which all attributes are observed."""
     tree: EliminationTree
     kernels: dict[int, dict[tuple[int, int, int], Kernel]] = field(default_factory=dict)
-    """By number of records: chunks of other lengths have kernels of their own."""
+    """Kernels by the number of records in a batch."""
 
     @classmethod
     def of(cls, graph: GraphTables, relevant: int, observed: int) -> _Structure:
@@ -206,12 +222,12 @@ class _Structure:
 
     @property
     def largest(self) -> int:
-        """Cells of the largest table for one record."""
+        """The cells of the largest table for one record."""
         sizes = self.tree.sizes
         return max((_cells(scope, sizes) for scope in self.tree.scopes), default=1)
 
     def messages(self, count: int, tables: list[Array]) -> BatchedMessages:
-        """Of so many records."""
+        """Return the messages of a batch of ``count`` records."""
         kernels = self.kernels.get(count)
         if kernels is None:
             if len(self.kernels) >= _LENGTHS:
@@ -221,7 +237,9 @@ class _Structure:
         return BatchedMessages(tree, tables, False, self.graph.memory_limit, kernels)
 
     def sliced(self, place: int, codes: dict[int, Codes]) -> Array:
-        """A table with the records' values: their axis first, where it has an observed one."""
+        """Return a table at the records' codes: the axis of records first if the table has an
+        observed attribute, else the table itself.
+        """
         members, table, _ = self.graph.inputs[place]
         if not members & self.observed:
             return table
@@ -240,7 +258,7 @@ def _cells(scope: int, sizes: Sequence[int]) -> int:
 
 @dataclass(eq=False)
 class _OneByOne:
-    """Some different records, ``rows`` of the whole, each by itself."""
+    """Some of the different records (``rows`` of ``whole``), each answered by itself."""
 
     whole: Posteriors
     observed: int
@@ -266,7 +284,9 @@ class _OneByOne:
 
 
 class _Batch:
-    """Messages of some different records, ``rows`` of the whole, side by side."""
+    """Some of the different records (``rows`` of ``whole``), answered side by side by batched
+    messages.
+    """
 
     def __init__(
         self, whole: Posteriors, observed: int, rows: Codes, structure: _Structure
@@ -309,11 +329,13 @@ class _Batch:
         return found
 
     def _lost(self) -> Codes:
-        """Records that plain numbers have lost, and those that are impossible."""
+        """Return the records that underflow in plain numbers, which include impossible ones."""
         return np.flatnonzero(self.messages.lost)
 
     def _arranged(self, clique: Clique, table: Array) -> Array:
-        """From ascending axes without observed attributes to the clique's, with them."""
+        """Bring tables over the unobserved attributes (records first, then axes ascending) into the
+        clique's order; observed attributes get full axes that are 0 off each record's code.
+        """
         graph, names = self.whole.graph, self.whole.names
         ordered = sorted(clique, key=graph.bits.__getitem__)
         whole = np.zeros((len(self.rows), *(graph.domain.sizes[name] for name in ordered)))

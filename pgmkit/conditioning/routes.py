@@ -1,4 +1,4 @@
-"""The ways to a posterior's marginals, of which each question takes the cheapest."""
+"""The ways to compute a posterior's marginals; each question takes the cheapest."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ Prepared = Calibration | GivenJoint
 
 ALL = slice(None)
 _OWN_TREE = 10
-"""The number of times less work from which a tree of its own pays."""
+"""How many times less work a tree for one marginal alone must take before it is used."""
 _REMEMBERED = 64
 _FEW_SETS = 16
-"""Sets of attributes of which it is looked what their joint distributions take on a tree."""
+"""The most sets of attributes whose joint marginals' cost on a tree is estimated one by one."""
 
 
 class EvidenceMarginals:
     """Marginals of a graph's attributes given evidence.
 
-    What the graph holds for any evidence comes first (the joint distribution of few attributes, or
-    a calibrated tree), then messages of this evidence, on a tree of the attributes that matter.
-    Sets of attributes are integers with one bit for each.
+    The joint distribution of a small graph or its calibrated tree, which serve any evidence, are
+    tried first; then messages for this evidence, on an elimination tree of the relevant attributes.
+    Sets of attributes are integers with one bit for each attribute.
     """
 
     def __init__(self, graph: GraphTables, evidence: Evidence) -> None:
@@ -51,17 +51,17 @@ class EvidenceMarginals:
 
     @cached_property
     def observed(self) -> int:
-        """The attributes whose codes are known."""
+        """The attributes whose codes are known, as a set."""
         return sum([self.graph.bits[name] for name in self.evidence.codes])
 
     @cached_property
     def known(self) -> int:
-        """The attributes of which something is known."""
+        """The attributes with a code or a likelihood, as a set."""
         return self.observed | sum([self.graph.bits[name] for name in self.evidence.likelihood])
 
     def together(self, sets: Sequence[int], asked: Sequence[Clique]) -> list[list[int]]:
-        """The sets of attributes, by what is answered from the same messages: usually all; parted
-        where those of all together make much larger tables.
+        """Group the sets of attributes by the messages that answer them: usually one group, several
+        if one tree for all would have much larger tables.
         """
         everything, graph = [list(sets)], self.graph
         if graph.children is None or len(sets) < 2 or self.prepared(asked) is not None:
@@ -89,14 +89,14 @@ class EvidenceMarginals:
         for members, each in needed.items():
             groups[next(part for part in parts if not each & ~part)].append(members)
         found = [group for group in groups.values() if group]
-        # Of what was only tried nothing is kept.
+        # Inputs of groups that were only tried are dropped.
         left = {self.graph.relevant(union(group) | self.known) for group in found}
         self._inputs_of = {part: made for part, made in self._inputs_of.items() if part in left}
         return found
 
     def prepared(self, asked: Sequence[Clique]) -> tuple[Prepared, float] | None:
-        """What the graph holds for any evidence given this one's, where that answers; and log of
-        what the likelihoods were divided by.
+        """Return the graph's joint distribution or calibrated tree given this evidence, and the
+        logarithm of what the likelihoods were divided by; None if neither answers.
         """
         if self.graph.joint is not None:
             return self._given_joint
@@ -106,10 +106,11 @@ class EvidenceMarginals:
     def messages(
         self, sets: Sequence[int], asked: Sequence[Clique]
     ) -> tuple[Messages | Calibration | JointTable, float]:
-        """Messages that give the marginals of these sets of attributes, and log of what their
-        tables leave out. ``asked`` are all sets that are asked of.
+        """Return messages that give the marginals of these sets of attributes, and the logarithm of
+        the factors that their tables lack. ``asked`` are all cliques asked of, in this group or
+        another.
 
-        Raises ModelTooLarge where they do not fit, before any work.
+        Raises ModelTooLarge if they do not fit, before any work.
         """
         if (prepared := self.prepared(asked)) is not None:
             return prepared
@@ -126,9 +127,9 @@ class EvidenceMarginals:
         return made, inputs.log_scale
 
     def log_sum(self) -> float:
-        """The logarithm of the sum over what agrees with the evidence.
+        """Return the logarithm of the sum over all records that agree with the evidence.
 
-        Where the values of all tables do not fit together, each is dropped as soon as it is
+        If the values of all tables do not fit together, each is freed as soon as it is
         multiplied.
         """
         try:
@@ -143,7 +144,7 @@ class EvidenceMarginals:
         return float(messages.log_sum) + log_scale
 
     def _sound(self, relevant: int) -> Inputs:
-        """The inputs; Underflow where plain numbers cannot hold them, or one is zero."""
+        """Return the inputs. Raises Underflow if plain numbers cannot hold them, or one is zero."""
         inputs = self._sliced(relevant)
         if inputs.log_scale == -math.inf or inputs.lost or self.graph.lost:
             raise Underflow
@@ -160,33 +161,38 @@ class EvidenceMarginals:
             check_marginals(tree, limit, here, made=made)
 
     def _lies_apart(self, tree: EliminationTree, members: int) -> bool:
-        """True if a marginal is answered by a tree of its own: this one leads to it through tables
-        that are larger by far.
+        """True if a marginal is answered by a tree of its own, because on this tree it needs far
+        larger tables.
         """
         most = _OWN_TREE * (tree.cells + CELLS_OF_A_TABLE * tree.inputs)
         return tree.cells_of(members) * tree.cells > most < tree.joint_cells(members)
 
     def marginal(self, messages: Messages | Calibration | JointTable, members: int) -> Array:
-        """A marginal from messages, or from a tree of its own if they lead through large tables."""
+        """Return a marginal from messages, or from a tree of its own if the messages would need
+        large tables.
+        """
         if not isinstance(messages, Messages):
             return messages.marginal(members)
         if not self._lies_apart(messages.tree, members):
             return messages.marginal(members)
         sizes = self.graph.sizes
         inputs = self._inputs(self.graph.relevant(members | self.known))
-        # A table of ones: so that the attributes meet in a node, for which the order is looked for.
+        # A table of ones over the attributes makes them share a node, for which the order is
+        # searched.
         inputs.add(members, np.ones([sizes[v] for v in each_bit(members)]), -1)
         return self._passed(inputs, [members]).marginal(members)
 
     def _sliced(self, relevant: int) -> Inputs:
-        """What ``_inputs`` gives, kept until there are messages of it."""
+        """Return what ``_inputs`` returns, kept until messages are computed from it."""
         found = self._inputs_of.get(relevant)
         if found is None:
             found = self._inputs_of[relevant] = self._inputs(relevant)
         return found
 
     def _inputs(self, relevant: int) -> Inputs:
-        """The tables of the relevant attributes, sliced by the evidence, and the likelihoods."""
+        """Return the tables of the relevant attributes (a bit mask), with observed attributes fixed
+        at their codes, and the likelihoods.
+        """
         graph, observed = self.graph, self.observed
         inputs = Inputs()
         codes = {graph.bits[name].bit_length() - 1: c for name, c in self.evidence.codes.items()}
@@ -221,12 +227,12 @@ class EvidenceMarginals:
         return inputs
 
     def _few_cells(self, members: int) -> bool:
-        """True if the joint distribution of these attributes is written out."""
+        """True if the joint distribution of these attributes is small enough to be written out."""
         sizes = self.graph.sizes
         return math.prod([sizes[v] for v in each_bit(members & ~self.observed)]) <= MOST_CELLS
 
     def _draft(self, relevant: int, asked: Sequence[int]) -> Cost:
-        """The work of an answer by a tree of the relevant attributes."""
+        """Return the work of an answer by one tree of the relevant attributes."""
         draft = self._drafted(self._sliced(relevant))
         cells, sizes = draft.tree.cells, self.graph.sizes
         joint = [m for m in asked if m & (m - 1)]
@@ -242,7 +248,9 @@ class EvidenceMarginals:
         return inputs.draft
 
     def _count(self, cells: float, tables: int) -> None:
-        """So many cells of so many tables were gone through for this evidence."""
+        """Add the work of a pass, over so many cells of so many tables, to that of this
+        evidence.
+        """
         passes = self.graph.passes
         if self._place < 0:
             self._place = len(passes)
@@ -262,7 +270,9 @@ class EvidenceMarginals:
     def _given(
         self, prepare: Callable[[ScaledEvidence], Prepared]
     ) -> tuple[Prepared, float] | None:
-        """The record of the evidence; None where that is too unlikely for it."""
+        """Return the joint distribution or calibrated tree given the evidence; None if the
+        evidence is too unlikely for plain numbers.
+        """
         if (known := self._seen()) is None:
             return None
         try:
@@ -271,8 +281,8 @@ class EvidenceMarginals:
             return None
 
     def _seen(self) -> tuple[ScaledEvidence, float] | None:
-        """The evidence as weights with peak 1, and log of what they were divided by; None where
-        some are too small for plain numbers.
+        """Return the evidence with likelihoods of maximum 1, and the logarithm of what they were
+        divided by; None if some weights are too small for plain numbers.
         """
         codes = self.evidence.codes
         weights, log_scale = {}, 0.0
@@ -294,7 +304,9 @@ class EvidenceMarginals:
         return Messages(tree, inputs.tables, conditional, graph.memory_limit, graph.kernels)
 
     def _written_out(self, inputs: Inputs) -> JointTable | None:
-        """The joint distribution of a few attributes; None where they are many."""
+        """Return the joint distribution of the inputs' attributes; None if it has too many
+        cells.
+        """
         held = union(inputs.scopes)
         if not self._few_cells(held):
             return None

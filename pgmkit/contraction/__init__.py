@@ -1,1 +1,3 @@
-"""Sums of products of tables: plans, orders, buffers, semirings and the kernels that run them."""
+"""Sums of products of tables: contraction plans and their order, buffers, semirings, and
+kernels.
+"""

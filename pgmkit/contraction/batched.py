@@ -1,4 +1,4 @@
-"""The same contraction for many sets of tensors at once: one more axis on every value of a plan."""
+"""One contraction for many sets of tensors at once: every value of the plan has one more axis."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ __all__ = ["batched"]
 
 
 def batched(plan: Plan, count: int) -> Plan:
-    """The plan for ``count`` sets of its inputs, in the same order of steps.
+    """Return the plan for ``count`` sets of its inputs, with the same order of steps.
 
-    A first axis counts the sets in every input, value and in the output. Nothing sums it, so that
-    every kernel keeps it among its batch.
+    A new first axis of every input, value and of the output counts the sets. Nothing sums it, so
+    every kernel keeps it in its batch.
 
     >>> from pgmkit.contraction.order import plan
     >>> p = batched(plan([("a", "b"), ("b",)], (), {"a": 2, "b": 3}), 5)

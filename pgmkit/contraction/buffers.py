@@ -1,8 +1,8 @@
 """Forward and backward pass of a contraction plan in two flat buffers, for many repetitions.
 
-Small trees are ruled by the overhead per operation. Here every value of the plan lives in one
+In small trees the overhead of each operation dominates. Here every value of the plan lies in one
 buffer and every adjoint in another; the views are made once, an operation writes in place, and
-steps of one level that have the same shape run as one batched product over gathered operands.
+steps of one level with the same shape run as one batched product over gathered operands.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ Room: TypeAlias = "Callable[[], torch.Tensor]"
 
 _SMALLEST_GROUP = 3
 _LARGE_INPUT = 1 << 16
-"""Cells of an input from which another call costs less than writing its adjoint out."""
+"""The cells of an input from which one more call costs less than writing its adjoint out."""
 _LARGEST_GROUPED_STEP = 1 << 13
-"""Steps above this many multiplications gain nothing from sharing a call."""
+"""The most multiplications of a step that gains from sharing a call with others."""
 
 
 class ContractionBuffers:
     """Values and adjoints of a plan; inputs are ``values[: inputs]``, flattened one after another.
 
-    A pass takes what was written to ``inputs`` and gives the plan's result, one number or as many
-    as its output has cells, and the derivatives by the inputs, times a seed for each.
+    A pass reads what was written to ``inputs`` and computes the plan's result, as many numbers as
+    its output has cells, and the derivatives of the result with respect to the inputs, times a seed
+    for each cell of the output.
     """
 
     def __init__(self, plan: Plan, device: torch.device, dtype: torch.dtype) -> None:
@@ -62,24 +63,26 @@ class ContractionBuffers:
         self._down.reverse()
 
     def forward(self) -> torch.Tensor:
-        """The plan's result, flat; the next run overwrites it."""
+        """Return the plan's result, flat; the next run overwrites it."""
         for action in self._up:
             action()
         return self.result
 
     def backward(self, seed: torch.Tensor | float) -> torch.Tensor:
-        """``seed`` times the result's derivatives by the inputs; overwritten by the next run."""
+        """Return ``seed`` times the derivatives of the result by the inputs; the next run
+        overwrites them.
+        """
         self._return(seed)
         for each in self._spreads:
             each.view(self._input_adjoints).copy_(each.adjoint)
         return self._input_adjoints
 
     def weighted(self, seed: torch.Tensor | float, dtype: torch.dtype) -> torch.Tensor:
-        """The inputs times ``backward``, in memory of its own and this format: marginals, from the
-        tables of a distribution.
+        """Return the inputs times ``backward`` as a new tensor of this format: marginals, if the
+        inputs are the tables of a distribution.
 
-        A large input that is only summed has the adjoint of its sums, repeated: it is multiplied by
-        that, and read and written once, instead of being written out, read again and multiplied.
+        The adjoint of a large input that is only summed is that of its sums, repeated. The input is
+        multiplied by it in one pass, instead of writing the adjoint out first.
         """
         self._return(seed)
         found, start = torch.empty_like(self.inputs, dtype=dtype), 0
@@ -96,7 +99,7 @@ class ContractionBuffers:
             torch.mul(own, other, out=found[start:end])
 
     def _return(self, seed: torch.Tensor | float) -> None:
-        """All adjoints but the repeated ones."""
+        """Compute all adjoints but those that ``_spreads`` holds as views."""
         if isinstance(seed, torch.Tensor):
             self._seed.copy_(seed)
         else:
@@ -105,7 +108,9 @@ class ContractionBuffers:
             action()
 
     def _bind_level(self, level: list[Step]) -> None:
-        """Small steps in one launch; larger ones by themselves, which does not depend on it."""
+        """Bind the small steps of a level as one launch and each large step by itself; a large step
+        gains nothing from sharing.
+        """
         small: list[Step] = []
         large: list[Step] = []
         for step in level:
@@ -190,13 +195,14 @@ class ContractionBuffers:
         whole = self._operand([step.left for step in group], orders, shape)
         spread = upper.unsqueeze(2).expand(shape)
         self._up.append(lambda: torch.sum(whole.read(), 2, out=out))
-        # A copy: a view of the adjoints must not be written into the adjoints by index.
+        # The clone is needed: a view of the adjoints must not be written into the adjoints by
+        # index.
         self._down.append(lambda: whole.write(spread.clone()))
 
     def _results(
         self, group: list[Step], shape: tuple[int, ...]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The results of a group, which lie side by side, and their adjoints."""
+        """Return the results of a group of steps, which lie side by side, and their adjoints."""
         start = self.offsets[group[0].out]
         end = start + prod(shape)
         return self.values[start:end].view(shape), self.adjoint[start:end].view(shape)
@@ -204,7 +210,9 @@ class ContractionBuffers:
     def _operand(
         self, values: list[int], orders: list[Axes], shape: tuple[int, ...]
     ) -> _Strided | _Gathered:
-        """One operand of every step of a group, in (step, *order) order, as an array of `shape`."""
+        """Return one operand of every step of a group as one array of `shape`, with axes in (step,
+        *order) order.
+        """
         patterns = {}
         cells = np.empty((len(values), prod(shape) // len(values)), dtype=np.int64)
         for place, (value, order) in enumerate(zip(values, orders, strict=True)):
@@ -223,18 +231,20 @@ class ContractionBuffers:
 
 @dataclass(frozen=True)
 class _Spread:
-    """The adjoint of an input that is only summed: that of its sums, as a view of its shape."""
+    """The adjoint of an input that is only summed: the adjoint of its sums, as a view of the
+    input's shape.
+    """
 
     start: int
     adjoint: torch.Tensor
 
     def view(self, inputs: torch.Tensor) -> torch.Tensor:
-        """The input's cells among all."""
+        """Return the view of this input's cells in the flat vector of all inputs."""
         return inputs[self.start : self.start + self.adjoint.numel()].view(self.adjoint.shape)
 
 
 class _Strided:
-    """An operand whose cells lie at regular distances: a view of the buffers."""
+    """An operand whose cells lie at regular distances in the buffers: a view of them."""
 
     def __init__(
         self,
@@ -255,7 +265,7 @@ class _Strided:
 
 
 class _Gathered:
-    """An operand whose cells lie anywhere: copied from and to the buffers by an index."""
+    """An operand whose cells lie anywhere in the buffers: copied from and to them by an index."""
 
     def __init__(
         self,
@@ -274,7 +284,9 @@ class _Gathered:
 
 
 def _strides(cells: NDArray[np.int64]) -> tuple[int, ...] | None:
-    """The distance of neighbours along every axis, or None where it varies."""
+    """Return the distance of neighbouring cells along every axis, or None if some distance
+    varies.
+    """
     first = cells[(0,) * cells.ndim]
     strides = []
     expected = np.asarray(first)
@@ -287,10 +299,10 @@ def _strides(cells: NDArray[np.int64]) -> tuple[int, ...] | None:
 
 
 def pass_cells(plan: Plan) -> int:
-    """Numbers that passes over a plan hold at once, at most.
+    """Return the most numbers that passes over a plan hold at once.
 
-    Values and adjoints, those of a pass in another semiring beside them, the indices of groups,
-    and the copies that a step makes.
+    They are values and adjoints, those of a pass in another semiring beside them, the indices of
+    groups, and the copies that a step makes.
     """
     values = sum(map(plan.cells, range(len(plan.axes))))
     gathered, copied = 0, 0
@@ -305,7 +317,9 @@ def pass_cells(plan: Plan) -> int:
 
 
 def _levels(plan: Plan) -> list[list[Step]]:
-    """Steps that do not depend on each other, in an executable order."""
+    """Return the steps by level, in an executable order; steps of one level do not depend on each
+    other.
+    """
     found: dict[int, list[Step]] = defaultdict(list)
     level = [0] * len(plan.axes)
     for step in plan.steps:
@@ -316,7 +330,9 @@ def _levels(plan: Plan) -> list[list[Step]]:
 
 
 def _by_level(plan: Plan) -> list[list[Step]]:
-    """Steps in an executable order, those of one level and one small shape together."""
+    """Return the steps in an executable order, with those of one level and one small shape
+    together.
+    """
     found: list[list[Step]] = []
     for level in _levels(plan):
         groups: dict[tuple[object, ...], list[Step]] = defaultdict(list)
@@ -327,7 +343,7 @@ def _by_level(plan: Plan) -> list[list[Step]]:
 
 
 def _likeness(plan: Plan, step: Step) -> tuple[object, ...]:
-    """The key that steps which may share a call have in common."""
+    """Return a key that is equal for steps that may share a call."""
     if step.kernel is None:
         cost = plan.cells(step.left)
         shape: tuple[int, ...] = (cost, plan.cells(step.out))
@@ -338,7 +354,7 @@ def _likeness(plan: Plan, step: Step) -> tuple[object, ...]:
 
 
 def _layout(plan: Plan, groups: list[list[Step]]) -> list[int]:
-    """Offset of every value: inputs in order, then the groups' results side by side."""
+    """Return the offset of every value: inputs in order, then the groups' results side by side."""
     order = [*range(len(plan.inputs)), *(step.out for group in groups for step in group)]
     offsets, end = [0] * len(plan.axes), 0
     for value in order:
@@ -348,7 +364,9 @@ def _layout(plan: Plan, groups: list[list[Step]]) -> list[int]:
 
 
 def _product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Batched matrix product; element by element where one side has nothing to sum."""
+    """Return the batched matrix product, computed element by element if nothing is summed or one
+    result remains.
+    """
     if left.shape[2] == 1:
         return left * right
     if left.shape[1] == 1 and right.shape[2] == 1:
@@ -364,9 +382,10 @@ def _multiply(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> Non
 
 
 class _Scratch:
-    """Room for the copies that steps make, one buffer a slot, as long as the longest needs.
+    """Memory for the copies that steps make: one buffer for each slot, as long as its longest copy.
 
-    Fresh memory for every copy would cost more than the copy: the system clears each page of it.
+    Fresh memory for every copy would cost more than the copy, since the system clears each page of
+    it.
     """
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
@@ -375,7 +394,9 @@ class _Scratch:
         self._buffers: dict[str, torch.Tensor] = {}
 
     def reserve(self, slot: str, shape: Sequence[int]) -> Room:
-        """A function that gives the slot's room as an array of ``shape`` once steps are known."""
+        """Return a function that gives the slot's memory as an array of ``shape``; call it after
+        all reservations.
+        """
         cells = prod(shape)
         self._cells[slot] = max(cells, self._cells.get(slot, 0))
 
@@ -390,7 +411,9 @@ class _Scratch:
 def _action(
     kernel: Kernel, left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, scratch: _Scratch
 ) -> Action:
-    """``out = kernel(left, right)`` on fixed storage, in as few calls as strides allow."""
+    """Return a function that computes ``out = kernel(left, right)`` on fixed storage, in as few
+    calls as the strides allow.
+    """
     if not kernel.summed:
         a, b = _aligned(left, kernel.left, kernel.out), _aligned(right, kernel.right, kernel.out)
         return lambda: torch.mul(a, b, out=out)
@@ -407,7 +430,7 @@ def _action(
 
 
 def _aligned(value: torch.Tensor, axes: Axes, target: Axes) -> torch.Tensor:
-    """A view that broadcasts against an array with axes ``target``."""
+    """Return a view that broadcasts against an array with axes ``target``."""
     present = [name for name in target if name in axes]
     moved = value.permute([axes.index(name) for name in present])
     return moved[tuple(slice(None) if name in axes else None for name in target)]
@@ -434,7 +457,9 @@ def _matrix_action(
 def _matrix(
     value: torch.Tensor, axes: Axes, groups: Sequence[Axes], reserve: Callable[[list[int]], Room]
 ) -> Callable[[], torch.Tensor]:
-    """Reads ``value`` as a stack of matrices: a view where strides allow, else a copy a call."""
+    """Return a function that reads ``value`` as a stack of matrices: a view if the strides allow
+    it, else a copy at each call.
+    """
     moved = value.permute([axes.index(name) for group in groups for name in group])
     shape, start = [], 0
     for group in groups:

@@ -1,4 +1,4 @@
-"""Sums of products of named tensors by a plan: planned once (``plan``), evaluated many times.
+"""Evaluation of a contraction plan on named tensors: planned once (``plan``), evaluated many times.
 
 A plan is evaluated in one of the semirings of ``pgmkit.contraction.semirings``.
 """
@@ -15,7 +15,9 @@ __all__ = ["adjoints", "contract", "forward", "maximiser"]
 
 
 def forward(plan: Plan, tensors: Sequence[torch.Tensor], semiring: Semiring) -> list[torch.Tensor]:
-    """All values of the plan, inputs first; the last is the result in the plan's own axis order."""
+    """Return all values of the plan, inputs first; the last is the result, in the plan's own axis
+    order.
+    """
     values = list(tensors)
     for step in plan.steps:
         if step.kernel is None or step.right is None:
@@ -28,7 +30,8 @@ def forward(plan: Plan, tensors: Sequence[torch.Tensor], semiring: Semiring) -> 
 
 
 def contract(plan: Plan, tensors: Sequence[torch.Tensor], semiring: Semiring) -> torch.Tensor:
-    """The contraction of ``tensors`` (one per plan input, axes in order) with axes ``plan.output``.
+    """Return the contraction of ``tensors`` (one for each plan input, axes in its order), with axes
+    ``plan.output``.
 
     >>> from pgmkit.contraction.order import plan
     >>> from pgmkit.contraction.semirings import LINEAR
@@ -42,11 +45,11 @@ def contract(plan: Plan, tensors: Sequence[torch.Tensor], semiring: Semiring) ->
 
 
 def adjoints(plan: Plan, values: Sequence[torch.Tensor], semiring: Semiring) -> list[torch.Tensor]:
-    """For every input of a scalar plan, the contraction of all the *other* inputs, given
+    """Return for every input of a scalar plan the contraction of all the *other* inputs, given
     ``forward``'s values.
 
-    In linear space this is the derivative of the result with respect to the input; the input
-    times its adjoint, divided by the result, is the input's marginal.
+    In linear space this is the derivative of the result with respect to the input; the input times
+    its adjoint, divided by the result, is the input's marginal.
     """
     found: list[torch.Tensor | None] = [None] * len(values)
     found[-1] = torch.full_like(values[-1], semiring.one)
@@ -66,7 +69,9 @@ def adjoints(plan: Plan, values: Sequence[torch.Tensor], semiring: Semiring) -> 
 
 
 def maximiser(plan: Plan, values: Sequence[torch.Tensor]) -> dict[str, int]:
-    """An assignment that attains a scalar plan's maximum, from ``forward``'s ``MAX`` values."""
+    """Return an assignment that attains a scalar plan's maximum, from ``forward``'s values in
+    ``MAX``.
+    """
     chosen: dict[str, int] = {}
 
     def fixed(value: int) -> tuple[torch.Tensor, Axes]:

@@ -1,9 +1,9 @@
-"""All the small steps of one level of a contraction in one launch, whatever their shapes.
+"""All small steps of one level of a contraction in one GPU launch, whatever their shapes.
 
-On a card a small step costs its launch. Steps of one level do not depend on each other, so a table
-of where their operands lie lets one kernel do all of them, forward or backward: cell (batch, row,
-summed) of a left operand lies at ``start + places[batch] + places[row] + places[summed]``, whatever
-the order of its axes, so that nothing is copied first.
+On a GPU a small step costs its launch. Steps of one level do not depend on each other, so one
+kernel does all of them, forward or backward, given a table of where their operands lie: cell
+(batch, row, summed) of a left operand lies at ``start + places[batch] + places[row] +
+places[summed]``, whatever the order of its axes, so nothing is copied first.
 """
 
 from __future__ import annotations
@@ -20,18 +20,21 @@ from pgmkit.runtime.deferred import torch
 __all__ = ["Launch", "Operand", "is_small", "launches"]
 
 _WIDTH = 16
-"""Rows, columns and summed cells from which a step is a matrix product worth its own launch."""
+"""The fewest rows, columns and summed cells of a step that is a matrix product worth its own
+launch.
+"""
 _MOST_CELLS = 1 << 20
-"""Cells of a reduction or product above which the launch is not what it costs."""
+"""The cells of a reduction or product above which the launch is no longer its main cost."""
 
 _MOST_TERMS = 1 << 12
-"""Terms of one result that a program may add: 256 rounds of 16, some tens of microseconds of
-dependent loads on a card, which is what a few launches of a library's reduction take."""
+"""The most terms of one result that a program may add: 256 rounds of 16, some tens of microseconds
+of dependent loads on a GPU, as long as a few launches of a library's reduction.
+"""
 
 
 @dataclass(frozen=True)
 class Operand:
-    """A value of the plan: where it starts in its buffer, and its axes there."""
+    """A value of the plan: its start in its buffer, and its axes there."""
 
     start: int
     axes: Axes
@@ -39,7 +42,9 @@ class Operand:
 
 @dataclass(frozen=True)
 class Launch:
-    """``out[...] = sum of left[...] * right[...]`` for several steps on fixed buffers."""
+    """One kernel launch of ``out[...] = sum of left[...] * right[...]`` for several steps on fixed
+    buffers.
+    """
 
     left: torch.Tensor
     right: torch.Tensor
@@ -54,7 +59,7 @@ def is_small(plan: Plan, step: Step) -> bool:
     """True if a step shares the launch of its level.
 
     One program adds up the terms of its results one after the other, forward and backward; steps
-    of longer sums are left to the library, which divides a sum among many programs.
+    with longer sums are left to the library, which divides a sum among many programs.
     """
     if step.kernel is None:
         cells = plan.cells(step.left)
@@ -72,7 +77,9 @@ def launches(
     values: torch.Tensor,
     adjoint: torch.Tensor,
 ) -> tuple[Launch, Launch]:
-    """Forward and backward over these steps; ``values`` ends in a cell of 1 that is no value."""
+    """Return the forward and the backward launch of these steps; the last cell of ``values`` holds
+    1 and belongs to no value.
+    """
     up, down = _Table(plan), _Table(plan)
     one = Operand(len(values) - 1, ())
 
@@ -104,7 +111,7 @@ def _groups(kernel: Kernel) -> tuple[Axes, Axes, Axes, Axes]:
 
 
 class _Table:
-    """Rows of numbers for the kernel, one a step; equal runs of places are kept once."""
+    """The kernel's table, a row of numbers for each step; equal runs of places are kept once."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -120,7 +127,7 @@ class _Table:
         out: Operand,
         groups: tuple[Axes, Axes, Axes, Axes],
     ) -> None:
-        """One step; along axes that it lacks an operand is repeated."""
+        """Add one step; an operand is repeated along axes that it lacks."""
         batch, rows, summed, columns = groups
         sizes = self.plan.sizes
         self.rows.append(
@@ -132,7 +139,9 @@ class _Table:
         )
 
     def run(self, operand: Operand, group: Axes) -> int:
-        """The start of the places of the group's cells, relative to the operand's start."""
+        """Return where the run of the places of the group's cells begins; places are relative to
+        the operand's start.
+        """
         strides, stride = {}, 1
         for name in reversed(operand.axes):
             strides[name] = stride
@@ -148,7 +157,9 @@ class _Table:
         return self.known[key]
 
     def tensors(self, device: torch.device) -> kernels.Table:
-        """Steps (one a row), places, and tiles: (step, first cell of its result)."""
+        """Return the steps (one a row), the places, and the tiles, each (step, first cell of its
+        result).
+        """
         steps = np.array(self.rows, dtype=np.int64)
         tiles = [
             (number, first)

@@ -1,9 +1,9 @@
-"""The order in which named tensors are multiplied and summed: ``plan``, by their structure alone.
+"""The order in which named tensors are multiplied and summed: ``plan``, from their structure alone.
 
-Attributes that need no larger table are summed out first, which is all of a forest; for the rest
-the pairwise order comes from ``opt_einsum`` or from a junction tree. No value is larger than the
-plan's ``largest``, so a clique made of small factors is never materialised. Plans depend on names
-and sizes only and are cached.
+Attributes whose elimination needs no larger table are summed out first, which plans a whole forest;
+for the rest the pairwise order comes from ``opt_einsum`` or from a junction tree. No value is
+larger than the plan's ``largest``, so a clique made of small factors is never materialised. Plans
+depend on names and sizes only and are cached.
 """
 
 from __future__ import annotations
@@ -25,20 +25,25 @@ __all__ = ["plan"]
 
 _REPEATS = 16
 _SEARCHED_INPUTS = 4096
-"""Tensors times random orders tried: about a second."""
+"""The number of tensors times random orders tried, which takes about a second."""
 _SMALL_STEP = 1 << 13
-"""Multiplications of a step that is worth its call only when it shares it with others."""
+"""The multiplications of a step below which it is worth its call only if it shares the call with
+others.
+"""
 _WORTH_SEARCHING = 1e6
-"""Operations above which a better order saves more than looking for it costs."""
+"""The operations above which a better order saves more time than the search for it takes."""
 _HOPELESS = 1e14
-"""Operations, a day of a processor, above which random orders are not tried: what is left to try is
-the junction tree's order, whose search takes a fraction of the time."""
+"""The operations, a day of one processor, above which random orders are not tried: only the
+junction tree's order is, whose search takes a fraction of the time.
+"""
 MOVE_COST = 150
-"""Multiplications in the time that a pass takes to write, permute and read a cell of a value."""
+"""The multiplications in the time that a pass takes to write, permute and read one cell of
+a value.
+"""
 
 
 def plan(inputs: Sequence[Axes], output: Axes, sizes: Mapping[str, int]) -> Plan:
-    """The plan for this structure; cached, so asking again costs a dictionary look-up.
+    """Return the plan for this structure; cached, so asking again costs a dictionary look-up.
 
     >>> p = plan([("a", "b"), ("b", "c")], ("a", "c"), {"a": 2, "b": 3, "c": 4})
     >>> len(p.steps), p.largest, p.cost
@@ -83,7 +88,7 @@ class _Planner:
         return Plan(self.inputs, self.output, self.sizes, tuple(best.steps), tuple(best.axes))
 
     def branch(self) -> _Planner:
-        """A planner that goes on from here by itself."""
+        """Return a copy of this planner that continues independently."""
         other = copy(self)
         other.axes, other.steps, other.levels = [*self.axes], [*self.steps], [*self.levels]
         other.counts = [*self.counts]
@@ -92,15 +97,15 @@ class _Planner:
         return other
 
     def work_since(self, start: _Planner) -> float:
-        """What the steps beyond those of ``start`` take of a pass, in multiplications: it moves
-        every value as well.
+        """Return the work of the steps beyond those of ``start``, in multiplications, with the
+        moves of their values.
         """
         added = self.steps[len(start.steps) :]
         products = sum(step.kernel.cost for step in added if step.kernel is not None)
         return products + MOVE_COST * sum(self.cells(step.out) for step in added)
 
     def follow_path(self) -> None:
-        """Multiply what is left in the order that opt_einsum finds."""
+        """Multiply the remaining values in the order that opt_einsum finds."""
         keys = [key for key in self.left if self.axes[key]]
         scalars = [key for key in self.left if not self.axes[key]]
         for left, right in self.path(keys):
@@ -110,7 +115,9 @@ class _Planner:
         self.merge(scalars + keys)
 
     def follow_tree(self) -> None:
-        """Multiply what is left by eliminating attributes in the order of a junction tree."""
+        """Multiply the remaining values by eliminating attributes in the order of a
+        junction tree.
+        """
         held = [name for name in self.rank if name in self.holders]
         if not held:
             self.merge(list(self.left))
@@ -124,17 +131,17 @@ class _Planner:
         self.merge(list(self.left))
 
     def keep(self, key: int) -> None:
-        """Add a value to those that are left to multiply."""
+        """Add a value to those that remain to be multiplied."""
         self.left[key] = None
         for name in self.axes[key]:
             self.holders.setdefault(name, {})[key] = None
 
     def eliminate(self) -> None:
-        """Sum out every attribute that needs no table larger than those there are.
+        """Sum out every attribute whose elimination needs no table larger than the present ones.
 
         That alone plans forests and decomposable structures. Of the attributes that can go, one
-        that waits for the fewest steps goes first, so that a chain takes a logarithm of its
-        length in levels, each of many equal steps.
+        with the fewest preceding levels goes first, so that the number of levels of a chain is
+        logarithmic in its length, each with many equal steps.
         """
         names = [name for name in self.holders if name not in self.output]
         queue = [entry for name in names if (entry := self.ready(name)) is not None]
@@ -143,7 +150,7 @@ class _Planner:
             entry = heapq.heappop(queue)
             name = entry[-1]
             now = self.ready(name)
-            if now != entry:  # a neighbour went first: its entry of that time is in the queue
+            if now != entry:  # a neighbour went first, and a newer entry is in the queue
                 continue
             made = self.merge(list(self.holders[name]))
             self.keep(made)
@@ -152,7 +159,9 @@ class _Planner:
                     heapq.heappush(queue, entry)
 
     def ready(self, name: str) -> tuple[int, int, int, str] | None:
-        """The attribute's place in the queue, or None where its elimination would cost."""
+        """Return the attribute's place in the queue, or None if its elimination would need a larger
+        table.
+        """
         around: set[str] = set()
         cells, largest, level = 1, 0, 0
         for key in self.holders.get(name, ()):
@@ -160,7 +169,7 @@ class _Planner:
                 if other not in around:
                     around.add(other)
                     cells *= self.sizes[other]
-            if cells > self.most:  # a hub is given up early, not after all its neighbours
+            if cells > self.most:  # stop before all neighbours of a hub
                 return None
             largest = max(largest, self.cells(key))
             level = max(level, self.levels[key])
@@ -171,7 +180,9 @@ class _Planner:
         return self.counts[key]
 
     def merge(self, keys: list[int]) -> int:
-        """The product of values, the smallest first and in as few levels as that allows."""
+        """Multiply values, the smallest first and in as few levels as that allows, and return the
+        product.
+        """
         queue = [(self.cells(key), self.levels[key], key) for key in keys]
         heapq.heapify(queue)
         while len(queue) > 1:
@@ -191,10 +202,10 @@ class _Planner:
                 self.holders.pop(name, None)
 
     def path(self, keys: list[int]) -> list[tuple[int, int]]:
-        """Pairs of positions in the shrinking list of values, as opt_einsum gives them."""
+        """Return pairs of positions in the shrinking list of values, as opt_einsum gives them."""
         if len(keys) <= 2:
             return [(0, 1)][: len(keys) - 1]
-        # Numbers, because sets of names are in another order in every process.
+        # Numbers are used because the order of a set of names differs from process to process.
         numbers = {name: i for i, name in enumerate(self.sizes)}
         sizes = {i: self.sizes[name] for name, i in numbers.items()}
         inputs = [frozenset(numbers[name] for name in self.axes[key]) for key in keys]
@@ -240,7 +251,7 @@ def _path_cost(
     sizes: Mapping[int, int],
     path: Sequence[Sequence[int]],
 ) -> int:
-    """Multiplications of a path of pairs of positions."""
+    """Return the multiplications of a path of pairs of positions."""
     left, cost = list(inputs), 0
     for pair in path:
         union = frozenset[int]().union(*(left.pop(i) for i in sorted(pair, reverse=True)))

@@ -1,4 +1,6 @@
-"""The parts of a contraction of named tensors: kernels of two operands, steps, a plan of them."""
+"""The parts of a contraction of named tensors: kernels of two operands, steps, and plans of
+steps.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ class Kernel:
     """One pairwise contraction ``left, right -> out`` as a batched matrix product.
 
     ``batch`` axes are in both operands and kept, ``rows`` in the left only, ``columns`` in the
-    right only, ``summed`` in both and gone.
+    right only, ``summed`` in both and summed out.
     """
 
     left: Axes
@@ -31,7 +33,7 @@ class Kernel:
     summed: Axes = field(init=False, repr=False, compare=False)
     columns: Axes = field(init=False, repr=False, compare=False)
     extents: tuple[int, int, int, int] = field(init=False, repr=False, compare=False)
-    """Cells of (batch, rows, summed, columns)."""
+    """The cells of (batch, rows, summed, columns)."""
 
     def __post_init__(self) -> None:
         left, right, out, sizes = self.left, self.right, self.out, self.sizes
@@ -49,10 +51,10 @@ class Kernel:
     def product(
         cls, left: Axes, right: Axes, gone: Collection[str], sizes: Mapping[str, int]
     ) -> Kernel:
-        """The kernel that sums the axes ``gone`` out of ``left * right``.
+        """Return the kernel that sums the axes ``gone`` out of ``left * right``.
 
         This is the one place that orders the axes of a plan's values: (batch, rows, columns), as a
-        batched matrix product lays them out, so that no execution of a plan has to reorder any.
+        batched matrix product returns them, so that no evaluation of a plan has to reorder any.
         """
         batch = tuple(n for n in left if n in right and n not in gone)
         rows = tuple(n for n in left if n not in right)
@@ -64,7 +66,9 @@ class Kernel:
         return prod(self.extents)
 
     def restore(self, value: torch.Tensor) -> torch.Tensor:
-        """Turn (batch, rows, columns) into one dimension per output axis, in order."""
+        """Return a result of shape (batch, rows, columns) with one dimension for each output axis,
+        in order.
+        """
         axes = self.batch + self.rows + self.columns
         named = value.reshape([self.sizes[name] for name in axes])
         return named.permute([axes.index(name) for name in self.out])
@@ -72,7 +76,9 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Value ``out`` from ``left`` and ``right``; without ``right`` a sum over unshared axes."""
+    """Value ``out`` as the product of ``left`` and ``right``; without ``right`` a sum over unshared
+    axes.
+    """
 
     left: int
     right: int | None
@@ -84,14 +90,18 @@ class Step:
 
 @dataclass(frozen=True)
 class Plan:
-    """The way to contract ``inputs`` to ``output``: values are inputs, then one for every step."""
+    """How to contract ``inputs`` to ``output``: the values are the inputs, then one for
+    every step.
+    """
 
     inputs: tuple[Axes, ...]
     output: Axes
     sizes: Mapping[str, int]
     steps: tuple[Step, ...]
     axes: tuple[Axes, ...]
-    """Axes of every value, inputs first; a product's are its kernel's (batch, rows, columns)."""
+    """The axes of every value, inputs first; those of a product are its kernel's (batch, rows,
+    columns).
+    """
 
     def __post_init__(self) -> None:
         for step in self.steps:
@@ -109,17 +119,19 @@ class Plan:
 
     @cached_property
     def largest(self) -> int:
-        """Cells of the largest value, inputs included."""
+        """The cells of the largest value, inputs included."""
         return max(self.cells(value) for value in range(len(self.axes)))
 
     @cached_property
     def cost(self) -> int:
-        """Multiplications and additions of one evaluation, roughly."""
+        """The multiplications and additions of one evaluation, roughly."""
         return sum(s.kernel.cost if s.kernel else self.cells(s.left) for s in self.steps)
 
 
 def transposes(kernel: Kernel) -> tuple[Kernel, Kernel]:
-    """The kernels that carry an adjoint of the output to the left and to the right operand."""
+    """Return the kernels that compute the adjoints of the left and of the right operand from that
+    of the output.
+    """
     to_left = Kernel(kernel.out, kernel.right, kernel.left, kernel.sizes)
     to_right = Kernel(kernel.out, kernel.left, kernel.right, kernel.sizes)
     return to_left, to_right

@@ -1,7 +1,8 @@
 """Three semirings for sums of products of tensors, one product of two tensors at a time.
 
-``LINEAR`` (sums of products, entries may be negative), ``LOG`` (sums of exponentials, any range,
-exact minus infinities) and ``MAX`` (maxima of sums, for MAP); ``LOG_BELOW`` bounds ``LOG``.
+``LINEAR`` has sums of products, whose entries may be negative; ``LOG`` logarithms of sums of
+exponentials, of any range and with exact minus infinities; ``MAX`` maxima of sums, for MAP.
+``LOG_BELOW`` is a faster lower bound of ``LOG``.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ __all__ = ["LINEAR", "LOG", "LOG_BELOW", "MAX", "Semiring"]
 
 
 def arrange(value: torch.Tensor, axes: Axes, *groups: Axes) -> torch.Tensor:
-    """``value`` with one dimension per group of axes: a view where strides allow it."""
+    """Return ``value`` with one dimension for each group of axes: a view if the strides
+    allow it.
+    """
     shape = []
     order = []
     for group in groups:
@@ -45,17 +48,19 @@ class Linear:
 
 
 class _Tropical(ABC):
-    """Semirings whose product is ``+``; subclasses sum."""
+    """Semirings whose product is ``+``; each subclass defines the sum."""
 
     one = 0.0
 
     @abstractmethod
     def over(self, value: torch.Tensor) -> torch.Tensor:
-        """The sum over the last dimension."""
+        """Return the semiring's sum over the last dimension."""
 
     @abstractmethod
     def stacks(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-        """The sum over the last dimension of the products of two stacks of matrices."""
+        """Return the semiring's matrix products of two stacks of matrices, summed over the last
+        dimension of both.
+        """
 
     def reduce(self, value: torch.Tensor, axes: Axes, kept: Axes) -> torch.Tensor:
         return self.over(arrange(value, axes, kept, tuple(n for n in axes if n not in kept)))
@@ -70,7 +75,7 @@ class _Tropical(ABC):
 
 
 class Log(_Tropical):
-    """Logarithms of sums of exponentials; an all minus-infinity slice gives minus infinity."""
+    """Logarithms of sums of exponentials; minus infinity where all terms are."""
 
     def over(self, value: torch.Tensor) -> torch.Tensor:
         return torch.logsumexp(value, -1)
@@ -80,8 +85,8 @@ class Log(_Tropical):
 
 
 class LogBelow(Log):
-    """Logarithms of sums without the terms that underflow beside their row's and column's peaks: a
-    lower bound.
+    """Logarithms of sums without the terms that underflow beside the maxima of their row and
+    column: a lower bound.
     """
 
     def stacks(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:

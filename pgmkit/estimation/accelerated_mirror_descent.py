@@ -12,16 +12,20 @@ from __future__ import annotations
 from math import inf, sqrt
 
 from pgmkit.estimation.card_search import can_search_on_card, card_search
-from pgmkit.estimation.mirror_descent import NO_DESCENT, first_step, proximal_step
+from pgmkit.estimation.mirror_descent import (
+    FIRST_GROWTH,
+    GROWTH,
+    NO_DESCENT,
+    first_step,
+    proximal_step,
+)
 from pgmkit.estimation.problem import Monitor, Point, Problem, Scalar
-
-_GROWTH = 1.1
 
 
 def accelerated(problem: Problem, start: Point, monitor: Monitor) -> Point:
-    """Minimise the problem's loss from ``start``; returns the last accepted point.
+    """Minimise the problem's loss from ``start``, and return the last accepted point.
 
-    On a card the host looks on every few steps only, as long as no pass fails there.
+    On a GPU the host reads the state only every few steps, as long as no pass fails there.
     """
     if can_search_on_card(problem):
         start = card_search(problem, start, monitor)
@@ -30,7 +34,7 @@ def accelerated(problem: Problem, start: Point, monitor: Monitor) -> Point:
         problem.inference.wait()
     point, previous = start, start
     loss, gradient = problem.loss.value_and_gradient(point.marginals)
-    step, weight, growth = first_step(gradient, point), 1.0, 2.0
+    step, weight, growth = first_step(gradient, point), 1.0, FIRST_GROWTH
     while not monitor.record(point, loss):
         next_weight = (1 + sqrt(1 + 4 * weight * weight)) / 2
         momentum = (weight - 1) / next_weight
@@ -48,7 +52,7 @@ def accelerated(problem: Problem, start: Point, monitor: Monitor) -> Point:
             monitor.stopped = NO_DESCENT
             break
         new, reached, accepted = taken or (point, inf, step)
-        growth = growth if accepted == step * growth else _GROWTH
+        growth = growth if accepted == step * growth else GROWTH
         step = accepted
         if reached > loss and momentum > 0:
             weight, previous = 1.0, point

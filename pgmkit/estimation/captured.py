@@ -1,4 +1,4 @@
-"""Work that is repeated on the same tensors, as one launch of a card."""
+"""Work that is repeated on the same tensors, captured as a single GPU launch."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ import torch
 __all__ = ["Captured"]
 
 _PLAIN_CALLS = 24
-"""Calls before a capture, which takes about as long: it ends what the device does and collects
-garbage. The first of them compile kernels and make buffers, which no capture may.
+"""The number of calls before a capture, which takes about as long as these: it waits for the device
+and collects garbage. The first calls compile kernels and allocate buffers, which a capture may not
+do.
 """
 
 
 class Captured:
-    """``work()``, which reads and writes fixed tensors only and never asks for a value of them.
+    """``work()``, which reads and writes fixed tensors only and never waits for one of their
+    values.
 
-    On a card it is captured as a CUDA graph once it has been called some times, and then a call is
-    one launch, however many the work has. Elsewhere, and until then, it is called plainly.
+    On a GPU it is captured as a CUDA graph after some calls, and then each call is one launch,
+    however many the work has. Before that, and on a processor, it is simply called.
 
     >>> cells = torch.zeros(2)
     >>> more = Captured(lambda: cells.add_(1), cells.device)
@@ -43,7 +45,7 @@ class Captured:
     def _replayed(self) -> torch.cuda.CUDAGraph:
         if self._graph is None:
             graph = torch.cuda.CUDAGraph()
-            # Other threads may use the card meanwhile.
+            # Other threads may use the GPU meanwhile.
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 self._work()
             self._graph = graph

@@ -1,4 +1,4 @@
-"""Accelerated mirror descent on a card: the host looks at it every few steps only."""
+"""Accelerated mirror descent on a GPU, whose state the host reads only every few steps."""
 
 from __future__ import annotations
 
@@ -8,26 +8,29 @@ from typing import NamedTuple
 import torch
 
 from pgmkit.estimation.problem import Monitor, Point, Problem, read
-from pgmkit.estimation.tensor_steps import MOST_HALVINGS, Points, Steps, start_at
+from pgmkit.estimation.tensor_steps import Points, Steps, start_at
 from pgmkit.losses import MeasuredLoss
+from pgmkit.runtime.precision import HALVINGS
 
 __all__ = ["can_search_on_card", "card_search"]
 
 _STEPS = 8
-"""The steps on the device between two looks of the host."""
+"""The steps on the device between two reads by the host."""
 
 
 def can_search_on_card(problem: Problem) -> bool:
-    """True if steps need no wait: not where a pass has failed, or a loss is somebody's own code."""
+    """True if steps never wait for the device: no pass has failed, and the loss is not a user's
+    function.
+    """
     return isinstance(problem.loss, MeasuredLoss) and not problem.inference.waits
 
 
 def card_search(problem: Problem, start: Point, monitor: Monitor) -> Point:
-    """Minimise from ``start``, step by step as ``accelerated`` and to the same end: where that lies
-    between two looks the last steps are taken once more.
+    """Minimise from ``start`` with the steps of ``accelerated``, to the same end. If that end lies
+    between two reads, the last steps are taken again up to there.
 
-    ``monitor.stopped`` is empty where no step passes its test any more, be it that passes fail:
-    those of log space may find one.
+    ``monitor.stopped`` stays empty if steps keep failing their test, or passes in linear space
+    fail: a search with passes in log space may then continue.
     """
     search, point = CardSearch(problem, start), start
     stops = monitor.record(start, problem.loss.value(start.marginals))
@@ -43,29 +46,31 @@ def card_search(problem: Problem, start: Point, monitor: Monitor) -> Point:
         place = next((each for each in before if not monitor.pass_by(each.loss)), last)
         if place is not last:
             looked = search.look_again(place.tries)
+            if not looked.iterates:  # So near the end the same passes may round differently.
+                continue
         point = looked.point.copied()
         stops = monitor.record(point, looked.iterates[-1].loss)
     return point
 
 
 class _Iterate(NamedTuple):
-    """An accepted step: the number of tries since the last look, and the loss after it."""
+    """An accepted step: the number of steps tried since the last read, and the loss after it."""
 
     tries: int
     loss: float
 
 
 class _Look(NamedTuple):
-    """The state that the host reads; the next step on the device overwrites its point."""
+    """The state as the host reads it; the next step on the device overwrites its point."""
 
     point: Point
     iterates: list[_Iterate]
     stuck: bool
-    """True if the step has become so short that it says nothing."""
+    """True if the step has become so short that further steps are useless."""
 
 
 class CardSearch:
-    """A search on a device. It keeps the present state and a copy from before the last look."""
+    """A search on a device, with its present state and a copy of the state at the last read."""
 
     def __init__(self, problem: Problem, start: Point) -> None:
         assert isinstance(problem.loss, MeasuredLoss)
@@ -79,7 +84,9 @@ class CardSearch:
         return self._tried(_STEPS)
 
     def look_again(self, tries: int) -> _Look:
-        """Return to the copy, try the first of the last steps again, and return the state then."""
+        """Restore the state before the last eight steps, take the first ``tries`` of them again,
+        and return the state after these.
+        """
         self._steps.state.take(self._before)
         return self._tried(tries)
 
@@ -96,11 +103,11 @@ class CardSearch:
             if failed == 0
         ]
         point = Point(state.point.potentials, state.point.marginals, log_partition)
-        return _Look(point, iterates, halvings[-1] > MOST_HALVINGS)
+        return _Look(point, iterates, halvings[-1] > HALVINGS)
 
 
 class MeasuredObjective:
-    """The measured loss of a problem, in the form that the steps need."""
+    """The measured loss of a problem, in the form that ``tensor_steps`` needs."""
 
     def __init__(self, problem: Problem, loss: MeasuredLoss) -> None:
         self._inference, self._total = problem.inference, problem.total

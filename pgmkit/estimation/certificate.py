@@ -1,8 +1,9 @@
 """Certified lower bounds of the optimum, by MAP inference.
 
-If ``offset + <gradient, mu>`` nowhere exceeds the loss, its minimum over the marginal polytope
-bounds the optimum from below, and that minimum is attained at a single record: min-sum on the same
-contraction plan. With the cut at the iterate this is the Frank-Wolfe gap (Jaggi, 2013).
+A cut is an affine function ``offset + <gradient, mu>`` of the marginals that never exceeds the
+loss. Its minimum over the marginal polytope bounds the optimum from below, and is attained at a
+single record: min-sum on the same contraction plan. With the cut at the iterate this is the
+Frank-Wolfe gap (Jaggi, 2013).
 
 The multipliers of such a cut are the variables of the dual problem,
 
@@ -24,9 +25,8 @@ __all__ = ["ascent", "lower_bound"]
 
 
 def lower_bound(inference: MarginalOracle, cut: Cut, total: float) -> float:
-    """No marginals of this total have a loss below the returned value.
-
-    What rounding may have added is taken off: large terms of the cut cancel each other.
+    """Return a number that the loss of no marginals of this total is below: the cut's minimum,
+    minus the rounding of its large terms, which cancel each other.
     """
     return _bound(inference, cut, total, inference.maximum(-cut.gradient))
 

@@ -1,13 +1,14 @@
-"""Potentials from consistent tables by a cluster expansion: nearly a model where loops are short.
+"""Potentials from consistent tables by a cluster expansion, which is nearly exact if loops are
+short.
 
 The cluster variation method (Kikuchi, 1951; Yedidia, Freeman and Weiss, 2005) writes
 
     log p(x) = sum_R c_R log p_R(x_R),   c_R = 1 - sum of c_S over the regions S that contain R,
 
 over regions R: the cliques, the short cycles among their attributes, and all intersections of
-these. p_R is the distribution of largest entropy with the tables within R, a small problem that
-iterative scaling solves. The sum is exact where the regions form a junction tree and close to it
-elsewhere (Cocco and Monasson, 2011, use it for Ising models), and it costs no inference.
+these. p_R is the distribution of maximum entropy with the tables within R, a small problem that
+iterative scaling solves. The sum is exact if the regions form a junction tree and nearly exact
+otherwise (Cocco and Monasson, 2011, use it for Ising models), and it costs no inference.
 """
 
 from __future__ import annotations
@@ -25,29 +26,32 @@ from pgmkit.domain import Clique
 from pgmkit.graphs.clique_index import maximal
 from pgmkit.inference.marginal_oracle import Layout, MarginalOracle
 from pgmkit.inference.observations import host
+from pgmkit.runtime.iterations import MOST_ROUNDS
+from pgmkit.runtime.sizes import CACHE_CELLS
 
 _LONGEST = 4
-"""Attributes of a cycle."""
-_MOST_CYCLES = 300
-_MOST_CANDIDATES = 20_000
-_MOST_MEETINGS = 100_000
-"""Pairs of regions that share an attribute, one a pair and attribute."""
+"""The most attributes of a cycle."""
+_MOST_LOOKED_AT = 100_000
+"""Candidates for cycles, and pairs of regions that share an attribute: tenths of a second."""
 _CELLS_OF_COST = 1e-3
-"""Cells of all cycles, as a share of the multiplications of a pass: fitting them costs less."""
-_ALWAYS_CELLS = 10_000
+"""The cells of all cycles, as a share of the multiplications of a pass, up to which fitting them
+costs less than the pass.
+"""
 _LARGEST_COUNT = 4
-"""The largest counting number: where regions overlap more, the expansion is far off."""
-_SWEEPS = 100
-_FITTED = 1e-6
-"""Change of the log of a cell, times its probability, below which a sweep is the last."""
+"""The largest counting number: if regions overlap more, the expansion is inaccurate."""
+LEAST_SHARE = 1e-7
+"""Smallest cell, as a fraction of the total; also the change of the log of a cell, times its
+probability, below which a sweep is the last."""
 
 Region = frozenset[str]
 
 
 def cluster_expansion(inference: MarginalOracle) -> ClusterExpansion | None:
-    """The expansion for these cliques; None where no short cycle is cheap enough to fit."""
+    """Return the expansion for these cliques; None if the short cycles do not span all cycles or
+    are too expensive to fit, or the expansion would be inaccurate.
+    """
     layout = inference.layout
-    most = max(_ALWAYS_CELLS, int(_CELLS_OF_COST * inference.plan.cost))
+    most = max(CACHE_CELLS, int(_CELLS_OF_COST * inference.plan.cost))
     cycles = _short_cycles(layout, most)
     counted = _counting_numbers([*map(frozenset, layout.cliques), *cycles]) if cycles else {}
     if not counted or max(map(abs, counted.values())) > _LARGEST_COUNT:
@@ -58,7 +62,8 @@ def cluster_expansion(inference: MarginalOracle) -> ClusterExpansion | None:
 class ClusterExpansion:
     """The map from consistent tables to potentials, for regions and their counting numbers.
 
-    Tables and potentials are flat over the layout's cells. A fit starts from the last one.
+    Tables and potentials are flat over the layout's cells. Each fit starts from the result of the
+    last.
     """
 
     def __init__(
@@ -83,7 +88,9 @@ class ClusterExpansion:
         self._groups = [_Group(s, members, traces, device) for s, members in alike.items()]
 
     def potentials(self, fractions: torch.Tensor) -> torch.Tensor:
-        """Potentials of nearly the model with these positive tables, each summing to one."""
+        """Return potentials of nearly the model with these positive tables, each of which sums to
+        one.
+        """
         tables = fractions.new_zeros(self._trace_cells)
         tables.index_add_(0, self._rows, fractions[self._columns])
         logs = torch.zeros_like(tables)
@@ -95,14 +102,16 @@ class ClusterExpansion:
 
 @dataclass(frozen=True)
 class _Signature:
-    """The key of regions that are alike: the shape and the axes of each table within it."""
+    """The key of regions that are alike: the shape, and the axes of each table within it."""
 
     shape: tuple[int, ...]
     axes: tuple[tuple[int, ...], ...]
 
 
 def _signature(layout: Layout, region: Region) -> tuple[_Signature, list[Clique]]:
-    """A region's signature and its tables: the largest parts that a clique shares with it."""
+    """Return a region's signature and its tables: the largest sets of attributes that a clique
+    shares with it.
+    """
     names = [name for name in layout.domain if name in region]
     meeting = {i for name in names for i in layout.index.places[name]}
     parts = list({frozenset(layout.index.sets[i] & region) for i in sorted(meeting)})
@@ -113,7 +122,9 @@ def _signature(layout: Layout, region: Region) -> tuple[_Signature, list[Clique]
 
 
 def _places(layout: Layout, trace: Clique, start: int) -> tuple[np.ndarray, np.ndarray]:
-    """The trace's cell of every cell of a clique that holds it, and that cell's place."""
+    """Return, for every cell of a clique that holds the trace, its cell in the trace (counted from
+    ``start``), and its place in the layout.
+    """
     place = host(layout, trace)
     cells = layout.domain.cell_map(layout.cliques[place], trace)
     return cells + start, np.arange(len(cells)) + layout.slices[place].start
@@ -142,14 +153,16 @@ class _Group:
         self._logs: list[torch.Tensor] = []
 
     def add_potentials(self, tables: torch.Tensor, into: torch.Tensor) -> None:
-        """Fit the regions to the tables; add their potentials times their counting numbers."""
+        """Fit the regions to the tables, and add their potentials times their counting numbers to
+        ``into``.
+        """
         targets = [tables[places] for places in self._places]
         logs = self._logs or [torch.zeros_like(target) for target in targets]
         joint = tables.new_zeros(self._shape)
         for log, view in zip(logs, self._views, strict=True):
             joint += log.view(view)
         joint.exp_()
-        for _ in range(_SWEEPS):
+        for _ in range(MOST_ROUNDS):
             furthest = 0.0
             for k, (target, view) in enumerate(zip(targets, self._views, strict=True)):
                 held = joint.sum(self._summed[k]) if self._summed[k] else joint
@@ -158,7 +171,7 @@ class _Group:
                 change = ratio.log()
                 logs[k] = logs[k] + change
                 furthest = max(furthest, float((change.abs() * target).max()))
-            if len(targets) == 1 or furthest < _FITTED:
+            if len(targets) == 1 or furthest < LEAST_SHARE:
                 break
         self._logs = logs
         for places, log in zip(self._places, logs, strict=True):
@@ -166,9 +179,8 @@ class _Group:
 
 
 def _short_cycles(layout: Layout, most_cells: int) -> list[Region]:
-    """Chordless cycles that with the cliques span all cycles, each independent of shorter ones.
-
-    Nothing where short ones within this many cells do not span them.
+    """Return chordless cycles that together with the cliques span all cycles, each independent of
+    shorter ones; an empty list if short cycles with this many cells do not.
     """
     graph = networkx.Graph()
     for clique in layout.cliques:
@@ -180,10 +192,10 @@ def _short_cycles(layout: Layout, most_cells: int) -> list[Region]:
             span.add(_bits([clique[0], a, b], bit))
     pieces = networkx.number_connected_components(graph)
     missing = len(graph.edges) - len(graph) + pieces - span.size
-    if not 0 < missing <= _MOST_CYCLES:
+    if not 0 < missing * len(graph.edges) <= _MOST_LOOKED_AT:
         return []
     core = networkx.k_core(graph, 2)  # cycles lie in it
-    found = islice(networkx.chordless_cycles(core, length_bound=_LONGEST), _MOST_CANDIDATES)
+    found = islice(networkx.chordless_cycles(core, length_bound=_LONGEST), _MOST_LOOKED_AT)
     chosen, cells = [], 0
     for cycle in sorted(found, key=lambda c: (len(c), sorted(c))):
         size = layout.domain.size(tuple(cycle))
@@ -198,7 +210,9 @@ def _bits(cycle: Sequence[str], bit: dict[Region, int]) -> int:
 
 
 class _Span:
-    """A space of cycles, each a set of edges as bits: sums are symmetric differences."""
+    """A space of cycles, each a set of edges as bits; the sum of cycles is their symmetric
+    difference.
+    """
 
     def __init__(self) -> None:
         self._leading: dict[int, int] = {}
@@ -208,7 +222,7 @@ class _Span:
         return len(self._leading)
 
     def add(self, cycle: int) -> bool:
-        """Extend the space by a cycle; False when it is a sum of earlier ones."""
+        """Extend the space by a cycle; False if it is a sum of earlier ones."""
         while cycle:
             lead = cycle.bit_length()
             if lead not in self._leading:
@@ -219,9 +233,8 @@ class _Span:
 
 
 def _counting_numbers(largest: Iterable[Region]) -> dict[Region, int]:
-    """All intersections of the regions with their counting numbers, without the zeros.
-
-    Nothing where there are too many.
+    """Return all intersections of the regions with their counting numbers, leaving out zeros; empty
+    if there are too many.
     """
     regions = set(largest)
     fresh = set(regions)
@@ -230,7 +243,7 @@ def _counting_numbers(largest: Iterable[Region]) -> dict[Region, int]:
         for region in regions:
             for name in region:
                 near.setdefault(name, []).append(region)
-        if sum(len(held) ** 2 for held in near.values()) > _MOST_MEETINGS:
+        if sum(len(held) ** 2 for held in near.values()) > _MOST_LOOKED_AT:
             return {}
         met = {a & b for a in fresh for name in a for b in near[name]}
         fresh = met - regions

@@ -9,12 +9,12 @@ from pgmkit.estimation.problem import Monitor, Point, Problem
 
 
 def dual_averaging(problem: Problem, start: Point, monitor: Monitor) -> Point:
-    """v_t = mu(theta_0 - t (t + 1) / (4 K) g_t) with g_t the weighted mean of the gradients seen.
+    """Minimise by v_t = mu(theta_0 - t (t + 1) / (4 K) g_t), with g_t the weighted mean of the
+    gradients seen so far and mu(theta) the marginals of potentials theta.
 
     Gradients are taken at (1 - 2 / (t + 1)) w + 2 / (t + 1) v, where w is the running mean of the
-    v_t. The paper takes the smoothness constant K as given; here it doubles, and the averages
-    start afresh from the best model, whenever the Bregman test at w fails. The models v_t are
-    what is returned.
+    v_t. The paper takes the smoothness constant K as given; here K doubles, and the averages
+    restart from the best model, whenever the Bregman test at w fails. Returned is the last v_t.
     """
     loss, gradient = problem.loss.value_and_gradient(start.marginals)
     smoothness = 1.0 / first_step(gradient, start) / 8

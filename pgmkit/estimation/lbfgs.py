@@ -17,10 +17,9 @@ from scipy.optimize import minimize
 from pgmkit.contraction.evaluate import contract
 from pgmkit.contraction.semirings import LINEAR
 from pgmkit.estimation.problem import Monitor, Point, Problem
+from pgmkit.runtime.precision import SUM_ROUNDING
 
 _OPTIONS = {"maxiter": 10_000, "maxfun": 20_000, "maxcor": 20, "ftol": 0.0, "gtol": 0.0}
-_LEAST_FALL = 1e-9
-"""Relative fall of the loss over a whole run of L-BFGS that is worth another."""
 
 
 class _Stop(Exception):
@@ -28,7 +27,7 @@ class _Stop(Exception):
 
 
 def lbfgs(problem: Problem, start: Point, monitor: Monitor) -> Point:
-    """Minimise L(mu(theta)) over theta with scipy's L-BFGS-B from the start's potentials."""
+    """Minimise L(mu(theta)) over theta with scipy's L-BFGS-B, from the start's potentials."""
     like = start.potentials
     last = start
 
@@ -46,7 +45,7 @@ def lbfgs(problem: Problem, start: Point, monitor: Monitor) -> Point:
         while True:
             # Flat stretches end scipy's line search; a run with a fresh memory gets across them.
             found = minimize(objective, flat, jac=True, method="L-BFGS-B", options=_OPTIONS)
-            if not found.fun < reached - _LEAST_FALL * abs(found.fun):
+            if not found.fun < reached - SUM_ROUNDING * abs(found.fun):
                 monitor.stopped = "line search: no further descent"
                 break
             reached, flat = found.fun, found.x
@@ -56,7 +55,9 @@ def lbfgs(problem: Problem, start: Point, monitor: Monitor) -> Point:
 
 
 def pull_back(problem: Problem, potentials: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-    """d L / d theta from d L / d mu: the model's covariance times it, by autodiff twice."""
+    """Return d L / d theta from d L / d mu: the model's covariance times it, by differentiating
+    twice.
+    """
     inference = problem.inference
     with torch.inference_mode(False), torch.enable_grad():
         theta = potentials.clone().requires_grad_()

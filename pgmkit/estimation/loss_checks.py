@@ -1,7 +1,7 @@
-"""A second opinion on the loss of an estimate, computed again from its marginals by plain numpy.
+"""A check of an estimate's loss, computed again from its marginals by plain numpy.
 
-It shares nothing with ``losses``, and so contradicts weights, targets or matrices that went wrong,
-and values of another set in a batch.
+It shares no code with ``losses``, so it detects wrong weights, targets or matrices, and values of
+another set in a batch.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pgmkit.domain import Clique
 from pgmkit.inference.self_check import Contradiction
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.losses import CallableLoss, Huber, Penalty
+from pgmkit.runtime.precision import SUM_ROUNDING
 
 if TYPE_CHECKING:
     from pgmkit.measurement import Measurement
@@ -27,8 +28,9 @@ Array = NDArray[np.float64]
 _MEASUREMENT_SECONDS, _CELL_SECONDS = 5e-5, 2e-8
 """The seconds that a slow machine takes for each measurement, and for each cell of its table."""
 _ULPS = 1e3
-"""Units in the last place by which a table's cells may be off: sums over many cells."""
-_CLOSE = 1e-9
+"""The error of a table's cells, in units of the last place, that is allowed: cells are sums over
+many others.
+"""
 
 
 def check_loss(
@@ -40,15 +42,15 @@ def check_loss(
     epsilon: float,
     seconds: float,
 ) -> None:
-    """Raise Contradiction where the loss of these tables is not ``stated``.
+    """Raise Contradiction if the loss of these tables differs from ``stated``.
 
     Args:
         loss: as ``estimate`` takes it; a callable is not computed again.
         measurements: each over attributes of one of the tables.
         tables: marginals in counts.
         stated: the loss.
-        epsilon: of the format that ``stated`` was computed in.
-        seconds: nothing is computed where it would take longer.
+        epsilon: the precision of the format that ``stated`` was computed in.
+        seconds: the time allowed; a check that would take longer is left out.
     """
     phi = _PENALTIES.get(loss if isinstance(loss, str) else type(loss).__name__.lower())
     cells = sum(table.size for table in tables.values())
@@ -75,7 +77,7 @@ def check_loss(
         largest = np.abs(_applied(m.matrix, np.abs(marginal), absolute=True)).max()
         shift = _ULPS * epsilon * (largest + np.abs(m.values)) / m.stddev
         rounding += float((phi(residual + shift, loss) - penalties).sum())
-    if not abs(found - stated) <= rounding + (_CLOSE + _ULPS * epsilon) * (1 + abs(found)):
+    if not abs(found - stated) <= rounding + (SUM_ROUNDING + _ULPS * epsilon) * (1 + abs(found)):
         raise Contradiction(
             f"the estimate contradicts a second computation: its loss is {stated!r} by one and "
             f"{found!r} by the other. Please report these {len(measurements)} measurements"
@@ -83,14 +85,14 @@ def check_loss(
 
 
 def _summed(table: Array, held: Clique, clique: Clique) -> Array:
-    """The marginal over the clique, axes in its order, of a table over ``held``."""
+    """Return the marginal over the clique, axes in its order, of a table over ``held``."""
     away = tuple([axis for axis, name in enumerate(held) if name not in clique])
     left = [name for name in held if name in clique]
     return np.asarray(table.sum(axis=away).transpose([left.index(name) for name in clique]))
 
 
 def _applied(matrix: Any, table: Array, absolute: bool = False) -> Array:
-    """The matrix (or its absolute entries) times the table."""
+    """Return the matrix (or its absolute entries) times the table, flat."""
     if matrix is None:
         return table.reshape(-1)
     if not isinstance(matrix, Kronecker):

@@ -36,18 +36,15 @@ from pgmkit.measurement import Measurement, check_scale
 from pgmkit.model import MEMORY_LIMIT, GraphicalModel
 from pgmkit.runtime.devices import device_of
 from pgmkit.runtime.memory import available
+from pgmkit.runtime.sizes import TABLE_CELLS
 from pgmkit.runtime.threads import cores, in_threads, one_thread
 from pgmkit.structural_zeros import Zeros, check_zeros
 from pgmkit.total import estimate_totals
 
 __all__ = ["ManyEstimates", "estimate_many"]
 
-_CHUNK_CELLS = 1 << 23
-"""Cells of all tables of a batched pass, at most: more gain nothing."""
 _BATCH_VECTORS = 40
-"""Vectors over the cliques' cells that a batch keeps for each set."""
-_WRITTEN_OUT = 1 << 22
-"""Entries of a matrix that is not sparse, at most, to be one for a batch."""
+"""The number of vectors over the cliques' cells that a batch keeps for each set."""
 
 
 class Options(TypedDict, total=False):
@@ -72,36 +69,40 @@ def estimate_many(
     progress: bool | Callable[[Replication], None] | None = None,
     **options: Unpack[Options],
 ) -> list[GraphicalModel]:
-    """A model for each set of measurements, as ``estimate`` makes it; the sets differ in their
-    values only.
+    """Return a model for each set of measurements, as ``estimate`` does; sets differ only in
+    values.
 
-    Small models are estimated side by side: one pass of inference serves all sets, which costs
-    each a fraction of what it costs alone. Every set has its own steps, stops by itself, and has
-    its own certificate: model i has a loss within its ``gap`` of the optimum, like that of
-    ``estimate``, though not the same potentials to the last digit. Models that gain nothing from
-    it are estimated by themselves: on the CPU those with more than 65,536 cells in the tables of a
-    pass (as many at a time as there are cores), or, with a tolerance below 1, with more than eight
-    times the cells of the cliques, as of grids. So are other losses than the squared one and
-    methods by name. Sets with a ``warm_start`` and up to 4,096 cells of cliques and measured values
-    are always estimated side by side: proximal steps in the earlier model's metric, which all
-    share, bring them to a few hundredths of a noise unit whatever the tolerance.
+    Small models are estimated side by side: one pass of inference serves all sets, which costs each
+    set a fraction of its cost alone. Every set has its own steps, stops by itself, and has its own
+    certificate: model i has a loss within its ``gap`` of the optimum, as from ``estimate``, though
+    not the same potentials to the last digit.
+
+    Models that would gain nothing are estimated one by one, as many at a time as there are cores.
+    On the CPU these are models with more than 65,536 cells in the tables of a pass, or, with a
+    tolerance below 1, with more than eight times the cells of the cliques, as for grids. The same
+    holds for losses other than the squared one and for methods given by name.
+
+    Sets with a ``warm_start`` and up to 4,096 cells of cliques and measured values are always
+    estimated side by side: proximal steps in the earlier model's metric, which all share, bring
+    them to within a few hundredths of a noise unit for any tolerance.
 
     Args:
         domain: the attributes.
         measurement_sets: for each model its measurements, in counts; the i-th measurements of all
             sets have the same clique, stddev and matrix.
-        total: number of records, for all models or one for each; estimated from each set's
-            measurements when None.
-        max_seconds: for all sets together; those not done by then are the best found so far.
-        progress: True for a bar on a terminal, or a callable that gets ``Replication`` records.
-        options: as ``estimate`` takes them: ``zeros``, ``loss``, ``method``, ``warm_start`` (one
+        total: the number of records, for all models or one for each; if None it is estimated from
+            each set's measurements.
+        max_seconds: the time for all sets together; unfinished models are the best found so far.
+        progress: True for a progress bar on a terminal, or a callable that gets ``Replication``
+            records.
+        options: options of ``estimate``: ``zeros``, ``loss``, ``method``, ``warm_start`` (one
             model, for all), ``tolerance``, ``device``, ``dtype`` and ``memory_limit``.
 
     Raises:
-        InvalidInput: as ``estimate``, and where structures differ; like ``NumericalFailure`` and
-            ``TotalUndetermined`` it names the set.
-        ModelTooLarge: where one model does not fit; sets that do not fit together are taken in
-            smaller numbers.
+        InvalidInput: as ``estimate``, and if the sets' structures differ. Like ``NumericalFailure``
+            and ``TotalUndetermined`` its message names the set.
+        ModelTooLarge: if a single model does not fit; sets that do not fit together are estimated
+            in smaller groups.
 
     Warns:
         NotCertified: some models may miss their best fit by more than one noise unit.
@@ -129,7 +130,7 @@ def estimate_many(
 
 
 class ManyEstimates:
-    """The checked sets, and their models chunk by chunk."""
+    """The checked sets of measurements, and their models chunk by chunk."""
 
     def __init__(
         self,
@@ -175,7 +176,7 @@ class ManyEstimates:
         return found
 
     def chunks(self, deadline: float) -> Iterator[list[GraphicalModel]]:
-        """The models of the sets, in order, some at a time."""
+        """Yield the models of the sets, in order, some at a time."""
         single = self._single
         if single is None or not self._batched(single):
             yield from self._one_by_one(deadline)
@@ -185,13 +186,15 @@ class ManyEstimates:
             yield self._batch(single, range(start, min(start + size, len(self.sets))), deadline)
 
     def _one_by_one(self, deadline: float) -> Iterator[list[GraphicalModel]]:
-        """The models of the sets, in order, as many at a time as threads gain by."""
+        """Yield the models of the sets, in order, each estimated by itself, as many at a time as
+        threads gain by.
+        """
         count = self._at_once()
         for start in range(0, len(self.sets), count):
             places = range(start, min(start + count, len(self.sets)))
             tasks = [partial(self._alone, place, deadline) for place in places]
             with ExitStack() as settings:
-                if count > 1:  # are the whole process's: each thread finds and leaves them so
+                if count > 1:  # for the whole process: threads then need not change these settings
                     settings.enter_context(one_thread())
                     settings.enter_context(pass_settings())
                 settings.enter_context(warnings.catch_warnings())
@@ -201,7 +204,7 @@ class ManyEstimates:
             yield made
 
     def _at_once(self) -> int:
-        """The number of sets that are estimated at the same time, each in a thread."""
+        """Return the number of sets that are estimated at the same time, each in a thread."""
         single = self._single
         if single is None or not gains_by_threads(single):
             return 1
@@ -209,7 +212,9 @@ class ManyEstimates:
         return max(1, min(cores(), fitting))
 
     def check_last(self, made: Sequence[GraphicalModel], started: float) -> None:
-        """A second opinion on the last model's loss: it belongs to the last set of measurements."""
+        """Check the last model's loss by a second computation, from the last set of
+        measurements.
+        """
         used = [m for m in self.sets[-1] if m.clique] if self.sets else []
         if not used:
             return
@@ -262,13 +267,15 @@ class ManyEstimates:
 
     @cached_property
     def _used(self) -> list[Measurement]:
-        """The statistics of the first set about attributes; all sets have its structure."""
+        """The combined measurements of the first set, without those of the empty clique; all sets
+        have their structure.
+        """
         used = [m for m in self.sets[0] if m.clique]
         return statistics(self.domain, used, self.loss).measurements
 
     @cached_property
     def _single(self) -> MarginalOracle | None:
-        """Inference for one set of several; None where there is nothing to share."""
+        """Inference for one set; None if there is only one set, or nothing is measured."""
         used = self._used if len(self.sets) > 1 else []
         if not used:
             return None
@@ -286,7 +293,7 @@ class ManyEstimates:
         )
 
     def _batched(self, single: MarginalOracle) -> bool:
-        """True if a batch gains, and has a method for this."""
+        """True if a batch is faster, and can estimate these sets."""
         usual = self.loss in ("squared", Squared()) and self.options.get("method", "auto") == "auto"
         if not usual or not all(map(_is_writable, self._used)):
             return False
@@ -295,15 +302,15 @@ class ManyEstimates:
         return gains(single) if self.tolerance < 1 else gains_when_coarse(single)
 
     def _chunk(self, inference: MarginalOracle) -> int:
-        """The number of sets that are estimated side by side."""
+        """Return the number of sets that are estimated side by side."""
         each = needed_bytes(inference, self._used) + 8 * _BATCH_VECTORS * inference.layout.cells
         fitting = self._limit(inference.device) // each
-        return max(1, min(fitting, _CHUNK_CELLS // table_cells(inference)))
+        return max(1, min(fitting, TABLE_CELLS // table_cells(inference)))
 
 
 def _is_writable(m: Measurement) -> bool:
     """True if the matrix may be written out for a batch."""
-    return m.matrix is None or is_sparse(m.matrix) or prod(m.matrix.shape) <= _WRITTEN_OUT
+    return m.matrix is None or is_sparse(m.matrix) or prod(m.matrix.shape) <= TABLE_CELLS
 
 
 def _listed(place: int, given: Any) -> list[Measurement]:
@@ -352,7 +359,7 @@ def _check_same(domain: Domain, first: list[Measurement], other: list[Measuremen
 
 @contextmanager
 def _naming(place: int) -> Iterator[None]:
-    """Errors say which set they are about."""
+    """Add to errors which set they are about."""
     try:
         yield
     except PgmkitError as error:

@@ -1,4 +1,4 @@
-"""The methods by name, and in which order they follow each other."""
+"""The methods by name, and the order in which they follow each other."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ METHODS: dict[str, Method] = {
 
 
 def minimise(problem: Problem, start: Point, monitor: Monitor, name: str) -> Point:
-    """The best point that the method of this name finds."""
+    """Minimise by the method of this name, and return the best point found."""
     _check_method(problem, name)
     first = name if name != "auto" else "newton" if is_tiny(problem) else "accelerated"
     method, stages = METHODS[first], problem.loss.smooth_stages()
@@ -57,7 +57,7 @@ def _hands_over(problem: Problem) -> bool:
 
 
 def finish(problem: Problem, monitor: Monitor) -> None:
-    """Go on with another method where ``accelerated`` has stalled short of a certificate."""
+    """Continue with another method if ``accelerated`` has stalled without a certificate."""
     if monitor.certified or problem.late():
         return
     assert monitor.best is not None
@@ -69,7 +69,9 @@ def finish(problem: Problem, monitor: Monitor) -> None:
 
 
 def _check_method(problem: Problem, name: str) -> None:
-    """Methods that solve a dual problem need a measured loss; Newton's also a small problem."""
+    """Raise InvalidInput for a method that solves a dual problem if the loss is a callable, and
+    for Newton's method if the problem is large.
+    """
     if name in ("newton", "proximal") and not isinstance(problem.loss, MeasuredLoss):
         raise InvalidInput(
             f"method {name!r} needs a loss by name or a penalty of pgmkit.losses, got a callable; "
@@ -85,7 +87,7 @@ def _check_method(problem: Problem, name: str) -> None:
 def _minimise_in_stages(
     problem: Problem, point: Point, monitor: Monitor, method: Method, stages: Sequence[Loss]
 ) -> None:
-    """Run the method on ever closer smooth stand-ins of the loss."""
+    """Run the method on smooth lower bounds of the loss that approach it stage by stage."""
     for stage in stages:
         inner = Monitor(
             replace(problem, loss=stage),

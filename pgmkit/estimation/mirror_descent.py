@@ -9,29 +9,34 @@ import torch
 
 from pgmkit.estimation.problem import Monitor, Point, Problem, Scalar, read
 from pgmkit.losses import dot
+from pgmkit.runtime.precision import HALVINGS
 
 NO_DESCENT = "precision: no step lowers the loss beyond rounding"
-_GROWTH = 1.5
-_MOST_HALVINGS = 40
+FIRST_GROWTH, GROWTH = 2.0, 1.1
+"""The factors by which steps grow until one fails its test, and after that."""
 
 
 def mirror_descent(problem: Problem, start: Point, monitor: Monitor) -> Point:
-    """mu <- mu(theta - eta grad L(mu)); a step must pass the Bregman test of ``proximal_step``."""
+    """Minimise by mu <- mu(theta - eta grad L(mu)), with mu(theta) the marginals of potentials
+    theta; each step eta must pass the Bregman test of ``proximal_step``.
+    """
     point = start
     loss, gradient = problem.loss.value_and_gradient(point.marginals)
-    step = first_step(gradient, point)
+    step, growth = first_step(gradient, point), FIRST_GROWTH
     while not monitor.record(point, loss):
-        taken = proximal_step(problem, point, loss, gradient, _GROWTH * step)
+        tried = step * growth
+        taken = proximal_step(problem, point, loss, gradient, tried)
         if taken is None:
             monitor.stopped = NO_DESCENT
             break
         point, loss, step = taken
+        growth = growth if step == tried else GROWTH
         _, gradient = problem.loss.scalar_and_gradient(point.marginals)
     return point
 
 
 def first_step(gradient: torch.Tensor, point: Point) -> float:
-    """A step that moves no potential by more than one unit."""
+    """Return a step that moves no potential by more than one unit."""
     largest = float(gradient.abs().max())
     return 1.0 / largest if largest > 0 else 1.0
 
@@ -39,15 +44,16 @@ def first_step(gradient: torch.Tensor, point: Point) -> float:
 def proximal_step(
     problem: Problem, origin: Point, loss: Scalar, gradient: torch.Tensor, step: float
 ) -> tuple[Point, float, float] | None:
-    """Point, loss and step of mu(theta - step * gradient), halved until it passes the test
+    """Return the point mu(theta - step * gradient), its loss and the step, halved until it passes
+    the test
 
     L(new) <= L(old) + <gradient, new - old> + D(new, old) / step,
 
-    or None when rounding hides any descent, or where the pass at ``origin`` had failed. Passes,
-    losses and products are begun together and read at once.
+    where D is the Bregman divergence; None if rounding hides any descent, or the pass at ``origin``
+    had failed. Passes, losses and products are begun together and read at once.
     """
     precision = torch.finfo(gradient.dtype).eps
-    for _ in range(_MOST_HALVINGS):
+    for _ in range(HALVINGS):
         new = problem.begin(origin.potentials - step * gradient)
         compared = None if new is None else _compare(problem, origin, loss, gradient, new)
         if new is not None and compared is not None and isnan(compared.log_partition):
@@ -66,9 +72,9 @@ def proximal_step(
 
 
 class _Comparison(NamedTuple):
-    """Two points, in numbers.
+    """The comparison of two points, in numbers.
 
-    ``excess`` is L(new) - L(old) - <gradient, new - old>; ``log_partition`` is NaN where a pass of
+    ``excess`` is L(new) - L(old) - <gradient, new - old>; ``log_partition`` is NaN if a pass of
     either failed.
     """
 

@@ -1,4 +1,4 @@
-"""The memory that a model of some cliques needs, and its inference on a junction tree."""
+"""The memory that a model over given cliques needs, and inference for it on a junction tree."""
 
 from __future__ import annotations
 
@@ -10,21 +10,26 @@ import torch
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.graphs.clique_index import maximal
-from pgmkit.graphs.junction_tree import CELL_BYTES, junction_tree, model_cells
+from pgmkit.graphs.junction_tree import junction_tree, model_cells
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.measurement import Measurement
+from pgmkit.runtime.sizes import CELL_BYTES
 from pgmkit.structural_zeros import Zeros
 
 _SOLVER_VECTORS = 14
-"""Vectors over the cliques' cells that a method keeps: points, gradients, cuts, the best so far."""
+"""The number of vectors over the cliques' cells that a method keeps: points, gradients, cuts, the
+best so far.
+"""
 _CARD_VECTORS = 26
-"""The same on a GPU, where a step makes all that it may need, and can be taken back."""
-_OBSERVED_BYTES = 40
-"""Bytes of a measured cell: its place, weight, value and residual."""
+"""The same number on a GPU, where a step allocates all that it may need, and can be undone."""
+_OBSERVED_BYTES = 5 * CELL_BYTES
+"""Bytes of a measured cell: its place, weight, value, residual and a product of these."""
 _START_BYTES = 100
-"""Bytes of a measured cell in the search for consistent tables, most of it for the constraints."""
+"""The bytes of a measured cell in the search for consistent tables, most of them for the
+constraints.
+"""
 _BASE_BYTES = 48 << 20
-"""Bytes that the libraries take when they are first used."""
+"""The bytes that the libraries take when they are first used."""
 
 
 def tree_oracle(
@@ -37,7 +42,9 @@ def tree_oracle(
     limit: int,
     model_limit: int,
 ) -> MarginalOracle:
-    """Inference on a junction tree, and ModelTooLarge where a step of the way would not fit."""
+    """Return inference on a junction tree. Raises ModelTooLarge if the estimation, or the model's
+    use, would not fit into memory.
+    """
     oracle = MarginalOracle(domain, cliques, device=device, memory_limit=limit, zeros=zeros)
     _check_memory(oracle, used, limit)
     _check_tree(domain, cliques, model_limit)
@@ -48,9 +55,9 @@ def tree_oracle(
 def cliques_of(
     domain: Domain, used: Sequence[Measurement], zeros: Sequence[Zeros] = ()
 ) -> list[Clique]:
-    """The cliques of a model, in the domain's attribute order; none lies in another.
+    """Return the cliques of a model, in the domain's attribute order; none lies in another.
 
-    Where nothing is measured, one cell of no attribute stands for the uniform model.
+    If nothing is measured, the empty clique stands for the uniform model.
     """
     cliques = [*(m.clique for m in used), *(z.clique for z in zeros), ()]
     return [domain.ordered(cliques[place]) for place in maximal(cliques)]
@@ -77,9 +84,9 @@ def _check_memory(inference: MarginalOracle, used: Sequence[Measurement], limit:
 
 
 def _check_tree(domain: Domain, cliques: Sequence[Clique], limit: int) -> None:
-    """Refuse cliques whose model could be estimated, but not sampled or asked.
+    """Raise ModelTooLarge for cliques whose model could be estimated, but not sampled or asked.
 
-    The quick size is an upper bound; only where it exceeds the limit a better tree is looked for.
+    The quick size is an upper bound; only if it exceeds the limit, a better tree is searched.
     """
     if model_cells(domain, cliques) * CELL_BYTES <= limit:
         return
@@ -94,7 +101,8 @@ def _check_tree(domain: Domain, cliques: Sequence[Clique], limit: int) -> None:
 
 
 def working_bytes(domain: Domain, measurements: Sequence[Measurement]) -> int:
-    """Memory that an estimate in float64 with the default method takes beyond its measurements.
+    """Return the memory that an estimate in float64 with the default method takes beyond its
+    measurements.
 
     >>> y = Measurement(("a", "b"), [0.0] * 1_000_000, 1.0)
     >>> working_bytes(Domain({"a": 1000, "b": 1000}), [y]) > 100_000_000
@@ -106,7 +114,7 @@ def working_bytes(domain: Domain, measurements: Sequence[Measurement]) -> int:
 
 
 def needed_bytes(inference: MarginalOracle, used: Sequence[Measurement]) -> int:
-    """Bytes of working memory that an estimate takes, at most."""
+    """Return an upper bound of the bytes of working memory that an estimate takes."""
     vectors = _CARD_VECTORS if inference.device.type == "cuda" else _SOLVER_VECTORS
     solver = vectors * inference.layout.cells * inference.dtype.itemsize
     cells = sum(inference.layout.domain.size(m.clique) for m in used)

@@ -1,25 +1,26 @@
 """The proximal point method with Newton steps in the dual, on the joint distribution written out.
 
-For small problems of any conditioning. One proximal step solves
+It is for small problems of any conditioning. One proximal step from p_k, of length eta, solves
 
     minimise  L(mu) + D(p, p_k) / eta   over all distributions p of the total,
 
-D the total times the Kullback-Leibler divergence. Its dual has one multiplier u for each measured
-value, p is proportional to p_k exp(-eta u A), and Newton's method solves it in a few steps. As
-eta grows the steps converge faster than linearly, and every u bounds the loss from below. Bounds
-on u (Huber, absolute) are kept by a logarithmic barrier. The logarithm of p is always a sum of
-functions of the measured cliques, so it is a model's.
+where D is the total times the Kullback-Leibler divergence. Its dual has one multiplier u for each
+measured value, p is proportional to p_k exp(-eta u A) with A the measurements' matrix on the joint
+cells, and Newton's method solves it in a few steps. As eta grows the steps converge faster than
+linearly, and every u bounds the loss from below. Bounds on u (Huber, absolute) are kept by a
+logarithmic barrier. The logarithm of p is always a sum of functions of the measured cliques, so p
+is a graphical model over them.
 
 Weights may differ by fifteen orders of magnitude. So probabilities and multipliers are both kept,
 and the equation between them is one of those that Newton's method solves (as in primal-dual
-interior point methods): probabilities computed from multipliers would have their rounding, times
-the largest weight.
+interior point methods): probabilities computed from the multipliers would have the multipliers'
+rounding, times the largest weight.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import inf, isfinite, prod
+from math import inf, isfinite, log, prod
 
 import numpy as np
 import scipy.sparse
@@ -30,29 +31,28 @@ from scipy.sparse.linalg import lsqr
 
 from pgmkit.estimation.problem import Monitor, Point, Problem
 from pgmkit.losses import ULPS, MeasuredLoss
+from pgmkit.runtime.iterations import MOST_ROUNDS, PATIENCE, SOLVED
+from pgmkit.runtime.precision import EPSILON
+from pgmkit.runtime.sizes import CACHE_CELLS, CALL_CELLS
 
 Array = NDArray[np.float64]
 
-_MOST_CELLS = 4096
-_MOST_WORK, _LITTLE_WORK = 2e8, 2e7
-"""Multiplications of a Newton step's factorisation: the most, and where no method is faster."""
+_MOST_WORK = 2e8
+"""The most multiplications of a Newton step's factorisation, a second or so."""
 _MOST_FAILURES = 8
-_PATIENCE = 150
-"""Steps without progress before the search ends: they grow from far below a useful length."""
+_PATIENCE = 5 * PATIENCE
+"""The steps without progress before the search ends; they start far below a useful length
+and grow.
+"""
 _MOST_NEWTON = 30
-_SOLVED = 1e-3
-"""Share of the gap to which a proximal step is solved, until the gap is near the goal."""
 _LARGEST_GROWTH = 5.0
 _LARGEST_FALL = 100.0
 """The largest fall of the barrier from one proximal step to the next."""
-_FAR_BELOW = -80.0
-"""A logarithm of a probability, below the largest one, that nothing is sensitive to."""
-_MOST_PUSHES = 20
-_MOST_DENSE = 100_000
-"""Entries of a matrix up to which dense least squares are faster than sparse ones."""
+_FAR_BELOW = 2 * log(EPSILON)
+"""The logarithm of a probability relative to the largest one, from which nothing depends on it."""
 _REFINEMENTS = 2
-_NEGLIGIBLE = 1e-18
-"""Probabilities below this do not enter a Newton step."""
+_NEGLIGIBLE = EPSILON / CALL_CELLS
+"""Probabilities below this do not enter a Newton step: all together are lost in rounding."""
 
 
 def is_small(problem: Problem) -> bool:
@@ -62,7 +62,7 @@ def is_small(problem: Problem) -> bool:
 
 def is_tiny(problem: Problem) -> bool:
     """True if Newton steps are so cheap that no method is faster."""
-    return _work(problem) <= _LITTLE_WORK
+    return _work(problem) <= _MOST_WORK / 10
 
 
 def _work(problem: Problem) -> float:
@@ -71,7 +71,7 @@ def _work(problem: Problem) -> float:
     layout = problem.inference.layout
     names = {name for clique in layout.cliques for name in clique}
     cells = prod(layout.domain.sizes[name] for name in names)
-    if cells > _MOST_CELLS:
+    if cells > CALL_CELLS:
         return inf
     rows = len(problem.loss.observations.target)
     return float(min(rows, cells) ** 2 * (rows + cells))
@@ -80,14 +80,14 @@ def _work(problem: Problem) -> float:
 def newton(problem: Problem, start: Point, monitor: Monitor) -> Point:
     """Minimise the problem's measured loss; the problem must be small (``is_small``).
 
-    ``start`` is where the best loss starts. The search starts from the uniform distribution: cells
-    that a start all but excludes are slow to come back.
+    The first loss recorded is that of ``start``, but the search itself starts from the uniform
+    distribution: cells that a start almost excludes would return slowly.
     """
     joint, monitor.patience = _Joint(problem), _PATIENCE
     point, state = start, joint.start(monitor.goal)
     step, growth, failures = joint.first_step(state, monitor.goal), _LARGEST_GROWTH, 0
     while not monitor.record(point, problem.loss.value(point.marginals)):
-        precision = max(monitor.goal, _SOLVED * (joint.loss(state) - monitor.bound))
+        precision = max(monitor.goal, SOLVED * (joint.loss(state) - monitor.bound))
         taken, solved, rounds = joint.proximal_step(state, step, precision, monitor)
         bound = joint.bound(taken.dual)
         monitor.raise_bound(bound)
@@ -108,11 +108,11 @@ def newton(problem: Problem, start: Point, monitor: Monitor) -> Point:
 
 @dataclass(frozen=True)
 class _State:
-    """A point of the search; every array but ``logs`` has one entry a value.
+    """A point of the search; every array but ``logs`` has one entry for each measured value.
 
-    ``logs`` are the cells' log probabilities up to a constant. ``above`` and ``below`` are the
-    multipliers' distances to their bounds, kept apart because they get far smaller than the
-    multipliers' rounding.
+    ``logs`` are the cells' log probabilities up to a constant; ``dual`` are the multipliers.
+    ``above`` and ``below`` are the multipliers' distances to their bounds, kept separately because
+    they get far smaller than the multipliers' rounding.
     """
 
     logs: Array
@@ -140,14 +140,17 @@ class _State:
 
 @dataclass(frozen=True)
 class _Way:
-    """A direction: what it adds to the state's parts."""
+    """A direction: the changes of the state's ``logs`` and ``dual``."""
 
     logs: Array
     dual: Array
 
 
 class _Joint:
-    """The problem on the cells of the joint distribution: the loss is phi(T A p - b)."""
+    """The problem in terms of the joint distribution's cells p: minimise phi(T A p - b), with phi
+    the penalty, T the total, A (``matrix``) and b (``target``) the measurements' matrix and values
+    in units of the noise.
+    """
 
     def __init__(self, problem: Problem) -> None:
         assert isinstance(problem.loss, MeasuredLoss)
@@ -172,11 +175,11 @@ class _Joint:
         self.least_barrier = 0.0
 
     def _limit_precision(self, largest: Array) -> None:
-        """Weigh no value by more than what its own rounding, beside the total, allows.
+        """Reduce the weight of values whose noise is below their own rounding, given the total.
 
-        The loss only gets smaller, so that a bound of it is one of the real loss.
+        The loss only gets smaller, so a lower bound of it is one of the real loss.
         """
-        rounding = ULPS * np.finfo(np.float64).eps * (largest * self.total + np.abs(self.target))
+        rounding = ULPS * EPSILON * (largest * self.total + np.abs(self.target))
         scale = 1 / np.maximum(1.0, rounding)
         self.matrix *= scale[:, None]
         self.target = self.target * scale
@@ -200,7 +203,7 @@ class _Joint:
         return float(self.penalty.value(torch.as_tensor(self.residual(state.shares))))
 
     def first_step(self, state: _State, goal: float) -> float:
-        """About as long as the loss's curvature balances the entropy's."""
+        """Return the step for which the loss's curvature about balances the entropy's."""
         shares = state.shares
         spread = (self.matrix**2) @ shares - (self.matrix @ shares) ** 2
         return min(
@@ -208,24 +211,27 @@ class _Joint:
         )
 
     def bound(self, dual: Array) -> float:
-        """The lower bound of the loss by these multipliers (Fenchel), less its rounding."""
+        """Return the lower bound of the loss from these multipliers (Fenchel), minus its
+        rounding.
+        """
         conjugate = 0.5 * self.curvature * float(dual @ dual)
         slopes = dual @ self.matrix
         size = conjugate + float(np.abs(dual) @ np.abs(self.target))
         size += self.total * float((np.abs(dual) @ np.abs(self.matrix)).max())
         found = -conjugate - float(dual @ self.target) + self.total * float(slopes.min())
-        return found - ULPS * float(np.finfo(np.float64).eps) * size
+        return found - ULPS * EPSILON * size
 
     def potentials(self, state: _State, like: Point) -> torch.Tensor:
-        """Tables that sum to the logarithms: small ones, since large terms cancel with rounding.
+        """Return tables, as potentials, that sum to the logarithms of the probabilities. The tables
+        are small, since large terms would cancel with rounding.
 
-        So cells far below the others need not sum to their logarithm, only to something as far
-        below: what they exceed that by is pushed down again a few times.
+        So cells far below the others need not sum to their logarithm, only to one as far below; if
+        the sum is larger, it is pushed down again a few times.
         """
         target = np.maximum(state.logs - state.logs.max(), _FAR_BELOW)
         far = target <= _FAR_BELOW
         tables = self._fit(target, np.ones(len(target)))
-        for _ in range(_MOST_PUSHES):
+        for _ in range(MOST_ROUNDS):
             sums = tables[self.places].sum(axis=0)
             if not (far & (sums > 0.9 * _FAR_BELOW)).any():
                 break
@@ -237,8 +243,8 @@ class _Joint:
         return torch.as_tensor(tables).to(like.potentials)
 
     def _fit(self, sums: Array, weights: Array) -> Array:
-        """The smallest tables whose sums come closest."""
-        if self.design.shape[0] * self.design.shape[1] <= _MOST_DENSE:
+        """Return the smallest tables whose sums come closest, by weighted least squares."""
+        if self.design.shape[0] * self.design.shape[1] <= CACHE_CELLS:
             dense = self.design.toarray() * weights[:, None]
             return np.asarray(lstsq(dense, sums * weights, cond=1e-12, check_finite=False)[0])
         scaled = self.design * weights[:, None]
@@ -247,11 +253,12 @@ class _Joint:
     def proximal_step(
         self, origin: _State, step: float, precision: float, monitor: Monitor
     ) -> tuple[_State, bool, int]:
-        """The state after the step, whether Newton's method got there, and in how many rounds.
+        """Return the state after the step, whether Newton's method solved it, and the number of
+        rounds.
 
-        Logarithms and multipliers move together until the logarithms have fallen by the
-        multipliers' pull. On its own that pull would throw the probabilities off: it has the
-        multipliers' rounding, multiplied by the weights.
+        Logarithms and multipliers move together until the logarithms equal those that the
+        multipliers imply. Computing them from the multipliers directly would distort the
+        probabilities by the multipliers' rounding, times the weights.
         """
         state, solved = origin, False
         shares, force = self._force(state)
@@ -276,19 +283,19 @@ class _Joint:
         return state, solved, rounds
 
     def _lag(self, state: _State, origin: _State, step: float, shares: Array) -> Array:
-        """The excess of the logarithms over what the multipliers ask for."""
+        """Return the difference between the logarithms and those that the multipliers imply."""
         lag = state.logs - origin.logs + step * (state.dual @ self.matrix)
         return np.asarray(lag - shares @ lag)
 
     def _force(self, state: _State) -> tuple[Array, Array]:
-        """The probabilities, and the gradient of the dual objective."""
+        """Return the probabilities, and the gradient of the dual objective."""
         shares = state.shares
         force = self.curvature * state.dual - self.residual(shares)
         if self.bounded:
             force += state.barrier * (1 / state.above - 1 / state.below)
-        # The residuals' rounding is no force: multipliers that followed it would drift far off.
+        # The residuals' rounding is taken off: multipliers that followed it would drift.
         size = self.total * (np.abs(self.matrix) @ shares) + np.abs(self.target)
-        rounding = np.finfo(np.float64).eps * size
+        rounding = EPSILON * size
         return shares, force - np.clip(force, -rounding, rounding)
 
     def _curvature(self, state: _State) -> Array:
@@ -298,7 +305,7 @@ class _Joint:
         return curvature
 
     def _longest(self, state: _State, way: _Way) -> float:
-        """At most 1, and short of the bounds."""
+        """Return the longest step, at most 1, that keeps the multipliers within their bounds."""
         if not self.bounded:
             return 1.0
         ahead = np.where(way.dual > 0, state.above, state.below)
@@ -307,7 +314,9 @@ class _Joint:
     def _search(
         self, state: _State, way: _Way, share: float, falls: float
     ) -> tuple[_State, Array, Array] | None:
-        """Shorten the step until the dual objective has not turned steeply upwards."""
+        """Shorten the step until the dual objective does not turn steeply upwards; None if no step
+        is short enough.
+        """
         for attempt in range(_MOST_NEWTON):
             moved = state.moved(share, way)
             shares, force = self._force(moved)
@@ -319,13 +328,15 @@ class _Joint:
     def _newton_way(
         self, shares: Array, step: float, curvature: Array, force: Array, lag: Array
     ) -> tuple[_Way, float]:
-        """The solution of both linearised equations, and how far the dual objective falls by it:
+        """Return the solution of both linearised equations, with C the curvature, and the fall of
+        the dual objective along it:
 
-            C du - T A dp = -force,    d(log p) = -lag - eta du A,
+            C du - T A dp = -force,    d(log p) = -lag - eta du A.
 
-        By an orthogonal factorisation, rows sorted by size: weights may differ by many orders of
-        magnitude. The change of the logarithms follows from the factorisation where it can, since
-        the multipliers' own rounding is multiplied by large weights.
+        They are solved by an orthogonal factorisation with rows sorted by size, as weights may
+        differ by many orders of magnitude. The change of the logarithms follows from the
+        factorisation if possible, since the multipliers' own rounding is multiplied by large
+        weights.
         """
         scale = np.sqrt(curvature)
         centre = self.matrix @ shares
@@ -341,10 +352,10 @@ class _Joint:
 
 
 def _least_norm(wide: Array, right: Array) -> tuple[Array, Array]:
-    """The s and z of least |s|^2 + |z|^2 with s + G z = f: also, G' s = z.
+    """Return the s and z of least |s|^2 + |z|^2 with s + G z = f; it also holds that G' s = z.
 
-    Both hold to nearly the last place: the smaller side's from the factors, the other's by
-    refinement.
+    Both equations hold to nearly the last digit: the smaller vector comes from the factors, the
+    other from refinement.
     """
     rows, columns = wide.shape
     if columns <= rows:
@@ -357,7 +368,7 @@ def _least_norm(wide: Array, right: Array) -> tuple[Array, Array]:
 
 
 def _least_squares(tall: Array, right: Array) -> tuple[Array, Array]:
-    """The solution and the residual, which is refined to be orthogonal to the columns."""
+    """Return the solution and the residual, which is refined to be orthogonal to the columns."""
     order = np.argsort(-np.abs(tall).max(axis=1), kind="stable")
     tall, right = tall[order], right[order]
     q, r, pivots = qr(tall, mode="economic", pivoting=True, check_finite=False)

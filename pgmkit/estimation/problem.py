@@ -13,6 +13,7 @@ from pgmkit.errors import NumericalFailure
 from pgmkit.estimation.certificate import lower_bound
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.losses import Cut, Loss, dot
+from pgmkit.runtime.iterations import PATIENCE
 from pgmkit.runtime.progress import CERTIFIED, OUT_OF_TIME, Progress
 
 Scalar = torch.Tensor | float
@@ -25,20 +26,24 @@ _MOST_ITERATIONS = 20_000
 
 @dataclass(frozen=True)
 class Point:
-    """Potentials and what they imply, all flat over the cliques' cells; marginals in counts."""
+    """Potentials, with their marginals (in counts) and log partition function; all flat over the
+    cliques' cells.
+    """
 
     potentials: torch.Tensor
     marginals: torch.Tensor
     log_partition: Scalar
-    """A tensor only where the point was begun on a card and not read yet; NaN if it failed."""
+    """A tensor only if the point was computed on a GPU and has not been read yet; NaN if the pass
+    failed.
+    """
 
     def copied(self) -> Point:
-        """The same in memory of its own."""
+        """Return the same point in memory of its own."""
         return replace(self, potentials=self.potentials.clone(), marginals=self.marginals.clone())
 
 
 def read(*scalars: Scalar) -> list[float]:
-    """Numbers that a device may still be computing, all for one synchronisation."""
+    """Return numbers that a device may still be computing, with one synchronisation for all."""
     there = [each for each in scalars if isinstance(each, torch.Tensor)]
     if not there or there[0].device.type == "cpu":
         return [float(each) for each in scalars]
@@ -60,7 +65,7 @@ class Problem:
     """The seconds that the last pass took."""
 
     def point(self, potentials: torch.Tensor) -> Point:
-        """One call of the marginal oracle."""
+        """Return the point of these potentials, by one call of the marginal oracle."""
         begun = time.perf_counter()
         marginals, log_partition = self.inference.fast_marginals(potentials, self.total)
         self.pass_seconds[:] = [time.perf_counter() - begun]
@@ -73,8 +78,8 @@ class Problem:
         return time.perf_counter() + self.pass_seconds[-1] >= self.deadline
 
     def attempt(self, potentials: torch.Tensor) -> Point | None:
-        """``point``, or None where a step was so long that the potentials left the format, and
-        where it is ``late``, so that line searches end.
+        """Return ``point``, or None if the potentials left the range of numbers after a long step,
+        or if it is ``late``, so that line searches end.
         """
         if self.late():
             return None
@@ -84,7 +89,7 @@ class Problem:
             return None
 
     def begin(self, potentials: torch.Tensor) -> Point | None:
-        """The same as ``attempt``, without waiting for a GPU."""
+        """Return the same as ``attempt``, without waiting for a GPU."""
         if self.late():
             return None
         begun = time.perf_counter()
@@ -96,18 +101,19 @@ class Problem:
         return Point(potentials, marginals, log_partition)
 
     def divergence(self, new: Point, old: Point) -> Scalar:
-        """Bregman divergence of the negative entropy: the total times KL(new || old)."""
+        """Return the Bregman divergence of the negative entropy: the total times KL(new || old)."""
         moved = dot(new.potentials - old.potentials, new.marginals)
         return moved - self.total * (new.log_partition - old.log_partition)
 
 
 class Monitor:
-    """Keeps the best point and bound, and stops on the certificate, on stalled progress or on time.
+    """Keeps the best point and bound of a search, and decides when it stops: with a certificate,
+    without progress, or out of time.
 
-    The certificate: ``best loss - best bound <= tolerance * loss.unit``, give or take what the
-    rounding of the marginals does to the loss. Progress has stalled
-    when the best loss fell by less than a quarter of that over a window of the last
-    ``max(patience, iterations / 5)`` iterations; a method may be more patient than most.
+    The search is certified when ``best loss - best bound <= tolerance * loss.unit``, up to the
+    effect of the marginals' rounding on the loss. Progress has stalled when the best loss fell by
+    less than a quarter of that over a window of the last ``max(patience, iterations / 5)``
+    iterations; a method may set a longer patience.
     """
 
     def __init__(
@@ -129,7 +135,7 @@ class Monitor:
         self.rounding = 0.0
         self.iterations = 0
         self.stopped = ""
-        self.patience = 30
+        self.patience = PATIENCE
         self._history: list[float] = []
         self._check_at = 8
         self._average: Cut | None = None
@@ -156,13 +162,13 @@ class Monitor:
         return self.gap <= self.goal + self.rounding
 
     def begin_stage(self) -> None:
-        """Another method takes over: its history starts afresh, iterations go on."""
+        """Start the history afresh for another method; iterations are counted on."""
         self._history, self.stopped = [], ""
         self.max_iterations = self.iterations + _MOST_ITERATIONS
         self._check_at = self.iterations + 8
 
     def record(self, point: Point, loss: float) -> bool:
-        """Record an iterate; True when the search should stop."""
+        """Record an iterate; True if the search should stop."""
         self.iterations += 1
         if loss < self.best_loss or self.best is None:
             self.best, self.best_loss = point, loss
@@ -178,8 +184,8 @@ class Monitor:
         return bool(self.stopped)
 
     def pass_by(self, loss: float) -> bool:
-        """Record an iterate whose point is not at hand; False, and nothing is recorded, where it
-        would end the search or be looked at for a bound.
+        """Record an iterate whose point is not available. Return False, and record nothing, if the
+        iterate would end the search or is due for a bound.
         """
         best, self.best_loss = self.best_loss, min(self.best_loss, loss)
         self.iterations += 1
@@ -198,7 +204,7 @@ class Monitor:
         return len(self._history) < 2 or self._history[-2] - self._history[-1] <= self.goal
 
     def certify(self, point: Point) -> None:
-        """Bounds from the cut at this point and from the average of the cuts seen lately."""
+        """Raise the bound by the cut at this point and by the average of recent cuts."""
         assert self.best is not None
         self.rounding = self.problem.loss.rounding(self.best.marginals)
         cut = self.problem.loss.cut(point.marginals)

@@ -1,14 +1,15 @@
 """The proximal point method with a quasi-Newton method in the dual: certificates for any size.
 
-One proximal step solves
+One proximal step from p_k with potentials theta_k, of length eta, solves
 
     minimise  L(mu) + D(p, p_k) / eta   over all distributions p of the total,
 
-D the total times the Kullback-Leibler divergence. Its dual has one multiplier u for each measured
-value, and the model has the potentials theta_k - eta Q'u: a pass gives the dual's value
-and gradient. L-BFGS-B solves it in multipliers scaled by the diagonal of the dual's Hessian, which
-takes the noise scales and the sizes of the cells out of its conditioning. With growing eta the
-multipliers' own lower bound of the loss closes in on it, where cuts at the models seen stay loose.
+where D is the total times the Kullback-Leibler divergence. Its dual has one multiplier u for each
+measured value, and the model has the potentials theta_k - eta Q'u with Q the measurements' matrix;
+a pass gives the dual's value and gradient. L-BFGS-B solves it in multipliers scaled by the diagonal
+of the dual's Hessian, which removes the noise scales and the sizes of the cells from its
+conditioning. With growing eta the lower bound from the multipliers converges to the loss, whereas
+cuts at the models stay loose.
 """
 
 from __future__ import annotations
@@ -24,37 +25,37 @@ from scipy.optimize import Bounds, OptimizeResult, minimize
 from pgmkit.estimation.certificate import ascent
 from pgmkit.estimation.problem import Monitor, Point, Problem
 from pgmkit.losses import MeasuredLoss
+from pgmkit.runtime.iterations import ROUGHLY_SOLVED
 
 Array = NDArray[np.float64]
 
-_GROWTH = 2.0
 _MOST_PASSES = 200
-"""The most passes of one proximal step; the next step goes on from wherever it ends."""
+"""The most passes of one proximal step; the next step continues from where it ends."""
 _REACH = 30.0
-"""The first step: a nat of entropy may weigh this many times the gap, so that it is easy."""
+"""A nat of entropy weighs this many times the gap in the first step, so that the step is easy."""
 _ASCENTS = 10
 """Steps of ascent that cost about as much as a proximal step, which halves the gap: further ones
 pay as long as so many, at the rate of the last one, halve it too, or close it."""
-_SOLVED = 0.1
-"""A proximal step is solved to this share of the gap to reach."""
 
 
 def proximal(problem: Problem, start: Point, monitor: Monitor) -> Point:
-    """Minimise a squared or Huber loss from ``start``, best one that is close to the optimum."""
+    """Minimise a squared or Huber loss from ``start``, which should be close to the optimum."""
     return _search(problem, start, monitor, lambda: False)
 
 
 def polish(problem: Problem, start: Point, monitor: Monitor) -> Point:
-    """``proximal`` up to the first step that linear space does not hold, or that is not solved.
+    """Run ``proximal`` up to the first step that linear space does not hold.
 
-    Up to there a step is cheap; what the certificate needs beyond may take many times longer.
+    Up to there a step is cheap; a certificate that needs longer steps takes many times longer.
     """
     before = problem.inference.log_passes
     return _search(problem, start, monitor, lambda: problem.inference.log_passes > before)
 
 
 def can_polish(problem: Problem) -> bool:
-    """True if the loss has smooth bounded multipliers: a measured one that is not ``absolute``."""
+    """True if the loss is a measured one with smooth bounded multipliers, that is, not
+    ``absolute``.
+    """
     return isinstance(problem.loss, MeasuredLoss) and problem.loss.penalty.curvature > 0
 
 
@@ -73,13 +74,13 @@ def _search(
         found = _Subproblem(problem, loss, point, dual, step).solve(monitor, too_long)
         reached = inf if found is None else loss.value(found[0].marginals)
         if found is None or reached > value + monitor.goal:
-            step /= _GROWTH
+            step /= 2
             continue
         fallen = value - reached
         (point, dual), value = found, reached
         if fallen <= monitor.goal / 4:  # or else the loss itself has as far to go
             _certify(problem, loss, dual, monitor)
-        step *= _GROWTH
+        step *= 2
     monitor.stopped = monitor.stopped or "steps: longer ones would take too long"
     return point
 
@@ -112,11 +113,11 @@ class _Subproblem:
     def solve(
         self, monitor: Monitor, too_long: Callable[[], bool]
     ) -> tuple[Point, torch.Tensor] | None:
-        """The model and the multipliers after the step; None where the step was too long."""
+        """Return the model and the multipliers after the step; None if the step was too long."""
 
         def check(intermediate_result: OptimizeResult) -> None:
             unsolved = 0.5 * float(self.force @ self.force) / self.loss.penalty.curvature
-            if unsolved < _SOLVED * monitor.goal or too_long() or monitor.late:
+            if unsolved < ROUGHLY_SOLVED * monitor.goal or too_long() or monitor.late:
                 raise StopIteration
 
         limit = self.loss.penalty.steepest
@@ -135,7 +136,7 @@ class _Subproblem:
         return None if point is None else (point, self.dual + change)
 
     def value_and_gradient(self, scaled: Array) -> tuple[float, Array]:
-        """The negative dual and its gradient."""
+        """Return the negative dual and its gradient."""
         change, observations = self.change(scaled), self.loss.observations
         dual, total = self.dual + change, self.problem.total
         marginals, log_partition = self.problem.inference.rough_marginals(self.moved(change), total)
@@ -145,7 +146,7 @@ class _Subproblem:
         return value, (self.scale * self.force).cpu().numpy().astype(np.float64)
 
     def change(self, scaled: Array) -> torch.Tensor:
-        """The change of the multipliers, from units of the dual's own curvature."""
+        """Return the change of the multipliers from its scaled value."""
         return self.scale * torch.as_tensor(scaled).to(self.scale)
 
     def moved(self, change: torch.Tensor) -> torch.Tensor:

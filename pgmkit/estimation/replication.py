@@ -1,4 +1,4 @@
-"""Progress of many estimates of one structure."""
+"""Progress reports of many estimates of one structure."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from pgmkit.runtime.progress import bar
+
 
 @dataclass(frozen=True)
 class Replication:
-    """The record for a progress callback: estimates ``done``, ``of`` how many, and seconds."""
+    """The record that a progress callback receives: how many estimates are ``done``, ``of`` how
+    many, and the seconds so far.
+    """
 
     done: int
     of: int
@@ -21,13 +25,13 @@ class Replication:
 def reporter(
     what: str, progress: bool | Callable[[Replication], None] | None, of: int
 ) -> Iterator[Callable[[int], None]]:
-    """Takes how many estimates are done to the bar or callback that was asked for."""
+    """Return a function that reports how many estimates are done to the requested bar or
+    callback.
+    """
     started = time.perf_counter()
     if progress is True:
-        from tqdm import tqdm
-
-        with tqdm(desc=what, unit="model", total=of, disable=None) as bar:
-            yield lambda done: bar.update(done - bar.n)
+        with bar(desc=what, unit="model", total=of) as shown:
+            yield lambda done: shown.update(done - shown.n)
         return
     call = progress if callable(progress) else None
     yield (

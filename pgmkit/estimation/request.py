@@ -28,11 +28,11 @@ class Request:
 
     @property
     def used(self) -> list[Measurement]:
-        """Without those of the empty clique, which only inform the total."""
+        """The measurements without those of the empty clique, which only inform the total."""
         return [m for m in self.measurements if m.clique]
 
     def check(self, max_seconds: float | None) -> None:
-        """Raises InvalidInput for an argument that cannot be."""
+        """Raise InvalidInput for an argument of a wrong type or out of range."""
         if not isinstance(self.domain, Domain):
             raise InvalidInput(
                 f"domain must be a Domain, got {type(self.domain).__name__}; build one with "
@@ -61,7 +61,9 @@ class Request:
             )
 
     def known_total(self) -> float:
-        """The total that was given, or else estimated. Measurements' scales are checked by it."""
+        """Return the given total, or else its estimate, and check the measurements' scales
+        by it.
+        """
         if self.total is None:
             total = positive(estimate_total(self.measurements).value)
         elif isinstance(self.total, bool) or not isfinite(self.total) or self.total <= 0:
@@ -74,7 +76,7 @@ class Request:
 
 
 def positive(estimated: float) -> float:
-    """The total that measurements imply, if there can be records."""
+    """Return the total that measurements imply. Raises InvalidInput unless it is above 0."""
     if estimated <= 0:
         raise InvalidInput(
             f"the measurements imply a total of {estimated:.6g}, which is not above 0: the noise "

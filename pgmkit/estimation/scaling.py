@@ -1,4 +1,4 @@
-"""Iterative scaling: the marginals of a start brought near tables of all the cliques."""
+"""Iterative scaling: a start whose marginals are near given tables of all cliques."""
 
 from __future__ import annotations
 
@@ -10,27 +10,26 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pgmkit.estimation.cluster_expansion import ClusterExpansion, cluster_expansion
+from pgmkit.estimation.cluster_expansion import LEAST_SHARE, ClusterExpansion, cluster_expansion
 from pgmkit.estimation.problem import Point, Problem
 
 __all__ = ["refit", "scale"]
 
 Table = NDArray[np.float64]
 
-_SCALING_FLOOR = 1e-7
-"""Smallest cell, as a fraction of the total."""
-_SCALING_STEPS = 20
-_REFIT_STEPS = 10
-_SCALING_PROGRESS = 2e-3
-"""Relative fall of the loss below which a scaling step is the last."""
+START_STEPS = 20
+"""The most passes that a start may take."""
+_PROGRESS = 2e-3
+"""The relative fall of the loss below which a scaling step is the last."""
 
 
 def scale(problem: Problem, start: Point, tables: Sequence[Table], enough: float) -> Point:
-    """A point whose marginals are near the tables, or ``start`` where none has a lower loss.
+    """Return a point whose marginals are near the tables, or ``start`` if no such point has a lower
+    loss.
 
     ``tables`` has one positive table in counts for each clique. With short cycles the potentials
     are those of the cluster expansion (``_expand``) if that helps; damped steps of iterative
-    scaling follow. Ends at a loss of ``enough``.
+    scaling follow. The search ends at a loss of ``enough``.
     """
     target = _floored(problem, start, tables)
     expansion = cluster_expansion(problem.inference)
@@ -40,16 +39,16 @@ def scale(problem: Problem, start: Point, tables: Sequence[Table], enough: float
 
 
 def refit(problem: Problem, start: Point, tables: Sequence[Table], enough: float) -> Point:
-    """An earlier model brought up to new measurements: iterative scaling, the worst table first.
+    """Adapt an earlier model to new measurements by iterative scaling, the worst table first.
 
     ``tables`` has one positive table in counts for each clique. Most of them fit already: each step
-    makes the marginal of the clique that is farthest from its table equal to it. Ends at a loss of
-    ``enough``, or when a step brings less than a tenth of the way to it.
+    makes the marginal of the clique that is farthest from its table equal to it. The search ends at
+    a loss of ``enough``, or when a step covers less than a tenth of the rest.
     """
-    floor, target = _SCALING_FLOOR * problem.total, _floored(problem, start, tables)
+    floor, target = LEAST_SHARE * problem.total, _floored(problem, start, tables)
     split = problem.inference.layout.split
     point, loss = start, problem.loss.value(start.marginals)
-    for _ in range(_REFIT_STEPS):
+    for _ in range(START_STEPS):
         if loss <= enough:
             break
         missing = target.log() - point.marginals.clamp_min(floor).log()
@@ -66,8 +65,10 @@ def refit(problem: Problem, start: Point, tables: Sequence[Table], enough: float
 
 
 def _floored(problem: Problem, start: Point, tables: Sequence[Table]) -> torch.Tensor:
-    """The tables in one vector, no cell so small that its logarithm leads potentials astray."""
-    floor = _SCALING_FLOOR * problem.total
+    """Return the tables in one vector, with cells raised to a floor that keeps their logarithms
+    moderate.
+    """
+    floor = LEAST_SHARE * problem.total
     flat = np.concatenate([np.maximum(table, floor).reshape(-1) for table in tables])
     return torch.as_tensor(flat).to(start.potentials)
 
@@ -81,42 +82,42 @@ def _expand(
 ) -> Point:
     """Solve marginals(theta) = target by theta += K(target) - K(marginals), from theta = K(target).
 
-    K, the cluster expansion, is nearly the inverse of inference, so that a few steps do.
+    K, the cluster expansion, is nearly the inverse of inference, so a few steps suffice.
     """
     split = problem.inference.layout.split
 
     def expand(marginals: torch.Tensor) -> torch.Tensor:
-        floored = marginals.clamp_min(_SCALING_FLOOR * problem.total)
+        floored = marginals.clamp_min(LEAST_SHARE * problem.total)
         return expansion.potentials(torch.cat([(t / t.sum()).view(-1) for t in split(floored)]))
 
     wanted = expand(target)
     potentials, best = wanted, start
     lowest = problem.loss.value(start.marginals)
-    for _ in range(_SCALING_STEPS):
+    for _ in range(START_STEPS):
         point = problem.attempt(potentials)
         loss = inf if point is None else problem.loss.value(point.marginals)
         gained = lowest - loss
         if point is None or not gained > 0:
             break
         best, lowest = point, loss
-        if loss <= enough or gained < _SCALING_PROGRESS * loss:
+        if loss <= enough or gained < _PROGRESS * loss:
             break
         potentials = point.potentials + wanted - expand(point.marginals)
     return best
 
 
 def _damped(problem: Problem, start: Point, target: torch.Tensor) -> Point:
-    """Damped parallel iterative scaling, theta += (log target - log marginal) / overlap.
+    """Run damped parallel iterative scaling, theta += (log target - log marginal) / overlap.
 
     ``overlap`` is the largest number of cliques that share an attribute. Of the points visited the
     one with the lowest loss is returned.
     """
-    floor, wanted = _SCALING_FLOOR * problem.total, target.log()
+    floor, wanted = LEAST_SHARE * problem.total, target.log()
     cliques = problem.inference.layout.cliques
     overlap = max(Counter(name for clique in cliques for name in clique).values())
     point, best = start, start
     lowest, before = problem.loss.value(start.marginals), problem.inference.log_passes
-    for _ in range(_SCALING_STEPS):
+    for _ in range(START_STEPS):
         # Steps that leave linear space follow tables that contradict each other.
         if problem.late() or problem.inference.log_passes > before:
             break
@@ -126,6 +127,6 @@ def _damped(problem: Problem, start: Point, target: torch.Tensor) -> Point:
         gained, lowest = lowest - loss, min(loss, lowest)
         if gained > 0:
             best = point
-        if 0 < gained < _SCALING_PROGRESS * loss:
+        if 0 < gained < _PROGRESS * loss:
             break
     return best

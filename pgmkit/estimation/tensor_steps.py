@@ -1,9 +1,10 @@
-"""A step of accelerated mirror descent as a function of tensors: its decisions are tensors, too.
+"""A step of accelerated mirror descent as a function of tensors, in which decisions are tensors
+too.
 
-Nothing in a step waits for a device, so that a card can capture it. One problem has vectors, and
-numbers without axes; several side by side have a row and an entry each. The step is that of
-``accelerated_mirror_descent``, but for one thing: a step that fails its test is tried again, half
-as long, as the next step.
+Nothing in a step waits for a device, so it can be captured on a GPU. A single problem has vectors,
+and numbers without axes; several side by side have one row and one entry each. The step is that of
+``accelerated_mirror_descent``, except that a step that fails its test is tried again, half as long,
+as the next step.
 """
 
 from __future__ import annotations
@@ -13,13 +14,10 @@ from typing import NamedTuple, Protocol
 import torch
 
 from pgmkit.estimation.captured import Captured
+from pgmkit.estimation.mirror_descent import FIRST_GROWTH, GROWTH
+from pgmkit.runtime.precision import EPSILON, HALVINGS
 
-__all__ = ["MOST_HALVINGS", "Objective", "Points", "State", "Steps", "advance", "start_at"]
-
-_FIRST_GROWTH, _GROWTH = 2.0, 1.1
-MOST_HALVINGS = 40
-"""The most halvings of a failed step: more would be below the rounding of any potential."""
-_EPSILON = torch.finfo(torch.float64).eps
+__all__ = ["Objective", "Points", "State", "Steps", "advance", "start_at"]
 
 
 class Points(NamedTuple):
@@ -32,7 +30,7 @@ class Points(NamedTuple):
     loss: torch.Tensor
 
     def of(self, sets: torch.Tensor) -> Points:
-        """Return the rows of the chosen problems, where there are several."""
+        """Return the points of the chosen problems: the rows ``sets`` of every tensor."""
         return Points(*(value[sets] for value in self))
 
     def where(self, chosen: torch.Tensor, others: Points) -> Points:
@@ -54,7 +52,7 @@ class Objective(Protocol):
     def totals(self) -> torch.Tensor: ...
 
     def point(self, potentials: torch.Tensor) -> Points:
-        """Run one pass of inference; the loss is infinite where it fails."""
+        """Run one pass of inference; the loss is infinite if it fails."""
         ...
 
     def gradient(self, residual: torch.Tensor) -> torch.Tensor:
@@ -71,14 +69,14 @@ class State(NamedTuple):
 
     point: Points
     previous: torch.Tensor
-    """Potentials before the last step taken."""
+    """The potentials before the last accepted step."""
     step: torch.Tensor
     weight: torch.Tensor
     growth: torch.Tensor
     halvings: torch.Tensor
 
     def of(self, sets: torch.Tensor) -> State:
-        """Return the rows of the chosen problems, where there are several."""
+        """Return the state of the chosen problems: the rows ``sets`` of every tensor."""
         return State(self.point.of(sets), *(value[sets] for value in self[1:]))
 
     @property
@@ -99,7 +97,7 @@ class State(NamedTuple):
 def start_at(objective: Objective, start: Points) -> State:
     """Return the first state; its first step moves no potential by more than two units."""
     largest = objective.gradient(start.residual).abs().amax(-1)
-    growth = torch.full_like(largest, _FIRST_GROWTH)
+    growth = torch.full_like(largest, FIRST_GROWTH)
     step = growth / torch.where(largest > 0, largest, 1.0)
     halvings = torch.zeros_like(largest, dtype=torch.int64)
     return State(start, start.potentials, step, torch.ones_like(step), growth, halvings)
@@ -116,18 +114,18 @@ def advance(objective: Objective, s: State) -> State:
     moved = ((new.potentials - origin.potentials) * new.marginals).sum(-1)
     divergence = moved - objective.totals * (new.log_partition - origin.log_partition)
     excess = objective.excess(new.residual, origin.residual)
-    taken = excess <= divergence / s.step + 4 * _EPSILON * origin.loss
+    taken = excess <= divergence / s.step + 4 * EPSILON * origin.loss
     taken = taken & new.loss.isfinite() & origin.loss.isfinite()
     again = taken & (new.loss > s.point.loss) & moving
     onward = taken & ~again
-    # A point ahead from which no step passes is given up like one that raises the loss.
-    again = again | (s.halvings > MOST_HALVINGS // 2) & moving
+    # A point ahead from which no step passes the test is dropped, like one that raises the loss.
+    again = again | (s.halvings > HALVINGS // 2) & moving
     return State(
         point=new.where(onward, s.point),
         previous=torch.where((onward | again).unsqueeze(-1), here, s.previous),
         step=torch.where(taken, s.step * s.growth, s.step / 2),
         weight=torch.where(onward, next_weight, torch.where(again, 1.0, s.weight)),
-        growth=torch.where(taken, s.growth, _GROWTH),
+        growth=torch.where(taken, s.growth, GROWTH),
         halvings=torch.where(taken, 0, s.halvings + 1),
     )
 
@@ -135,7 +133,7 @@ def advance(objective: Objective, s: State) -> State:
 class Steps:
     """The steps of a search; on a GPU each is one launch of a captured graph.
 
-    ``state`` lies in the same memory throughout: what is to last longer than a step is copied.
+    ``state`` stays in the same memory: copy what must outlive a step.
     """
 
     def __init__(self, objective: Objective, first: State) -> None:

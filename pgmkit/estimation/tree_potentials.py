@@ -1,8 +1,8 @@
 """Potentials from tables in closed form: the product of cliques over separators.
 
-Exact where the cliques are decomposable. Otherwise the most informative decomposable subset of
-them, grown clique by clique like a Chow-Liu tree, gives the potentials; the other cliques have
-potentials of zero.
+The result is exact if the cliques are decomposable. Otherwise the potentials come from the most
+informative decomposable subset of the cliques, grown clique by clique like a Chow-Liu tree; the
+other cliques have potentials of zero.
 """
 
 from __future__ import annotations
@@ -17,13 +17,11 @@ from numpy.typing import NDArray
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.graphs.junction_tree import junction_tree
+from pgmkit.runtime.precision import SUM_ROUNDING
 
 __all__ = ["tree_potentials"]
 
 Table = NDArray[np.float64]
-
-_FLOOR = 1e-9
-"""Smallest cell, as a fraction of the total: its potential stays finite, so data can raise it."""
 
 
 def tree_potentials(
@@ -32,11 +30,11 @@ def tree_potentials(
     tables: Mapping[Clique, Table],
     deadline: float = inf,
 ) -> list[Table]:
-    """Potentials of a normalised model, one array per clique; cliques without a table get zeros,
-    and so do those that are not reached by the ``deadline`` of ``time.perf_counter``.
+    """Return potentials of a normalised model, one array for each clique; zeros for cliques without
+    a table or not reached by the ``deadline`` of ``time.perf_counter``.
 
-    Further axes of the tables, the same in all, count sets: each gets potentials of its own, over
-    the cliques that are the most informative in the mean.
+    Further axes of the tables, the same in all, count sets: each set gets potentials of its own,
+    over the cliques that are the most informative on average.
     """
     fractions = {clique: _fractions(table, len(clique)) for clique, table in tables.items()}
     sets = next((table.shape[len(clique) :] for clique, table in tables.items()), ())
@@ -50,27 +48,29 @@ def tree_potentials(
 
 
 def _fractions(table: Table, rank: int) -> Table:
-    """The table of so many axes summing to 1, without zeros; uniform where noise left nothing
-    positive.
+    """Return the table, over its first ``rank`` axes, scaled to sum to 1, without zeros; uniform if
+    it has no positive cell.
     """
     axes = tuple(range(rank))
     positive = np.maximum(table, 0.0)
     total = positive.sum(axes)
     uniform = 1 / math.prod(table.shape[:rank])
     shares = np.where(total > 0, positive / np.where(total > 0, total, 1.0), uniform)
-    floored = np.maximum(shares, _FLOOR)
+    floored = np.maximum(shares, SUM_ROUNDING)
     return np.asarray(floored / floored.sum(axes))
 
 
 def _growth(
     domain: Domain, cliques: Sequence[Clique], fractions: Mapping[Clique, Table], deadline: float
 ) -> list[tuple[Clique, Clique]]:
-    """Cliques in an order with the running-intersection property, each with its separator."""
+    """Return cliques in an order with the running-intersection property, each with its
+    separator.
+    """
     if not cliques:
         return []
     held = {frozenset(clique): clique for clique in cliques}
     covered = set().union(*cliques)
-    # Over the whole domain, as the model will ask for it: one search serves both.
+    # The tree covers the whole domain, so that the model can reuse it.
     tree = junction_tree(domain, cliques)
     names = [
         (clique, separator)
@@ -90,7 +90,7 @@ def _greedy_growth(
     covered: set[str] = set()
     grown: list[tuple[Clique, Clique]] = []
     grown_sets: list[set[str]] = []
-    # Any beginning of the growth is a tree: what is left over starts without potentials.
+    # Any beginning of the growth is a tree, and the cliques left over start without potentials.
     while left and time.perf_counter() < deadline:
         best = None
         for clique in left:
@@ -113,7 +113,9 @@ def _greedy_growth(
 
 
 def _information(table: Table) -> float:
-    """Total correlation in nats: how far the table is from the product of its one-way marginals."""
+    """Return the total correlation in nats: how far the table is from the product of its one-way
+    marginals.
+    """
     total = float((table * np.log(table)).sum())
     for axis in range(table.ndim):
         single = table.sum(axis=tuple(i for i in range(table.ndim) if i != axis))

@@ -1,4 +1,4 @@
-"""Sets of attributes as integers with one bit for each."""
+"""Sets of attributes as integers with one bit for each attribute."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["each_bit", "union"]
 
 @lru_cache(maxsize=1 << 16)
 def each_bit(members: int) -> tuple[int, ...]:
-    """The attributes of a set, ascending.
+    """Return the attributes of a set, ascending.
 
     >>> each_bit(0b1010)
     (1, 3)
@@ -24,7 +24,7 @@ def each_bit(members: int) -> tuple[int, ...]:
 
 
 def union(sets: Iterable[int]) -> int:
-    """Of sets of attributes.
+    """Return the union of sets of attributes.
 
     >>> union([0b1010, 0b0011]) == 0b1011
     True

@@ -1,4 +1,4 @@
-"""An index of the cliques that hold given attributes, without looking at all of them."""
+"""An index that finds the cliques with given attributes without going through all cliques."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["CliqueIndex", "maximal"]
 
 
 class CliqueIndex:
-    """The places of cliques in a sequence, found by attribute.
+    """The places of cliques in a sequence, indexed by attribute.
 
     >>> index = CliqueIndex([("a", "b"), ("b", "c"), ("c",)])
     >>> index.containing(["b"]), index.containing(["c"]), index.containing(["a", "c"])
@@ -25,18 +25,18 @@ class CliqueIndex:
                 self.places.setdefault(name, []).append(place)
 
     def containing(self, attrs: Collection[str]) -> list[int]:
-        """The places of the cliques that hold all of `attrs`, in order."""
+        """Return the places of the cliques that hold all of `attrs`, in order."""
         if not attrs:
             return list(range(len(self.sets)))
         wanted = frozenset(attrs)
-        # The attribute of the fewest cliques leaves the fewest to look at: a star's leaf, not its
+        # Only the cliques of the rarest attribute are searched: those of a star's leaf, not its
         # hub.
         rarest = min((self.places.get(name, []) for name in wanted), key=len)
         return [place for place in rarest if wanted <= self.sets[place]]
 
 
 def maximal(cliques: Sequence[Clique]) -> list[int]:
-    """The places of the cliques that lie in no other; the first of equal ones.
+    """Return the places of the cliques that are subsets of no other; of equal cliques, the first.
 
     >>> maximal([("a",), ("a", "b"), ("b", "a"), ("c",)])
     [1, 3]

@@ -1,9 +1,9 @@
-"""Elimination orders: greedy ones, a sweep and randomised restarts, and the best seen so far.
+"""The search for elimination orders: greedy orders, a sweep and randomised restarts.
 
 Finding the order with the fewest cells is NP-hard, so the best of several greedy orders, of one
 that sweeps through the graph and of randomised restarts is taken. Attributes whose neighbours are
-already joined (simplicial ones) never need a choice; a decomposable model has only those and costs
-one cheap pass. Sets of attributes are integers, with one bit for each attribute.
+all joined to each other (simplicial ones) never need a choice; a decomposable model has only those
+and costs one cheap pass. Sets of attributes are integers, with one bit for each attribute.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from pgmkit.graphs.bit_sets import each_bit, union
 __all__ = ["RANKS", "Measure", "Rank", "Search", "Step", "Way", "maximal_cliques"]
 
 Step = tuple[int, int]
-"""An eliminated attribute and its neighbours at that time."""
+"""An eliminated attribute and its neighbours at that time, as a set."""
 
 Measure = tuple[int, int, float]
 """Three measures of eliminating an attribute: the edges missing among its neighbours, the number of
-neighbours, and the logarithm of the cells of the clique that they make.
+neighbours, and the logarithm of the cells of the clique that they form with the attribute.
 """
 
 Rank = Callable[[Measure], float]
-"""The attribute with the lowest rank is eliminated next."""
+"""A function of an attribute's measure; the attribute with the lowest rank is eliminated next."""
 
 Way = Callable[[float], list[Step] | None]
-"""An order of what is left after the simplicial attributes; None as soon as its cliques have more
-cells than so many in total.
+"""A function that returns an order of the attributes left after the simplicial ones, or None as
+soon as its cliques have more cells in total than its argument.
 """
 
 RANKS: tuple[Rank, ...] = (
@@ -41,24 +41,30 @@ RANKS: tuple[Rank, ...] = (
 )
 
 _MEASURES_PER_SECOND = 600_000
-"""Attributes measured in a second of restarts on a slow machine; their number follows from it."""
+"""The number of attributes that restarts measure in a second on a slow machine; it turns a limit in
+seconds into a number of restarts.
+"""
 
 _MOST_RESTARTS = 1000
 
 _MEASURES_OF_A_CELL = 0.2
-"""Attributes measured in the time that some tens of passes spend on a cell of the tree."""
+"""The number of attributes measured in the time that some tens of passes spend on one cell of the
+tree.
+"""
 
 _MEASURES_AT_LEAST = 600
-"""A millisecond of restarts, which the smallest graph may have."""
+"""The number of attributes measured in a millisecond, which the restarts on the smallest graph may
+take.
+"""
 
 
 class Search:
-    """The best elimination order seen so far.
+    """A search that keeps the best elimination order seen so far.
 
     Args:
-        neighbours: of each attribute, as a set.
-        sizes: of the attributes.
-        among: the set of those to order; all, when left out.
+        neighbours: the set of neighbours of each attribute.
+        sizes: the sizes of the attributes.
+        among: the set of attributes to order; all when left out.
     """
 
     def __init__(
@@ -76,7 +82,9 @@ class Search:
         self.cells = -1
 
     def _take_simplicial(self) -> list[Step]:
-        """Eliminate attributes whose neighbours are all joined; the best orders start with them."""
+        """Eliminate simplicial attributes, as long as there are any, and return the steps; some
+        best order starts with them.
+        """
         steps: list[Step] = []
         waiting = list(each_bit(self.left))
         while waiting:
@@ -100,8 +108,8 @@ class Search:
                 return
 
     def ways(self, seed: int) -> Iterator[Way]:
-        """The ways in which orders are made, without end where there is a choice, the likeliest
-        first.
+        """Yield ways to make orders, the most promising first; without end, unless nothing is left
+        to order.
         """
         yield from [partial(self._greedy, rank) for rank in RANKS[: None if self.left else 1]]
         if self.left:
@@ -112,20 +120,22 @@ class Search:
             yield partial(self._greedy, rank)
 
     def order(self, way: Way, most: float = math.inf) -> list[Step] | None:
-        """The order; None as soon as its cliques have more cells than `most` in total."""
+        """Return an order made in this way, or None as soon as its cliques have more than `most`
+        cells in total.
+        """
         steps = way(most - self.cells_of(self.prefix))
         return None if steps is None else self.prefix + steps
 
     def restarts(self, seconds: float, rng: random.Random) -> None:
-        """A sweep, then random mixtures of min-fill and min-weight with noise, as many as the size
-        allows.
+        """Try a sweep, then random mixtures of min-fill and min-weight with noise, as many as
+        `seconds` allow for a graph of this size.
         """
         if not self.left:
             return
         each = self.measured // len(RANKS) + len(self.measures)
         ways = itertools.chain([self.sweep], self._random_ways(rng))
         for done in range(min(_MOST_RESTARTS, int(seconds * _MEASURES_PER_SECOND / each))):
-            # No longer than what the tree that was found so far can take.
+            # The search takes no longer than some tens of passes over the best tree so far.
             if done * each >= _MEASURES_AT_LEAST + _MEASURES_OF_A_CELL * self.cells:
                 return
             self._try(next(ways))
@@ -138,7 +148,9 @@ class Search:
             self.best, self.cells = steps, cells
 
     def _greedy(self, rank: Rank, most: float) -> list[Step] | None:
-        """Eliminate what is left after the simplicial attributes, the lowest rank first."""
+        """Return the order that always eliminates the attribute with the lowest rank next, or None
+        beyond ``most`` cells.
+        """
         steps: list[Step] = []
         cells = 0
         neighbours, left = list(self.neighbours), self.left
@@ -161,13 +173,14 @@ class Search:
         return steps
 
     def sweep(self, most: float) -> list[Step] | None:
-        """Eliminate what borders on the eliminated attributes, from one end of the graph to the
-        other: always the one that adds the fewest cells to the border, of these the one that has
-        been there longest.
+        """Return the order that sweeps from one end of the graph to the other, or None beyond
+        ``most`` cells.
 
-        Of grids and other long or wide graphs the largest clique is about as wide as the graph,
-        where the ranks, which see an attribute's neighbours alone, eliminate everywhere at once and
-        leave a mesh that is wider.
+        It always eliminates an attribute on the border of the eliminated part: the one that adds
+        the fewest cells to the border, and of these the one that has been there longest. In grids
+        and other long or wide graphs the largest clique is then about as wide as the graph. Greedy
+        orders look only at an attribute's neighbours, so they eliminate everywhere at once and
+        leave a wider graph.
         """
         steps: list[Step] = []
         cells = 0
@@ -191,11 +204,13 @@ class Search:
         return steps
 
     def _added(self, v: int, fresh: int) -> float:
-        """The growth of a border's log cells where it moves on across an attribute."""
+        """Return the change of the border's log cells if an attribute is eliminated."""
         return sum([self.logs[u] for u in each_bit(self.neighbours[v] & fresh)]) - self.logs[v]
 
     def _end_of(self, left: int) -> int:
-        """An attribute as far as possible from the one that is as far as possible from another."""
+        """Return an attribute at an end of the graph: farthest from the one that is farthest from
+        an arbitrary one.
+        """
         farthest = each_bit(left)[0]
         for _ in range(2):
             reached = ring = 1 << farthest
@@ -220,11 +235,11 @@ class Search:
         return twice >> 1, degree, log_cells
 
     def cells_of(self, steps: list[Step]) -> int:
-        """Total cells of all cliques of an elimination, maximal or not."""
+        """Return the total cells of all cliques of an elimination, maximal or not."""
         return sum([self._weight(around | 1 << v) for v, around in steps])
 
     def _cells(self, steps: list[Step]) -> int:
-        """Total cells of the maximal cliques of an elimination."""
+        """Return the total cells of the maximal cliques of an elimination."""
         return sum(self._weight(clique) for clique in maximal_cliques(steps).values())
 
     def _weight(self, clique: int) -> int:
@@ -235,7 +250,7 @@ class Search:
 
 
 def _random_ranks(rng: random.Random) -> Iterator[Rank]:
-    """Mixtures of min-fill and min-weight with noise, without end."""
+    """Yield mixtures of min-fill and min-weight with noise, without end."""
     draw = rng.random
     while True:
         fill, noise = 0.5 + 0.5 * draw(), 4 * draw()
@@ -248,14 +263,16 @@ def _random_ranks(rng: random.Random) -> Iterator[Rank]:
 
 
 def _affected(neighbours: list[int], v: int) -> Sequence[int]:
-    """Join the neighbours of `v`, take it out, and give the attributes whose measure may change."""
+    """Join the neighbours of `v`, remove `v`, and return the attributes whose measure may
+    change.
+    """
     around = neighbours[v]
     changed = around
     for u in each_bit(around):
         missing = around & ~neighbours[u] & ~(1 << u)
         neighbours[u] ^= 1 << v
         for w in each_bit(missing):
-            # The edge u-w is new: one missing edge less for those next to both.
+            # The edge u-w is new, so their common neighbours miss one edge less.
             changed |= neighbours[u] & neighbours[w]
             neighbours[u] |= 1 << w
             neighbours[w] |= 1 << u
@@ -263,9 +280,10 @@ def _affected(neighbours: list[int], v: int) -> Sequence[int]:
 
 
 def maximal_cliques(steps: Sequence[Step]) -> dict[int, int]:
-    """The maximal elimination cliques, by the attribute that is eliminated in them.
+    """Return the maximal elimination cliques, by the attribute that is eliminated in them.
 
-    A later clique lies inside an earlier one exactly when it is what some elimination left behind.
+    A later clique lies inside an earlier one exactly when it equals the neighbours that some
+    elimination left behind.
     """
     remainders: set[int] = set()
     found: dict[int, int] = {}

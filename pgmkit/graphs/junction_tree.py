@@ -1,8 +1,8 @@
 """Junction trees: which tables an exact computation needs, and how large they are.
 
-An elimination order turns the graph of the cliques into a chordal one, whose maximal cliques form
-a junction tree; `elimination_search` looks for an order. Sets of attributes are integers here, with
-one bit for each attribute.
+An elimination order turns the graph of the cliques into a chordal one, whose maximal cliques form a
+junction tree; `elimination_search` searches for an order. Sets of attributes are integers here,
+with one bit for each attribute.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.graphs.bit_sets import each_bit
 from pgmkit.graphs.elimination_search import Search, Step, maximal_cliques
+from pgmkit.runtime.sizes import CELL_BYTES
 
 __all__ = [
-    "CELL_BYTES",
     "JunctionTree",
     "check_fits",
     "junction_tree",
@@ -28,19 +28,18 @@ __all__ = [
     "tree_of_order",
 ]
 
-CELL_BYTES = 8
-"""The bytes of a float64 number, in which models are held."""
-
 
 @dataclass(frozen=True)
 class JunctionTree:
-    """A forest of maximal cliques: every attribute's cliques are connected (running intersection).
+    """A forest of maximal cliques in which the cliques of every attribute are connected (running
+    intersection).
 
     Attributes:
-        domain: every attribute of it is in some clique.
+        domain: the domain; every attribute of it is in some clique.
         cliques: each parent before its children; attributes of a clique in the domain's order.
         parents: the index of each clique's parent, -1 for the root of each connected component.
-        separators: what each clique shares with its parent, in the domain's order; () for a root.
+        separators: the attributes that each clique shares with its parent, in the domain's order;
+            () for a root.
         order: an elimination order that needs no table beyond the cliques.
 
     >>> tree = junction_tree(Domain({"a": 2, "b": 3, "c": 4}), [("a", "b"), ("b", "c")])
@@ -56,7 +55,7 @@ class JunctionTree:
 
     @cached_property
     def cells(self) -> int:
-        """Cells of all clique tables together, exact."""
+        """The cells of all clique tables together, exact."""
         return sum(self.domain.size(clique) for clique in self.cliques)
 
     @cached_property
@@ -74,11 +73,11 @@ class JunctionTree:
         return tuple(tuple(below) for below in found)
 
     def bytes(self, itemsize: int = CELL_BYTES) -> int:
-        """Bytes of all clique tables with `itemsize` bytes a cell, exact."""
+        """Return the bytes of all clique tables with `itemsize` bytes a cell, exact."""
         return self.cells * itemsize
 
     def holds(self, attrs: Iterable[str]) -> int | None:
-        """The index of the smallest clique that contains `attrs`, None when there is none.
+        """Return the index of the smallest clique that contains `attrs`, None when there is none.
 
         Raises InvalidInput for a bare string, unknown or duplicate attributes.
         """
@@ -90,7 +89,9 @@ class JunctionTree:
 
     @cached_property
     def containing(self) -> tuple[list[int], dict[str, int]]:
-        """Clique indices from the smallest; for each attribute the set of its cliques' ranks."""
+        """The clique indices from the smallest on, and for each attribute the set of its cliques'
+        ranks in this order.
+        """
         sizes = [self.domain.size(clique) for clique in self.cliques]
         by_size = sorted(range(len(self.cliques)), key=sizes.__getitem__)
         containing = dict.fromkeys(self.domain, 0)
@@ -103,7 +104,7 @@ class JunctionTree:
 def junction_tree(
     domain: Domain, cliques: Iterable[Sequence[str]], *, seconds: float = 0.05, seed: int = 0
 ) -> JunctionTree:
-    """A junction tree whose cliques contain every one of `cliques`, with few cells in total.
+    """Return a junction tree whose cliques contain every one of `cliques`, with few cells in total.
 
     Attributes in no clique become cliques of their own. The root of each component is at its
     centre, so that the tree is shallow.
@@ -130,12 +131,12 @@ def junction_tree(
 
 
 def tree_of_order(domain: Domain, scopes: Iterable[int], order: Iterable[int]) -> JunctionTree:
-    """The junction tree of one elimination order, which no search has to find.
+    """Return the junction tree of one elimination order, without a search.
 
     Args:
-        domain: every attribute of it is in the order.
-        scopes: sets of attributes that are in one clique; bits are places in the domain.
-        order: places of attributes.
+        domain: the domain; every attribute of it is in the order.
+        scopes: sets of attributes that each must lie in one clique; bits are places in the domain.
+        order: places of attributes in the domain.
 
     >>> tree_of_order(Domain({"a": 2, "b": 3, "c": 4}), [0b011, 0b110], [0, 1, 2]).cliques
     (('b', 'c'), ('a', 'b'))
@@ -154,7 +155,7 @@ def tree_of_order(domain: Domain, scopes: Iterable[int], order: Iterable[int]) -
 
 
 def model_cells(domain: Domain, cliques: Iterable[Sequence[str]]) -> int:
-    """Total cells of a junction tree of `cliques`, exact for the deterministic orders.
+    """Return the total cells of a junction tree of `cliques`, exact for the deterministic orders.
 
     An upper bound of `junction_tree(domain, cliques).cells`, which also tries random orders. Meant
     to be asked for each of many candidates: results are remembered by the graph of the cliques.
@@ -169,7 +170,7 @@ def model_cells(domain: Domain, cliques: Iterable[Sequence[str]]) -> int:
 
 
 def check_fits(tree: JunctionTree, limit_bytes: int, itemsize: int = CELL_BYTES) -> None:
-    """Raise ModelTooLarge when the clique tables take more than `limit_bytes` together.
+    """Raise ModelTooLarge when the clique tables together take more than `limit_bytes`.
 
     >>> check_fits(junction_tree(Domain({"a": 10, "b": 20}), [("a", "b")]), limit_bytes=1600)
     """
@@ -186,7 +187,7 @@ def check_fits(tree: JunctionTree, limit_bytes: int, itemsize: int = CELL_BYTES)
 
 
 def _graph(domain: Domain, cliques: Iterable[Sequence[str]]) -> tuple[list[int], tuple[int, ...]]:
-    """For every attribute the set of its neighbours, and the sizes."""
+    """Return for every attribute the set of its neighbours, and the sizes."""
     if not isinstance(domain, Domain):
         raise InvalidInput(f"domain must be a pgmkit Domain, got {type(domain).__name__}")
     if isinstance(cliques, (str, bytes)) or not isinstance(cliques, Iterable):
@@ -207,7 +208,9 @@ def _graph(domain: Domain, cliques: Iterable[Sequence[str]]) -> tuple[list[int],
 def _searched(
     neighbours: tuple[int, ...], sizes: tuple[int, ...], seconds: float, seed: int
 ) -> tuple[Step, ...]:
-    """The best elimination found; remembered, as a model's tree is asked for in several places."""
+    """Return the best elimination found; remembered, as a model's tree is asked for in several
+    places.
+    """
     search = Search(list(neighbours), sizes)
     search.deterministic()
     search.restarts(seconds, random.Random(seed))
@@ -222,7 +225,9 @@ def _cells_of_graph(neighbours: tuple[int, ...], sizes: tuple[int, ...]) -> int:
 
 
 def _build(domain: Domain, steps: Sequence[Step]) -> JunctionTree:
-    """The junction tree of an elimination: its steps' tree, contracted to the maximal cliques."""
+    """Return the junction tree of an elimination: its steps' tree, contracted to the maximal
+    cliques.
+    """
     masks = maximal_cliques(steps)
     edges = _edges(steps)
     names = domain.attributes
@@ -248,10 +253,11 @@ def _build(domain: Domain, steps: Sequence[Step]) -> JunctionTree:
 
 
 def _edges(steps: Sequence[Step]) -> dict[int, list[int]]:
-    """The tree's edges between maximal cliques, each named by the attribute eliminated in it.
+    """Return the tree's edges between maximal cliques, each clique named by the attribute
+    eliminated in it.
 
-    A step hangs on the step that first eliminates one of its neighbours; a step whose clique is
-    what an earlier one left behind is merged into that one.
+    The parent of a step is the step that eliminates the first of its neighbours. A step whose
+    clique equals the neighbours that an earlier step left behind is merged into that step.
     """
     when = {v: time for time, (v, _) in enumerate(steps)}
     left_by: dict[int, int] = {}
@@ -271,7 +277,7 @@ def _edges(steps: Sequence[Step]) -> dict[int, list[int]]:
 
 
 def _centres(masks: dict[int, int], edges: dict[int, list[int]]) -> Iterator[int]:
-    """For each component the middle of its longest path."""
+    """Yield for each component the clique in the middle of its longest path."""
     seen: set[int] = set()
     for v in sorted(masks, key=lambda v: masks[v] & -masks[v]):
         if v in seen:
@@ -286,7 +292,7 @@ def _centres(masks: dict[int, int], edges: dict[int, list[int]]) -> Iterator[int
 
 
 def _walk(edges: dict[int, list[int]], start: int) -> dict[int, int]:
-    """Every clique reached from `start` with the one before it, the farthest last."""
+    """Return every clique reached from `start` with the clique before it, the farthest last."""
     before = {start: -1}
     queue = [start]
     for v in queue:

@@ -1,12 +1,13 @@
-"""A second opinion on what models and factor graphs answer, by sums that share nothing with it.
+"""A second computation that checks answers of models and factor graphs, by sums that share no code
+with inference.
 
-Each look at an answer takes one or a few of its numbers and computes them again from the tables
-(``plain_sums``). Where even one of them would take longer than the look may, cheaper things are
-looked at: that tables sum to the total and agree on the attributes that they share, and that no
-change of one attribute makes a most probable record more probable.
+A check of an answer picks one or a few of its numbers and computes them again from the tables
+(``plain_sums``). If even one of them would take too long, cheaper properties are checked: that
+tables sum to the total and agree on the attributes that they share, and that no change of one
+attribute makes a most probable record more probable.
 
-An answer is looked at when its structure is asked for the first time: ``FirstUses`` remembers which
-were, and holds the looks to a share of the time of the answers.
+An answer is checked when its structure is asked for the first time: ``FirstUses`` remembers which
+structures were, and limits the checks to a share of the time of the answers.
 """
 
 from __future__ import annotations
@@ -37,32 +38,34 @@ __all__ = ["FirstUses", "SecondOpinion"]
 Array = NDArray[np.float64]
 
 _CLOSE, _COARSE = 1e-7, 1e-3
-"""Shares of the total that rounding and underflow may explain, in double and in single precision;
-the latter may lose records of 2e-6 of the total (``marginal_oracle``). Defects are off by more.
+"""The differences, as shares of the total, that rounding and underflow may explain, in double and
+in single precision; single precision may lose records of 2e-6 of the total (``marginal_oracle``).
+Defects cause larger differences.
 """
 _RARE = 40.0
-"""A count of draws strays further than the bound with a probability of at most 2 exp(-40) = 1e-17
-(Bernstein); the cell that is counted is one of thousands.
+"""A count of drawn records exceeds the bound with a probability of at most 2 exp(-40) = 1e-17
+(Bernstein's inequality); the cell that is counted is one of thousands.
 """
 _UNLIKELY = 1e-6
 _WHOLE_CELLS = 1 << 10
-"""Cells of a marginal that is compared as a whole: what it adds to the tables of one sum is less
-than the second sum that the norm of a single cell needs.
+"""The most cells of a marginal that is compared as a whole: its axes add less to the tables of one
+sum than the second sum costs that a single cell needs for its norm.
 """
 _FIRST_SECONDS = 1e-3
-"""Looks at one kind of answer begin until they took this long together, or their share of the time:
-four of them on a network of forty tables.
+"""The checks of one kind of answer may take this long together before their share of the time
+counts; that is four checks on a network of forty tables.
 """
 _MOST_KEPT = 1 << 12
-"""Structures that are remembered as looked at."""
+"""The most structures that are remembered as checked."""
 
 
 class FirstUses:
-    """A record of the structures of one model or graph that were checked, and of the time spent.
+    """The structures of one model or graph that were checked already, and the time that checks
+    took.
 
-    The looks at one kind of answer take at most a tenth of the time of the answers looked at, or
-    five milliseconds where that is more, and none begins after a millisecond or that tenth. A
-    structure whose turn falls beyond that is looked at when it is asked again and there is time.
+    The checks of one kind of answer take at most a tenth of the time of these answers, or five
+    milliseconds if that is more, and none begins after a millisecond or that tenth. A structure
+    for which there was no time is checked when it is asked again and there is time.
     """
 
     def __init__(self) -> None:
@@ -73,7 +76,8 @@ class FirstUses:
     def look(
         self, kind: str, structure: Hashable, started: float, at: Callable[[float], None]
     ) -> None:
-        """Call ``at`` with the seconds it may take, where this is the structure's first use.
+        """Call the check ``at`` with the seconds it may take, if this is the structure's first use
+        and time is left.
 
         ``started`` is the ``time.perf_counter()`` at which the answer was begun.
         """
@@ -93,13 +97,14 @@ class FirstUses:
 
 @dataclass(frozen=True, eq=False)
 class SecondOpinion:
-    """An independent opinion, by plain sums, on answers about the records with some evidence.
+    """Independent checks, by plain sums, of answers about the records that agree with some
+    evidence.
 
-    Every method raises Contradiction where it finds another number, within what rounding may
-    explain, and takes about the ``seconds`` it is given.
+    Every method raises Contradiction if its number differs from the answer by more than rounding
+    may explain, and takes about the ``seconds`` it is given.
 
     Args:
-        sums: over the tables that were asked.
+        sums: plain sums over the tables that were asked.
         evidence: codes of observed attributes.
         weights: logarithms of likelihoods.
         coarse: whether the answers were computed in single precision.
@@ -112,17 +117,18 @@ class SecondOpinion:
     _remembered: list[float] = field(default_factory=list)
 
     def tables(self, found: Mapping[Clique, Array], total: float, seconds: float) -> None:
-        """Marginals in units of ``total``: their sums, and one or two of them.
+        """Check in units of ``total`` that marginals are consistent, and one or two of them by
+        value.
 
-        The largest leads furthest. Another, drawn by chance, is compared where a tenth of the time
-        of the answer allows both.
+        The largest is compared, since it depends on the most tables; another, drawn at random, is
+        compared if a tenth of the answer's time allows both.
         """
         self._consistent(found, total, seconds / 4)
         begun = time.perf_counter()
         cliques = [clique for clique in found if clique]
         if not cliques:
             return
-        chance = Random(len(found))  # which tables are compared decides nothing else
+        chance = Random(len(found))  # this choice affects no answer
         chosen = [max(cliques, key=lambda clique: found[clique].size)]
         if seconds > LEAST:
             chosen.append(chance.choice(cliques))
@@ -131,7 +137,9 @@ class SecondOpinion:
             self._table(clique, found[clique] / total, left, chance)
 
     def _table(self, clique: Clique, found: Array, seconds: float, chance: Random) -> None:
-        """One marginal, whole; of a large one its likeliest cell and one of those not rare."""
+        """Check one marginal: all its cells or, of a large one, its likeliest cell and one other
+        that is not rare.
+        """
         begun = time.perf_counter()
         if found.size <= _WHOLE_CELLS:
             with suppress(TooLong):
@@ -149,7 +157,7 @@ class SecondOpinion:
             self._compare(f"the marginal of {clique} at {record}", float(found.flat[cell]), share)
 
     def answer(self, query: FactoredQuery, found: Array, total: float, seconds: float) -> None:
-        """A factored query's answers in counts: the largest of them, and one more."""
+        """Check a factored query's answers in counts: the largest, and one drawn at random."""
         flat = found.reshape(-1)
         drawn = Random(flat.size).randrange(flat.size)
         for cell in dict.fromkeys([int(np.abs(flat).argmax()), drawn]):
@@ -168,7 +176,9 @@ class SecondOpinion:
     def share(
         self, allowed: Mapping[str, int | Sequence[int]], found: float, seconds: float
     ) -> None:
-        """The share of the records that have these codes (one, or any of several)."""
+        """Check the share of the records in which each attribute has the given code, or one of the
+        given codes.
+        """
         weights: list[Table] = []
         for name, codes in allowed.items():
             mask = np.full(self.sums.sizes[name], -inf)
@@ -181,7 +191,9 @@ class SecondOpinion:
     def most_probable(
         self, record: Mapping[str, int], seconds: float, log_weight: float | None = None
     ) -> None:
-        """A most probable record, and its ``log_weight``: none has a larger one."""
+        """Check that no record has a larger weight than this one, and that its log weight is
+        ``log_weight``.
+        """
         own = self.sums.at(record, self.weights)
         close = self._close_logarithm
         try:
@@ -198,7 +210,9 @@ class SecondOpinion:
             )
 
     def _beside(self, record: Mapping[str, int], seconds: float) -> Iterator[float]:
-        """Sums at the records that differ from this one in one attribute, as time allows."""
+        """Yield the log weight of the best record that differs from this one in one attribute, for
+        one attribute after another; nothing if the time is over.
+        """
         own, deadline = self.sums.at(record, self.weights), time.perf_counter() + seconds
         changes: dict[str, Any] = {}
         for clique, table in (*self.sums.tables, *self.weights):
@@ -213,16 +227,22 @@ class SecondOpinion:
                 yield own + float(np.nanmax(change))
 
     def log_sum(self, found: float, seconds: float) -> None:
-        """The logarithm of the sum over all records with the evidence; minus infinity if none."""
+        """Check the logarithm of the sum over all records with the evidence; minus infinity means
+        that none is possible.
+        """
         what = f"the sum over all records with {dict(self.evidence)!r:.200}"
         self._same_logarithm(what, found, self._log_sum(seconds))
 
     def same_sum(self, other: PlainSums, seconds: float) -> None:
-        """Tables of the attributes that were not observed have the same sum over all records."""
+        """Check that other tables, over the attributes that were not observed, have the same sum
+        over all records.
+        """
         self.log_sum(other.log_sum(seconds=seconds / 2).real, seconds / 2)
 
     def max_marginals(self, found: Mapping[str, Array], seconds: float) -> None:
-        """The largest logarithm of a record that has each value: one of them."""
+        """Check, for one attribute and value drawn at random, the largest log weight of a record
+        with the value.
+        """
         chance = Random(len(found))
         name = chance.choice(list(found))
         code = chance.randrange(len(found[name]))
@@ -234,10 +254,11 @@ class SecondOpinion:
         self._same_logarithm(f"the best record with {name!r} = {code}", stated, expected)
 
     def entropy(self, found: float, seconds: float) -> None:
-        """The entropy in nats: log Z less the slope of log Z(t), the sum with all tables times t.
+        """Check the entropy in nats: log Z minus the slope at t = 1 of log Z(t), the sum with all
+        log tables times t.
 
-        The slope is a difference quotient over t = 1 -+ h: with logarithms of size s it is off by
-        at most h^2 s^3 / 6, and by rounding of about 1e-15 s / h.
+        The slope is a difference quotient over t = 1 -+ h: with logarithms of size s its error is
+        at most h^2 s^3 / 6, plus rounding of about 1e-15 s / h.
         """
         size = 1.0 + self.sums.size
         step = 1e-4 / size
@@ -251,9 +272,10 @@ class SecondOpinion:
         self._compare("the entropy", found, expected, 10 * size * (1 + 1e-4 * size))
 
     def drawn(self, columns: Mapping[str, NDArray[Any]], n: int, seconds: float) -> None:
-        """Records drawn: how many have one cell of two attributes, against its probability.
+        """Check drawn records: how many of them have one cell of two attributes, against the cell's
+        probability.
 
-        The bound is that of independent draws; rounded counts stray less.
+        The bound is that of independent draws; rounded counts deviate less.
         """
         if n == 0:
             return
@@ -279,21 +301,23 @@ class SecondOpinion:
 
     @cached_property
     def _known(self) -> PlainSums:
-        """The tables that the sum over the records with the evidence needs."""
+        """The sums over the tables that matter to the sum over the records with the evidence."""
         return self.sums.about(
             [*self.evidence, *(name for axes, _ in self.weights for name in axes)]
         )
 
     def _log_sum(self, seconds: float) -> float:
-        """The logarithm of the sum over all records with the evidence."""
+        """Return the logarithm of the summed weight of all records with the evidence, computed
+        within ``seconds`` the first time and then remembered. Raises TooLong.
+        """
         if not self._remembered:
             found = self._known.log_sum(self.evidence, self.weights, seconds).real
             self._remembered.append(found)
         return self._remembered[0]
 
     def _shares(self, clique: Clique, record: Mapping[str, int], seconds: float) -> Array:
-        """The probabilities given the evidence of these codes together with each cell of the
-        clique's attributes that were not observed; raises TooLong.
+        """Return for each cell of the clique's unobserved attributes the probability, given the
+        evidence, of the cell together with the codes of ``record``. Raises TooLong.
         """
         if any(self.evidence.get(name, code) != code for name, code in record.items()):
             return np.zeros(())
@@ -313,8 +337,9 @@ class SecondOpinion:
         return min(DEFECT, epsilon * (CLOSE + ROUNDINGS * steps * self.sums.size))
 
     def _allowed(self, found: float, expected: float, scale: float) -> float:
-        """The difference that rounding may explain, with units of ``scale``; the part in proportion
-        to the logarithms, which takes a look at all tables, is added where it is needed.
+        """Return the difference that rounding may explain, for numbers in units of ``scale``. The
+        part in proportion to the logarithms needs all tables, and is added only if the numbers
+        differ by more than the rest.
         """
         close = (_COARSE if self.coarse else _CLOSE) * scale
         if abs(found - expected) <= close:
@@ -336,7 +361,9 @@ class SecondOpinion:
             )
 
     def _consistent(self, found: Mapping[Clique, Array], total: float, seconds: float) -> None:
-        """All tables sum to the total and agree on the attributes that they share."""
+        """Check that all tables sum to the total and agree on single attributes that they share, as
+        time allows.
+        """
         singles = [table for table in found.values() if table.ndim == 1]
         if singles:
             starts = [0, *accumulate(map(len, singles[:-1]))]
@@ -361,13 +388,13 @@ class SecondOpinion:
 
 
 def _ratio(part: float, whole: float) -> float:
-    """The ratio of two sums given by their logarithms; it is zero where the part is zero."""
+    """Return the ratio of two sums given their logarithms; 0 where the first sum is 0."""
     return exp(min(part - whole, 1.0)) if part > -inf else 0.0
 
 
 def _cells(table: Array, chance: Random, seconds: float) -> Iterable[int]:
-    """The likeliest cell and one of the others that are not rare; any one of a table that takes
-    longer to be searched.
+    """Return the likeliest cell and another that is not rare; of a table too large to be searched
+    in time, any one cell.
     """
     if CELL_SECONDS * table.size > seconds:
         return [chance.randrange(table.size)]
@@ -377,7 +404,7 @@ def _cells(table: Array, chance: Random, seconds: float) -> Iterable[int]:
 
 
 def _rows(query: FactoredQuery, cell: int) -> dict[str, Array]:
-    """The row of each attribute's matrix that the flat answer ``cell`` is for."""
+    """Return for each attribute the row of its matrix that the flat answer ``cell`` uses."""
     rows = {}
     for name in reversed(query.attributes):
         matrix = query.factors[name]
@@ -389,6 +416,6 @@ def _rows(query: FactoredQuery, cell: int) -> dict[str, Array]:
 
 
 def _logarithm(row: Array) -> Any:
-    """The logarithms, complex where a number is negative."""
+    """Return the logarithms, as complex numbers if some numbers are negative."""
     with np.errstate(divide="ignore"):
         return np.log(row.astype(np.complex128)) if row.min() < 0 else np.log(row)

@@ -1,9 +1,9 @@
 """Max-sum diffusion: potentials of the same distribution that cancel each other less.
 
-What cliques say of an attribute, or a pair of attributes, that they share is averaged over them, a
-few times over (Werner, 2007, "A Linear Programming Approach to Max-sum Problem: A Review"), so that
-the sum of the cliques' peaks comes down towards the peak of their sum. Sums of potentials over the
-cliques stay what they are, for every record.
+For each attribute or pair of attributes that several cliques share, the cliques' max-marginals are
+averaged, a few times over (Werner, 2007, "A Linear Programming Approach to Max-sum Problem: A
+Review"), so that the sum of the cliques' maxima falls towards the maximum of their sum. The sum of
+the potentials stays the same at every record.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ __all__ = ["Diffusion"]
 
 _SWEEPS = 10
 _NEVER = -1e4
-"""The level of what a clique rules out, to which the others' peaks there may sink."""
+"""The max-marginal used for values that a clique rules out; the other cliques' maxima there may
+sink to it.
+"""
 _Place = tuple[int, list[int], list[int]]
-"""A clique, its axes that are not shared, and the shape of a table over those that are."""
+"""A clique's number, its axes that are not shared, and the shape of a table over those that are."""
 
 
 class Diffusion:
@@ -47,7 +49,9 @@ class Diffusion:
         self._shared = [shared[names] for names in sorted(several, key=len, reverse=True)]
 
     def change(self, potentials: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The terms to add to each clique's potentials so that they cancel each other less."""
+        """Return for each clique the terms to add to its potentials so that they cancel each other
+        less.
+        """
         changes = [torch.zeros_like(table) for table in potentials]
         for _ in range(_SWEEPS):
             for places in self._shared:
@@ -59,6 +63,6 @@ class Diffusion:
 
 
 def _peaks(table: torch.Tensor, dims: list[int]) -> torch.Tensor:
-    """The largest entries along ``dims``, a low number where all are minus infinity."""
+    """Return the largest entries along ``dims``, with ``_NEVER`` where all are minus infinity."""
     highest = table.amax(dims, keepdim=True)
     return highest.masked_fill(highest.isneginf(), _NEVER)

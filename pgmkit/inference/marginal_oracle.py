@@ -29,27 +29,32 @@ from pgmkit.structural_zeros import Zeros
 Clique = tuple[str, ...]
 
 _SAFE_SHARE = 0.85
-"""Share of the exponent range that the potentials' total spread may use in linear space."""
+"""The share of the exponent range that the potentials' total spread may use in linear space."""
 _IMPOSSIBLE = (
     "no configuration has positive probability: the structural zeros (potentials of minus "
     "infinity) contradict each other, or a potential is not a number ({value})."
 )
 _LARGE_CLIQUE = 1 << 12
-"""Cells of a clique, on average, above which each has its own calls."""
+"""The average number of cells of a clique above which each clique is handled by calls of
+its own.
+"""
 _PIECE = 1 << 12
-"""Cells of a clique whose peak a card's one block of threads looks for: a longer run in pieces."""
+"""The most cells whose maximum one block of GPU threads finds; longer cliques are cut into
+pieces.
+"""
 THREADED_COST = 1e8
-"""Multiplications a pass above which several threads pay for their synchronisation."""
+"""The multiplications of a pass above which several threads pay for their synchronisation."""
 
 
 @contextmanager
 def pass_settings() -> Iterator[None]:
-    """Settings of torch and its libraries for passes, restored on exit.
+    """Set torch and its libraries up for passes, and restore the settings on exit.
 
-    Denormals slow matrix products a hundredfold and weigh nothing next to a partition function.
+    Denormal numbers slow matrix products a hundredfold and are negligible beside a partition
+    function.
     """
     coarse = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = False  # three digits are no marginals
+    torch.backends.cuda.matmul.allow_tf32 = False  # three digits are too few for marginals
     torch.set_flush_denormal(True)
     try:
         with one_blas_thread(), torch.inference_mode():
@@ -78,7 +83,7 @@ class Layout:
 
     @cached_property
     def index(self) -> CliqueIndex:
-        """An index of the cliques that hold given attributes."""
+        """An index to find the cliques that hold given attributes."""
         return CliqueIndex(self.cliques)
 
     @cached_property
@@ -87,7 +92,7 @@ class Layout:
         return tuple(self.domain.project(clique) for clique in self.cliques)
 
     def split(self, flat: torch.Tensor) -> list[torch.Tensor]:
-        """Views of a flat vector, one array per clique."""
+        """Return views of a flat vector, one table for each clique."""
         return [flat[s].view(shape) for s, shape in zip(self.slices, self.shapes, strict=True)]
 
     def join(self, tables: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -97,11 +102,11 @@ class Layout:
 class MarginalOracle:
     """Exact inference over ``cliques``; build once for a structure, call often.
 
-    ``log_passes`` counts the passes that linear space could not hold.
+    ``log_passes`` counts the passes that linear space could not hold. Cells that ``zeros`` (each
+    within a clique) rule out have probability zero whatever their potentials.
 
-    Raises ``ModelTooLarge`` before anything is allocated when the working memory of a pass exceeds
-    ``memory_limit`` bytes. Cells that ``zeros`` (each within a clique) rule out have probability
-    zero whatever their potentials.
+    Raises ``ModelTooLarge`` before anything is allocated if the working memory of a pass exceeds
+    ``memory_limit`` bytes.
 
     >>> bp = MarginalOracle(Domain({"a": 2, "b": 2}), [("a", "b")])
     >>> marginals, log_partition = bp.marginals(torch.zeros(4, dtype=torch.float64), total=8.0)
@@ -138,21 +143,21 @@ class MarginalOracle:
         self._impossible = _impossible(self.layout, zeros, self.device)
 
     def masked(self, potentials: torch.Tensor) -> torch.Tensor:
-        """The potentials with minus infinity where ``zeros`` rule a cell out."""
+        """Return the potentials with minus infinity where ``zeros`` rule a cell out."""
         if self._impossible is None:
             return potentials
         return potentials.masked_fill(self._impossible, -inf)
 
     @cached_property
     def _passing(self) -> ContractionBuffers:
-        """In float64 whatever the potentials' format: float32 has neither the range of a pass nor
-        the precision of a log partition function times a total.
+        """The buffers of a pass, in float64 whatever the potentials' format: float32 has neither
+        the range of a pass nor the precision of a log partition function times a total.
         """
         return ContractionBuffers(self.plan, self.device, torch.float64)
 
     @property
     def _few_large(self) -> bool:
-        """True if a call for every clique costs less than an index of all cells, and its memory."""
+        """True if a call for every clique costs less time and memory than an index of all cells."""
         return self.layout.cells > _LARGE_CLIQUE * len(self.layout.cliques)
 
     @cached_property
@@ -162,7 +167,7 @@ class MarginalOracle:
 
     @cached_property
     def pass_bytes(self) -> int:
-        """Memory of a pass: buffers, copies, the index of cells, and its result."""
+        """The bytes of a pass: buffers, copies, the index of cells, and the result."""
         buffers = 8 * (pass_cells(self.plan) + self.layout.cells)
         return buffers + 2 * self.layout.cells * self.dtype.itemsize
 
@@ -180,16 +185,17 @@ class MarginalOracle:
 
     @contextmanager
     def session(self) -> Iterator[None]:
-        """Settings for many small passes: one thread (restored on exit) and no denormal numbers."""
+        """Set up many small passes: one thread (restored on exit) and no denormal numbers."""
         work = self.plan.cost if self.device.type == "cpu" else inf
         with threads_for(work, THREADED_COST), pass_settings():
             yield
 
     def marginals(self, potentials: torch.Tensor, total: float = 1.0) -> tuple[torch.Tensor, float]:
-        """Marginals in units of ``total`` (flat) and the log partition function, to full relative
-        accuracy.
+        """Return the marginals in units of ``total`` (flat) and the log partition function, to full
+        relative accuracy.
 
-        Linear space where the spread of the potentials rules out underflow, log space otherwise.
+        The pass is in linear space if the spread of the potentials rules out underflow, in log
+        space otherwise.
         """
         potentials = self.masked(potentials)
         if self._spread(potentials) < self.safe_spread:
@@ -201,11 +207,11 @@ class MarginalOracle:
     def fast_marginals(
         self, potentials: torch.Tensor, total: float = 1.0
     ) -> tuple[torch.Tensor, float]:
-        """As ``marginals`` with absolute accuracy (1e-12 of the total): cells may underflow to
-        zero. In float32 a configuration of up to 2e-6 of the total may be lost.
+        """Return the same as ``marginals`` with absolute accuracy, 1e-12 of the total: cells may
+        underflow to zero. In float32 a configuration of up to 2e-6 of the total may be lost.
 
-        Log space is the fallback when the partition function itself nears the limits of the format,
-        however the potentials are balanced.
+        If the partition function itself nears the limits of the format, however the potentials
+        are balanced, the pass is in log space.
         """
         potentials = self.masked(potentials)
         found = self._balanced_linear(potentials, total)
@@ -214,8 +220,10 @@ class MarginalOracle:
     def begin_marginals(
         self, potentials: torch.Tensor, total: float = 1.0
     ) -> tuple[torch.Tensor, torch.Tensor | float]:
-        """``fast_marginals`` without waiting for a card: its log partition function may be a tensor
-        without axes there, NaN where the pass has failed and ``fast_marginals`` is called for.
+        """Return the same as ``fast_marginals`` without waiting for a GPU.
+
+        On a GPU the log partition function may be a tensor without axes; it is NaN if the pass has
+        failed, and the caller then calls ``fast_marginals``.
         """
         if self.waits:
             return self.fast_marginals(potentials, total)
@@ -224,8 +232,10 @@ class MarginalOracle:
     def try_marginals(
         self, potentials: torch.Tensor, total: float = 1.0
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """``fast_marginals`` in linear space only, and nothing that waits for a device: the log
-        partition function is a tensor without axes, NaN where the pass has failed.
+        """Return the same as ``fast_marginals``, in linear space only and without waiting for a
+        device.
+
+        The log partition function is a tensor without axes, NaN if the pass has failed.
         """
         potentials = self.masked(potentials)
         peaks, guess = self._peaks(potentials).double(), self._guess
@@ -241,18 +251,21 @@ class MarginalOracle:
 
     @cached_property
     def _guess(self) -> torch.Tensor:
-        """The mass that the last ``try_marginals`` found below the peaks."""
+        """The logarithm of the partition function with potentials shifted by their peaks, as the
+        last ``try_marginals`` found it.
+        """
         return torch.full((), self._below_peaks, dtype=torch.float64, device=self.device)
 
     def wait(self) -> None:
-        """Make ``begin_marginals`` wait for the card from now on: a pass failed there."""
+        """Make ``begin_marginals`` wait for the GPU from now on, because a pass failed there."""
         self.waits = True
 
     def rough_marginals(
         self, potentials: torch.Tensor, total: float = 1.0
     ) -> tuple[torch.Tensor, float]:
-        """As ``fast_marginals``, but records may be left out that are impossible beside the
-        likeliest values of a few attributes: for searches that check where they arrive.
+        """Return the same as ``fast_marginals``, except that records may be lost that are
+        impossible beside the likeliest values of a few attributes: for searches that check their
+        result.
 
         Outside linear space this is many times faster.
         """
@@ -266,11 +279,11 @@ class MarginalOracle:
             return self._log(potentials, total)
 
     def balanced(self, potentials: torch.Tensor) -> torch.Tensor:
-        """Potentials of the same distribution that cancel each other less."""
+        """Return potentials of the same distribution that cancel each other less."""
         return potentials + self._balance(potentials)
 
     def _balance(self, potentials: torch.Tensor) -> torch.Tensor:
-        """The terms that ``balanced`` adds."""
+        """Return the terms that ``balanced`` adds to the potentials."""
         return self.layout.join(self._diffusion.change(self.layout.split(potentials)))
 
     @cached_property
@@ -278,8 +291,8 @@ class MarginalOracle:
         return Diffusion(self.layout.cliques, self.layout.shapes)
 
     def log_partition(self, potentials: torch.Tensor) -> float:
-        """The log partition function alone: a pass without its way back. Minus infinity where
-        nothing is possible.
+        """Return the log partition function alone, by a forward pass; minus infinity if no record
+        is possible.
         """
         potentials = self.masked(potentials)
         peaks = self._peaks(potentials)
@@ -292,7 +305,9 @@ class MarginalOracle:
         return float(contract(self.plan, self.layout.split(shifted), LOG)) + float(peaks.sum())
 
     def maximum(self, scores: torch.Tensor) -> float:
-        """The largest sum of scores over all joint configurations (max-product, no argument)."""
+        """Return the largest sum of scores over all joint configurations (max-product without the
+        argument).
+        """
         return float(contract(self.plan, self.layout.split(self.masked(scores)), MAX))
 
     def max_marginals(self, scores: torch.Tensor) -> torch.Tensor:
@@ -303,18 +318,20 @@ class MarginalOracle:
         return self.layout.join([own + rest for own, rest in zip(tables, others, strict=True)])
 
     def mode(self, scores: torch.Tensor) -> dict[str, int]:
-        """A configuration of the cliques' attributes with the largest sum of scores (MAP)."""
+        """Return a configuration of the cliques' attributes with the largest sum of scores
+        (MAP).
+        """
         values = forward(self.plan, self.layout.split(self.masked(scores)), MAX)
         if not isfinite(float(values[-1])):
             raise NumericalFailure(_IMPOSSIBLE.format(value=f"maximum = {float(values[-1])}"))
         return maximiser(self.plan, values)
 
     def peak_sum(self, scores: torch.Tensor) -> float:
-        """The sum of all cliques' largest scores: no configuration has a larger sum."""
+        """Return the sum of all cliques' largest scores: no configuration has a larger sum."""
         return float(self._peaks(scores).sum())
 
     def _peaks(self, potentials: torch.Tensor) -> torch.Tensor:
-        """Each clique's largest potential (0 where all are minus infinity)."""
+        """Return each clique's largest potential, with 0 where all are minus infinity."""
         if kernels.on_card(potentials):
             return kernels.peaks(potentials, *self._runs)
         if self._few_large:
@@ -327,7 +344,7 @@ class MarginalOracle:
     def _subtract(
         self, potentials: torch.Tensor, shifts: torch.Tensor, out: torch.Tensor
     ) -> torch.Tensor:
-        """``out`` = the potentials less one number for each clique."""
+        """Write the potentials minus one number for each clique to ``out``, and return it."""
         if not self._few_large:
             return torch.sub(potentials, shifts[self._clique_of_cell], out=out)
         for cells, shift in zip(self.layout.slices, shifts.unbind(), strict=True):
@@ -335,11 +352,13 @@ class MarginalOracle:
         return out
 
     def _counts(self, seed: torch.Tensor | float) -> torch.Tensor:
-        """The way back of a pass: marginals times the partition function and ``seed``."""
+        """Run the backward pass: return the marginals times the partition function and ``seed``."""
         return self._passing.weighted(seed, self.dtype)
 
     def _load(self, potentials: torch.Tensor, shifts: torch.Tensor) -> None:
-        """The exponentials of the shifted potentials become the inputs of a pass."""
+        """Make the exponentials of the potentials minus ``shifts`` (one number for each clique) the
+        inputs of a pass.
+        """
         inputs = self._passing.inputs
         if kernels.on_card(potentials):
             kernels.shift_exp(potentials, shifts, self._starts, inputs)
@@ -348,13 +367,15 @@ class MarginalOracle:
 
     @cached_property
     def _starts(self) -> torch.Tensor:
-        """The start of each clique's cells, and the end of the last one's."""
+        """The start of each clique's cells in the flat vector, and the end of the last clique's."""
         starts = [cells.start for cells in self.layout.slices]
         return torch.tensor([*starts, self.layout.cells], device=self.device)
 
     @cached_property
     def _runs(self) -> tuple[torch.Tensor, ...]:
-        """The levels of ``kernels.peaks`` over the cliques: large ones in pieces first."""
+        """The runs of cells whose maxima ``kernels.peaks`` takes in turn: pieces of large cliques
+        first, then whole cliques.
+        """
         sizes = [cells.stop - cells.start for cells in self.layout.slices]
         if max(sizes) <= _PIECE:
             return (self._starts,)
@@ -370,15 +391,17 @@ class MarginalOracle:
     def _balanced_linear(
         self, potentials: torch.Tensor, total: float
     ) -> tuple[torch.Tensor, float] | None:
-        """``_linear`` with the potentials balanced once that is needed, and again when it is.
+        """Return ``_linear`` of the potentials, balanced as soon as that is needed and again when
+        it is.
 
-        Where no balance helps, none is looked for until twice as many passes were in log space.
+        If balancing did not help, the next attempt waits until twice as many passes were in log
+        space.
         """
         found = self._linear(potentials, total) if self._balancing is None else None
         if found is not None:
             return found
         peaks = self._peaks(potentials)
-        # Sums that cancel are exact to what lies below the peaks, not to the peaks.
+        # Relative to the peaks, sums that cancel round in proportion to the differences alone.
         below = self._subtract(potentials, peaks, torch.empty_like(potentials))
         if self._balancing is not None:
             found = self._linear(below + self._balancing, total)
@@ -392,10 +415,11 @@ class MarginalOracle:
         return None if found is None else (found[0], found[1] + float(peaks.sum()))
 
     def _linear(self, potentials: torch.Tensor, total: float) -> tuple[torch.Tensor, float] | None:
-        """One pass in scaled linear space, or None where underflow may have lost something.
+        """Return the marginals and log partition function by one pass in scaled linear space, or
+        None if underflow may have lost something.
 
         Each clique is shifted by its peak, then all evenly so that the partition function is about
-        what it was last time. A configuration that underflows anywhere is lost; its share of the
+        that of the last pass. A configuration that underflows anywhere is lost; its share of the
         total is below exp(sum of peaks - log Z) times the smallest number.
         """
         peaks = self._peaks(potentials)
@@ -410,10 +434,11 @@ class MarginalOracle:
         return self._counts(total / partition), log_partition
 
     def _forward(self, potentials: torch.Tensor, peaks: torch.Tensor) -> tuple[float, float] | None:
-        """The partition function and the log of what it was divided by, or None out of range.
+        """Return the partition function and the logarithm of what it was divided by, or None if it
+        is out of range.
 
-        The first guess is that of the last pass; then the range of what is possible is halved, as
-        long as the numbers' own range may not span what is left of it.
+        The first guess of this logarithm is that of the last pass; then the range of possible
+        values is halved, until the numbers' own range spans the rest of it.
         """
         lowest, highest = -self.safe_spread, self._log_records
         guess = self._below_peaks
@@ -433,7 +458,9 @@ class MarginalOracle:
     def _log(
         self, potentials: torch.Tensor, total: float, semiring: Semiring = LOG
     ) -> tuple[torch.Tensor, float]:
-        """One pass in log space; shifting by the peaks keeps large offsets out of the rounding."""
+        """Return marginals and log partition function by one pass in log space. Potentials are
+        shifted by the peaks, so that large offsets do not enter the rounding.
+        """
         self.log_passes += 1
         peaks = self._peaks(potentials)
         shifted = self._subtract(potentials, peaks, torch.empty_like(potentials))
@@ -452,7 +479,9 @@ class MarginalOracle:
 def _impossible(
     layout: Layout, zeros: Sequence[Zeros], device: torch.device
 ) -> torch.Tensor | None:
-    """The cells that zeros rule out, flat; each zero in every clique that holds it."""
+    """Return which cells zeros rule out, as a flat vector; each zero counts in every clique that
+    holds it.
+    """
     if not zeros:
         return None
     ruled_out = torch.zeros(layout.cells, dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""Measurements as one linear view of the flat tables of a layout, and its adjoint."""
+"""Measurements as one linear map of the flat tables of a layout, and its adjoint."""
 
 from __future__ import annotations
 
@@ -19,19 +19,23 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 _FEW_ENTRIES = 1024
-"""Entries of a dense matrix whose calls of its own take longer than its entries."""
+"""The most entries of a dense matrix for which calls of its own would take longer than its
+entries.
+"""
 _LARGE_TABLE = 1 << 16
-"""Cells of a clique whose sums along axes cost less than a gather with an index for each cell, of
-eight bytes beside the cell's own eight; calls of their own for smaller ones cost more."""
+"""The fewest cells of a clique for which sums along axes cost less than a gather, which needs an
+index of eight bytes for each cell; for smaller ones the calls cost more.
+"""
 
 
 class Observations:
-    """The standardised linear view r = (Q mu - y) / stddev of all measurements, and its adjoint.
+    """The standardised linear map r = (Q mu - y) / stddev of all measurements, and its adjoint.
 
+    ``mu`` is the flat vector of marginals, Q the measurements' matrix on it, y the noisy values.
     Tables, sparse and small matrices of all measurements act as one sparse matrix in coordinate
-    form (one gather and one scatter for everything); large tables, large dense matrices and
-    Kronecker products act one by one, along their axes. Tables that are all cliques in their order
-    need no index at all.
+    form (one gather and one scatter for everything). Large tables, large dense matrices and
+    Kronecker products act one by one, along their axes. Tables that are exactly the cliques, in
+    order, need no index.
     """
 
     def __init__(
@@ -66,18 +70,18 @@ class Observations:
         self.target = torch.as_tensor(target, dtype=dtype, device=device)
 
     def matrix(self) -> csr_array:
-        """Q / stddev, written out."""
+        """Return Q / stddev as a sparse matrix."""
         from scipy.sparse import csr_array
 
         rows, columns, weights = standardised(self.layout, self._measurements)
         return csr_array((weights, (rows, columns)), (len(self.target), self.layout.cells))
 
     def residual(self, marginals: torch.Tensor) -> torch.Tensor:
-        """(Q mu - y) / stddev, one entry per measured value."""
+        """Return (Q mu - y) / stddev, one entry for each measured value."""
         return self.applied(marginals) - self.target
 
     def applied(self, marginals: torch.Tensor) -> torch.Tensor:
-        """Q mu / stddev."""
+        """Return Q mu / stddev, one entry for each measured value."""
         if self._diagonal:
             applied = marginals * self._weights
         else:
@@ -86,7 +90,9 @@ class Observations:
         return torch.cat(parts) if len(parts) > 1 else applied
 
     def variances(self, marginals: torch.Tensor, total: float) -> torch.Tensor:
-        """The variance of each value's row, over one record of the model, times the total."""
+        """Return the total times the variance, over one record of the model, of each row of Q /
+        stddev.
+        """
         second = self._row_sums(marginals, self._weights.square())
         parts = [second, *(view.apply_squares(marginals) for view in self._dense)]
         first = self.applied(marginals)
@@ -116,13 +122,13 @@ class Observations:
         return torch.cat([*parts, *(view.highest(cells) for view in self._dense)])
 
     def _row_sums(self, marginals: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        """The weighted sums of cells, one for each row of the sparse matrix."""
+        """Return the weighted sums of cells, one for each row of the sparse matrix."""
         picked = marginals.index_select(0, self._columns).mul_(weights)
         sums = torch.zeros(self._sparse_rows, dtype=picked.dtype, device=picked.device)
         return sums.index_add_(0, self._rows, picked)
 
     def adjoint(self, dual: torch.Tensor) -> torch.Tensor:
-        """Q^T (dual / stddev) as a flat vector over the cliques' cells."""
+        """Return Q^T (dual / stddev) as a flat vector over the cliques' cells."""
         if self._diagonal and not self._dense:
             return dual * self._weights
         picked = dual.index_select(0, self._rows).mul_(self._weights)
@@ -136,7 +142,7 @@ class Observations:
 
 
 def host(layout: Layout, clique: Clique) -> int:
-    """The smallest of the layout's cliques that contains ``clique``."""
+    """Return the place of the smallest of the layout's cliques that contains ``clique``."""
     return min(layout.index.containing(clique), key=lambda i: prod(layout.shapes[i]))
 
 
@@ -151,8 +157,8 @@ def _acts_by_coordinates(layout: Layout, m: Measurement) -> bool:
 def standardised(
     layout: Layout, measurements: Sequence[Measurement]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Row, flat column and entry of every nonzero of Q / stddev, the rows of all measurements one
-    after the other.
+    """Return the row, flat column and value of every nonzero entry of Q / stddev, the rows of all
+    measurements one after the other.
     """
     rows, columns = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
     weights, start = [np.zeros(0)], 0
@@ -166,7 +172,9 @@ def standardised(
 
 
 def coordinates(layout: Layout, m: Measurement) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Row, flat column and weight of every nonzero of (matrix times projection)."""
+    """Return the row, flat column and value of every nonzero entry of a measurement's matrix on the
+    flat vector: matrix times projection.
+    """
     place = host(layout, m.clique)
     cell = layout.domain.cell_map(layout.cliques[place], m.clique)
     start = layout.slices[place].start
@@ -221,7 +229,7 @@ class _DenseView:
         return highest.permute(self._order).reshape(-1)
 
     def apply_squares(self, marginals: torch.Tensor) -> torch.Tensor:
-        """The same as ``apply``, with every entry of the matrix squared."""
+        """Return what ``apply`` returns for a matrix of squared entries."""
         squares = [factor.square() for factor in self._factors]
         return self._multiply(self._table(marginals), squares) / self._stddev**2
 

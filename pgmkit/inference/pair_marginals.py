@@ -1,10 +1,10 @@
 """The marginals of all pairs of attributes at once, from a calibrated junction tree.
 
-`pgmkit.inference.tree_marginals` finds one marginal after another, and thousands of pairs are
+`pgmkit.inference.tree_marginals` computes one marginal after another, and thousands of pairs are
 thousands of small products. Here every clique passes one matrix on to its parent: P(x | separator)
-for every value x of every attribute below it, side by side. Two attributes meet at one clique, and
-the product of the matrices that arrive there holds all the pairs that do: as many products as the
-tree has pairs of branches.
+for every value x of every attribute below it, side by side. The paths of two attributes meet at one
+clique, and the product of the matrices that arrive there gives all pairs that meet there: as many
+products as the tree has pairs of branches.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.graphs.bit_sets import each_bit
-from pgmkit.graphs.junction_tree import CELL_BYTES
 from pgmkit.inference.tree_marginals import Tables
 from pgmkit.inference.tree_paths import TreePaths
 from pgmkit.runtime.deferred import torch
+from pgmkit.runtime.sizes import CELL_BYTES
 
 __all__ = ["PairMarginals"]
 
@@ -28,14 +28,16 @@ Pair = tuple[str, str]
 Array = NDArray[np.float64]
 
 _CELLS_OF_A_PAIR = 1e5
-"""Cells that matrix products go through in the time that one pair takes by itself."""
+"""The cells that matrix products go through in the time that one pair takes by itself."""
 _MOST_CELLS = 1 << 25
-"""The memory that all matrices together may take."""
+"""The most cells that all matrices together may have."""
 
 
 @dataclass(frozen=True)
 class _Branch:
-    """P(x | separator) for the attributes below a separator in turn; a row for each cell."""
+    """The matrix P(x | separator), a row for each cell of the separator, the columns over the
+    values x of the attributes in turn.
+    """
 
     separator: int
     attributes: tuple[int, ...]
@@ -43,13 +45,13 @@ class _Branch:
 
 
 class PairMarginals:
-    """Tables of pairs of these attributes, in counts, from the beliefs of a junction tree.
+    """The marginal tables, in counts, of pairs of attributes, from the beliefs of a junction tree.
 
     Args:
-        paths: those of the tree.
-        beliefs: the marginal tables of its cliques, as `pgmkit.inference.tree_marginals.marginals`
-            has them.
-        names: the attributes whose pairs are asked for.
+        paths: the paths of the tree.
+        beliefs: the marginal tables of the tree's cliques, as
+            `pgmkit.inference.tree_marginals.marginals` takes them.
+        names: the attributes whose pairs are computed.
 
     >>> from pgmkit.domain import Domain
     >>> from pgmkit.graphs.junction_tree import junction_tree
@@ -70,13 +72,15 @@ class PairMarginals:
             self._own[paths.top[index]].append(index)
 
     def pays(self, pairs: int, memory_limit: int) -> bool:
-        """True if all pairs at once cost less than so many one by one, and fit into the bytes."""
+        """True if all pairs at once cost less than so many one by one, and fit into so many
+        bytes.
+        """
         cells = self._cells()
         most = min(_MOST_CELLS, memory_limit // CELL_BYTES)
         return cells <= min(most, _CELLS_OF_A_PAIR * pairs)
 
     def _cells(self) -> int:
-        """The cells of all matrices: those that are passed on, and their products."""
+        """Return the cells of all matrices: those that are passed on, and their products."""
         paths, width = self.paths, [0] * len(self._own)
         cells = 0
         for here in range(len(width) - 1, -1, -1):
@@ -88,9 +92,10 @@ class PairMarginals:
         return cells + width[0] ** 2
 
     def tables(self) -> Iterator[tuple[Pair, Array]]:
-        """Every pair once, its attributes in the domain's order, in no stated order of pairs.
+        """Yield every pair once with its table; its attributes are in the domain's order, the pairs
+        in no stated order.
 
-        Tables may share memory, and are not for writing.
+        Tables may share memory and must not be written to.
         """
         passed: list[list[_Branch]] = [[] for _ in self._own]
         for here in range(len(passed) - 1, -1, -1):
@@ -110,9 +115,11 @@ class PairMarginals:
     def _met(
         self, here: int, groups: Sequence[Sequence[_Branch]]
     ) -> Iterator[tuple[tuple[int, ...], torch.Tensor, list[tuple[int, ...]]]]:
-        """Products over pairs whose attributes part here, at most one of them in the clique.
+        """Yield the products for the pairs that meet at this clique, of which at most one attribute
+        is in it.
 
-        Each is the attributes of the rows, the matrix, and those of the columns, branch by branch.
+        Each is the attributes of the rows, the matrix, and the attributes of the columns, branch by
+        branch.
         """
         joined = [_joined(group) for group in groups]
         for place, (group, all_of_it) in enumerate(zip(groups, joined, strict=True)):
@@ -146,8 +153,8 @@ class PairMarginals:
             top += lengths[i]
 
     def _passed_on(self, here: int, groups: Sequence[Sequence[_Branch]]) -> _Branch:
-        """The matrices that the parent needs: P(x | separator) for all attributes that it does not
-        hold.
+        """Return the matrices P(x | separator) that the parent needs, for all attributes that it
+        does not hold.
         """
         separator = self.paths.separators[here, self.paths.above[here]]
         parts, attributes = [], []
@@ -164,7 +171,9 @@ class PairMarginals:
         return _Branch(separator, tuple(attributes), joint / mass.masked_fill(mass == 0, 1.0))
 
     def _carried(self, here: int, members: int, branch: _Branch) -> torch.Tensor:
-        """P(members, x) for attributes of the clique and all x of a branch, in counts."""
+        """Return the table, in counts, over some attributes of the clique (rows) and all values of
+        a branch's attributes (columns).
+        """
         paths, separator = self.paths, branch.separator
         both, own, other = members & separator, members & ~separator, separator & ~members
         order = [*each_bit(both), *each_bit(own), *each_bit(other)]
@@ -186,7 +195,7 @@ class PairMarginals:
 
 
 def _by_separator(branches: Sequence[_Branch]) -> list[list[_Branch]]:
-    """Branches that hang on the same separator are one product."""
+    """Group the branches with attributes by their separator; one product serves a group."""
     groups: dict[int, list[_Branch]] = {}
     for branch in branches:
         if branch.attributes:

@@ -1,7 +1,7 @@
 """The beliefs of a small junction tree on plain arrays: two passes of messages in logarithms.
 
-``marginal_oracle`` finds the same in torch, by a contraction that large models and searches need.
-A question to a small model is answered here in less time than torch takes to load.
+``marginal_oracle`` computes the same in torch, by a contraction that large models and searches
+need. A question to a small model is answered here in less time than torch takes to load.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ __all__ = ["MOST_CELLS", "PlainBeliefs"]
 Array = NDArray[np.float64]
 
 MOST_CELLS = 1 << 16
-"""The largest tree, in cells, that is answered here. Up to this size the passes take 0.15 to 0.4 of
-the time of those in torch, planning included (``python -m benchmarks.start_up --beliefs``).
+"""The largest tree, in cells, that is answered here. Up to this size the passes take 0.15 to 0.4
+times as long as those in torch, planning included (``python -m benchmarks.start_up --beliefs``).
 """
 
 _MOST_PRODUCTS = 1 << 22
-"""Products that pairs of attributes may take; those that load torch pay for it with a second."""
+"""The most products that pairs of attributes may take here; beyond, a second for loading torch is
+worth it.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,8 +57,10 @@ class PlainBeliefs:
     def of(
         cls, tree: JunctionTree, potentials: Iterable[tuple[Clique, Array]]
     ) -> PlainBeliefs | None:
-        """The beliefs of potentials, each over attributes of one clique and minus infinity where a
-        cell is impossible; None where no record is possible.
+        """Return the beliefs of potentials, or None if no record is possible.
+
+        Each potential is over attributes of one clique, and minus infinity where a cell is
+        impossible.
         """
         sizes = tree.domain.sizes
         logs = [np.zeros([sizes[name] for name in clique]) for clique in tree.cliques]
@@ -74,7 +78,9 @@ class PlainBeliefs:
         return cls(tree, [np.exp(each) for each in logs], log_partition)
 
     def marginal(self, attrs: Clique) -> Array | None:
-        """The probabilities over attributes of one clique, axes in this order; None for others."""
+        """Return the probabilities over attributes that share a clique, axes in this order; None
+        for others.
+        """
         place = self.tree.holds(attrs)
         if place is None:
             return None
@@ -84,8 +90,8 @@ class PlainBeliefs:
         return self.tables[place].sum(axis=away).transpose([kept.index(name) for name in attrs])
 
     def pairs(self, asked: Sequence[Clique]) -> dict[Clique, Array] | None:
-        """The probabilities over pairs of attributes, wherever they lie in the tree; None where
-        this takes more than some tens of milliseconds.
+        """Return the probabilities over pairs of attributes, wherever they lie in the tree; None if
+        this would take more than some tens of milliseconds.
         """
         seconds: dict[str, list[str]] = {}
         for first, second in asked:
@@ -104,7 +110,9 @@ class PlainBeliefs:
         return found
 
     def _joint_with(self, name: str) -> dict[int, Array]:
-        """The probabilities over one attribute (first axis) and each clique of the tree."""
+        """Return for each clique of the tree the probabilities over one attribute (first axis) and
+        the clique.
+        """
         tree, size = self.tree, self.tree.domain.sizes[name]
         start = tree.holds((name,))
         assert start is not None
@@ -131,8 +139,8 @@ class PlainBeliefs:
         return found | {i: np.multiply.outer(alone, self.tables[i]) for i in apart}
 
     def answer(self, query: FactoredQuery, most_cells: float) -> Array | None:
-        """The answer to a query over attributes of one clique, in shares of the total; None for
-        others, and for one with more cells.
+        """Return the answer to a query in shares of the total; None if its attributes do not share
+        a clique, or there are more than ``most_cells`` cells.
         """
         query.check(self.tree.domain)
         if prod(query.shape) * self.tree.domain.size(query.attributes) > most_cells:
@@ -145,8 +153,8 @@ class PlainBeliefs:
 
 
 def _collected(tree: JunctionTree, logs: list[Array]) -> list[Array]:
-    """The message of each clique to its parent, added to the parent's table; of roots, the log
-    partition function of their component.
+    """Return each clique's message to its parent, which is also added to the parent's table; for a
+    root, the log partition function of its component.
     """
     messages = list[Array]()
     for place in reversed(range(len(logs))):  # children before their parents
@@ -159,22 +167,22 @@ def _collected(tree: JunctionTree, logs: list[Array]) -> list[Array]:
 
 
 def _distribute(tree: JunctionTree, logs: list[Array], messages: Sequence[Array]) -> None:
-    """Make each clique's table the logarithm of its probabilities, parents first."""
+    """Turn each clique's table into the logarithm of its probabilities, parents first."""
     for place, message in enumerate(messages):
         parent, shared = tree.parents[place], tree.separators[place]
         known = _log_sums(logs[parent], tree.cliques[parent], shared) if parent >= 0 else 0.0
-        # A value of the separator that this side rules out has no records on the other side.
+        # A value of the separator that is impossible on this side has no records on the other side.
         change = known - np.where(np.isneginf(message), 0.0, message)
         logs[place] += _spread(change, shared, tree.cliques[place], tree.domain.sizes)
 
 
 def _spread(values: Array, names: Sequence[str], clique: Clique, sizes: Mapping[str, int]) -> Array:
-    """The values with the clique's axes, of length 1 for attributes that they lack."""
+    """Return the values with the clique's axes, of length 1 for attributes that they lack."""
     return values.reshape([sizes[name] if name in names else 1 for name in clique])
 
 
 def _log_sums(logs: Array, clique: Clique, kept: Clique) -> Array:
-    """The logarithm of the sums of exp(logs) over the attributes that are not kept."""
+    """Return the logarithm of the sums of exp(logs) over the attributes that are not kept."""
     away = tuple(axis for axis, name in enumerate(clique) if name not in kept)
     peaks = logs.max(axis=away, keepdims=True)
     peaks = np.where(np.isneginf(peaks), 0.0, peaks)

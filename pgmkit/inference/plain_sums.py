@@ -1,7 +1,7 @@
-"""Sums and maxima over all records, attribute by attribute on plain arrays of logarithms.
+"""Sums and maxima over all records, attribute by attribute, on plain arrays of logarithms.
 
 Nothing here is shared with inference, which plans a contraction, runs it in flat buffers and
-differentiates it: so these sums can contradict it (``self_check``, ``answer_checks``).
+differentiates it; so these sums can contradict it (``self_check``, ``answer_checks``).
 """
 
 from __future__ import annotations
@@ -26,17 +26,21 @@ Table = tuple[Clique, NDArray[np.float64] | NDArray[np.complex128]]
 _ALL = slice(None)
 
 CELL_SECONDS = 5e-8
-"""The seconds that a slow machine takes for each cell that summing out attributes builds."""
+"""The seconds that a slow machine takes for each cell of the tables built when attributes are
+summed out.
+"""
 _CALL_SECONDS = 1e-5
-"""The seconds that a slow machine takes for each table and attribute, beside its cells."""
+"""The seconds that a slow machine takes for each table and attribute, apart from their cells."""
 _FEW_CELLS = 400
-"""Below this, one call that is slow for each cell is quicker than several that are not."""
+"""The most cells for which one slow call is faster than several fast ones."""
 _BLOCK_CELLS = 1 << 18
-"""The most cells of a table that is built only to be summed; it costs little memory and time."""
+"""The most cells of a table that is built only to be summed; so it costs little memory and time."""
 
 
 def _order(cliques: Iterable[Sequence[str]], sizes: Mapping[str, int]) -> list[str]:
-    """The attributes, always the one next whose summing out builds the smallest table."""
+    """Return the attributes in a greedy order of elimination: next is always the one whose summing
+    out builds the smallest table.
+    """
     around: dict[str, set[str]] = {name: {name} for name in sizes}
     for clique in cliques:
         for name in clique:
@@ -48,14 +52,15 @@ def _order(cliques: Iterable[Sequence[str]], sizes: Mapping[str, int]) -> list[s
     order: list[str] = []
     while heap:
         size, name = heappop(heap)
-        if cells.get(name) != size:  # gone, or its entry of now is elsewhere in the heap
+        if cells.get(name) != size:  # eliminated already, or an outdated entry
             continue
         order.append(name)
         del cells[name]
         near = around.pop(name)
         near.discard(name)
         for other in near:
-            # Counted up and down: a hub of thousands is not gone through for each of them.
+            # Sizes are updated by differences, so that a hub of thousands is not recounted each
+            # time.
             joined = near - around[other]
             around[other] |= joined
             around[other].discard(name)
@@ -65,19 +70,20 @@ def _order(cliques: Iterable[Sequence[str]], sizes: Mapping[str, int]) -> list[s
 
 
 class TooLong(Exception):
-    """A sum would take longer than it may."""
+    """Raised if a sum would take longer than it may."""
 
 
 @dataclass(frozen=True, eq=False)
 class PlainSums:
-    """Sums over all records of exp(sum of the tables), attribute by attribute.
+    """Sums over all records of exp(sum of the tables), computed by summing out attribute by
+    attribute.
 
     Args:
         tables: logarithms, each over a few of the attributes, axes in their order.
-        sizes: of the attributes; one that no table holds multiplies the sum by its size.
-        children: of a Bayesian network the variable of each table; None for other tables.
-        order: attributes in an order to sum them out that is known to be cheap. Any order gives
-            the same sums; attributes that it lacks follow in the order of the smallest tables.
+        sizes: the sizes of the attributes; one that no table holds multiplies the sum by its size.
+        children: in a Bayesian network the variable of each table; None for other tables.
+        order: attributes in an order of elimination that is known to be cheap. Any order gives the
+            same sums; attributes that it lacks follow by the greedy order.
 
     >>> sums = PlainSums([(("a", "b"), np.log([[4.0, 1.0], [1.0, 4.0]]))], {"a": 2, "b": 2})
     >>> round(float(np.exp(sums.log_sum({"a": 0}))), 6), round(float(np.exp(sums.largest())), 6)
@@ -92,8 +98,9 @@ class PlainSums:
     order: Sequence[str] = ()
 
     def about(self, names: Iterable[str]) -> PlainSums:
-        """As much as sums with evidence on these attributes, or weights of them, need: of a
-        Bayesian network the tables of their ancestors, since the others sum to one.
+        """Return the part of the sums that matters to evidence or weights on these attributes: in a
+        Bayesian network the tables of the attributes and their ancestors, since the others sum to
+        one.
         """
         if self.children is None:
             return self
@@ -112,7 +119,7 @@ class PlainSums:
 
     @cached_property
     def _rank(self) -> dict[str, int]:
-        """The place of each attribute in the order in which they are summed out."""
+        """The place of each attribute in the order of elimination."""
         known = [name for name in self.order if name in self.sizes]
         if len(known) < len(self.sizes):
             left = {name: size for name, size in self.sizes.items() if name not in {*known}}
@@ -122,7 +129,7 @@ class PlainSums:
 
     @cached_property
     def size(self) -> float:
-        """The largest distance of a logarithm from zero; rounding is in proportion to it."""
+        """The sum of the tables' largest magnitudes; rounding is in proportion to it."""
         return sum(size_of(table) for _, table in self.tables)
 
     @cached_property
@@ -131,7 +138,9 @@ class PlainSums:
         return self.log_sum().real
 
     def further_evidence(self, evidence: Mapping[str, int], seconds: float) -> dict[str, int]:
-        """Values to hold fixed beside ``evidence`` so that the sum takes these seconds."""
+        """Return values to hold fixed, in addition to ``evidence``, so that the sum takes at most
+        these seconds.
+        """
         more: dict[str, int] = {}
         while True:
             fixed = {**evidence, **more}
@@ -140,14 +149,16 @@ class PlainSums:
             wide = [union for union in largest if len(union) > 1]
             if cost <= seconds or not wide:
                 return more
-            # As many again, so that few rounds find what many values take.
+            # The number of fixed values doubles, so that few rounds suffice.
             for union in wide[: len(more) + 1]:
                 if union.isdisjoint(more):
                     name = max(union, key=self.sizes.__getitem__)
                     more[name] = self.likely(name, {**evidence, **more})
 
     def _work(self, cliques: Sequence[Sequence[str]]) -> tuple[float, list[set[str]]]:
-        """Seconds that the sum takes, and the attributes of the tables it builds, largest first."""
+        """Return the seconds that the sum takes, and the attributes of each table it builds,
+        largest first.
+        """
         rank = self._rank
         holders: dict[str, list[set[str]]] = {name: [] for name in rank}
         for clique in cliques:
@@ -165,7 +176,7 @@ class PlainSums:
         return cells * CELL_SECONDS, [union for _, union in built]
 
     def likely(self, name: str, evidence: Mapping[str, int]) -> int:
-        """A value of the attribute that the tables favour, given the evidence."""
+        """Return a value of the attribute that the tables favour, given the evidence."""
         score: Array | float = 0.0
         for clique, table in self.tables:
             if name in clique:
@@ -180,10 +191,10 @@ class PlainSums:
         weights: Sequence[Table] = (),
         seconds: float = inf,
     ) -> complex:
-        """The logarithm of the sum over the records with the evidence.
+        """Return the logarithm of the sum over the records with the evidence.
 
-        ``weights`` are further tables, of logarithms; those of negative numbers are complex, and
-        only then is the result. Raises TooLong instead of building tables for longer than
+        ``weights`` are further tables of logarithms, complex ones for negative numbers; the result
+        is complex only if some are. Raises TooLong instead of building tables for longer than
         ``seconds``.
         """
         found: complex = self._eliminated((), evidence, weights, _log_sum, seconds).item()
@@ -196,8 +207,8 @@ class PlainSums:
         weights: Sequence[Table] = (),
         seconds: float = inf,
     ) -> Array:
-        """For each cell of the attributes ``kept``, none of which is in the evidence, what
-        ``log_sum`` gives with it as further evidence; axes as they are named.
+        """Return for each cell of the attributes ``kept`` what ``log_sum`` returns with the cell as
+        further evidence; axes in the order of ``kept``, none of which is in the evidence.
         """
         return np.asarray(self._eliminated(kept, evidence, weights, _log_sum, seconds).real)
 
@@ -207,11 +218,11 @@ class PlainSums:
         weights: Sequence[Table] = (),
         seconds: float = inf,
     ) -> float:
-        """The largest sum of the tables that a record with the evidence has."""
+        """Return the largest sum of the tables at a record with the evidence."""
         return float(self._eliminated((), evidence, weights, _maximum, seconds).real)
 
     def at(self, record: Mapping[str, int], weights: Sequence[Table] = ()) -> float:
-        """The sum of the tables at one record."""
+        """Return the sum of the tables at one record."""
         return float(sum(sliced(table, record)[1].real for table in (*self.tables, *weights)))
 
     def _eliminated(
@@ -222,8 +233,11 @@ class PlainSums:
         over: Callable[[Array], Array],
         seconds: float,
     ) -> Any:
-        """Axes are kept in the reverse of the order, so that the next to go is always the last;
-        those that stay come first.
+        """Return the tables' combination by ``over`` (sum or maximum) of all attributes but those
+        ``kept``.
+
+        Axes are held in the reverse of the elimination order, so that the next to go is always the
+        last; those kept come first.
         """
         if _CALL_SECONDS * (len(self.tables) + len(self.sizes)) > seconds:
             raise TooLong
@@ -264,7 +278,9 @@ class PlainSums:
         return sum([self._spread(each, kept) for each in left], found) + constant
 
     def _spread(self, table: Table, union: Clique) -> Any:
-        """The table, whose attributes are some of these in this order, as it broadcasts."""
+        """Return the table, whose attributes are some of ``union`` in its order, in a shape that
+        broadcasts.
+        """
         held, values = table
         if held == union[len(union) - len(held) :]:
             return values
@@ -272,7 +288,7 @@ class PlainSums:
 
 
 def sliced(table: Table, evidence: Mapping[str, int]) -> Table:
-    """The table where the records have the evidence, without the axes of it."""
+    """Return the part of the table that agrees with the evidence, without the observed axes."""
     clique, values = table
     places = tuple([evidence.get(name, _ALL) for name in clique])
     return tuple([name for name in clique if name not in evidence]), values[places]
@@ -281,14 +297,14 @@ def sliced(table: Table, evidence: Mapping[str, int]) -> Table:
 def _in_blocks(
     spread: Sequence[Any], shape: Sequence[int], over: Callable[[Array], Array]
 ) -> Array:
-    """Over the last axis of a sum of tables that broadcast to the shape; no more than a block of it
-    is held at once.
+    """Reduce the sum of tables that broadcast to ``shape`` by ``over``, along its last axis; only a
+    block of the sum is held at once.
     """
     first, inner = shape[0], prod(shape[1:])
     rows = max(1, _BLOCK_CELLS // inner) if len(shape) > 1 else first
     if rows >= first:
         return over(sum(spread[1:], spread[0]))
-    # A table with fewer axes than the sum, or one cell along the first, is the same in each block.
+    # A table with fewer axes than the sum, or length 1 along the first, is the same in each block.
     cut = [table.ndim == len(shape) and len(table) > 1 for table in spread]
     blocks = [
         [
@@ -301,12 +317,12 @@ def _in_blocks(
 
 
 def _maximum(values: Array) -> Array:
-    """Over the last axis."""
+    """Return the maximum over the last axis."""
     return np.asarray(values.max(axis=-1))
 
 
 def _log_sum(values: Array) -> Array:
-    """Over the last axis."""
+    """Return the logarithm of the sum of exponentials over the last axis."""
     if values.size < _FEW_CELLS and not np.iscomplexobj(values):
         found: Array = np.logaddexp.reduce(values, axis=-1)
         return found
@@ -317,7 +333,7 @@ def _log_sum(values: Array) -> Array:
 
 
 def size_of(table: Any) -> float:
-    """The largest finite entry, in absolute value."""
+    """Return the largest finite entry in absolute value; 0 if there is none."""
     size = float(np.abs(table).max())
     if not isinf(size):
         return size

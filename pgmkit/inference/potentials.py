@@ -18,10 +18,10 @@ __all__ = ["checked_potentials"]
 
 
 def checked_potentials(domain: Domain, potentials: Iterable[Factor]) -> tuple[Factor, ...]:
-    """The potentials of a model over this domain, of one dtype and device.
+    """Return the potentials of a model over this domain, checked, all of one dtype and device.
 
-    Raises InvalidInput for what is no factor, does not fit the domain, or holds NaN, plus
-    infinity, or numbers so large that the others are lost beside them.
+    Raises InvalidInput for a value that is not a factor, a factor that does not fit the domain, and
+    for NaN, plus infinity, or numbers so large that rounding loses the others.
     """
     if isinstance(potentials, Factor) or not isinstance(potentials, Iterable):
         raise InvalidInput(
@@ -61,7 +61,9 @@ def _check_fits_domain(name: str, factor: Factor, domain: Domain) -> None:
 
 
 def _checked_size(name: str, factor: Factor, first: Factor) -> float:
-    """The size of the largest finite value, where all values can be potentials."""
+    """Return the largest finite magnitude of a potential. Raises InvalidInput if it holds NaN or
+    plus infinity, or has another dtype or device than the first potential.
+    """
     held = factor.array
     # The maximum of anything with NaN is NaN.
     if held is not None and first.array is not None and held.max(initial=-inf) < inf:

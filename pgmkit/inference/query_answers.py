@@ -1,4 +1,4 @@
-"""One query or several: what every model that answers them one by one has in common."""
+"""The interface of models that answer factored queries, one or several at a time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Array = NDArray[np.float64]
 
 
 class QueryAnswers(ABC):
-    """A model that answers a factored query at a time.
+    """A model that answers factored queries, one or several at a time.
 
     >>> class Nothing(QueryAnswers):
     ...     def _answered(self, query):
@@ -32,10 +32,10 @@ class QueryAnswers(ABC):
     @overload
     def answer(self, query: Sequence[FactoredQuery]) -> list[Array]: ...
     def answer(self, query: FactoredQuery | Sequence[FactoredQuery]) -> Array | list[Array]:
-        """The answers in counts, of the query's shape; a list of them for several queries.
+        """Return the answers in counts, in the query's shape; for several queries a list of them.
 
-        Raises InvalidInput for matrices that do not fit the domain, and for what the model cannot
-        answer (see its class).
+        Raises InvalidInput for matrices that do not fit the domain, and for queries that the model
+        cannot answer (see its class).
         """
         several = [query] if isinstance(query, FactoredQuery) else list(query)
         for each in several:
@@ -47,4 +47,4 @@ class QueryAnswers(ABC):
 
     @abstractmethod
     def _answered(self, query: FactoredQuery) -> Array:
-        """The answer to one, after a check that it fits the domain."""
+        """Check that one query fits the domain, and return its answer."""

@@ -1,10 +1,10 @@
-"""A second opinion on a pass of inference, by a computation that shares nothing with it.
+"""A check of an inference pass by a second computation that shares no code with it.
 
-Inference plans a contraction, runs it in flat buffers and differentiates it. Here plain arrays are
-summed out attribute by attribute in log space (``plain_sums``), with the values of one clique (or
-more) held fixed so that it stays cheap: log Z(e) must be log Z + log P(e), with log Z and P(e)
-as inference found them. All tables must sum to the total, and agree on the attributes that they
-share.
+Inference plans a contraction, runs it in flat buffers and differentiates it. Here attributes are
+summed out one by one on plain arrays in log space (``plain_sums``), with the values of one clique
+or more, the evidence e, held fixed so that the sum stays cheap. The result log Z(e) must equal log
+Z + log P(e), with log Z and P(e) as inference computed them. All tables must also sum to the total,
+and agree on the attributes that they share.
 """
 
 from __future__ import annotations
@@ -39,23 +39,24 @@ __all__ = [
 Array = NDArray[np.float64]
 
 SHARE, LEAST, MOST = 0.1, 5e-3, 1.0
-"""The check takes about this share of the time that inference took, within these seconds."""
+"""The check takes about this share of inference's time, but at least and at most these seconds."""
 
 _MOST_CELLS = 6
-"""Cells looked at beside the first, as long as there is time."""
+"""The most cells that are checked beside the first, as time allows."""
 _UNLIKELY = 1e-6
 CLOSE = 2e7
-"""Rounding allowed of a logarithm near zero, in units of the format's epsilon."""
+"""The rounding allowed in a logarithm near zero, in units of the format's epsilon."""
 ROUNDINGS = 16
-"""Roundings of a number as large as the sum of all potentials that each value of a plan may bring:
-four for a product of two tables in log space (a peak off, a sum, a logarithm, the peak on), up and
-down the plan, in both of two computations that are compared."""
+"""How many roundings of a number as large as the sum of all potentials each value of a plan may
+bring: four for a product of two tables in log space (subtract the peak, sum, take the logarithm,
+add the peak), up and down the plan, in both of the two computations that are compared.
+"""
 DEFECT = 1e-2
-"""A defect is off by this much and more: no rounding beyond it is allowed."""
+"""The smallest error of a logarithm that counts as a defect; rounding is never allowed more."""
 
 
 class Contradiction(NumericalFailure):
-    """Two computations of one number disagree: one of them is wrong."""
+    """Raised if two computations of one number disagree, so that one of them is wrong."""
 
 
 def checked_marginals(
@@ -65,9 +66,10 @@ def checked_marginals(
     started: float,
     sums: PlainSums,
 ) -> tuple[torch.Tensor, float]:
-    """Marginals and the log partition function, as ``inference.marginals`` gives them, checked.
+    """Return the marginals and the log partition function of ``inference.marginals``, after
+    ``check``.
 
-    ``sums`` are over what the potentials were made of.
+    ``sums`` are over the factors from which the potentials were made.
     """
     with inference.session():
         marginals, log_partition = inference.marginals(potentials, total)
@@ -85,13 +87,18 @@ def check(
     total: float,
     started: float,
 ) -> None:
-    """Raise NumericalFailure where a pass of inference contradicts itself or the second opinion.
+    """Raise NumericalFailure if a pass of inference contradicts itself or the second computation.
 
-    ``potentials`` and ``marginals`` (in units of ``total``) are flat; ``log_partition`` is over the
-    cliques' attributes. ``sums`` are over the factors that the potentials stand for, where these
-    were put together from others, and over all attributes of the cliques at least. ``started`` is
-    the ``time.perf_counter()`` at which inference began; the check takes a tenth of the time since
-    then, at least a few milliseconds, at most a second.
+    Args:
+        inference: the oracle that made the pass.
+        potentials: flat.
+        marginals: flat, in units of ``total``.
+        log_partition: the log partition function over the cliques' attributes.
+        sums: plain sums over the factors from which the potentials were made, over all attributes
+            of the cliques at least; None for the potentials themselves.
+        total: the sum of each marginal.
+        started: the ``time.perf_counter()`` at which inference began; the check takes a tenth of
+            the time since then, at least a few milliseconds, at most a second.
     """
     seconds = min(MOST, max(LEAST, SHARE * (time.perf_counter() - started))) / 2
     epsilon = float(torch.finfo(inference.dtype).eps)
@@ -104,8 +111,8 @@ def check(
         tables = [(clique, own[cells].reshape(shape)) for clique, cells, shape in places]
         sums = PlainSums(tables, {n: s for n, s in layout.domain.sizes.items() if n in held})
     free = fsum(log(size) for name, size in sums.sizes.items() if name not in held)
-    # In log space every step adds numbers up to the sum of the potentials' magnitudes, and each
-    # rounds in proportion to that; a probability is off in proportion to itself.
+    # In log space every step adds numbers up to the sum of the potentials' magnitudes and rounds in
+    # proportion to that sum; a probability rounds in proportion to itself.
     rounding = min(DEFECT, epsilon * ROUNDINGS * len(inference.plan.axes) * sums.size)
     _check_tables(inference, found, max(1e6 * epsilon, rounding), seconds / 2)
     slack = epsilon * CLOSE + rounding
@@ -133,10 +140,10 @@ def check(
 
 
 def _places(layout: Layout, found: Array) -> Iterator[tuple[dict[str, int], float]]:
-    """Evidence and its probability as inference found it: the likeliest cell of the largest clique,
-    nothing at all, and likely cells of any cliques.
+    """Yield evidence with its probability according to inference: the likeliest cell of the largest
+    clique, no evidence, and cells of random cliques.
     """
-    rng = np.random.default_rng(0)  # which cells are looked at decides nothing else
+    rng = np.random.default_rng(0)  # this choice affects no result
 
     def cell_of(place: int, likely: bool) -> tuple[dict[str, int], float]:
         table = found[layout.slices[place]]
@@ -153,7 +160,9 @@ def _places(layout: Layout, found: Array) -> Iterator[tuple[dict[str, int], floa
 
 
 def _check_tables(inference: MarginalOracle, found: Array, allowed: float, seconds: float) -> None:
-    """All tables sum to one and agree on the attributes that they share."""
+    """Raise Contradiction unless all tables sum to one, and agree on single attributes that they
+    share, within ``allowed``; the second check stops after ``seconds``.
+    """
     layout = inference.layout
     sums = np.add.reduceat(found, [s.start for s in layout.slices])
     if not np.abs(sums - 1).max() <= allowed:
@@ -180,7 +189,7 @@ def _check_tables(inference: MarginalOracle, found: Array, allowed: float, secon
 def _restricted(
     inference: MarginalOracle, potentials: torch.Tensor, evidence: Mapping[str, int]
 ) -> torch.Tensor:
-    """The potentials with minus infinity wherever a table contradicts the evidence."""
+    """Return the potentials with minus infinity in every cell that contradicts the evidence."""
     layout = inference.layout
     excluded = np.zeros(layout.cells, dtype=np.bool_)
     for name, value in evidence.items():

@@ -2,14 +2,13 @@
 
 A marginal across cliques is a product at one *meeting* clique: the clique's own table times, for
 each side of the tree with wanted attributes A, the table P(A | separator to that side). Those
-conditional tables are themselves such products one clique further, so they are found recursively
-and remembered: hundreds of marginals share nearly all their work. The meeting clique is where the
-wanted attributes part ways, so that no side has more than half of them and few different tables
-are needed.
+conditional tables are themselves such products one clique further, so they are computed recursively
+and remembered: hundreds of marginals share nearly all their work. The meeting clique is chosen so
+that no side has more than half of the wanted attributes; so few different tables are needed.
 
 Marginals that meet at one clique and differ in a single attribute beyond one of its separators are
-one product: the table of what they share (the *stem*) times P(attribute | separator) of all these
-attributes (the *tips*) side by side, of which each marginal is a slice. All triples of 100
+one product: the table of the shared attributes (the *stem*) times P(attribute | separator) of all
+these attributes (the *tips*) side by side, of which each marginal is a slice. All triples of 100
 attributes need some ten thousand products instead of 161,700.
 
 Sets of attributes are integers here, as in ``tree_paths``.
@@ -33,16 +32,20 @@ from pgmkit.runtime.memory import check_limit
 __all__ = ["Tables", "each_marginal", "marginals"]
 
 _DIRECT_CELLS = 1 << 12
-"""A table up to this size is summed in one step; larger ones by way of shared smaller tables."""
+"""The largest table, in cells, that is summed in one step; larger ones are summed by way of shared
+smaller tables.
+"""
 
 _KEPT_BYTES = 1 << 28
-"""Remembered tables are dropped between marginals when they take more than this."""
+"""The bytes of remembered tables above which they are dropped between marginals."""
 
 _PRODUCT_CELLS = 1 << 20
-"""The cells of a product of one stem and several tips, and of the tips side by side."""
+"""The most cells of a product of one stem and several tips, and of the tips side by side."""
 
 Stem = tuple[int, int, int]
-"""The meeting clique, the neighbour behind whose separator the tips lie, the stem's attributes."""
+"""The meeting clique, the neighbour across whose separator the tips lie, and the stem's
+attributes.
+"""
 
 
 def marginals(
@@ -52,24 +55,25 @@ def marginals(
     *,
     memory_limit: int | None = None,
 ) -> dict[Clique, torch.Tensor]:
-    """The marginal over each requested set of attributes.
+    """Return the marginal over each requested set of attributes.
 
     Args:
         tree: a junction tree.
         beliefs: the marginal table of each `tree.cliques[i]`, axes in the clique's order: counts,
             non-negative, all of one total and one dtype, equal on the separators they share.
         requested: sets of attributes in any order, inside a clique or not; () asks for the total.
-        memory_limit: bytes that the results and the tables on the way may take together.
+        memory_limit: the bytes that the results and the intermediate tables may take together.
 
     Returns:
         {attributes as requested: table with its axes in that order}, counts of the same total, in
-        the dtype and on the device of the beliefs. Tables may share memory: do not write to them.
-        Between two cliques the attributes are independent given what separates them (in different
-        components: independent); cells whose separator has no mass get none.
+            the dtype and on the device of the beliefs. Tables may share memory: do not write to
+            them. Between two cliques the attributes are independent given the separators between
+            them (in different components: independent); if a separator's cell has count 0, so has
+            every cell with its values.
 
     Raises:
-        InvalidInput: a request is not made of distinct attributes of the domain, or the beliefs
-            do not fit the tree.
+        InvalidInput: a request is not made of distinct attributes of the domain, or the beliefs do
+            not fit the tree.
         ModelTooLarge: a table exceeds the memory limit; raised before it is allocated.
 
     >>> from pgmkit.domain import Domain
@@ -102,10 +106,10 @@ def each_marginal(
     *,
     memory_limit: int | None = None,
 ) -> Iterator[tuple[Clique, torch.Tensor]]:
-    """The marginals one after the other, in bounded memory.
+    """Yield the marginals one after the other, in bounded memory.
 
-    Arguments, tables and errors are those of `marginals`, but `memory_limit` is for what is held at
-    one time, and each distinct request comes once, in the order of the work.
+    Arguments, tables and errors are those of `marginals`, except that `memory_limit` applies to
+    what is held at one time. Each distinct request comes once, in an order that shares work.
     """
     _check_beliefs(tree, beliefs, memory_limit)
     yield from _each(Tables(tree_paths(tree), beliefs, memory_limit), requested)
@@ -117,7 +121,7 @@ def _each(tables: Tables, requested: Iterable[Clique]) -> Iterator[tuple[Clique,
     for clique in dict.fromkeys(requested):
         orders.setdefault(paths.members(clique), []).append(clique)
     stems, alone = _grouped(paths, orders)
-    # Marginals that meet at one clique follow each other: they share the most.
+    # Marginals that meet at one clique follow each other, since they share the most tables.
     for here, members in alone:
         table = tables.marginal(here, members)
         for clique in orders[members]:
@@ -132,7 +136,7 @@ def _each(tables: Tables, requested: Iterable[Clique]) -> Iterator[tuple[Clique,
 def _check_beliefs(
     tree: JunctionTree, beliefs: Sequence[torch.Tensor], memory_limit: int | None
 ) -> None:
-    """Raises InvalidInput for beliefs that do not fit the tree, or a limit that is no number."""
+    """Raise InvalidInput for beliefs that do not fit the tree, or a limit that is not a number."""
     if memory_limit is not None:
         check_limit(memory_limit)
     if len(beliefs) != len(tree.cliques):
@@ -164,14 +168,18 @@ class Tables:
         self._given: dict[tuple[int, int, int], torch.Tensor] = {}
 
     def reserve_results(self, results: set[int]) -> None:
-        """Refuse the results before any work when they cannot fit."""
+        """Raise ModelTooLarge, before any work, if the results over these sets of attributes cannot
+        fit.
+        """
         for members in sorted(results, key=self.paths.cells):
             self.reserve(members)
             self.results.add(members)
             self.results_bytes += self.paths.cells(members) * self.itemsize
 
     def reserve(self, members: int) -> None:
-        """Refuse a table that does not fit beside the results and what is kept."""
+        """Raise ModelTooLarge if a table does not fit beside the results and the remembered
+        tables.
+        """
         if self.limit is None or members in self.results:
             return
         needed = self.paths.cells(members) * self.itemsize
@@ -195,7 +203,9 @@ class Tables:
         self.kept = 0
 
     def marginal(self, here: int, members: int) -> torch.Tensor:
-        """The marginal over `members`, with room made where remembered tables are in its way."""
+        """Return the marginal over `members`, after dropping remembered tables if they take too
+        much room.
+        """
         if self.kept > _KEPT_BYTES:
             self.drop()
         try:
@@ -205,19 +215,20 @@ class Tables:
             return self.joint(here, members)
 
     def joint(self, here: int, members: int) -> torch.Tensor:
-        """The marginal over `members`, put together at the clique `here`."""
+        """Return the marginal over `members`, computed at the clique `here`."""
         sides = self.paths.sides(here, members)
         needed = self._needed(here, members, sides)
         return self._absorb(here, self.inside(here, needed), needed, sides, members)
 
     def inside(self, here: int, members: int) -> torch.Tensor:
-        """The marginal over attributes of one clique."""
+        """Return the marginal over attributes of one clique."""
         clique = self.paths.cliques[here]
         if members == clique:
             return self.beliefs[here]
         found = self._inside.get((here, members))
         if found is None:
-            # Large tables lose their largest attribute first, so that what is summed next is small.
+            # The largest attribute of a large table is summed out first, so that the next sum is
+            # small.
             source = clique
             if self.paths.cells(clique) > _DIRECT_CELLS:
                 source = members | min(
@@ -230,7 +241,7 @@ class Tables:
         return found
 
     def local(self, before: int, here: int, members: int) -> torch.Tensor:
-        """P(members | separator to `before`) for attributes of the clique `here`."""
+        """Return P(members | separator to `before`) for attributes of the clique `here`."""
         key = (before, here, members)
         found = self._local.get(key)
         if found is None:
@@ -247,7 +258,8 @@ class Tables:
         return found
 
     def given(self, before: int, here: int, members: int) -> torch.Tensor:
-        """P(members | separator between `before` and `here`), members on the side of `here`.
+        """Return P(members | separator between `before` and `here`) for members on the side of
+        `here`.
 
         The axes are those of the separator and the members together.
         """
@@ -282,7 +294,9 @@ class Tables:
     def _absorb(
         self, here: int, table: torch.Tensor, axes: int, sides: dict[int, int], out: int
     ) -> torch.Tensor:
-        """Multiply `table` by P(members | separator) of each side; sum down to the axes `out`."""
+        """Multiply `table` by P(members | separator) of each side, and sum down to the axes
+        `out`.
+        """
         paths = self.paths
         pending = {
             paths.separators[here, side] | members: self.given(here, side, members)
@@ -307,7 +321,9 @@ class Tables:
 def _grouped(
     paths: TreePaths, requested: Iterable[int]
 ) -> tuple[dict[Stem, list[int]], list[tuple[int, int]]]:
-    """The tips of each stem with several; and all other requests, with their meeting cliques."""
+    """Return the tips of each stem that has several, and all other requests with their meeting
+    cliques.
+    """
     placed = []
     common: Counter[tuple[int, int]] = Counter()
     for members in requested:
@@ -321,7 +337,7 @@ def _grouped(
         if not single:
             alone.append((here, members))
             continue
-        # The side behind which most requests have a tip makes the longest rows of tips.
+        # The side on which most requests have a tip gives the longest rows of tips.
         side = max(single, key=lambda side: (common[here, side], side))
         stems.setdefault((here, side, members & ~single[side]), []).append(single[side])
     for stem in [stem for stem, tips in stems.items() if len(tips) == 1]:
@@ -341,13 +357,14 @@ class _Fans:
     def products(
         self, here: int, side: int, stem: int, tips: Sequence[int]
     ) -> Iterator[tuple[int, torch.Tensor]]:
-        """The marginals over the stem and each of its tips, axes in the domain's order."""
+        """Yield the marginal over the stem and each of its tips, axes in the domain's order."""
         paths = self._paths
         separator = paths.separators[here, side]
         names = paths.axes(stem)
         axes = [*paths.axes(stem & separator), *paths.axes(stem & ~separator)]
         axes += paths.axes(separator & ~stem)
-        # As the products need it: it is large, and would be copied for each of them.
+        # The axes are brought into the products' order once: the table is large, and each product
+        # would copy it otherwise.
         found = self._tables.marginal(here, stem | separator)
         shared = paths.arranged(found, tuple(axes)).contiguous()
         most = _PRODUCT_CELLS // max(paths.cells(stem), paths.cells(separator))
@@ -368,7 +385,9 @@ class _Fans:
                 yield stem | tip, piece.movedim(-1, (stem & (tip - 1)).bit_count())
 
     def _side_by_side(self, here: int, side: int, tips: tuple[int, ...]) -> torch.Tensor:
-        """P(tip | separator): the separator's axes, then one of the cells of all tips in turn."""
+        """Return P(tip | separator) of all tips: the separator's axes, then one of the tips' cells
+        in turn.
+        """
         if self._key != (here, side, tips):
             separator = self._paths.separators[here, side]
             tables = [
@@ -380,7 +399,7 @@ class _Fans:
 
 
 def _rows(paths: TreePaths, tips: Sequence[int], most: int) -> Iterator[tuple[int, ...]]:
-    """The tips in rows of at most so many cells, each of one tip at least."""
+    """Yield the tips in rows of at most ``most`` cells, with at least one tip each."""
     row: list[int] = []
     cells = 0
     for tip in tips:

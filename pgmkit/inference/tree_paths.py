@@ -1,7 +1,8 @@
-"""Paths between the cliques of a junction tree: where attributes meet, and which way leads to them.
+"""Paths between the cliques of a junction tree: where attributes meet, and which neighbour leads to
+them.
 
 Sets of attributes are integers here, with one bit for each attribute, and the axes of every table
-follow the domain's order: a set of attributes says all about a table's axes.
+follow the domain's order, so a set of attributes determines a table's axes.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ __all__ = ["TreePaths", "tree_paths"]
 
 @lru_cache(maxsize=64)
 def tree_paths(tree: JunctionTree) -> TreePaths:
-    """The paths of a tree; they are remembered, since they are the same for all beliefs."""
+    """Return the paths of a tree; they are remembered, since they are the same for all beliefs."""
     return TreePaths(tree)
 
 
@@ -29,7 +30,7 @@ class TreePaths:
     """The part of inference that depends on the tree alone: which neighbour leads to an attribute,
     and how tables are multiplied.
 
-    Roots of components are joined by edges with an empty separator.
+    Roots of components are connected by edges with an empty separator.
     """
 
     def __init__(self, tree: JunctionTree) -> None:
@@ -88,7 +89,7 @@ class TreePaths:
         return found
 
     def arranged(self, table: torch.Tensor, clique: Clique) -> torch.Tensor:
-        """The table of these attributes with its axes in the clique's order."""
+        """Return a table over these attributes with its axes in the clique's order."""
         places = sorted(clique, key=self.bits.__getitem__)
         return table.permute([places.index(name) for name in clique])
 
@@ -101,7 +102,9 @@ class TreePaths:
         return found
 
     def holder(self, members: int) -> int | None:
-        """The smallest clique that holds the attributes, as `JunctionTree.holds`."""
+        """Return the smallest clique that holds the attributes, as `JunctionTree.holds`; None if
+        none does.
+        """
         by_size, _ = self.tree.containing
         ranks = (1 << len(by_size)) - 1
         for index in each_bit(members):
@@ -109,11 +112,14 @@ class TreePaths:
         return by_size[(ranks & -ranks).bit_length() - 1] if ranks else None
 
     def meeting(self, members: int) -> int:
-        """The clique where the wanted attributes part ways, or the smallest that has them all."""
+        """Return the smallest clique with all of these attributes or, if there is none, the clique
+        at which their paths meet.
+        """
         holder = self.holder(members)
         if holder is not None:
             return holder
-        # From the largest attribute: so the smaller ones are carried along the tree.
+        # The walk starts at the largest attribute, so that the smaller ones are carried along the
+        # tree.
         largest = max((1 << index for index in each_bit(members)), key=self.cells)
         here = self.holder(largest)
         assert here is not None  # every attribute is in some clique
@@ -127,7 +133,9 @@ class TreePaths:
             here = heaviest
 
     def sides(self, here: int, members: int) -> dict[int, int]:
-        """The attributes that are not in the clique `here`, by the neighbour that leads to them."""
+        """Return the attributes that are not in the clique `here`, by the neighbour that leads to
+        them.
+        """
         found: dict[int, int] = {}
         first, last = self.numbers[here], self.last[here]
         missing = members & ~self.cliques[here]

@@ -33,11 +33,11 @@ def answers(
     queries: Sequence[FactoredQuery],
     memory_limit: int,
 ) -> list[NDArray[np.float64]]:
-    """One array of shape ``answer_shape`` for each query.
+    """Return one array of shape ``answer_shape`` for each query.
 
-    ``factors`` are nonnegative tables whose product, summed over everything, is the total.
-    Queries over the same attributes with matrices of the same shapes are answered together, and
-    what no query touches is summed out once.
+    ``factors`` are nonnegative tables whose product, summed over all records, is the total. Queries
+    over the same attributes with matrices of the same shapes are answered together; attributes in
+    no query are summed out once.
     """
     groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for place, query in enumerate(queries):
@@ -57,12 +57,12 @@ def _answer_alike(
     queries: Sequence[FactoredQuery],
     memory_limit: int,
 ) -> NDArray[np.float64]:
-    """A row of answers, flat, for each query."""
+    """Return the answers of queries alike in attributes and shapes: a flat row for each query."""
     tables = [table for _, table in factors]
     prepared, matrices = _prepared(domain, [clique for clique, _ in factors], queries, tables[0])
     _check_fits(prepared, 1, tables[0], queries[0], memory_limit)
     result = contract(prepared, tables + matrices, LINEAR).cpu().numpy().astype(np.float64)
-    # Queries without attributes are all alike and were contracted as one.
+    # Queries without attributes are all equal and were contracted as one.
     rows = result.reshape(-1, prod(queries[0].shape))
     return np.broadcast_to(rows, (len(queries), rows.shape[1]))
 
@@ -73,8 +73,8 @@ def answers_of_many(
     query: FactoredQuery,
     memory_limit: int,
 ) -> NDArray[np.float64]:
-    """As ``answers`` to one query, of many models: their tables lie along a first axis of each
-    factor, and the answers along the first axis of the result.
+    """Return the answers of many models to one query, as ``answers`` does for one model. The models
+    lie along the first axis of each factor, and of the result.
     """
     query.check(domain)
     tables = [table for _, table in factors]
@@ -89,7 +89,9 @@ def answers_of_many(
 def _prepared(
     domain: Domain, cliques: Sequence[Clique], queries: Sequence[FactoredQuery], like: torch.Tensor
 ) -> tuple[Plan, list[torch.Tensor]]:
-    """The plan over these cliques and the queries' matrices, and the matrices."""
+    """Return the contraction plan over these cliques and the queries' matrices, and the
+    matrices.
+    """
     inputs, matrices_of = list(cliques), []
     prefix = _answer_prefix(domain)
     sizes = {**domain.sizes, prefix: len(queries)}
@@ -126,5 +128,7 @@ def _check_fits(
 
 
 def _answer_prefix(domain: Domain) -> str:
-    """Before any attribute's name, or by itself, no attribute's name: it begins with more ``>``."""
+    """Return a prefix that makes any attribute's name, or the prefix alone, a new name: it begins
+    with more ``>``.
+    """
     return ">" * (1 + max(len(name) - len(name.lstrip(">")) for name in domain))

@@ -1,1 +1,3 @@
-"""Least squares over noisy tables: statistics, consistent tables, linear estimates, fit."""
+"""Least squares over noisy tables: sufficient statistics, consistent tables, linear estimates, and
+the goodness of fit.
+"""

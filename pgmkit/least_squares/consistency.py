@@ -1,17 +1,17 @@
 """Least squares over locally consistent tables: a certified bound and a start in milliseconds.
 
-Every measured table becomes a nonnegative table of its own, and tables must agree on what they
-share:
+Every measured table y_c, with noise of standard deviation s_c, becomes a nonnegative table x_c of
+its own, and tables must agree on the attributes that they share (B x = b):
 
     minimise  sum_c |x_c - y_c|^2 / (2 s_c^2)   over  x >= 0,  B x = b.
 
 Real marginals satisfy the constraints, so the optimum is a lower bound of the least-squares loss
-over the marginal polytope; for a decomposable set of cliques it is that loss and the tables are
-the marginals. The Lagrange dual is smooth and piecewise quadratic in the multipliers, with x =
-max(0, y + s^2 B'l) in closed form and every dual value a valid bound; L-BFGS needs no inference
-at all. That every table has the total is written out, though agreement implies it: otherwise what
-one table sums to reaches another through all those between them, and the steps for a chain grow
-with its length.
+over the marginal polytope; for a decomposable set of cliques it equals that loss and the tables are
+the marginals. The Lagrange dual is smooth and piecewise quadratic in the multipliers l, with x =
+max(0, y + s^2 B'l) in closed form, and every dual value is a valid bound; L-BFGS needs no
+inference. The total of every table is a constraint of its own, though agreement implies it:
+otherwise the total would pass from table to table, and the steps for a chain would grow with its
+length.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.graphs.clique_index import CliqueIndex
 from pgmkit.least_squares.sufficient_statistics import NoisyTable, Observed, average_tables
 from pgmkit.measurement import Measurement
+from pgmkit.runtime.iterations import MOST_ITERATIONS
 from pgmkit.structural_zeros import Zeros
 
 if TYPE_CHECKING:
     from scipy.optimize import OptimizeResult
 
-_MAX_ITERATIONS = 1000
 _WINDOW = 5
 
 
@@ -46,7 +46,9 @@ Table = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class ConsistentTables:
-    """``bound`` is below the squared loss of any marginals; tables agree to about 0.01 counts."""
+    """The solution; ``bound`` is at most the squared loss of any marginals, and tables agree to
+    about 0.01 counts.
+    """
 
     bound: float
     tables: dict[Clique, Table]
@@ -54,9 +56,10 @@ class ConsistentTables:
 
 
 class Relaxation:
-    """The problem and its dual; multipliers are a vector, or a matrix with a column for each set.
+    """The problem and its dual, for one or many sets of measurements.
 
-    ``total`` is a number, or one for each set.
+    Multipliers are a vector, or a matrix with a column for each set. ``total`` is a number, or one
+    for each set.
     """
 
     def __init__(
@@ -89,19 +92,19 @@ class Relaxation:
         return np.zeros_like(self._b)
 
     def of(self, sets: NDArray[np.int64]) -> Relaxation:
-        """The same for some of the sets."""
+        """Return the problem of some of the sets, given their indices."""
         other = copy(self)
         other.y, other._b = self.y[:, sets], self._b[:, sets]
         return other
 
     def flat_tables(self, multipliers: Table) -> Table:
-        """The tables that minimise the Lagrangian, one after the other."""
+        """Return the tables that minimise the Lagrangian, one after the other in one vector."""
         x = self._weighted @ multipliers
         x += self.y
         return np.asarray(np.clip(x, 0.0, self._highest, out=x))
 
     def negative_dual(self, multipliers: Table) -> tuple[Table, Table]:
-        """Value, of each set, and gradient."""
+        """Return minus the dual's value, of each set, and its gradient."""
         x = self.flat_tables(multipliers)
         violated = self._constraints @ x - self._b
         moved = np.subtract(x, self.y, out=x)
@@ -110,7 +113,7 @@ class Relaxation:
         return np.asarray(linear - self.precisions @ moved / 2), violated
 
     def tables(self, multipliers: Table) -> dict[Clique, Table]:
-        """The tables by clique; further axes are those of the multipliers."""
+        """Return the tables by clique; further axes are those of the multipliers."""
         x = self.flat_tables(multipliers)
         sizes = [self.domain.size(clique) for clique in self.cliques]
         parts = np.split(x, np.cumsum(sizes)[:-1])
@@ -130,9 +133,9 @@ def consistent_tables(
 ) -> ConsistentTables:
     """Solve the relaxation for identity measurements (at least one) with a known total, in counts.
 
-    Cells that ``zeros`` within a table rule out are zero. Ends when the bound rises by less than
-    ``precision``, in units of the loss, over five steps, or at the ``deadline`` of
-    ``time.perf_counter``: every step's bound is valid, but tables may then disagree.
+    Cells that ``zeros`` within a table rule out are zero. The search ends when the bound rises by
+    less than ``precision``, in units of the loss, over five steps, or at the ``deadline`` of
+    ``time.perf_counter``: the bound is valid then too, but tables may disagree.
 
     >>> y = [Measurement(("a",), [3.0, -1.0], 1.0)]
     >>> consistent_tables(Domain({"a": 2}), y, total=2.0).tables[("a",)].round(6)
@@ -157,7 +160,7 @@ def consistent_tables(
         callback=stalled,
         method="L-BFGS-B",
         options={
-            "maxiter": _MAX_ITERATIONS,
+            "maxiter": MOST_ITERATIONS,
             "maxcor": 20,
             "ftol": 1e-15,
             "gtol": 1e-10,
@@ -170,7 +173,7 @@ def consistent_tables(
 def _highest(
     domain: Domain, noisy: Sequence[NoisyTable], zeros: Sequence[Zeros]
 ) -> NDArray[np.float64]:
-    """Each cell's upper limit: infinity, or 0 for a structural zero."""
+    """Return each cell's upper limit: 0 for a structural zero, infinity for any other cell."""
     limits = [np.full(domain.shape(table.clique), np.inf) for table in noisy]
     for table, limit in zip(noisy, limits, strict=True):
         for each in zeros:
@@ -183,7 +186,8 @@ def _highest(
 def agreement_and_totals(
     domain: Domain, cliques: Sequence[Clique]
 ) -> tuple[scipy.sparse.csr_array, int]:
-    """Rows that say that tables agree on what they share, how many, and a row for each table's sum.
+    """Return the matrix of the constraints, and its number of agreement rows, which come before a
+    row for the sum of each table.
 
     Columns are the tables' cells, one table after the other.
     """
@@ -195,10 +199,11 @@ def agreement_and_totals(
 def agreement(
     domain: Domain, cliques: Sequence[Clique], total: float | None
 ) -> tuple[scipy.sparse.csr_array, NDArray[np.float64]]:
-    """B and b: tables agree on what they share; one of each component sums to the total.
+    """Return B and b of the constraints B x = b: tables agree on shared attributes, and one table
+    of each component sums to the total.
 
     Columns are the tables' cells, one table after the other. With an unknown total (None) the
-    components have the same one.
+    components' totals are equal.
     """
     parts, rows = _agreeing(domain, cliques)
     roots = _component_smallest(cliques, [domain.size(clique) for clique in cliques])
@@ -212,11 +217,15 @@ def agreement(
 
 
 _Part = tuple[int, Clique, int, float]
-"""The place of a table, what it is summed down to, the first row of its cells, and a sign."""
+"""The place of a table, the attributes it is summed down to, the first row of their cells, and a
+sign.
+"""
 
 
 def _agreeing(domain: Domain, cliques: Sequence[Clique]) -> tuple[list[_Part], int]:
-    """The constraints that tables agree, and how many rows they take."""
+    """Return the constraints that tables agree on shared attributes, as parts of a matrix, and the
+    number of rows.
+    """
     parts: list[_Part] = []
     row = 0
     for first, second, shared in _agreements(cliques):
@@ -228,7 +237,9 @@ def _agreeing(domain: Domain, cliques: Sequence[Clique]) -> tuple[list[_Part], i
 def _sums(
     domain: Domain, cliques: Sequence[Clique], parts: Sequence[_Part], rows: int
 ) -> scipy.sparse.csr_array:
-    """The parts as a matrix over the tables' cells; those of one shape are written together."""
+    """Return the parts as a sparse matrix over the tables' cells; parts of one shape are written
+    together.
+    """
     offsets = np.cumsum([0] + [domain.size(clique) for clique in cliques])
     alike: dict[tuple[tuple[int, ...], ...], list[_Part]] = {}
     for part in parts:
@@ -250,8 +261,8 @@ def _sums(
 
 
 def _agreements(cliques: Sequence[Clique]) -> list[tuple[int, int, Clique]]:
-    """Pairs of tables and what they must agree on, enough for agreement on every pairwise
-    intersection.
+    """Return pairs of tables and the attributes on which they must agree, enough for agreement on
+    every pairwise intersection.
 
     For one intersection S, tables that share a further attribute agree on S already; the groups of
     such tables are chained.
@@ -274,11 +285,12 @@ def _agreements(cliques: Sequence[Clique]) -> list[tuple[int, int, Clique]]:
 
 
 def _shared_parts(index: CliqueIndex) -> set[frozenset[str]]:
-    """Sets of attributes within two cliques or more, every pairwise intersection among them.
+    """Return sets of attributes that two or more cliques hold, every pairwise intersection among
+    them.
 
-    A clique's intersections are found from its own subsets, or from the cliques it meets where
-    those are fewer: a hub shared by thousands costs no pair of them. A subset that is no
-    intersection does no harm: its tables share a further attribute.
+    A clique's intersections are found from its own subsets, or from the cliques that it meets if
+    those are fewer: an attribute in thousands of cliques then costs no pairs of them. A subset that
+    is not an intersection does no harm: its tables share a further attribute.
     """
     found: set[frozenset[str]] = set()
     for place, held in enumerate(index.sets):
@@ -294,7 +306,7 @@ def _shared_parts(index: CliqueIndex) -> set[frozenset[str]]:
 
 
 def _component_smallest(cliques: Sequence[Clique], cells: Sequence[int]) -> list[int]:
-    """The smallest table of every connected component."""
+    """Return the smallest table of every connected component."""
     groups = _Groups(range(len(cliques)))
     for places in CliqueIndex(cliques).places.values():
         for i in places:
@@ -319,7 +331,7 @@ class _Groups:
         return i
 
     def join(self, i: int, j: int) -> bool:
-        """Unite two groups; False when they were one already."""
+        """Unite the groups of two members; False if they were one group already."""
         a, b = self.find(i), self.find(j)
         self._parent[b] = a
         return a != b

@@ -1,15 +1,16 @@
 """Goodness of fit: whether the measurements of a model can all be right about one population.
 
-Two laws hold whatever the truth is, however small its counts:
+Two statements hold whatever the truth is, however small its counts:
 
-* The least squares estimate without nonnegativity (``pgmkit.least_squares.linear_estimate``) is as
-  far from the tables as a chi-square with ``degrees`` of freedom, the measured values less the
-  parameters that they determine. No bound at zero takes part in it.
-* No loss of a best fit exceeds that of the truth, half a chi-square with as many degrees as there
-  are measured values. Bounds at zero can only leave the best fit nearer to the truth.
+* The squared distance between the tables and the least squares estimate without nonnegativity
+  (``pgmkit.least_squares.linear_estimate``), in units of the noise, is a chi-square with
+  ``degrees`` of freedom: the number of measured values minus the parameters that they determine.
+  Nonnegativity plays no part in it.
+* The loss of the best fit is at most that of the truth, half a chi-square with as many degrees as
+  there are measured values. Nonnegativity can only bring the best fit nearer to the truth.
 
-The first notices tables that disagree, the second also what no counts above zero can be. Both are
-for Gaussian noise; the p-value is twice the smaller of theirs.
+The first detects tables that disagree, the second also tables that no nonnegative counts can have.
+Both assume Gaussian noise; the p-value is twice the smaller of theirs.
 """
 
 from __future__ import annotations
@@ -23,15 +24,14 @@ import numpy as np
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.measurement import Measurement
+from pgmkit.runtime.sizes import BLOCK_CELLS
 from pgmkit.structural_zeros import Zeros
 
 __all__ = ["Fit", "contradiction", "goodness_of_fit", "is_gross"]
 
 _WORST = 3
 _RARE = 1e-7
-"""The largest probability with which noise of any usual law passes for a gross misfit."""
-_MOST_CELLS = 1 << 20
-"""The most cells of all measured tables for which the linear estimate is worth its time."""
+"""The largest probability with which noise of any usual distribution passes for a gross misfit."""
 
 
 @dataclass(frozen=True)
@@ -39,18 +39,19 @@ class Fit:
     """A test of how well a model's measurements agree with each other.
 
     Attributes:
-        p_value: with what probability Gaussian noise leaves measurements of one population as far
+        p_value: the probability that Gaussian noise leaves measurements of one population as far
             apart as these, or further. Bounds at zero can only raise it.
         statistic, degrees: the squared distance, in standard deviations of the noise, between the
-            measurements and unbiased tables that agree; of one population it is a chi-square with
-            so many degrees of freedom. Tables that their measurements do not determine are not in
-            it; they, and bounds at zero, count in the ``p_value`` through the model's loss.
-        scale: sqrt(statistic / degrees) where the statistic is beyond what noise of any usual law
-            gives by chance (3 in 1,000 data sets with Laplace noise), else 1: the factor by which
-            error bars are widened, as the Particle Data Group does.
-        worst: the measured cliques that the model misses most, and by how many standard deviations
-            in the quadratic mean over their values; none that it fits as noise would have it.
-        gross: whether no noise of any usual law explains the misfit (``estimate`` then warns).
+            measurements and unbiased tables that agree; for one population it is a chi-square with
+            so many degrees of freedom. Tables that their measurements do not determine do not enter
+            it; they, and bounds at zero, enter the ``p_value`` through the model's loss.
+        scale: the factor by which error bars are widened, as by the Particle Data Group:
+            sqrt(statistic / degrees) if the statistic is beyond what noise of any usual
+            distribution gives by chance (3 in 1,000 data sets with Laplace noise), else 1.
+        worst: the measured cliques with the largest misfit, each with the root mean square of its
+            residuals in standard deviations; empty if no clique's misfit exceeds the noise.
+        gross: whether no noise of any usual distribution explains the misfit (``estimate`` then
+            warns).
     """
 
     p_value: float
@@ -72,7 +73,7 @@ class Fit:
 
 
 class Fitted(Protocol):
-    """A model with a certified bound."""
+    """A model with a certified lower bound of its loss."""
 
     @property
     def domain(self) -> Domain: ...
@@ -98,11 +99,11 @@ def goodness_of_fit(model: Fitted, measurements: Sequence[Measurement]) -> Fit:
 
     squares = _squares(model, measurements)
     values = sum(count for _, count in squares.values())
-    # The bound holds for every distribution, the sum at the model for these very measurements.
+    # The bound holds for every distribution; the sum is the loss of the model itself.
     missed = min(2 * max(0.0, model.bound), sum(square for square, _ in squares.values()))
     p_value, statistic, degrees, scale = float(chdtrc(values, missed)), 0.0, 0, 1.0
-    if sum(model.domain.size(clique) for clique in squares) <= _MOST_CELLS:
-        # Their own sums stand for the total: the model's may have noise that is not among these.
+    if sum(model.domain.size(clique) for clique in squares) <= BLOCK_CELLS:
+        # The total is left free: that of the model may have noise that these measurements lack.
         linear = LinearEstimate(model.domain, measurements, None, model.structural_zeros)
         p_value = min(p_value, linear.p_value)
         statistic, degrees, scale = linear.statistic, linear.degrees, linear.scale
@@ -119,8 +120,8 @@ def goodness_of_fit(model: Fitted, measurements: Sequence[Measurement]) -> Fit:
 
 
 def contradiction(model: Fitted, measurements: Sequence[Measurement]) -> str:
-    """The text of a warning if no distribution comes as near to the measurements as noise leaves
-    the truth, and an empty text otherwise. The bound of the loss decides first, at no cost.
+    """Return a warning if no distribution fits the measurements as well as noise allows, else an
+    empty text. The bound of the loss decides first, at no cost.
     """
     if not is_gross(2 * model.bound, sum(len(m.values) for m in measurements)):
         return ""
@@ -134,11 +135,11 @@ def contradiction(model: Fitted, measurements: Sequence[Measurement]) -> str:
 
 
 def is_gross(statistic: float, degrees: int) -> bool:
-    """True if a sum of so many squares of noise is beyond what even Laplace noise gives.
+    """True if a sum of so many squares of standardised noise exceeds what even Laplace noise gives.
 
-    A square has mean 1 and variance 5; the largest one is below log(degrees / p)^2 / 2 with
-    probability 1 - p. The limit is 6 standard deviations and twice that above the mean. Gaussian
-    sums are far below it.
+    A square has mean 1 and variance 5; the largest of them is below log(degrees / p)^2 / 2 with
+    probability 1 - p. The limit is the mean plus 6 standard deviations plus twice that largest
+    square. Gaussian sums are far below it.
     """
     if not degrees:
         return False
@@ -146,7 +147,9 @@ def is_gross(statistic: float, degrees: int) -> bool:
 
 
 def _squares(model: Fitted, measurements: Sequence[Measurement]) -> dict[Clique, tuple[float, int]]:
-    """The sum of the squared standardised residuals of each clique, and of how many values."""
+    """Return for each clique the sum of the squared standardised residuals, and the number of
+    values.
+    """
     tables = model.marginals(dict.fromkeys(m.clique for m in measurements))
     found: dict[Clique, tuple[float, int]] = {}
     for m in measurements:

@@ -1,12 +1,12 @@
 """Least squares without nonnegativity: unbiased tables and their exact noise, in closed form.
 
-Measured tables y with noise covariance S that must satisfy B x = b (they agree on what they share,
-and on a known total) have the best linear unbiased estimate
+Measured tables y with noise covariance S that must satisfy B x = b (they agree on the attributes
+that they share, and on a known total) have the best linear unbiased estimate
 
     x = y + S B' M (b - B y),    Cov(x) = S - S B' M B S,    M a generalised inverse of B S B'.
 
-Estimation adds x >= 0, which biases large counts down a little wherever many small ones are held
-at zero; this estimate has no bias, so that its noise is all there is between it and the truth.
+Estimation adds x >= 0, which biases large counts down a little where many small ones are held at
+zero; this estimate has no bias, so its noise is its whole error.
 """
 
 from __future__ import annotations
@@ -21,22 +21,21 @@ from numpy.typing import NDArray
 from scipy.special import chdtrc, gammaincc
 
 from pgmkit.domain import Clique, Domain
+from pgmkit.errors import InvalidInput
 from pgmkit.least_squares.consistency import agreement
+from pgmkit.least_squares.residual_tables import ResidualTables
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.linear.matrix import as_dense
 from pgmkit.measurement import Measurement
 from pgmkit.queries import FactoredQuery
+from pgmkit.runtime.precision import DEPENDENT
+from pgmkit.runtime.sizes import DENSE_ROWS
 from pgmkit.structural_zeros import Zeros
 
 Array = NDArray[np.float64]
 
-_DENSE_CELLS = 2000
-"""Largest table whose covariance is written out; larger ones need identity measurements."""
-_MOST_CONSTRAINTS = 2000
-"""M is a dense matrix of this size."""
-_RANK = 1e-10
 _SIGNIFICANT = 1e-3
-"""The p-value below which tables are taken to be further apart than their noise puts them."""
+"""The p-value below which tables count as further apart than their noise explains."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class _Table:
 
 @dataclass(frozen=True)
 class Answer:
-    """Unbiased answers of independent-of-the-truth noise, flat, in counts."""
+    """Unbiased answers, flat, in counts, whose noise does not depend on the truth."""
 
     values: Array
     stddev: Array
@@ -59,7 +58,11 @@ class Answer:
 
 
 class LinearEstimate:
-    """The estimate for every clique whose measurements determine its table."""
+    """The estimate for every clique whose measurements determine its table.
+
+    Residuals determine tables together only (`pgmkit.least_squares.residual_tables`), each with
+    noise of its own: where they are all that was measured, structural zeros are not used.
+    """
 
     def __init__(
         self,
@@ -69,6 +72,10 @@ class LinearEstimate:
         zeros: Sequence[Zeros] = (),
     ) -> None:
         self.domain = domain
+        self._residuals = _residuals(domain, measurements, total)
+        if self._residuals is not None:
+            self.statistic, self.degrees = self._residuals.statistic, self._residuals.degrees
+            return
         self._tables, self._left_out = _tables(domain, measurements, zeros)
         self._start = np.cumsum([0] + [len(t.values) for t in self._tables])
         self.statistic = sum(table.statistic for table in self._tables)
@@ -77,8 +84,9 @@ class LinearEstimate:
             return
         covariance = scipy.sparse.block_diag([t.covariance for t in self._tables], format="csr")
         constraints, target = agreement(domain, [t.clique for t in self._tables], total)
-        # The last rows are the smallest intersections; without some the estimate is still unbiased.
-        constraints, target = constraints[-_MOST_CONSTRAINTS:], target[-_MOST_CONSTRAINTS:]
+        # The last rows are the smallest intersections; the estimate is unbiased without the others
+        # too.
+        constraints, target = constraints[-DENSE_ROWS:], target[-DENSE_ROWS:]
         y = np.concatenate([t.values for t in self._tables])
         self._spread = (constraints @ covariance).tocsc()
         self._inverse, rank = _generalised_inverse((self._spread @ constraints.T).toarray())
@@ -90,11 +98,11 @@ class LinearEstimate:
 
     @property
     def p_value(self) -> float:
-        """With what probability Gaussian noise puts the tables as far apart as they are.
+        """The probability that Gaussian noise puts the tables as far apart as they are, or further.
 
         The ``statistic``, the squared distance between the measurements and the estimate in
-        standard deviations, has a chi-square law with ``degrees`` of freedom whatever the truth:
-        nothing here is bounded at zero.
+        standard deviations, has a chi-square distribution with ``degrees`` of freedom whatever the
+        truth: nothing here is bounded at zero.
         """
         return float(chdtrc(self.degrees, self.statistic)) if self.degrees else 1.0
 
@@ -102,19 +110,23 @@ class LinearEstimate:
     def scale(self) -> float:
         """The factor by which the noise must exceed the stated one for tables this far apart.
 
-        The factor sqrt(chi-square / degrees) of the Particle Data Group, where that is above 1 and
-        the distance significant for noise of any usual law; else 1. The square of a Laplace
-        variable of variance 1 has variance 5, where that of a Gaussian one has 2. The statistic is
-        therefore held against the Gamma law of mean ``degrees`` and variance 5 ``degrees``: right
-        error bars are widened in at most 3 of 1,000 data sets with Laplace noise (2.6 at 10
-        degrees of freedom), and in fewer than 1 of 10,000 with Gaussian noise.
+        It is the Particle Data Group's factor sqrt(chi-square / degrees) if that is above 1 and the
+        distance is significant for noise of any usual distribution; else 1. The square of a Laplace
+        variable of variance 1 has variance 5, that of a Gaussian one 2. The statistic is therefore
+        compared with the Gamma distribution of mean ``degrees`` and variance 5 ``degrees``: correct
+        error bars are widened in at most 3 of 1,000 data sets with Laplace noise (2.6 at 10 degrees
+        of freedom), and in fewer than 1 of 10,000 with Gaussian noise.
         """
         if not self.degrees or gammaincc(self.degrees / 5, self.statistic / 5) >= _SIGNIFICANT:
             return 1.0
         return max(1.0, sqrt(self.statistic / self.degrees))
 
     def answer(self, query: FactoredQuery) -> Answer | None:
-        """None unless one estimated table holds the query, and nothing left out informs on it."""
+        """Return the answers to a query; None unless one estimated table holds its attributes, and
+        no table without an estimate shares any of them.
+        """
+        if self._residuals is not None:
+            return self._from_residuals(self._residuals, query)
         single = tuple(name for name in query.attributes if self.domain.sizes[name] == 1)
         wanted = frozenset(query.attributes) - frozenset(single)
         if any(not wanted.isdisjoint(attributes) for attributes in self._left_out):
@@ -123,7 +135,7 @@ class LinearEstimate:
         if place is None:
             return None
         table = self._tables[place]
-        # A column of one value is in every table.
+        # An attribute with one value can be added to every table.
         held = (*table.clique, *(name for name in single if name not in table.clique))
         matrix = _rows(self.domain, held, query)
         own = slice(self._start[place], self._start[place + 1])
@@ -133,15 +145,36 @@ class LinearEstimate:
         shared = shared[touched]
         known = self._inverse[np.ix_(touched, touched)] @ shared
         saved = np.asarray(shared.multiply(known).sum(axis=0)).ravel()
-        variance = np.where(raw - saved > _RANK * raw, raw - saved, 0.0)
+        variance = np.where(raw - saved > DEPENDENT * raw, raw - saved, 0.0)
         stddev = self.scale * np.sqrt(variance)
         return Answer(matrix @ self._values[own], stddev, bool((matrix.data >= 0).all()))
+
+    def _from_residuals(self, residuals: ResidualTables, query: FactoredQuery) -> Answer | None:
+        if not residuals.holds(query.attributes):
+            return None
+        stddev = self.scale * np.sqrt(residuals.variance(query).reshape(-1))
+        positive = all((as_dense(factor) >= 0).all() for factor in query.factors.values())
+        return Answer(residuals.answer(query).reshape(-1), stddev, positive)
+
+
+def _residuals(
+    domain: Domain, measurements: Sequence[Measurement], total: float | None
+) -> ResidualTables | None:
+    """Return the tables of residuals; None if anything else was measured."""
+    if not any(m.matrix is not None for m in measurements):
+        return None
+    try:
+        return ResidualTables(domain, measurements, total)
+    except InvalidInput:
+        return None
 
 
 def _tables(
     domain: Domain, measurements: Sequence[Measurement], zeros: Sequence[Zeros]
 ) -> tuple[list[_Table], list[frozenset[str]]]:
-    """One table for each measured set of attributes; the sets that are not determined."""
+    """Return one table for each measured set of attributes, and the sets whose tables are not
+    determined.
+    """
     groups: dict[frozenset[str], list[Measurement]] = {}
     for m in measurements:
         groups.setdefault(frozenset(m.clique), []).append(m)
@@ -159,7 +192,7 @@ def _tables(
 def _table(
     domain: Domain, clique: Clique, group: Sequence[Measurement], possible: NDArray[np.bool_]
 ) -> _Table | None:
-    """The group's table by inverse variance, or None if it is not determined."""
+    """Return the group's table, averaged by inverse variance, or None if it is not determined."""
     if all(m.matrix is None for m in group):
         precision = sum(m.stddev**-2 for m in group)
         mean = sum(m.stddev**-2 * m.values[_order(domain, clique, m)] for m in group) / precision
@@ -167,7 +200,7 @@ def _table(
         return _around(
             domain, clique, group, np.asarray(mean * possible), scipy.sparse.csr_array(diagonal)
         )
-    if len(possible) > _DENSE_CELLS:
+    if len(possible) > DENSE_ROWS:
         return None
     unknown = np.flatnonzero(possible)
     if sum(len(m.values) for m in group) < len(unknown):
@@ -178,7 +211,7 @@ def _table(
         information += matrix.T @ matrix
         weighted += matrix.T @ (m.values / m.stddev)
     eigenvalues, vectors = np.linalg.eigh(information)
-    if eigenvalues[0] <= _RANK * eigenvalues[-1]:
+    if eigenvalues[0] <= DEPENDENT * eigenvalues[-1]:
         return None
     inverse = (vectors / eigenvalues) @ vectors.T
     values, covariance = np.zeros(len(possible)), np.zeros((len(possible), len(possible)))
@@ -194,7 +227,7 @@ def _around(
     values: Array,
     covariance: scipy.sparse.csr_array,
 ) -> _Table:
-    """The table, and how far its measurements are from it."""
+    """Return the table, with the distance of its measurements from it."""
     statistic = 0.0
     for m in group:
         table = np.empty(len(values))
@@ -215,7 +248,7 @@ def _possible(domain: Domain, clique: Clique, zeros: Sequence[Zeros]) -> NDArray
 
 
 def _order(domain: Domain, clique: Clique, m: Measurement) -> NDArray[np.int64]:
-    """For each cell of the clique its place in the measurement's own order."""
+    """Return for each cell of the clique its place in the measurement's own order."""
     return domain.cell_map(clique, m.clique)
 
 
@@ -226,16 +259,16 @@ def _dense(m: Measurement, cells: int) -> Array:
 
 
 def _generalised_inverse(matrix: Array) -> tuple[Array, int]:
-    """A generalised inverse of a symmetric matrix, and the rank of the matrix."""
+    """Return a generalised inverse of a symmetric matrix, and the rank of the matrix."""
     from scipy.linalg import lapack
 
     if not matrix.any():
         return matrix, 0
     scale = np.sqrt(np.maximum(np.diag(matrix), 0.0))
     scale = np.where(scale > 0, scale, inf)
-    # Any M with A M A = A does where M meets A's range only; pivoted Cholesky is ten times faster
-    # than eigenvalues.
-    factor, order, rank, _ = lapack.dpstrf(matrix / np.outer(scale, scale), tol=_RANK, lower=1)
+    # Any M with A M A = A serves, since M is applied to A's range only; pivoted Cholesky is ten
+    # times faster than eigenvalues.
+    factor, order, rank, _ = lapack.dpstrf(matrix / np.outer(scale, scale), tol=DEPENDENT, lower=1)
     kept = order[:rank] - 1
     inverse, _ = lapack.dpotri(factor[:rank, :rank], lower=1)
     whole = np.tril(inverse) + np.tril(inverse, -1).T
@@ -245,7 +278,7 @@ def _generalised_inverse(matrix: Array) -> tuple[Array, int]:
 
 
 def _rows(domain: Domain, clique: Clique, query: FactoredQuery) -> scipy.sparse.csr_array:
-    """The query as a sparse matrix over the clique's cells."""
+    """Return the query as a sparse matrix over the clique's cells."""
     product = scipy.sparse.csr_array(np.ones((1, 1)))
     for factor in query.factors.values():
         product = scipy.sparse.kron(product, scipy.sparse.csr_array(factor), format="csr")

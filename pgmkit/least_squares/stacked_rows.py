@@ -1,4 +1,4 @@
-"""Rows of measurements of one clique put below each other, averaged and factorised."""
+"""Rows of the measurements of one clique, stacked, averaged and factorised."""
 
 from __future__ import annotations
 
@@ -14,33 +14,32 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.linear.matrix import Matrix, is_sparse
 from pgmkit.measurement import Measurement
+from pgmkit.runtime.sizes import DENSE_SHARE
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 Array = NDArray[np.float64]
-"""An array of measured values has a row for each value, and a column for each set if many."""
+"""An array of measured values: a row for each value, and with many sets a column for each set."""
 
 Part = tuple[Measurement, Array]
 """A measurement, and its values in all sets."""
 
 MOST_FACTORED = 512
-"""Cells of a clique whose rows are factorised. For n rows and k cells that takes 2 n k^2
-multiplications and spares every pass 4 n k, so that it pays after k / 2 passes; a search has some
+"""The most cells of a clique whose rows are factorised. For n rows and k cells that takes 2 n k^2
+multiplications and saves every pass 4 n k, so that it pays after k / 2 passes; a search has some
 hundreds.
 """
-_DENSE = 0.1
-"""Share of entries that are not zero above which rows become a dense matrix."""
 
 
 def first_set(values: Array) -> Array:
-    """The values of the first set."""
+    """Return the values of the first set."""
     return values if values.ndim == 1 else values[:, 0]
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Sparse rows over the table of a clique: the loss |weights (matrix x - values)|^2 / 2, beside
+    """Sparse rows over the table x of a clique, with the loss |weights (matrix x - values)|^2 / 2 +
     ``constant``.
     """
 
@@ -52,7 +51,7 @@ class Rows:
 
     @classmethod
     def of(cls, domain: Domain, parts: Sequence[Part]) -> Rows:
-        """All rows of some measurements of one clique."""
+        """Return all rows of some measurements of one clique."""
         import scipy.sparse
 
         first = parts[0][0].clique
@@ -69,7 +68,9 @@ class Rows:
         return cls(clique, sparse, weights, np.concatenate([parts[place][1] for place in order]))
 
     def merged(self) -> Rows:
-        """Rows that are multiples of each other averaged, and rows of zeros left out."""
+        """Return the same loss with rows that are multiples of each other averaged, and rows of
+        zeros left out.
+        """
         lengths = np.diff(self.matrix.indptr)
         full = lengths > 0
         if not full.all():
@@ -99,28 +100,28 @@ class Rows:
 
     @property
     def is_table(self) -> bool:
-        """True if the rows are the cells, each one once, and all weigh the same."""
+        """True if the rows are the cells, each one once, and all have the same weight."""
         rows, cells = self.matrix.shape
         if not rows == cells == self.matrix.nnz or np.ptp(self.weights):
             return False
         return bool((self.matrix.data == 1).all()) and len(np.unique(self.matrix.indices)) == cells
 
     def table(self) -> Part:
-        """The cells as a table."""
+        """Return the rows, which are the cells, as a measured table."""
         values = self.values[np.argsort(self.matrix.indices)]
         return Measurement(self.clique, first_set(values), 1 / float(self.weights[0])), values
 
     @property
     def are_many(self) -> bool:
-        """True if factors are smaller, and their computation is worth it."""
+        """True if factors have fewer rows, and their computation pays."""
         rows, cells = self.matrix.shape
         sparse = rows <= 2 * cells and 2 * self.matrix.nnz <= cells**2
         return rows > cells and not sparse and cells <= MOST_FACTORED
 
     def factorised(self) -> Rows:
-        """The same loss with as many rows as cells.
+        """Return the same loss with as many rows as cells.
 
-        The factorisation is accurate row by row, however much their weights differ, since rows are
+        The factorisation is accurate row by row, however much the weights differ, since rows are
         sorted by size and columns pivoted (Cox and Higham, 1998).
         """
         import scipy.linalg
@@ -141,19 +142,21 @@ class Rows:
         return Rows(self.clique, sparse, np.ones(cells), rotated[:cells], constant)
 
     def parts(self) -> list[Part]:
-        """One measurement of all rows, in units of the noise; none where no row is left."""
+        """Return one measurement of all rows, in units of the noise; an empty list if no row is
+        left.
+        """
         rows, columns = self.matrix.shape
         if not rows:
             return []
         lengths = np.diff(self.matrix.indptr)
         sparse = _with_data(self.matrix, self.matrix.data * np.repeat(self.weights, lengths))
-        matrix = sparse.toarray() if sparse.nnz > _DENSE * rows * columns else sparse
+        matrix = sparse.toarray() if sparse.nnz > DENSE_SHARE * rows * columns else sparse
         values = times(self.weights, self.values)
         return [(Measurement(self.clique, first_set(values), 1.0, matrix), values)]
 
 
 def _rotated(raw: Array, tau: Array, right: Array) -> Array:
-    """The columns multiplied by the transpose of all of Q, which is never formed."""
+    """Return the columns multiplied by the transpose of the whole of Q, which is never formed."""
     from scipy.linalg import lapack
 
     space = max(1, 64 * right.shape[1])
@@ -164,12 +167,14 @@ def _rotated(raw: Array, tau: Array, right: Array) -> Array:
 
 
 def times(factors: Array, values: Array) -> Array:
-    """Each row of values times its factor."""
+    """Return each row of values times its factor."""
     return factors.reshape(-1, *[1] * (values.ndim - 1)) * values
 
 
 def _written_out(domain: Domain, clique: Clique, m: Measurement) -> Matrix:
-    """The measurement's matrix over the cells of ``clique``, which has the same attributes."""
+    """Return the measurement's matrix over the cells of ``clique``, which has the same
+    attributes.
+    """
     matrix: Matrix
     if m.matrix is None:
         import scipy.sparse
@@ -183,7 +188,7 @@ def _written_out(domain: Domain, clique: Clique, m: Measurement) -> Matrix:
 
 
 def _product(left: Matrix, right: Matrix) -> Matrix:
-    """The Kronecker product of two matrices."""
+    """Return the Kronecker product of two matrices."""
     if isinstance(left, np.ndarray) and isinstance(right, np.ndarray):
         rows, columns = left.shape[0] * right.shape[0], left.shape[1] * right.shape[1]
         product = np.multiply.outer(left, right).transpose(0, 2, 1, 3)
@@ -194,7 +199,9 @@ def _product(left: Matrix, right: Matrix) -> Matrix:
 
 
 def _stacked(matrices: Sequence[csr_array], columns: int) -> csr_array:
-    """Sparse matrices below each other; scipy's own ``vstack`` is slow for thousands."""
+    """Return sparse matrices stacked on each other; scipy's own ``vstack`` is slow for
+    thousands.
+    """
     import scipy.sparse
 
     ordered = [each if each.has_sorted_indices else each.sorted_indices() for each in matrices]
@@ -208,7 +215,7 @@ def _stacked(matrices: Sequence[csr_array], columns: int) -> csr_array:
 
 
 def _with_data(matrix: csr_array, data: Array) -> csr_array:
-    """The same sparse matrix with other entries."""
+    """Return the same sparse matrix with other entries."""
     import scipy.sparse
 
     return scipy.sparse.csr_array((data, matrix.indices, matrix.indptr), matrix.shape)

@@ -1,15 +1,16 @@
-"""All measurements of one clique as one or two: what a loss has to know of them.
+"""All measurements of one clique as one or two: the sufficient statistics of their loss.
 
-With Gaussian noise the measurements of one clique are one quadratic form of its table x,
+With Gaussian noise of standard deviations s_i, the measurements y_i of one clique, with matrices
+Q_i, are one quadratic form of its table x,
 
     sum_i |(Q_i x - y_i) / s_i|^2 / 2  =  |R x - c|^2 / 2 + constant,
 
 and R needs no more rows than x has cells, however many were measured. Measured tables are averaged
-by inverse variance. Rows that are multiples of each other are averaged, too, which keeps them
-sparse; where many more rows than cells are left, R and c come from an orthogonal factorisation. The
-constant is a sum of squares of what the averages leave, never a difference of large numbers.
+by inverse variance. Rows that are multiples of each other are averaged too, which keeps them
+sparse; if many more rows than cells are left, R and c come from an orthogonal factorisation. The
+constant is a sum of squares about the averages, never a difference of large numbers.
 
-Other losses are sums over the single values, so that their rows are only put side by side.
+Other losses are sums over the single values, so their rows are only put side by side.
 """
 
 from __future__ import annotations
@@ -31,12 +32,14 @@ from pgmkit.measurement import Measurement
 __all__ = ["NoisyTable", "Observed", "Statistics", "average_tables", "combined", "side_by_side"]
 
 Array = NDArray[np.float64]
-"""An array of measured values has a row for each value, and a column for each set if many."""
+"""An array of measured values: a row for each value, and with many sets a column for each set."""
 
 
 @dataclass(frozen=True)
 class Observed:
-    """A noisy table, or the noisy tables of many sets: a cell a row, a set a column."""
+    """A noisy table as a vector of cells, or the noisy tables of many sets: a row for each cell, a
+    column for each set.
+    """
 
     clique: Clique
     values: Array
@@ -54,12 +57,11 @@ class NoisyTable:
 
 @dataclass(frozen=True)
 class Statistics:
-    """Measurements with the same loss as the given ones, but for ``constant``, and fewer of them.
+    """Fewer measurements with the same loss as the given ones, up to ``constant``.
 
-    ``measurements`` have the values of the first set where there are many; ``values`` has those of
-    all sets for each of them, and ``constant`` a number for each set. ``count`` is how many values
-    the given measurements have. ``tables`` are those measured, at most one of a clique where they
-    are averaged.
+    With many sets, ``measurements`` have the values of the first set, ``values`` has those of all
+    sets for each of them, and ``constant`` a number for each set. ``count`` is the number of given
+    values. ``tables`` are the measured tables, at most one for each clique if they are averaged.
     """
 
     measurements: list[Measurement]
@@ -75,11 +77,11 @@ def combined(
     values: Sequence[Array] | None = None,
     deadline: float = inf,
 ) -> Statistics:
-    """The sufficient statistics of checked measurements with Gaussian noise.
+    """Return the sufficient statistics of checked measurements with Gaussian noise.
 
-    ``values`` are those of many sets that differ in nothing else. A measurement that is alone in
-    its clique and has no more values than the clique has cells is left as it is, and so are all
-    that are not reached by the ``deadline`` of ``time.perf_counter``.
+    ``values`` are the values of many sets that differ in nothing else. A measurement is left as it
+    is if it is the only one of its clique and has no more values than the clique has cells, or if
+    it is not reached by the ``deadline`` of ``time.perf_counter``.
 
     >>> y = [Measurement(["a"], [x], 1.0, np.array([[1.0, 0.0]])) for x in (3.0, 5.0)]
     >>> found = combined(Domain({"a": 2}), y)
@@ -99,7 +101,9 @@ def combined(
 
 
 def side_by_side(domain: Domain, measurements: Sequence[Measurement]) -> Statistics:
-    """The same values, residual by residual, in about as few measurements as there are cliques."""
+    """Return the same values, residual by residual, in about as few measurements as there are
+    cliques.
+    """
     made = list[Part]()
     for group in _by_clique(measurements, [m.values for m in measurements]):
         products = [part for part in group if _stays_a_product(domain, part[0])]
@@ -126,7 +130,9 @@ def _by_clique(
 
 
 def _is_short(domain: Domain, group: Sequence[Part]) -> bool:
-    """True for one measurement of no more rows than cells, or of a product's factors."""
+    """True for a single measurement that has no more rows than cells, or whose matrix is sparse or
+    a product of factors.
+    """
     if len(group) != 1:
         return False
     m, _ = group[0]
@@ -136,7 +142,7 @@ def _is_short(domain: Domain, group: Sequence[Part]) -> bool:
 def _of_one_clique(
     domain: Domain, group: Sequence[Part], deadline: float
 ) -> tuple[list[Part], Array | float]:
-    """The statistics, and the loss that no table can avoid."""
+    """Return the statistics of one clique, and the loss that no table can avoid."""
     tables = [part for part in group if part[0].matrix is None]
     products = [part for part in group if _stays_a_product(domain, part[0])]
     apart = {id(m) for m, _ in (*tables, *products)}
@@ -156,7 +162,9 @@ def _of_one_clique(
 
 
 def _stays_a_product(domain: Domain, m: Measurement) -> bool:
-    """True if a product, written out, has far more entries than its factors take to apply."""
+    """True if a Kronecker product, written out, has far more entries than applying its factors
+    takes.
+    """
     if not isinstance(m.matrix, Kronecker):
         return False
     entries = prod(int(np.count_nonzero(_entries(factor))) for factor in m.matrix.factors)
@@ -168,7 +176,7 @@ def _entries(matrix: Matrix) -> Array:
 
 
 def _alike(products: Sequence[Part]) -> Iterator[list[Part]]:
-    """Groups with the same factors for the same attributes."""
+    """Yield groups of products with the same factors for the same attributes."""
     groups: dict[tuple[object, ...], list[Part]] = {}
     for part in products:
         matrix = part[0].matrix
@@ -185,7 +193,8 @@ def _contents(matrix: Matrix) -> tuple[object, ...]:
 
 
 def average_tables(domain: Domain, observed: Iterable[Observed]) -> tuple[list[NoisyTable], Array]:
-    """One table per set of attributes (axes in the domain's order) and the loss no table can avoid.
+    """Return one table for each set of attributes (axes in the domain's order), and the loss that
+    no table can avoid.
 
     For repeated tables sum |x - y_i|^2 / s_i^2 = |x - mean|^2 / s^2 + the spread around the
     weighted mean.
@@ -210,7 +219,10 @@ def _ordered(domain: Domain, observed: Observed, clique: Clique) -> Array:
 
 
 def _averaged(domain: Domain, alike: Sequence[Part]) -> tuple[list[Part], Array | float]:
-    """Tables, or measurements of one matrix, averaged by inverse variance; and their spread."""
+    """Average tables, or measurements with the same matrix, by inverse variance; also return half
+    the weighted sum of squares about that average (for each set), which is the loss that no table
+    can avoid.
+    """
     if len(alike) < 2:
         return list(alike), 0.0
     first, arrays = alike[0][0], [values for _, values in alike]
@@ -223,7 +235,9 @@ def _averaged(domain: Domain, alike: Sequence[Part]) -> tuple[list[Part], Array 
 
 
 def _mean(arrays: Sequence[Array], stddevs: Sequence[float]) -> tuple[Array, float, Array | float]:
-    """The mean by inverse variance, its variance, and half the sum of squares about it."""
+    """Return the mean by inverse variance, its variance, and half the weighted sum of squares about
+    it.
+    """
     if len(arrays) == 1:
         return arrays[0], stddevs[0] ** 2, 0.0
     weights, stack = np.array(stddevs) ** -2.0, np.stack(arrays)

@@ -57,11 +57,13 @@ class Kronecker:
         return math.prod(self.row_shape), math.prod(self.column_shape)
 
     def matvec(self, x: ArrayLike) -> NDArray[np.float64]:
-        """Q @ x for a vector of length ``shape[1]``; raises `InvalidInput` for another length."""
+        """Return Q @ x for a vector of length ``shape[1]``. Raises `InvalidInput` for another
+        length.
+        """
         return _multiply(self.factors, _vector(x, self.shape[1]))
 
     def to_dense(self) -> NDArray[np.float64]:
-        """The whole matrix written out: for small products and for tests."""
+        """Return the whole matrix written out, for small products and for tests."""
         dense: NDArray[Any] = np.ones((1, 1))
         for factor in self.factors:
             dense = np.kron(dense, as_dense(factor))

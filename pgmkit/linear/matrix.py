@@ -27,9 +27,10 @@ def is_sparse(value: Any) -> bool:
 
 
 def as_matrix(value: MatrixLike, name: str) -> Matrix:
-    """A read-only float64 copy of ``value``: a 2-D array, or a CSR array where it is sparse.
+    """Return a read-only float64 copy of ``value``: a 2-D array, or a CSR array if ``value`` is
+    sparse.
 
-    A vector becomes one row. Raises `InvalidInput`, which starts with ``name``, for anything that
+    A vector becomes one row. Raises `InvalidInput`, with ``name`` in the message, for anything that
     is not a real, finite matrix of at least one row and one column.
 
     >>> as_matrix([1, 2, 3], "matrix").shape
@@ -57,7 +58,7 @@ def as_matrix(value: MatrixLike, name: str) -> Matrix:
 
 
 def as_dense(matrix: Matrix) -> NDArray[np.float64]:
-    """The matrix as a 2-D array: itself, or a sparse one written out."""
+    """Return the matrix as a 2-D array: a dense matrix itself, a sparse one written out."""
     if isinstance(matrix, np.ndarray):
         return matrix
     dense: NDArray[np.float64] = matrix.toarray()

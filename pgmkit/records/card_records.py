@@ -1,4 +1,4 @@
-"""Records on a CUDA card, counted there."""
+"""Records on a CUDA GPU, counted there."""
 
 from __future__ import annotations
 
@@ -12,40 +12,38 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.records.counting import Codes, check_memory
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.devices import check_room
+from pgmkit.runtime.sizes import TABLE_CELLS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = ["RecordsOnCard"]
 
-_PIECE_ROWS = 1 << 24
-"""Rows whose cells are numbered at once: 128 MB of numbers."""
-
 
 class RecordsOnCard:
-    """The columns of a data set on a card; ``Dataset.on`` makes it.
+    """The columns of a data set on a GPU, made by ``Dataset.on``.
 
-    Its counts are those of the data set, and a mechanism can be run on either. Raises ModelTooLarge
-    where the card has not enough free memory.
+    Its counts equal those of the data set, and a mechanism can be run on either. Raises
+    ModelTooLarge if the GPU has not enough free memory.
     """
 
     def __init__(self, domain: Domain, columns: Mapping[str, Codes], device: torch.device) -> None:
         self.domain, self.device = domain, device
         self._rows = len(columns[domain.attributes[0]])
         wide = sum(1 if size <= 256 else 8 for size in domain.shape())
-        room = self._rows * wide + 24 * min(self._rows, _PIECE_ROWS)
+        room = self._rows * wide + 24 * min(self._rows, TABLE_CELLS)
         check_room(device, room, "the data set")
         self._columns = {name: _placed(columns[name], device) for name in domain}
 
     def __len__(self) -> int:
-        """The number of rows."""
+        """Return the number of rows."""
         return self._rows
 
     def __repr__(self) -> str:
         return f"RecordsOnCard({self.domain!r}, {str(self.device)!r})"
 
     def marginals(self, cliques: Iterable[Iterable[str]]) -> dict[Clique, NDArray[np.int64]]:
-        """The marginal of every clique, as ``Dataset.marginals``."""
+        """Return the marginal of every clique, as ``Dataset.marginals`` does."""
         wanted = list(dict.fromkeys(self.domain.clique(clique) for clique in cliques))
         check_memory(wanted, self.domain.sizes)
         return {clique: self._counted(clique) for clique in wanted}
@@ -55,8 +53,8 @@ class RecordsOnCard:
         cells = prod(shape)
         check_room(self.device, 24 * cells, f"the marginal over {clique!r}")
         counts = torch.zeros(cells, dtype=torch.int64, device=self.device)
-        for start in range(0, self._rows, _PIECE_ROWS):
-            end = min(self._rows, start + _PIECE_ROWS)
+        for start in range(0, self._rows, TABLE_CELLS):
+            end = min(self._rows, start + TABLE_CELLS)
             codes = torch.zeros(end - start, dtype=torch.int64, device=self.device)
             for name, size in zip(clique, shape, strict=True):
                 codes = codes.mul_(size).add_(self._columns[name][start:end])
@@ -66,6 +64,6 @@ class RecordsOnCard:
 
 
 def _placed(codes: Codes, device: torch.device) -> torch.Tensor:
-    """A column on the card: one byte a code where that holds it, else eight."""
+    """Return a column as a tensor on the GPU: one byte a code if that is enough, else eight."""
     held = codes if codes.dtype == np.uint8 else codes.astype(np.int64)
     return torch.tensor(held, device=device)

@@ -1,7 +1,7 @@
-"""Records drawn from a model on a CUDA card: the same as on the processor, to the last record.
+"""Records drawn from a model on a CUDA GPU: the same as on the processor, to the last record.
 
-What is random comes from the same generator, on the processor, in the same order, and so do the
-counts of each table, which are small; the card sorts, looks up and hands out record by record.
+Random numbers come from the same generator, on the processor and in the same order, and so do the
+counts of each table, which are small. The GPU sorts, looks up and assigns record by record.
 """
 
 from __future__ import annotations
@@ -30,15 +30,17 @@ if TYPE_CHECKING:
 __all__ = ["sample_on_card", "worth_a_card"]
 
 _FEWEST = 1 << 18
-"""Records below which the launches cost more than the card gains."""
+"""The fewest records for which a GPU gains more than its launches cost."""
 _RECORD_BYTES = 96
-"""Of a record while a table is drawn: its place, group and cell, those sorted, and room to sort."""
+"""The bytes of a record while a table is drawn: its place, group and cell, these sorted, and memory
+for sorting.
+"""
 
 Columns: TypeAlias = "dict[str, torch.Tensor]"
 
 
 def worth_a_card(domain: Domain, n: int, device: torch.device) -> bool:
-    """True where a card draws so many records: enough of them, and no more than it has room for."""
+    """True if a GPU draws these records: there are enough of them, and they fit into its memory."""
     if device.type != "cuda" or not isinstance(n, int | np.integer) or n < _FEWEST:
         return False
     return n * (_RECORD_BYTES + sum(map(_code_bytes, domain.shape()))) <= available(device)
@@ -52,7 +54,7 @@ def sample_on_card(
     method: Method,
     device: torch.device,
 ) -> dict[str, np.ndarray]:
-    """The records that ``pgmkit.records.sampling.sample`` draws."""
+    """Draw the records that ``pgmkit.records.sampling.sample`` draws, on a GPU."""
     check_request(n, rng, method)
     draw = _draw_rounded if method == "round" else _draw_independent
     columns: Columns = {}
@@ -67,7 +69,9 @@ def sample_on_card(
 def _draw_rounded(
     table: np.ndarray, groups: torch.Tensor, rng: np.random.Generator, clique: Clique
 ) -> torch.Tensor:
-    """A residual cell for each record: rounded counts, given out at random within a group."""
+    """Assign a cell of the residual attributes to each record: each group's rounded counts, in
+    random order within the group.
+    """
     width = table.shape[1]
     order = torch.from_numpy(rng.permutation(len(groups))).to(groups.device)
     order = order[torch.sort(groups[order], stable=True).indices]
@@ -89,7 +93,10 @@ def _draw_rounded(
 def _draw_independent(
     table: np.ndarray, groups: torch.Tensor, rng: np.random.Generator, clique: Clique
 ) -> torch.Tensor:
-    """A residual cell for each record by inverting its group's cumulative distribution."""
+    """Draw a cell of the residual attributes for each record by inverting its group's cumulative
+    distribution. ``table`` has a row for each group (a cell of the separator) and a column for each
+    residual cell.
+    """
     width, host = table.shape[1], np.cumsum(table, axis=1)
     occupied = torch.bincount(groups, minlength=len(table)).cpu().numpy() > 0
     check_mass(host[occupied, -1], clique)
@@ -108,7 +115,7 @@ def _draw_independent(
 def _ravel(
     domain: Domain, attrs: Clique, columns: Columns, n: int, device: torch.device
 ) -> torch.Tensor:
-    """The flat index of each record's cell over ``attrs``."""
+    """Return the flat index of each record's cell over ``attrs``."""
     code = torch.zeros(n, dtype=torch.int64, device=device)
     for name in attrs:
         code = code.mul_(domain.sizes[name]).add_(columns[name])
@@ -116,7 +123,7 @@ def _ravel(
 
 
 def _unravel(domain: Domain, attrs: Clique, cells: torch.Tensor, columns: Columns) -> None:
-    """The inverse of ``_ravel``: a column of codes for each attribute."""
+    """Invert ``_ravel``: add a column of codes for each attribute to ``columns``."""
     stride = prod(domain.sizes[name] for name in attrs)
     for name in attrs:
         stride //= domain.sizes[name]

@@ -1,4 +1,4 @@
-"""Conditional tables: what makes a set of them a Bayesian network."""
+"""Checks that a set of conditional tables is a Bayesian network."""
 
 from __future__ import annotations
 
@@ -15,13 +15,17 @@ __all__ = ["checked_conditionals"]
 
 Array = NDArray[np.float64]
 TOLERANCE = 1e-5
-"""Distance from one of a distribution's sum, as those of files with seven digits have it."""
+"""The most by which a distribution's sum may differ from one: files with seven digits have such
+sums.
+"""
 
 
 def checked_conditionals(
     tables: Mapping[str, tuple[Sequence[str], ArrayLike]],
 ) -> tuple[Domain, list[tuple[Clique, Array]]]:
-    """The domain and the tables, each scaled to sum to one exactly; InvalidInput if they cannot."""
+    """Return the domain and the tables, each scaled to sum to one exactly. Raises InvalidInput
+    unless they form a Bayesian network.
+    """
     if not isinstance(tables, Mapping) or not tables:
         raise InvalidInput(
             "conditional tables must be a mapping such as "

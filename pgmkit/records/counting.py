@@ -1,9 +1,9 @@
-"""Exact counts of many marginals from one pass over coded columns per block of attributes.
+"""Exact counts of many marginals, with one pass over coded columns for each block of attributes.
 
-Counting a table costs a pass over the rows; summing axes of a small table away costs next to
-nothing. So the requested cliques are covered greedily by blocks (larger sets of attributes whose
-tables stay in cache), each block is counted once, and the cliques inside it are summed out of it.
-Large data keep all cores at it, each with a block of its own: the counts are the same.
+Counting a table costs a pass over the rows; summing axes of a small table costs next to nothing. So
+the requested cliques are covered greedily by blocks (larger sets of attributes whose tables stay in
+cache), each block is counted once, and the cliques inside it are summed out of it. For large data
+every core counts a block of its own; the counts are the same.
 """
 
 from __future__ import annotations
@@ -19,21 +19,16 @@ from numpy.typing import NDArray
 
 from pgmkit.domain import Clique
 from pgmkit.errors import ModelTooLarge
+from pgmkit.runtime.sizes import BLOCK_CELLS, CACHE_CELLS, TABLE_CELLS
 from pgmkit.runtime.threads import cores, in_threads
 
 __all__ = ["MEMORY_LIMIT", "CountingPlan", "check_memory", "count_marginals"]
 
 MEMORY_LIMIT = 2 << 30
-"""Bytes that the int64 tables returned by one call may take together (2 GiB)."""
+"""The most bytes that the int64 tables returned by one call may take together (2 GiB)."""
 
-_BLOCK_CELLS = 1 << 19
-_PIECE_ROWS = 1 << 16
-# With fewer rows the planning of blocks costs more than it saves.
-_PLANNED_ROWS = 1 << 15
 # Cliques are planned this many at a time: planning costs (cliques of a batch)^2 or so.
 _BATCH = 512
-_THREADED_CODES = 1 << 21
-"""Rows times blocks from which threads pay for being started: some ten milliseconds of counting."""
 
 Codes = NDArray[np.unsignedinteger[Any]]
 Table = NDArray[np.int64]
@@ -43,10 +38,10 @@ Block = tuple[Clique, list[Clique]]
 def count_marginals(
     columns: Mapping[str, Codes], sizes: Mapping[str, int], rows: int, cliques: Sequence[Clique]
 ) -> dict[Clique, Table]:
-    """The contingency table of every clique: exact int64 counts, axes in the clique's order.
+    """Return the contingency table of every clique: exact int64 counts, axes in the clique's order.
 
-    `columns` holds `rows` unsigned codes below `sizes` each; nothing is checked here but
-    memory: ModelTooLarge is raised before counting when the tables need more than MEMORY_LIMIT.
+    `columns` holds `rows` unsigned codes for each attribute, each below its size; the codes are not
+    checked here. Raises ModelTooLarge before counting if the tables need more than MEMORY_LIMIT.
 
     >>> columns = {"a": np.array([0, 1, 1], np.uint8), "b": np.array([2, 0, 0], np.uint8)}
     >>> count_marginals(columns, {"a": 2, "b": 3}, 3, [("a", "b")])[("a", "b")]
@@ -57,7 +52,8 @@ def count_marginals(
 
 
 class CountingPlan:
-    """The blocks that are counted for the tables asked for: found once for all pieces.
+    """The blocks that are counted to obtain the requested tables; they are planned once for all
+    pieces of the data.
 
     `rows`: about as many as a piece has; any number is counted exactly. Errors are those of
     `count_marginals`.
@@ -76,16 +72,16 @@ class CountingPlan:
         self._blocks = list(_blocks(list(self._orders), sizes, rows))
 
     def count(self, columns: Mapping[str, Codes], rows: int) -> dict[Clique, Table]:
-        """The table of every clique over these `rows` codes of each column."""
+        """Return the table of every clique, counted over the `rows` codes of each column."""
         result: dict[Clique, Table] = dict.fromkeys(self._cliques, np.empty(0, np.int64))
-        threads = cores() if rows * len(self._blocks) >= _THREADED_CODES else 1
+        threads = cores() if rows * len(self._blocks) >= TABLE_CELLS else 1
         tasks = (partial(self._block, block, columns, rows) for block in self._blocks)
         for tables in in_threads(tasks, threads):
             result.update(tables)
         return result
 
     def _block(self, block: Block, columns: Mapping[str, Codes], rows: int) -> dict[Clique, Table]:
-        """The tables of one block's cliques."""
+        """Return the tables of one block's cliques."""
         attributes, members = block
         if members == [attributes] and len(self._orders[attributes]) == 1:
             (clique,) = self._orders[attributes]
@@ -100,7 +96,7 @@ class CountingPlan:
 
 
 def check_memory(cliques: Collection[Clique], sizes: Mapping[str, int]) -> None:
-    """Raises ModelTooLarge for tables that need more than MEMORY_LIMIT together."""
+    """Raise ModelTooLarge if the tables need more than MEMORY_LIMIT bytes together."""
     cells = {clique: math.prod(sizes[a] for a in clique) for clique in cliques}
     needed = 8 * sum(cells.values())
     if needed <= MEMORY_LIMIT:
@@ -121,7 +117,7 @@ def check_memory(cliques: Collection[Clique], sizes: Mapping[str, int]) -> None:
 
 
 def _number(count: int) -> str:
-    # Decimal, here and below: the count may be beyond what a float holds.
+    # Decimal is used here and below, since the count may exceed the range of a float.
     return f"{count:,}" if count < 10**15 else f"{Decimal(count):.3g}"
 
 
@@ -132,16 +128,16 @@ def _gib(size: int) -> str:
 def _count(
     columns: Mapping[str, Codes], sizes: Mapping[str, int], attributes: Clique, rows: int
 ) -> Table:
-    """The table over `attributes` by mixed-radix codes and bincount."""
+    """Return the table over `attributes`, counted by mixed-radix codes and bincount."""
     cells = math.prod(sizes[a] for a in attributes)
     # Each bincount allocates and returns a whole table, so it must see several rows per cell.
-    chunk = min(rows, max(_PIECE_ROWS, 4 * cells))
+    chunk = min(rows, max(CACHE_CELLS, 4 * cells))
     codes = np.empty(chunk, np.intp)
     table: Table | None = None
     for start in range(0, rows, chunk):
         stop = min(rows, start + chunk)
-        for piece in range(start, stop, _PIECE_ROWS):
-            end = min(stop, piece + _PIECE_ROWS)
+        for piece in range(start, stop, CACHE_CELLS):
+            end = min(stop, piece + CACHE_CELLS)
             codes[piece - start : end - start] = _codes(columns, sizes, attributes, piece, end)
         counts = np.bincount(codes[: stop - start], minlength=cells)
         if table is None:
@@ -155,7 +151,7 @@ def _count(
 def _codes(
     columns: Mapping[str, Codes], sizes: Mapping[str, int], attributes: Clique, start: int, end: int
 ) -> Codes | int:
-    """Cell numbers of some rows, in the smallest type that holds the codes so far."""
+    """Return the cell numbers of some rows, in the smallest type that holds them."""
     if not attributes:
         return 0
     codes = columns[attributes[0]][start:end]
@@ -170,10 +166,12 @@ def _codes(
 def _sum_out(
     table: Table, attributes: Clique, members: Sequence[Clique], into: dict[Clique, Table]
 ) -> None:
-    """Sum every member out of a block's table, sharing the intermediate tables.
+    """Sum every member out of a block's table, sharing the intermediate tables, and add it to
+    ``into``.
 
-    A member is reached by dropping its missing attributes one by one, the largest first: tables
-    shrink soonest, and members that miss the same large attributes share the first steps.
+    A member is reached by dropping its missing attributes one by one, the largest first: so tables
+    shrink as early as possible, and members that lack the same large attributes share the first
+    steps.
     """
     by_dropped: dict[str, list[Clique]] = {}
     for member in members:
@@ -190,11 +188,14 @@ def _sum_out(
 
 
 def _blocks(cliques: Sequence[Clique], sizes: Mapping[str, int], rows: int) -> Iterator[Block]:
-    """Blocks that cover the cliques (each in canonical order), with the cliques of each."""
-    if rows < _PLANNED_ROWS or len(cliques) == 1:
+    """Yield blocks that cover the cliques (each in canonical order), with the cliques of each
+    block.
+    """
+    # With fewer rows than half a piece the planning of blocks costs more than it saves.
+    if 2 * rows < CACHE_CELLS or len(cliques) == 1:
         yield from ((clique, [clique]) for clique in cliques)
         return
-    # Those of one batch have few attributes, so that a block of some of them covers many.
+    # The cliques of one batch share few attributes, so that a block covers many of them.
     names = sorted({a for clique in cliques for a in clique})
     longest = max(map(len, cliques), default=0)
     side = max(2, round(_BATCH ** (1 / max(1, longest))))
@@ -205,9 +206,10 @@ def _blocks(cliques: Sequence[Clique], sizes: Mapping[str, int], rows: int) -> I
 
 
 def _cover(cliques: list[Clique], sizes: Mapping[str, int], rows: int) -> Iterator[Block]:
-    """Greedy covering: grow a block around the largest clique left, keep its best stage.
+    """Yield blocks of a greedy covering: grow a block around the largest uncovered clique, and keep
+    its best stage.
 
-    Best is the most direct counting saved for the time spent on the block.
+    The best stage saves the most time of direct counting for each second spent on the block.
     """
     names = sorted({a for clique in cliques for a in clique}, key=lambda a: (sizes[a], a))
     member = np.array([[a in clique for a in names] for clique in cliques], np.float64)
@@ -221,7 +223,7 @@ def _cover(cliques: list[Clique], sizes: Mapping[str, int], rows: int) -> Iterat
             continue
         inside = _grown(member[seed], member[left], direct[left], size, rows)
         covered = left & (member @ (1 - inside) == 0)
-        if cells[seed] > _BLOCK_CELLS:
+        if cells[seed] > BLOCK_CELLS:
             # Summing such a table costs more than counting a small one.
             covered &= np.arange(len(cliques)) == seed
         left &= ~covered
@@ -236,7 +238,7 @@ def _grown(
     size: NDArray[np.float64],
     rows: int,
 ) -> NDArray[np.float64]:
-    """The best block around the attributes `start`, as a 0/1 vector over the attributes."""
+    """Return the best block around the attributes `start`, as a 0/1 vector over the attributes."""
     inside, best, best_rate = start.copy(), start.copy(), 0.0
     cells = float(np.prod(size[inside > 0]))
     while True:
@@ -245,7 +247,7 @@ def _grown(
         rate = float(direct[missing == 0].sum()) / seconds
         if rate > best_rate:
             best, best_rate = inside.copy(), rate
-        room = (inside == 0) & (cells * size <= _BLOCK_CELLS)
+        room = (inside == 0) & (cells * size <= BLOCK_CELLS)
         if not room.any():
             return best
         # A clique that still misses several attributes is worth little to each of them; a
@@ -257,10 +259,10 @@ def _grown(
 
 
 def _seconds(cells: Any, attributes: Any, rows: int) -> Any:
-    """Model of the time to count a table and sum its members out, fitted on one core.
+    """Return a model of the time to count a table and sum its members out, fitted on one core.
 
-    Per row: each attribute's digit, one increment (dearer when the table leaves the cache); per
-    cell: allocation and sums; per table: the overhead of the calls.
+    Each row costs a digit for each attribute and one increment (more when the table leaves the
+    cache); each cell allocation and sums; each table the overhead of the calls.
     """
     increment = 1.2 + 0.06 * np.log2(1 + cells) + 1.5e-6 * cells
     return 1e-9 * (rows * (0.3 * attributes + increment) + 8.0 * cells + 2e4)

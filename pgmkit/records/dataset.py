@@ -35,12 +35,12 @@ class Dataset:
     """Records: one column of codes 0 .. size - 1 for each attribute of `domain`.
 
     `columns` maps each attribute to a 1-D array-like of whole numbers (floats are accepted when
-    every one is whole), all of one length, at least one row. Columns are copied into the smallest
-    unsigned type and are read-only. `unread`: see the property.
+    every one is whole), all of one length, with at least one row. Columns are copied into the
+    smallest unsigned type and are read-only. `unread`: see the property.
 
     Raises InvalidInput for a missing or unknown column, one that is not 1-D, columns of unequal
-    length, no rows, or values that are not codes of the attribute. Rows can be private: neither
-    the errors nor the repr show a value or a number of rows.
+    length, no rows, or values that are not codes of the attribute. Rows can be private: neither the
+    errors nor the repr show a value or a number of rows.
 
     >>> data = Dataset(Domain({"age": 3, "sex": 2}), {"sex": [0, 1, 1], "age": [2, 0, 0]})
     >>> data.marginal(("age", "sex"))
@@ -100,22 +100,24 @@ class Dataset:
 
     @property
     def unread(self) -> Mapping[str, int] | None:
-        """The number of values of each attribute that whoever coded them could not read.
+        """For each attribute the number of values that could not be read when the records were
+        coded; None if that is not known.
 
-        Their rows hold the code of some other value. None where that is not known. The numbers are
-        exact, and as private as the rows.
+        The rows of these values hold the code of some other value. The numbers are exact, and as
+        private as the rows.
         """
         return None if self._unread is None else MappingProxyType(self._unread)
 
     def __len__(self) -> int:
-        """The number of rows."""
+        """Return the number of rows."""
         return self._rows
 
     def __repr__(self) -> str:
         return f"Dataset({self._domain!r})"
 
     def marginal(self, clique: Iterable[str]) -> NDArray[np.int64]:
-        """Counts of rows for each combination of values: int64, shape `domain.shape(clique)`.
+        """Return the counts of rows for each combination of values: int64, of shape
+        `domain.shape(clique)`.
 
         Raises InvalidInput for a bare string, unknown or duplicate attributes; ModelTooLarge when
         the table exceeds `pgmkit.records.counting.MEMORY_LIMIT`.
@@ -124,11 +126,11 @@ class Dataset:
         return table
 
     def marginals(self, cliques: Iterable[Iterable[str]]) -> dict[Clique, NDArray[np.int64]]:
-        """The marginal of every clique, counted together: much cheaper than one at a time.
+        """Return the marginal of every clique, counted together: much cheaper than one at a time.
 
         Keys are the cliques as tuples in the order given (a repeated clique appears once); the
-        arrays are independent of each other. Errors are those of `marginal`, with the limit on
-        all tables of the call together.
+        arrays are independent of each other. Errors are those of `marginal`, with the limit applied
+        to all tables of the call together.
 
         >>> data = Dataset(Domain({"a": 2, "b": 2}), {"a": [0, 1, 1], "b": [1, 1, 0]})
         >>> data.marginals([("a",), ("b", "a")])[("b", "a")]
@@ -144,11 +146,11 @@ class Dataset:
         return count_marginals(self._columns, self._domain.sizes, self._rows, wanted)
 
     def on(self, device: str | torch.device) -> Counts:
-        """The same records, counted on a CUDA card (`pgmkit.records.card_records`), or these on
-        "cpu".
+        """Return the same records, counted on a CUDA GPU (`pgmkit.records.card_records`), or this
+        data set itself for "cpu".
 
-        "auto" takes a card where there is one. Raises InvalidInput for a device that is not there,
-        ModelTooLarge where a card has not enough free memory.
+        "auto" uses a GPU if there is one. Raises InvalidInput for a device that is not there,
+        ModelTooLarge if a GPU has not enough free memory.
 
         >>> data = Dataset(Domain({"a": 2}), {"a": [0, 1, 1]})
         >>> data.on("cpu") is data
@@ -162,7 +164,8 @@ class Dataset:
         return RecordsOnCard(self._domain, self._columns, where)
 
     def project(self, attrs: Iterable[str]) -> Dataset:
-        """The same rows over `attrs` only, in the given order; columns are shared, not copied.
+        """Return the same rows over `attrs` only, in the given order; columns are shared, not
+        copied.
 
         Raises InvalidInput for a bare string, unknown or duplicate attributes.
         """
@@ -191,7 +194,9 @@ def _check_names(domain: Domain, columns: Mapping[str, ArrayLike]) -> None:
 
 
 def _checked_codes(attribute: str, values: ArrayLike, size: int) -> Codes:
-    """A read-only copy of a column in the smallest unsigned type, after every check."""
+    """Return a read-only copy of a column in the smallest unsigned type. Raises InvalidInput unless
+    it is one-dimensional and holds only whole numbers 0..size-1.
+    """
     dtype = np.min_scalar_type(size - 1)
     if dtype.kind != "u":
         raise InvalidInput(

@@ -1,13 +1,13 @@
-"""Records whose pairs of columns are near given tables: drawn records, with some codes exchanged.
+"""Records whose tables of pairs are near given tables: drawn records, with some codes exchanged.
 
-Records drawn from a model stray from its tables as any sample does, by about the root of each
-count, and that is often more than what the tables themselves are off. Here codes are exchanged, one
-column of some records at a time, where that brings all pairs nearer to the tables at once. With
-C the records' counts and T the tables, the descent is on
+Records drawn from a model differ from its tables as any sample does, by about the root of each
+count, and that is often more than the error of the tables themselves. Here codes are exchanged, one
+column of some records at a time, if that brings all pairs nearer to the tables at once. With C
+the records' counts and T the tables, the descent is on
 
     sum over pairs, over cells of (C - T)^2 / sqrt(T + 1),
 
-and what an exchange gains is a sum of one number for each other column, looked up by its code.
+and the gain of an exchange is a sum of one number for each other column, looked up by its code.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ import numpy as np
 from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.deferred import torch
+from pgmkit.runtime.precision import SUM_ROUNDING
 from pgmkit.runtime.randomness import Rng, generator
+from pgmkit.runtime.sizes import BLOCK_CELLS, TABLE_CELLS
 from pgmkit.runtime.threads import one_thread
 
 if TYPE_CHECKING:
@@ -35,38 +37,42 @@ if TYPE_CHECKING:
 __all__ = ["LARGEST_WIDTH", "fit_records"]
 
 LARGEST_WIDTH = 2500
-"""Codes of all columns together, up to which records are fitted: tables take its square."""
+"""The most codes, of all columns together, for which records are fitted: tables take the square of
+it.
+"""
 _SWEEPS, _FEWEST_SWEEPS = 60, 25
 _ENOUGH = 0.003
-"""Gain of a sweep, as a share of what is left, below which the descent ends. Of models of
-`mixture` at epsilon 10, records of CPS1988 have 0.0022 in pairs where they had 0.0025 with 25
-sweeps and 0.01 (the model 0.0022), of Wage 0.0192 for 0.0198, of Arrests 0.0035 for 0.0036."""
+"""The gain of a sweep, as a share of the remaining objective, below which the descent ends. Records
+from models of `mixture` at epsilon 10 then have errors of pairs of 0.0022 on CPS1988 (0.0025 with
+25 sweeps and 0.01; the model has 0.0022), 0.0192 instead of 0.0198 on Wage, and 0.0035 instead of
+0.0036 on Arrests.
+"""
 _LOOKED_AT = 10_000
-"""Records that are looked at for one column in one sweep."""
-_LOOKED_UP = 1 << 22
-"""The same, times the column's codes."""
+"""The most records that one sweep considers for one column."""
 _LOOKUPS = 1 << 27
-"""The same, times all columns and all codes: a sweep of some tenths of a second. Of 100 columns,
-1,000 records bring nine tenths of what 10,000 bring, in an eighth of the time."""
+"""The most records considered, times all columns and all codes: a sweep of some tenths of a second.
+For 100 columns, 1,000 records bring nine tenths of the gain of 10,000, in an eighth of the time.
+"""
 _ALL_LOOKUPS = _FEWEST_SWEEPS * _LOOKUPS
-"""The same, of all sweeps: wide tables, whose models are further off, have fewer."""
-_LITTLE = 1 << 20
-"""Records times columns times all codes, up to which a fit without torch, which takes a second to
-load, takes a tenth of a second."""
+"""The most lookups of all sweeps together; so wide tables, whose models are less accurate, have
+fewer sweeps.
+"""
 _FIRST_STEP = 0.2
-_FORBIDDEN = 1e9
+_FORBIDDEN = 1 / SUM_ROUNDING
+"""The loss of a code that a table rules out: no sum of gains makes up for it."""
 
 
 def fit_records(
     records: Dataset, tables: Mapping[Clique, ArrayLike], *, rng: Rng = None
 ) -> Dataset:
-    """The records with some codes exchanged, so that pairs of columns are near the tables.
+    """Return the records with some codes exchanged, so that pairs of columns are near the tables.
 
-    `tables` are of pairs, at least 0, of any total above 0. No code is put where a table is 0. Rows
-    stay in their places. `rng`: a seed, a numpy Generator, or None for a fresh one.
+    `tables` are tables of pairs of attributes, with entries of at least 0 and any total above 0. No
+    code is put where a table is 0. Rows keep their places. `rng`: a seed, a numpy Generator, or
+    None for a fresh one.
 
-    Raises InvalidInput for tables that are not of two attributes, of wrong shape, negative or empty
-    of mass, and for a domain of more than `LARGEST_WIDTH` codes.
+    Raises InvalidInput for tables that are not of two attributes, have a wrong shape, a negative
+    entry or only zeros, and for a domain of more than `LARGEST_WIDTH` codes.
 
     >>> from pgmkit.domain import Domain
     >>> domain = Domain({"a": 2, "b": 2})
@@ -96,14 +102,16 @@ def fit_records(
 
 
 def _sweeps(columns: _Columns) -> int:
-    """The most sweeps, by what one of them looks up."""
+    """Return the limit of the sweeps, which follows from the lookups of one sweep."""
     cells = len(columns.sizes) * int(columns.ends[-1])
     of_one = min(len(columns.places), _LOOKED_AT) * cells
     return min(_SWEEPS, max(_FEWEST_SWEEPS, _ALL_LOOKUPS // of_one))
 
 
 class _Columns:
-    """The records as an array of rows x columns, and where each column's codes are among all."""
+    """The records as an array of rows x columns, with each column's codes numbered after those of
+    the columns before it.
+    """
 
     def __init__(self, records: Dataset) -> None:
         self.domain: Domain = records.domain
@@ -130,7 +138,7 @@ class _Columns:
         return slice(int(self.ends[j]), int(self.ends[j + 1]))
 
     def counts(self, records: Dataset) -> Array:
-        """The counts of every pair of codes of two columns."""
+        """Return the counts of every pair of codes of two columns."""
         width = int(self.ends[-1])
         found = np.zeros((width, width))
         for pair, table in records.marginals(combinations(self.names, 2)).items():
@@ -139,7 +147,9 @@ class _Columns:
         return found
 
     def counted(self, rows: Codes, j: int, codes: Codes) -> Array:
-        """Counts of these rows' codes beside `codes` (places) of column j."""
+        """Return how often each code occurs in these rows together with each code of column j, if
+        the rows' codes of column j are ``codes``.
+        """
         size, width = self.sizes[j], int(self.ends[-1])
         cells = self.places[rows] * size + (codes - self.ends[j])[:, None]
         counted = np.bincount(cells.reshape(-1), minlength=width * size).reshape(width, size)
@@ -154,7 +164,9 @@ class _Columns:
 def _targets(
     columns: _Columns, tables: Mapping[Clique, ArrayLike]
 ) -> tuple[Array, NDArray[np.bool_]]:
-    """The tables scaled to the number of records, side by side, and where there is one."""
+    """Return the tables scaled to the number of records, side by side in one matrix, and a mask of
+    the cells that have a table.
+    """
     width = int(columns.ends[-1])
     wanted, asked = np.zeros((width, width)), np.zeros((width, width), dtype=bool)
     for given, values in tables.items():
@@ -185,14 +197,16 @@ def _exchange(
     step: float,
     random: np.random.Generator,
 ) -> float:
-    """Give some records another code of column j; `away` follows. The next step's length.
+    """Give some records another code of column j, update `away` (counts minus tables), and return
+    the next step.
 
-    The step is the share of the records that would gain, the largest gains first. All gains are as
-    if only one record changed: the sum of squares along the step says how far it should have gone.
+    The step is the share of the improvable records that is changed, the largest gains first. Each
+    gain assumes that only one record changes; the length that minimises the sum of squares along
+    the step tells how far the step should have gone.
     """
     size, rows = columns.sizes[j], len(columns.places)
     lookups = len(columns.sizes) * int(columns.ends[-1])
-    most = min(rows, _LOOKED_AT, max(1, _LOOKED_UP // size), max(1, _LOOKUPS // lookups))
+    most = min(rows, _LOOKED_AT, max(1, TABLE_CELLS // size), max(1, _LOOKUPS // lookups))
     looked = random.choice(rows, most, replace=False) if most < rows else np.arange(rows)
     better, gains = _better(columns, j, looked, away, weights, barred)
     gaining = np.flatnonzero(gains > 0)
@@ -218,14 +232,14 @@ def _exchange(
 
 
 def _rows_summed(where: Codes, table: NDArray[np.float32]) -> NDArray[np.float32]:
-    """For each line of ``where`` the sum of the table's rows that it names."""
+    """Return for each line of ``where`` the sum of the table's rows that it names."""
     bags = torch.nn.functional.embedding_bag
     with one_thread():
         return bags(torch.from_numpy(where), torch.from_numpy(table), mode="sum").numpy()
 
 
 def _plain_rows_summed(where: Codes, table: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The same, bit for bit, without torch."""
+    """Return the same as ``_rows_summed``, bit for bit, without torch."""
     found = table[where[:, 0]]
     for rows in where.T[1:]:
         found += table[rows]
@@ -240,11 +254,13 @@ def _better(
     weights: Array,
     barred: NDArray[np.bool_],
 ) -> tuple[Codes, Array]:
-    """The best other code of column j for each of these records (places), and what it gains."""
+    """Return the best other code of column j for each of these records, and the gain of changing to
+    it.
+    """
     mine = columns.of(j)
     weight = weights[:, mine]
     pulls = 2 * weight * away[:, mine] + np.where(barred[:, mine], _FORBIDDEN, 0.0)
-    little = columns.places.size * len(weights) <= _LITTLE
+    little = columns.places.size * len(weights) <= BLOCK_CELLS
     rows_summed = _plain_rows_summed if little else _rows_summed
     where = columns.places[looked]
     summed = [rows_summed(where, table.astype(np.float32)) for table in (pulls, weight)]

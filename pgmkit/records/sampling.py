@@ -1,8 +1,9 @@
-"""Records from a model: drawn clique by clique down the junction tree.
+"""Records from a model, drawn clique by clique down the junction tree.
 
 The attributes of a root clique are drawn from its marginal; each further clique adds its residual
-attributes (those outside the separator) conditioned on the separator's values in the records so
-far. Conditioning on junction-tree cliques, not on measured ones, makes this the model's own law.
+attributes (those outside the separator), conditioned on the separator's values in the records so
+far. The conditioning is on cliques of the junction tree, not on measured ones, so records follow
+the model's distribution.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 
 from pgmkit.errors import InvalidInput, NumericalFailure
+from pgmkit.runtime.sizes import BLOCK_CELLS
 
 if TYPE_CHECKING:
     from pgmkit.domain import Clique, Domain
@@ -33,9 +35,6 @@ __all__ = [
 ]
 
 Method = Literal["round", "sample"]
-
-_BLOCK_CELLS = 1 << 19
-"""Cells that are rounded together: a few megabytes, so that the passes stay in the cache."""
 
 
 def sample(
@@ -87,13 +86,15 @@ def sample(
 
 
 def check_count(n: int) -> None:
-    """Raises InvalidInput where ``n`` is no number of records."""
+    """Raise InvalidInput unless ``n`` is a non-negative whole number."""
     if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 0:
         raise InvalidInput(f"n must be a non-negative integer, the number of records; got {n!r}")
 
 
 def check_request(n: int, rng: np.random.Generator, method: str) -> None:
-    """Raises InvalidInput where an argument is not what it should be."""
+    """Raise InvalidInput unless ``n`` is a number of records, ``rng`` a numpy Generator and
+    ``method`` a known one.
+    """
     check_count(n)
     if not isinstance(rng, np.random.Generator):
         raise InvalidInput(
@@ -107,7 +108,9 @@ def check_request(n: int, rng: np.random.Generator, method: str) -> None:
 def grouped_table(
     domain: Domain, clique: Clique, separator: Clique, residual: Clique, marginal: np.ndarray
 ) -> np.ndarray:
-    """The marginal as a matrix: a row for each separator cell, a column for each residual cell."""
+    """Return the marginal as a matrix: a row for each separator cell, a column for each residual
+    cell.
+    """
     values = np.asarray(marginal, dtype=np.float64)
     if values.shape != domain.shape(clique):
         raise NumericalFailure(
@@ -121,7 +124,7 @@ def grouped_table(
 
 
 def ravel(domain: Domain, attrs: Clique, columns: dict[str, np.ndarray], n: int) -> np.ndarray:
-    """The flat index of each record's cell over `attrs`."""
+    """Return the flat index of each record's cell over `attrs`."""
     if len(attrs) == 1:
         return columns[attrs[0]]
     code = np.zeros(n, dtype=np.min_scalar_type(domain.size(attrs)))
@@ -132,7 +135,7 @@ def ravel(domain: Domain, attrs: Clique, columns: dict[str, np.ndarray], n: int)
 
 
 def unravel(domain: Domain, attrs: Clique, cells: np.ndarray) -> dict[str, np.ndarray]:
-    """The inverse of `ravel`: a column of codes for each attribute."""
+    """Invert `ravel`: return a column of codes for each attribute."""
     columns = {}
     for name in reversed(attrs):
         size = domain.sizes[name]
@@ -146,15 +149,18 @@ def unravel(domain: Domain, attrs: Clique, cells: np.ndarray) -> dict[str, np.nd
 def _draw_independent(
     table: np.ndarray, groups: np.ndarray, rng: np.random.Generator, clique: Clique
 ) -> np.ndarray:
-    """A residual cell for each record by inverting its group's cumulative distribution."""
+    """Draw a residual cell for each record by inverting its group's cumulative distribution.
+    ``table`` has a row for each group (a cell of the separator) and a column for each residual
+    cell.
+    """
     cumulative = np.cumsum(table, axis=1)
     width = table.shape[1]
     first = groups.astype(np.intp) * width
     mass = cumulative.take(first + (width - 1))
     check_mass(mass, clique)
     level = rng.random(len(groups)) * mass  # strictly below the mass, in floating point too
-    # The first cell whose cumulative mass exceeds the level has mass of its own. One bisection
-    # for all records: each group keeps its own cumulative sums, at their full precision.
+    # The first cell whose cumulative sum exceeds the level is possible. One bisection serves all
+    # records: each group keeps its own cumulative sums, at full precision.
     low, high = first, first + (width - 1)
     for _ in range((width - 1).bit_length()):
         middle = (low + high) >> 1
@@ -167,7 +173,9 @@ def _draw_independent(
 def _draw_rounded(
     table: np.ndarray, groups: np.ndarray, rng: np.random.Generator, clique: Clique
 ) -> np.ndarray:
-    """A residual cell for each record: rounded counts, given out at random within a group."""
+    """Assign a residual cell to each record: each group's rounded counts, in random order within
+    the group.
+    """
     sizes = np.bincount(groups, minlength=len(table))
     return given_out(
         groups,
@@ -185,7 +193,8 @@ def given_out(
     occupied: np.ndarray,
     width: int,
 ) -> np.ndarray:
-    """A cell for each record: each group's counts (`counts_of` some groups) in random order.
+    """Assign a cell to each record: the counts of each group, which `counts_of` returns for some
+    groups, in random order within the group.
 
     `occupied`: the groups that have records, ascending; `width`: the number of cells.
     """
@@ -204,14 +213,16 @@ def given_out(
 
 
 def blocks(groups: np.ndarray, width: int) -> Iterator[np.ndarray]:
-    """Groups whose cells are worked on together."""
-    step = max(1, _BLOCK_CELLS // width)
+    """Yield the groups in blocks of at most ``_BLOCK_CELLS`` cells (at least one group), to be
+    worked on together; each group has ``width`` cells.
+    """
+    step = max(1, BLOCK_CELLS // width)
     for start in range(0, len(groups), step):
         yield groups[start : start + step]
 
 
 def _shuffled_order(groups: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """The records sorted by group, in uniformly random order within each group."""
+    """Return the order of the records by group, uniformly random within each group."""
     order = rng.permutation(len(groups))
     # A stable sort of 16-bit keys is a radix sort: twice that is faster than one comparison sort.
     for shift in range(0, 8 * groups.dtype.itemsize, 16):
@@ -223,15 +234,15 @@ def _shuffled_order(groups: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 def rounded_counts(
     table: np.ndarray, sizes: np.ndarray, rng: np.random.Generator, clique: Clique
 ) -> np.ndarray:
-    """Integer counts with row sums `sizes`, each the floor or ceiling of its expected value.
+    """Return integer counts with row sums `sizes`, each the floor or ceiling of its expected value.
 
     The fractions are resolved by a tournament in every row at once (the pivotal method of Deville
-    and Tille 1998, along a binary tree). Two cells with fractions a and b duel: when a + b < 1 the
-    loser is rounded down and the winner goes on with a + b; otherwise the loser is rounded up and
-    the winner goes on with a + b - 1. The odds keep each cell's expectation; any two cells come
-    out negatively correlated; and every subtree keeps its own sum to within one. (Systematic
-    sampling, cheaper, would fall into step with regular tables: of a uniform 100 x 100 table
-    and 100 records it fills a single column.)
+    and Tille 1998, along a binary tree). Two cells with fractions a and b are compared: if a + b <
+    1, one is rounded down and the other continues with a + b; otherwise one is rounded up and the
+    other continues with a + b - 1. The odds keep each cell's expectation; any two cells are
+    negatively correlated; and every subtree keeps its own sum to within one. (Systematic sampling,
+    which is cheaper, resonates with regular tables: for a uniform 100 x 100 table and 100 records
+    it fills a single column.)
     """
     mass = table.sum(axis=1)
     check_mass(mass, clique)
@@ -258,7 +269,7 @@ def rounded_counts(
 
 
 def check_mass(mass: np.ndarray, clique: Clique) -> None:
-    """Raises NumericalFailure where records have to go and the marginal has nothing."""
+    """Raise NumericalFailure if a group with records has a marginal of zero or of infinite sum."""
     if mass.size and not (mass.min() > 0 and mass.max() < np.inf):
         raise NumericalFailure(
             f"clique {clique} has no finite mass for the separator values of some records: "

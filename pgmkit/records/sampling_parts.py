@@ -1,14 +1,14 @@
-"""A rounded draw of many records in parts, each made by itself, wherever it is wanted.
+"""A rounded draw of many records in parts, each of which can be made by itself, anywhere.
 
 The counts of all records are rounded first, clique by clique down the junction tree, as
-`pgmkit.records.sampling.sample` does; no record is needed for that. Then the counts are cut into
-those of the parts: of the records that a group has, a random part of known size is taken without
-replacement, which is what happens when shuffled records are cut into parts. So the parts together
-are one draw of `sample(..., "round")`: their counts add up to the rounded ones exactly, whoever
-makes them and in whatever order.
+`pgmkit.records.sampling.sample` does; no record is needed for that. Then the counts are divided
+among the parts: of the records of a group, a random part of known size is taken without
+replacement, which is equivalent to cutting shuffled records into parts. So the parts together are
+one draw of `sample(..., "round")`: their counts add up to the rounded ones exactly, whoever makes
+them and in whatever order.
 
-The cuts halve the range of parts again and again, and each draws from a generator of its own
-number: a part needs only the cuts on its way, and two that are made apart agree.
+The range of parts is halved again and again, and each cut draws from a generator with a number of
+its own: a part needs only the cuts on its way, and parts made separately agree.
 """
 
 from __future__ import annotations
@@ -35,12 +35,14 @@ if TYPE_CHECKING:
 __all__ = ["MOST_RECORDS", "PartedSample", "part_rng", "parted_sample"]
 
 MOST_RECORDS = 999_999_999
-"""That are drawn together: numpy's hypergeometric draws are for fewer than a billion."""
+"""The most records that are drawn together: numpy's hypergeometric draws are limited to fewer than
+a billion.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class PartedSample:
-    """Records in `count` parts of `rows` records, the last one of what is left.
+    """Records in `count` parts of `rows` records each; the last part has the remaining ones.
 
     It holds the rounded counts over the cliques of the tree and a seed, and can be pickled.
     """
@@ -72,14 +74,16 @@ class PartedSample:
         return {name: int(code) for name, code in zip(axes, codes, strict=True)}, int(flat[cell])
 
     def part(self, number: int) -> dict[str, np.ndarray]:
-        """The codes of a part's records, in random order; always the same for the same number."""
+        """Return the codes of a part's records, in random order; always the same for the same
+        number.
+        """
         (made,) = self.parts(number, number + 1)
         return made
 
     def parts(self, start: int, stop: int) -> Iterator[dict[str, np.ndarray]]:
-        """The parts from `start` to before `stop`, one after the other, with shared cuts.
+        """Yield the parts from `start` to before `stop`, one after the other, with shared cuts.
 
-        As many are made at once as there are cores; each is the same as by itself.
+        As many parts are made at once as there are cores; each is the same as when made alone.
         """
         if not 0 <= start <= stop <= self.count:
             raise InvalidInput(f"parts are numbered 0 to {self.count - 1}; got {start} to {stop}")
@@ -89,7 +93,9 @@ class PartedSample:
     def _within(
         self, counts: Counts, low: int, high: int, start: int, stop: int
     ) -> Iterator[Callable[[], dict[str, np.ndarray]]]:
-        """A maker of the wanted parts among those from `low` to before `high` of these counts."""
+        """Yield for each wanted part, among those from `low` to before `high` with these counts, a
+        function that makes it.
+        """
         if high <= start or stop <= low:
             return
         if high - low == 1:
@@ -97,7 +103,7 @@ class PartedSample:
             yield partial(_records, self.tree, counts, size, rng)
             return
         middle = (low + high) // 2
-        # A seed of three numbers for a cut, of one or two for a part.
+        # The seed of a cut has three further numbers, that of a part one or two: so all differ.
         rng = part_rng(self.seed, low, middle, high)
         taken = _cut(self.tree, counts, self._size(low, middle), rng)
         yield from self._within(taken, low, middle, start, stop)
@@ -117,10 +123,10 @@ def parted_sample(
     rows: int,
     rng: np.random.Generator,
 ) -> PartedSample:
-    """`n` records by `pgmkit.records.sampling.sample`'s method "round", in parts of `rows`.
+    """Prepare `n` records by `pgmkit.records.sampling.sample`'s method "round", in parts of `rows`.
 
-    The time and memory of this call, and of a part besides its records, are those of the tree's
-    tables. Raises InvalidInput for more than MOST_RECORDS, NumericalFailure as `sample`.
+    The time and memory of this call, and of a part apart from its records, are those of the tree's
+    tables. Raises InvalidInput for more than MOST_RECORDS, NumericalFailure as `sample` does.
 
     >>> from pgmkit.domain import Domain
     >>> from pgmkit.graphs.junction_tree import junction_tree
@@ -152,7 +158,7 @@ def parted_sample(
 
 
 def part_rng(seed: Sequence[int], *number: int) -> np.random.Generator:
-    """The generator of one part, or of whatever has a number of its own."""
+    """Return the generator of one part, or of anything else that has a number of its own."""
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=number))
 
 
@@ -161,7 +167,9 @@ def _residual(tree: JunctionTree, i: int) -> Clique:
 
 
 def _group_sizes(tree: JunctionTree, counts: Counts, i: int, n: int) -> NDArray[np.int64]:
-    """The number of `n` records in each cell of a clique's separator, by its parent's counts."""
+    """Return how many of `n` records are in each cell of a clique's separator, from its parent's
+    counts.
+    """
     separator = tree.separators[i]
     if not separator:
         return np.array([n], dtype=np.int64)
@@ -175,7 +183,9 @@ def _group_sizes(tree: JunctionTree, counts: Counts, i: int, n: int) -> NDArray[
 
 
 def _cut(tree: JunctionTree, counts: Counts, n: int, rng: np.random.Generator) -> Counts:
-    """The counts of `n` records drawn without replacement from those that are counted."""
+    """Return the counts of `n` records drawn without replacement from the records that are
+    counted.
+    """
     taken: Counts = []
     for i, table in enumerate(counts):
         sizes = _group_sizes(tree, taken, i, n)
@@ -189,9 +199,11 @@ def _cut(tree: JunctionTree, counts: Counts, n: int, rng: np.random.Generator) -
 def _without_replacement(
     counts: NDArray[np.int32], sizes: NDArray[np.int64], rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Draws of `sizes` many of each row's counts, multivariate hypergeometric.
+    """Draw `sizes` many of each row's counts (multivariate hypergeometric), and return the counts
+    drawn.
 
-    Halves of the row share the draws, then halves of halves, for all rows at once.
+    The draws are shared among the halves of a row, then among halves of halves, for all rows at
+    once.
     """
     sums = [counts.astype(np.int64)]
     while sums[-1].shape[1] > 1:
@@ -206,7 +218,7 @@ def _without_replacement(
             below[:, 1 : 2 * pairs : 2],
             drawn[:, :pairs],
         )
-        # Most are decided without a draw: one half is empty, or nothing or all is taken.
+        # Most splits need no draw: one half is empty, or nothing or everything is taken.
         first = np.where(right == 0, wanted, np.where(wanted == left + right, left, 0))
         open_ = (left > 0) & (right > 0) & (wanted > 0) & (wanted < left + right)
         first[open_] = rng.hypergeometric(left[open_], right[open_], wanted[open_])
@@ -220,7 +232,7 @@ def _without_replacement(
 def _records(
     tree: JunctionTree, counts: Counts, n: int, rng: np.random.Generator
 ) -> dict[str, np.ndarray]:
-    """Records of exactly these counts, at random otherwise."""
+    """Return records with exactly these counts, otherwise at random."""
     columns: dict[str, np.ndarray] = {}
     for i, table in enumerate(counts):
         groups = ravel(tree.domain, tree.separators[i], columns, n)

@@ -1,1 +1,3 @@
-"""Estimation where no junction tree fits: tables that agree locally, and a joint near them."""
+"""Estimation if no junction tree fits: tables that agree locally, and a joint distribution near
+them.
+"""

@@ -1,9 +1,11 @@
-"""Answers beyond the regions, from the records that the joint distribution was fitted with.
+"""Answers about attributes that share no region, from the records that the joint distribution was
+fitted with.
 
-Of the attributes of a question, one was drawn last. Its chances in each record are known, and are
-summed in place of the value that it drew (Rao and Blackwell): the answer has the same expectation
-and only the sampling noise of the other attributes. Where an attribute that it was drawn by was
-itself drawn again later, its chances are no longer those of its value, and values are counted.
+Of the attributes of a question, one was drawn last. Its conditional probabilities in each record
+are known, and are summed instead of the value that was drawn (Rao and Blackwell): the answer has
+the same expectation and only the sampling noise of the other attributes. If an attribute that it
+was conditioned on was drawn again later, these probabilities no longer belong to the record, and
+values are counted instead.
 """
 
 from __future__ import annotations
@@ -16,26 +18,23 @@ from numpy.typing import NDArray
 
 from pgmkit.domain import Clique
 from pgmkit.errors import ModelTooLarge
-from pgmkit.graphs.junction_tree import CELL_BYTES
 from pgmkit.linear.matrix import as_dense
 from pgmkit.model import MEMORY_LIMIT
 from pgmkit.queries import FactoredQuery
 from pgmkit.regions.chain import cells_of
 from pgmkit.regions.joint import Joint
+from pgmkit.runtime.sizes import CELL_BYTES, TABLE_CELLS
 
 Array = NDArray[np.float64]
 
-_BLOCK_CELLS = 1 << 22
-"""Entries of a block of records' answers, 32 MiB."""
-
 
 def expected_marginals(joint: Joint, cliques: Iterable[Clique]) -> dict[Clique, Array]:
-    """The marginals of the joint distribution, as fractions; axes in each clique's order."""
+    """Return the marginals of the joint distribution, as fractions; axes in each clique's order."""
     asked = list(dict.fromkeys(cliques))
     last = {clique: joint.last_drawn(clique) for clique in asked}
     counted = joint.records.marginals([clique for clique in asked if last[clique] is None])
     found = {clique: counts / len(joint.records) for clique, counts in counted.items()}
-    # Neighbours of one attribute follow each other, so that its chances are computed once.
+    # Cliques with the same last attribute follow each other, so that its chances are computed once.
     for clique in sorted(asked, key=lambda clique: last[clique] or ""):
         name = last[clique]
         if name is not None:
@@ -59,8 +58,10 @@ def _summed_chances(joint: Joint, clique: Clique, name: str) -> Array:
 
 
 def expected_answer(joint: Joint, query: FactoredQuery) -> Array:
-    """The query's answers over the joint distribution, as fractions; blocks of records, in two
-    halves of its attributes.
+    """Return the query's answers over the joint distribution, as fractions.
+
+    Records are processed in blocks; a matrix product joins the two halves of the query's
+    attributes.
     """
     cells = prod(query.shape)
     if cells * CELL_BYTES > MEMORY_LIMIT:
@@ -71,7 +72,7 @@ def expected_answer(joint: Joint, query: FactoredQuery) -> Array:
     half = len(query.attributes) // 2
     names = query.attributes[:half], query.attributes[half:]
     widths = [prod(query.shape[:half]), prod(query.shape[half:])]
-    step = max(1, _BLOCK_CELLS // max(widths))
+    step = max(1, TABLE_CELLS // max(widths))
     last = joint.last_drawn(query.attributes)
     found = np.zeros(widths)
     for start in range(0, len(joint.records), step):
@@ -84,7 +85,10 @@ def expected_answer(joint: Joint, query: FactoredQuery) -> Array:
 def _products(
     joint: Joint, query: FactoredQuery, names: Clique, last: str | None, part: slice
 ) -> Array:
-    """One row for each record: the Kronecker product of its columns of the factors."""
+    """Return one row for each record in ``part``: the Kronecker product, over ``names``, of the
+    factors' columns at the record's codes. For the attribute ``last`` it is the mean of the columns
+    under the record's probabilities.
+    """
     found = np.ones((len(range(*part.indices(len(joint.records)))), 1))
     for name in names:
         factor = as_dense(query.factors[name])
@@ -97,7 +101,7 @@ def _products(
 
 
 def expected_product(joint: Joint, weights: Mapping[str, Array]) -> float:
-    """The mean over the records of the product of these weights of their values."""
+    """Return the mean over the records of the product of the weights of their values."""
     last, each = joint.last_drawn(tuple(weights)), np.ones(len(joint.records))
     for name, values in weights.items():
         if name == last:

@@ -15,23 +15,20 @@ from pgmkit.records.dataset import Dataset
 from pgmkit.regions.conditional import Conditional, allowed, scopes
 from pgmkit.regions.possible import Possible
 from pgmkit.regions.strata import Strata
+from pgmkit.runtime.iterations import MOST_ROUNDS
+from pgmkit.runtime.sizes import CALL_CELLS
 
 Array = NDArray[np.float64]
 Codes = NDArray[np.int64]
 Columns = dict[str, Codes]
 
-_ROUNDS = 100
-"""Rounds of draws that replace records that zeros left no value for."""
-_AT_LEAST = 1000
-"""Records drawn in such a round."""
-
 
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """A distribution as a chain of conditional ones.
+    """A joint distribution as a chain of conditional ones.
 
     Each of the ``steps`` draws an attribute given those drawn before it; a later step may draw it
-    once more, given all others. Records that zeros leave no value for some attribute are drawn
+    again, given all others. Records for which zeros leave no value of some attribute are drawn
     again.
     """
 
@@ -39,15 +36,18 @@ class Chain:
     steps: tuple[tuple[str, Conditional], ...]
 
     def sample(self, n: int, rng: np.random.Generator) -> Dataset:
-        """``n`` records, in random order.
+        """Draw ``n`` records, in random order.
 
-        Raises ``InvalidInput`` where zeros leave nearly all of what is drawn without a value.
+        Raises ``InvalidInput`` if zeros leave a value of every attribute to hardly any of the
+        records drawn.
         """
         columns = enough(lambda m: self.drawn(m, rng), n)
         return Dataset(self.domain, {name: columns[name] for name in self.domain})
 
     def drawn(self, n: int, rng: np.random.Generator) -> Columns:
-        """The columns of those of ``n`` records that zeros leave a value for every attribute."""
+        """Draw ``n`` records, and return the columns of those for which zeros leave a value of
+        every attribute.
+        """
         strata, rows = Strata(n, len(self.steps), rng), np.arange(n)
         columns: Columns = {}
         for place, (name, conditional) in enumerate(self.steps):
@@ -63,7 +63,7 @@ class Chain:
 def followed(
     domain: Domain, name: str, possible: Sequence[Possible], columns: Columns, records: int
 ) -> NDArray[np.bool_]:
-    """The records that some value of the attribute may follow."""
+    """Return a mask of the records for which some value of the attribute is possible."""
     if not possible:
         return np.ones(records, dtype=np.bool_)
     cells = cells_of(domain, scopes((), possible), columns, records)
@@ -71,34 +71,35 @@ def followed(
 
 
 def enough(draw: Callable[[int], Columns], n: int) -> Columns:
-    """``n`` records, by drawing again what zeros left without a value."""
+    """Return ``n`` records, by drawing again in place of those for which zeros left no value."""
     columns = draw(n)
     found = length_of(columns, n)
     if found == n:
         return columns
     parts = [columns]
-    for _ in range(_ROUNDS):
-        parts.append(draw(max(n, _AT_LEAST)))
+    for _ in range(MOST_ROUNDS):
+        parts.append(draw(max(n, CALL_CELLS)))
         found += length_of(parts[-1], n)
         if found >= n:
             return {name: np.concatenate([part[name] for part in parts])[:n] for name in columns}
     raise InvalidInput(
-        f"the structural zeros left only {found:,} of {_ROUNDS * max(n, _AT_LEAST):,} records with "
-        f"a value for every attribute, and {n:,} are needed: what they rule out together is not "
-        "seen while records are drawn; join zeros that overlap into one over all their "
-        'attributes, allow more, or measure less and use inference="exact"'
+        f"the structural zeros left only {found:,} of {MOST_ROUNDS * max(n, CALL_CELLS):,} "
+        f"records with a value for every attribute, and {n:,} are needed: what they rule out "
+        "together is not seen while records are drawn; join zeros that overlap into one over all "
+        'their attributes, allow more, or measure less and use inference="exact"'
     )
 
 
 def length_of(columns: Columns, unknown: int) -> int:
-    """The number of these records; without any column it is ``unknown``."""
+    """Return the number of these records; ``unknown`` if there is no column."""
     return len(next(iter(columns.values()))) if columns else unknown
 
 
 class Kinds:
-    """Records sorted by the cells that they lie in; those that look the same are of one kind.
+    """Records sorted by the cells that they lie in; records that lie in the same cells are of one
+    kind.
 
-    ``levels``: one for each record, uniform between 0 and 1 (``pgmkit.regions.strata``).
+    ``levels``: one number for each record, uniform between 0 and 1 (``pgmkit.regions.strata``).
     """
 
     def __init__(self, cells: Codes, levels: Array) -> None:
@@ -114,11 +115,12 @@ class Kinds:
         self.cells, self.counts = ordered[first], np.bincount(self._kind)
 
     def pick(self, conditional: Conditional) -> Codes:
-        """A value for each record.
+        """Return a value for each record.
 
         The records of a kind, in the order of their levels, take values by a systematic sample, so
-        that their counts are within one record of what is expected. It starts at the sum of their
-        levels modulo 1, which is uniform, and for a record of its own its level.
+        that their counts are within one record of the expected ones. The sample starts at the sum
+        of their levels modulo 1, which is uniform; for a record alone of its kind this is its
+        level.
         """
         chances = conditional.chances(self.cells)
         highest = chances.shape[1] - 1 - np.argmax(chances[:, ::-1] > 0, axis=1)
@@ -127,7 +129,7 @@ class Kinds:
         level = (ranks + offsets[self._kind]) / self.counts[self._kind]
         below = chances.cumsum(axis=1)[self._kind] <= level[:, None]
         picked = np.empty(len(self._order), dtype=np.int64)
-        # Rounding may leave the sum of the chances below the level.
+        # By rounding, the sum of the probabilities may be below the level.
         picked[self._order] = np.minimum(below.sum(axis=1), highest[self._kind])
         return picked
 
@@ -135,7 +137,7 @@ class Kinds:
 def cells_of(
     domain: Domain, cliques: Sequence[Clique], columns: Mapping[str, NDArray[Any]], records: int
 ) -> Codes:
-    """The cell of each record in the table of each clique: (records, cliques)."""
+    """Return the cell of each record in the table of each clique, of shape (records, cliques)."""
     cells = np.zeros((records, len(cliques)), dtype=np.int64)
     for place, clique in enumerate(cliques):
         for name in clique:

@@ -1,8 +1,8 @@
-"""A second opinion on what a region model answers: one number of each answer by another route.
+"""Checks of a region model's answers: one number of each answer, computed in another way.
 
 An answer sums a table, or records, over all combinations of rows of its query at once. Here one
 combination, that of the largest answer, is summed by itself: over the cells of another region that
-holds the attributes, where there is one, or record by record.
+holds the attributes, if there is one, or record by record.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from pgmkit.errors import NumericalFailure
 from pgmkit.linear.matrix import as_dense
 from pgmkit.queries import FactoredQuery
 from pgmkit.records.dataset import Dataset
+from pgmkit.runtime.precision import CLOSE
+from pgmkit.runtime.sizes import CALL_CELLS
 from pgmkit.structural_zeros import Zeros
 
 Array = NDArray[np.float64]
 Weights = Mapping[str, Array]
-"""One number for each value of an attribute; those of other attributes are 1."""
+"""One number for each value of an attribute; values of attributes that are left out have
+weight 1.
+"""
 
-_CLOSE = 1e-7
-"""The difference that rounding may explain, as a share of the total times the largest weights;
-tables agree to 1e-9 of the total."""
-_LOOKED_AT = 5_000
-"""The most records of a sample that are looked at, within 5 ms for tens of attributes."""
 _DEVIATIONS = 8.0
-"""Standard deviations between two samples' shares of a cell beyond which they cannot be of one
-distribution: a probability of 1e-15 for independent draws."""
+"""Two samples' shares of a cell that differ by more standard deviations than this cannot come from
+one distribution: for independent draws the probability is 1e-15.
+"""
 
 
 def cell_weights(domain: Domain, clique: Clique, found: Array) -> tuple[Weights, float]:
-    """The weights that pick the largest cell of a marginal, and its count."""
+    """Return the weights that pick the largest cell of a marginal, and its count."""
     cell = np.unravel_index(int(found.argmax()), found.shape) if clique else ()
     chosen = zip(clique, cell, strict=True)
     weights = {name: np.eye(1, domain.sizes[name], int(value))[0] for name, value in chosen}
@@ -43,7 +43,9 @@ def cell_weights(domain: Domain, clique: Clique, found: Array) -> tuple[Weights,
 
 
 def row_weights(query: FactoredQuery, found: Array) -> tuple[Weights, float]:
-    """The weights of the combination of rows whose answer is largest, and that answer."""
+    """Return the weights of the combination of rows whose answer is largest in magnitude, and that
+    answer.
+    """
     place = int(np.abs(found).argmax())
     rows = np.unravel_index(place, query.shape) if query.shape else ()
     chosen = zip(query.factors.items(), rows, strict=True)
@@ -52,27 +54,30 @@ def row_weights(query: FactoredQuery, found: Array) -> tuple[Weights, float]:
 
 
 def check_table(table: Array, region: Clique, weights: Weights, found: float, total: float) -> None:
-    """Raise ``NumericalFailure`` where ``found`` is not the table's sum with these weights."""
+    """Raise ``NumericalFailure`` unless ``found`` is the table's sum with these weights."""
     for name in reversed(region):
         table = table @ weights.get(name, np.ones(table.shape[-1]))
     _compare(float(table), found, weights, total, f"the table of the region {region!r}")
 
 
 def check_mean(mine: float, weights: Weights, found: float, total: float) -> None:
-    """Raise ``NumericalFailure`` where ``found`` is not ``mine``, summed record by record."""
+    """Raise ``NumericalFailure`` unless ``found`` equals ``mine``, which was summed record by
+    record.
+    """
     _compare(mine, found, weights, total, "the model's records")
 
 
 def check_sample(
     drawn: Dataset, fitted: Dataset, cliques: Sequence[Clique], zeros: Sequence[Zeros]
 ) -> None:
-    """Raise ``NumericalFailure`` where drawn records contradict those that were fitted.
+    """Raise ``NumericalFailure`` if drawn records contradict those that the model was fitted with.
 
-    Some of them are looked at one by one: none may be one that ``zeros`` rule out, and of the most
-    frequent cell of one of ``cliques`` both must have alike many.
+    The first drawn records are checked: none may be impossible by ``zeros``, and the share of them
+    in the most frequent cell of the shortest of ``cliques`` must be about that of the fitted
+    records.
     """
-    block = {name: codes[:_LOOKED_AT] for name, codes in drawn.columns.items()}
-    length = min(_LOOKED_AT, len(drawn))
+    block = {name: codes[:CALL_CELLS] for name, codes in drawn.columns.items()}
+    length = min(CALL_CELLS, len(drawn))
     for each in zeros:
         possible = each.allowed[tuple(block[name] for name in each.clique)]
         if not possible.all():
@@ -88,7 +93,7 @@ def check_sample(
         met &= block[name] == value
     share, other = float(counts[cell]) / len(fitted), float(met.mean())
     spread = (share * (1 - share) * (1 / length + 1 / len(fitted))) ** 0.5
-    # A deviation of a binomial law by eight of its own and as many records, where it is skewed.
+    # Eight standard deviations of a binomial share, and some records more if it is skewed.
     if abs(share - other) > _DEVIATIONS * (spread + _DEVIATIONS / length):
         raise NumericalFailure(
             f"{other:.3g} of {length} drawn records lie in the cell {tuple(map(int, cell))} of "
@@ -99,7 +104,7 @@ def check_sample(
 
 def _compare(mine: float, found: float, weights: Weights, total: float, source: str) -> None:
     scale = total * prod(max(1.0, float(np.abs(values).max())) for values in weights.values())
-    if not abs(mine - found) <= _CLOSE * scale:
+    if not abs(mine - found) <= CLOSE * scale:
         raise NumericalFailure(
             f"an answer over {tuple(weights)!r} contradicts a second computation: it is {found!r}, "
             f"and {mine!r} by {source}. Nothing answered by this model can be trusted; please "

@@ -1,13 +1,13 @@
 """One attribute given others: the maximum-entropy conditional distribution with given tables.
 
-Multinomial logistic regression with the tables as its sufficient statistics:
+It is a multinomial logistic regression with the tables t_c as its sufficient statistics:
 
     minimise  mean_n log sum_v exp(sum_c theta_c[x_n, v]) - sum_c <theta_c, t_c> + sum slack theta^2
 
-over one table theta_c for each t_c; the inner sum is over the values that are possible. Its dual is
-the maximum of the entropy given tables that may miss by theta times the slack: the variance of a
-cell, from what was measured with noise and from the records' being a sample. Without it the search
-would follow noise that no joint distribution can have.
+over one table theta_c of parameters for each t_c; n runs over records x_n, v over the possible
+values. Its dual maximises the entropy given tables that may be missed by theta times the slack. The
+slack is the variance of a cell, from the noise of the measurements and from the records being a
+sample. Without it the search would follow noise that no joint distribution can have.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 
 from pgmkit.domain import Clique
 from pgmkit.regions.possible import Possible
+from pgmkit.runtime.iterations import MOST_ROUNDS, ROUGHLY_SOLVED, SUFFICIENT
+from pgmkit.runtime.precision import HALVINGS
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -28,28 +30,25 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 _SCALINGS = 3
-_STEPS = 30
-_HALVINGS = 10
-_SOLVES = 30
-_SOLVED = 0.1
 _FALL = 1e-4
 """The fall of the objective, in nats a record, below which a step is the last."""
 _NOISE = 100.0
-"""Slack for a unit of a measured cell's variance: tables that are noisy in many cells contradict
-each other by more than their own noise. Between 10 and 100 the distance of records from the tables
-changes by a twentieth; 1 takes many times as long.
+"""The slack for a unit of a measured cell's variance: tables that are noisy in many cells
+contradict each other by more than their own noise. Between 10 and 100 the distance of records from
+the tables changes by a twentieth; 1 takes many times as long.
 """
-_SHARE = 0.01
-"""The most slack of a cell, as a share of its table's mean cell. A factor of e between what a table
-asks for and what the others would give is followed to this share of a mean cell, so that a table
-whose measurements leave some of it open is followed too wherever tables that are known better
-leave room for it.
+FOLLOWED = 0.01
+"""The most slack of a cell, as a share of its table's mean cell. If a table asks for e times what
+the others imply, it is followed to within this share of a mean cell. So a table that its
+measurements leave partly open is followed too, if better known tables permit it.
 """
 
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
-    """A table over the attributes ``given`` and, as its last axis, the new one, in fractions."""
+    """A table, in fractions, over the attributes ``given`` and, as its last axis, the new
+    attribute.
+    """
 
     given: Clique
     table: Array
@@ -58,11 +57,11 @@ class Statistics:
 
 @dataclass(frozen=True, eq=False)
 class Conditional:
-    """The chances of a value given others: softmax of the sum of one row of each table, over the
-    values that are possible.
+    """The probabilities of an attribute's values given other attributes: the softmax, over the
+    possible values, of the sum of one row of each parameter table.
 
-    ``given``: what each table is over; ``theta``: the tables, one below the other, a column for
-    each value; ``starts``: where each begins. ``possible``: what rules out values.
+    ``given``: the attributes of each table; ``theta``: the tables, one below the other, a column
+    for each value; ``starts``: the first row of each; ``possible``: masks that rule out values.
     """
 
     given: tuple[Clique, ...]
@@ -76,7 +75,9 @@ class Conditional:
         return scopes(self.given, self.possible)
 
     def chances(self, cells: NDArray[np.int64]) -> Array:
-        """A row of chances for each row of ``cells``, each of which some value may follow."""
+        """Return a row of probabilities for each row of ``cells``; some value must be possible in
+        each.
+        """
         logits = np.zeros((len(cells), self.theta.shape[1]))
         for column, start in zip(cells.T, self.starts, strict=False):
             logits += self.theta[start + column]
@@ -87,12 +88,16 @@ class Conditional:
 
 
 def scopes(given: Sequence[Clique], possible: Sequence[Possible]) -> tuple[Clique, ...]:
-    """Attributes by whose cells records of a kind are alike: of tables, then of ``possible``."""
+    """Return the sets of attributes whose cells determine a record's kind: those of the tables,
+    then those of ``possible``.
+    """
     return (*given, *(each.given for each in possible))
 
 
 def allowed(cells: NDArray[np.int64], possible: Sequence[Possible], size: int) -> NDArray[np.bool_]:
-    """True where a value may follow a row of ``cells``, whose last columns are of ``possible``."""
+    """Return a mask of the values that are possible for each row of ``cells``, whose last columns
+    are those of ``possible``.
+    """
     found = np.ones((len(cells), size), dtype=np.bool_)
     for place, each in enumerate(reversed(possible), 1):
         found &= each.table[cells[:, -place]]
@@ -106,11 +111,12 @@ def fit(
     statistics: Sequence[Statistics],
     possible: Sequence[Possible] = (),
 ) -> Conditional:
-    """The conditional distribution with these statistics, given records of several kinds.
+    """Fit the distribution of an attribute of ``size`` values given others: the one of maximum
+    entropy whose tables, over records of these kinds, are the ``statistics`` up to their slack.
 
-    ``cells[k, c]`` is the cell of the attributes given by ``statistics[c]`` in records of kind k,
-    of which there are ``counts[k]``; further columns are those of ``possible``, which leaves every
-    kind some value. The attribute has ``size`` values; without statistics they are equally likely.
+    ``cells[k, c]`` is the cell, in records of kind k, of the attributes given by ``statistics[c]``;
+    there are ``counts[k]`` such records. Further columns are those of ``possible``, which leaves
+    some value to every kind. Without statistics all values have the same probability.
 
     >>> table = Statistics(("a",), np.array([[0.4, 0.1], [0.1, 0.4]]), 0.0)
     >>> kinds = np.array([[0], [1]])
@@ -127,7 +133,7 @@ def fit(
     if not statistics:
         return Conditional(given, np.zeros((0, size)), starts, tuple(possible))
     wanted = np.concatenate(flat)
-    followed = [min(_NOISE * each.variance, _SHARE / each.table.size) for each in statistics]
+    followed = [min(_NOISE * each.variance, FOLLOWED / each.table.size) for each in statistics]
     indices = (cells[:, : len(flat)] + starts).reshape(-1)
     pointers = np.arange(0, len(indices) + 1, len(flat))
     rows = csr_array((np.ones(len(indices)), indices, pointers), shape=(len(cells), len(wanted)))
@@ -140,8 +146,8 @@ def fit(
 
 
 class _Regression:
-    """Weighted rows of features, the statistics wanted, the slack of each parameter, and the values
-    that cannot follow each row.
+    """The regression: rows of features with weights, the wanted statistics, the slack of each
+    parameter, and a mask of the values that are impossible in each row.
     """
 
     def __init__(
@@ -158,18 +164,18 @@ class _Regression:
         self.across.data = weights[self.across.indices]
 
     def minimise(self, floored: Array) -> Array:
-        """Truncated Newton, from a few rounds of iterative scaling, which move the many small cells
-        by their logarithms.
+        """Minimise by truncated Newton steps, after a few rounds of iterative scaling, which move
+        the many small cells by their logarithms.
         """
         theta = self._scaled(floored)
         shares, value = self._chances(theta)
-        for _ in range(_STEPS):
+        for _ in range(MOST_ROUNDS):
             direction, falling = self._direction(theta, shares)
             step = 1.0
-            for _ in range(_HALVINGS):
+            for _ in range(HALVINGS):
                 trial = theta + step * direction
                 shares, lower = self._chances(trial)
-                if lower <= value + 1e-4 * step * falling:
+                if lower <= value + SUFFICIENT * step * falling:
                     break
                 step /= 2
             else:
@@ -180,7 +186,9 @@ class _Regression:
         return theta
 
     def _scaled(self, floored: Array) -> Array:
-        """Generalised iterative scaling (Darroch and Ratcliff, 1972)."""
+        """Return parameters after a few rounds of generalised iterative scaling (Darroch and
+        Ratcliff, 1972).
+        """
         tables = int(self.rows.indptr[1])
         theta = np.zeros_like(floored) + np.log(floored.sum(0) / floored.sum()) / tables
         for _ in range(_SCALINGS):
@@ -189,7 +197,7 @@ class _Regression:
         return theta
 
     def _chances(self, theta: Array) -> tuple[Array, float]:
-        """The chances of every value in every row, and the objective's value."""
+        """Return the probability of every value in every row, and the objective's value."""
         logits = self.rows @ theta
         logits[self.ruled_out] = -np.inf
         highest = logits.max(axis=1, keepdims=True)
@@ -201,7 +209,9 @@ class _Regression:
         return logits, free + float((theta * (self.slack * theta / 2 - self.wanted)).sum())
 
     def _direction(self, theta: Array, shares: Array) -> tuple[Array, float]:
-        """Newton's, as far as conjugate gradients get, and the slope along it."""
+        """Return Newton's direction, as far as conjugate gradients solve for it, and the slope
+        along it.
+        """
         reached = self.across @ shares
         slope = (reached - self.wanted + self.slack * theta).reshape(-1)
 
@@ -223,8 +233,8 @@ def _solve(curve: Callable[[Array], Array], right: Array, diagonal: Array) -> Ar
     solution: Array = cg(
         LinearOperator(shape, matvec=curve),
         right,
-        rtol=_SOLVED,
-        maxiter=_SOLVES,
+        rtol=ROUGHLY_SOLVED,
+        maxiter=MOST_ROUNDS,
         M=LinearOperator(shape, matvec=lambda vector: vector / diagonal),
     )[0]
     return solution

@@ -1,4 +1,4 @@
-"""The end of the time allowed, deep inside a computation."""
+"""A deadline that is checked deep inside a computation."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ __all__ = ["OutOfTime", "check_time"]
 
 
 class OutOfTime(Exception):
-    """The deadline has passed; whoever set it goes on with what there is."""
+    """Raised when the deadline has passed; the caller that set the deadline continues with what was
+    computed.
+    """
 
 
 def check_time(deadline: float) -> None:
-    """Raise OutOfTime from ``deadline`` (``time.perf_counter``) on."""
+    """Raise OutOfTime if ``deadline``, a time of ``time.perf_counter``, has passed."""
     if time.perf_counter() >= deadline:
         raise OutOfTime

@@ -28,7 +28,9 @@ from pgmkit.structural_zeros import Zeros
 Array = NDArray[np.float64]
 
 _CELL_BYTES = 500
-"""Bytes of a region's cell: its places in the constraints and their transpose, weights, vectors."""
+"""The bytes of a region's cell: its entries in the constraints and their transpose, weights, and
+vectors.
+"""
 
 
 def estimate_regions(
@@ -44,13 +46,13 @@ def estimate_regions(
     shrink: bool = True,
     report: Callable[[Progress], None] | None = None,
 ) -> RegionModel:
-    """The best fit over tables that agree locally to what is ``known``; other arguments as those
-    of ``estimate``, checked.
+    """Return the best fit to the ``known`` measurements over tables that agree locally; the other
+    arguments are those of ``estimate``, checked.
 
-    Regions are the measured cliques; where no measured one holds the zeros', tables of these are
-    fitted beside them, and not kept: no measurement tells one such table from another. Raises
-    ``InvalidInput`` where no attribute is measured and for a callable loss, ``ModelTooLarge``
-    where the tables themselves do not fit.
+    Regions are the measured cliques. If no measured clique holds a structural zero's attributes, a
+    table over them is fitted too, but not kept: no measurement distinguishes one such table from
+    another. Raises ``InvalidInput`` if no attribute is measured and for a callable loss,
+    ``ModelTooLarge`` if the tables do not fit into memory.
     """
     measurements, constant = known.measurements, float(known.constant)
     regions = _regions(domain, measurements, zeros)
@@ -108,7 +110,7 @@ def estimate_regions(
 
 
 def _tables_bytes(layout: Layout, limit: int) -> int:
-    """The bytes that the tables need; ModelTooLarge where they exceed the limit."""
+    """Return the bytes that the tables need. Raises ModelTooLarge if they exceed the limit."""
     needed = _CELL_BYTES * layout.cells
     if needed > limit:
         raise ModelTooLarge(
@@ -120,7 +122,7 @@ def _tables_bytes(layout: Layout, limit: int) -> int:
 
 
 def _split(layout: Layout, cells: Array, regions: Sequence[Clique]) -> dict[Clique, Array]:
-    """The tables of some regions, from the cells of all tables one after the other."""
+    """Return the tables of some regions, from the cells of all tables one after the other."""
     places = zip(layout.cliques, layout.slices, layout.shapes, strict=True)
     tables = {clique: cells[part].reshape(shape) for clique, part, shape in places}
     return {region: tables[region] for region in regions}
@@ -129,8 +131,8 @@ def _split(layout: Layout, cells: Array, regions: Sequence[Clique]) -> dict[Cliq
 def _variances(
     layout: Layout, squares: Array, inner: Parts | None, total: float, deadline: float
 ) -> list[float]:
-    """Mean variance of each table's cells: by what determines them, or by the sum of all views
-    where that does not fit, or is not reached by the ``deadline``.
+    """Return the mean variance of each table's cells: from the measurements' full curvature if
+    ``inner`` has it and the ``deadline`` allows, else from its diagonal.
     """
     means = [float(squares[part].mean()) for part in layout.slices]
     variances = [1 / mean if mean > 0 else inf for mean in means]
@@ -149,8 +151,8 @@ def _interior(
     memory: int,
     deadline: float,
 ) -> Parts | None:
-    """For interior points; none where a projection is the solution, or where they do not fit, be it
-    in time.
+    """Return the parts for an interior-point search; None if a projection is the solution, or if
+    the parts do not fit into memory or time.
     """
     if _whole_tables(measurements, objective):
         return None
@@ -163,7 +165,7 @@ def _interior(
 
 
 def _whole_tables(measurements: Sequence[Measurement], objective: MeasuredLoss) -> bool:
-    """True if the loss is a sum over cells of squares, and its best fit a projection."""
+    """True if the loss is a sum of squares over cells, so that its best fit is a projection."""
     return all(m.matrix is None for m in measurements) and isinstance(objective.penalty, Squared)
 
 

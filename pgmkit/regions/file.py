@@ -1,4 +1,4 @@
-"""Region models as files: numpy's zip of arrays, no pickle; what is read is bit for bit the same.
+"""Region models as files: numpy's zip of arrays, without pickle; a model is read back bit for bit.
 
 The joint distribution is not in the file: it follows from the tables, and is fitted again when it
 is needed.
@@ -25,7 +25,7 @@ _NUMBERS = ("total", "loss", "gap", "unit", "bound", "weight", "penalty")
 
 
 def write_regions(fields: dict[str, Any], path: str | os.PathLike[str]) -> None:
-    """Write a model's ``fields``, whole or not at all."""
+    """Write a model's ``fields`` to a file, completely or not at all."""
     tables, zeros = fields["tables"], fields["zeros"]
     header = {
         "format": FORMAT,
@@ -46,7 +46,9 @@ def write_regions(fields: dict[str, Any], path: str | os.PathLike[str]) -> None:
 
 
 def read_regions(path: str | os.PathLike[str], max_bytes: int) -> dict[str, Any]:
-    """The fields that ``write_regions`` wrote; ``InvalidInput`` for anything else."""
+    """Return the fields that ``write_regions`` wrote. Raises ``InvalidInput`` for any other
+    file.
+    """
     with refusing(path, "a file of a region model"):
         arrays = zipped_arrays(whole_file(path, max_bytes), max_bytes)
         header = plain_values(str(arrays["header"]))

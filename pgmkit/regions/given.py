@@ -21,8 +21,8 @@ from pgmkit.runtime.randomness import Rng, generator
 Array = NDArray[np.float64]
 
 _MOST_DRAWS = 2_000_000
-"""Records drawn, of which those that meet the conditions are kept."""
-_TOGETHER = 200_000
+"""The most records that are drawn; those that meet the conditions are kept."""
+_TOGETHER = _MOST_DRAWS // 10
 
 
 class Whole(Protocol):
@@ -37,10 +37,11 @@ class Whole(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class GivenRegions(QueryAnswers):
-    """Counts of the records with some codes; ``RegionModel.given`` makes it.
+    """Counts of the records with given codes, made by ``RegionModel.given``.
 
-    Every answer is the model's own to the question with the conditions in it: from a region that
-    holds both, elsewhere from records near the tables, with the warning ``FromRecords``.
+    Every answer is the model's own answer to the question with the conditions added: from a region
+    that holds all attributes of both, else from records near the tables, with the warning
+    ``FromRecords``.
     """
 
     model: Whole
@@ -48,7 +49,7 @@ class GivenRegions(QueryAnswers):
 
     @property
     def domain(self) -> Domain:
-        """The model's; values that the conditions rule out have counts of zero."""
+        """The model's domain; values that the conditions rule out have counts of zero."""
         return self.model.domain
 
     @cached_property
@@ -57,12 +58,12 @@ class GivenRegions(QueryAnswers):
         return float(self.answer(FactoredQuery({})).sum())
 
     def marginal(self, attrs: Iterable[str]) -> Array:
-        """The expected counts over ``attrs``; axes in the given order."""
+        """Return the expected counts over ``attrs``; axes in the given order."""
         clique = self.domain.clique(attrs)
         return self.answer(FactoredQuery.marginal(self.domain, clique))
 
     def marginals(self, cliques: Iterable[Iterable[str]]) -> dict[Clique, Array]:
-        """Many marginals."""
+        """Return many marginals, by clique."""
         checked = [self.domain.clique(clique) for clique in cliques]
         return {clique: self.marginal(clique) for clique in checked}
 
@@ -74,13 +75,15 @@ class GivenRegions(QueryAnswers):
         return self.model.answer(FactoredQuery(factors)).reshape(query.answer_shape)
 
     def map(self) -> NoReturn:
-        """Refused as by the model."""
+        """Raise ``InvalidInput``, as the model's ``map`` does."""
         self.model.map()
 
     def sample(self, n: int, *, rng: Rng = None) -> Dataset:
-        """Draw ``n`` records that meet the conditions, by drawing others too and leaving them out.
+        """Draw ``n`` records that meet the conditions, by drawing records of the model and
+        rejecting the others.
 
-        Raises ``InvalidInput`` where 2 million records of the model hold fewer than ``n`` of them.
+        Raises ``InvalidInput`` if 2 million records of the model hold fewer than ``n`` such
+        records.
         """
         drawn_from, kept, found = generator(rng), list[Dataset](), 0
         size = min(_MOST_DRAWS, max(n, 1000))

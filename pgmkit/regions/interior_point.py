@@ -1,20 +1,23 @@
-"""The relaxed problem by interior points, for measurements whose matrices mix many cells.
+"""The relaxed problem solved by interior points, for measurements whose matrices mix many cells.
 
     minimise  sum phi(Q x - y)  subject to  M_c x_c = (total, s_c) for each region c,  x >= 0
 
-Projected gradients need thousands of steps where the loss is ill conditioned, as with cumulative
-sums of two attributes. Here each region has a Newton matrix of its own, and regions meet only in
-the residuals s that they share (``pgmkit.regions.shared_residuals``), so that some tens of rounds
-of small dense factorisations end at a certificate.
+Here phi is the penalty of the loss, Q the measurements' matrices and y their values, both in units
+of the noise; x_c are the cells of region c, and M_c takes them to their sum and to the residuals
+s_c that the region shares with others. Projected gradients need thousands of steps if the loss
+is ill conditioned, as with cumulative sums of two attributes. Here each region has a Newton matrix
+of its own, and regions are coupled only through the shared residuals s
+(``pgmkit.regions.shared_residuals``), so that some tens of rounds of small dense factorisations end
+at a certificate.
 
-With phi*(u) = c u^2 / 2 for |u| <= h the conjugate of the penalty, the conditions of the optimum
-are, beside those above,
+With phi*(u) = c u^2 / 2 for |u| <= h the conjugate of the penalty, l the multipliers and z, a, b
+the slacks of the bounds, the optimum satisfies the constraints above and
 
     Q'u - M'l = z >= 0,  x z = 0,  Q x - y = c u + a - b,  a (h - u) = 0 = b (h + u),  a, b >= 0,
 
-and those of the residuals' multipliers: what regions share sums to zero, in all directions that s
-may take. Newton's method follows them from products of a common size to products of zero (Mehrotra,
-1992).
+and the multipliers of the shared residuals sum to zero over the regions, in all directions that s
+may take. Newton's method follows these equations from products of a common size to products of zero
+(Mehrotra, 1992).
 """
 
 from __future__ import annotations
@@ -34,21 +37,23 @@ from pgmkit.regions.deadline import check_time
 from pgmkit.regions.parts import Parts, Region
 from pgmkit.regions.polytope import LocalPolytope
 from pgmkit.regions.shared_residuals import Shared
+from pgmkit.runtime.precision import AGREEMENT, FAR
 
 Array = NDArray[np.float64]
 
 Targets = tuple[Array, Array, Array]
-"""The wanted changes of the three kinds of products that end at zero."""
+"""The wanted changes of the three products x z, a (h - u) and b (h + u), which are zero at the
+optimum.
+"""
 
 _TO_BOUNDARY = 0.995
-_RIDGE = 1e-14
-_FAR = 1e100
-"""Stands for a penalty's slope that has no end."""
 
 
 @dataclass(frozen=True, eq=False)
 class Local:
-    """One region's unknowns, or how they change: those of the module's equations."""
+    """One region's unknowns, or their changes, named as in the module's equations (``multipliers``
+    are l).
+    """
 
     x: Array
     z: Array
@@ -58,7 +63,7 @@ class Local:
     b: Array
 
     def along(self, other: Local, step: float) -> Local:
-        """This and a step of another."""
+        """Return these unknowns plus a step along others."""
         return Local(
             self.x + step * other.x,
             self.z + step * other.z,
@@ -69,11 +74,13 @@ class Local:
         )
 
     def products(self, height: float) -> tuple[Array, Array, Array]:
-        """Those that are zero at the optimum."""
+        """Return the products x z, a (h - u) and b (h + u), which are zero at the optimum."""
         return self.x * self.z, self.a * (height - self.u), self.b * (height + self.u)
 
     def longest(self, other: Local, height: float) -> float:
-        """The longest step, at most 1, with which nothing falls below zero that may not."""
+        """Return the longest step, at most 1, after which no quantity that must not be
+        negative is.
+        """
         pairs = (
             (self.x, other.x),
             (self.z, other.z),
@@ -97,11 +104,11 @@ class InteriorPoint:
         self._deadline = deadline
         self.regions, self.shared = parts.regions, parts.shared
         self.total, self._cells = polytope.total, int(polytope.offsets[-1])
-        self._softness, self._height = penalty.curvature, min(penalty.steepest, _FAR)
+        self._softness, self._height = penalty.curvature, min(penalty.steepest, FAR)
         self._s, regions = self.shared.offset, self.regions
         self._state = [self._start(region) for region in regions]
         self._constant: list[Array] | None = None
-        if self._height == _FAR:
+        if self._height == FAR:
             self._constant = [self._constant_curvature(region) for region in regions]
 
     def _constant_curvature(self, region: Region) -> Array:
@@ -109,7 +116,7 @@ class InteriorPoint:
         return region.curvature(np.full(len(region.values), 1 / self._softness))
 
     def _start(self, region: Region) -> Local:
-        """Even tables, and products of about one size."""
+        """Return a start with uniform tables, and products of about one size."""
         check_time(self._deadline)
         x = np.full(len(region.cells), self.total / len(region.cells))
         residual = region.view @ x - region.values
@@ -127,17 +134,21 @@ class InteriorPoint:
 
     @property
     def tables(self) -> Array:
-        """One after the other; they agree but for rounding and what is left of a step."""
+        """The tables, one after the other; they agree up to rounding and the remaining error of the
+        constraints.
+        """
         flat = np.zeros(self._cells)
         for region, local in zip(self.regions, self._state, strict=True):
             flat[region.cells] = local.x
         return flat
 
     def bound(self) -> float:
-        """No tables that agree have a loss below: Fenchel's inequality at u, over the polytope."""
+        """Return a lower bound of the loss of all tables that agree: Fenchel's inequality at u,
+        over the polytope.
+        """
         shared = self.shared.gathered([local.multipliers[1:] for local in self._state])
         excess, left = self.shared.spread(shared)
-        # What does not depend on s where multipliers cancel: the sum of all <M'l, x>.
+        # The multipliers cancel over the regions, so the sum of all <M'l, x> does not depend on s.
         bound = float(left @ self.shared.offset)
         for region, local in zip(self.regions, self._state, strict=True):
             u, multipliers = local.u, local.multipliers[1:] - excess[region.places]
@@ -146,9 +157,9 @@ class InteriorPoint:
         return bound
 
     def step(self) -> float:
-        """Predict, correct and move; how far, as a share of Newton's step.
+        """Predict, correct and move; return the length as a share of Newton's step.
 
-        Raises LinAlgError where rounding leaves no positive definite matrix, or no finite one.
+        Raises LinAlgError if rounding leaves a matrix that is not positive definite, or not finite.
         """
         state, height = self._state, self._height
         newton = _Newton(self._eliminations(), self.shared, self._deadline)
@@ -200,12 +211,12 @@ class InteriorPoint:
 
 @dataclass(frozen=True, eq=False)
 class _Elimination:
-    """Newton's equations of one region, all but the multipliers' solved for:
+    """Newton's equations of one region, all solved for except those of the multipliers:
 
         (Q'WQ + Z/X) dx - M'dl = r,  M dx = m + ds_c.
 
-    ``inner`` is the inverse of the first matrix, W = weights. ``up`` and ``down`` are h - u and
-    h + u; the rest is by how much the equations of the optimum are missed.
+    ``inner`` is the inverse of the first matrix, with W = ``weights``. ``up`` and ``down`` are h -
+    u and h + u; ``wrong``, ``missing`` and ``residual`` are the errors of the optimum's equations.
     """
 
     region: Region
@@ -224,13 +235,13 @@ class _Elimination:
         return _Inverse(self.region.shared @ self.inner(self.region.shared.T))
 
     def right(self, targets: Targets) -> tuple[Array, Array]:
-        """r, and the part of du that does not depend on dx."""
+        """Return r, and the part of du that does not depend on dx."""
         tx, ta, tb = targets
         push = self.weights * (self.residual - ta / self.up + tb / self.down)
         return self.wrong + tx / self.local.x - self.region.view.T @ push, push
 
     def move(self, targets: Targets, multipliers: Array) -> Local:
-        """The changes of all unknowns, given those of the multipliers."""
+        """Return the changes of all unknowns, given those of the multipliers."""
         (tx, ta, tb), local = targets, self.local
         right, push = self.right(targets)
         x = self.inner(right + self.region.shared.T @ multipliers)
@@ -246,7 +257,9 @@ class _Elimination:
 
 
 class _Newton:
-    """Newton's equations: regions are eliminated first, what they share is solved for last."""
+    """Newton's equations of all regions: each region is eliminated first, the shared residuals are
+    solved for last.
+    """
 
     def __init__(
         self, parts: Sequence[_Elimination], shared: Shared, deadline: float = inf
@@ -263,7 +276,7 @@ class _Newton:
         self.both = _Inverse(matrix if free is None else free.T @ matrix @ free)
 
     def move(self, targets: Sequence[Targets]) -> tuple[list[Local], Array]:
-        """The changes of each region's unknowns, and those of the shared residuals."""
+        """Return the changes of each region's unknowns, and those of the shared residuals."""
         check_time(self._deadline)
         short = [
             part.missing - part.region.shared @ part.inner(part.right(each)[0])
@@ -289,7 +302,7 @@ class _Inverse:
         self._vector = matrix + diagonal if matrix.ndim == 1 else None
         if matrix.ndim == 2 and len(matrix):
             whole = matrix.copy()
-            whole[np.diag_indices(len(whole))] += diagonal + _RIDGE * matrix.diagonal().max()
+            whole[np.diag_indices(len(whole))] += diagonal + AGREEMENT * matrix.diagonal().max()
             self._factor = cho_factor(_finite(whole), overwrite_a=True, check_finite=False)
 
     def __call__(self, right: Array) -> Array:
@@ -304,7 +317,7 @@ class _Inverse:
 
 
 def _finite(array: Array) -> Array:
-    """Itself; a cell that has become zero makes numbers that are not finite."""
+    """Return the array. Raises LinAlgError if it is not finite, as when a cell has become zero."""
     if not np.isfinite(array).all():
         raise LinAlgError("rounding left numbers that are not finite")
     return array

@@ -1,12 +1,12 @@
 """Records near tables that agree only locally, drawn one attribute after the other.
 
-Each attribute is drawn from a conditional distribution given those that the records have already:
-the one of maximum entropy whose tables over the new attribute and the earlier ones are the given
-tables. That is ``pgmkit.regions.conditional``; it depends on every table at once, so that no tree
-has to hold them. It knows nothing of tables with later attributes, so that records may miss tables
-that some distribution has. The attributes of these are then drawn again, given all others; if that
+Each attribute is drawn from a conditional distribution given the attributes that the records have
+already: the one of maximum entropy whose tables over the new attribute and earlier ones are the
+given tables (``pgmkit.regions.conditional``). It depends on every table at once, so no tree has to
+hold them. It does not take account of tables with later attributes, so records may miss tables that
+some distribution has. The attributes of such tables are then drawn again, given all others; if that
 does not help, all are drawn in an order in which such tables come earlier. Values that structural
-zeros rule out have no chance (``pgmkit.regions.possible``).
+zeros rule out have probability zero (``pgmkit.regions.possible``).
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.graphs.clique_index import maximal
 from pgmkit.records.dataset import Dataset
 from pgmkit.regions.chain import Chain, Codes, Columns, Kinds, cells_of, enough, followed, length_of
-from pgmkit.regions.conditional import Conditional, Statistics, fit, scopes
+from pgmkit.regions.conditional import FOLLOWED, Conditional, Statistics, fit, scopes
 from pgmkit.regions.possible import Possible, possible_values
 from pgmkit.regions.strata import Strata
+from pgmkit.runtime.sizes import TABLE_CELLS
 from pgmkit.structural_zeros import Zeros
 
 Array = NDArray[np.float64]
@@ -37,29 +38,25 @@ _ORDERS = 5
 some distribution has nearly exactly, records miss 24 by more than a fiftieth when they are drawn
 once, and 2 with these orders and redraws."""
 _EARLIER = 4.0
-"""The factor by which a table that was missed counts more in the next order."""
+"""The factor by which the weight of a table that was missed grows in the next order."""
 _REDRAWS = 10
-"""The most rounds in which attributes are drawn again given all others; each makes drawing longer.
+"""The most rounds in which attributes are drawn again given all others; each makes later draws
+longer.
 """
 _FALL = 0.95
-"""A round that leaves more than this share of all distances is taken back."""
-_CHANCES = 32
-"""The attributes whose chances are kept between answers: 5 MB each of 32 values."""
-_OPEN = 0.5
-"""Directions of a table, in number, that no measurement of it determines: each adds the square of
-the total to the sum of its cells' variances, so that above this the variance is no noise."""
-_LOOSE = 0.05
-"""The distance from such a table that is not made up for, as a share of a mean cell: a factor of
-e^5 is followed to that (``_SHARE`` of ``pgmkit.regions.conditional``)."""
+"""A round that leaves more than this share of the sum of distances is undone."""
+_LOOSE = 5 * FOLLOWED
+"""The distance that is tolerated from a table which its measurements leave open, as a share of a
+mean cell: a factor of e^5 is followed to within that."""
 
 
 @dataclass(frozen=True)
 class Missed:
     """The distance of records from a table.
 
-    ``counts``: half the sum of the cells' differences, the counts that lie in other cells;
-    ``noise_units``: the root of the mean squared difference of a cell, in standard deviations of
-    the table's noise.
+    ``counts``: half the sum of the cells' absolute differences, that is, the counts that lie in
+    wrong cells; ``noise_units``: the root mean squared difference of a cell, in standard deviations
+    of the table's noise.
     """
 
     clique: Clique
@@ -71,8 +68,8 @@ class Missed:
 class Agreement:
     """Total variation distances, from 0 to 1, between given tables and those of the records.
 
-    ``missed``: the tables that are further away than their noise and the records' being a sample
-    explain, the furthest first.
+    ``missed``: the tables at a greater distance than their noise and the sampling of the records
+    explain, the farthest first.
     """
 
     mean: float
@@ -89,12 +86,13 @@ class Joint:
     records: Dataset
 
     def sample(self, n: int, rng: np.random.Generator) -> Dataset:
-        """``n`` records, in random order; see ``Chain.sample``."""
+        """Draw ``n`` records, in random order; see ``Chain.sample``."""
         return self.chain.sample(n, rng)
 
     def last_drawn(self, names: Iterable[str]) -> str | None:
-        """The attribute of these that was drawn last; None where its chances are not known, as an
-        attribute that it was drawn by was drawn again later.
+        """Return the one of these attributes that was drawn last. Return None if an attribute that
+        it was conditioned on has been drawn again since, so that its probabilities are not known,
+        or if ``names`` is empty.
         """
         name = max(names, key=self._places.__getitem__, default=None)
         if name is None:
@@ -104,12 +102,15 @@ class Joint:
         return name if earlier else None
 
     def chances(self, name: str) -> Array:
-        """The chances of the values of an attribute that ``last_drawn`` named, a row a record."""
+        """Return the probabilities of the values of an attribute that ``last_drawn`` returned, a
+        row for each record.
+        """
         return self._chances(name)
 
     @cached_property
     def _chances(self) -> Callable[[str], Array]:
-        return lru_cache(_CHANCES)(self._computed_chances)
+        largest = len(self.records) * max(self.records.domain.shape())
+        return lru_cache(max(1, 4 * TABLE_CELLS // largest))(self._computed_chances)
 
     def _computed_chances(self, name: str) -> Array:
         conditional, records = self.chain.steps[self._places[name]][1], self.records
@@ -118,7 +119,7 @@ class Joint:
 
     @cached_property
     def _places(self) -> dict[str, int]:
-        """The last step that drew each attribute."""
+        """The number of the last step that drew each attribute."""
         return {name: place for place, (name, _) in enumerate(self.chain.steps)}
 
 
@@ -130,14 +131,14 @@ def fit_joint(
     rng: np.random.Generator,
     zeros: Sequence[Zeros] = (),
 ) -> Joint:
-    """A joint distribution near ``tables``: fractions that agree on what they share.
+    """Fit a joint distribution near ``tables``, which are fractions that agree on shared
+    attributes.
 
-    ``variances``: of a cell of each table, in fractions; where no distribution has all tables,
-    those with less noise are nearer. ``records``: how many each conditional is fitted on.
-    ``zeros``: what no record has.
+    ``variances``: the variance of a cell of each table, in fractions; if no distribution has all
+    tables, those with less noise are approached more closely. ``records``: the number of records
+    that each conditional distribution is fitted on. ``zeros``: combinations that no record has.
 
-    Raises ``InvalidInput`` where zeros leave no record, or nearly all that is drawn without a
-    value.
+    Raises ``InvalidInput`` if zeros leave no record, or if they rule out nearly all records drawn.
 
     >>> half = {("a", "b"): np.array([[0.5, 0.0], [0.0, 0.5]])}
     >>> domain, rng = Domain({"a": 2, "b": 2}), np.random.default_rng(0)
@@ -168,7 +169,7 @@ def fit_joint(
 
 
 class _Fitting:
-    """The records that have been drawn, and the steps that drew them."""
+    """The records drawn so far, and the steps that drew them."""
 
     def __init__(
         self,
@@ -185,7 +186,9 @@ class _Fitting:
         self.steps: list[tuple[str, Conditional]] = []
 
     def draw(self, name: str, possible: Sequence[Possible]) -> None:
-        """Draw the attribute, for the first time or again, given all others that have been."""
+        """Draw the attribute, for the first time or again, given all other attributes drawn
+        so far.
+        """
         targets = _targets(self.tables, self.variances, name, self.columns)
         self.columns = self._refilled(name, possible)
         given = scopes([each.given for each in targets], possible)
@@ -197,7 +200,9 @@ class _Fitting:
         self.steps.append((name, conditional))
 
     def _refilled(self, name: str, possible: Sequence[Possible]) -> Columns:
-        """The records; those that no value of the attribute may follow are replaced by others."""
+        """Return the records, with new ones in place of those for which no value of the attribute
+        is possible.
+        """
         domain, before = self.domain, Chain(self.domain, tuple(self.steps))
 
         def drawn(n: int) -> Columns:
@@ -215,14 +220,16 @@ class _Fitting:
         return columns
 
     def missed(self) -> dict[Clique, float]:
-        """The tables that the records miss by more than noise and sampling explain."""
+        """Return the distance of each table that the records miss by more than noise and sampling
+        explain, in units of that explained distance.
+        """
         population = Dataset(self.domain, {name: self.columns[name] for name in self.domain})
         return _missed(self.tables, self.variances, population)
 
     def redraw(self, zeros: Sequence[Zeros]) -> None:
-        """Draw the attributes of tables that are missed given all others, as long as it helps.
+        """Draw the attributes of missed tables again, given all others, as long as that helps.
 
-        An attribute was drawn for the first time without regard to those that came after it.
+        An attribute was first drawn without regard to those that came after it.
         """
         for _ in range(_REDRAWS):
             missed = self.missed()
@@ -241,9 +248,10 @@ class _Fitting:
 
 
 def agreement(tables: Tables, variances: Mapping[Clique, float], records: Dataset) -> Agreement:
-    """The distances between the records and the tables, at least one, of any scale.
+    """Return the distances between the records and the tables, of which there is at least one, of
+    any scale.
 
-    ``variances``: of a cell of each table, in the squared scale of the tables.
+    ``variances``: the variance of a cell of each table, in the squared scale of the tables.
     """
     totals = {clique: float(table.sum()) for clique, table in tables.items()}
     fractions = {clique: table / totals[clique] for clique, table in tables.items()}
@@ -265,8 +273,8 @@ def agreement(tables: Tables, variances: Mapping[Clique, float], records: Datase
 def _missed(
     tables: Tables, variances: Mapping[Clique, float], records: Dataset
 ) -> dict[Clique, float]:
-    """The tables, of fractions, that records miss by more than noise and sampling explain, and by
-    how many times as much.
+    """Return the tables, of fractions, that records miss by more than noise and sampling explain,
+    each with its distance in units of the explained one.
     """
     apart = distances(tables, records)
     return {
@@ -282,7 +290,7 @@ def _noise_units(table: Array, variance: float, records: Dataset, clique: Clique
 
 
 def distances(tables: Tables, records: Dataset) -> dict[Clique, float]:
-    """The total variation distance of each table, of fractions, from that of the records."""
+    """Return the total variation distance of each table, of fractions, from that of the records."""
     counted = records.marginals(list(tables))
     return {
         clique: float(np.abs(counted[clique] / len(records) - table).sum() / 2)
@@ -291,24 +299,28 @@ def distances(tables: Tables, records: Dataset) -> dict[Clique, float]:
 
 
 def explained(table: Array, variance: float, records: int) -> float:
-    """The distance from the table that its noise and a sample of so many records explain."""
-    if variance * table.size > _OPEN:
+    """Return the distance from the table that its noise and a sample of so many records explain."""
+    # Each direction that no measurement determines adds the square of the total to the sum of the
+    # variances of the cells.
+    if 2 * variance * table.size > 1:
         variance = (_LOOSE / table.size) ** 2
     return float(np.sqrt(variance + table / records).sum() / 2)
 
 
 def _given_others(zeros: Zeros, name: str) -> Possible:
-    """The values of the attribute that may follow those of the others of the clique."""
+    """Return the mask of the attribute's values that zeros allow given the others of their
+    clique.
+    """
     others = tuple(other for other in zeros.clique if other != name)
     table = np.moveaxis(zeros.allowed, zeros.clique.index(name), -1)
     return Possible(others, table.reshape(-1, table.shape[-1]))
 
 
 def _order(domain: Domain, tables: Tables, weights: Mapping[Clique, float]) -> list[str]:
-    """Every attribute after those that tell most about it.
+    """Return an order that draws every attribute after those that tell most about it.
 
-    Neighbours follow each other, so that attributes that depend on each other through a third one
-    are rarely drawn before it.
+    Related attributes follow each other, so that attributes that depend on each other through a
+    third one are rarely drawn before it.
     """
     near: dict[str, dict[str, float]] = {name: {} for name in domain}
     for clique, table in tables.items():
@@ -329,7 +341,7 @@ def _order(domain: Domain, tables: Tables, weights: Mapping[Clique, float]) -> l
 
 
 def _information(table: Array, i: int, j: int) -> float:
-    """Mutual information of two axes of a table, in nats."""
+    """Return the mutual information of two axes of a table, in nats."""
     pair = table.sum(axis=tuple(k for k in range(table.ndim) if k not in (i, j)))
     apart = np.multiply.outer(pair.sum(1), pair.sum(0))
     positive = pair > 0
@@ -339,8 +351,8 @@ def _information(table: Array, i: int, j: int) -> float:
 def _targets(
     tables: Tables, variances: Mapping[Clique, float], name: str, drawn: Mapping[str, Codes]
 ) -> list[Statistics]:
-    """Tables over ``name`` and other drawn attributes: those within no other, and those within
-    others that are known less well.
+    """Return the tables over ``name`` and other drawn attributes: those that lie within no other,
+    and those that lie within others but are known better.
     """
     found: dict[frozenset[str], Statistics] = {}
     for clique, table in tables.items():
@@ -364,6 +376,8 @@ def _targets(
 
 
 def _better(smaller: Statistics, other: Statistics) -> bool:
-    """True if the other table, where it holds this one's attributes, says less about them."""
+    """True unless the other table holds this one's attributes and determines their counts at least
+    as well.
+    """
     cells = other.table.size / smaller.table.size
     return not set(smaller.given) <= set(other.given) or smaller.variance < cells * other.variance

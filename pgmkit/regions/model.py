@@ -1,4 +1,4 @@
-"""The fitted record of the relaxed problem: measured tables that agree, and records near them."""
+"""The model of the relaxed problem: measured tables that agree locally, and records near them."""
 
 from __future__ import annotations
 
@@ -42,39 +42,42 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 RECORDS = 20_000
-"""The number of records that the joint distribution is fitted with, and answers from."""
+"""The number of records that the joint distribution is fitted with, and answers are
+computed from.
+"""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RegionModel(QueryAnswers):
     """Tables that fit the measurements and agree wherever they overlap.
 
-    Of all such tables they fit best, or are drawn from there towards independence by as much as
-    the noise asks for (``pgmkit.regions.shrinkage``). A relaxation: no distribution need have all
-    these tables at once. Marginals and queries within
-    a region are answered from its table. All others, and records, come from ``joint``, a
-    distribution near the tables; ``agreement`` says how near, and such answers warn with
-    ``FromRecords``. There is no most probable record (``map`` refuses).
+    They are the best fit among all such tables, or are drawn from it towards independence by as
+    much as the noise asks for (``pgmkit.regions.shrinkage``). The model is a relaxation: there need
+    not be a distribution that has all these tables at once. Marginals and queries within a region
+    are answered from its table. All others, and records, come from ``joint``, a distribution near
+    the tables; ``agreement`` says how near, and such answers warn with ``FromRecords``. There is no
+    most probable record (``map`` refuses).
 
     Attributes:
         domain: the attributes.
-        tables: one for each region, in counts; axes in the region's order. Regions are the measured
-            cliques. Tables agree on what they share to 1e-9 of the total.
-        variances: of the noise of a cell of each table, in squared counts.
-        total: number of records that each table sums to.
-        loss: of the measurements at the tables.
-        gap: certified: no tables that agree locally have loss and penalty together more than this
-            below those of the tables.
-        bound: no tables that agree locally, so no distribution either, have a loss below. That of
-            a distribution may be well above: the relaxation's is a bound.
-        weight, penalty: of the information that attributes have about each other in the tables,
-            beside the loss; 0 where the tables are the best fit.
-        unit: the noise unit, the loss's own standard deviation at the truth, to judge the gap by.
-        certified: whether the gap of the relaxed problem is within the tolerance asked for.
+        tables: one table for each region, in counts; axes in the region's order. Regions are the
+            measured cliques. Tables agree on shared attributes to 1e-9 of the total.
+        variances: the noise variance of a cell of each table, in squared counts.
+        total: the number of records that each table sums to.
+        loss: the loss of the measurements at the tables.
+        gap: certified: for any tables that agree locally, loss plus penalty is at least that of
+            these tables minus the gap.
+        bound: a lower bound of the loss of any tables that agree locally, and so of any
+            distribution. The loss of the best distribution may be well above it.
+        weight, penalty: the weight in the objective, and the size, of the penalty on the
+            information that attributes have about each other; 0 if the tables are the best fit.
+        unit: the noise unit, the standard deviation of the loss at the truth, in which to judge the
+            gap.
+        certified: whether the gap of the relaxed problem is within the requested tolerance.
         iterations, stopped: how long the search took and why it ended.
-        zeros: combinations that cannot occur: not in the tables, nor in any record.
-        measurements: what it was estimated from with the squared loss, for ``fit``; not kept in
-            files, of which releases hold them.
+        zeros: combinations that cannot occur, neither in the tables nor in any record.
+        measurements: the measurements it was estimated from with the squared loss, for ``fit``;
+            they are not saved in the model's file, but in that of a release.
 
     >>> from pgmkit import Measurement, estimate
     >>> y = [Measurement(("a", "b"), [[40.0, 10.0], [12.0, 38.0]], 1.0)]
@@ -110,7 +113,7 @@ class RegionModel(QueryAnswers):
 
     @cached_property
     def fit(self) -> Fit | None:
-        """The test of how well the measurements agree; None where they are not known."""
+        """The test of how well the measurements agree; None if they are not known."""
         from pgmkit.least_squares.goodness import goodness_of_fit
 
         return goodness_of_fit(self, self.measurements) if self.measurements else None
@@ -122,7 +125,7 @@ class RegionModel(QueryAnswers):
 
     @property
     def certificate(self) -> str:
-        """A sentence on what the tables are and how close the search came to their best fit."""
+        """A sentence on how close the search came to the best fit of the relaxed problem."""
         noise = f"{self.gap / self.unit:.2g} noise units from the relaxed problem's best fit"
         if self.certified:
             return f"certified, of the relaxed problem: within {noise}"
@@ -139,17 +142,18 @@ class RegionModel(QueryAnswers):
         return tuple(self.tables)
 
     def region(self, attrs: Iterable[str]) -> Clique | None:
-        """The smallest region that holds ``attrs``; None where ``joint`` would answer."""
+        """Return the smallest region that holds ``attrs``; None if ``joint`` would answer."""
         place = self.domain.smallest_holding(self.cliques, self.domain.clique(attrs))
         return None if place is None else self.cliques[place]
 
     @cached_property
     def joint(self) -> Joint:
-        """A distribution near the tables, always the same one: what answers beyond the regions.
+        """A distribution whose marginals are near the tables, always the same one; it answers
+        queries that lie in no region.
 
-        Fitted when it is first needed, in seconds: one attribute after the other, each given those
-        before it (``pgmkit.regions.joint``). Raises ``InvalidInput`` where structural zeros leave
-        no record, or where hardly any of what is drawn keeps to them.
+        It is fitted on first use, in seconds, one attribute after the other, each given those
+        before it (``pgmkit.regions.joint``). Raises ``InvalidInput`` if structural zeros leave no
+        record, or if they rule out nearly all records drawn.
         """
         fractions = {clique: table / self.total for clique, table in self.tables.items()}
         noise = {clique: each / self.total**2 for clique, each in self.variances.items()}
@@ -161,16 +165,16 @@ class RegionModel(QueryAnswers):
         return agreement(self.tables, self.variances, self.joint.records)
 
     def marginal(self, attrs: Iterable[str]) -> Array:
-        """The expected counts over ``attrs``; axes in the given order.
+        """Return the expected counts over ``attrs``; axes in the given order.
 
-        From the smallest region that holds them; elsewhere from ``joint``, with a warning. Raises
-        ``InvalidInput`` for unknown or duplicate attributes.
+        They come from the smallest region that holds the attributes, or from ``joint``, with a
+        warning, if there is none. Raises ``InvalidInput`` for unknown or duplicate attributes.
         """
         clique = self.domain.clique(attrs)
         return self.marginals([clique])[clique]
 
     def marginals(self, cliques: Iterable[Iterable[str]]) -> dict[Clique, Array]:
-        """Many marginals at once; see ``marginal``."""
+        """Return many marginals at once, by clique; see ``marginal``."""
         asked = [self.domain.clique(clique) for clique in cliques]
         held = {clique: self.region(clique) for clique in asked}
         outside = [clique for clique, region in held.items() if region is None]
@@ -190,8 +194,8 @@ class RegionModel(QueryAnswers):
         return {clique: found[clique] for clique in asked}
 
     def map(self) -> NoReturn:
-        """Refused with ``InvalidInput``: the most probable record of a graphical model is exact,
-        and this one's would be the peak of one distribution of many that are near the tables.
+        """Raise ``InvalidInput``: many distributions are near the tables, and the most probable
+        record of one of them would say nothing about the others.
         """
         raise InvalidInput(
             "a region model has no most probable record: many distributions are near its tables. "
@@ -202,11 +206,11 @@ class RegionModel(QueryAnswers):
     def sample(self, n: int, *, rng: Rng = None) -> Dataset:
         """Draw ``n`` records from ``joint``.
 
-        ``rng``: a seed, a numpy Generator, or None for a fresh one. Where ``joint`` is further from
-        some table than its noise explains, as no distribution may have all the tables at once, the
-        warning ``FromRecords`` names the table and the distance; ``agreement.missed`` has all of
-        them. Raises ``InvalidInput`` for a number that is not a positive integer, and as ``joint``
-        does.
+        ``rng``: a seed, a numpy Generator, or None for a fresh one. If ``joint`` is farther from
+        some table than its noise explains, because no distribution may have all the tables at once,
+        the warning ``FromRecords`` names the table and the distance; ``agreement.missed`` has all
+        of them. Raises ``InvalidInput`` for a number that is not a positive integer, and as
+        ``joint`` does.
         """
         if not isinstance(n, int | np.integer) or isinstance(n, bool) or n < 1:
             raise InvalidInput(f"n must be a positive integer, the number of records; got {n!r}")
@@ -218,7 +222,8 @@ class RegionModel(QueryAnswers):
         return drawn
 
     def given(self, evidence: Mapping[str, int | Sequence[int]]) -> GivenRegions:
-        """The same answers about the records that have these codes (one, or any of several).
+        """Return the same answers about the records in which each attribute has the given code, or
+        one of the given codes.
 
         Raises ``InvalidInput`` for unknown attributes or codes.
 
@@ -232,20 +237,20 @@ class RegionModel(QueryAnswers):
         return GivenRegions(self, allowed)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model to one file, whole or not at all; ``load`` reads it."""
+        """Write the model to one file, completely or not at all; ``load`` reads it."""
         write_regions({each.name: getattr(self, each.name) for each in fields(self)}, path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, max_bytes: int = LARGEST) -> RegionModel:
-        """Read a model that ``save`` wrote; ``InvalidInput`` for anything else.
+        """Read a model that ``save`` wrote. Raises ``InvalidInput`` for any other file.
 
         A file that would expand to more than ``max_bytes`` is refused.
         """
         return cls(**read_regions(path, max_bytes))
 
     def _answered(self, query: FactoredQuery) -> Array:
-        """The answer from the smallest region that holds the query's attributes, elsewhere from the
-        records of ``joint``, with a warning.
+        """Return the answer from the smallest region that holds the query's attributes or, if there
+        is none, from the records of ``joint``, with a warning.
         """
         query.check(self.domain)
         region = self.region(query.attributes)
@@ -264,7 +269,9 @@ class RegionModel(QueryAnswers):
         return set()
 
     def _check(self, structure: object, weights: Weights, found: float) -> None:
-        """Compare one number of a structure's first answer (``pgmkit.regions.checks``)."""
+        """Compare one number of a structure's first answer with a second computation
+        (``pgmkit.regions.checks``).
+        """
         if structure in self._checked:
             return
         self._checked.add(structure)

@@ -1,4 +1,6 @@
-"""The relaxed problem cut into its regions: each one's cells, what it shares, what was measured."""
+"""The relaxed problem cut into its regions: each region's cells, shared residuals and
+measurements.
+"""
 
 from __future__ import annotations
 
@@ -17,20 +19,18 @@ from pgmkit.measurement import Measurement
 from pgmkit.regions.deadline import check_time
 from pgmkit.regions.polytope import LocalPolytope
 from pgmkit.regions.shared_residuals import Shared, confined, shared_residuals, shared_sizes
+from pgmkit.runtime.sizes import DENSE_SHARE
 from pgmkit.runtime.threads import one_blas_thread
 
 Array = NDArray[np.float64]
 
-_SPARSE = 0.1
-"""Share of nonzeros below which a region's view of its cells is kept sparse."""
-
 
 @dataclass(frozen=True, eq=False)
 class Region:
-    """One table's cells that may hold records, what it shares, and what was measured of it.
+    """The cells of one table that may hold records, its shared residuals, and its measurements.
 
-    ``shared`` is M_c; ``places`` are those of its rows after the first in s. ``view`` is Q and
-    ``values`` y, in units of the noise.
+    ``shared`` is M_c of ``interior_point``; ``places`` are the indices of its rows, after the
+    first, in s. ``view`` is Q and ``values`` y, in units of the noise.
     """
 
     cells: NDArray[np.int64]
@@ -40,7 +40,7 @@ class Region:
     values: Array
 
     def curvature(self, weights: Array) -> Array:
-        """Q' weights Q: its diagonal alone where there is nothing else."""
+        """Return Q' weights Q, or only its diagonal, as a vector, if all other entries are zero."""
         if isinstance(self.view, np.ndarray):
             dense: Array = self.view.T @ (self.view * weights[:, None])
             return dense
@@ -54,7 +54,9 @@ class Region:
 
     @one_blas_thread()
     def variance(self, spread: float) -> float:
-        """Mean variance of a cell given what was measured of it, and ``spread`` before that."""
+        """Return the mean variance of a cell given the measurements, if it is ``spread`` before
+        them.
+        """
         curvature = self.curvature(np.ones(len(self.values)))
         if curvature.ndim == 1:
             return float((1 / (curvature + 1 / spread)).mean())
@@ -64,15 +66,15 @@ class Region:
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """The problem table by table, and what the tables share."""
+    """The problem region by region, and the residuals that the regions share."""
 
     regions: list[Region]
     shared: Shared
 
 
 def needed_bytes(layout: Layout, measurements: Sequence[Measurement]) -> int:
-    """Memory of the matrices: some of the cells squared where a matrix was measured, those of what
-    is shared by cells, and five of all that is shared.
+    """Return the memory of the matrices: some matrices of cells by cells for each region measured
+    by a matrix, three of shared residuals by cells, and five of shared residuals by themselves.
     """
     mixed = {host(layout, m.clique) for m in measurements if m.matrix is not None}
     sizes = [part.stop - part.start for part in layout.slices]
@@ -88,7 +90,8 @@ def parts_of(
     measurements: Sequence[Measurement],
     deadline: float = inf,
 ) -> Parts:
-    """A region for each of the layout's cliques, which are the polytope's and those measured.
+    """Return a region for each of the layout's cliques, which are the polytope's and those
+    measured.
 
     Raises OutOfTime at the ``deadline`` of ``time.perf_counter``.
     """
@@ -109,7 +112,7 @@ def parts_of(
             views.append(view[:, inside])
             values.append(m.values / m.stddev)
         both = scipy.sparse.csr_array(scipy.sparse.vstack(views))
-        sparse = both.nnz <= _SPARSE * both.shape[0] * both.shape[1]
+        sparse = both.nnz <= DENSE_SHARE * both.shape[0] * both.shape[1]
         found.append(
             Region(
                 part.start + inside,

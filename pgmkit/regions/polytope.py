@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
-from math import inf
+from math import ceil, inf, log
 from typing import Protocol
 
 import numpy as np
@@ -22,43 +22,38 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, NumericalFailure
 from pgmkit.least_squares.consistency import agreement_and_totals
 from pgmkit.regions.deadline import check_time
+from pgmkit.runtime.iterations import MOST_ITERATIONS, SOLVED, SUFFICIENT
+from pgmkit.runtime.precision import AGREEMENT, CLOSE, HALVINGS
 from pgmkit.structural_zeros import Zeros
 
 Array = NDArray[np.float64]
 
-_MAX_STEPS = 300
-_MAX_HALVINGS = 100
-_LONGEST = 1e12
-"""Multiple of a Newton step still tried: zeros that contradict each other would go on for ever."""
-_MAX_SOLVES = 400
-_SOLVED = 1e-3
-"""Share of the residual that conjugate gradients leave of Newton's equations."""
-_RIDGE = 1e-12
-"""Share of its diagonal that is added to Newton's matrix, whose rows are redundant."""
-_REFINEMENTS = 3
-"""Refinements of a linear system's solution; each leaves a thousandth of the error."""
-_AGREEMENT = 1e-12
-"""The largest error of a sum, as a share of the total."""
+_LONGEST = 1 / AGREEMENT
+"""The longest step tried, as a multiple of a Newton step: with contradicting zeros the steps would
+grow without end.
+"""
+_REFINEMENTS = ceil(log(CLOSE) / log(SOLVED))
+"""The refinements of a linear system's solution, each of which leaves ``SOLVED`` of the error."""
 
 
 class Prior(Protocol):
-    """A convex penalty, a sum over cells, beside the distance from a target."""
+    """A convex penalty, a sum over cells, added to the distance from a target."""
 
     def cells(self, free: Array, curvature: Array) -> Array:
-        """The x at which curvature (x - free)^2 / 2 and the penalty together are least."""
+        """Return the x at which curvature (x - free)^2 / 2 and the penalty together are least."""
 
     def slopes(self, x: Array, curvature: Array) -> Array:
-        """Their derivatives by ``free``, where they are x."""
+        """Return the derivatives of ``cells`` by ``free``, at the result x."""
 
     def penalty(self, x: Array) -> float:
-        """At x."""
+        """Return the penalty at x."""
 
 
 @dataclass(frozen=True)
 class LocalPolytope:
-    """Tables over ``cliques``, side by side in one vector of counts: B x = b, x >= 0.
+    """Tables over ``cliques``, side by side in one vector x of counts, with B x = b and x >= 0.
 
-    Any two tables agree on every attribute that they share, jointly; each sums to ``total``; cells
+    Any two tables agree, jointly, on all attributes that they share; each sums to ``total``; cells
     that ``zeros`` within a clique rule out are zero.
     """
 
@@ -74,8 +69,9 @@ class LocalPolytope:
 
     @cached_property
     def allowed(self) -> NDArray[np.bool_]:
-        """True for cells that may hold records: no zero rules them out, nor do other tables' zeros,
-        one overlap at a time. Raises InvalidInput where none may in some table.
+        """A mask of the cells that may hold records: those that no zero rules out, neither in the
+        table itself nor through other tables that share attributes. Raises InvalidInput if a table
+        has none.
         """
         limits = [np.ones(self.domain.shape(clique), dtype=np.bool_) for clique in self.cliques]
         for clique, table in zip(self.cliques, limits, strict=True):
@@ -87,7 +83,10 @@ class LocalPolytope:
         return np.concatenate([table.reshape(-1) for table in limits])
 
     def _spread(self, limits: list[NDArray[np.bool_]]) -> None:
-        """Rule out cells whose values of some shared attributes another table rules out."""
+        """Rule out cells by the other tables with the same attributes, until nothing changes.
+
+        Raises InvalidInput if a table has no possible cell left.
+        """
         pairs = combinations(map(frozenset[str], self.cliques), 2)
         overlaps = {a & b for a, b in pairs if a & b}
         before, left = -1, sum(int(table.sum()) for table in limits)
@@ -112,14 +111,16 @@ class LocalPolytope:
         return matrix, matrix.T.tocsr(), sums
 
     def even(self) -> Array:
-        """Every table uniform: a point of the polytope where there are no zeros."""
+        """Return the uniform tables: a point of the polytope if there are no zeros."""
         sizes = np.diff(self.offsets)
         return np.repeat(self.total / sizes, sizes)
 
     def lowest(self, gradient: Array, multipliers: Array) -> float:
-        """A lower bound of <gradient, x> over the polytope, for any multipliers of B x = b.
+        """Return a lower bound of <gradient, x> over the polytope, valid for any multipliers of B x
+        = b.
 
-        What the multipliers leave of the gradient is bounded table by table, by its least cell.
+        The part of the gradient that the multipliers do not explain is bounded table by table, by
+        its least cell.
         """
         _, transposed, sums = self._constraints
         left = np.where(self.allowed, gradient - transposed @ multipliers, np.inf)
@@ -134,16 +135,15 @@ class LocalPolytope:
         prior: Prior | None = None,
         deadline: float = inf,
     ) -> tuple[Array, Array]:
-        """The point x with the least sum of curvature (x - target)^2 / 2, and its multipliers.
+        """Return the point x with the least sum of curvature (x - target)^2 / 2, plus the penalty
+        of a ``prior`` if there is one, and its multipliers.
 
-        With a ``prior``, of that and the prior's penalty.
+        The method is semismooth Newton on the Lagrange dual, whose solution is x = max(0, target +
+        B'l / curvature) for multipliers l: each step solves B A B' d = b - B x by conjugate
+        gradients, where A is 1 / curvature for positive x and 0 otherwise. ``start``: multipliers
+        of a similar problem. Tables agree to 1e-12 of the total, or to rounding.
 
-        Semismooth Newton on the Lagrange dual, whose solution is x = max(0, target + B'l /
-        curvature): each step solves B A B' d = b - B x by conjugate gradients, A holding 1 /
-        curvature where x is positive. ``start``: multipliers of a similar problem. Tables agree to
-        1e-12 of the total, or to what rounding leaves.
-
-        Raises NumericalFailure where no such tables are found, as with zeros that contradict each
+        Raises NumericalFailure if no such tables are found, as with zeros that contradict each
         other, and OutOfTime at the ``deadline`` of ``time.perf_counter``.
 
         >>> square = LocalPolytope(Domain({"a": 2}), (("a",),), 2.0)
@@ -152,8 +152,8 @@ class LocalPolytope:
         """
         matrix, transposed, sums = self._constraints
         multipliers = np.zeros(len(sums)) if start is None else start
-        # Rounding of the sums themselves, where targets are far above the total.
-        precision = _AGREEMENT * max(self.total, float(np.abs(target).max(initial=0.0)))
+        # If targets are far above the total, the sums themselves are rounded.
+        precision = AGREEMENT * max(self.total, float(np.abs(target).max(initial=0.0)))
 
         def at(point: Array) -> tuple[Array, float, Array]:
             free = target + (transposed @ point) / curvature
@@ -164,27 +164,27 @@ class LocalPolytope:
             return x, float(curvature @ (x - target) ** 2 / 2 + point @ missing) + penalty, missing
 
         x, dual, missing = at(multipliers)
-        for _ in range(_MAX_STEPS):
+        for _ in range(MOST_ITERATIONS):
             off = float(np.abs(missing).max())
             if off <= precision:
                 return x, multipliers
             weights = _slopes(x, curvature, prior) / curvature
             direction = self._newton(weights, missing, deadline)
             slope, step = float(missing @ direction), 1.0
-            for _ in range(_MAX_HALVINGS):
+            for _ in range(HALVINGS):
                 moved = multipliers + step * direction
                 x, higher, left = at(moved)
-                # Close to the end the dual is flat within rounding: then its slope, which is not
-                # lost to rounding, must still be upwards, or the sums must improve.
-                risen = higher >= dual + 1e-4 * step * slope or left @ direction >= 0
+                # Close to the end the dual is flat within rounding. Then its slope, which rounding
+                # does not hide, must still be upwards, or the sums must improve.
+                risen = higher >= dual + SUFFICIENT * step * slope or left @ direction >= 0
                 if risen or np.abs(left).max() < off / 2:
                     break
                 step /= 2
             else:
                 break
-            # Where all cells of a sum are zero Newton knows no scale: far targets need long steps.
-            # Their length too goes by the slope: within rounding the dual is as high at twice
-            # Newton's step, where the sums are as far off as before.
+            # If all cells of a sum are zero, Newton's step has no scale, and distant targets need
+            # longer steps. The slope decides their length as well, since the dual alone cannot:
+            # within rounding it is as high at twice Newton's step, with the same error of the sums.
             while 1 <= step < _LONGEST:
                 further = multipliers + 2 * step * direction
                 beyond, value, rest = at(further)
@@ -209,7 +209,7 @@ class LocalPolytope:
         prior: Prior | None = None,
         deadline: float = inf,
     ) -> Array:
-        """The change of the point ``nearest`` to a target that moves along ``direction``.
+        """Return the change of the point ``nearest`` to a target that moves along ``direction``.
 
         Raises OutOfTime at the ``deadline``.
         """
@@ -222,15 +222,15 @@ class LocalPolytope:
         return change
 
     def off(self, point: Array) -> Array:
-        """The residuals B x - b of the constraints."""
+        """Return the residuals B x - b of the constraints."""
         matrix, _, sums = self._constraints
         return np.asarray(matrix @ point - sums)
 
     def _newton(self, weights: Array, missing: Array, deadline: float) -> Array:
         matrix, transposed, _ = self._constraints
         diagonal = matrix.power(2) @ weights
-        ridge = _RIDGE * diagonal + 1e-3 * _RIDGE * float(diagonal.max(initial=1.0))
-        # Rows that touch no positive cell move by the curvature of an average one.
+        ridge = AGREEMENT * diagonal + 1e-3 * AGREEMENT * float(diagonal.max(initial=1.0))
+        # Rows without a positive cell move by the curvature of an average row.
         smallest = 1e-3 * float(weights.max(initial=0.0)) or 1.0
         ridge = np.where(diagonal > 0, ridge, smallest)
 
@@ -240,26 +240,28 @@ class LocalPolytope:
             return product
 
         size, scale = len(missing), diagonal + ridge
-        # Stopped early its direction still ascends.
+        # A direction of conjugate gradients stopped early still ascends.
         direction: Array = cg(
             LinearOperator((size, size), matvec=multiply),
             missing,
-            rtol=_SOLVED,
-            maxiter=_MAX_SOLVES,
+            rtol=SOLVED,
+            maxiter=MOST_ITERATIONS,
             M=LinearOperator((size, size), matvec=lambda vector: vector / scale),
         )[0]
         return direction
 
 
 def _slopes(x: Array, curvature: Array, prior: Prior | None) -> Array:
-    """The derivatives of the cells by their values without the constraints."""
+    """Return the derivatives of the cells by their values before the constraints."""
     return (x > 0).astype(float) if prior is None else prior.slopes(x, curvature)
 
 
 def _spread_over(
     overlap: frozenset[str], cliques: Sequence[Clique], limits: Sequence[NDArray[np.bool_]]
 ) -> None:
-    """Leave in each table over these attributes only what all of them allow."""
+    """Rule out, in every table over these attributes, the values that one of the tables
+    rules out.
+    """
     first, possible = sorted(overlap), np.ones((), dtype=np.bool_)
     held = []
     for clique, table in zip(cliques, limits, strict=True):

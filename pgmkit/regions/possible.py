@@ -1,10 +1,11 @@
-"""The values that may follow those already drawn where structural zeros rule out combinations.
+"""The values that are possible given those already drawn, if structural zeros rule out
+combinations.
 
 Records are drawn one attribute after the other. Bucket elimination in the reverse of that order
 (adaptive consistency; Dechter and Pearl, "Network-based heuristics for constraint-satisfaction
 problems", 1988) gives each attribute the values that leave some possible record, given those drawn
-before it. Where such a table would be too large, its parts are kept apart: they rule out less, and
-some records then come to an attribute that has no value left.
+before it. If such a table would be too large, its parts are kept apart: they rule out less, and
+some records then reach an attribute without a possible value.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from numpy.typing import NDArray
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
+from pgmkit.runtime.sizes import TABLE_CELLS
 from pgmkit.structural_zeros import Zeros
-
-_MOST_CELLS = 1 << 22
-"""The most cells of the table of all that is known about an attribute."""
 
 
 @dataclass(frozen=True, eq=False)
 class Possible:
-    """True where a value of an attribute may follow a cell of ``given``: (cells, values)."""
+    """A mask of an attribute's possible values for each cell of ``given``, of shape (cells,
+    values).
+    """
 
     given: Clique
     table: NDArray[np.bool_]
@@ -34,9 +35,9 @@ class Possible:
 def possible_values(
     domain: Domain, order: Sequence[str], zeros: Sequence[Zeros]
 ) -> dict[str, list[Possible]]:
-    """For each attribute in ``order``, what zeros leave of its values given earlier attributes.
+    """Return for each attribute in ``order`` the values that zeros leave, given earlier attributes.
 
-    Raises InvalidInput for zeros that are seen to leave no record at all.
+    Raises InvalidInput for zeros that are found to leave no record at all.
 
     >>> unequal = Zeros(("a", "b"), [[True, False], [False, False]])
     >>> found = possible_values(Domain({"a": 2, "b": 2}), ["a", "b"], [unequal])
@@ -69,9 +70,11 @@ def possible_values(
 def _joined(
     domain: Domain, place: dict[str, int], zeros: Sequence[Zeros]
 ) -> list[tuple[Clique, NDArray[np.bool_]]]:
-    """Tables of what all of them allow, axes in the order of drawing: one, or one of each."""
+    """Return the tables of values that the zeros allow, axes in the order of drawing: one table for
+    all zeros, or one for each if that would be too large.
+    """
     together = sorted({name for each in zeros for name in each.clique}, key=place.__getitem__)
-    limit = max([_MOST_CELLS, *(each.allowed.size for each in zeros)])
+    limit = max([TABLE_CELLS, *(each.allowed.size for each in zeros)])
     parts = [zeros] if zeros and domain.size(together) <= limit else [[each] for each in zeros]
     found = []
     for part in parts:

@@ -2,8 +2,8 @@
 
     minimise  L(x)  over  x in the local polytope
 
-With whole tables measured and Gaussian noise the solution is a projection. Else it is found by
-interior points (``pgmkit.regions.interior_point``), and where their matrices do not fit, by
+With whole tables measured and Gaussian noise the solution is a projection. Otherwise it is found by
+interior points (``pgmkit.regions.interior_point``) or, if their matrices do not fit into memory, by
 projected gradients with momentum (Beck and Teboulle, 2009) in the metric of a diagonal that
 majorises the loss's Hessian. The multipliers of each projection give a bound: a cut of the loss,
 minimised over the polytope (``LocalPolytope.lowest``). As all real tables lie in the polytope, it
@@ -33,23 +33,23 @@ from pgmkit.regions.interior_point import InteriorPoint
 from pgmkit.regions.parts import Parts
 from pgmkit.regions.polytope import LocalPolytope
 from pgmkit.runtime.deferred import torch
+from pgmkit.runtime.iterations import MOST_ROUNDS, PATIENCE
+from pgmkit.runtime.precision import CLOSE
 from pgmkit.runtime.progress import OUT_OF_TIME, Progress
 
 Array = NDArray[np.float64]
 
-_MAX_STEPS = 5000
-_PATIENCE = 50
-"""Steps over which the loss has to fall by a tenth of the gap asked for."""
-_MAX_ROUNDS = 100
-_SHORTEST = 1e-6
-"""Share of an interior point's step below which rounding has the better of the search."""
-_UNSEEN = 1e-2
-"""Curvature given to cells that no measurement sees, as a share of the least of the others."""
+
+UNSEEN = 1e-2
+"""The curvature given to cells that no measurement involves, as a share of the least of the
+others."""
 
 
 @dataclass(frozen=True)
 class Relaxed:
-    """Tables in counts, one after the other, their loss, and a bound below that of any tables."""
+    """Tables in counts, one after the other, their loss, and a lower bound of the loss of any
+    tables.
+    """
 
     tables: Array
     loss: float
@@ -69,12 +69,12 @@ def solve(
     deadline: float = inf,
     report: Callable[[Progress], None] | None = None,
 ) -> Relaxed:
-    """Ends at a gap of ``goal``, when the loss falls no more, or at ``deadline``
-    (``time.perf_counter``).
+    """Minimise the loss over the polytope until the gap is ``goal``, the loss falls no more, or
+    ``deadline`` (``time.perf_counter``) has passed.
 
-    ``loss`` is of all the polytope's cells; ``squares`` is its ``hessian_bound``. What is reported
-    has the ``constant`` beside it. ``parts`` are those of interior points; with none, or short of
-    the goal, projected gradients follow.
+    ``loss`` is a function of all the polytope's cells; ``squares`` is its ``hessian_bound``.
+    Reported losses include the ``constant``. ``parts`` are those of interior points; without them,
+    or if they do not reach the goal, projected gradients follow.
     """
     search = _Search(polytope, loss, constant, goal, deadline, report)
     try:
@@ -94,13 +94,13 @@ def _minimise(search: _Search, loss: MeasuredLoss, squares: Array, parts: Parts 
         assert isinstance(stage, MeasuredLoss)
         curvature = squares / stage.penalty.curvature
         seen = curvature[curvature > 0]
-        curvature = np.maximum(curvature, _UNSEEN * seen.min() if len(seen) else 1.0)
+        curvature = np.maximum(curvature, UNSEEN * seen.min() if len(seen) else 1.0)
         search.stopped = ""
         point = _descend(search, stage, curvature, point)
 
 
 class _Search:
-    """The best tables and bound so far, by the loss that was asked for; and when to stop."""
+    """The best tables and bound so far, by the requested loss, and the rules for stopping."""
 
     def __init__(
         self,
@@ -118,7 +118,9 @@ class _Search:
         self.steps, self.stopped = 0, ""
 
     def record(self, tables: Array, stage: float, history: list[float]) -> None:
-        """A step's tables; ``history`` holds the stage's own losses, ``stage`` the last of them."""
+        """Record a step's tables; ``history`` holds the stage's own losses, and ``stage``, the last
+        one, is added.
+        """
         self.steps += 1
         loss = self.target.value(torch.from_numpy(tables))
         if loss < self.loss:
@@ -133,7 +135,9 @@ class _Search:
         self.stopped = self._reason(gap - rounding, history)
 
     def end(self) -> None:
-        """Out of time: the best tables so far, or else even ones, which zeros may forbid."""
+        """Stop for lack of time with the best tables so far or, if there are none, uniform tables
+        moved to satisfy the zeros.
+        """
         if self.loss == inf:
             even = self.polytope.even()
             if self.polytope.zeros:
@@ -146,18 +150,18 @@ class _Search:
             return "certified: the duality gap is within the tolerance"
         if time.perf_counter() >= self.deadline:
             return OUT_OF_TIME
-        if len(history) > _PATIENCE and history[-1 - _PATIENCE] - history[-1] < self.goal / 10:
-            return f"progress: the loss fell by less than {self.goal / 10:.3g} in {_PATIENCE} steps"
-        if len(history) >= _MAX_STEPS:
-            return f"iterations: {_MAX_STEPS} reached"
+        if len(history) > PATIENCE and history[-1 - PATIENCE] - history[-1] <= self.goal / 10:
+            return f"progress: the loss fell by at most {self.goal / 10:.3g} in {PATIENCE} steps"
         return ""
 
 
 def _centred(search: _Search, loss: MeasuredLoss, parts: Parts) -> Array:
-    """The last tables of interior points, each made to agree to rounding."""
+    """Return the last tables of interior points, each projected so that tables agree to
+    rounding.
+    """
     inner = InteriorPoint(search.polytope, parts, loss.penalty, search.deadline)
     tables, length = inner.tables, 1.0
-    for _ in range(_MAX_ROUNDS):
+    for _ in range(MOST_ROUNDS):
         try:
             length = inner.step()
             tables, _ = search.polytope.nearest(
@@ -167,13 +171,13 @@ def _centred(search: _Search, loss: MeasuredLoss, parts: Parts) -> Array:
             break
         search.bound = max(search.bound, inner.bound())
         search.record(tables, loss.value(torch.from_numpy(tables)), [])
-        if search.stopped or length < _SHORTEST:
+        if search.stopped or length < CLOSE:
             break
     return tables
 
 
 def _descend(search: _Search, stage: MeasuredLoss, curvature: Array, start: Array) -> Array:
-    """Projected gradients with momentum, which starts afresh whenever the loss rises."""
+    """Minimise by projected gradients with momentum, which restarts whenever the loss rises."""
     before = point = start
     multipliers: Array | None = None
     momentum, history = 1.0, list[float]()
@@ -201,15 +205,15 @@ def _descend(search: _Search, stage: MeasuredLoss, curvature: Array, start: Arra
 
 
 def _raise_bound(search: _Search, stage: MeasuredLoss, point: Array, multipliers: Array) -> None:
-    # Stages lie below the loss that they stand in for, so that their cuts hold for it.
+    # A stage is a lower bound of the loss that it replaces, so its cuts hold for that loss too.
     cut = stage.cut(torch.from_numpy(point))
     bound = cut.offset + search.polytope.lowest(cut.gradient.numpy(), multipliers)
     search.bound = max(search.bound, bound)
 
 
 def hessian_bound(layout: Layout, measurements: Sequence[Measurement]) -> Array:
-    """The diagonal |Q|' |Q| 1 / stddev^2 over all cells: it majorises Q'Q / stddev^2, which is the
-    Hessian of the squared loss.
+    """Return the diagonal |Q|' |Q| 1 / stddev^2 over all cells, which majorises Q'Q / stddev^2, the
+    Hessian of the squared loss with measurement matrix Q.
     """
     result = np.zeros(layout.cells)
     for m in measurements:

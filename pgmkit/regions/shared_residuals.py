@@ -1,12 +1,12 @@
 """The sums that overlapping tables share, without redundancy, as residuals.
 
 The residual of a table for a set of attributes is its contrasts along each of them, summed over the
-rest (of no attribute: the sum of all cells). A table's sums over a set are combinations of the
-residuals of its subsets, and residuals of different sets are independent. So tables agree wherever
-they overlap if each residual that several of them have is the same in all.
+other attributes (for the empty set: the sum of all cells). A table's sums over a set are
+combinations of the residuals of its subsets, and residuals of different sets are independent. So
+tables agree wherever they overlap if each residual that several of them have is the same in all.
 
-Over the cells that zeros leave they are independent no more: some residuals then follow from others
-and the total, which confines all of them, s, to offset + free t for any t (``confined``).
+If zeros rule out cells, the residuals are no longer independent: some follow from others and the
+total, so that the vector s of all of them is offset + free t for some t (``confined``).
 """
 
 from __future__ import annotations
@@ -21,21 +21,20 @@ from numpy.typing import NDArray
 from scipy.linalg import helmert, qr, solve_triangular
 
 from pgmkit.domain import Clique, Domain
+from pgmkit.runtime.precision import DEPENDENT
 from pgmkit.runtime.threads import one_blas_thread
 
 Array = NDArray[np.float64]
 
-_DEPENDENT = 1e-9
-"""Share of the longest row below which what is left of a row, beside others, is rounding."""
-
 
 @dataclass(frozen=True)
 class Shared:
-    """For each table the rows that take its cells to what it shares, and where that lies.
+    """For each table the rows that map its cells to the shared residuals, and the places of these
+    residuals.
 
-    The first row of each is the sum of all cells; ``places`` are those of the others in a vector
-    that holds every shared residual once. That vector is ``offset`` and combinations of the columns
-    of ``free``; of all vectors where ``free`` is None.
+    The first row of each table is the sum of all cells; ``places`` are those of the other rows in a
+    vector that holds every shared residual once. That vector is ``offset`` plus a combination of
+    the columns of ``free``; it may be any vector if ``free`` is None.
     """
 
     rows: tuple[Array, ...]
@@ -44,15 +43,17 @@ class Shared:
     free: Array | None = None
 
     def gathered(self, parts: Sequence[Array]) -> Array:
-        """The sum of what each table has for its rows after the first, where these lie."""
+        """Return the sum over the tables of their entries for the rows after the first, at the
+        rows' places.
+        """
         total = np.zeros(len(self.offset))
         for places, part in zip(self.places, parts, strict=True):
             np.add.at(total, places, part)
         return total
 
     def spread(self, gathered: Array) -> tuple[Array, Array]:
-        """The part that each table takes off its rows so that, gathered, they do not depend on s;
-        and what is gathered then, which is orthogonal to ``free``.
+        """Return what each table subtracts from its entries so that their sum over the tables does
+        not depend on s, and that sum, which is orthogonal to ``free``.
         """
         tables = self.gathered([np.ones(len(places)) for places in self.places])
         if self.free is None:
@@ -63,7 +64,8 @@ class Shared:
 
 
 def shared_sizes(domain: Domain, cliques: Sequence[Clique]) -> tuple[int, list[int]]:
-    """Length of the vector of all shared residuals, and the rows of each table.
+    """Return the length of the vector of all shared residuals, and the number of rows of each
+    table.
 
     >>> shared_sizes(Domain({"a": 3, "b": 4, "c": 2}), [("a", "b"), ("b", "c")])
     (3, [4, 4])
@@ -74,7 +76,7 @@ def shared_sizes(domain: Domain, cliques: Sequence[Clique]) -> tuple[int, list[i
 
 
 def shared_residuals(domain: Domain, cliques: Sequence[Clique]) -> Shared:
-    """See ``Shared``.
+    """Return the shared residuals of tables over these cliques, without zeros.
 
     >>> domain = Domain({"a": 3, "b": 4, "c": 2})
     >>> shared = shared_residuals(domain, [("a", "b"), ("b", "c")])
@@ -98,7 +100,8 @@ def shared_residuals(domain: Domain, cliques: Sequence[Clique]) -> Shared:
 
 @one_blas_thread()
 def confined(shared: Shared, inside: Sequence[NDArray[np.int64]], total: float) -> Shared:
-    """The same of tables of ``total`` counts whose cells but those of ``inside`` are zero.
+    """Return shared residuals of tables of ``total`` counts that are zero outside the cells
+    ``inside``.
 
     Each table keeps independent rows.
 
@@ -130,22 +133,26 @@ def confined(shared: Shared, inside: Sequence[NDArray[np.int64]], total: float) 
 
 
 def _independent(rows: Array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows that span all of them, the first, of ones, among them; and the others."""
+    """Return the places of rows that span all rows, with the first row of ones among them; and the
+    rest.
+    """
     beside = rows[1:] - rows[1:].mean(axis=1, keepdims=True)
     r, order = qr(beside.T, mode="r", pivoting=True)
     longest = float(np.linalg.norm(rows[1:], axis=1).max(initial=0.0))
-    rank = int((np.abs(np.diagonal(r)) > _DEPENDENT * longest).sum())
+    rank = int((np.abs(np.diagonal(r)) > DEPENDENT * longest).sum())
     kept = np.concatenate([[0], 1 + np.sort(order[:rank])]).astype(np.int64)
     return kept, 1 + np.sort(order[rank:]).astype(np.int64)
 
 
 def _solutions(equations: Array, values: Array) -> tuple[Array, Array | None]:
-    """The least solution, and a basis of what may be added to it (None: anything)."""
+    """Return the least-norm solution, and a basis of the vectors that may be added to it (None: any
+    vector).
+    """
     if not len(equations):
         return np.zeros(equations.shape[1]), None
     q, r, order = qr(equations.T, pivoting=True)
     # Coefficients are of the order of one.
-    rank = int((np.abs(np.diagonal(r)) > _DEPENDENT).sum())
+    rank = int((np.abs(np.diagonal(r)) > DEPENDENT).sum())
     least = q[:, :rank] @ solve_triangular(r[:rank, :rank], values[order[:rank]], trans="T")
     return least, q[:, rank:]
 

@@ -1,19 +1,19 @@
-"""Tables drawn towards independence by as much as their own noise asks for.
+"""Tables shrunk towards independence by as much as their own noise requires.
 
 The best fit follows the noise as closely as agreeing tables can. Nearer to the truth is
 
     minimise  sum (x - y)^2 / (2 stddev^2) + w sum x log(x / q)
 
-over the local polytope, an entropic prior (Skilling and Gull). q are the products of the best fit's
-one-way tables, and the penalty is then w times the information that attributes have about each
-other; or, in tables of three attributes and more, q has the best fit's two-way tables and no
-interaction beyond. Of both, and of weights w, it is that of least risk by Stein's unbiased estimate
-(1981),
+over the local polytope, for measured tables y and an entropic prior (Skilling and Gull) with weight
+w and tables q. Either q are the products of the best fit's one-way tables, and the penalty is w
+times the information that attributes have about each other; or, for tables of three attributes and
+more, q has the best fit's two-way tables and no higher interaction. Among both priors and all
+weights, the one of least risk by Stein's unbiased estimate (1981) is used,
 
     sum (x - y)^2 / stddev^2 + 2 sum dx/dy,
 
-whose second sum is taken along one random direction (Ramani and others, 2008): it needs neither
-the truth nor further measurements.
+whose second sum is taken along one random direction (Ramani and others, 2008): it needs neither the
+truth nor further measurements.
 """
 
 from __future__ import annotations
@@ -31,28 +31,24 @@ from pgmkit.errors import NumericalFailure
 from pgmkit.losses import MeasuredLoss
 from pgmkit.regions.deadline import OutOfTime, check_time
 from pgmkit.regions.polytope import LocalPolytope
+from pgmkit.regions.relaxation import UNSEEN
 from pgmkit.runtime.deferred import torch
+from pgmkit.runtime.precision import CLOSE
 from pgmkit.runtime.randomness import generator
 
 Array = NDArray[np.float64]
 
 _MOST = 32.0
-"""The first weight, in units of the one by which prior and measurement count alike."""
-_COARSE, _FINE = 4.0, 2.0
-"""Steps by which weights fall, and by which the best of them is moved."""
+"""The first weight, in units of the weight with which prior and measurement count equally."""
+_COARSE = 4.0
+"""The factor by which the weights fall; the best of them is refined by its square root."""
 _LEAST = 1e-4
 """The last weight, in the same units."""
 _EVIDENCE = 2.0
-"""Standard deviations by which the risk has to fall for the best fit to be left."""
-_UNSEEN = 1e-2
-"""Curvature, around even tables, of cells that nobody measured (those of zeros), as a share of the
-least of the others. The penalty has it too.
-"""
-_STEP = 1e-7
-"""Share of the total by which tables are moved to see how the prior moves."""
+"""The standard deviations by which the risk has to fall before the best fit is given up."""
 _ELSEWHERE = 1e-3
-"""Share of a one-way table that is spread evenly, and of a two-way table that is independent: cells
-that fit no record may have some.
+"""The share of a one-way table that is made uniform, and of a two-way table that is made
+independent, so that cells in which the fit has no record stay possible.
 """
 _ROUNDS = 10
 """Rounds of iterative scaling to all pairs of a table."""
@@ -66,24 +62,24 @@ class EntropicPrior:
     q: Array
 
     def cells(self, free: Array, curvature: Array) -> Array:
-        """The x with curvature (x - free) + weight log(x / q) = 0."""
+        """Return the x with curvature (x - free) + weight log(x / q) = 0."""
         scale = self.weight / curvature
         found: Array = scale * wrightomega(free / scale + np.log(self.q / scale))
         return found
 
     def slopes(self, x: Array, curvature: Array) -> Array:
-        """Derivatives of ``cells``."""
+        """Return the derivatives of ``cells`` by ``free``."""
         return x / (x + self.weight / curvature)
 
     def penalty(self, x: Array) -> float:
-        """At x."""
+        """Return the penalty at x."""
         return self.weight * float((xlogy(x, x / self.q) - x + self.q).sum())
 
 
 @dataclass(frozen=True)
 class Shrunk:
-    """Tables, the prior's weight and penalty, and a bound on what others could gain in loss and
-    penalty together.
+    """Tables, the prior's weight and penalty, and a bound on how much smaller loss plus penalty of
+    other tables could be.
     """
 
     tables: Array
@@ -99,14 +95,15 @@ def shrunk(
     best: Array,
     deadline: float = inf,
 ) -> Shrunk | None:
-    """The tables of least estimated risk; None where that is not surely below the best fit's.
+    """Return the tables of least estimated risk; None if that risk is not significantly below the
+    best fit's, or at ``deadline`` (``time.perf_counter``).
 
-    ``loss`` is squared, of whole tables; ``squares`` are the inverse variances of all cells (0: not
-    measured); ``best`` is the best fit. None, too, at ``deadline`` (``time.perf_counter``).
+    ``loss`` is the squared loss of whole tables; ``squares`` are the inverse variances of all cells
+    (0: not measured); ``best`` is the best fit.
     """
     seen = squares > 0
     _, slope = loss.value_and_gradient(torch.from_numpy(best))
-    curvature = np.where(seen, squares, _UNSEEN * squares[seen].min())
+    curvature = np.where(seen, squares, UNSEEN * squares[seen].min())
     even = polytope.even()
     target = np.where(seen, best - slope.numpy() / curvature, even)
     larger = any(len(clique) > 2 for clique in polytope.cliques)
@@ -118,7 +115,7 @@ def shrunk(
             weight = _MOST * alike
             while weight >= _LEAST * alike and search.improved(weight):
                 weight /= _COARSE
-            for side in (_FINE, 1 / _FINE):
+            for side in (_COARSE**0.5, _COARSE**-0.5):
                 search.improved(side * search.chosen.weight)
             if search.surely:
                 found.append(search)
@@ -130,7 +127,9 @@ def shrunk(
 
 
 class _Search:
-    """The tables of least risk so far, with the prior that is ``made`` of the best fit."""
+    """The tables of least risk so far, with the prior that the function ``made`` derives from the
+    best fit.
+    """
 
     def __init__(
         self,
@@ -147,15 +146,17 @@ class _Search:
         signs = np.where(generator(0).random(len(best)) < 0.5, -1.0, 1.0)
         self._direction = signs * seen
         along = polytope.moved(best, curvature, self._direction, deadline=deadline)
-        step = _STEP * polytope.total / float(np.abs(along).sum() + 1)
-        # The prior moves with the tables that it is made of.
+        step = CLOSE * polytope.total / float(np.abs(along).sum() + 1)
+        # The prior depends on the data through the tables that it is derived from.
         self._prior = np.log(made(polytope, best + step * along) / self.q) / step
         self._unshrunk = self._risk(best, along)
         self.chosen, self.risk = Shrunk(best, 0.0, 0.0, 0.0), inf
         self._start: Array | None = None
 
     def improved(self, weight: float) -> bool:
-        """True if tables of this weight have the least risk so far."""
+        """Compute the tables of this weight; True if their risk is the least so far, and they are
+        kept.
+        """
         check_time(self.deadline)
         if not weight:
             return False
@@ -180,19 +181,23 @@ class _Search:
 
     @property
     def surely(self) -> bool:
-        """True if that risk is below the best fit's by a cell's noise and by more than its own."""
+        """True if that risk is below the best fit's by more than one cell's noise and the
+        estimate's own error.
+        """
         apart = self.curvature * (self.chosen.tables - self.best) ** 2
         noise = 2 * float(apart[self.seen].sum()) ** 0.5
         return self._unshrunk - self.risk > 1 + _EVIDENCE * noise
 
     def _risk(self, tables: Array, along: Array) -> float:
-        """Stein's estimate, but for what does not depend on the tables."""
+        """Return Stein's estimate of the risk, without the terms that do not depend on the
+        tables.
+        """
         apart = (self.curvature * (tables - self.target) ** 2)[self.seen].sum()
         return float(apart + 2 * self._direction @ along)
 
 
 def _independent(polytope: LocalPolytope, tables: Array) -> Array:
-    """The products of one-way tables."""
+    """Return the products of one-way tables."""
     domain, margins = polytope.domain, dict[str, Array]()
     shapes = [domain.shape(clique) for clique in polytope.cliques]
     for clique, start, shape in zip(polytope.cliques, polytope.offsets, shapes, strict=False):
@@ -212,7 +217,9 @@ def _independent(polytope: LocalPolytope, tables: Array) -> Array:
 
 
 def _of_pairs(polytope: LocalPolytope, tables: Array) -> Array:
-    """The tables of largest entropy with these two-way tables (iterative proportional fitting)."""
+    """Return the tables of maximum entropy with these two-way tables (iterative proportional
+    fitting).
+    """
     products, found = _independent(polytope, tables), []
     for clique, start in zip(polytope.cliques, polytope.offsets, strict=False):
         shape = polytope.domain.shape(clique)

@@ -1,15 +1,16 @@
 """Uniform levels for the steps of a chain, every two of which are spread evenly over the records.
 
-A record takes the value of an attribute by a level between 0 and 1. Were all levels drawn
-independently, two attributes without any relation would seem related by the sampling noise of the
-records. The levels here come from randomised orthogonal arrays of strength two (Rao, 1947; Owen,
-1992, "Orthogonal arrays for computer experiments, integration and visualization"): q^m records see
-each of the q x q pairs of intervals of any two columns equally often. The linear array over the
-integers modulo a prime q has (q^m - 1) / (q - 1) columns. The intervals of each column are
-shuffled, so that three columns are related no more than independent ones are. scipy's
-``LatinHypercube(strength=2)`` is the case m = 2 for q^2 records and at most q + 1 columns, all
-written out at once; here there may be any number of records, hundreds of columns, and one column in
-memory at a time.
+A record takes the value of an attribute by a level between 0 and 1. If all levels were drawn
+independently, two independent attributes would appear related by the sampling noise of the records.
+The levels here come from randomised orthogonal arrays of strength two (Rao, 1947; Owen, 1992,
+"Orthogonal arrays for computer experiments, integration and visualization"): q^m records have each
+of the q x q pairs of intervals of any two columns equally often. The linear array over the integers
+modulo a prime q has (q^m - 1) / (q - 1) columns. The intervals of each column are shuffled, so that
+three columns are related no more than independent ones are.
+
+scipy's ``LatinHypercube(strength=2)`` is the case m = 2 for q^2 records and at most q + 1 columns,
+all in memory at once; here there may be any number of records, hundreds of columns, and one column
+in memory at a time.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 _EXPONENTS = 2, 3
-"""The exponents m, the finest intervals first. Larger ones leave q so small that some three columns
-would be related by their intervals."""
+"""The exponents m, that of the finest intervals first. With larger exponents q would be so small
+that some triples of columns were related by their intervals.
+"""
 
 
 class Strata:
@@ -46,7 +48,9 @@ class Strata:
             start = stop
 
     def levels(self, column: int) -> Array:
-        """One level for each record, uniform between 0 and 1; to be asked for once a column."""
+        """Return one level for each record, uniform between 0 and 1; call this once for each
+        column.
+        """
         found = self._rng.random(self._records)
         for block in self._blocks:
             intervals = self._rng.permutation(block.prime)[block.column(column)]
@@ -58,9 +62,9 @@ class Strata:
 class _Block:
     """The linear orthogonal array of some records.
 
-    Row i of the array has the digits of i to the base ``prime`` as its coordinates; the entry of a
-    column is their product with the column's direction, whose digits are those of a number in
-    ``directions``.
+    The coordinates of row i of the array are the digits of i to the base ``prime``. The entry of a
+    column is their scalar product with the column's direction, whose digits are those of a number
+    in ``directions``, modulo ``prime``.
     """
 
     prime: int
@@ -69,7 +73,7 @@ class _Block:
     directions: NDArray[np.int64]
 
     def column(self, column: int) -> NDArray[np.int64]:
-        """The interval of each record, from 0 to ``prime`` - 1."""
+        """Return the interval of each record, from 0 to ``prime`` - 1."""
         direction = int(self.directions[column])
         found = np.zeros(1, dtype=np.int64)
         for _ in range(self.exponent):
@@ -80,7 +84,9 @@ class _Block:
 
 
 def _sizes(records: int, columns: int) -> list[tuple[int, int]]:
-    """The primes and exponents of arrays with so many columns that fill most of the records."""
+    """Return the primes and exponents of arrays with so many columns that cover most of the
+    records.
+    """
     found = []
     for exponent in _EXPONENTS:
         while (prime := _largest_prime(records, exponent)) is not None:
@@ -92,7 +98,7 @@ def _sizes(records: int, columns: int) -> list[tuple[int, int]]:
 
 
 def _largest_prime(limit: int, exponent: int) -> int | None:
-    """The largest prime whose power does not exceed the limit."""
+    """Return the largest prime whose power does not exceed the limit, or None."""
     root = round(limit ** (1 / exponent)) + 1
     for number in range(root, 1, -1):
         prime = all(number % divisor for divisor in range(2, int(number**0.5) + 1))
@@ -102,6 +108,6 @@ def _largest_prime(limit: int, exponent: int) -> int | None:
 
 
 def _directions(prime: int, exponent: int) -> NDArray[np.int64]:
-    """All directions, as numbers whose leading digit to the base ``prime`` is 1."""
+    """Return all directions, as numbers whose leading digit to the base ``prime`` is 1."""
     powers = [prime**place for place in range(exponent)]
     return np.concatenate([power + np.arange(power) for power in powers])

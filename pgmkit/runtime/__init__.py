@@ -1,1 +1,1 @@
-"""The machine's means: memory, threads, devices, random numbers, files, HTML."""
+"""The machine's resources: memory, threads, devices, random numbers, files; and HTML output."""

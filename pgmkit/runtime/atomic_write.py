@@ -1,4 +1,4 @@
-"""Writing a file whole or not at all."""
+"""Writing a file completely or not at all."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ __all__ = ["atomic_writer"]
 
 @contextmanager
 def atomic_writer(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A binary file that replaces `path` when the block ends, and leaves no trace on an error.
+    """Open a binary file that replaces `path` when the block ends; after an error nothing is left
+    of it.
 
     It is written beside `path` and renamed over it, so readers see the old file or the whole new
     one. A symbolic link is followed.
@@ -31,7 +32,7 @@ def atomic_writer(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     target = Path(os.path.realpath(path))
     if target.is_dir():
         raise IsADirectoryError(f"cannot write {target}: it is a folder; name a file")
-    # Opened by name, not by tempfile, so that the file gets the usual permissions.
+    # The file is opened by name, not by tempfile, so that it gets the usual permissions.
     temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}.tmp")
     try:
         with open(temporary, "xb") as file:

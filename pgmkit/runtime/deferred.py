@@ -1,4 +1,4 @@
-"""Torch, loaded when something of it is first used.
+"""Torch, loaded when one of its names is first used.
 
 Loading torch takes a second of processor time, more than most questions to a model. Modules that
 are imported for such questions write ``from pgmkit.runtime.deferred import torch`` instead of
@@ -13,7 +13,7 @@ __all__ = ["is_tensor", "torch"]
 
 
 class _OnUse(ModuleType):
-    """A stand-in for a module: each of its names is fetched once, when it is first used."""
+    """A stand-in for a module that fetches each name when it is first used."""
 
     def __getattr__(self, name: str) -> Any:
         import torch
@@ -27,5 +27,5 @@ torch = _OnUse("torch")
 
 
 def is_tensor(value: object) -> bool:
-    """True for a torch tensor; there is none before torch is loaded."""
+    """True for a torch tensor; False for all else, and always before torch is loaded."""
     return "torch" in sys.modules and isinstance(value, torch.Tensor)

@@ -1,4 +1,4 @@
-"""Devices on which torch computes: their names, and the rule of "auto"."""
+"""The devices on which torch computes: their names, and how "auto" chooses one."""
 
 from __future__ import annotations
 
@@ -16,23 +16,22 @@ if TYPE_CHECKING:
 __all__ = ["WORTH_A_CARD", "card_memory", "check_room", "device_of"]
 
 WORTH_A_CARD = 1e7
-"""Multiplications of a pass from which "auto" takes a card.
+"""The multiplications of a pass from which "auto" uses a GPU.
 
-A step of estimation on a card is some hundred launches of 5 to 10 microseconds, about a
-millisecond whatever the size. One core does 0.6 to 1.8 billion multiplications of a large pass a
-second, so both take as long at about a million; from ten times that a card surely gains.
+A step of estimation on a GPU is some hundred launches of 5 to 10 microseconds, about a millisecond
+whatever the size. One core does 0.6 to 1.8 billion multiplications of a large pass a second, so
+both take equally long at about a million; from ten times that a GPU surely gains.
 """
 
 
 def device_of(
     device: str | torch.device | None, multiplications: Callable[[], float] = lambda: inf
 ) -> torch.device:
-    """The device of this name: "cpu" (or None), "cuda", "cuda:1" and so on, or "auto".
+    """Return the device of this name: "cpu" (or None), "cuda", "cuda:1" and so on, or "auto".
 
-    "auto" is the first CUDA card where torch finds one and the work, ``multiplications()`` a pass,
-    is ``WORTH_A_CARD`` of them or more; else the processor.
-
-    Raises InvalidInput for other names, and for a card that is not there.
+    "auto" is the first CUDA GPU if torch finds one and a pass takes ``WORTH_A_CARD``
+    ``multiplications()`` or more; else the processor. Raises InvalidInput for other names, and for
+    a GPU that is not there.
 
     >>> device_of("auto", lambda: 1000)
     device(type='cpu')
@@ -46,7 +45,7 @@ def device_of(
         return torch.device("cuda" if worth else "cpu")
     try:
         found = torch.device(device)
-    except (RuntimeError, TypeError):  # no name of a device that torch knows
+    except (RuntimeError, TypeError):  # torch knows no device of this name
         found = None
     if found is None or found.type not in ("cpu", "cuda"):
         raise InvalidInput(
@@ -62,7 +61,9 @@ def device_of(
 
 
 def check_room(device: torch.device, needed: int, what: str) -> None:
-    """Raises ModelTooLarge where a card has not so many bytes free; a processor is not asked."""
+    """Raise ModelTooLarge if ``device`` is a GPU with fewer than ``needed`` bytes free; ``what``
+    needs them. A processor is not checked.
+    """
     if device.type == "cuda" and needed > available(device):
         raise ModelTooLarge(
             f"{what} needs {needed / 2**20:,.0f} MiB on {device}, which has "
@@ -72,7 +73,9 @@ def check_room(device: torch.device, needed: int, what: str) -> None:
 
 @contextmanager
 def card_memory(device: torch.device) -> Iterator[None]:
-    """Work whose memory is not known before: ModelTooLarge where a card has not enough."""
+    """Turn a GPU's lack of memory inside the block into ModelTooLarge, for work whose memory is not
+    known before.
+    """
     import torch
 
     try:

@@ -1,8 +1,8 @@
-"""Pieces of HTML: tables, charts of bars with whiskers, a drawing of a model's graph.
+"""Pieces of HTML: tables, bar charts with whiskers, heat maps, and a drawing of a model's graph.
 
-Everything that is not a number passes through `escape`: names and labels come from files that
-somebody else wrote. Drawings are SVG without style sheets, scripts or references; a page may
-style their classes: bar, whisker, edge, node.
+Everything that is not a number passes through `escape`: names and labels may come from untrusted
+files. Drawings are SVG without style sheets, scripts or references; a page may style their classes:
+bar, whisker, axis, edge, node, heat.
 """
 
 from __future__ import annotations
@@ -20,22 +20,21 @@ from pgmkit.runtime.printed import on_one_line
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from pgmkit.domain import Clique, Domain
 
-__all__ = ["bars", "columns", "escape", "graph", "heat_map", "interval", "model", "table"]
+__all__ = ["angles", "bars", "columns", "escape", "graph", "heat_map", "interval", "model", "table"]
 
 _BLUE, _INK, _EDGE = "#4f81bd", "#1c2733", "#9fb3c8"
 _FONT = "font-family='system-ui, sans-serif' font-size='12'"
 _NUMBER = " style='text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap'"
 MOST_BARS = 24
-"""Values that a chart draws."""
+"""The most values that a chart draws."""
 _MOST_ROWS = 40
 _MOST_NODES = 60
 _MOST_LETTERS = 24
 
 
 def escape(text: str) -> str:
-    """A text as a part of a page: without controls, and with its markup spelled out.
+    """Return a text for use in a page: without control characters, and with markup escaped.
 
     >>> escape("<b>\x1b[2J")
     '&lt;b&gt;'
@@ -50,7 +49,7 @@ def table(
     numbers: Collection[int] = (),
     caption: str = "",
 ) -> str:
-    """A table of texts; `numbers` are the columns set to the right.
+    """Return a table of texts; the columns whose numbers are in `numbers` are aligned to the right.
 
     >>> table(["a", "b"], [["<x>", "1"]])
     '<table><tr><th>a</th><th>b</th></tr><tr><td>&lt;x&gt;</td><td>1</td></tr></table>'
@@ -69,15 +68,17 @@ def table(
 
 
 def graph(names: Sequence[str], cliques: Iterable[Sequence[str]]) -> str:
-    """The attributes on a circle, joined where they are in one clique; names run outwards."""
+    """Draw the attributes on a circle, with a line between two that share a clique; names are
+    written outwards.
+    """
     edges = {pair for clique in cliques for pair in combinations(sorted(clique), 2)}
-    # Room for a line of text between neighbours on the circle.
+    # The radius leaves space for a line of text between neighbours on the circle.
     radius = max(150.0, 14 * len(names) / (2 * math.pi))
     size = round(2 * (radius + 8 * min(_MOST_LETTERS, max(map(len, names))) + 20))
-    angles = {name: 2 * math.pi * i / len(names) - math.pi / 2 for i, name in enumerate(names)}
+    turns = angles(names)
     at = {
         name: (size / 2 + radius * math.cos(turn), size / 2 + radius * math.sin(turn))
-        for name, turn in angles.items()
+        for name, turn in turns.items()
     }
     parts = [
         f"<line class='edge' stroke='{_EDGE}' x1='{at[a][0]:.1f}' y1='{at[a][1]:.1f}' "
@@ -85,8 +86,8 @@ def graph(names: Sequence[str], cliques: Iterable[Sequence[str]]) -> str:
         for a, b in sorted(edges)
     ]
     for name, (x, y) in at.items():
-        left = math.cos(angles[name]) < -1e-9
-        degrees = math.degrees(angles[name]) + (180 if left else 0)
+        left = math.cos(turns[name]) < -1e-9
+        degrees = math.degrees(turns[name]) + (180 if left else 0)
         shown = name if len(name) <= _MOST_LETTERS else name[: _MOST_LETTERS - 1] + "…"
         parts.append(f"<circle class='node' fill='{_BLUE}' cx='{x:.1f}' cy='{y:.1f}' r='5'/>")
         parts.append(
@@ -97,6 +98,13 @@ def graph(names: Sequence[str], cliques: Iterable[Sequence[str]]) -> str:
     return _svg(size, size, parts)
 
 
+def angles(names: Sequence[str]) -> dict[str, float]:
+    """Return the angle of each name on a circle, in radians, clockwise from the top in a drawing
+    whose second axis points down.
+    """
+    return {n: 2 * math.pi * i / len(names) - math.pi / 2 for i, n in enumerate(names)}
+
+
 def bars(
     name: str,
     labels: Sequence[str],
@@ -105,17 +113,17 @@ def bars(
     *,
     total: float | None = None,
 ) -> str:
-    """A figure of horizontal bars over an axis of counts, with whiskers from one end to the other.
+    """Draw horizontal bars over an axis of counts, with whiskers from one end to the other.
 
-    Of many values the most frequent are drawn. Counts stand beside the bars, with `total` their
-    shares of it, too.
+    If there are many values, the most frequent are drawn. Each count is written beside its bar,
+    with its share of `total` if that is given.
     """
     order = list(range(len(labels)))
     if len(order) > MOST_BARS:
         order = sorted(np.argsort(-counts)[:MOST_BARS].tolist())
     reached = [float((counts if ends is None else ends[1])[i]) for i in order]
     highest = max(1.0, *(each for each in reached if math.isfinite(each)), *counts[order])
-    scale, left, step = 190 / highest, 130, 17
+    scale, left, step = 190 / highest, 150, 17
     bottom = 8 + len(order) * step
     parts = []
     for line, i in enumerate(order):
@@ -138,12 +146,12 @@ def bars(
     parts.append(_axis(left, bottom, highest, scale))
     more = len(labels) - len(order)
     caption = escape(name) + (f" ({more} rarer values not drawn)" if more else "")
-    drawing = _svg(440, bottom + 22, parts)
+    drawing = _svg(460, bottom + 22, parts)
     return f"<figure><figcaption>{caption}</figcaption>{drawing}</figure>"
 
 
 def _axis(left: float, bottom: float, highest: float, scale: float) -> str:
-    """A line with ticks at round counts."""
+    """Draw a line with ticks at round counts."""
     power = 10 ** math.floor(math.log10(highest))
     step = next(power * part for part in (0.25, 0.5, 1, 2.5) if highest / (power * part) < 4)
     parts = [
@@ -155,7 +163,7 @@ def _axis(left: float, bottom: float, highest: float, scale: float) -> str:
         parts.append(
             f"<line class='axis' stroke='{_EDGE}' x1='{x:.1f}' x2='{x:.1f}' y1='{bottom}' "
             f"y2='{bottom + 4}'/><text x='{x:.1f}' y='{bottom + 16}' text-anchor='middle'>"
-            f"{place * step:,.4g}</text>"
+            f"{place * step:,.12g}</text>"
         )
     return "".join(parts)
 
@@ -194,12 +202,12 @@ def heat_map(
 
 
 class Graphical(Protocol):
-    """The rows and charts that show a graphical model."""
+    """What a model must have to be shown by `model`."""
 
     @property
-    def domain(self) -> Domain: ...
+    def domain(self) -> Collection[str]: ...
     @property
-    def cliques(self) -> Sequence[Clique]: ...
+    def cliques(self) -> Sequence[tuple[str, ...]]: ...
     @property
     def total(self) -> float: ...
     @property
@@ -209,7 +217,7 @@ class Graphical(Protocol):
 
 
 class Interval(Protocol):
-    """The rows that show error bars."""
+    """What error bars must have to be shown by `interval`."""
 
     @property
     def estimate(self) -> NDArray[np.float64]: ...
@@ -226,8 +234,8 @@ class Interval(Protocol):
 
 
 def model(found: Graphical) -> str:
-    """A model's size and fit, and the drawing of its graph."""
-    names = found.domain.attributes
+    """Show a model's size and fit, and draw its graph."""
+    names = tuple(found.domain)
     rows = [
         ["attributes", f"{len(names):,}"],
         ["cliques", f"{len(found.cliques):,}"],
@@ -242,7 +250,7 @@ def model(found: Graphical) -> str:
 
 
 def interval(found: Interval) -> str:
-    """Error bars cell by cell, the first ones of many."""
+    """Show error bars cell by cell; of many cells, the first ones."""
     cells = list(np.ndindex(found.estimate.shape))
     columns = (found.estimate, found.stddev, found.low, found.high)
     rows = [
@@ -254,12 +262,18 @@ def interval(found: Interval) -> str:
     return table(header, rows, numbers=range(1, 5), caption=caption)
 
 
-def columns(found: Mapping[str, Sequence[Any] | NDArray[np.float64]]) -> str:
-    """Named columns of equal length, texts and numbers, the first rows of many."""
+def columns(
+    found: Mapping[str, Sequence[Any] | NDArray[np.float64]], notes: Iterable[str] = ()
+) -> str:
+    """Show named columns of equal length, of texts or numbers, and the notes below them; of many
+    rows, the first ones.
+    """
     rows = list(zip(*found.values(), strict=True))
     texts = [[v if isinstance(v, str) else f"{v:.6g}" for v in row] for row in rows[:_MOST_ROWS]]
     numbers = [i for i, v in enumerate(rows[0]) if not isinstance(v, str)] if rows else []
-    return table(list(found), texts, numbers=numbers, caption=_more(len(rows)).removeprefix("; "))
+    caption = _more(len(rows)).removeprefix("; ")
+    shown = table(list(found), texts, numbers=numbers, caption=caption)
+    return shown + "".join(f"<p><small>{escape(note)}</small></p>" for note in notes)
 
 
 def _more(rows: int) -> str:

@@ -1,4 +1,4 @@
-"""The memory that is left: the machine's, or less where a control group or a limit says so."""
+"""The memory that is left: that of the machine, or less if a control group or a limit says so."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pgmkit.errors import InvalidInput, ModelTooLarge
+from pgmkit.runtime.precision import EXACT
+from pgmkit.runtime.sizes import CELL_BYTES, TABLE_CELLS
 
 if TYPE_CHECKING:
     import torch
@@ -21,15 +23,12 @@ _GROUPS = Path("/proc/self/cgroup")
 _MOUNTED = Path("/sys/fs/cgroup")
 _PROCESS = Path("/proc/self/status")
 _MACHINE = Path("/proc/meminfo")
-_MOST_WRITTEN = 10**15
-"""Numbers from which their digits tell less than their power of two; some have thousands."""
-_COUNTED = 1 << 25
-"""Bytes from which a computation is held against what is free: writing them takes ten times as long
-as reading the system's counters, which is a millisecond."""
+_COUNTED = TABLE_CELLS * CELL_BYTES
+"""The bytes from which a computation's need is compared with the free memory."""
 
 
 def check_limit(memory_limit: int) -> None:
-    """Raises InvalidInput where ``memory_limit`` is no number of bytes."""
+    """Raise InvalidInput unless ``memory_limit`` is a positive number of bytes."""
     if isinstance(memory_limit, bool) or not isinstance(memory_limit, int) or memory_limit < 1:
         raise InvalidInput(
             f"memory_limit must be a positive integer, a number of bytes, got {memory_limit!r}"
@@ -37,11 +36,11 @@ def check_limit(memory_limit: int) -> None:
 
 
 def available(device: torch.device | None = None) -> int:
-    """Bytes that this process may use at most: of the machine, or of its control groups; of a CUDA
-    card what is free there.
+    """Return the most bytes that this process may use: those of the machine, or the least limit of
+    its control groups and address space; for a CUDA GPU, the bytes free there.
 
     Containers and batch systems set limits for groups of processes (Linux cgroups, version 1 or 2),
-    and end a process that exceeds them without a word.
+    and end a process that exceeds them without a message.
 
     >>> available() > 1 << 20
     True
@@ -57,8 +56,8 @@ def available(device: torch.device | None = None) -> int:
 
 
 def room() -> int:
-    """Bytes that this process may still take beside what it and others hold already: what the
-    machine has free, what is left of its control groups' limits, and of its address space.
+    """Return the bytes that this process may still take: the least of the machine's free memory and
+    what is left of the limits of its control groups and address space.
 
     >>> 0 <= room() <= available()
     True
@@ -72,14 +71,14 @@ def room() -> int:
 def check_room(
     needed: int, what: str, limit: int | None = None, remedy: str = "", held: int = 0
 ) -> None:
-    """Raises ModelTooLarge, before anything is allocated, where ``needed`` bytes are more than the
-    ``limit`` or than there is room for.
+    """Raise ModelTooLarge, before anything is allocated, if ``needed`` bytes exceed the ``limit``
+    or the memory that is left.
 
     Args:
         needed: the most bytes that are held at once.
-        what: needs them, for the error.
-        limit: what the user allows.
-        remedy: what the user can do beside raising the limit.
+        what: the computation that needs them, for the message.
+        limit: the bytes that the user allows.
+        remedy: what the user can do other than raise the limit, for the message.
         held: how many of these bytes the process holds already.
 
     >>> check_room(1 << 40, "the answer", limit=1 << 30, remedy="ask for less")
@@ -100,16 +99,17 @@ def check_room(
 
 
 def counted(number: int) -> str:
-    """A number of cells or bytes, for people.
+    """Return a number of cells or bytes as text: with commas below 10^15, as a power of two from
+    there.
 
     >>> counted(1 << 20), counted(3 << 60)
     ('1,048,576', '2^61.6')
     """
-    return f"{number:,}" if number < _MOST_WRITTEN else f"2^{math.log2(number):.1f}"
+    return f"{number:,}" if number < EXACT else f"2^{math.log2(number):.1f}"
 
 
 def peak() -> int:
-    """Bytes of memory that this process has held at most so far, as the system counts them.
+    """Return the most bytes of memory that this process has held so far, as the system counts them.
 
     >>> peak() > 1 << 20
     True
@@ -124,7 +124,9 @@ def peak() -> int:
 
 
 def _numbers(file: Path) -> dict[str, int]:
-    """The lines ``name: number kB`` of a file of the system, in bytes; none where there is none."""
+    """Return the lines ``name: number kB`` of a file of the system, in bytes by name; empty if
+    there is no such file.
+    """
     try:
         lines = file.read_text().splitlines()
     except OSError:
@@ -134,7 +136,9 @@ def _numbers(file: Path) -> dict[str, int]:
 
 
 def _address_space() -> int:
-    """The limit of the process's addresses, in bytes; very many where there is none."""
+    """Return the limit of the process's address space in bytes; a very large number if there is
+    none.
+    """
     try:
         import resource
     except ImportError:  # a system without such limits
@@ -144,8 +148,8 @@ def _address_space() -> int:
 
 
 def _groups() -> Iterator[tuple[int, int]]:
-    """The limits of the process's group and of those above it, and what each group holds: without
-    copies of files, which the system drops when memory is asked for.
+    """Yield the limits of the process's control group and of those above it, each with the bytes
+    that the group uses, without file caches that the system drops when memory is needed.
     """
     for file, use, files in _group_files():
         limit = _number(file)
@@ -158,23 +162,25 @@ def _groups() -> Iterator[tuple[int, int]]:
 
 
 def _number(file: Path) -> int:
-    """The number that a file holds; 0 where it holds none."""
+    """Return the number that a file holds; 0 if it holds none."""
     try:
         text = file.read_text().strip()
-    except OSError:  # not this version, or a group that a container does not see
+    except OSError:  # another version of groups, or a group that a container does not see
         return 0
     return int(text) if text.isdigit() else 0
 
 
 _SECOND = ("memory.max", "memory.current", "inactive_file")
 _FIRST = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-"""The names in both versions of control groups: the files of limit and use, and the count of
-copies.
+"""The names in version 2 and version 1 of control groups: the files of limit and use, and the entry
+for file caches.
 """
 
 
 def _group_files() -> Iterator[tuple[Path, str, str]]:
-    """The file of each limit, the name of that of the use, and of the count of copies of files."""
+    """Yield for each group the file of the limit, the name of the file of the use, and the entry
+    for file caches.
+    """
     try:
         lines = _GROUPS.read_text().splitlines()
     except OSError:

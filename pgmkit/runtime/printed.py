@@ -1,4 +1,4 @@
-"""Names and labels as they may be shown: they come from files that somebody else wrote."""
+"""Names and labels in a form that is safe to show; they may come from untrusted files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _LINE_ENDS = re.compile(r"[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")
 
 
 def printable(text: str) -> str:
-    """The text without what would steer a terminal: escape sequences, controls, reversed writing.
+    """Return the text without characters that control a terminal: escape sequences, controls,
+    reversed writing.
 
     >>> printable("\x1b[2Jage\x07 30\u202e")
     'age 30'
@@ -24,7 +25,8 @@ def printable(text: str) -> str:
 
 
 def on_one_line(text: str) -> str:
-    """The printable text with a space for each tab or line end, so that it cannot forge lines.
+    """Return the printable text with a space for each tab or line end, so that it cannot forge
+    lines.
 
     >>> on_one_line("F\\n\\x1b[2JM  99")
     'F M  99'

@@ -1,4 +1,4 @@
-"""Sources of randomness, wherever a call takes `rng`."""
+"""The argument `rng`: a source of randomness."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pgmkit.errors import InvalidInput
 __all__ = ["Rng", "generator"]
 
 Rng: TypeAlias = "int | np.random.Generator | None"
-"""A seed, a generator that is drawn on, or None for a fresh one."""
+"""A seed, a generator to draw from, or None for a fresh one."""
 
 
 def generator(rng: Rng) -> np.random.Generator:
-    """The generator that `rng` stands for.
+    """Return the generator that `rng` stands for.
 
     Raises InvalidInput unless it is a whole number of at least 0, a numpy Generator or None.
 

@@ -1,4 +1,4 @@
-"""Numbers of threads, and the work that is shared out to them."""
+"""The number of threads of numerical libraries, and tasks in threads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """torch on one thread in the block: threads cost small operations more than they give."""
+    """Run torch on one thread in the block: threads cost small operations more than they gain."""
     import torch
 
     threads = torch.get_num_threads()
@@ -33,7 +33,7 @@ def one_thread() -> Iterator[None]:
 
 @cache
 def _thread_pools() -> ThreadpoolController:
-    """The thread pools of the loaded BLAS libraries; looking for them takes milliseconds."""
+    """Return the thread pools of the loaded BLAS libraries; finding them takes milliseconds."""
     import scipy.linalg  # noqa: F401 - a BLAS of its own, which is not found before it is loaded
 
     return ThreadpoolController()
@@ -41,10 +41,10 @@ def _thread_pools() -> ThreadpoolController:
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """numpy and scipy on one thread in the block.
+    """Run the BLAS libraries of numpy and scipy on one thread in the block.
 
-    A decomposition of a small matrix is a thousand parallel loops; where other work keeps the cores
-    busy each of them waits for a core: seconds instead of milliseconds.
+    A decomposition of a small matrix is a thousand parallel loops; if other work keeps the cores
+    busy, each loop waits for a core: seconds instead of milliseconds.
     """
     with _thread_pools().limit(limits=1, user_api="blas"):
         yield
@@ -52,7 +52,9 @@ def one_blas_thread() -> Iterator[None]:
 
 @contextmanager
 def threads_for(multiplications: float, worth: float) -> Iterator[None]:
-    """torch on all its threads for work of at least ``worth`` multiplications, else on one."""
+    """Run torch in the block on all its threads for work of at least ``worth`` multiplications,
+    else on one.
+    """
     if multiplications >= worth:
         yield
         return
@@ -61,7 +63,7 @@ def threads_for(multiplications: float, worth: float) -> Iterator[None]:
 
 
 def cores() -> int:
-    """Cores that this process may use: those it may run on, and no more than OMP_NUM_THREADS.
+    """Return the number of cores that this process may use, at most OMP_NUM_THREADS.
 
     >>> cores() >= 1
     True
@@ -73,7 +75,7 @@ def cores() -> int:
 
 
 def in_threads(tasks: Iterable[Callable[[], T]], threads: int) -> Iterator[T]:
-    """The tasks' results in order, so many tasks worked on at once; none begun far ahead.
+    """Yield the tasks' results in order, with up to ``threads`` tasks at work at once.
 
     What a task raises is raised where its result would come. With one thread nothing is begun
     before it is asked for.

@@ -1,8 +1,8 @@
-"""Reading files that nobody vouches for: bounded memory, and one kind of error.
+"""Reading untrusted files with bounded memory and one kind of error.
 
 Every reader of files written by others goes through here. A file may hold or expand to at most a
-stated number of bytes; an array's header is believed only as far as the bytes beside it go; and
-whatever goes wrong is InvalidInput.
+stated number of bytes; an array's header is believed only if the bytes after it agree; and every
+fault is InvalidInput.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LARGEST",
     "MOST_TEXT",
+    "MOST_VALUES",
     "plain_values",
     "refusing",
     "ungzipped",
@@ -37,18 +38,19 @@ __all__ = [
 ]
 
 LARGEST = 2**30
-"""Bytes that a file of models or releases may hold or expand to."""
+"""The most bytes that a file of models or releases may hold or expand to."""
 MOST_TEXT = 2**24
-"""Bytes of a text that is parsed by other packages, which take a hundred times as much memory."""
+"""The most bytes of a text that other packages parse, which take a hundred times as much memory."""
 _MOST_MEMBERS = 100_000
-_MOST_VALUES = 2**22
+MOST_VALUES = 2**22
 """Values of a JSON text: an empty list takes 64 bytes of memory, 25 times what is written."""
 _KINDS = "biufU"
 
 
 @contextmanager
 def refusing(path: str | os.PathLike[str], what: str) -> Iterator[None]:
-    """InvalidInput for whatever goes wrong in the block, but for a file that cannot be opened.
+    """Turn every error in the block into InvalidInput, except those of a file that cannot be
+    opened.
 
     >>> with refusing("a.pgm", "a release file"):
     ...     {}["ledger"]
@@ -59,14 +61,14 @@ def refusing(path: str | os.PathLike[str], what: str) -> Iterator[None]:
         yield
     except (FileNotFoundError, PermissionError, IsADirectoryError):
         raise
-    # Not a list of exceptions: a hostile file finds the one that is not on it.
+    # Every exception is caught: a hostile file would find the one missing from a list.
     except Exception as error:
         reason = str(error) if isinstance(error, InvalidInput) else repr(error)
         raise InvalidInput(f"{os.fspath(path)!r} is not {what}: {reason[:500]}") from None
 
 
 def whole_file(path: str | os.PathLike[str], most: int = LARGEST) -> bytes:
-    """A file's bytes; InvalidInput for more than `most` of them."""
+    """Return a file's bytes. Raises InvalidInput for more than `most` of them."""
     with Path(path).open("rb") as file:
         content = file.read(most + 1)
     if len(content) > most:
@@ -75,7 +77,8 @@ def whole_file(path: str | os.PathLike[str], most: int = LARGEST) -> bytes:
 
 
 def ungzipped(content: bytes, most: int) -> bytes:
-    """The bytes that gzip packed; InvalidInput for more than `most`, of which no more are held.
+    """Return the bytes that gzip packed. Raises InvalidInput for more than `most`, and holds no
+    more.
 
     >>> ungzipped(gzip.compress(b"text"), 4)
     b'text'
@@ -90,18 +93,18 @@ def ungzipped(content: bytes, most: int) -> bytes:
 def plain_values(
     text: str | bytes, hook: Callable[[list[tuple[str, Any]]], Any] | None = None
 ) -> Any:
-    """The values of a JSON text; `hook` makes them of the pairs of an object.
+    """Return the values of a JSON text; `hook` turns the pairs of an object into its value.
 
-    Raises InvalidInput for a text that may hold more than 4 million of them, or nests them too
-    deeply, and ValueError for what is no JSON.
+    Raises InvalidInput for a text that may hold more than 4 million values, or nests them too
+    deeply, and ValueError for a text that is not JSON.
 
     >>> plain_values('{"a": [1, 2]}')
     {'a': [1, 2]}
     """
     content = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
-    # There is a sign before each value but the first; in texts such signs count too.
-    if sum(map(content.count, (b",", b":", b"[", b"{"))) > _MOST_VALUES:
-        raise InvalidInput(f"it may hold more than {_MOST_VALUES:,} values")
+    # Each value but the first follows one of these signs; signs within texts are counted too.
+    if sum(map(content.count, (b",", b":", b"[", b"{"))) > MOST_VALUES:
+        raise InvalidInput(f"it may hold more than {MOST_VALUES:,} values")
     try:
         return json.loads(text, object_pairs_hook=hook)
     except RecursionError:
@@ -109,9 +112,9 @@ def plain_values(
 
 
 def unzipped(content: bytes, most: int = LARGEST) -> dict[str, bytes]:
-    """The members of a zip archive by name.
+    """Return the members of a zip archive by name.
 
-    Raises InvalidInput where they expand to more than `most` bytes, or two have the same name.
+    Raises InvalidInput if they expand to more than `most` bytes, or two have the same name.
     """
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         members = archive.infolist()
@@ -127,7 +130,7 @@ def unzipped(content: bytes, most: int = LARGEST) -> dict[str, bytes]:
 
 
 def zipped_arrays(content: bytes, most: int = LARGEST) -> dict[str, NDArray[Any]]:
-    """The arrays that `numpy.savez` wrote, of numbers, truth values or texts.
+    """Return the arrays that `numpy.savez` wrote, of numbers, truth values or texts.
 
     Raises InvalidInput, or the errors of a broken archive: use it inside `refusing`.
 
@@ -142,7 +145,7 @@ def zipped_arrays(content: bytes, most: int = LARGEST) -> dict[str, NDArray[Any]
 
 
 def _array(content: bytes) -> NDArray[Any]:
-    """One array in numpy's format; memory is taken only for as much as is there."""
+    """Return one array in numpy's format; memory is taken only for the bytes that are there."""
     file = io.BytesIO(content)
     readers = {
         (1, 0): np.lib.format.read_array_header_1_0,

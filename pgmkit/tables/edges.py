@@ -12,25 +12,26 @@ from pgmkit.errors import InvalidInput
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["equal_widths"]
+__all__ = ["MOST_BINS", "equal_widths"]
 
-_MOST_BINS = 1_000_000
-_DIGITS = 9
-"""Digits of a bin's width to which its ends are kept."""
+MOST_BINS = 1_000_000
+"""The most bins of a column: the labels of more fill hundreds of megabytes."""
+_DIGITS = np.finfo(np.float64).precision - round(math.log10(MOST_BINS))
+"""The digits of a bin's width to which its ends are rounded; an end has up to six digits more."""
 
 
 def equal_widths(first: float, last: float, bins: int, *, whole: bool) -> NDArray[Any]:
-    """`bins` + 1 ascending ends from `first` to `last`, whole numbers (int64) or real ones.
+    """Return `bins` + 1 ascending ends from `first` to `last`: whole numbers (int64) or real ones.
 
-    Raises InvalidInput for more bins than a million, or than there are whole numbers.
+    Raises InvalidInput for more than a million bins, or for more bins than there are whole numbers.
 
     >>> equal_widths(0, 10, 3, whole=True)
     array([ 0,  3,  6, 10])
     >>> equal_widths(0.4, 3, 20, whole=False)[6]
     np.float64(1.18)
     """
-    if bins > _MOST_BINS:
-        raise InvalidInput(f"{bins:,} codes are too many; give at most {_MOST_BINS:,} bins")
+    if bins > MOST_BINS:
+        raise InvalidInput(f"{bins:,} codes are too many; give at most {MOST_BINS:,} bins")
     if not whole:
         return _rounded(np.linspace(first, last, bins + 1))
     if bins > last - first:
@@ -39,9 +40,10 @@ def equal_widths(first: float, last: float, bins: int, *, whole: bool) -> NDArra
 
 
 def _rounded(ends: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Ends without the noise of binary fractions: a written 1.18 is the end of its bin.
+    """Return the ends without the noise of binary fractions: 1.18 as written is the end of its bin.
 
-    The first and the last stay, as do all where so many digits are more than floats have.
+    The first and last ends are kept, and all of them if the rounding needs more digits than floats
+    have.
     """
     width = float(np.diff(ends).min())
     if not width > 0:

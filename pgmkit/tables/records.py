@@ -1,10 +1,11 @@
 """Codes as tables of values: typed Arrow columns for frames and parquet, texts for CSV.
 
-Types follow from the schema alone: they are the same whatever the records hold.
+The types follow from the schema alone: they are the same for any records.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -15,16 +16,25 @@ from pgmkit.tables.columns import Column
 from pgmkit.tables.dates import DateTime
 from pgmkit.tables.labelled import Boolean, Categorical
 from pgmkit.tables.numbers import Numeric
+from pgmkit.tables.values import EXACT
 
 if TYPE_CHECKING:
     from pgmkit.records.dataset import Dataset
     from pgmkit.tables.schema import FileFormat, Schema
 
-__all__ = ["arrow_column", "arrow_schema", "arrow_table", "csv_lines", "plain_table", "respelled"]
+__all__ = [
+    "arrow_column",
+    "arrow_schema",
+    "arrow_table",
+    "csv_lines",
+    "json_lines",
+    "plain_table",
+    "respelled",
+]
 
 
 def arrow_table(data: Dataset, schema: Schema, rng: np.random.Generator) -> Any:
-    """The values of the codes as a pyarrow table, in the schema's order and types."""
+    """Return the values of the codes as a pyarrow table, in the schema's order and types."""
     import pyarrow as pa
 
     if data.domain != schema.domain:
@@ -35,19 +45,19 @@ def arrow_table(data: Dataset, schema: Schema, rng: np.random.Generator) -> Any:
 
 
 def arrow_schema(schema: Schema) -> Any:
-    """The names and types of `arrow_table`."""
+    """Return the names and types of the columns of `arrow_table`."""
     import pyarrow as pa
 
     return pa.schema([(name, _type_of(c)) for name, c in schema.columns.items()])
 
 
 def arrow_column(column: Column, codes: Any, rng: np.random.Generator) -> Any:
-    """Values of codes as an Arrow array of the column's type."""
+    """Return the values of codes as an Arrow array of the column's type."""
     from pyarrow import compute
 
     zone = _zone(column)
     if zone is not None:
-        # An hour that the clock shows twice is taken for the first, one that it leaves out for the
+        # Of an hour that the clock shows twice the first is meant; a time that it skips becomes the
         # moment at which it is put forward.
         return compute.assume_timezone(
             _plain_column(column, codes, rng),
@@ -59,7 +69,7 @@ def arrow_column(column: Column, codes: Any, rng: np.random.Generator) -> Any:
 
 
 def _plain_column(column: Column, codes: Any, rng: np.random.Generator) -> Any:
-    """Values of codes as an Arrow array, points in time as a clock shows them."""
+    """Return the values of codes as an Arrow array, with points in time as a clock shows them."""
     import pyarrow as pa
 
     kind = _arrow_type(column.kind)
@@ -76,7 +86,7 @@ def _plain_column(column: Column, codes: Any, rng: np.random.Generator) -> Any:
         return pa.array(column.own_values(whole, rng), kind)
     absent = whole == column.size - 1
     text = column.missing[0] if column.missing and column.kind == "text" else None
-    # Any code does for those that are covered; the draws of the others are the same with or without
+    # Missing values may have any code here: the draws of the others do not depend on it.
     values = column.own_values(np.where(absent, 0, whole), rng)
     if text is not None:
         values[absent] = text
@@ -85,7 +95,7 @@ def _plain_column(column: Column, codes: Any, rng: np.random.Generator) -> Any:
 
 
 def _zone(column: Column) -> str | None:
-    """The zone of a column's decoded values; None where they have none."""
+    """Return the time zone of a column's decoded values; None if they have none."""
     return column.zone if isinstance(column, DateTime) and column.kind == "datetime" else None
 
 
@@ -111,7 +121,7 @@ def _arrow_type(kind: str) -> Any:
 
 
 def plain_table(table: Any) -> Any:
-    """The table with categories as texts, and times as a clock in their zone shows them."""
+    """Return the table with categories as texts, and times as a clock in their zone shows them."""
     import pyarrow as pa
     from pyarrow import compute
 
@@ -126,7 +136,9 @@ def plain_table(table: Any) -> Any:
 
 
 def respelled(table: Any, spelled: Callable[[str], str]) -> Any:
-    """The table with every text value spelled otherwise; distinct texts are spelled once."""
+    """Return the table with every text replaced by `spelled(text)`, called once for each distinct
+    text.
+    """
     import pyarrow as pa
 
     table = plain_table(table)
@@ -139,9 +151,9 @@ def respelled(table: Any, spelled: Callable[[str], str]) -> Any:
 
 
 def csv_lines(table: Any, schema: Schema, form: FileFormat) -> bytes:
-    """The records of a table of values as the lines of a CSV file, without a header.
+    """Return the records of a table of values as lines of a CSV file, without a header.
 
-    Values are quoted only where they need it; a missing one is the first of the column's `missing`
+    Values are quoted only if they need it; a missing value is the first of the column's `missing`
     texts, or empty.
     """
     import pyarrow as pa
@@ -159,18 +171,39 @@ def csv_lines(table: Any, schema: Schema, form: FileFormat) -> bytes:
     joined = compute.binary_join_element_wise(*large, separator)
     lines = compute.binary_join_element_wise(joined, ends, pa.scalar("", pa.large_string()))
     if len(texts) == 1:
-        # A line of nothing is no record: readers skip it.
+        # Readers skip an empty line, so a single empty value is written in quotes.
         empty = compute.equal(lines, "\n")
         lines = compute.if_else(empty, pa.scalar('""\n', pa.large_string()), lines)
     return bytes(memoryview(lines.buffers()[2]))
 
 
+def json_lines(table: Any, schema: Schema, form: FileFormat) -> bytes:
+    """Return the records of a table of values as lines of JSON objects; a missing value is null."""
+    import pyarrow as pa
+
+    columns = []
+    for name in table.column_names:
+        values = table.column(name).combine_chunks()
+        kinds = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating)
+        plain = any(is_kind(values.type) for is_kind in kinds)
+        shown = values if plain else _texts(values, schema.columns[name], form)
+        columns.append(shown.to_pylist())
+    rows = zip(*columns, strict=True)
+    records = (dict(zip(table.column_names, row, strict=True)) for row in rows)
+    return "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in records).encode()
+
+
 def _csv_texts(values: Any, column: Column, form: FileFormat) -> Any:
-    """Texts of an Arrow array of values, quoted where needed."""
+    """Return the texts of an Arrow array of values, quoted if needed."""
+    absent = column.missing[0] if column.missing else ""
+    return _quoted(_texts(values, column, form).fill_null(absent), form.written_separator)
+
+
+def _texts(values: Any, column: Column, form: FileFormat) -> Any:
+    """Return the texts of an Arrow array of values; null for missing ones."""
     import pyarrow as pa
     from pyarrow import compute
 
-    absent = column.missing[0] if column.missing else ""
     if pa.types.is_boolean(values.type):
         words = getattr(column, "words", None) or ("False", "True")
         texts = compute.if_else(values, words[1], words[0])
@@ -179,7 +212,7 @@ def _csv_texts(values: Any, column: Column, form: FileFormat) -> Any:
             values = compute.local_timestamp(values)
         seconds = values.cast(pa.timestamp("s"), safe=False)
         form_of_times = getattr(column, "format", None)
-        if form_of_times is None or "%-" in form_of_times:  # which Arrow does not write
+        if form_of_times is None or "%-" in form_of_times:  # Arrow cannot write such a format
             form_of_times = "%Y-%m-%dT%H:%M:%S"
         texts = compute.strftime(seconds, form_of_times)
     elif pa.types.is_string(values.type) or pa.types.is_dictionary(values.type):
@@ -188,26 +221,28 @@ def _csv_texts(values: Any, column: Column, form: FileFormat) -> Any:
         texts = _padded(values, column).cast(pa.string())
         if pa.types.is_floating(values.type) and form.decimal != ".":
             texts = compute.replace_substring(texts, ".", form.decimal)
-    return _quoted(texts.fill_null(absent), form.written_separator)
+    return texts
 
 
 def _padded(values: Any, column: Column) -> Any:
-    """Numbers as Arrow's decimals, whose texts have trailing zeros, where the column has them.
+    """Return numbers as Arrow's decimals, whose texts have trailing zeros, if the column asks for
+    them.
 
-    Beyond 2^53 steps a float64 does not know its last decimal: such columns stay as they are.
+    Beyond 2^53 steps float64 cannot represent the last decimal: such columns are returned
+    unchanged.
     """
     import pyarrow as pa
 
     if not isinstance(column, Numeric) or not column.trailing_zeros or column.kind != "number":
         return values
     largest = max(map(abs, map(float, [*column.positions, *column.special])))
-    if largest * 10.0 ** (column.decimals or 0) >= 2.0**53:
+    if largest * 10.0 ** (column.decimals or 0) >= EXACT:
         return values
     return values.cast(pa.decimal128(38, column.decimals or 0))
 
 
 def _quoted(texts: Any, separator: str) -> Any:
-    """Texts in quotes where they hold a separator, a quote or the end of a line."""
+    """Return the texts, in quotes if they contain a separator, a quote or a line end."""
     from pyarrow import compute
 
     signs = "".join(f"\\{each}" for each in (separator, '"', "\n", "\r"))

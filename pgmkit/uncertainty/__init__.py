@@ -2,7 +2,7 @@
 
 Two methods, chosen by the query:
 
-* *Closed form*, where the query lies within a clique whose measurements determine its table:
+* *Closed form*, if the query lies within a clique whose measurements determine its table:
   least squares without nonnegativity is unbiased, with a standard error known exactly
   (`pgmkit.least_squares.linear_estimate`), and intervals of Feldman and Cousins keep their coverage
   at a count of zero (`pgmkit.uncertainty.bounded`). They cover the true count: within measured
@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from pgmkit.errors import InvalidInput, TooSlow, TotalUndetermined
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.measurement import Measurement, check_scale
-from pgmkit.model import GraphicalModel
+from pgmkit.model import MEMORY_LIMIT, GraphicalModel
 from pgmkit.queries import FactoredQuery
 from pgmkit.regions.model import RegionModel
 from pgmkit.runtime.progress import OUT_OF_TIME
@@ -53,15 +53,15 @@ logger = logging.getLogger(__name__)
 
 Array = NDArray[np.float64]
 
-_CACHE_BYTES = 1 << 30
-"""Replicates keep their tables between queries while all of them fit here."""
+_CACHE_BYTES = MEMORY_LIMIT // 4
+"""Replicates keep their tables between queries if all tables together fit into so many bytes."""
 
 
 @dataclass(frozen=True, repr=False)
 class Uncertainty:
-    """A model beside its replicates; ``error_bars`` makes it.
+    """A model with its replicates, made by ``error_bars``; it answers queries with error bars.
 
-    The replicates are estimated when a query first needs them: those in closed form never do.
+    The replicates are estimated when a query first needs them; queries in closed form never do.
     """
 
     model: Estimated
@@ -71,22 +71,25 @@ class Uncertainty:
 
     @cached_property
     def replicates(self) -> tuple[Estimated, ...]:
-        """The re-estimated models; the first use takes as long as all of them."""
+        """The re-estimated models; the first access estimates all of them."""
         return self._estimated()
 
     def __repr__(self) -> str:
         return f"Uncertainty({self.model!r}, {self._count} replicates)"
 
     def marginal(self, attrs: Iterable[str], *, level: float = 0.95) -> Interval:
-        """Error bars of every cell of a marginal, measured or not; axes in the given order."""
+        """Return error bars of every cell of a marginal, measured or not; axes in the given
+        order.
+        """
         clique = self.model.domain.clique(attrs)
         return self.answer(FactoredQuery.marginal(self.model.domain, clique), level=level)
 
     def answer(self, query: FactoredQuery, *, level: float = 0.95) -> Interval:
-        """Error bars of every answer to a factored query.
+        """Return error bars of every answer to a factored query.
 
-        Each interval by itself covers with probability ``level``; of many, some will miss.
-        Raises InvalidInput for a level outside (0, 1) or a query that does not fit the domain.
+        Each interval by itself covers with probability ``level``; of many intervals, some will
+        miss. Raises InvalidInput for a level outside (0, 1) or a query that does not fit the
+        domain.
         """
         checked = checked_level(level)
         estimate = self.model.answer(query)
@@ -101,7 +104,8 @@ class Uncertainty:
         return bootstrap(estimate, drawn, _nonnegative(query), checked)
 
     def statistic(self, function: Callable[[Any], Any], *, level: float = 0.95) -> Interval:
-        """Bootstrap error bars of anything computed from a model: a ratio, a conditional mean.
+        """Return bootstrap error bars of anything computed from a model, such as a ratio or a
+        conditional mean.
 
         ``function`` maps a model to a number or an array of a fixed shape.
         """
@@ -112,7 +116,9 @@ class Uncertainty:
 
     @cached_property
     def _batch(self) -> BatchedAnswers | None:
-        """All replicates' answers at once, where they gain by it."""
+        """An object that computes all replicates' answers at once; None if that is not
+        faster.
+        """
         if isinstance(self.model, RegionModel):
             return None
         from pgmkit.estimation.batches.answers import BatchedAnswers
@@ -139,30 +145,34 @@ def error_bars(
     max_seconds: float | None = None,
     progress: bool | Callable[[Replication], None] | None = None,
 ) -> Uncertainty:
-    """Error bars of ``model``'s answers, given the ``measurements`` it was estimated from.
+    """Return the model's error bars, given the ``measurements`` it was estimated from.
 
-    Queries within measured cliques are answered at once, in closed form. The first other one
-    re-estimates the model from ``replicates`` redrawn sets of the measurements, each about as long
-    as the last estimation of an adaptive mechanism; further ones are cheap. Nothing private is
-    touched. ``model`` is one that
-    ``pgmkit.estimate`` made from the same measurements with the squared loss. Its structural
-    zeros hold in the replicates, and so does its total, unless the total is the one that the
-    measurements imply: then it is estimated anew each time. Replicates are estimated on the
-    model's device, in its precision. A ``RegionModel`` has error bars too; beyond its regions every
-    replicate needs a joint distribution of its own, which takes seconds for each.
+    Queries within measured cliques are answered at once, in closed form. The first other query
+    re-estimates the model from ``replicates`` redrawn sets of the measurements, each of which takes
+    about as long as the last estimation of an adaptive mechanism; later ones are cheap. No private
+    data is used.
+
+    ``model`` must be estimated by ``pgmkit.estimate`` from the same measurements with the squared
+    loss. Its structural zeros hold in the replicates, and so does its total, unless the total is
+    the one that the measurements imply: then it is estimated anew each time. Replicates are
+    estimated on the model's device, in its precision. A ``RegionModel`` has error bars too; for a
+    query in none of its regions every replicate needs a joint distribution of its own, which takes
+    seconds for each.
 
     Args:
-        model: whose answers need error bars.
-        measurements: all that it was estimated from.
-        replicates: at least 20; the standard errors are off by about 1 / sqrt(2 replicates).
-        seed: for the replicates' noise.
-        max_seconds: that all replicates together may take. A query that needs them raises
-            ``TooSlow`` once the first ones show that they would take longer, later queries at once.
+        model: the model whose answers need error bars.
+        measurements: all measurements that it was estimated from.
+        replicates: at least 20; the relative error of the standard errors is about 1 / sqrt(2
+            replicates).
+        seed: the seed of the replicates' noise.
+        max_seconds: the most time that all replicates together may take. A query that needs them
+            raises ``TooSlow`` once the first ones show that they would take longer, and so does
+            every later one.
         progress: True for a bar on a terminal, or a callable that gets ``Replication`` records,
             while the replicates are estimated.
 
-    Raises InvalidInput for measurements that are none, not of this domain or not this model's,
-    for too few replicates, and for a conditioned model.
+    Raises InvalidInput for values that are not measurements, measurements of another domain or
+    another model, too few replicates, and a conditioned model.
 
     >>> from pgmkit import Domain, estimate
     >>> domain = Domain({"a": 2, "b": 2})
@@ -185,7 +195,7 @@ def error_bars(
     limit = _Limit(max_seconds, replicates)
 
     def estimated() -> tuple[Estimated, ...]:
-        # Answers in closed form, which most questions have, need no search for a model.
+        # Imported here: most queries have a closed form, which needs no search for a model.
         from pgmkit.estimation.replication import reporter
         from pgmkit.uncertainty.replicates import re_estimated
 
@@ -208,7 +218,7 @@ def error_bars(
 
 @dataclass
 class _Limit:
-    """The time that all re-estimations may take; refused once, it stays refused."""
+    """The time that all re-estimations may take; once exceeded, every later attempt is refused."""
 
     seconds: float | None
     of: int
@@ -225,7 +235,9 @@ class _Limit:
         return inf if self.seconds is None else self._started + self.seconds
 
     def check(self, made: Sequence[Estimated]) -> None:
-        """Raises TooSlow where the rest is foreseen to end late, or the last was cut short."""
+        """Raise TooSlow if the rest would end late at the present speed, or the last model was cut
+        short.
+        """
         passed = time.perf_counter() - self._started
         late = self.seconds is not None and passed * self.of / len(made) > self.seconds
         if late or made[-1].stopped == OUT_OF_TIME:
@@ -250,7 +262,9 @@ def _redrawn(
     rng: np.random.Generator,
     scale: float,
 ) -> Iterator[list[Measurement]]:
-    """With noise ``scale`` times as large as it is said to be, which weights do not show."""
+    """Yield redrawn measurements: the model's answers plus noise, ``scale`` times the stated
+    standard deviation, to account for noise that the stated weights underestimate.
+    """
     tables = model.marginals([m.clique for m in measurements])
     expected = [m.applied(tables[m.clique].reshape(-1)) for m in measurements]
     for _ in range(replicates):
@@ -269,9 +283,9 @@ def _fixed_total(model: Estimated, measurements: Sequence[Measurement]) -> float
 
 
 def checked_measurements(model: Any, measurements: Any) -> list[Measurement]:
-    """The measurements as a list; InvalidInput unless the model can have been estimated from them:
-    each lies within one of its cliques and passes `estimate`'s check of its size, and together they
-    cover the cliques.
+    """Return the measurements as a list. Raises InvalidInput unless the model can have been
+    estimated from them: each lies within one of its cliques and passes `estimate`'s check of its
+    size, and together they cover the cliques.
     """
     if not isinstance(model, GraphicalModel | RegionModel):
         raise InvalidInput(

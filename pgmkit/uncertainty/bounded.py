@@ -1,9 +1,9 @@
 """Confidence intervals of a Gaussian mean that cannot be negative (Feldman and Cousins, 1998).
 
 "Unified approach to the classical statistical analysis of small signals", Physical Review D 57,
-section IV.B. The interval of a count near zero passes from two-sided to one-sided by itself, is
-never empty, and covers with exactly the stated probability whatever the count is; cutting
-``x +- z s`` off at zero covers true zeros too often and can leave the single point 0.
+section IV.B. The interval of a count passes smoothly from two-sided to one-sided near zero, is
+never empty, and covers with exactly the stated probability whatever the true count is. Cutting ``x
++- z s`` off at zero covers true zeros too often, and can leave the single point 0.
 """
 
 from __future__ import annotations
@@ -13,17 +13,20 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from pgmkit.runtime.precision import CLOSE, HALVINGS
+from pgmkit.runtime.sizes import CALL_CELLS
+
 Array = NDArray[np.float64]
 
-_GRID = 4000
-_SMALLEST_MEAN = 1e-5
-_BISECTIONS = 60
+_SMALLEST_MEAN = CLOSE**0.5
+"""The first mean of the grid: values down to 10,000 deviations below zero are accepted there."""
 
 
 def nonnegative_interval(values: Array, stddev: Array, level: float) -> tuple[Array, Array]:
-    """Low and high for unbiased Gaussian ``values`` of means >= 0; the stddev may be 0.
+    """Return the lower and upper ends for unbiased Gaussian ``values`` with means >= 0 and standard
+    deviations that may be 0.
 
-    Below a level of about 0.55 means near zero are covered a little more often than stated.
+    Below a level of about 0.55, means near zero are covered slightly more often than stated.
 
     >>> low, high = nonnegative_interval(np.array([-1.0, 0.0, 5.0]), np.ones(3), 0.95)
     >>> low.round(2), high.round(2)  # the paper's table X
@@ -44,19 +47,20 @@ def nonnegative_interval(values: Array, stddev: Array, level: float) -> tuple[Ar
 
 @lru_cache(maxsize=16)
 def _acceptance(level: float) -> tuple[Array, Array, Array]:
-    """For each mean mu in (0, z] the accepted x in [lowest, highest], standardised.
+    """Return means mu in (0, 2 z] and for each the accepted x in [lowest, highest], all in units of
+    the standard deviation.
 
-    It holds the given probability, and both ends have the same likelihood ratio to the best
-    nonnegative mean: (highest - mu)^2 = mu^2 - 2 mu lowest where lowest <= 0.
+    The interval holds the given probability, and for mu up to z both ends have the same likelihood
+    ratio to the best nonnegative mean: (highest - mu)^2 = mu^2 - 2 mu lowest where lowest <= 0.
     """
     from scipy.special import ndtr, ndtri
 
     z = float(ndtri((1 + level) / 2))
-    means = np.geomspace(_SMALLEST_MEAN, z, _GRID)
+    means = np.geomspace(_SMALLEST_MEAN, z, CALL_CELLS)
     # The excess over mu of the upper end lies between the one-sided and the two-sided quantile.
-    least = np.full(_GRID, max(0.0, float(ndtri(level))))
-    most = np.full(_GRID, z)
-    for _ in range(_BISECTIONS):
+    least = np.full(CALL_CELLS, max(0.0, float(ndtri(level))))
+    most = np.full(CALL_CELLS, z)
+    for _ in range(HALVINGS):
         excess = (least + most) / 2
         lowest = (means**2 - excess**2) / (2 * means)
         enough = ndtr(excess) - ndtr(lowest - means) >= level

@@ -1,4 +1,4 @@
-"""Error bars of one array of answers, from closed forms or from replicates."""
+"""Error bars of one array of answers, in closed form or from replicates."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Interval:
     """Error bars of one array of answers; every array has the answers' shape, in counts.
 
     ``estimate`` is the model's own answer and lies within [low, high]. ``stddev`` is the standard
-    error; where ``method`` is "closed form" it is that of unbiased least squares, an upper bound
-    for the estimate's own noise where small counts are held at zero.
+    error. If ``method`` is "closed form" it is the standard error of unbiased least squares, an
+    upper bound for the standard error of the estimate if small counts are held at zero.
     """
 
     estimate: Array
@@ -42,13 +42,15 @@ class Interval:
 
 
 def bootstrap(estimate: Array, drawn: Array, nonnegative: bool, level: float) -> Interval:
-    """The interval around the model's answer, from those of replicates, a row each."""
+    """Return the interval around the model's answer, from the answers of replicates, one
+    row each.
+    """
     from scipy.special import stdtrit
 
-    # Flat: an answer may have as many axes as an array can.
+    # The rows are flat, since an answer may have as many axes as an array can have.
     drawn = drawn.reshape(len(drawn), -1)
-    # Around the model's answer, not around the replicates' mean: the bias that the bounds of
-    # counts cause counts as error.
+    # The spread is around the model's answer, not the replicates' mean, so that the bias caused by
+    # nonnegativity counts as error.
     spread = np.sqrt(((drawn - estimate.reshape(-1)) ** 2).mean(axis=0))
     stddev = spread.reshape(estimate.shape)
     reach = float(stdtrit(len(drawn), (1 + level) / 2)) * stddev
@@ -58,7 +60,7 @@ def bootstrap(estimate: Array, drawn: Array, nonnegative: bool, level: float) ->
 
 
 def closed_form(estimate: Array, answer: Answer, level: float) -> Interval:
-    """The interval of unbiased answers, widened to hold the model's own."""
+    """Return the interval of unbiased answers, widened to hold the model's own answer."""
     from scipy.special import ndtri
 
     if answer.nonnegative:
@@ -78,7 +80,9 @@ def closed_form(estimate: Array, answer: Answer, level: float) -> Interval:
 
 
 def checked_level(level: Any) -> float:
-    """A level, or InvalidInput."""
+    """Return the level as a float. Raises InvalidInput unless it is a number above 0 and
+    below 1.
+    """
     if isinstance(level, bool) or not isinstance(level, int | float) or not 0 < level < 1:
         raise InvalidInput(f"level must be above 0 and below 1, got {level!r}; 0.95 is usual")
     return float(level)

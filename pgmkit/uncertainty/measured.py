@@ -1,10 +1,9 @@
-"""Error bars of any model's answers, from the measured tables alone.
+"""Error bars of any model's answers from the measured tables alone, without re-estimated models.
 
-What unbiased least squares says of a query within measured tables
-(``pgmkit.least_squares.linear_estimate``) holds whatever model answers the query: the truth is as
-far from it as the noise reaches. So models that are not re-estimated have intervals there too. They
-cover the true count, are as wide as to hold the model's own answer, and do not say how much nearer
-a good model comes than the tables do.
+The interval of unbiased least squares for a query within measured tables
+(``pgmkit.least_squares.linear_estimate``) covers the true count whatever model answers the query.
+The intervals here are widened to hold the model's own answer. They do not show by how much a good
+model is more accurate than the tables.
 """
 
 from __future__ import annotations
@@ -16,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.domain import Domain
-from pgmkit.errors import NotMeasured
+from pgmkit.errors import NotMeasured, TotalUndetermined
 from pgmkit.least_squares.linear_estimate import LinearEstimate
 from pgmkit.measurement import Measurement
 from pgmkit.queries import FactoredQuery
+from pgmkit.total import estimate_total
 from pgmkit.uncertainty.interval import Interval, checked_level, closed_form
 
 __all__ = ["MeasuredBars"]
@@ -30,14 +30,16 @@ class Answers(Protocol):
 
     @property
     def domain(self) -> Domain: ...
+    @property
+    def total(self) -> float: ...
     def answer(self, query: FactoredQuery) -> NDArray[np.float64]: ...
 
 
 class MeasuredBars:
     """Error bars in closed form of a model's answers within measured tables.
 
-    ``measurements``: what the model was fitted to, with independent noise. A query that no table
-    holds whose measurements determine it raises ``NotMeasured``.
+    ``measurements``: what the model was fitted to, with independent noise. A query that the
+    measurements do not determine within one table raises ``NotMeasured``.
 
     >>> from pgmkit import Domain, Measurement, estimate
     >>> noisy = [Measurement(("a", "b"), [[400.0, 100.0], [300.0, 203.0]], stddev=10.0)]
@@ -48,16 +50,22 @@ class MeasuredBars:
 
     def __init__(self, model: Answers, measurements: Sequence[Measurement]) -> None:
         self._model = model
-        # The model's total may be a noisy one: the tables' own sums are taken instead.
-        self._linear = LinearEstimate(model.domain, measurements, None)
+        # The model's total may be noisy, so the tables' own sums are used instead; if the
+        # measurements do not determine a total, the model's was known.
+        try:
+            estimate_total(measurements)
+            known = None
+        except TotalUndetermined:
+            known = model.total
+        self._linear = LinearEstimate(model.domain, measurements, known)
 
     def marginal(self, attrs: Iterable[str], *, level: float = 0.95) -> Interval:
-        """Error bars of every cell of a marginal; axes in the given order."""
+        """Return error bars of every cell of a marginal; axes in the given order."""
         clique = self._model.domain.clique(attrs)
         return self.answer(FactoredQuery.marginal(self._model.domain, clique), level=level)
 
     def answer(self, query: FactoredQuery, *, level: float = 0.95) -> Interval:
-        """Error bars of every answer to a factored query, each by itself."""
+        """Return error bars of every answer to a factored query; each interval covers by itself."""
         checked, estimate = checked_level(level), self._model.answer(query)
         found = self._linear.answer(query)
         if found is None:
@@ -65,7 +73,7 @@ class MeasuredBars:
         return closed_form(estimate, found, checked)
 
     def statistic(self, function: Callable[[Any], Any], *, level: float = 0.95) -> Interval:
-        """Refused with ``NotMeasured``: ratios and the like need re-estimated models."""
+        """Raise ``NotMeasured``: ratios and similar statistics need re-estimated models."""
         _refuse("means, medians, quantiles and other ratios")
 
 

@@ -1,4 +1,4 @@
-"""Re-estimated models: from each redrawn set of measurements, as the model itself was."""
+"""Re-estimated models: each redrawn set of measurements is estimated as the model itself was."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ Estimated = GraphicalModel | RegionModel
 Sets = Sequence[Sequence[Measurement]]
 
 _TOLERANCE = 0.1
-"""The model's own default tolerance: replicates that stop earlier stay too near to the model."""
+"""The default tolerance of estimation; with a larger one, replicates stop too near to the model
+they start from.
+"""
 _NEAR = 1.0
-"""The tolerance where proximal steps lead on from the model: these end within a few hundredths of a
-noise unit, and only sets that they leave further away are searched for.
+"""The tolerance if proximal steps start from the model: they end within a few hundredths of a
+noise unit, and only sets for which they do not are searched for.
 """
 
 
@@ -36,7 +38,9 @@ def re_estimated(
     zeros: Sequence[Zeros],
     deadline: float,
 ) -> Iterator[Sequence[Estimated]]:
-    """Models of the sets, some at a time; ``total`` of all, or None where each set implies one."""
+    """Yield models of the sets, some at a time; ``total`` is the total of all, or None if each set
+    implies its own.
+    """
     totals = [total] * len(sets) if total is not None else _totals(sets)
     if isinstance(model, RegionModel):
         return _regions(model, sets, totals, zeros, deadline)
@@ -76,6 +80,6 @@ def _regions(
 
 
 def _totals(sets: Sets) -> list[float]:
-    """The totals that each set implies."""
+    """Return the total that each set implies, at least 1."""
     found = estimate_totals(sets[0], stacked(sets))
     return [max(1.0, total) for total in found.tolist()]

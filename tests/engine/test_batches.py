@@ -235,7 +235,7 @@ def test_large_passes_go_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(1)
     sets = [pairs(rng) for _ in range(3)]
     together = estimate_many(DOMAIN, sets, total=90)
-    monkeypatch.setattr(pgmkit.estimation.batches.oracle, "_LARGE_PASS", 10)
+    monkeypatch.setattr(pgmkit.estimation.batches.oracle, "CACHE_CELLS", 10)
     monkeypatch.setattr(many, "BatchedEstimate", None)  # not to be called
     for model, other in zip(estimate_many(DOMAIN, sets, total=90), together, strict=True):
         assert abs(model.loss - other.loss) <= max(model.gap, other.gap) + 1e-9
@@ -244,7 +244,7 @@ def test_large_passes_go_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_sets_are_taken_in_chunks_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(2)
     sets = [pairs(rng) for _ in range(7)]
-    monkeypatch.setattr(many, "_CHUNK_CELLS", 200)
+    monkeypatch.setattr(many, "TABLE_CELLS", 200)
     heard: list[Replication] = []
     models = estimate_many(DOMAIN, sets, progress=heard.append)
     assert [(each.done, each.of) for each in heard] == [(done + 1, 7) for done in range(7)]
@@ -343,7 +343,7 @@ class TestReplicates:
         query = FactoredQuery.marginal(model.domain, ["a", "d"])
         batch = error_bars(model, measured, replicates=20, seed=seed)
         together = batch.answer(query)
-        monkeypatch.setattr(pgmkit.estimation.batches.oracle, "_LARGE_PASS", 0)
+        monkeypatch.setattr(pgmkit.estimation.batches.oracle, "CACHE_CELLS", 0)
         alone = error_bars(model, measured, replicates=20, seed=seed)
         one_by_one = alone.answer(query)
         assert alone._batch is None
@@ -410,7 +410,7 @@ def test_large_models_are_estimated_in_threads(monkeypatch: pytest.MonkeyPatch) 
         ]
         for _ in range(5)
     ]
-    monkeypatch.setattr("pgmkit.estimation.batches.oracle._LARGE_PASS", 0)
+    monkeypatch.setattr("pgmkit.estimation.batches.oracle.CACHE_CELLS", 0)
     found, asked = [], []
     for cores in (1, 3):
         monkeypatch.setattr(many, "cores", lambda cores=cores: cores)
@@ -430,7 +430,7 @@ def test_large_models_are_estimated_in_threads(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_an_error_in_a_thread_names_its_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pgmkit.estimation.batches.oracle._LARGE_PASS", 0)
+    monkeypatch.setattr("pgmkit.estimation.batches.oracle.CACHE_CELLS", 0)
     monkeypatch.setattr(many, "cores", lambda: 2)
     inner = many.estimate
 

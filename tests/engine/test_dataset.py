@@ -69,10 +69,9 @@ def test_marginals_do_not_depend_on_chunks_blocks_or_batches(
     case: tuple[Dataset, list[Clique]], piece: int, block: int, batch: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(counting, "_PIECE_ROWS", piece)
-        patch.setattr(counting, "_BLOCK_CELLS", block)
+        patch.setattr(counting, "CACHE_CELLS", piece)
+        patch.setattr(counting, "BLOCK_CELLS", block)
         patch.setattr(counting, "_BATCH", batch)
-        patch.setattr(counting, "_PLANNED_ROWS", 0)
         # Rows enough that blocks pay off in the cost model whatever the data.
         patch.setattr(counting, "_seconds", lambda cells, k, rows: 1.0 + 1e-9 * cells)
         check(*case)
@@ -107,7 +106,7 @@ def test_blocks_share_the_counting() -> None:
     assert sorted(c for _, members in blocks for c in members) == cliques
     for attributes, members in blocks:
         assert all(set(c) <= set(attributes) for c in members)
-        assert domain.size(attributes) <= counting._BLOCK_CELLS
+        assert domain.size(attributes) <= counting.BLOCK_CELLS
 
 
 def test_large_cliques_are_counted_alone() -> None:

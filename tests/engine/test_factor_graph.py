@@ -97,7 +97,7 @@ def test_every_answer_is_that_of_the_joint_written_out(
     if route == "trees by matrices":
         monkeypatch.setattr("pgmkit.conditioning.message_passing._FEW_CELLS", 0)
     monkeypatch.setattr("pgmkit.conditioning.routes.MOST_CELLS", some)
-    monkeypatch.setattr("pgmkit.conditioning.modes._BLOCK_CELLS", 2 * block)
+    monkeypatch.setattr("pgmkit.conditioning.modes.CACHE_CELLS", 2 * block)
     every = 1 << 10 if route == "the graph" else 0
     monkeypatch.setattr("pgmkit.conditioning.graph_tables.MOST_CELLS", every)
     for seed in range(20 * block, 20 * block + 20):

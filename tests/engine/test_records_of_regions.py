@@ -108,7 +108,7 @@ def test_no_record_is_one_that_zeros_rule_out(drawn: Drawn) -> None:
 @given(networks())
 def test_nor_where_records_have_to_be_drawn_again(drawn: Drawn) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(possible, "_MOST_CELLS", 1)
+        patch.setattr(possible, "TABLE_CELLS", 1)
         check(drawn)
 
 
@@ -206,8 +206,8 @@ def test_zeros_that_leave_hardly_any_record_are_refused(monkeypatch: pytest.Monk
     nine = Domain({f"x{i}": 9 for i in range(10)})
     few = [Measurement((name,), np.full(9, 100.0), 1.0) for name in nine]
     none = [Zeros(pair, ~np.eye(9, dtype=bool)) for pair in pairs]
-    monkeypatch.setattr(possible, "_MOST_CELLS", 9**4)
-    monkeypatch.setattr(chain, "_ROUNDS", 3)
+    monkeypatch.setattr(possible, "TABLE_CELLS", 9**4)
+    monkeypatch.setattr(chain, "MOST_ROUNDS", 3)
     model = estimate(nine, few, total=900.0, zeros=none, inference="region")
     with pytest.raises(InvalidInput, match="zeros left only 0 of"):
         model.sample(10, rng=0)

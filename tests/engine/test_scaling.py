@@ -142,7 +142,7 @@ def test_the_loss_never_rises_and_is_that_of_the_potentials(
     place = int(rng.integers(len(tables)))
     tables[place] = random_table(rng, tables[place].shape)
     noise = random_noise(rng, earlier)
-    with patch.object(scaling, "_REFIT_STEPS", steps):
+    with patch.object(scaling, "START_STEPS", steps):
         start, found = brought_up(earlier, tables, noise, enough=0.0)
     before = misfit(earlier, start.potentials, tables, noise)
     after = misfit(earlier, found.potentials, tables, noise)

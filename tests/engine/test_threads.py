@@ -74,7 +74,7 @@ def test_counts_do_not_depend_on_threads(monkeypatch: pytest.MonkeyPatch) -> Non
     sizes = {name: int(n) for name, n in zip("abcdef", rng.integers(2, 9, 6), strict=True)}
     columns = {name: rng.integers(0, n, 40_000).astype(np.uint8) for name, n in sizes.items()}
     cliques = list(itertools.combinations(sizes, 3))
-    monkeypatch.setattr(counting, "_THREADED_CODES", 0)
+    monkeypatch.setattr(counting, "TABLE_CELLS", 0)
     found = []
     for threads in (1, 3):
         monkeypatch.setattr(counting, "cores", lambda threads=threads: threads)

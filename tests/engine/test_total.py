@@ -143,7 +143,7 @@ def test_a_large_sparse_matrix_goes_through_the_iterative_solver(
     matrix = sp.csr_array(rng.normal(size=(60, 30)) * (rng.random((60, 30)) < 0.2) + np.eye(60, 30))
     values = rng.normal(size=60)
     dense = estimate_total([Measurement(["a"], values, 1.0, matrix)])
-    monkeypatch.setattr(pgmkit.total, "_DENSE_CELLS", 0)
+    monkeypatch.setattr(pgmkit.total, "TABLE_CELLS", 0)
     iterative = estimate_total([Measurement(["a"], values, 1.0, matrix)])
     assert iterative.value == pytest.approx(dense.value, rel=1e-6)
     assert iterative.stddev == pytest.approx(dense.stddev, rel=1e-6)

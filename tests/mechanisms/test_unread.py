@@ -233,3 +233,8 @@ def test_files_know_what_could_not_be_read(files: Path) -> None:
     assert dict(found.unread or {}) == {"region": wrong, "wage": 4000, "age": 0}
     right = SCHEMA.of_file(FileFormat(encoding="latin-1", decimal=","))
     assert set((encode_file(files / "people.csv", right.placed()).unread or {}).values()) == {0}
+
+
+def test_few_rows_are_said_to_tell_nothing() -> None:
+    assert "too few rows to tell" in str(UnreadValues({"age": 0.0}, 0.2, pure=False))
+    assert "no column shows" in str(UnreadValues({"age": 0.0}, 0.02, pure=False))

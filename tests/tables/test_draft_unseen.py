@@ -8,12 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset
 from pgmkit.tables.draft.draft import Drafted, draft, draft_column
 from pgmkit.tables.files.record_files import encode_file, write_records
 from pgmkit.tables.labelled import Categorical
 from pgmkit.tables.numbers import Integer, Numeric
 from pgmkit.tables.schema import Schema
+from pgmkit.tables.schema_file import FileFormat
 
 
 def drafted(values: list[object], name: str = "v", **form: str) -> Drafted:
@@ -173,6 +175,56 @@ def test_titles_above_a_sheet(tmp_path: Path) -> None:
     book.save(tmp_path / "t.xlsx")
     text = draft(tmp_path / "t.xlsx", look=True)
     assert "skip_lines: 2" in text and "wage" in text
+
+
+def test_notes_below_a_sheet_and_sheets_before_it(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    book.active.title = "About"
+    book.active["A1"] = "See the next sheet"
+    sheet = book.create_sheet("Data")
+    sheet.append(["seen", "age", "sex"])
+    for i in range(60):
+        sheet.append([datetime.datetime(2020, 1 + i % 9, 1, 12), 30 + i % 9, "FM"[i % 2]])
+    for note in ([], ["Source: an office"]):
+        sheet.append(note)
+    book.save(tmp_path / "t.xlsx")
+    with pytest.raises(InvalidInput, match=r"the first of its sheets .* 'About', 'Data': --sheet"):
+        draft(tmp_path / "t.xlsx", look=True)
+    text = draft(tmp_path / "t.xlsx", look=True, file=FileFormat(sheet="Data"))
+    assert "points in time" in text and "2 labels" in text and "missing" not in text
+    assert "'Source: an office'" in text and "Delete them" in text
+
+
+@pytest.mark.parametrize("decimal", [".", ","])
+def test_amounts_with_signs_that_are_few_are_read_as_drafted(decimal: str, tmp_path: Path) -> None:
+    """Whatever spelling a draft recognises, its own schema reads: each value has its code."""
+    amounts = ["$20.00", "$37.00", "$1,250.00", "(3.00)", "20"]
+    if decimal == ",":
+        amounts = ["20,00 €", "37,00 €", "1.250,00 €", "3,50 €", "20"]
+    path = tmp_path / "t.csv"
+    path.write_text("fee;sex\n" + "".join(f"{a};{s}\n" for a in amounts for s in "FM" * 9))
+    (tmp_path / "s.yaml").write_text(draft(path, look=True))
+    schema = Schema.load(tmp_path / "s.yaml")
+    fees = schema.columns["fee"]
+    assert isinstance(fees, Categorical)
+    found = encode_file(path, schema)  # a value without a code would be an error
+    assert isinstance(found, Dataset)
+    numbers = np.array(fees.midpoints)[found.columns["fee"]].reshape(-1, 18)[:, 0].tolist()
+    assert numbers == [20, 37, 1250, -3 if decimal == "." else 3.5, 20]
+
+
+def test_a_minus_one_below_amounts_is_no_amount() -> None:
+    amounts = [f"{v:.2f}" for v in RNG.lognormal(4, 0.7, ROWS)]
+    column = drafted([*amounts, *["-1"] * 40]).column
+    assert isinstance(column, Numeric) and column.special == (-1.0,) and min(column.positions) >= 0
+    column = drafted([*amounts, *["-1", "-2.5"] * 40]).column
+    assert isinstance(column, Numeric) and column.special == ()
+
+
+def test_labels_that_differ_by_case_stand_together() -> None:
+    note = drafted(["Tensed", "Abc", "tensed", "ABC", "x"] * 9).note
+    assert "ABC, Abc, Tensed, tensed differ by case" in note
 
 
 def test_labels_and_missing_codes_of_spss(tmp_path: Path) -> None:

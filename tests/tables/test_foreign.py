@@ -11,7 +11,14 @@ import pytest
 
 from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset
-from pgmkit.tables.files.record_files import encode_file, read_frame, write_records
+from pgmkit.tables.files import foreign
+from pgmkit.tables.files.record_files import (
+    all_names,
+    check_columns,
+    encode_file,
+    read_frame,
+    write_records,
+)
 from pgmkit.tables.schema import (
     Boolean,
     Categorical,
@@ -130,6 +137,43 @@ def test_json_lines_are_records(tmp_path: Path) -> None:
 
 
 ODD = [b"rubbish", b"[1]", b"{", b"\xff\xfe", b"[" * 100_000, b'{"age": 1e999999}', b"{}", b"7"]
+
+
+def test_json_lines_give_the_same_codes_back(tmp_path: Path) -> None:
+    data = records()
+    assert written(tmp_path / "a.jsonl", data) == 60
+    again = encode_file(tmp_path / "a.jsonl", SCHEMA)
+    assert isinstance(again, Dataset)
+    for name in SCHEMA.columns:
+        assert np.array_equal(again.columns[name], data.columns[name]), name
+    first = json.loads((tmp_path / "a.jsonl").read_text(encoding="utf-8").splitlines()[0])
+    assert list(first) == list(SCHEMA.columns) and isinstance(first["ill"], bool)
+
+
+def test_names_are_read_without_the_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader of whole files fails here; the checks before a run do not need it."""
+    pytest.importorskip("openpyxl")
+    pytest.importorskip("pyreadstat")
+    paths = [tmp_path / f"a{suffix}" for suffix in (".xlsx", ".sav", ".dta")]
+    schema = Schema({"age": Integer(0, 9), "sex": Categorical(("man", "woman"))})
+    whole = [Dataset(schema.domain, {"age": np.arange(9), "sex": np.arange(9) % 2})]
+    for path in paths:
+        write_records(path, schema, whole, np.random.default_rng(0))
+    monkeypatch.setattr(foreign, "_array", None)
+    for path in paths:
+        assert all_names(path, FileFormat()) == ["age", "sex"]
+        check_columns(path, schema, ignore_extra=False)
+
+
+def test_empty_rows_of_a_sheet_are_no_records(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    for row in [["age", "sex"], [3, "F"], [], [None, None], [5, "M"], []]:
+        book.active.append(row)
+    book.save(tmp_path / "a.xlsx")
+    assert len(encode_file(tmp_path / "a.xlsx", JSON.placed())) == 2
 
 
 @pytest.mark.parametrize("odd", ODD)

@@ -1,9 +1,9 @@
-"""The few inner loops of inference, each in the form that is fastest where its operands lie.
+"""The few inner loops of inference, each in the form that is fastest on its device.
 
-``reference`` has all of them in plain torch; ``cpu`` what is faster on a processor, ``cuda`` the
-Triton kernels of a CUDA card. The forms agree: maxima bit for bit, sums to rounding. Operands are
-stacks of matrices, ``left`` of shape (batch, rows, summed) and ``right`` of shape (batch, columns,
-summed), of any strides; results have the shape (batch, rows, columns).
+``reference`` has all of them in plain torch; ``cpu`` has those that are faster on a processor,
+``cuda`` the Triton kernels for GPUs. The forms agree: maxima bit for bit, sums to rounding.
+Operands are stacks of matrices, ``left`` of shape (batch, rows, summed) and ``right`` of shape
+(batch, columns, summed), of any strides; results have the shape (batch, rows, columns).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = [
 
 
 def max_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """The maximum over ``summed`` of left + right."""
+    """Return the maximum over ``summed`` of left + right."""
     if on_card(left):
         from pgmkit.contraction.kernels import cuda
 
@@ -38,7 +38,7 @@ def max_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 def log_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """log sum exp(left + right) over ``summed``."""
+    """Return log sum exp(left + right) over ``summed``."""
     if on_card(left):
         from pgmkit.contraction.kernels import cuda
 
@@ -47,7 +47,7 @@ def log_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 def contract(left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sums of exp(left + right) over ``summed`` divided by exp(scale), and ``scale``."""
+    """Return the sums of exp(left + right) over ``summed`` divided by exp(scale), and ``scale``."""
     if on_card(left):
         from pgmkit.contraction.kernels import cuda
 
@@ -58,7 +58,7 @@ def contract(left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, tor
 def contract_steps(
     left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, table: Table
 ) -> None:
-    """Several sums of products in flat buffers at once (see ``reference``)."""
+    """Compute several sums of products in flat buffers at once (see ``reference``)."""
     if on_card(out):
         from pgmkit.contraction.kernels import cuda
 
@@ -69,7 +69,9 @@ def contract_steps(
 def shift_exp(
     values: torch.Tensor, shifts: torch.Tensor, starts: torch.Tensor, out: torch.Tensor
 ) -> torch.Tensor:
-    """``out`` = exp(values - shift), one shift for each run of cells between ``starts``."""
+    """Write exp(values - shift) to ``out`` and return it, with one shift for each run of cells
+    between ``starts``.
+    """
     if on_card(values):
         from pgmkit.contraction.kernels import cuda
 
@@ -84,5 +86,7 @@ def on_card(values: torch.Tensor) -> bool:
 
 @cache
 def has_triton() -> bool:
-    """CUDA builds of torch for Linux bring Triton; without it a card runs the reference."""
+    """True if Triton is installed, as it is with CUDA builds of torch for Linux; without it a GPU
+    runs the reference.
+    """
     return importlib.util.find_spec("triton") is not None

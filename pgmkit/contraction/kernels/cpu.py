@@ -1,12 +1,12 @@
-"""Kernels on a processor, where they are faster than the reference.
+"""Kernels on a processor, used if they are faster than the reference.
 
-Maxima of sums have no matrix product to lean on: a compiled loop takes a third of torch's time and
-no temporary. It is compiled by numba (the extra ``fast``), whose import and compilation cost a
-second: they are worth it once a process has spent about as long on maxima, and not before. Until
-then, and without numba, the reference gives the same bits.
+Maxima of sums cannot use a matrix product: a compiled loop takes a third of torch's time and no
+temporary. It is compiled by numba (the extra ``fast``), whose import and compilation cost a second:
+they pay once a process has spent about as long on maxima. Until then, and without numba, the
+reference gives the same bits.
 
-Exponentials are as fast in torch as in a compiled loop, and sums of their products faster: a matrix
-product does nearly all of them. So the other kernels stay in torch.
+Exponentials are as fast in torch as in a compiled loop, and sums of their products faster, as a
+matrix product does nearly all of them. So the other kernels stay in torch.
 """
 
 from __future__ import annotations
@@ -20,26 +20,28 @@ from numpy.typing import NDArray
 
 from pgmkit.contraction.kernels import reference
 from pgmkit.runtime.deferred import torch
+from pgmkit.runtime.sizes import CACHE_CELLS
 
 __all__ = ["log_contract", "max_contract"]
 
 _COMPILE_AFTER = 1_000_000_000
-"""Terms of maxima, done in torch, after which compiling the loop pays: half a second to a second.
+"""The number of terms of maxima, done in torch, after which compiling the loop pays; torch takes
+half a second to a second for them.
 """
 _SHORTEST_RUN = 8
-"""Columns below which the compiled loop has nothing to do side by side."""
+"""The columns below which the compiled loop cannot use vector instructions."""
 
 Loop = Callable[[NDArray[np.floating], NDArray[np.floating], NDArray[np.floating]], None]
 
 
 class _Spent:
-    """A count of the terms that this process has gone through."""
+    """The number of terms of maxima that this process has computed."""
 
     terms = 0
 
 
 def max_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """The maximum over ``summed`` of left + right; NaN where a term is."""
+    """Return the maximum over ``summed`` of left + right; NaN where a term is NaN."""
     batch, rows, summed = left.shape
     columns = right.shape[1]
     _Spent.terms += batch * rows * summed * columns
@@ -51,10 +53,11 @@ def max_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 def log_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """A matrix product of exponentials, every row and column scaled by its own peak.
+    """Return log sum exp(left + right) by a matrix product of exponentials, every row and column
+    scaled by its own maximum.
 
-    Sums that lie so far below the product of their peaks that something may have underflowed
-    are done again, term by term.
+    Sums so far below the product of their maxima that something may have underflowed are computed
+    again, term by term.
     """
     summed = left.shape[2]
     if summed == 1:
@@ -64,7 +67,7 @@ def log_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     format = torch.finfo(product.dtype)
     batch, row, column = torch.where(product < format.tiny * summed / format.eps)
     out = product.log_().add_(scale)
-    per_block = max(1, reference.BLOCK_CELLS // summed)
+    per_block = max(1, CACHE_CELLS // summed)
     for start in range(0, len(batch), per_block):
         place = slice(start, start + per_block)
         i, j, k = batch[place], row[place], column[place]
@@ -73,7 +76,7 @@ def log_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 def _looped(loop: Loop, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """The result of the compiled loop, the longer of rows and columns innermost."""
+    """Return the result of the compiled loop, with the longer of rows and columns innermost."""
     if left.shape[1] > right.shape[1]:
         return _looped(loop, right, left).transpose(1, 2)
     out = left.new_empty((len(left), left.shape[1], right.shape[1]))
@@ -83,7 +86,9 @@ def _looped(loop: Loop, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor
 
 @cache
 def compiled() -> Loop | None:
-    """The loop over (batch, rows, summed) and (batch, summed, columns), or None without numba."""
+    """Return the loop over (batch, rows, summed) and (batch, summed, columns), or None without
+    numba.
+    """
     if importlib.util.find_spec("numba") is None:
         return None
     import numba
@@ -105,6 +110,6 @@ def _maxima(
                 own = left[i, j, s]
                 for k in range(columns):
                     term = own + right[i, s, k]
-                    # The second test keeps a term that is not a number.
+                    # The second test keeps a NaN.
                     if term > out[i, j, k] or term != term:
                         out[i, j, k] = term

@@ -1,13 +1,13 @@
-"""The kernels in Triton, for CUDA cards.
+"""The kernels in Triton, for CUDA GPUs.
 
-Sums are taken in float64 whatever the tables' format, so that no rounding mode of a card (TF32)
+Sums are taken in float64 whatever the tables' format, so that no rounding mode of a GPU (TF32)
 touches them. Every operand is read through its strides: no copy is made first.
 
-Strides reach the kernels as 32-bit numbers where they fit, so distances are summed in pointers or
-multiplied by 64-bit places: a table of more than 2^31 cells is addressed right.
+Strides reach the kernels as 32-bit numbers if they fit, so distances are summed in pointers or
+multiplied by 64-bit places: a table of more than 2^31 cells is addressed correctly.
 
 Every kernel is a flat loop without helpers, so that Triton's interpreter runs it on a processor and
-its compiler ahead of time for a card that is not there: the tests do both.
+its compiler ahead of time for a GPU that is not there: the tests do both.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ __all__ = ["contract", "contract_steps", "log_contract", "max_contract", "shift_
 TILE = 32
 """Rows and columns of the tile of results that one program keeps in registers."""
 RUN = 1024
-"""Cells that one program of an element-wise kernel takes."""
+"""The cells that one program of an element-wise kernel computes."""
 TERMS = 16
-"""Terms of a sum that a program of ``contract_steps`` adds at once."""
+"""The terms of a sum that a program of ``contract_steps`` adds at once."""
 WARPS = 4
 
 
@@ -38,7 +38,7 @@ def max_kernel(
     left_batch, left_row, left_summed, right_batch, right_column, right_summed,
     TILE: tl.constexpr,
 ):  # fmt: skip
-    """One tile of maxima of left + right."""
+    """Compute one tile of maxima of left + right."""
     tile = tl.program_id(0).to(tl.int64)
     across, down = tl.cdiv(columns, TILE), tl.cdiv(rows, TILE)
     batch = tile // (across * down)
@@ -65,7 +65,9 @@ def log_kernel(
     left_batch, left_row, left_summed, right_batch, right_column, right_summed,
     TILE: tl.constexpr,
 ):  # fmt: skip
-    """One tile of log sum exp(left + right): its maxima first, then sums relative to them."""
+    """Compute one tile of log sum exp(left + right): its maxima first, then sums relative
+    to them.
+    """
     tile = tl.program_id(0).to(tl.int64)
     across, down = tl.cdiv(columns, TILE), tl.cdiv(rows, TILE)
     batch = tile // (across * down)
@@ -104,7 +106,9 @@ def scaled_kernel(
     left_batch, left_row, left_summed, right_batch, right_column, right_summed,
     TILE: tl.constexpr,
 ):  # fmt: skip
-    """One tile of a matrix product of exp(left - its row's peak) and exp(right - its column's)."""
+    """Compute one tile of a matrix product of exp(left - its row's maximum) and exp(right - its
+    column's maximum).
+    """
     tile = tl.program_id(0).to(tl.int64)
     across, down = tl.cdiv(columns, TILE), tl.cdiv(rows, TILE)
     batch = tile // (across * down)
@@ -136,7 +140,9 @@ def scaled_kernel(
 
 @triton.jit
 def shift_exp_kernel(values, shifts, starts, out, runs, cells, steps, RUN: tl.constexpr):
-    """exp(values - shift) for one block of cells, each cell's run found by bisection."""
+    """Write exp(value - its run's shift) for one block of RUN cells; a cell's run is found in
+    ``starts`` by ``steps`` bisections.
+    """
     cell = tl.program_id(0).to(tl.int64) * RUN + tl.arange(0, RUN)
     low = tl.zeros((RUN,), tl.int64)
     high = low + runs
@@ -156,7 +162,7 @@ def shift_exp_kernel(values, shifts, starts, out, runs, cells, steps, RUN: tl.co
 def steps_kernel(
     left, right, out, steps_table, places, tiles, TILE_CELLS: tl.constexpr, TERMS: tl.constexpr
 ):  # fmt: skip
-    """One tile of the results of one of several sums of products (see ``reference``)."""
+    """Compute one tile of the results of one of several sums of products (see ``reference``)."""
     tile = tl.program_id(0).to(tl.int64)
     row = steps_table + tl.load(tiles + 2 * tile) * 16
     cell = tl.load(tiles + 2 * tile + 1) + tl.arange(0, TILE_CELLS)
@@ -186,17 +192,19 @@ def steps_kernel(
 
 
 def max_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """The maximum over ``summed`` of left + right; NaN where a term is."""
+    """Return the maximum over ``summed`` of left + right; NaN where a term is NaN."""
     return _tiled(max_kernel, left, right)
 
 
 def log_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """log sum exp(left + right) over ``summed``, every term of it: nothing underflows."""
+    """Return log sum exp(left + right) over ``summed``, with every term included: nothing
+    underflows.
+    """
     return _tiled(log_kernel, left, right)
 
 
 def contract(left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sums of exp(left + right) over ``summed`` divided by exp(scale), and ``scale``."""
+    """Return the sums of exp(left + right) over ``summed`` divided by exp(scale), and ``scale``."""
     high_left, high_right = (finite(side.amax(-1)) for side in (left, right))
     product = _tiled(scaled_kernel, left, right, high_left, high_right)
     return product, high_left[:, :, None] + high_right[:, None, :]
@@ -205,7 +213,7 @@ def contract(left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, tor
 def contract_steps(
     left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, table: Table
 ) -> None:
-    """Several sums of products in flat buffers at once."""
+    """Compute several sums of products in flat buffers at once (see ``reference``)."""
     programs = len(table[2])
     steps_kernel[(programs,)](
         left, right, out, *table, TILE_CELLS=TILE_CELLS, TERMS=TERMS, num_warps=WARPS
@@ -215,7 +223,9 @@ def contract_steps(
 def shift_exp(
     values: torch.Tensor, shifts: torch.Tensor, starts: torch.Tensor, out: torch.Tensor
 ) -> torch.Tensor:
-    """``out`` = exp(values - shift), one shift for each run of cells between ``starts``."""
+    """Write exp(values - shift) to ``out`` and return it, with one shift for each run of cells
+    between ``starts``.
+    """
     cells, runs = len(values), len(shifts)
     if cells:
         grid = (triton.cdiv(cells, RUN),)
@@ -234,7 +244,7 @@ def _tiled(
     columns = right.shape[1]
     out = left.new_empty((batch, rows, columns))
     if out.numel():
-        # In one dimension: the others of a grid end at 65,535.
+        # The grid has one dimension, since the others are limited to 65,535 programs.
         tiles = batch * triton.cdiv(rows, TILE) * triton.cdiv(columns, TILE)
         kernel[(tiles,)](
             left, right, *more, out, rows, summed, columns, *left.stride(), *right.stride(),

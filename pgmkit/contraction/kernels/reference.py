@@ -1,4 +1,4 @@
-"""The kernels in plain torch: what every other form of them must agree with, on any device.
+"""The kernels in plain torch, on any device; every other form of them must agree with these.
 
 Operands are stacks of matrices, ``left`` of shape (batch, rows, summed) and ``right`` of shape
 (batch, columns, summed), of any strides; results have the shape (batch, rows, columns).
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from pgmkit.runtime.deferred import torch
+from pgmkit.runtime.sizes import CACHE_CELLS
 
 __all__ = [
     "TILE_CELLS",
@@ -23,18 +24,14 @@ __all__ = [
     "shift_exp",
 ]
 
-BLOCK_CELLS = 1 << 16
-"""Largest temporary, in cells: half a megabyte in float64, which a core's cache holds. Larger ones
-are fresh memory at every call, and the system's clearing of their pages costs more than the sums.
-"""
 Table: TypeAlias = "tuple[torch.Tensor, torch.Tensor, torch.Tensor]"
-"""Steps, places and tiles of ``contract_steps``, all of whole numbers."""
+"""The steps, places and tiles of ``contract_steps``, all of whole numbers."""
 TILE_CELLS = 64
-"""Results that one program of ``contract_steps`` makes."""
+"""The results that one program of ``contract_steps`` computes."""
 
 
 def max_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """The maximum over ``summed`` of left + right; NaN where a term is.
+    """Return the maximum over ``summed`` of left + right; NaN where a term is NaN.
 
     >>> one = torch.tensor([[[0.0, 2.0]]])
     >>> max_contract(one, torch.tensor([[[1.0, 1.0], [5.0, -torch.inf]]]))
@@ -44,7 +41,7 @@ def max_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 def log_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """log sum exp(left + right) over ``summed``; minus infinity where all terms are.
+    """Return log sum exp(left + right) over ``summed``; minus infinity where all terms are.
 
     >>> zeros = torch.zeros(1, 1, 4, dtype=torch.float64)
     >>> log_contract(zeros, zeros).exp()
@@ -54,11 +51,11 @@ def log_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 def contract(left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The scaled linear contraction: sums of exp(left + right) over ``summed`` divided by
-    exp(scale), and ``scale``: the peak of the row of ``left`` plus that of the column of ``right``.
+    """Return the sums of exp(left + right) over ``summed`` divided by exp(scale), and ``scale``:
+    the maximum of the row of ``left`` plus that of the column of ``right``.
 
     No sum exceeds the number of its terms, and none whose largest term is the product of the two
-    peaks underflows.
+    maxima underflows.
     """
     high_left = finite(left.amax(-1, keepdim=True))
     high_right = finite(right.amax(-1, keepdim=True))
@@ -69,12 +66,13 @@ def contract(left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, tor
 def contract_steps(
     left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, table: Table
 ) -> None:
-    """Several sums of products of numbers in flat buffers, each described by a row of the
+    """Compute several sums of products of numbers in flat buffers, each described by a row of the
     ``table``'s steps.
 
-    A row holds where left, right and out start; the extents of batch, rows, summed and columns; and
-    where in its places the distances begin of left's (batch, rows, summed), right's (batch, summed,
-    columns) and out's (batch, rows, columns). Its tiles divide the work among programs.
+    A row holds the starts of left, right and out; the extents of batch, rows, summed and columns;
+    and the starts, among the table's places, of the distances of left's (batch, rows, summed),
+    right's (batch, summed, columns) and out's (batch, rows, columns) cells. The table's tiles
+    divide the work among programs.
     """
     steps, places, _ = table
     for row in steps.tolist():
@@ -90,9 +88,9 @@ def contract_steps(
 
 
 def peaks(values: torch.Tensor, *levels: torch.Tensor) -> torch.Tensor:
-    """The largest of each run of cells between neighbours of a level's starts (which end in the
-    number of cells), then of each run of these by the next level; in the end 0 where all are minus
-    infinity, so that subtracting them leaves it so.
+    """Return the maximum of each run of cells between neighbours of the first level's starts (which
+    end in the number of cells), then of each run of these maxima by the next level; 0 where all are
+    minus infinity.
 
     >>> peaks(torch.tensor([1.0, 3.0, -torch.inf]), torch.tensor([0, 2, 3]))
     tensor([3., 0.])
@@ -108,7 +106,8 @@ def peaks(values: torch.Tensor, *levels: torch.Tensor) -> torch.Tensor:
 def shift_exp(
     values: torch.Tensor, shifts: torch.Tensor, starts: torch.Tensor, out: torch.Tensor
 ) -> torch.Tensor:
-    """``out`` = exp(values - shift), one shift for each run of cells between ``starts``.
+    """Write exp(values - shift) to ``out`` and return it, with one shift for each run of cells
+    between ``starts``.
 
     >>> cells, out = torch.tensor([1.0, 3.0, 5.0]), torch.empty(3)
     >>> shift_exp(cells, torch.tensor([1.0, 5.0]), torch.tensor([0, 1, 3]), out).log()
@@ -119,22 +118,26 @@ def shift_exp(
 
 
 def finite(highest: torch.Tensor) -> torch.Tensor:
-    """The peaks, with 0 where all is minus infinity: so that subtracting them leaves it so."""
+    """Return the maxima with 0 in place of minus infinity, so that values that are all minus
+    infinity stay so when their maximum is subtracted, instead of becoming NaN.
+    """
     return highest.masked_fill(highest.isneginf(), 0.0)
 
 
 def _blocks(
     left: torch.Tensor, right: torch.Tensor, over: Callable[[torch.Tensor], torch.Tensor]
 ) -> torch.Tensor:
-    """``over`` of the terms left + right along the last dimension, block by block."""
+    """Return ``over`` (a reduction of the last dimension) of the terms left + right, computed block
+    by block.
+    """
     batch, rows, summed = left.shape
     columns = right.shape[1]
     if summed == 1:  # nothing to sum
         return left + right.transpose(1, 2)
     out = left.new_empty((batch, rows, columns))
     per_row = max(1, summed * columns)
-    row_step = max(1, min(rows, BLOCK_CELLS // per_row))
-    batch_step = max(1, BLOCK_CELLS // (per_row * rows)) if row_step == rows else 1
+    row_step = max(1, min(rows, CACHE_CELLS // per_row))
+    batch_step = max(1, CACHE_CELLS // (per_row * rows)) if row_step == rows else 1
     for i in range(0, batch, batch_step):
         for j in range(0, rows, row_step):
             block = (

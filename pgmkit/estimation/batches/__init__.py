@@ -1,1 +1,1 @@
-"""Many problems of one structure side by side: one more axis on every table."""
+"""Many problems of one structure estimated side by side, with one more axis on every table."""

@@ -1,6 +1,7 @@
-"""Answers of many models over the same cliques in one contraction: of the replicates of error bars.
+"""Answers of many models over the same cliques in one contraction, such as the replicates of error
+bars.
 
-Their tables lie along one more axis, which no step of the contraction sums.
+The models' tables lie along one more axis, which no step of the contraction sums.
 """
 
 from __future__ import annotations
@@ -21,17 +22,16 @@ from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.inference.variable_elimination import answers_of_many
 from pgmkit.model import GraphicalModel
 from pgmkit.queries import FactoredQuery
+from pgmkit.runtime.precision import SUM_ROUNDING
 
 __all__ = ["BatchedAnswers"]
 
 Array = NDArray[np.float64]
 
-_LOST = 1e-9
-"""Share of the total that plain numbers may lose before logarithms are asked."""
-
 
 class BatchedAnswers:
-    """The answers of ``models``, at least one; all have the same domain and cliques.
+    """The answers of ``models``, of which there is at least one; all have the same domain and
+    cliques.
 
     >>> from pgmkit import Domain, Factor
     >>> d = Domain({"a": 2})
@@ -45,7 +45,7 @@ class BatchedAnswers:
         self._oracle = MarginalOracle(self.domain, models[0].cliques or [()])
 
     def answer(self, query: FactoredQuery) -> Array:
-        """One answer for each model: an array of shape (models, *query.answer_shape)."""
+        """Return one answer for each model: an array of shape (models, *query.answer_shape)."""
         started = time.perf_counter()
         with self._oracle.session():
             try:
@@ -58,7 +58,9 @@ class BatchedAnswers:
         return np.stack([model.answer(query) for model in self.models])
 
     def _look_at(self, query: FactoredQuery, found: Array, started: float) -> None:
-        """A second opinion on the answer of one model, where such was not asked for before."""
+        """Check one model's answer by a second computation, unless one of the same kind was checked
+        before.
+        """
         row = int(np.random.default_rng(len(found)).integers(len(found)))
         model = self.models[row]
         self._uses.look(
@@ -78,7 +80,9 @@ class BatchedAnswers:
 
     @cached_property
     def _tables(self) -> list[tuple[Clique, torch.Tensor]] | None:
-        """Plain tables whose product, summed, is each model's total; None where that underflows."""
+        """Plain tables whose product, summed over all records, is each model's total; None if they
+        underflow.
+        """
         count, totals = len(self.models), np.array([model.total for model in self.models])
         cliques = list(self.models[0].cliques)
         tables: list[tuple[Clique, torch.Tensor]] = [((), torch.as_tensor(totals))]
@@ -90,7 +94,7 @@ class BatchedAnswers:
                 uniform = torch.full((count, size), 1 / size, dtype=torch.float64)
                 tables.append(((name,), uniform))
         sums = answers_of_many(self.domain, tables, FactoredQuery({}), self._limit)
-        return tables if np.abs(sums / totals - 1).max() <= _LOST else None
+        return tables if np.abs(sums / totals - 1).max() <= SUM_ROUNDING else None
 
     def _scaled(self, totals: Array) -> list[tuple[Clique, torch.Tensor]]:
         oracle, count = self._oracle, len(self.models)

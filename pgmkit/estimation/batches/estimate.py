@@ -1,4 +1,6 @@
-"""Many sets of measurements of one structure, each estimated as by ``estimate``, side by side."""
+"""Many sets of measurements of one structure, estimated side by side as ``estimate`` would one by
+one.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +33,7 @@ from pgmkit.least_squares.sufficient_statistics import Observed, Statistics
 from pgmkit.losses import make_loss
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
+from pgmkit.runtime.precision import CLOSE, SUM_ROUNDING
 from pgmkit.runtime.progress import CERTIFIED
 from pgmkit.structural_zeros import Zeros
 
@@ -38,18 +41,13 @@ __all__ = ["BatchedEstimate"]
 
 Array = NDArray[np.float64]
 
-_CLOSE = 1e-8
-"""Relative difference of log partition functions that rounding may explain."""
-_SUMS = 1e-9
-"""Share of the total by which the sum of a table may be off."""
-
 
 @dataclass(frozen=True)
 class BatchedEstimate:
     """Models of many sets of measurements with the squared loss; ``known`` combines these sets."""
 
     first: int
-    """The place of the first set among those that were given, for errors."""
+    """The place of the first set among those that were given, for error messages."""
     inference: MarginalOracle
     known: Statistics
     totals: Array
@@ -62,7 +60,7 @@ class BatchedEstimate:
     """The format of the models; the search for them is in float64."""
 
     def models(self) -> list[GraphicalModel]:
-        """One for each set, in their order."""
+        """Return one model for each set, in their order."""
         started = time.perf_counter()
         one = self.inference
         with one.session():
@@ -80,11 +78,10 @@ class BatchedEstimate:
             ]
 
     def _start(self, search: BatchedSearch) -> Points:
-        """The start with the lowest loss, set by set.
+        """Return the start with the lowest loss for each set.
 
-        From the start of an earlier model proximal steps in that model's metric go on: a search
-        that ended on its way from the model would leave the models of redrawn measurements too much
-        alike.
+        With an earlier model, proximal steps in that model's metric follow: a search that ended on
+        its way from that model would leave the models of redrawn measurements too similar.
         """
         one = self.inference
         model = self.warm_start
@@ -99,7 +96,9 @@ class BatchedEstimate:
         return ProximalSteps(search, earlier).improved(best)
 
     def _starts(self, search: BatchedSearch, earlier: torch.Tensor | None) -> list[torch.Tensor]:
-        """The earlier model, consistent tables, and the model moved as these have; or uniform."""
+        """Return the potentials to start from: the earlier model, consistent tables, and the
+        earlier model changed as these tables have; or the uniform ones if there is none of them.
+        """
         starts = [] if earlier is None else [earlier]
         tabular = [
             Observed(m.clique, values, m.stddev)
@@ -109,7 +108,8 @@ class BatchedEstimate:
         if tabular:
             tables = self._consistent(search, tabular)
             if self.warm_start is not None:
-                # The last set is the earlier model's own: it gets the same tree as the others.
+                # The earlier model's own tables are added as the last set, so that they get the
+                # same tree.
                 before = self.warm_start.marginals(tables)
                 for clique, values in tables.items():
                     tables[clique] = np.append(values, before[clique][..., None], axis=-1)
@@ -120,7 +120,9 @@ class BatchedEstimate:
         return starts or [uniform(self.inference)]
 
     def _consistent(self, search: BatchedSearch, tabular: list[Observed]) -> dict[Clique, Array]:
-        """Consistent tables of each set, and the bound that they give where they are all."""
+        """Return consistent tables of each set; if all measurements are tables, also raise the
+        bound by them.
+        """
         relaxation = Relaxation(self.inference.layout.domain, tabular, self.totals, self.zeros)
         multipliers, values = minimise_many(
             lambda sets: relaxation.of(sets).negative_dual,
@@ -134,20 +136,22 @@ class BatchedEstimate:
         return relaxation.tables(multipliers)
 
     def _potentials(self, tables: dict[Clique, Array]) -> torch.Tensor:
-        """Those of the most informative tree of the tables, a row for each set."""
+        """Return the potentials of the most informative tree of the tables, a row for each set."""
         one = self.inference
         parts = tree_potentials(one.layout.domain, one.layout.cliques, tables, self.deadline)
         flat = np.concatenate([part.reshape(-1, *part.shape[-1:]) for part in parts])
         return torch.as_tensor(np.ascontiguousarray(flat.T), device=one.device)
 
     def _verify(self, search: BatchedSearch, started: float) -> None:
-        """Every set against a pass in log space; some, as time allows, against a second opinion."""
+        """Check every set against a pass in log space and, as time allows, some against a second
+        computation.
+        """
         best, one = search.best, self.inference
         again = BatchedOracle(one, len(self.totals)).log_partition(best.potentials)
         apart = (again - best.log_partition).abs() / (1 + again.abs())
         sums = torch.stack([best.marginals[:, cells].sum(1) for cells in one.layout.slices])
         off = (sums / search.totals - 1).abs().amax(0)
-        wrong = ~((apart <= _CLOSE) & (off <= _SUMS))
+        wrong = ~((apart <= CLOSE) & (off <= SUM_ROUNDING))
         if bool(wrong.any()):
             row = int(wrong.nonzero()[0])
             raise NumericalFailure(
@@ -178,7 +182,7 @@ class BatchedEstimate:
         )
 
     def _measured(self, row: int) -> list[Measurement]:
-        """The combined measurements of one set."""
+        """Return the combined measurements of one set."""
         return [
             Measurement(m.clique, values[:, row], m.stddev, m.matrix)
             for m, values in zip(self.known.measurements, self.known.values, strict=True)
@@ -211,7 +215,9 @@ class BatchedEstimate:
         )
 
     def _finished(self, search: BatchedSearch, row: int) -> GraphicalModel:
-        """The model after ``estimate``'s last stages, for a search that stalled uncertified."""
+        """Return the model after ``estimate``'s last stages, for a search that stalled without a
+        certificate.
+        """
         one = self.inference
         loss = make_loss(
             "squared", one.layout, self._measured(row), one.dtype, one.device, self.known.count

@@ -1,7 +1,7 @@
 """L-BFGS for many smooth convex functions of one kind at once, each with its own line search.
 
-A single function is minimised by scipy's L-BFGS-B everywhere; scipy has no method that evaluates
-many functions in one call, which is what makes batches pay.
+A single function is always minimised by scipy's L-BFGS-B; scipy has no method that evaluates many
+functions in one call, which is what makes batches pay.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
+from pgmkit.runtime.iterations import MOST_ITERATIONS, SUFFICIENT
+from pgmkit.runtime.precision import EPSILON
+
 __all__ = ["Run", "minimise_many"]
 
 Array = NDArray[np.float64]
@@ -21,10 +24,7 @@ Function = Callable[[Array], tuple[Array, Array]]
 """A function from points, a column each, to their values and gradients."""
 
 _MEMORY = 12
-_MOST_ITERATIONS = 1000
 _WINDOW = 8
-_ARMIJO = 1e-4
-_LEAST_CURVATURE = 1e-12
 
 
 def minimise_many(
@@ -33,10 +33,10 @@ def minimise_many(
     precision: Array,
     deadline: float = inf,
 ) -> tuple[Array, Array]:
-    """The points reached, a column each as in ``start``, and their values.
+    """Return the points reached, a column each as in ``start``, and their values.
 
-    ``functions(columns)`` are those of some columns. A column ends when its value fell by less than
-    its ``precision`` over eight iterations; what is left goes on without it.
+    ``functions(columns)`` is the function of some columns. A column ends when its value fell by
+    less than its ``precision`` over eight iterations; the others continue without it.
 
     >>> centres = np.array([[1.0, 2.0, 3.0]])
     >>> def functions(columns):
@@ -51,7 +51,7 @@ def minimise_many(
     at_start = function(start)
     steepest = np.sqrt(_dots(at_start[1], at_start[1]))
     run = Run(function, start, at_start, 1 / np.maximum(steepest, 1e-300))
-    for _ in range(_MOST_ITERATIONS):
+    for _ in range(MOST_ITERATIONS):
         run.step()
         ended = run.fallen() < precision[left]
         if time.perf_counter() >= deadline:
@@ -66,10 +66,10 @@ def minimise_many(
 
 
 class Run:
-    """The points of some columns, and what is remembered of their ways.
+    """The points of some columns, and the memory of their L-BFGS steps.
 
     ``known`` are the values and gradients at these points; the first step is ``scale`` times the
-    gradient long, column by column.
+    gradient, column by column.
     """
 
     def __init__(
@@ -82,15 +82,17 @@ class Run:
         self.history = [self.values]
 
     def step(self) -> None:
-        """Each column moves, or halves its share of the way for the next time."""
+        """Move each column along its direction, or quarter its share of the direction for the next
+        step.
+        """
         way = self._way()
         slope = _dots(self.gradients, way)
         moved = self.share * way
         values, gradients = self.function(self.points + moved)
-        taken = values <= self.values + _ARMIJO * self.share * slope
+        taken = values <= self.values + SUFFICIENT * self.share * slope
         moved, turned = np.where(taken, moved, 0.0), np.where(taken, gradients - self.gradients, 0)
         curvature, length = _dots(moved, turned), _dots(turned, turned)
-        curved = curvature > _LEAST_CURVATURE * length
+        curved = curvature > EPSILON * length
         inverse = np.where(curved, 1 / np.where(curved, curvature, 1.0), 0.0)
         self.pairs.append((moved, turned, inverse))
         self.scale = np.where(curved, curvature / np.where(curved, length, 1.0), self.scale)
@@ -101,13 +103,13 @@ class Run:
         self.history.append(self.values)
 
     def fallen(self) -> Array:
-        """The fall of each value over the last iterations; infinite at first."""
+        """Return the fall of each value over the last iterations; infinite at first."""
         if len(self.history) <= _WINDOW:
             return np.full_like(self.values, inf)
         return self.history[-1 - _WINDOW] - self.history[-1]
 
     def keep(self, columns: NDArray[np.bool_], function: Function) -> None:
-        """Go on with these columns only."""
+        """Continue with these columns only."""
         self.function = function
         self.points, self.gradients = self.points[:, columns], self.gradients[:, columns]
         self.values, self.scale = self.values[columns], self.scale[columns]
@@ -117,7 +119,7 @@ class Run:
         self.pairs = deque(pairs, maxlen=_MEMORY)
 
     def _way(self) -> Array:
-        """The two loops of Nocedal (1980), column by column."""
+        """Return the direction of each column, by the two loops of Nocedal (1980)."""
         way, shares = -self.gradients, []
         for moved, turned, inverse in reversed(self.pairs):
             shares.append(inverse * _dots(moved, way))
@@ -129,5 +131,5 @@ class Run:
 
 
 def _dots(left: Array, right: Array) -> Array:
-    """The inner product of each pair of columns."""
+    """Return the inner product of each pair of columns."""
     return np.asarray(np.einsum("ij,ij->j", left, right))

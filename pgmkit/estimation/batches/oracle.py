@@ -1,7 +1,7 @@
 """MARGINAL-ORACLE for many sets of potentials over the same cliques, in one pass.
 
-Small models are ruled by the overhead of each operation. Here every table of a pass has one more
-axis, which counts the sets; a set that leaves the range of numbers is passed on its own.
+In small models the overhead of each operation dominates. Here every table of a pass has one more
+axis, which counts the sets; a set that leaves the range of numbers gets a pass of its own.
 """
 
 from __future__ import annotations
@@ -17,45 +17,46 @@ from pgmkit.contraction.evaluate import contract
 from pgmkit.contraction.semirings import LOG, MAX, Semiring
 from pgmkit.errors import NumericalFailure
 from pgmkit.inference.marginal_oracle import THREADED_COST, MarginalOracle
+from pgmkit.runtime.sizes import CACHE_CELLS
 
 __all__ = ["BatchedOracle", "gains", "gains_by_threads", "gains_when_coarse", "table_cells"]
 
-_LARGE_PASS = 1 << 16
-"""Cells of all tables of a pass above which, on a CPU, it gains nothing from a batch, and threads
-with a pass each do not wait for Python.
-"""
 _WIDE_PASS = 8
-"""A multiple of the cliques' cells: products of wide tables are copied more than computed."""
+"""The size of all tables of a pass, as a multiple of the cliques' cells, from which a batch loses:
+products of wide tables are copied more than computed.
+"""
 
 
 def gains(single: MarginalOracle) -> bool:
-    """True if passes for many sets cost each of them less than passes for one."""
-    most = min(_LARGE_PASS, _WIDE_PASS * single.layout.cells)
+    """True if passes for many sets together cost less than passes for each."""
+    most = min(CACHE_CELLS, _WIDE_PASS * single.layout.cells)
     return single.device.type != "cpu" or table_cells(single) <= most
 
 
 def gains_when_coarse(single: MarginalOracle) -> bool:
-    """The same as ``gains``, for estimates to within a noise unit, as error bars need them: few of
-    these end with a method of their own, set by set, and wide tables gain, too.
+    """True if passes for many sets together cost less, for estimates to within a noise unit, as
+    error bars need: few of them end with a method of their own, set by set, so wide tables gain
+    too.
     """
-    return single.device.type != "cpu" or table_cells(single) <= _LARGE_PASS
+    return single.device.type != "cpu" or table_cells(single) <= CACHE_CELLS
 
 
 def gains_by_threads(single: MarginalOracle) -> bool:
-    """True if several threads, each with passes of its own, run side by side on a processor."""
-    large = table_cells(single) > _LARGE_PASS and single.plan.cost < THREADED_COST
+    """True if several threads, each with passes of its own, run in parallel on a processor."""
+    large = table_cells(single) > CACHE_CELLS and single.plan.cost < THREADED_COST
     return large and single.device.type == "cpu"
 
 
 def table_cells(single: MarginalOracle) -> int:
-    """The cells of all tables of a pass."""
+    """Return the cells of all tables of a pass."""
     return sum(map(single.plan.cells, range(len(single.plan.axes))))
 
 
 class BatchedOracle:
-    """``count`` times ``single``: vectors over the cliques' cells become rows of a matrix.
+    """The oracle ``single`` for ``count`` sets: vectors over the cliques' cells become rows of a
+    matrix, in float64.
 
-    In float64. Not to be shared between threads, as its buffers are not.
+    It must not be shared between threads, since its buffers cannot be.
 
     >>> from pgmkit.domain import Domain
     >>> one = MarginalOracle(Domain({"a": 2}), [("a",)])
@@ -79,9 +80,10 @@ class BatchedOracle:
     def marginals(
         self, potentials: torch.Tensor, totals: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """``fast_marginals`` of every row, in units of its total, and the log partition functions.
+        """Return ``fast_marginals`` of every row, in units of its total, and the log partition
+        functions.
 
-        A row that leaves nothing possible, or is no number, has NaN for both.
+        Both are NaN for a row in which no record is possible, or that holds NaN.
         """
         marginals, log_partition = self.try_marginals(potentials, totals)
         for row in torch.nonzero(log_partition.isnan()).flatten().tolist():
@@ -94,14 +96,18 @@ class BatchedOracle:
     def begin_marginals(
         self, potentials: torch.Tensor, totals: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return what ``marginals`` does; on a GPU the host does not wait (``try_marginals``)."""
+        """Return what ``marginals`` returns; on a GPU the host does not wait
+        (``try_marginals``).
+        """
         begun = self.marginals if self.single.device.type == "cpu" else self.try_marginals
         return begun(potentials, totals)
 
     def try_marginals(
         self, potentials: torch.Tensor, totals: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """``marginals`` in linear space only, with NaN for rows that it does not hold."""
+        """Return what ``marginals`` returns, in linear space only, with NaN for rows that leave its
+        range.
+        """
         potentials = self.single.masked(potentials)
         peaks, guess = self.peaks(potentials), self._guess
         inputs = self._load(potentials, peaks + guess.unsqueeze(1) / peaks.shape[1])
@@ -119,11 +125,11 @@ class BatchedOracle:
         return marginals, torch.where(held, below + peaks.sum(1), nan)
 
     def maximum(self, scores: torch.Tensor) -> torch.Tensor:
-        """Each row's largest sum of scores over all joint configurations."""
+        """Return each row's largest sum of scores over all joint configurations."""
         return self._contracted(self.single.masked(scores), MAX)
 
     def log_partition(self, potentials: torch.Tensor) -> torch.Tensor:
-        """Each row's log partition function, in log space throughout."""
+        """Return each row's log partition function, computed in log space throughout."""
         potentials = self.single.masked(potentials)
         peaks = self.peaks(potentials)
         shifted = torch.empty_like(potentials)
@@ -132,12 +138,14 @@ class BatchedOracle:
         return self._contracted(shifted, LOG) + peaks.sum(1)
 
     def peaks(self, potentials: torch.Tensor) -> torch.Tensor:
-        """The largest potential of each clique, a column each; 0 where all are minus infinity."""
+        """Return the largest potential of each clique, a column each; 0 where all are minus
+        infinity.
+        """
         highest = torch.stack([potentials[:, cells].amax(1) for cells in self.single.layout.slices])
         return highest.T.masked_fill(torch.isinf(highest.T), 0.0)
 
     def _load(self, potentials: torch.Tensor, shifts: torch.Tensor) -> torch.Tensor:
-        """The exponentials of the shifted potentials become the inputs of a pass."""
+        """Make the exponentials of the shifted potentials the inputs of a pass, and return them."""
         inputs = self._passing.inputs
         slices = self.single.layout.slices
         for place, (block, cells) in enumerate(zip(self._blocks(inputs), slices, strict=True)):
@@ -145,7 +153,7 @@ class BatchedOracle:
         return inputs.exp_()
 
     def _blocks(self, flat: torch.Tensor) -> list[torch.Tensor]:
-        """The tables of a pass, as a matrix for each clique."""
+        """Return the tables of a pass, as a matrix for each clique."""
         count = self.count
         return [
             flat[count * cells.start : count * cells.stop].view(count, -1)

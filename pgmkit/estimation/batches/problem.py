@@ -48,12 +48,14 @@ def _same_matrix(one: Any, other: Any) -> bool:
 
 
 def stacked(sets: Sequence[Sequence[Measurement]]) -> list[Array]:
-    """The values of each measurement of all sets, a set a column."""
+    """Return the values of each measurement in all sets, with a column for each set."""
     return [np.stack([m.values for m in group], axis=1) for group in zip(*sets, strict=True)]
 
 
 class BatchedSquares:
-    """sum_i ((Q mu - y)_i / stddev_i)^2 / 2 of every set: marginals and values are its rows."""
+    """The loss sum_i ((Q mu - y)_i / stddev_i)^2 / 2 of every set, with matrix Q, marginals mu and
+    values y; the rows of the latter two are the sets.
+    """
 
     def __init__(self, layout: Layout, known: Statistics, device: torch.device) -> None:
         measurements = known.measurements
@@ -71,20 +73,20 @@ class BatchedSquares:
         self.unit = Squared().unit(known.count)
 
     def of(self, sets: torch.Tensor) -> BatchedSquares:
-        """The same for some of the sets."""
+        """Return the loss of some of the sets."""
         other = copy(self)
         other.target = self.target[sets]
         return other
 
     def residual(self, marginals: torch.Tensor) -> torch.Tensor:
-        """(Q mu - y) / stddev, one entry per measured value."""
+        """Return (Q mu - y) / stddev, one entry for each measured value."""
         if self._diagonal:
             return marginals * self._weights - self.target
         picked = marginals.index_select(1, self._columns).mul_(self._weights)
         return torch.neg(self.target).index_add_(1, self._rows, picked)
 
     def applied(self, vectors: torch.Tensor) -> torch.Tensor:
-        """Q v / stddev of any number of vectors over the cells, a row each."""
+        """Return Q v / stddev for vectors v over the cells, a row each."""
         blank = vectors.new_zeros(len(vectors), self.target.shape[1])
         picked = vectors.index_select(1, self._columns) * self._weights
         return blank.index_add_(1, self._rows, picked)
@@ -93,7 +95,7 @@ class BatchedSquares:
         return residual.square().sum(1) / 2
 
     def gradient(self, residual: torch.Tensor) -> torch.Tensor:
-        """The gradient by the marginals: Q^T (r / stddev)."""
+        """Return the gradient by the marginals: Q^T (residual / stddev)."""
         if self._diagonal:
             return residual * self._weights
         picked = residual.index_select(1, self._rows).mul_(self._weights)
@@ -101,7 +103,7 @@ class BatchedSquares:
         return blank.index_add_(1, self._columns, picked)
 
     def rounding(self, residual: torch.Tensor) -> torch.Tensor:
-        """The value of ``Loss.rounding`` for each set."""
+        """Return ``Loss.rounding`` for each set."""
         sizes = (residual + self.target).abs() + self.target.abs()
         shift = ULPS * torch.finfo(residual.dtype).eps * sizes
         return ((residual.abs() + shift) * shift).sum(1)

@@ -1,22 +1,23 @@
-"""Proximal steps on many problems of one structure, near one model: Newton's metric is shared.
+"""Proximal steps on many problems of one structure, near one model, with a common metric.
 
 For each set of measured values y, with B the measured rows over their standard deviations, T the
-total and p_0 the distribution to start from, a step solves
+total, p_0 the distribution to start from and eta the length, a step solves
 
     minimise  |T B p - y|^2 / 2 + (T / eta) KL(p, p_0)   over all distributions p.
 
-Its dual has one multiplier for each measured value and no constraints,
+Its dual has one multiplier u for each measured value and no constraints,
 
-    minimise  |u|^2 / 2 - <u, y> + (T / eta) log E_{p_0} exp(eta <u, B>),
+    minimise  |u|^2 / 2 - <u, y> + (T / eta) log E_{p_0} exp(eta <u, B>).
 
-p is proportional to p_0 exp(eta u B), so that it is a model's, and the gradient is one pass of
-inference. At p_0 the Hessian is I + eta B C B', C the covariance of the cliques' counts over T
-records. All sets are redrawn values of one model: C is taken from that model once, and in the
-coordinates where its Hessian is the identity, L-BFGS ends after a few passes.
+The solution p is proportional to p_0 exp(eta u B), so it is a graphical model over the same
+cliques, and the gradient costs one pass of inference. At p_0 the Hessian is I + eta B C B', with C
+the covariance of the cliques' counts over T records. All sets are redrawn values of one model: C is
+computed for that model once, and in the coordinates in which its Hessian is the identity, L-BFGS
+ends after a few passes.
 
-What the noise of a direction adds, of variance 1, is shortened by 1 / (1 + eta lambda) in a step,
-where lambda is the direction's eigenvalue of B C B': the variance of the model's own counts over
-that of the noise.
+A step leaves 1 / (1 + eta lambda) of the contribution of the noise in a direction, which has
+variance 1; lambda is the direction's eigenvalue of B C B', the variance of the model's own counts
+over that of the noise.
 """
 
 from __future__ import annotations
@@ -34,10 +35,12 @@ from numpy.typing import NDArray
 from scipy.linalg import cholesky, solve_triangular
 
 from pgmkit.estimation.batches.lbfgs import Function, Run
-from pgmkit.estimation.batches.oracle import BatchedOracle
+from pgmkit.estimation.batches.oracle import BatchedOracle, table_cells
 from pgmkit.estimation.tensor_steps import Points
 from pgmkit.inference.marginal_oracle import Layout
 from pgmkit.measurement import Measurement
+from pgmkit.runtime.precision import EPSILON
+from pgmkit.runtime.sizes import BLOCK_CELLS, DENSE_ROWS
 
 if TYPE_CHECKING:
     from pgmkit.estimation.batches.search import BatchedSearch
@@ -47,42 +50,40 @@ __all__ = ["ProximalSteps", "affordable"]
 Array = NDArray[np.float64]
 
 _STEP = 100.0
-"""eta: two steps leave less than a hundredth of a direction whose counts vary by a tenth of what
-the noise does (lambda = 0.1). Of steps that are ten times as long L-BFGS needs many more passes
-where counts are near zero, and fails on some.
+"""The length eta: two steps leave less than a hundredth of a direction in which the counts'
+variance is a tenth of the noise's (lambda = 0.1). With steps ten times as long L-BFGS needs many
+more passes if counts are near zero, and sometimes fails.
 """
 _MOST_STEPS = 4
 _MOST_PASSES = 15
-"""The most passes of a step, which need not be solved to the end: the next step goes on."""
+"""The most passes of a step, which need not be solved completely: the next step continues."""
 _SOLVED = 0.003
 """The part of a step's dual objective, in noise units, that may be left unsolved."""
 _FALL = 0.01
 """A set whose loss falls by less than this in a step, in noise units, takes no further step."""
-_MOST_ROWS = 4096
-"""Measured values and cells of cliques: the matrices then take some hundred megabytes."""
-_ROWS_AT_ONCE = 64
-"""Cells of which the covariances are found in one pass."""
-_NEGLIGIBLE = 1e-12
-"""Probabilities whose covariances are lost beside the Hessian's identity."""
+_MOST_ROWS = 2 * DENSE_ROWS
+"""The most measured values, and cells of cliques: the matrices then take some hundred megabytes."""
 
 
 def affordable(layout: Layout, measurements: Sequence[Measurement]) -> bool:
-    """True if the covariances of all cells and the metric of all values can be written out."""
+    """True if the covariances of all cells and the metric of all values fit into memory."""
     return max(layout.cells, sum(len(m.values) for m in measurements)) <= _MOST_ROWS
 
 
 @dataclass
 class ProximalSteps:
-    """Steps on the problems of a search; ``near`` are the potentials whose metric they share."""
+    """Steps on the problems of a search; ``near`` are the potentials of the model whose metric they
+    share.
+    """
 
     search: BatchedSearch
     near: torch.Tensor
 
     def improved(self, points: Points) -> Points:
-        """Points of lower loss; each set stops when a step has gained it little.
+        """Return points of lower loss; each set stops after a step that has gained it little.
 
-        Where counts are so large beside the noise that rounding leaves the metric no factor, the
-        points are returned as they are.
+        If counts are so large beside the noise that the metric cannot be factorised for rounding,
+        the points are returned unchanged.
         """
         goal = _FALL * self.search.loss.unit
         left = torch.nonzero(points.loss - self.search.bound > goal).flatten()
@@ -105,7 +106,7 @@ class ProximalSteps:
         return points
 
     def _step(self, sets: torch.Tensor, origin: Points) -> Points:
-        """The points that one step leads to from these."""
+        """Return the points that one step leads to from these."""
         way = _Dual(self, sets, origin).multipliers()
         whole = torch.as_tensor(way.T, device=sets.device)
         moved = origin.potentials + _STEP * self.search.loss.of(sets).gradient(whole)
@@ -127,44 +128,48 @@ class ProximalSteps:
 
 
 def _covariances(search: BatchedSearch, potentials: torch.Tensor) -> torch.Tensor:
-    """The covariances of the indicators of all cells of all cliques, over one record of the model.
+    """Return the covariances of the indicators of all cells of all cliques, for one record of the
+    model.
 
-    A row is the difference between the marginals given that cell and those given nothing, times
-    its probability. Cells of next to no probability have next to no covariance, with any other.
+    The row of a cell is the cell's probability times the difference between the marginals given the
+    cell and those without condition. Cells of negligible probability have negligible covariances.
     """
     one = search.single
     marginals, _ = one.fast_marginals(potentials, 1.0)
     found = torch.zeros(one.layout.cells, one.layout.cells, dtype=torch.float64).to(potentials)
     whole = [cells for cells in one.layout.slices for _ in range(cells.start, cells.stop)]
-    oracle = BatchedOracle(one, _ROWS_AT_ONCE)
-    ones = torch.ones(_ROWS_AT_ONCE, dtype=torch.float64, device=potentials.device)
-    some = torch.nonzero(marginals > _NEGLIGIBLE).flatten().tolist()
-    for start in range(0, len(some), _ROWS_AT_ONCE):
-        asked = some[start : start + _ROWS_AT_ONCE]
-        given = potentials.repeat(_ROWS_AT_ONCE, 1)
+    at_once = max(1, BLOCK_CELLS // table_cells(one))
+    oracle = BatchedOracle(one, at_once)
+    ones = torch.ones(at_once, dtype=torch.float64, device=potentials.device)
+    some = torch.nonzero(marginals > EPSILON).flatten().tolist()
+    for start in range(0, len(some), at_once):
+        asked = some[start : start + at_once]
+        given = potentials.repeat(at_once, 1)
         for row, cell in enumerate(asked):
             given[row, whole[cell]] = -inf
             given[row, cell] = potentials[cell]
         rows = oracle.marginals(given, ones)[0][: len(asked)]
         found[asked] = (rows - marginals) * marginals[asked, None]
-    found[:, marginals <= _NEGLIGIBLE] = 0.0
+    found[:, marginals <= EPSILON] = 0.0
     return found
 
 
 @dataclass
 class _Dual:
-    """The dual problems of some sets, in the coordinates where their Hessians are near one."""
+    """The dual problems of some sets, in the coordinates in which their Hessians are near the
+    identity.
+    """
 
     steps: ProximalSteps
     sets: torch.Tensor
     origin: Points
 
     def multipliers(self) -> Array:
-        """Nearly the solutions, a column each."""
+        """Return approximate solutions, a column each."""
         factor, goal = self.steps.factor, _SOLVED * self.steps.search.loss.unit
         left = np.arange(len(self.sets))
         found = np.zeros((len(factor), len(left)))
-        # At zero the point is the origin, which needs no pass.
+        # At multipliers of zero the point is the origin, whose residual is known.
         slopes = self._scaled(self.origin.residual)
         known = np.zeros(len(left)), slopes
         run = Run(self._functions(left), found, known, np.ones(len(left)))
@@ -184,7 +189,7 @@ class _Dual:
         return np.asarray(solved)
 
     def _functions(self, columns: NDArray[np.int64]) -> Function:
-        """The dual objectives of some of the sets, and their gradients."""
+        """Return a function for the dual objectives of some of the sets, and their gradients."""
         search, rows = self.steps.search, torch.as_tensor(columns, device=self.sets.device)
         sets, origin = self.sets[rows], self.origin.of(rows)
         loss, totals = search.loss.of(sets), search.totals[sets]

@@ -2,7 +2,7 @@
 
 Each set has the steps, momentum, restarts and certificate of ``accelerated_mirror_descent``, and
 one pass serves all of them. A step that fails its test is tried again, half as long, in the next
-round, while other sets go on; sets that have ended are left out as soon as half of them have.
+round, while other sets continue; sets that have ended are left out as soon as half of them have.
 """
 
 from __future__ import annotations
@@ -17,24 +17,25 @@ from pgmkit.estimation.batches.oracle import BatchedOracle
 from pgmkit.estimation.batches.problem import BatchedSquares
 from pgmkit.estimation.mirror_descent import NO_DESCENT
 from pgmkit.estimation.problem import Point
-from pgmkit.estimation.tensor_steps import MOST_HALVINGS, Points, Steps, start_at
+from pgmkit.estimation.tensor_steps import Points, Steps, start_at
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.losses import ULPS
+from pgmkit.runtime.iterations import PATIENCE
+from pgmkit.runtime.precision import EPSILON, HALVINGS
 from pgmkit.runtime.progress import CERTIFIED, OUT_OF_TIME
 
 __all__ = ["BatchedSearch"]
 
 _MOST_ROUNDS = 300
-"""Rounds after which a set that still needs more is estimated by itself, which is faster."""
-_PATIENCE = 30
-_EPSILON = torch.finfo(torch.float64).eps
+"""The rounds after which a set that needs more is estimated by itself, which is then faster."""
 
 
 @dataclass
 class BatchedSearch:
     """The search of all sets, one row each.
 
-    ``bound`` and ``best`` are kept for all; a set's ``stopped`` is empty as long as it goes on.
+    ``bound`` and ``best`` are kept for all sets; the entry of ``stopped`` is empty while a set
+    continues.
     """
 
     single: MarginalOracle
@@ -56,7 +57,9 @@ class BatchedSearch:
         self._checks = 0
 
     def point(self, potentials: torch.Tensor) -> Points:
-        """One pass; rows without a distribution have a loss of infinity."""
+        """Return the points of these potentials by one pass; the loss of a row whose pass fails is
+        infinite.
+        """
         marginals, log_partition = self.oracle.begin_marginals(potentials, self.totals)
         residual = self.loss.residual(marginals)
         loss = self.loss.value(residual).nan_to_num_(inf, inf, inf)
@@ -69,7 +72,7 @@ class BatchedSearch:
         return self.loss.value(new - old)
 
     def row(self, place: int) -> Point:
-        """The best point of one set."""
+        """Return the best point of one set."""
         best = self.best
         return Point(
             best.potentials[place], best.marginals[place], float(best.log_partition[place])
@@ -102,7 +105,7 @@ class BatchedSearch:
         self.loss, self.totals = whole, totals
 
     def _leave(self, left: torch.Tensor) -> None:
-        """Go on with some of the sets."""
+        """Continue with some of the sets."""
         self._steps = Steps(self, self._steps.state.of(left))
         if self._average is not None:
             self._average = _Cuts(*(value[left] for value in vars(self._average).values()))
@@ -112,7 +115,9 @@ class BatchedSearch:
         return time.perf_counter() >= self.deadline
 
     def _record(self, rounds: int, history: list[torch.Tensor]) -> bool:
-        """Keep what is best; whether the losses fall so slowly that a bound may end a search."""
+        """Keep the best points; True if some loss falls so slowly that a better bound could end its
+        search.
+        """
         own, sets = self._steps.state.point, self._sets
         better = torch.nonzero(own.loss < self.best.loss[sets]).flatten()
         for kept, new in zip(self.best, own, strict=True):
@@ -123,7 +128,9 @@ class BatchedSearch:
         return bool((history[-2] - history[-1] <= self.goal).any())
 
     def _certify(self) -> None:
-        """Bounds from the cuts at the present points and from their averages, as in ``Monitor``."""
+        """Raise the bounds by the cuts at the present points and by their averages, as ``Monitor``
+        does.
+        """
         residual = self._steps.state.point.residual
         products = residual * self.loss.target
         conjugate = self.loss.value(residual)
@@ -142,11 +149,11 @@ class BatchedSearch:
         scores = -cut.gradient
         size = cut.size + self.totals * self.oracle.peaks(scores.abs()).sum(1)
         highest = self.oracle.maximum(scores)
-        found = cut.offset - self.totals * highest - ULPS * _EPSILON * size
+        found = cut.offset - self.totals * highest - ULPS * EPSILON * size
         self.bound[self._sets] = torch.maximum(self.bound[self._sets], found.nan_to_num(-inf))
 
     def certified(self) -> torch.Tensor:
-        """True for sets whose best points are within the goal, or within what rounding may do."""
+        """Return a mask of the sets whose best points are within the goal, up to rounding."""
         rounding = self.loss.rounding(self.best.residual)
         return self.best.loss - self.bound <= self.goal + rounding
 
@@ -155,11 +162,11 @@ class BatchedSearch:
         best = self.best.of(sets)
         gap = best.loss - self.bound[sets]
         done = (gap <= self.goal + self.loss.rounding(best.residual)).tolist()
-        window = max(_PATIENCE, (len(history) - 1) // 5)
+        window = max(PATIENCE, (len(history) - 1) // 5)
         gained = [inf] * len(done)
         if len(history) > window + 1:
             gained = (history[-1 - window] - history[-1]).tolist()
-        stuck = (self._steps.state.halvings > MOST_HALVINGS).tolist()
+        stuck = (self._steps.state.halvings > HALVINGS).tolist()
         for row, place in enumerate(sets.tolist()):
             if self.stopped[place]:
                 continue
@@ -179,7 +186,7 @@ class BatchedSearch:
 
 @dataclass
 class _Cuts:
-    """``losses.Cut``, a row each."""
+    """``losses.Cut`` for many sets, a row each."""
 
     offset: torch.Tensor
     gradient: torch.Tensor

@@ -1,4 +1,4 @@
-"""A first schema from the names, or from the values of data that may be looked at."""
+"""A first draft of a schema, from the names or from the values of data that may be read."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ from typing import Any
 import numpy as np
 
 from pgmkit.errors import InvalidInput
+from pgmkit.runtime.printed import on_one_line
 from pgmkit.tables.bin_codes import LARGEST
 from pgmkit.tables.bins import Binned
 from pgmkit.tables.columns import Column
 from pgmkit.tables.draft.advice import advice
 from pgmkit.tables.draft.format import DASHES, MISSING, decimals_of, named_format, seen_format
 from pgmkit.tables.draft.numbers import number_column, with_point
+from pgmkit.tables.draft.thresholds import NEARLY_ALL, SURE
 from pgmkit.tables.draft.times import time_column
 from pgmkit.tables.files.csv_file import is_index
-from pgmkit.tables.files.foreign import Labels, value_labels
+from pgmkit.tables.files.foreign import Labels, foot_notes, other_sheets, value_labels
 from pgmkit.tables.files.record_files import all_names, batches, names_of
 from pgmkit.tables.labelled import Boolean, Categorical, OpenCategorical
 from pgmkit.tables.numbers import Integer
@@ -32,30 +34,31 @@ from pgmkit.tables.values import bare, distinct, is_null, number_of, text_of
 
 __all__ = ["Drafted", "draft", "draft_column"]
 
-_ROWS_OF_AN_IDENTIFIER = 20
-"""Fewer rows may be all distinct by chance."""
-_DIFFERING = 0.9
-"""Texts of which more than this share are distinct have no frequent ones to be found."""
-_MOST_LISTED, _ROWS_OF_A_LABEL = 500, 20
-"""Texts that each occur so often are a list, such as of countries, and no free words."""
+_MOST_LISTED = 500
+"""The most texts of a list of values, such as countries, if each occurs often; more are
+left open.
+"""
 _NAMED_IDENTIFIER = re.compile(r"(?i:(^|.*[_. -])(id|uid|uuid|guid))|.*[a-z](ID|Id)")
 _NAMED_UNIT = re.compile(
     r"(?i:(.*[_. -])?(household|hh|haushalt|family|patient|person|respondent|participant|subject|"
     r"customer|client|pupil|student|employee|member|account|case|firm|ssn)"
     r"([_. -]?(id|nr|no|num|number|key|code))?)"
 )
-"""Names of columns that say whose a row is."""
+"""Matches names of columns that say to whom a row belongs."""
 _WORDS_OF_FREE_TEXT = 3
-"""Mean number of words from which on texts that differ are sentences, and no identifiers."""
-
-
+"""The mean number of words above which texts that all differ are taken for sentences, not
+identifiers.
+"""
 _DIGITS = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")
-"""Numbers without leading zeros, which codes have."""
+"""Matches numbers without leading zeros; texts with leading zeros are codes."""
 
 
 @dataclass(frozen=True)
 class Drafted:
-    """A proposed column, None for one to be left out, and why."""
+    """A proposed column with its reason.
+
+    `column`: None for a column to be left out. `note`: the reason, as a comment of the draft.
+    """
 
     column: Column | None
     note: str
@@ -68,13 +71,14 @@ def draft(
     most_values: int = 50,
     file: FileFormat | None = None,
 ) -> str:
-    """The text of a YAML schema for a file, to be read and corrected by hand.
+    """Return the text of a YAML schema for a file, to be read and corrected by hand.
 
-    With `look` all values are looked at: they must be public. Without, only names are read and
+    With `look` all values are read, so they must be public. Without it only names are read, and
     every column is left open. A comment before each column says what was decided and why.
+    `most_values`: the most distinct texts of a column that is not left open.
 
-    Raises InvalidInput for a file that cannot be read or holds no records, and, without `look`, for
-    a first line that may be a record.
+    Raises InvalidInput for a file that cannot be read or has no records and, without `look`, for a
+    first line that may be a record.
     """
     form = (seen_format if look else named_format)(path, file or FileFormat())
     notes = {
@@ -92,7 +96,8 @@ def draft(
         labels = value_labels(path)
         if any(each.ranges for each in labels.values()):
             form = replace(form, user_missing=True)
-        tallies = _tallies(path, form)
+        tallies, below = _tallies(path, form), foot_notes(path, form)
+        _take_out(below, tallies)
         form = decimals_of(tallies.values(), form)
         drafts = {
             name: _unless_named_identifier(
@@ -104,6 +109,11 @@ def draft(
             "# Drafted from the values of public data. Correct ranges to what is possible, not to\n"
             "# what occurs, and list every value that may occur.\n"
         )
+        if below:
+            head += (
+                f"# Rows below the records are left out of this draft: {on_one_line(below[0])!r}.\n"
+                "# Delete them from the sheet, since a run would take them for records.\n"
+            )
         if form.names is not None and (file is None or file.names is None):
             head += (
                 "# The first line is a record and no header: the columns are numbered. Name them\n"
@@ -123,7 +133,9 @@ def draft(
 
 
 def _unless_named_identifier(name: str, drafted: Drafted) -> Drafted:
-    """Left out, where the name says identifier and the values would be binned or searched for."""
+    """Return the draft, or a column left out if its name says identifier and it has very many
+    values.
+    """
     many = isinstance(drafted.column, OpenCategorical) or (
         isinstance(drafted.column, Integer) and drafted.column.bins is not None
     )
@@ -137,10 +149,10 @@ def _unless_named_identifier(name: str, drafted: Drafted) -> Drafted:
 
 
 def labelled(tally: Mapping[str, int], labels: Labels, most_values: int, decimal: str) -> Drafted:
-    """The column of texts whose codes a file of SPSS or Stata labels, or declares missing.
+    """Return the column of texts whose codes an SPSS or Stata file labels or declares missing.
 
-    Where every code has a label the labels are the values, and the codes other spellings of them.
-    Elsewhere codes declared missing are special values, or texts for missing ones where they lie
+    If every code has a label the labels are the values, and the codes are other spellings of them.
+    Otherwise codes declared missing become special values, or texts for missing values if they lie
     within the range.
 
     >>> drafted = labelled({"1": 9, "2": 8}, Labels({"1": "man", "2": "woman"}), 50, ".")
@@ -165,7 +177,7 @@ def labelled(tally: Mapping[str, int], labels: Labels, most_values: int, decimal
 
 
 def _with_missing(column: Column, texts: Sequence[str], note: str) -> Drafted:
-    """The column with these codes as special values, or else as texts for missing ones."""
+    """Return the column with these codes as special values, or else as texts for missing values."""
     if isinstance(column, Binned):
         with suppress(InvalidInput, ValueError):
             numbers = sorted({*column.special, *map(number_of, texts)})
@@ -174,7 +186,7 @@ def _with_missing(column: Column, texts: Sequence[str], note: str) -> Drafted:
 
 
 def _order(text: str) -> tuple[float, str]:
-    """Numbers by their size, before texts."""
+    """Return a sort key that puts numbers in order before texts."""
     try:
         return float(text), text
     except ValueError:
@@ -182,7 +194,9 @@ def _order(text: str) -> tuple[float, str]:
 
 
 def _yaml(schema: Schema, notes: Mapping[str, str]) -> str:
-    """The schema with a comment for each column, before it or, where it is left out, at the top."""
+    """Return the schema with a comment before each column; those left out are described at
+    the top.
+    """
     stored = schema.to_dict()
     lines = [
         f"# {name or '(unnamed)'}: {note}"
@@ -199,7 +213,7 @@ def _yaml(schema: Schema, notes: Mapping[str, str]) -> str:
 
 
 def draft_column(values: Any, most_values: int = 50, decimal: str = ".") -> Drafted:
-    """A column that fits these (public) values, and why.
+    """Return a column that fits these public values, with the reason.
 
     >>> import numpy as np
     >>> draft_column(np.array(["3", "17", "29"] * 9)).column.values
@@ -211,7 +225,9 @@ def draft_column(values: Any, most_values: int = 50, decimal: str = ".") -> Draf
 
 
 def _tally(values: Any) -> Counter[str]:
-    """The number of rows of each text, in their order; missing values are empty texts."""
+    """Return the number of rows of each text, in order of occurrence; missing values are empty
+    texts.
+    """
     found, places = distinct(values)
     times = np.bincount(places, minlength=len(found))
     occurring, first = np.unique(places, return_index=True)
@@ -222,7 +238,7 @@ def _tally(values: Any) -> Counter[str]:
 
 
 def _drafted(tally: Mapping[str, int], most_values: int, decimal: str) -> Drafted:
-    """The column of texts that occur so often."""
+    """Return the column for these texts and their numbers of rows."""
     absent = _absent(tally, decimal)
     counts = Counter({t: times for t, times in tally.items() if t and t not in absent})
     listed = sorted(text for text in tally if text in absent)
@@ -233,7 +249,9 @@ def _drafted(tally: Mapping[str, int], most_values: int, decimal: str) -> Drafte
 
 
 def _absent(tally: Mapping[str, int], decimal: str) -> frozenset[str]:
-    """The texts for missing values; dashes and points are, where all else is numbers or times."""
+    """Return the texts for missing values; dashes and points are included if all others are numbers
+    or times.
+    """
     usual = frozenset(MISSING)
     rest = [text for text in tally if text and text not in usual and text not in DASHES]
     if rest and (
@@ -257,7 +275,7 @@ def _present(
     most_values: int,
     decimal: str,
 ) -> Drafted:
-    """The column of the texts that are not missing."""
+    """Return the column for the texts that are not missing."""
     if not counts:
         column = Categorical(("(none)",), missing=() if missing is None else missing)
         return Drafted(column, "no value at all; drop it, or say what it may hold")
@@ -283,9 +301,9 @@ def _present(
 
 
 def _labelled(counts: Counter[str], missing: tuple[str, ...] | None, most_values: int) -> Drafted:
-    """The column of texts that are neither numbers nor times."""
+    """Return the column for texts that are neither numbers nor times."""
     rows = sum(counts.values())
-    if rows >= _ROWS_OF_AN_IDENTIFIER and len(counts) > _DIFFERING * rows:
+    if rows >= SURE and len(counts) > NEARLY_ALL * rows:
         words = sum(len(text.split()) for text in counts) / len(counts)
         if words >= _WORDS_OF_FREE_TEXT:
             return Drafted(
@@ -300,14 +318,15 @@ def _labelled(counts: Counter[str], missing: tuple[str, ...] | None, most_values
             f"an identifier: {differ}; left out. If one stands for a person with several rows, it "
             "is the unit to protect; to keep it, list it as open",
         )
-    closed = len(counts) <= _MOST_LISTED and rows >= _ROWS_OF_A_LABEL * len(counts)
+    closed = len(counts) <= _MOST_LISTED and rows >= SURE * len(counts)
     if len(counts) <= most_values or closed:
         same = _same_number(counts)
         note = f"{len(counts) - len(same)} labels; list every one that may occur, or give `other`"
         folded = Counter(text.casefold() for text in counts)
         if len(folded) < len(counts):
-            twice = sorted(text for text in counts if folded[text.casefold()] > 1)
-            note += f"; {', '.join(twice[:4])} differ by case: one may be listed in `aliases`"
+            twice = [text for text in counts if folded[text.casefold()] > 1]
+            shown = sorted(twice, key=lambda text: (text.casefold(), text))[:4]
+            note += f"; {', '.join(shown)} differ by case: one may be listed in `aliases`"
         if same:
             note += f"; {', '.join(map(repr, same))} are other spellings of numbers"
         listed = tuple(sorted(text for text in counts if text not in same))
@@ -317,7 +336,8 @@ def _labelled(counts: Counter[str], missing: tuple[str, ...] | None, most_values
 
 
 def _same_number(texts: Collection[str]) -> dict[str, str]:
-    """Texts of numbers that a shorter text writes too, with that text.
+    """Return the texts of numbers that have a shorter spelling among the texts, each with that
+    spelling.
 
     >>> _same_number(["9.0", "9", "B"])
     {'9.0': '9'}
@@ -341,11 +361,19 @@ def _constant(text: str, missing: tuple[str, ...] | None) -> Drafted:
 
 
 def _tallies(path: str | os.PathLike[str], form: FileFormat) -> dict[str, Counter[str]]:
-    """The number of rows of each text of each column in the whole file."""
+    """Return the number of rows of each text in each column of the whole file."""
     tallies: dict[str, Counter[str]] = {}
     for batch in batches(path, form):
         for name, values in batch.items():
             tallies.setdefault(name, Counter()).update(_tally(values))
     if not any(tallies.values()):
-        raise InvalidInput(f"{os.fspath(path)} holds no records to draft a schema from")
+        raise InvalidInput(
+            f"{os.fspath(path)} holds no records to draft a schema from{other_sheets(path, form)}"
+        )
     return tallies
+
+
+def _take_out(notes: Sequence[str], tallies: Mapping[str, Counter[str]]) -> None:
+    """Remove the rows that have a text in the first column and nothing else from the tallies."""
+    for place, tally in enumerate(tallies.values()):
+        tally -= Counter({"": len(notes)} if place else notes)

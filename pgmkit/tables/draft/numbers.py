@@ -15,32 +15,17 @@ import numpy as np
 from pgmkit.tables.bin_codes import LARGEST
 from pgmkit.tables.columns import Column
 from pgmkit.tables.draft.edges import crowded_edges
+from pgmkit.tables.draft.thresholds import BINS, FEW, OFTEN, SURE
 from pgmkit.tables.labelled import Categorical
 from pgmkit.tables.numbers import Integer, Numeric
-from pgmkit.tables.values import bare, number_of, text_of
+from pgmkit.tables.values import EXACT, bare, number_of, text_of
 
 __all__ = ["number_column", "with_point"]
 
-_BINS = 20
 _MOST_SINGLE = 100
-"""Whole numbers of a range this wide are a code each."""
-_MOST_LEVELS = 20
-"""Distinct numbers of a scale, some of them not whole."""
-_SPIKE = 0.05
-"""A value of more than this share of the rows is kept as a value of its own."""
-_OFTEN = 0.01
-"""Share of the rows that a sentinel near the other numbers must have."""
-_OUTSTANDING = 5
-"""Times as frequent as the most frequent of the numbers that it stands among."""
-_LEAST_ROWS = 5
-"""Fewer rows with one number may be chance."""
+"""The widest range of whole numbers that get a code each; ages and percentages do."""
 _SENTINEL = re.compile(r"9+|9*[78]|7{2,}|8{2,}")
-_DENSE = 0.5
-"""Whole numbers that fill less of their range are codes, not quantities."""
-_ROWS_OF_AN_IDENTIFIER = 20
 _PLAIN = re.compile(r"[-+.,0-9eE]+")
-_PAIRS_EXPECTED = 20
-"""Pairs of equal numbers to expect of a quantity; that there are none has probability e^-20."""
 
 Drafted = tuple[Column | None, str]
 
@@ -51,9 +36,9 @@ def number_column(
     most_values: int,
     decimal: str = ".",
 ) -> Drafted | None:
-    """A column of numbers for these texts and what was decided; None where some is no number.
+    """Return a column of numbers for these texts and the reason; None if some text is no number.
 
-    `counts`: how often each text occurs, in the order of the rows.
+    `counts`: the number of rows of each text, in order of occurrence.
 
     >>> likert = Counter({str(i): 10 for i in range(1, 6)})
     >>> number_column(likert, None, 50)[1]
@@ -83,13 +68,15 @@ def number_column(
 
 
 def with_point(text: str, decimal: str) -> str:
-    """The text of a number with a decimal point."""
+    """Return the text of a number with a decimal point."""
     return text if decimal == "." else text.replace(".", "").replace(",", ".")
 
 
 def _numbers(counts: Counter[str]) -> Counter[int | float] | None:
-    """The number of rows of each number; None where a text is none, a code such as 007, or a
-    whole number of more digits than columns of numbers hold.
+    """Return the number of rows of each number.
+
+    None if a text is no number, is a code such as 007, or has more digits than columns of numbers
+    hold.
     """
     numbers: Counter[int | float] = Counter()
     for text, times in counts.items():
@@ -104,7 +91,7 @@ def _numbers(counts: Counter[str]) -> Counter[int | float] | None:
             return None
         if isinstance(number, int) and abs(number) > LARGEST:
             return None
-        numbers[int(number) if float(number).is_integer() and abs(number) < 2**53 else number] += (
+        numbers[int(number) if float(number).is_integer() and abs(number) < EXACT else number] += (
             times
         )
     return numbers
@@ -116,7 +103,7 @@ def _whole(
     most_values: int,
 ) -> Drafted:
     rows = sum(numbers.values())
-    if len(numbers) == rows >= _ROWS_OF_AN_IDENTIFIER and _is_identifier(numbers):
+    if len(numbers) == rows >= SURE and _is_identifier(numbers):
         return None, (
             f"an identifier: all {rows} numbers differ; left out. If one stands for a person with "
             "several rows, it is the unit to protect; to keep it, describe it as integer"
@@ -126,10 +113,9 @@ def _whole(
     low, high = min(usual), max(usual)
     width = high - low + 1
     beside = f"; {', '.join(map(str, special))} beside them as special values" if special else ""
-    if width <= _MOST_SINGLE and len(usual) >= _DENSE * width and len(usual) > 1:
-        column = Integer(low, high, special=special, missing=missing)
-        return column, f"whole numbers {low}..{high}, a code each{beside}"
-    if len(numbers) <= most_values:
+    # Whole numbers that fill less than half of their range are taken for codes, not quantities.
+    dense = 2 * len(usual) >= width and len(usual) > 1
+    if len(numbers) <= most_values and not (dense and width <= _MOST_SINGLE):
         found = sorted(numbers)
         note = f"{len(found)} codes: whole numbers with gaps; list every one that may occur"
         return Categorical(tuple(found), missing=missing), note
@@ -137,9 +123,9 @@ def _whole(
         column = Integer(low, high, special=special, missing=missing)
         return column, f"whole numbers {low}..{high}, a code each{beside}"
     inside = _inside(usual)
-    spikes = tuple(sorted(n for n, t in usual.items() if t > _SPIKE * rows or n in inside))
+    spikes = tuple(sorted(n for n, t in usual.items() if t > rows / BINS or n in inside))
     shared = {n: times for n, times in usual.items() if n not in spikes}
-    edges = crowded_edges(shared, low, high, _BINS, whole=True)
+    edges = crowded_edges(shared, low, high, BINS, whole=True)
     bins = Bins(low, high, edges)
     column = Integer(**bins.fields, spikes=spikes, special=special, missing=missing)
     alone = f"; {', '.join(map(str, spikes))} alone, being frequent" if spikes else ""
@@ -147,30 +133,32 @@ def _whole(
 
 
 def _is_identifier(numbers: Counter[int]) -> bool:
-    """Distinct numbers that count the rows, that have many digits, or that never meet by chance.
+    """True if the distinct numbers count the rows, have many digits, or could not all differ by
+    chance.
 
-    Of n independent draws among W numbers about n (n - 1) / 2 W pairs agree.
+    Of n independent draws among W numbers about n (n - 1) / (2 W) pairs agree; the probability that
+    none does is e to the power of minus this expectation.
     """
     given = list(numbers)
     rows, width = len(given), max(given) - min(given) + 1
     in_order = given in (sorted(given), sorted(given, reverse=True))
     evenly = len({after - before for before, after in pairwise(given)}) == 1
     counted = in_order and (evenly or width <= 2 * rows)
-    apart = rows * (rows - 1) > 2 * _PAIRS_EXPECTED * width
+    apart = rows * (rows - 1) > 2 * SURE * width
     return counted or apart or min(map(abs, given)) >= 10**8
 
 
 def _sentinels(numbers: Counter[int]) -> tuple[int, ...]:
-    """Codes such as 9, 98, 999 and -1 that stand far beyond all other numbers.
+    """Return the codes such as 9, 98, 999 and -1 that stand far beyond all other numbers.
 
-    Where one is a little beyond them, such as 99 beside ages up to 94, it must be frequent. Where
-    one is next but one to them, such as 9 beside codes up to 7, it must be more frequent than any
-    of them or end a list of digits.
+    A code only a little beyond them, such as 99 beside ages up to 94, must be frequent. A code two
+    above the largest, such as 9 beside codes up to 7, must be more frequent than any other, or end
+    a list of digits.
     """
     found: list[int] = []
     rest = sorted(numbers)
     while len(rest) > 2 and _SENTINEL.fullmatch(str(rest[-1])):
-        # 98 and 99 stand together; what lies below them decides.
+        # 98 and 99 can occur together; the numbers below both decide.
         below = [n for n in rest if not _SENTINEL.fullmatch(str(n)) or n < min(rest[-1], 9)]
         if not below or not _stands_apart(numbers, rest[-1], below):
             break
@@ -189,7 +177,7 @@ def _sentinels(numbers: Counter[int]) -> tuple[int, ...]:
 
 
 def _stands_apart(numbers: Counter[int], code: int, below: Sequence[int]) -> bool:
-    """True where a code such as 99 is no quantity beside the numbers below it, which ascend.
+    """True if a code such as 99 is no quantity, given the ascending numbers below it.
 
     >>> ages = Counter({**dict.fromkeys(range(18, 98), 5), 99: 600})
     >>> _stands_apart(ages, 99, range(18, 98))
@@ -200,21 +188,22 @@ def _stands_apart(numbers: Counter[int], code: int, below: Sequence[int]) -> boo
     gap = code - below[-1]
     if gap < 2:
         return False
-    if code - 1 not in numbers and numbers[code] > _OUTSTANDING * max(numbers[n] for n in below):
+    if code - 1 not in numbers and numbers[code] > FEW * max(numbers[n] for n in below):
         return True
     if gap < 4:
         digits = code == 9 and below[0] in (0, 1) and len(below) == below[-1] - below[0] + 1
         return digits and numbers[code] > numbers[below[-1]] / 2
     usual = sum(numbers[n] for n in below) / len(below)
-    frequent = numbers[code] > max(2 * usual, _OFTEN * sum(numbers.values()))
+    frequent = numbers[code] > max(2 * usual, OFTEN * sum(numbers.values()))
     return code >= 2 * below[-1] or frequent
 
 
 def _inside(numbers: Mapping[Any, int]) -> tuple[Any, ...]:
-    """Numbers such as 9999 within the range of the others that are far more frequent than these.
+    """Return numbers such as 9999 within the range of the others that are too frequent for
+    quantities.
 
-    They are no quantities where at least one in a hundred rows has them, and no other number half
-    as far from them as they are from 0 is a fifth as frequent.
+    They are returned if over one in a hundred rows has them, and no other number at less than half
+    their own distance from 0 is a fifth as frequent.
     """
     rows = sum(numbers.values())
     found = []
@@ -222,14 +211,14 @@ def _inside(numbers: Mapping[Any, int]) -> tuple[Any, ...]:
         if not re.fullmatch(r"9{3,}(\.9+)?|9{2,}\.9+", text_of(number)):
             continue
         near = [t for n, t in numbers.items() if n != number and abs(n - number) < number / 2]
-        if times > max(_OFTEN * rows, _LEAST_ROWS) and near and times > _OUTSTANDING * max(near):
+        if times > max(OFTEN * rows, FEW) and near and times > FEW * max(near):
             found.append(number)
     return tuple(found)
 
 
 @dataclass(frozen=True)
 class Bins:
-    """The bins of a drafted column: of equal width, or between edges where rows are crowded."""
+    """The bins of a drafted column: of equal width, or between edges if the rows are crowded."""
 
     low: Any
     high: Any
@@ -237,22 +226,22 @@ class Bins:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The arguments that columns take."""
+        """The arguments for the constructors of columns."""
         if self.edges is not None:
             return {"edges": self.edges}
-        return {"low": self.low, "high": self.high, "bins": _BINS}
+        return {"low": self.low, "high": self.high, "bins": BINS}
 
     def __str__(self) -> str:
         if self.edges is None:
-            return f"{_BINS} bins"
+            return f"{BINS} bins"
         return (
-            f"{len(self.edges) - 1} bins between round edges at every {1 / _BINS:.0%} of the rows, "
+            f"{len(self.edges) - 1} bins between round edges at every {1 / BINS:.0%} of the rows, "
             "which crowd at one end"
         )
 
 
 def _reaches_zero(numbers: Counter[int]) -> bool:
-    """True where numbers below 0 are ever more frequent up to 0, without a gap: quantities.
+    """True if the numbers below 0 become more frequent towards 0 without a gap, as quantities do.
 
     >>> _reaches_zero(Counter({-2: 3, -1: 9, 0: 20, 1: 8})), _reaches_zero(Counter({-1: 9, 0: 20}))
     (True, False)
@@ -267,7 +256,7 @@ def _real(
     numbers: Counter[int | float], places: int, padded: bool, missing: tuple[str, ...] | None
 ) -> Drafted:
     rows = sum(numbers.values())
-    if len(numbers) <= _MOST_LEVELS and rows >= 3 * len(numbers):
+    if len(numbers) <= BINS and rows >= 3 * len(numbers):
         levels = tuple(sorted(numbers))
         note = f"a scale of {len(levels)} numbers; list every one that may occur"
         return Categorical(levels, missing=missing), note
@@ -279,9 +268,9 @@ def _real(
     first, last = math.floor(low / step) * step, math.ceil(high / step) * step
     first, last = min(low, round(first, digits)), max(high, round(last, digits))
     inside = _inside(usual)
-    spikes = tuple(sorted(float(n) for n, t in usual.items() if t > _SPIKE * rows or n in inside))
+    spikes = tuple(sorted(float(n) for n, t in usual.items() if t > rows / BINS or n in inside))
     shared = {n: times for n, times in usual.items() if n not in spikes}
-    bins = Bins(first, last, crowded_edges(shared, first, last, _BINS, whole=False))
+    bins = Bins(first, last, crowded_edges(shared, first, last, BINS, whole=False))
     column = Numeric(
         **bins.fields,
         spikes=spikes,
@@ -297,29 +286,36 @@ def _real(
 
 
 def _plain(number: float) -> str:
-    """A number without an exponent, but for very large and very small ones."""
+    """Return a number's text without an exponent, except for very large and very small numbers."""
     if number and not 1e-6 <= abs(number) < 1e16:
         return f"{number:g}"
     return np.format_float_positional(number, trim="-")
 
 
 def _nines(numbers: Counter[int | float]) -> tuple[float, ...]:
-    """Repeated numbers such as 99.9 and -9.99 that stand far beyond all others."""
+    """Return repeated numbers such as 99.9 and -9.99 far beyond all others, as special values.
+
+    Also a frequent number such as -1 if it is the only one below 0.
+    """
     found: list[float] = []
     for sign in (1, -1):
         rest = sorted(numbers, key=lambda n: sign * n)
         rest = [n for n in rest if n not in found]
         while len(rest) > 2 and re.fullmatch(r"9+(\.9+)?", text_of(sign * rest[-1])):
-            outstanding = numbers[rest[-1]] > _OUTSTANDING * max(numbers[n] for n in rest[:-1])
+            outstanding = numbers[rest[-1]] > FEW * max(numbers[n] for n in rest[:-1])
             far = sign * rest[-1] >= 2 * sign * rest[-2] and numbers[rest[-1]] >= 2
-            if not (far or (outstanding and numbers[rest[-1]] >= _LEAST_ROWS)):
+            if not (far or (outstanding and numbers[rest[-1]] >= FEW)):
                 break
             found.append(float(rest.pop()))
-    return tuple(sorted(found))
+    below = [n for n in numbers if n < 0]
+    if len(below) == 1 and re.fullmatch(r"-\d", text_of(below[0])):
+        usual = max((times for n, times in numbers.items() if n >= 0), default=0)
+        found += map(float, below if numbers[below[0]] > FEW * max(usual, 1) else [])
+    return tuple(sorted({*found}))
 
 
 def _places(text: str) -> int:
-    """Digits behind the decimal point."""
+    """Return the number of digits after the decimal point."""
     mantissa, _, exponent = text.lower().partition("e")
     behind = len(mantissa.partition(".")[2])
     return max(0, behind - int(exponent)) if exponent else behind

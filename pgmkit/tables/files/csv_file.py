@@ -8,13 +8,13 @@ import itertools
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.files.byte_order_mark import check_mark
+from pgmkit.tables.files.compressed import chunks, plain_suffix
 from pgmkit.tables.files.csv_lines import MOST_BYTES, LineGrammar, cut_at_lines, whole_lines
 
 if TYPE_CHECKING:
@@ -33,37 +33,30 @@ __all__ = [
     "separator_of",
 ]
 
-_SUFFIXES = (".csv", ".data", ".txt", ".tsv")
-_COMPRESSED = (".gz", ".bz2", ".zst")
 SEPARATORS = (",", ";", "\t", "|")
-_BLOCK = 1 << 24
-"""Bytes read at a time: each distinct text of a block is looked at once."""
-_PIECE = 1 << 18
-"""Bytes whose lines are looked at one by one where a block is not plain."""
-_FEW_BYTES = 1 << 16
+_BLOCK = 16 * MOST_BYTES
+"""The bytes read at a time: each distinct text of a block is examined once."""
+_PIECE = MOST_BYTES // 4
+"""The bytes whose lines are examined one by one if a block is not plain."""
 _LINE_FEED, _CARRIAGE_RETURN = b"\n\r"
 
 
 def is_csv(path: str | os.PathLike[str]) -> bool:
-    """True where a file's name says that it is CSV, compressed or not."""
-    return _plain(path).suffix.lower() in _SUFFIXES
+    """True if a file's name says that it is CSV, compressed or not."""
+    return plain_suffix(path) in (".csv", ".data", ".txt", ".tsv")
 
 
 def is_index(name: str) -> bool:
-    """True for the row numbers that pandas and R write: unnamed, or named so."""
+    """True for the name of a column of row numbers as pandas and R write it."""
     return name in ("", "Unnamed: 0") or name.startswith("__index_level_")
 
 
-def _plain(path: str | os.PathLike[str]) -> Path:
-    found = Path(path)
-    return found.with_suffix("") if found.suffix.lower() in _COMPRESSED else found
-
-
 def csv_names(path: str, form: FileFormat) -> list[str]:
-    """The column names: given, or the file's first line."""
+    """Return the column names: those of the format, or those of the header line."""
     if form.names is not None:
         return list(form.names)
-    _check_start(path, form)
+    start = next(chunks(path, MOST_BYTES), b"")
+    check_mark(path, form, start.partition(b"\n")[0])
     _, line = _header(path, form)
     header = next(csv.reader([line], delimiter=separator_of(path, form)), [])
     names = [name.strip() for name in header]
@@ -72,20 +65,13 @@ def csv_names(path: str, form: FileFormat) -> list[str]:
     return names
 
 
-def _check_start(path: str, form: FileFormat) -> None:
-    """Raises InvalidInput where the mark or the first line shows another encoding."""
-    import pyarrow as pa
-
-    with pa.input_stream(path, compression="detect") as raw:
-        start: bytes = raw.read(_FEW_BYTES)
-    check_mark(path, form, start.partition(b"\n")[0])
-
-
 def separator_of(path: str, form: FileFormat) -> str:
-    """The separator: given, or the one that the file's name or its header line shows."""
+    """Return the separator: that of the format, or that shown by the file's name or its header
+    line.
+    """
     if form.separator is not None:
         return form.separator
-    if _plain(path).suffix.lower() == ".tsv":
+    if plain_suffix(path) == ".tsv":
         return "\t"
     if form.names is not None:
         return ";" if form.decimal == "," else ","
@@ -93,7 +79,7 @@ def separator_of(path: str, form: FileFormat) -> str:
 
 
 def likely_separator(line: str) -> str:
-    """The separator that occurs most in a line, quoted texts aside.
+    """Return the separator that occurs most often in a line, outside quotes.
 
     >>> likely_separator('"a,b,c";d')
     ';'
@@ -103,12 +89,12 @@ def likely_separator(line: str) -> str:
 
 
 def first_lines(path: str, form: FileFormat, most: int) -> list[str]:
-    """The first lines of a file below those that are skipped, comments among them, without ends."""
+    """Return the first lines below the skipped ones, including comments, without line ends."""
     return list(itertools.islice(_lines(path, form), most))
 
 
 def _header(path: str, form: FileFormat) -> tuple[int, str]:
-    """The first line that is no comment, and how many are before it."""
+    """Return the first line that is no comment, and the number of lines before it."""
     for before, line in enumerate(_lines(path, form)):
         if form.comment is None or not line.startswith(form.comment):
             return before, line
@@ -116,13 +102,13 @@ def _header(path: str, form: FileFormat) -> tuple[int, str]:
 
 
 def _lines(path: str, form: FileFormat) -> Iterator[str]:
-    """The lines below those that are skipped.
+    """Yield the lines below the skipped ones.
 
-    The first one alone must be text: what follows must not decide whether it can be read.
+    Only the first line must be text: the later ones must not decide whether it can be read.
     """
     errors = "strict"
     try:
-        for block in _below(_blocks(path, form, _FEW_BYTES, errors="replace"), form.skip_lines):
+        for block in _below(_blocks(path, form, MOST_BYTES, errors="replace"), form.skip_lines):
             for line in block.split(b"\n")[:-1]:
                 yield line.decode("utf-8", errors).removesuffix("\r")
                 errors = "replace"
@@ -131,34 +117,26 @@ def _lines(path: str, form: FileFormat) -> Iterator[str]:
 
 
 def _blocks(path: str, form: FileFormat, size: int, errors: str) -> Iterator[bytes]:
-    """The file's bytes as blocks of whole lines of about so many bytes, in UTF-8.
+    """Yield the file's bytes in UTF-8, as blocks of whole lines of about `size` bytes.
 
-    Bytes that are not in the encoding are errors of the line that holds them alone. In a file that
-    is in UTF-8 already they are left as they are.
+    Bytes that are not in the encoding are errors only of the line that contains them. A file in
+    UTF-8 is not changed.
     """
-    import pyarrow as pa
-
-    name = codecs.lookup(form.encoding).name
-    with pa.input_stream(path, compression="detect") as raw:
-        chunks = iter(lambda: raw.read(size), b"")
-        if name == "utf-8":
-            yield from whole_lines(_without_mark(chunks))
-        elif "\n".encode(name) != b"\n":
-            decoder = codecs.getincrementaldecoder(name)(errors)
-            texts = (decoder.decode(each) for each in chunks)
-            yield from whole_lines(text.encode() for text in texts)
-        else:
-            yield from (_in_utf8(block, name, errors) for block in whole_lines(chunks))
-
-
-def _without_mark(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Chunks without the byte order mark that the first may begin with."""
-    for place, chunk in enumerate(chunks):
-        yield chunk if place else chunk.removeprefix(codecs.BOM_UTF8)
+    name, read = codecs.lookup(form.encoding).name, chunks(path, size)
+    if name == "utf-8":
+        first = next(read, b"").removeprefix(codecs.BOM_UTF8)
+        yield from whole_lines(itertools.chain([first], read))
+    elif "\n".encode(name) != b"\n":
+        decoder = codecs.getincrementaldecoder(name)(errors)
+        yield from whole_lines(decoder.decode(each).encode() for each in read)
+    else:
+        yield from (_in_utf8(block, name, errors) for block in whole_lines(read))
 
 
 def _in_utf8(block: bytes, encoding: str, errors: str) -> bytes:
-    """Whole lines of an encoding in UTF-8; each by itself where they cannot be read together."""
+    """Return whole lines of an encoding in UTF-8, converted one by one if the block cannot be
+    converted.
+    """
     try:
         found = block.decode(encoding).encode("utf-8", "replace")
     except UnicodeError:
@@ -179,10 +157,10 @@ def csv_batches(
     broken: list[object] | None,
     repeating: Collection[str] = (),
 ) -> Iterator[dict[str, Any]]:
-    """The wanted columns as Arrow texts, those `repeating` as dictionaries of texts.
+    """Yield the wanted columns as Arrow texts, those in `repeating` as dictionaries of texts.
 
-    See `pgmkit.tables.files.record_files.batches`, and `pgmkit.tables.files.csv_lines` for what is
-    a record.
+    See `pgmkit.tables.files.record_files.batches` for the arguments, and
+    `pgmkit.tables.files.csv_lines` for the definition of a record.
     """
     import pyarrow as pa
 
@@ -199,7 +177,8 @@ def csv_batches(
                 raise InvalidInput(
                     f"{path}, line {above + odd[0] + 1}: a record does not have {len(header)} "
                     f"values, as the columns have (separator {separator!r}; name "
-                    "another: --separator), or a quotation mark is not closed"
+                    "another: --separator), or a quotation mark is not closed, or a text that goes "
+                    "over several lines has as many separators in one of them (write it on one)"
                 )
             if broken is not None:
                 broken.extend([None] * len(odd))
@@ -216,7 +195,7 @@ def csv_batches(
 
 
 def _below(blocks: Iterable[bytes], lines: int) -> Iterator[bytes]:
-    """Blocks of whole lines without so many lines above."""
+    """Yield the blocks of whole lines without the first `lines` lines."""
     for block in blocks:
         start = 0
         while lines and start < len(block):
@@ -226,7 +205,7 @@ def _below(blocks: Iterable[bytes], lines: int) -> Iterator[bytes]:
 
 
 def _tables(blocks: Iterable[bytes], records: _Records) -> Iterator[tuple[Any, list[int]]]:
-    """Arrow tables of records in turn, each with the places in the file of the odd lines there."""
+    """Yield Arrow tables of records in order, each with the places in the file of its odd lines."""
     rest, line = b"", 0
     for block in itertools.chain(blocks, [b""]):
         whole = None if rest else records.plain(block)
@@ -243,7 +222,7 @@ def _tables(blocks: Iterable[bytes], records: _Records) -> Iterator[tuple[Any, l
 
 
 class _Plain(NamedTuple):
-    """The table of a block whose lines are records, and how many lines it has."""
+    """The table of a block whose lines are all records or empty, and the number of its lines."""
 
     table: Any
     lines: int
@@ -251,7 +230,7 @@ class _Plain(NamedTuple):
 
 @dataclass(frozen=True)
 class _Records:
-    """Records of lines as Arrow tables."""
+    """Conversion of the records of lines to Arrow tables."""
 
     grammar: LineGrammar
     header: list[str]
@@ -259,9 +238,10 @@ class _Records:
     repeating: frozenset[str]
 
     def plain(self, block: bytes) -> _Plain | None:
-        """A block of whole lines, each of which is a record or empty; None for other blocks.
+        """Return the table of a block of whole lines that are all records or empty; None for other
+        blocks.
 
-        Were a line end within quotation marks, there would be fewer records than lines.
+        If a line end were within quotation marks, there would be fewer records than lines.
         """
         import pyarrow as pa
 
@@ -279,13 +259,13 @@ class _Records:
             table = self._read(block, newlines=False)
         except pa.ArrowInvalid:
             return None
-        lines = _line_feeds(bytes_of)
+        lines = block.count(b"\n")
         if table.num_rows != lines and table.num_rows != lines - _empty_lines(bytes_of):
             return None
         return _Plain(table, lines)
 
     def table(self, records: Sequence[bytes]) -> Any:
-        """The table of records, each well formed, some of several lines."""
+        """Return the table of well-formed records, some of which may span several lines."""
         import pyarrow as pa
 
         if not records:
@@ -296,8 +276,8 @@ class _Records:
         import pyarrow as pa
         from pyarrow import csv as arrow_csv
 
-        # Bytes are decoded by the column: one that is no text must not stop a placed schema. The
-        # reader finds distinct texts in the time that it takes to hold all of them.
+        # Bytes are decoded by the column: a value that is no text must not stop a placed schema.
+        # Finding the distinct texts costs the reader no more time than storing all of them.
         few = pa.dictionary(pa.int32(), pa.binary())
         return arrow_csv.read_csv(
             pa.BufferReader(block),
@@ -317,32 +297,26 @@ class _Records:
 
 
 def _may_have_long_lines(block: bytes) -> bool:
-    """True where some half of the longest record's bytes has no line end."""
+    """True if some stretch of half the longest record's bytes has no line end."""
     step = MOST_BYTES // 2
     return any(block.find(b"\n", i, i + step) < 0 for i in range(0, len(block) - step, step))
 
 
-def _line_feeds(block: NDArray[np.uint8]) -> int:
-    """The number of line feeds, counted in parts that a processor's cache holds."""
-    parts = range(0, len(block), _FEW_BYTES)
-    return sum(int(np.count_nonzero(block[i : i + _FEW_BYTES] == _LINE_FEED)) for i in parts)
-
-
 def _has_bare_returns(block: NDArray[np.uint8]) -> bool:
-    """True where a carriage return stands elsewhere than before a line feed."""
+    """True if a carriage return occurs anywhere but before a line feed."""
     returns = block[:-1] == _CARRIAGE_RETURN
     return bool((returns & (block[1:] != _LINE_FEED)).any())
 
 
 def _empty_lines(block: NDArray[np.uint8]) -> int:
-    """The number of lines that hold nothing, or nothing but a carriage return."""
+    """Return the number of lines that contain nothing, or only a carriage return."""
     ends = np.flatnonzero(block == _LINE_FEED)
     sizes = np.diff(ends, prepend=-1) - 1
     return int((sizes == 0).sum() + (block[ends[sizes == 1] - 1] == _CARRIAGE_RETURN).sum())
 
 
 def _texts(values: Any, tolerant: bool) -> Any:
-    """Bytes as texts; with `tolerant`, those that are no UTF-8 with replacement signs."""
+    """Return bytes as texts; with `tolerant`, bytes that are not UTF-8 become replacement signs."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(values.type):
@@ -359,6 +333,6 @@ def _texts(values: Any, tolerant: bool) -> Any:
 
 def _not_text(path: str, form: FileFormat) -> str:
     return (
-        f"{path} is not text in {form.encoding.upper()}; name its encoding: --encoding, or "
-        "`encoding` in the schema's `file`"
+        f"{path} is not text in {form.encoding.upper()}; name its encoding: --encoding, such as "
+        "cp1252 for western languages on Windows, or `encoding` in the schema's `file`"
     )

@@ -1,7 +1,7 @@
-"""Hints on how a CSV file is written, from its header line.
+"""Hints from the header line on how a CSV file is written.
 
-The header line holds names, not values, so a contradiction between it and the declared format is an
-error. Nothing below the header line decides whether a file is read.
+The header line contains names, not values, so a contradiction between it and the declared format is
+an error. Nothing below the header line decides whether a file is read.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.files.csv_file import SEPARATORS, csv_names, is_csv
-from pgmkit.tables.files.foreign import is_excel, sheet_hint
+from pgmkit.tables.files.foreign import MOST_TITLES, is_excel, sheet_hint
 
 if TYPE_CHECKING:
     from pgmkit.tables.schema_file import FileFormat
@@ -21,14 +21,12 @@ if TYPE_CHECKING:
 __all__ = ["header_hint"]
 
 _LIKELY_ENCODINGS = ("utf-8", "cp1252", "cp1250", "cp850", "mac-roman", "utf-16")
-_LINES_ABOVE = 20
-"""Lines above a header that are looked for: titles of tables have fewer."""
 
 
 def header_hint(path: str | os.PathLike[str], form: FileFormat, absent: Iterable[str]) -> str:
-    """A clause on how the file may be written, where its header lacks the names `absent`.
+    """Return a clause on how the file may be written if its header lacks the names `absent`.
 
-    Rows of a sheet are compared with these names alone. The clause is empty where no other format
+    The rows of a sheet are compared only with these names. The clause is empty if no other format
     is likely.
 
     >>> from pgmkit.tables.schema_file import FileFormat
@@ -46,7 +44,7 @@ def header_hint(path: str | os.PathLike[str], form: FileFormat, absent: Iterable
 
 
 def _other_formats(form: FileFormat) -> Iterable[tuple[FileFormat, str]]:
-    """Formats that differ in one point, and the options that name it."""
+    """Yield formats that differ in one point, with the options that declare them."""
     if form.separator is not None:
         for separator in SEPARATORS:
             if separator not in (form.separator, form.decimal):
@@ -55,7 +53,7 @@ def _other_formats(form: FileFormat) -> Iterable[tuple[FileFormat, str]]:
     for encoding in _LIKELY_ENCODINGS:
         if encoding != form.encoding:
             yield replace(form, encoding=encoding), f"--encoding {encoding}"
-    for lines in range(1, _LINES_ABOVE + 1):
+    for lines in range(1, MOST_TITLES + 1):
         above = form.skip_lines + lines
         yield replace(form, skip_lines=above), f"--skip-lines {above}"
     if form.skip_lines:
@@ -63,7 +61,6 @@ def _other_formats(form: FileFormat) -> Iterable[tuple[FileFormat, str]]:
 
 
 def _has(path: str, form: FileFormat, wanted: Collection[str]) -> bool:
-
     try:
         return set(wanted) <= set(csv_names(path, form))
     except (InvalidInput, UnicodeError):

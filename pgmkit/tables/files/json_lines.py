@@ -1,7 +1,7 @@
-"""Files of JSON lines: each line is an object, a record by itself that changes no other.
+"""Files of JSON lines: each line is an object and one record, and does not change other records.
 
-The keys of the first line stand for a header. A key that other lines lack is missing there, and one
-that the first line lacks is not read. Numbers are read as the texts that they are written as.
+The keys of the first line are the column names. A key that another line lacks is missing there, and
+a key that the first line lacks is not read. Numbers are read as the texts in the file.
 """
 
 from __future__ import annotations
@@ -9,33 +9,27 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from pgmkit.errors import InvalidInput
+from pgmkit.tables.files.compressed import chunks, plain_suffix
 from pgmkit.tables.files.csv_lines import MOST_BYTES, whole_lines
 
-__all__ = ["is_json_lines", "json_batches", "json_names"]
+__all__ = ["JSON_LINES", "is_json_lines", "json_batches", "json_names"]
 
-_SUFFIXES = (".jsonl", ".ndjson")
-_COMPRESSED = (".gz", ".bz2", ".zst")
-_BLOCK = 1 << 22
-"""Bytes whose records are held as Python objects at a time, some twenty times as large."""
+JSON_LINES = (".jsonl", ".ndjson")
 
 
 def is_json_lines(path: str | os.PathLike[str]) -> bool:
-    """True where a file's name says that it holds JSON lines, compressed or not."""
-    found = Path(path)
-    plain = found.with_suffix("") if found.suffix.lower() in _COMPRESSED else found
-    return plain.suffix.lower() in _SUFFIXES
+    """True if a file's name says that it contains JSON lines, compressed or not."""
+    return plain_suffix(path) in JSON_LINES
 
 
 def json_names(path: str) -> list[str]:
-    """The keys of the first line."""
-    for block in _blocks(path, 1 << 16):
-        first = _record(block.partition(b"\n")[0])
-        if first is None:
-            break
+    """Return the keys of the first line; raise InvalidInput if it is no JSON object."""
+    block = next(whole_lines(chunks(path, MOST_BYTES)), b"")
+    first = _record(block.partition(b"\n")[0])
+    if first is not None:
         return list(first)
     raise InvalidInput(f"{path} does not begin with a JSON object; each line must be one")
 
@@ -43,14 +37,16 @@ def json_names(path: str) -> list[str]:
 def json_batches(
     path: str, wanted: Sequence[str], broken: list[object] | None
 ) -> Iterator[dict[str, Any]]:
-    """The wanted columns as Arrow texts, some megabytes at a time.
+    """Yield the wanted columns as Arrow texts, some megabytes at a time.
 
-    A line that is no JSON object is an error, or, where `broken` is a list, an entry of it.
+    A line that is no JSON object raises InvalidInput or, if `broken` is a list, adds an entry to
+    this list.
     """
     import pyarrow as pa
 
     rows = line = 0
-    for block in _blocks(path, _BLOCK):
+    # As Python objects, records take some twenty times as many bytes as in the file.
+    for block in whole_lines(chunks(path, 4 * MOST_BYTES)):
         columns: list[list[str | None]] = [[] for _ in wanted]
         for text in block.split(b"\n")[:-1]:
             line += 1
@@ -75,15 +71,8 @@ def json_batches(
         raise InvalidInput(f"{path} holds no records")
 
 
-def _blocks(path: str, size: int) -> Iterator[bytes]:
-    import pyarrow as pa
-
-    with pa.input_stream(path, compression="detect") as raw:
-        yield from whole_lines(iter(lambda: raw.read(size), b""))
-
-
 def _record(text: bytes) -> dict[str, Any] | None:
-    """The object of a line; None for what is none, and for longer lines than records may be."""
+    """Return the object of a line; None for other lines and for lines longer than `MOST_BYTES`."""
     if len(text) > MOST_BYTES:
         return None
     try:

@@ -5,7 +5,7 @@ of a power of two before it is used: the rounded matrix is what is measured, exa
 
 No product of whole numbers overflows. Entries have at most 30 bits and factors at most 2^20 rows:
 sums of absolute values have 51 bits and fit in 64. Squared norms have up to 80 bits, and answers of
-2^40 rows up to 70; both are computed with Python's integers where 64 bits might overflow.
+2^40 rows up to 70; both are computed with Python's integers if 64 bits might overflow.
 """
 
 from __future__ import annotations

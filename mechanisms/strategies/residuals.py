@@ -22,7 +22,7 @@ measured, exactly.
 
 **Measuring a residual.** The product of the rows along A is answered with independent discrete
 noise on every answer (`Curator.measure_queries`), at the price of discrete Gaussian noise on
-integer queries: where one row is added or removed rho = m / (2 s^2), m the product of the largest
+integer queries: if one row is added or removed rho = m / (2 s^2), m the product of the largest
 squared norms of a column. Code by code that is the paper's price (Theorem 4.5). Noise outside the
 range of the rows depends on nothing and is left out of every estimate. Where a row is replaced, two
 columns differ, and each residual is charged for its own worst neighbour. Laplace noise for a pure

@@ -1,4 +1,4 @@
-"""Cliques of a calibrated junction tree that list their possible cells, where most cells are
+"""Cliques of a calibrated junction tree that list their possible cells, if most cells are
 impossible.
 
 If tables are deterministic in part, nearly all cells of a large clique may be zero. Then only

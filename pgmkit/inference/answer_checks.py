@@ -64,7 +64,7 @@ class FirstUses:
     took.
 
     The checks of one kind of answer take at most a tenth of the time of these answers, or five
-    milliseconds where that is more, and none begins after a millisecond or that tenth. A structure
+    milliseconds if that is more, and none begins after a millisecond or that tenth. A structure
     for which there was no time is checked when it is asked again and there is time.
     """
 
@@ -121,7 +121,7 @@ class SecondOpinion:
         value.
 
         The largest is compared, since it depends on the most tables; another, drawn at random, is
-        compared where a tenth of the answer's time allows both.
+        compared if a tenth of the answer's time allows both.
         """
         self._consistent(found, total, seconds / 4)
         begun = time.perf_counter()

@@ -5,6 +5,9 @@ from .dispatch import run
 from .dual_query import DualQuery, DualQueryLoss
 from .fem import Fem
 from .gem import Gem, GemPub
+from .linked.link import Link
+from .linked.pipeline import synthesize_linked
+from .linked.release import LinkedRelease
 from .matrix import Hdmm, HdmmPgm, Matrix, MatrixPgm, Residual
 from .mixture import Mixture
 from .mst import Mst
@@ -61,6 +64,8 @@ __all__ = [
     "HdmmPgm",
     "Independent",
     "Ledger",
+    "Link",
+    "LinkedRelease",
     "Matrix",
     "MatrixPgm",
     "MeasuredPredicate",
@@ -98,5 +103,6 @@ __all__ = [
     "register",
     "run",
     "synthesize",
+    "synthesize_linked",
     "target_biased",
 ]

@@ -21,7 +21,7 @@ from mechanisms.privacy.discovery import distinct, frequent, threshold
 from mechanisms.privacy.integer_matrix import LARGEST_ANSWER, GridMatrix
 from mechanisms.privacy.ledger import FileLedger, Ledger
 from mechanisms.privacy.mixture_error import best_mixture_error
-from mechanisms.privacy.neighbours import Neighbours, relation
+from mechanisms.privacy.neighbours import Neighbours, promise, relation
 from mechanisms.privacy.noise import ExactNoise, Noise, SeededNoise
 from mechanisms.privacy.scored import Scored
 from mechanisms.queries.cells import Cell
@@ -88,6 +88,7 @@ class Curator:
             ExactNoise() if seed is None else SeededNoise(np.random.default_rng(seed))
         )
         self._counts: dict[Clique, NDArray[np.unsignedinteger[Any]]] = {}
+        self._kept = 0.0
         self.ledger = Ledger(
             budget,
             secure=self._noise.secure,
@@ -105,6 +106,24 @@ class Curator:
         other._data, other._counts = data, {}
         return other
 
+    def table(self, data: Counts, neighbours: Neighbours, cost: float) -> Curator:
+        """Return a Curator of another table of the same units, which spends up to `cost` from the
+        same ledger.
+
+        `neighbours`: what a unit changes in that table; the caller has bounded its rows. Raises
+        InvalidInput for another promise than this Curator's, and for a cost that is not available.
+        """
+        if promise(neighbours.name) != promise(self.neighbours.name):
+            raise InvalidInput(
+                f"a table of the relation {neighbours.name!r} cannot be charged to a ledger of "
+                f"{self.neighbours.name!r}"
+            )
+        if not 0 < cost <= self.remaining:
+            raise InvalidInput(f"cost must be above 0 and at most {self.remaining!r}, got {cost!r}")
+        other = self.recoded(data)
+        other.neighbours, other._kept = neighbours, self.ledger.remaining - cost
+        return other
+
     @property
     def domain(self) -> Domain:
         """The data's domain (public)."""
@@ -117,8 +136,8 @@ class Curator:
 
     @property
     def remaining(self) -> float:
-        """The rest of the budget, in its unit."""
-        return self.ledger.remaining
+        """The rest of the budget, in its unit, without the part kept for other tables."""
+        return max(0.0, self.ledger.remaining - self._kept)
 
     def scale(self, cost: float) -> float:
         """Return the noise scale that `measure` uses at this cost: that of the discrete Gaussian

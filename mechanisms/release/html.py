@@ -18,7 +18,7 @@ def overview(release: Any, more: Sequence[Sequence[str]] = ()) -> str:
     """Return the release as an HTML table with its ledger; it shows nothing beyond the release
     itself.
 
-    `more`: further rows, as texts that are escaped here.
+    `release`: a Release or a TableRelease. `more`: further rows, as texts that are escaped here.
     """
     rows = [
         ["promise", promise(release.ledger)],

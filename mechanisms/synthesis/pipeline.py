@@ -39,7 +39,7 @@ from pgmkit.regions.model import RegionModel
 from pgmkit.tables.engines.frames import FrameForm
 from pgmkit.tables.schema import NoRows, Schema
 
-__all__ = ["release_of", "synthesize"]
+__all__ = ["constrained", "release_of", "synthesize"]
 
 logger = logging.getLogger(__name__)
 
@@ -199,8 +199,8 @@ def release_of(request: Request, data: Any) -> TableRelease:
             progress=report,
             **known,
         )
-    constrained = _constrained(release, schema, request.device)
-    return TableRelease(constrained, schema, form, choice.reason + said)
+    final = constrained(release, schema, request.device)
+    return TableRelease(final, schema, form, choice.reason + said)
 
 
 def _form(data: Any) -> FrameForm | None:
@@ -276,7 +276,7 @@ def _rows(curator: Curator) -> int:
     return max(0, round(float(curator.measure((), cost, step="auto: measure").values[0])))
 
 
-def _constrained(release: Release, schema: Schema, device: str | None) -> Release:
+def constrained(release: Release, schema: Schema, device: str | None) -> Release:
     """Return the release with a model that gives the records ruled out by constraints probability
     zero.
 

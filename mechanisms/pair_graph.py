@@ -46,8 +46,9 @@ __all__ = ["PairGraph", "pair_graph"]
 
 _NOISE_LEFT = 0.5
 """The share of a table's noise that remains in an estimate, since counts are not below 0 and tables
-agree. At 0.25 and at 1 the errors of pairs of `loans_full_schema` and `Caravan` at epsilon 1 are 1.01
-to 1.10 times those at 0.5 (one seed), and those of a network of 50 columns alike."""
+agree. On `loans_full_schema` and `Caravan` at epsilon 1 the errors of pairs at 0.25 and at 1 are
+1.01 to 1.10 times those at 0.5 (one seed).
+"""
 _HIDDEN = 2.0
 """The ratio of noise to a pair's distance from what is known above which the noise hides the pair:
 measuring it would then gain at most a third of the distance, not counting what the pair would cost

@@ -5,7 +5,7 @@ from .dispatch import run
 from .dual_query import DualQuery, DualQueryLoss
 from .fem import Fem
 from .gem import Gem, GemPub
-from .hdmm import Hdmm, HdmmPgm
+from .matrix import Hdmm, HdmmPgm, Matrix, MatrixPgm, Residual
 from .mixture import Mixture
 from .mst import Mst
 from .mwem import Mwem
@@ -31,7 +31,6 @@ from .release.evaluation import marginal_errors
 from .release.record import Model, Release
 from .release.report import Evaluation
 from .release.tabular import TableRelease
-from .residual import Residual
 from .rounds.loop import Round, adapt
 from .synthesis.auto import Choice, choose_mechanism
 from .synthesis.pipeline import synthesize
@@ -61,6 +60,8 @@ __all__ = [
     "HdmmPgm",
     "Independent",
     "Ledger",
+    "Matrix",
+    "MatrixPgm",
     "MeasuredPredicate",
     "Mixture",
     "Model",

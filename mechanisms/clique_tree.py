@@ -28,7 +28,7 @@ _WORTH_MEASURING = 0.05
 most of its information.
 """
 _NOISE_LEFT = 0.25
-"""The share of a table's noise that remains in an estimate, where most cells are empty."""
+"""The share of a table's noise that remains in an estimate, if most cells are empty."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class CliqueTree(Settings):
     device: str = setting("cpu", torch_device())
 
     def conflict(self) -> str | None:
-        """Something is left to measure the tree with."""
+        """Return a message if the shares leave nothing to measure the tree with, else None."""
         return leave_something("the tree", self, "one_way_share", "select_share")
 
 

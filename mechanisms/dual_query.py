@@ -135,7 +135,7 @@ def dual_query(
         Records(domain, (), total),
         first,
         select=select,
-        measure=lambda picked: [],  # the draws themselves are all that is paid for
+        measure=lambda picked: [],  # only the draws are paid for
         update=_responder(domain, drawn),
         progress=progress,
     )

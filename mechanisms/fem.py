@@ -112,7 +112,7 @@ def fem(
         Records(domain, tuple(start), total),
         first,
         select=select,
-        measure=lambda picked: [],  # what is selected is all that is paid for
+        measure=lambda picked: [],  # only the selection is paid for
         update=_responder(domain, settings, queries, rng),
         progress=progress,
     )

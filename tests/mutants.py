@@ -144,8 +144,8 @@ MUTANTS = (
     Mutant(
         "largest column norm is the mean one",
         GRID,
-        "int(np.diag(gram).max()) for",
-        "int(np.diag(gram).mean()) for",
+        "int(own.max()),",
+        "int(own.mean()),",
         "strategies",
     ),
     Mutant(
@@ -720,10 +720,10 @@ MUTANTS = (
         f"estimator(domain, {EXACT},",
     ),
     Mutant(
-        "exact n in HDMM+PGM",
-        "mechanisms/hdmm.py",
-        f"measurements, {TOTAL}, settings",
-        f"measurements, {EXACT}, settings",
+        "exact n in the matrix mechanism",
+        "mechanisms/matrix.py",
+        f"    total = {TOTAL}\n    tables =",
+        f"    total = {EXACT}\n    tables =",
     ),
     Mutant(
         "exact n in the independent baseline",

@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from mechanisms.cli.answers import query, report, sample
+from mechanisms.cli.comparing import compare
 from mechanisms.cli.inference import infer
 from mechanisms.cli.ledgers import ledger
 from mechanisms.cli.models import estimate
@@ -84,6 +85,7 @@ def main() -> None:
     Try it on built-in data:     pgmkit demo
     A schema from public data:   pgmkit schema draft sample.csv --assume-public -o people.yaml
     What a run would cost:       pgmkit plan --schema people.yaml --rows 50000
+    Which mechanism:             pgmkit compare --schema people.yaml -o compare.html
     Private data in, a release:  pgmkit synth people.csv --schema people.yaml \\
                                      --epsilon 1 --delta 1e-9 --out synth.csv --save people.pgm
     Ask it:                      pgmkit query people.pgm "income | age in 30..44, sex = F"
@@ -99,6 +101,19 @@ def main() -> None:
 
 
 for command in (
-    *(demo, schema, plan, synth, estimate, infer, query, sample, ledger, report, mechanisms),
+    *(
+        demo,
+        schema,
+        plan,
+        compare,
+        synth,
+        estimate,
+        infer,
+        query,
+        sample,
+        ledger,
+        report,
+        mechanisms,
+    ),
 ):
     main.add_command(command)

@@ -78,6 +78,6 @@ def _cdf(release: Release, data: Dataset) -> Iterator[str]:
 
 
 def _exact(query: FactoredQuery, data: Dataset) -> NDArray[np.float64]:
-    """The answers of the data themselves."""
+    """Return the answers of the data themselves, without noise."""
     table = {query.attributes: data.marginal(query.attributes).astype(np.float64)}
     return TablesModel(data.domain, table, len(data)).answer(query).ravel()

@@ -157,7 +157,7 @@ def _fitted(
         raise InvalidInput(f"--total must be a number above 0, got {total:g}")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Contradictory)  # said with what was written
+            warnings.simplefilter("ignore", Contradictory)  # reported after the file is written
             return fit(
                 schema.domain,
                 measurements,

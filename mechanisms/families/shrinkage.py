@@ -1,4 +1,4 @@
-"""Noisy tables drawn towards independence, each by as much as its own noise asks for.
+"""Noisy tables shrunk towards independence, each by as much as its own noise requires.
 
 A noisy table y of several attributes differs from the product q of its one-way marginals by the
 dependence of the attributes, and by noise of variance s^2 in each cell. If the dependence in a cell

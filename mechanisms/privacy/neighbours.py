@@ -65,7 +65,7 @@ class Neighbours:
 
         `norm(False)`: the largest norm of one row's answers; `norm(True)`: that of the difference
         of two rows' answers. The change is a sum of at most `max_rows` rows' answers minus such a
-        sum; a norm is convex, so it is largest where each side has none or all of its rows in one
+        sum; a norm is convex, so it is largest if each side has none or all of its rows in one
         cell.
         """
         kinds = [True] * self.exchanged + [False] * (not self.rows_public)

@@ -4,7 +4,7 @@ Sensitivities are proved in real arithmetic. In floating point a count of 1 besi
 2^60 is lost or doubled by rounding. Here estimates, penalties and shares are rounded to whole
 numbers of a unit before a count is compared with them, all further arithmetic is on integers, and
 scores are returned as whole numbers of 2^-11 counts, fewer than 2^53 of them, which float64 holds
-exactly. Where a product has more digits than that, it is rounded down: if integers differ by at
+exactly. If a product has more digits than that, it is rounded down: if integers differ by at
 most a whole number S of coarser units, so do their floors in these units (a <= b + S gives floor(a)
 <= floor(b + S) = floor(b) + S). Rounding to the nearest even number does not have this property.
 

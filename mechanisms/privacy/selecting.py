@@ -194,7 +194,7 @@ class Selecting(Charging):
         for known in tables:
             if set(known) != set(tables[0]):
                 raise InvalidInput("shares must hold the same cliques for every distribution")
-            # Where rows are private, one more changes rows * share by the share: at most 1.
+            # If the number of rows is private, one more row changes rows * share by at most 1.
             if any(table.min() < 0 or table.max() > 1 for table in known.values()):
                 raise InvalidInput("shares must be in 0..1; divide counts by their total")
         counts = self._marginals(list(shares[0]))  # may refuse: before the charge

@@ -73,7 +73,7 @@ def _cited(module: str) -> str:
     """
     try:
         said = inspect.getdoc(import_module(module)) or ""
-    except ImportError:  # of a package that is not installed any more
+    except ImportError:  # its package is no longer installed
         return ""
     second = [" ".join(part.split()) for part in said.split("\n\n")][1:2]
     paper, year, _ = second[0].partition(")") if second else ("", "", "")

@@ -200,7 +200,7 @@ def _marginals(release: TableRelease, bars: Bars) -> Iterator[str]:
         "<p><input type='search' id='find' placeholder='Find a column' aria-label='Find a column'>"
         "</p>"
     )
-    opened = " open" if len(shown) <= NAMED else ""  # of more columns all are folded
+    opened = " open" if len(shown) <= NAMED else ""  # with more columns, all are folded
     yield "<div class='columns'>"
     for name in shown:
         interval = intervals[name]

@@ -40,11 +40,16 @@ _STRONGER = NAMED // 3
 
 @dataclass(frozen=True)
 class Verdict:
-    """Sentences: which relations are kept, how sure counts are, and what would keep more.
+    """Sentences on which relations are kept, how sure counts are, and what would keep more.
 
-    `strongest`: which of the kept relations are the strongest in the data. `kept`: the pairs of
-    columns that were measured together. `error`: half the width of a 95% interval of a count within
-    one column, None where no single figure holds.
+    Attributes:
+        relations: Which relations between columns are kept.
+        counts: How sure counts are.
+        more: What would keep more.
+        strongest: Which of the kept relations are the strongest.
+        kept: The pairs of columns that were measured together.
+        error: Half the width of a 95% interval of a count within one column; None if no single
+            figure holds.
     """
 
     relations: str

@@ -42,7 +42,7 @@ def dry_run(request: Request, choice: Choice, schema: Schema, workload: Workload
     if any(field.name == "pretrain_steps" for field in fields(chosen)):
         chosen = replace(chosen, pretrain_steps=1)  # pretraining refuses nothing and takes time
     placed = assumed(schema).placed()
-    # Refusals depend on public figures and not on the records, of which any few serve.
+    # Refusals depend on public figures, not on the records, so any few records will do.
     records = made_up(placed.domain, 100, np.random.default_rng(0))
     curator = Curator(records, request.budget, neighbours=request.relation, seed=0)
     curator.ledger = _DryLedger(request.budget, neighbours=request.relation.name)

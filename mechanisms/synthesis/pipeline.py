@@ -80,7 +80,7 @@ def synthesize(
 
     The release gives synthetic records, tables and answers. With constraints in the schema its
     model gives the records ruled out probability zero, which needs a mechanism with a graphical
-    model or a region model (`hdmm+pgm`, `gaussian+projection` and their setting `inference`).
+    model or a region model (`matrix+pgm`, `gaussian+projection` and their setting `inference`).
 
     Raises InvalidInput, before anything is spent, for wrong arguments, a frame without the schema's
     columns, constraints with a mechanism that cannot hold them, and, with `strict`, data that do

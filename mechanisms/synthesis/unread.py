@@ -93,7 +93,7 @@ def check_values(curator: Curator, asked: bool | Callable[[UnreadValues], None])
 
 
 def check_labels(schema: Schema, names: Sequence[str]) -> None:
-    """Warn where no label was found, and where labels hold the sign for bytes that are not in the
+    """Warn if no label was found, or if labels contain the sign for bytes that are not in the
     encoding.
 
     The labels are public: they were paid for.

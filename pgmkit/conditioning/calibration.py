@@ -29,7 +29,7 @@ class Calibration:
         calibrated: the tree.
         seen: the evidence.
 
-    Raises Underflow where the evidence has probability zero, or one so small that terms may have
+    Raises Underflow if the evidence has probability zero, or one so small that terms may have
     been lost.
     """
 
@@ -41,7 +41,7 @@ class Calibration:
         root.
         """
         self.messages: dict[int, Array] = {}
-        """P(evidence below | separator) of the same cliques."""
+        """The messages P(evidence below | separator) of the same cliques."""
         self._outputs: dict[int, Array] = {}
         self.log_sum = calibrated.log_sum
         self._absorb()
@@ -155,6 +155,6 @@ class Calibration:
 
 _SURE = np.ones(1)
 _LEAST_MESSAGE = 1e-300
-"""The divisor in place of a message of zero, where the posterior is zero as well."""
+"""The divisor in place of a message of zero, since then the posterior is zero as well."""
 _DRIFT = 1e-6
 """The largest error of a sum of probabilities that rounding may cause."""

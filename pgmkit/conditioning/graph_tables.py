@@ -42,9 +42,9 @@ calibration takes about as long as two more.
 _SEARCH_SECONDS = 0.01
 """The seconds spent on the search for the junction tree that is calibrated."""
 _SEARCHED_DOWN = 2
-"""The factor by which that search can be expected to make a tree smaller."""
+"""The factor by which a search can be expected to make a tree smaller."""
 _IMPOSSIBLE = 8
-"""The factor by which a tree may shrink when impossible cells are left out, where most cells of the
+"""The factor by which a tree may shrink when impossible cells are left out, if most cells of the
 tables are impossible.
 """
 CELLS_OF_A_TABLE = 20_000.0
@@ -257,7 +257,7 @@ class GraphTables:
     @property
     def joint(self) -> Joint | None:
         """The joint distribution of all attributes, from which further evidence is answered; None
-        before any evidence was answered by itself, and where it has more than ``MOST_CELLS`` cells.
+        before any evidence was answered by itself, and if it has more than ``MOST_CELLS`` cells.
         """
         return self._joint if self.passes else None
 
@@ -269,8 +269,8 @@ class GraphTables:
 
     @property
     def calibrated(self) -> CalibratedTree | None:
-        """A calibrated tree for further evidence, as soon as it pays; None before, and where it is
-        too large or slower than a tree for each set of evidence.
+        """A calibrated tree for further evidence, as soon as it pays; None before, and if it is too
+        large or slower than a tree for each set of evidence.
         """
         if "_calibrated" in self.__dict__:
             return self._calibrated
@@ -334,7 +334,7 @@ class Draft:
     start: EliminationTree | None
     """A tree that is there already; None if there is none."""
     planning: Planning | None
-    """A search for a better tree, where it may pay; else None."""
+    """A search for a better tree if it may pay; else None."""
 
     @property
     def tree(self) -> EliminationTree:

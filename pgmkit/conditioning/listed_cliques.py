@@ -1,7 +1,7 @@
-"""Cliques of a calibrated junction tree that list their possible cells, where most cells are
+"""Cliques of a calibrated junction tree that list their possible cells, if most cells are
 impossible.
 
-Where tables are deterministic in part, nearly all cells of a large clique may be zero. Then only
+If tables are deterministic in part, nearly all cells of a large clique may be zero. Then only
 the others are kept, and for each of them the cells of the tables that it is multiplied by and
 summed into.
 """
@@ -142,7 +142,7 @@ class ListedClique(Clique):
 
 def _sums(places: Places, values: Array, length: int) -> Array:
     found = np.bincount(places, values, minlength=length)
-    return found.astype(np.float64, copy=False)  # of no values it counts whole numbers
+    return found.astype(np.float64, copy=False)  # of no values the result is integers
 
 
 def worth_listing(cells: int, frame: Frame) -> bool:

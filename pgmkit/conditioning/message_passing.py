@@ -3,7 +3,7 @@
 The *value* of a node is the product of the inputs below it, with attributes summed out. Its
 *adjoint* is the product of all other inputs with all other attributes summed out, divided by the
 sum over all records. Value times adjoint is the marginal over the node's attributes (Darwiche 2003;
-Shafer and Shenoy 1990 on a binary tree). Values are computed once, adjoints where an answer needs
+Shafer and Shenoy 1990 on a binary tree). Values are computed once, adjoints when an answer needs
 them, from the root down, and kept. The marginal of attributes that share no node is computed on the
 part of the tree between them.
 """
@@ -45,7 +45,7 @@ are safe.
 """
 
 LOST = 1e-100
-"""Products of tables with maxima near 1 may have lost terms to underflow where their maximum is
+"""Products of tables with maxima near 1 may have lost terms to underflow if their maximum is
 below this.
 """
 FAR = 1e-20
@@ -63,7 +63,7 @@ product.
 
 
 class Underflow(ArithmeticError):
-    """Raised where a sum is zero, or too small for floating-point numbers."""
+    """Raised if a sum is zero, or too small for floating-point numbers."""
 
 
 class SpreadKernel:
@@ -91,7 +91,7 @@ class MatrixKernel:
     """The product of two tables as a batch of matrix products, summed to the wanted attributes.
 
     Attributes in both tables form the batch if they are wanted, and are summed over if not; those
-    in one table are rows or columns. Where nothing is summed over, the tables are broadcast over
+    in one table are rows or columns. If nothing is summed over, the tables are broadcast over
     the attributes of both, and the result has the memory order of the larger one.
     """
 
@@ -158,7 +158,7 @@ def kernel_of(
     other: int,
     wanted: int,
 ) -> Kernel:
-    """Return the kernel, which is kept for the next time. Raises ModelTooLarge where its result
+    """Return the kernel, which is kept for the next time. Raises ModelTooLarge if its result
     takes more than ``limit`` bytes.
     """
     key = (one, other, wanted)
@@ -207,7 +207,7 @@ class Messages:
         limit: the most bytes of a table.
         kernels: the kernels made so far; new ones are added.
 
-    Raises Underflow where the sum over all records is zero or too small to be reliable.
+    Raises Underflow if the sum over all records is zero or too small to be reliable.
     """
 
     def __init__(
@@ -245,7 +245,7 @@ class Messages:
 
     def rescaled(self, table: Table) -> tuple[Array, Scale]:
         """Return the table, divided by its maximum unless that is near 1, and the logarithm of the
-        divisor. Raises Underflow where the maximum is too small or not finite.
+        divisor. Raises Underflow if the maximum is too small or not finite.
         """
         peak = float(table[1].max())
         if not LOST < peak < math.inf:
@@ -255,7 +255,7 @@ class Messages:
         return table[1] / peak, math.log(peak)
 
     def log_of(self, value: Array) -> Scale:
-        """Return the logarithm of a root's value. Raises Underflow where it is too small or not
+        """Return the logarithm of a root's value. Raises Underflow if it is too small or not
         finite.
         """
         if not LEAST_SUM < float(value) < math.inf:
@@ -312,7 +312,7 @@ class Messages:
         return self.adjoints[path[0] if path else node]
 
     def root_adjoint(self, node: int) -> Array:
-        """Return the adjoint of a root: 1 over its value, or 1 where tables are scaled."""
+        """Return the adjoint of a root: 1 over its value, or 1 if tables are scaled."""
         value = self.values[node]
         return np.array(1.0 if value is None or self.scaled else 1.0 / float(value))
 
@@ -343,7 +343,7 @@ class Messages:
         return self.settled(found)
 
     def settled(self, found: Table) -> Table:
-        """Return the table divided by its sum. Raises Underflow where the sum shows that terms were
+        """Return the table divided by its sum. Raises Underflow if the sum shows that terms were
         lost.
         """
         total = float(found[1].sum())

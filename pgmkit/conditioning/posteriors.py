@@ -28,7 +28,7 @@ Array = NDArray[np.float64]
 Codes = NDArray[np.int64]
 
 _CHUNK_CELLS = 1 << 20
-"""The most cells of the largest table of a batch of records. Where fewer than ``_FEW`` records
+"""The most cells of the largest table of a batch of records. If fewer than ``_FEW`` records
 reach it, they are answered one by one.
 """
 _REMEMBERED = 16
@@ -46,8 +46,8 @@ class Posteriors:
     records.
 
     Arrays have one more axis, the first, which counts the records. Equal records are computed once,
-    the others side by side. Every answer raises InvalidInput where a record has probability zero,
-    naming the first, and ModelTooLarge where a table would not fit.
+    the others side by side. Every answer raises InvalidInput if a record has probability zero,
+    naming the first, and ModelTooLarge if a table would not fit.
     """
 
     graph: GraphTables
@@ -81,8 +81,8 @@ class Posteriors:
         started: float,
         at: Callable[[int, float], None],
     ) -> None:
-        """Have a second computation check two records' answers, unless some of the same kind were
-        checked before.
+        """Check two records' answers by a second computation, unless some of the same kind were
+        checked.
         """
         rows = len(self)
 
@@ -100,7 +100,7 @@ class Posteriors:
         return self.marginals([clique])[clique]
 
     def marginals(self, cliques: Iterable[Iterable[str]] | None = None) -> dict[Clique, Array]:
-        """Return many marginals with shared work, by clique; of every single attribute where no
+        """Return many marginals with shared work, by clique; of every single attribute if no
         cliques are given.
         """
         started = time.perf_counter()

@@ -20,7 +20,7 @@ Table = NDArray[np.float64]
 START_STEPS = 20
 """The most passes that a start may take."""
 _PROGRESS = 2e-3
-"""Relative fall of the loss below which a scaling step is the last."""
+"""The relative fall of the loss below which a scaling step is the last."""
 
 
 def scale(problem: Problem, start: Point, tables: Sequence[Table], enough: float) -> Point:

@@ -210,7 +210,7 @@ class MarginalOracle:
         """Return the same as ``marginals`` with absolute accuracy, 1e-12 of the total: cells may
         underflow to zero. In float32 a configuration of up to 2e-6 of the total may be lost.
 
-        Where the partition function itself nears the limits of the format, however the potentials
+        If the partition function itself nears the limits of the format, however the potentials
         are balanced, the pass is in log space.
         """
         potentials = self.masked(potentials)
@@ -283,7 +283,7 @@ class MarginalOracle:
         return potentials + self._balance(potentials)
 
     def _balance(self, potentials: torch.Tensor) -> torch.Tensor:
-        """Return the terms that ``balanced`` adds."""
+        """Return the terms that ``balanced`` adds to the potentials."""
         return self.layout.join(self._diffusion.change(self.layout.split(potentials)))
 
     @cached_property

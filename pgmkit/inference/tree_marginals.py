@@ -68,8 +68,8 @@ def marginals(
         {attributes as requested: table with its axes in that order}, counts of the same total, in
             the dtype and on the device of the beliefs. Tables may share memory: do not write to
             them. Between two cliques the attributes are independent given the separators between
-            them (in different components: independent); where a separator's cell has count 0, so
-            have all cells with it.
+            them (in different components: independent); if a separator's cell has count 0, so has
+            every cell with its values.
 
     Raises:
         InvalidInput: a request is not made of distinct attributes of the domain, or the beliefs do

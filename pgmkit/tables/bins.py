@@ -163,7 +163,7 @@ class Binned(Column):
                 f"{self.edges or (self.low, self.high)!r} are not values of a {self.type} column"
             ) from None
         if self.whole and ends:
-            ends[-1] += 1  # the highest value belongs to the last bin
+            ends[-1] += 1  # so that the highest value belongs to the last bin
         kind = np.int64 if self.whole else np.float64
         if self.edges is not None or not ends[0] < ends[-1]:
             return np.array(ends, dtype=kind)

@@ -212,7 +212,7 @@ def _texts(values: Any, column: Column, form: FileFormat) -> Any:
             values = compute.local_timestamp(values)
         seconds = values.cast(pa.timestamp("s"), safe=False)
         form_of_times = getattr(column, "format", None)
-        if form_of_times is None or "%-" in form_of_times:  # which Arrow does not write
+        if form_of_times is None or "%-" in form_of_times:  # Arrow cannot write such a format
             form_of_times = "%Y-%m-%dT%H:%M:%S"
         texts = compute.strftime(seconds, form_of_times)
     elif pa.types.is_string(values.type) or pa.types.is_dictionary(values.type):

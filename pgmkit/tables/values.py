@@ -264,7 +264,7 @@ def text_of(value: object) -> str:
         return str(Decimal(value))
     try:
         return str(value)
-    except Exception:  # of any kind: no value of a column of objects may end the reading
+    except Exception:  # of any kind: no single object may stop the reading of a column
         return f"({type(value).__name__})"
 
 

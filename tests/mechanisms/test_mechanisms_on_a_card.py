@@ -138,7 +138,7 @@ def test_a_device_that_synthesize_refuses() -> None:
     with pytest.raises(InvalidInput, match='\'cuda\' is not there.*Pass device="cpu" or "auto"'):
         made("cuda")
     with pytest.raises(InvalidInput, match="has no setting 'device'"):
-        made("cpu", "hdmm")
+        made("cpu", "matrix")
     with pytest.raises(InvalidInput, match="device is given twice"):
         made("cpu", settings={"device": "auto"})
 

@@ -111,7 +111,7 @@ def wide_table(rows: int = 2000) -> pd.DataFrame:
     [
         {"mechanism": "mst"},
         {"mechanism": "mwem+pgm", "settings": {"rounds": 3}},
-        {"mechanism": "hdmm+pgm", "settings": {"inference": "auto"}, "workload": 1},
+        {"mechanism": "matrix+pgm", "settings": {"inference": "auto"}, "workload": 1},
         {"mechanism": "gaussian+projection", "settings": {"inference": "region"}},
     ],
 )
@@ -135,12 +135,12 @@ def test_constraints_whose_tree_is_too_large_hold_in_a_region_model(
 
 
 def test_constraints_that_a_model_might_not_hold_are_refused_before_anything_is_spent() -> None:
-    for name in ("hdmm+pgm", "gaussian+projection"):
+    for name in ("matrix+pgm", "gaussian+projection"):
         with pytest.raises(InvalidInput, match=re.escape(f"{{'inference': 'auto'}} with {name}")):
             run(people(), mechanism=name)
     with pytest.raises(InvalidInput, match="cannot hold; use aim, mst or mwem"):
-        run(people(), mechanism="residual")
-    release = run(people(), mechanism="hdmm+pgm", settings={"inference": "auto"})
+        run(people(), mechanism="matrix")
+    release = run(people(), mechanism="matrix+pgm", settings={"inference": "auto"})
     records = release.sample(1500, rng=1)
     assert not (records.married & (records.age < 10)).any()
 

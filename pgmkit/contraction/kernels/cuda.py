@@ -25,9 +25,9 @@ __all__ = ["contract", "contract_steps", "log_contract", "max_contract", "shift_
 TILE = 32
 """Rows and columns of the tile of results that one program keeps in registers."""
 RUN = 1024
-"""Cells that one program of an element-wise kernel computes."""
+"""The cells that one program of an element-wise kernel computes."""
 TERMS = 16
-"""Terms of a sum that a program of ``contract_steps`` adds at once."""
+"""The terms of a sum that a program of ``contract_steps`` adds at once."""
 WARPS = 4
 
 

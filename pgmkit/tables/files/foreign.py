@@ -121,7 +121,7 @@ def _rows(path: str | os.PathLike[str], sheet: str | None) -> Iterator[tuple[Any
     import openpyxl
 
     try:
-        with warnings.catch_warnings(action="ignore"):  # they would name cells
+        with warnings.catch_warnings(action="ignore"):  # warnings would name cells
             book = openpyxl.load_workbook(path, read_only=True, data_only=True)
             names = [each.title for each in book.worksheets]
             found = names.index(sheet) if sheet in names else None
@@ -133,7 +133,7 @@ def _rows(path: str | os.PathLike[str], sheet: str | None) -> Iterator[tuple[Any
     except (OSError, InvalidInput):
         raise
     except Exception as error:
-        # openpyxl raises what zip and XML raise; their messages could quote values.
+        # openpyxl raises the errors of zip and XML, whose messages could quote values.
         raise InvalidInput(
             f"{os.fspath(path)} is not an Excel file with a header: {type(error).__name__}"
         ) from None
@@ -181,7 +181,7 @@ def other_sheets(path: str | os.PathLike[str], form: FileFormat) -> str:
         return ""
     import openpyxl
 
-    with warnings.catch_warnings(action="ignore"):  # they would name cells
+    with warnings.catch_warnings(action="ignore"):  # warnings would name cells
         names = [each.title for each in openpyxl.load_workbook(path, read_only=True).worksheets]
     return f"; the first of its sheets was read, of {_listed(names)}: --sheet" if names[1:] else ""
 
@@ -194,7 +194,7 @@ def sheet_hint(path: str | os.PathLike[str], form: FileFormat, wanted: Collectio
     """Return a clause that names the sheet or row of an Excel file whose header has these names."""
     import openpyxl
 
-    with warnings.catch_warnings(action="ignore"):  # they would name cells
+    with warnings.catch_warnings(action="ignore"):  # warnings would name cells
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
         for sheet in book.worksheets:
             for above, row in enumerate(islice(sheet.iter_rows(values_only=True), MOST_TITLES)):

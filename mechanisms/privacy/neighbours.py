@@ -21,8 +21,8 @@ class Neighbours:
 
     `rows_public`: whether all neighbours have the same number of rows, which is then public.
 
-    `one_sided_values`: how many values one neighbour may hold that the other lacks: each of two
-    replaced rows may hold one, an added row holds one.
+    `one_sided_values`: the most values that occur in only one of two neighbours: those of both rows
+    of a replacement, or that of the added row.
 
     `exchanged`: whether a row can take the place of another.
 

@@ -160,7 +160,7 @@ class LinearEstimate:
 def _residuals(
     domain: Domain, measurements: Sequence[Measurement], total: float | None
 ) -> ResidualTables | None:
-    """The tables of residuals, or None where something else was measured."""
+    """Return the tables of residuals; None if anything else was measured."""
     if not any(m.matrix is not None for m in measurements):
         return None
     try:

@@ -5,11 +5,15 @@ from .dispatch import run
 from .dual_query import DualQuery, DualQueryLoss
 from .fem import Fem
 from .gem import Gem, GemPub
+from .linked.link import Link
+from .linked.pipeline import synthesize_linked
+from .linked.release import LinkedRelease
 from .matrix import Hdmm, HdmmPgm, Matrix, MatrixPgm, Residual
 from .mixture import Mixture
 from .mst import Mst
 from .mwem import Mwem
 from .mwem_pgm import MwemPgm
+from .pair_graph import PairGraph
 from .pep import Pep, PepPub
 from .pmw_pub import PmwPub
 from .privacy.budget import Budget
@@ -60,6 +64,8 @@ __all__ = [
     "HdmmPgm",
     "Independent",
     "Ledger",
+    "Link",
+    "LinkedRelease",
     "Matrix",
     "MatrixPgm",
     "MeasuredPredicate",
@@ -68,6 +74,7 @@ __all__ = [
     "Mst",
     "Mwem",
     "MwemPgm",
+    "PairGraph",
     "Pep",
     "PepPub",
     "Plan",
@@ -96,5 +103,6 @@ __all__ = [
     "register",
     "run",
     "synthesize",
+    "synthesize_linked",
     "target_biased",
 ]

@@ -144,6 +144,9 @@ _BUILT_IN = [
     _own("mst.mst", "Mst", rounds=False, graphical=True)(
         "a spanning tree of pairs, measured once; the fastest"
     ),
+    _own("pair_graph.pair_graph", "PairGraph", "pair-graph", rounds=False, graphical=True)(
+        "a forest of pairs, then pairs that it answers badly; for hundreds of columns"
+    ),
     _own("mwem_pgm.mwem_pgm", "MwemPgm", "mwem+pgm", graphical=True)(
         "one-way marginals, then a fixed number of adaptively selected ones"
     ),

@@ -126,6 +126,17 @@ class GraphicalModel:
 
         return html.model(self)
 
+    def plot(self, axes: Any = None) -> Any:
+        """Draw the attributes on a circle, joined where a clique holds them together, and return
+        matplotlib's axes.
+
+        `axes`: where to draw; by default a new figure. Needs the extra `plot`; raises InvalidInput
+        if it is not installed.
+        """
+        from pgmkit.runtime import plots
+
+        return plots.graph(axes, self.domain.attributes, self.cliques)
+
     @cached_property
     def fit(self) -> Fit | None:
         """A test of how well the measurements agree with each other; None if they are not known.

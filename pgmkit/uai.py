@@ -1,10 +1,10 @@
 """Files of the UAI inference competitions: models, evidence, and results (MAR, MAP, PR).
 
 The files consist of numbers between white space. The first word of a model is BAYES or MARKOV; then
-the number of
-variables and their sizes, the number of tables; for each table the number of its variables and
-their numbers (the child last in a BAYES file); and for each table the number of its cells and their
-values, the last variable changing fastest. Variable 3 of a file becomes the attribute ``"x3"``.
+the number of variables and their sizes, the number of tables; for each table the number of its
+variables and their numbers (the child last in a BAYES file); and for each table the number of its
+cells and their values, the last variable changing fastest. Variable 3 of a file becomes the
+attribute ``"x3"``.
 """
 
 from __future__ import annotations

@@ -24,11 +24,12 @@ class Charging(Counting):
 
     ledger: Ledger
     _noise: Noise
+    _kept: float
 
     @property
     def remaining(self) -> float:
-        """The rest of the budget, in its unit."""
-        return self.ledger.remaining
+        """The rest of the budget, in its unit, without what is kept for other tables."""
+        return max(0.0, self.ledger.remaining - self._kept)
 
     def scale(self, cost: float) -> float:
         """Return the noise scale that `measure` uses at this cost: that of the discrete Gaussian

@@ -18,7 +18,7 @@ from mechanisms.privacy.discovery import distinct, frequent, threshold
 from mechanisms.privacy.integer_matrix import LARGEST_ANSWER, GridMatrix
 from mechanisms.privacy.ledger import FileLedger, Ledger
 from mechanisms.privacy.mixture_error import best_mixture_error
-from mechanisms.privacy.neighbours import Neighbours, relation
+from mechanisms.privacy.neighbours import Neighbours, promise, relation
 from mechanisms.privacy.noise import ExactNoise, Noise, SeededNoise
 from mechanisms.privacy.selecting import Selecting
 from mechanisms.queries.cells import Cell
@@ -80,6 +80,7 @@ class Curator(Selecting):
             ExactNoise() if seed is None else SeededNoise(np.random.default_rng(seed))
         )
         self._counts: dict[Clique, NDArray[np.unsignedinteger[Any]]] = {}
+        self._kept = 0.0
         self.ledger = Ledger(
             budget,
             secure=self._noise.secure,
@@ -95,6 +96,23 @@ class Curator(Selecting):
         """
         other = copy.copy(self)
         other._data, other._counts = data, {}
+        return other
+
+    def table(self, data: Counts, neighbours: Neighbours, cost: float) -> Curator:
+        """A Curator of another table of the same units, on the same ledger, that spends up to cost.
+
+        `neighbours`: what a unit changes in that table; the caller has bounded its rows. Raises
+        InvalidInput for another promise than this Curator's, or a cost that is not available.
+        """
+        if promise(neighbours.name) != promise(self.neighbours.name):
+            raise InvalidInput(
+                f"a table of the relation {neighbours.name!r} cannot be charged to a ledger of "
+                f"{self.neighbours.name!r}"
+            )
+        if not 0 < cost <= self.remaining:
+            raise InvalidInput(f"cost must be above 0 and at most {self.remaining!r}, got {cost!r}")
+        other = self.recoded(data)
+        other.neighbours, other._kept = neighbours, self.ledger.remaining - cost
         return other
 
     def measure(self, clique: Sequence[str], cost: float, *, step: str = "measure") -> Measurement:

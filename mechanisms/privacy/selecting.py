@@ -80,16 +80,26 @@ class Selecting(Charging):
         place = self._selected(step, found, self.neighbours.l1, cost, flip=flip, passes=passes)
         return cliques[place]
 
-    def scored(self, candidates: Sequence[Clique], estimates: Tables) -> Scored:
+    def scored(
+        self,
+        candidates: Sequence[Clique],
+        estimates: Tables,
+        *,
+        penalties: Sequence[float] | None = None,
+    ) -> Scored:
         """Return candidates to choose from several times by the same estimates, compared with the
         data only once.
 
-        A choice is that of `choose` without penalties and weights, and is charged alike. Raises
-        InvalidInput as `choose` does.
+        A choice is that of `choose` without weights, and is charged alike. Raises InvalidInput as
+        `choose` does.
         """
         cliques = self._candidates(candidates)
+        penalty = scores.one_each("penalties", penalties, 0.0, len(cliques))
+        penalty_units = scores.on_grid("penalties", penalty)
         distances = np.array(self._distances(cliques, estimates), dtype=np.int64)
-        return Scored(scores.in_counts(distances), self.neighbours.l1, self._selected)
+        return Scored(
+            scores.in_counts(distances - penalty_units), self.neighbours.l1, self._selected
+        )
 
     def choose_cells(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pgmkit.runtime.html import escape, table
 
@@ -10,37 +10,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mechanisms.privacy.ledger import Ledger
-    from pgmkit.least_squares.goodness import Fit
 
 __all__ = ["overview", "promise", "warnings"]
 
 
-class Described(Protocol):
-    """The parts of a release that the view shows; `Release` itself shows itself by it."""
-
-    @property
-    def mechanism(self) -> str: ...
-    @property
-    def model(self) -> Any: ...
-    @property
-    def measurements(self) -> Sequence[Any]: ...
-    @property
-    def ledger(self) -> Ledger | None: ...
-    @property
-    def certificate(self) -> str: ...
-    @property
-    def contradiction(self) -> str: ...
-    @property
-    def fit(self) -> Fit | None: ...
-    @property
-    def caution(self) -> str: ...
-
-
-def overview(release: Described, more: Sequence[Sequence[str]] = ()) -> str:
+def overview(release: Any, more: Sequence[Sequence[str]] = ()) -> str:
     """Return the release as an HTML table with its ledger; it shows nothing beyond the release
     itself.
 
-    `more`: further rows, as texts that are escaped here.
+    `release`: a Release or a TableRelease. `more`: further rows, as texts that are escaped here.
     """
     rows = [
         ["promise", promise(release.ledger)],
@@ -54,7 +32,7 @@ def overview(release: Described, more: Sequence[Sequence[str]] = ()) -> str:
     return "".join(warnings(release)) + table(["", ""], rows) + spent
 
 
-def fit_rows(release: Described) -> list[list[str]]:
+def fit_rows(release: Any) -> list[list[str]]:
     """Return rows on how close the model came to its best fit, and how well the tables agree."""
     rows = [["fit of the model to them", release.certificate]] if release.certificate else []
     return [*rows, *([["agreement of the tables", str(release.fit)]] if release.fit else [])]
@@ -69,7 +47,7 @@ def promise(ledger: Ledger | None) -> str:
     return f"{said}, neighbours: {ledger.neighbours}"
 
 
-def warnings(release: Described) -> list[str]:
+def warnings(release: Any) -> list[str]:
     """Return the warnings that a reader must see before anything else."""
     found = [f"<p class='warn'>{escape(line)}</p>" for line in release.caution.splitlines()]
     if getattr(release.model, "poor_fit", False):

@@ -28,7 +28,7 @@ class Charging(Counting):
 
     @property
     def remaining(self) -> float:
-        """The rest of the budget, in its unit, without what is kept for other tables."""
+        """The rest of the budget, in its unit, without the part kept for other tables."""
         return max(0.0, self.ledger.remaining - self._kept)
 
     def scale(self, cost: float) -> float:

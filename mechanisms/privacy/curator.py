@@ -99,10 +99,11 @@ class Curator(Selecting):
         return other
 
     def table(self, data: Counts, neighbours: Neighbours, cost: float) -> Curator:
-        """A Curator of another table of the same units, on the same ledger, that spends up to cost.
+        """Return a Curator of another table of the same units, which spends up to `cost` from the
+        same ledger.
 
         `neighbours`: what a unit changes in that table; the caller has bounded its rows. Raises
-        InvalidInput for another promise than this Curator's, or a cost that is not available.
+        InvalidInput for another promise than this Curator's, and for a cost that is not available.
         """
         if promise(neighbours.name) != promise(self.neighbours.name):
             raise InvalidInput(

@@ -144,8 +144,7 @@ class EvidenceMarginals:
         return float(messages.log_sum) + log_scale
 
     def _sound(self, relevant: int) -> Inputs:
-        """Return the inputs. Raises Underflow if plain numbers cannot hold them, or one is zero.
-        """
+        """Return the inputs. Raises Underflow if plain numbers cannot hold them, or one is zero."""
         inputs = self._sliced(relevant)
         if inputs.log_scale == -math.inf or inputs.lost or self.graph.lost:
             raise Underflow

@@ -39,10 +39,10 @@ __all__ = ["lower_bound"]
 
 
 def lower_bound(domain: Domain, sets: Sequence[QuerySet]) -> float:
-    """A lower bound on the sum of variances at rho = 1, add/remove, in squared counts.
+    """Return a lower bound on the sum of variances at rho = 1, add/remove, in squared counts.
 
-    Any y and d give one: y are the answers to the vector that the best strategy for the queries
-    does not see, d its weights.
+    Any y and d give one. Here y holds the queries' answers on the vector that the rows of the best
+    strategy do not see, and d its weights.
 
     >>> from mechanisms.strategies.query_sets import QuerySet
     >>> from pgmkit.domain import Domain

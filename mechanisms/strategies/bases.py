@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 __all__ = ["Lattice", "residual_rows"]
 
 _FEWEST_BITS = 4
-"""With fewer, the rows of a basis may lose their rank."""
+"""The fewest bits of a basis's entries: with fewer, its rows may lose their rank."""
 _MOST_ROUNDS = 10
 _GAIN = 1e-4
-"""The bases are made again while that lowers T by more than this fraction."""
+"""The least relative fall of T for which the bases are made again."""
 
 
 class Lattice:

@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 __all__ = ["best_precision", "of_full_rank", "split"]
 
 _MOST_STEPS = 2000
-"""More than ten times what prefixes and ranges over 1,000 codes take."""
+"""The most steps: more than ten times as many as prefixes and ranges over 1,000 codes take."""
 _RANK = 1e-12
-"""The eigenvalues below this fraction of the largest are zero in float64."""
+"""The fraction of the largest eigenvalue below which an eigenvalue counts as zero in float64."""
 _LOSS = 1e-3
 """The part of the root of the error that goes to cells which no query tells apart."""
 

@@ -1,4 +1,5 @@
-"""What no Gaussian noise can be below, whatever is measured: a certificate for the planner.
+"""A lower bound of the error of any Gaussian noise, for any measurements: a certificate for the
+planner.
 
 For weights d of sum 1 over the cells and any contraction U (of spectral norm 1) the error of
 queries W is at least <U, W D^1/2>^2, where one row is added or removed: the largest such product is

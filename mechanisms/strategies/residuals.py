@@ -70,7 +70,8 @@ Objective = Literal["sum", "largest"]
 _UNSEEN = 1e-4
 """The part of the root of the largest variance that goes to cells which no query tells apart."""
 _MOST_VARIANCES = 10**6
-"""That the search for the least largest variance holds: 100 MB with their parts."""
+"""The most variances that the search for the least largest variance holds: 100 MB with their
+parts."""
 
 
 @dataclass(frozen=True)

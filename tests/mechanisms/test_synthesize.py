@@ -244,7 +244,7 @@ def test_auto_goes_by_columns_budget_limits_and_public_records() -> None:
     assert chosen(memory_mb=350 + 8).name == "mixture" or chosen(memory_mb=350 + 8).name == "aim"
     assert chosen(memory_mb=350 + 7).name == "pair-graph"
     assert chosen(memory_mb=600).name == "mixture" and chosen(memory_mb=599).name == "aim"
-    assert chosen(40, k=3).name != "pair-graph" and chosen(41, k=3).name == "mst"
+    assert chosen(40, k=3).name != "pair-graph" and chosen(41, k=3).name == "pair-graph"
     unit = (2 * Budget(1.0, 1e-9).total) ** -0.5
     for least, options in [(5, {}), (25, {"k": 3})]:
         for most in (1, 3):

@@ -1,10 +1,10 @@
 """AIM: an adaptive and iterative mechanism with a graphical model inside.
 
 McKenna, Mullins, Sheldon and Miklau, "AIM: an adaptive and iterative mechanism for differentially
-private synthetic data" (2022), Algorithm 2. Candidates are all subsets of the workload's cliques;
-the score of one is how much the workload cares times its error beyond what measuring it would
-add. The budget of a round grows fourfold when a measurement taught the model nothing beyond its
-noise, and the last round spends all that is left.
+private synthetic data" (2022), Algorithm 2. Candidates are all subsets of the workload's cliques.
+The score of a candidate is its weight in the workload times its error beyond the noise that
+measuring it would add. The budget of a round grows fourfold when a measurement changed the model by
+no more than its noise, and the last round spends all that is left.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ __all__ = ["Aim", "aim"]
 class Aim(Settings):
     """Settings of AIM; none may be chosen by looking at private data.
 
-    Raises InvalidInput for values that are not as below.
+    Raises InvalidInput for values outside the ranges below.
 
     Attributes:
         model_mb: The largest model, in MB (2^20 bytes) of float64 cells of its junction tree, above
-            0. A round may use the share of it that the budget spent so far is of the whole.
-        select_share: The share of each round's budget that selects, above 0 and below 1; the paper
+            0. A round may use the same share of it as of the whole budget has been spent.
+        select_share: The share of each round's budget for selection, above 0 and below 1; the paper
             has a tenth.
         tolerance: The tolerance of the estimates between rounds, in units of the noise as in
-            `pgmkit.estimate`, above 0. The last estimate has the default of `pgmkit.estimate`.
-        device: Where models are estimated: "cpu", a CUDA card such as "cuda", or "auto", a card
-            where there is one and a model is large enough to gain (`pgmkit.runtime.devices`).
+            `pgmkit.estimate`, above 0. The last estimate uses the default of `pgmkit.estimate`.
+        device: Where models are estimated: "cpu", a CUDA GPU such as "cuda", or "auto": a GPU if
+            there is one and the model is large enough to gain (`pgmkit.runtime.devices`).
     """
 
     model_mb: float = setting(80.0, positive())
@@ -63,8 +63,8 @@ def aim(
 ) -> Release:
     """Spend all that remains of the Curator's budget on a model for the workload.
 
-    `first`: noisy one-way marginals of all the workload's attributes, where the Curator has
-    measured them already. `progress` is called with each finished Round.
+    `first`: noisy one-way marginals of all the workload's attributes, if the Curator has measured
+    them already. `progress` is called with each finished Round.
 
     Raises InvalidInput (before anything is spent) for a workload over another domain or a model
     limit that no workload clique fits.
@@ -84,7 +84,7 @@ def aim(
     def measure(picked: Sequence[Clique]) -> list[Measurement]:
         (clique,) = picked
         measured.append(clique)
-        # The last round takes all that rounding left of the budget, too.
+        # The last round also takes what rounding left of the budget.
         last = curator.remaining < 2 * budget.measure
         cost = curator.remaining if last else budget.measure
         return [curator.measure(clique, cost, step=f"measure {len(measured)}")]
@@ -138,12 +138,13 @@ class _RoundBudget:
         return self.total - self.select
 
     def grow(self) -> None:
-        """Anneal: half the noise and twice the selection's epsilon are four times the zCDP."""
+        """Anneal: half the noise and twice the selection's epsilon cost four times the zCDP."""
         self.total *= 4.0
 
 
 def relevance(workload: Workload, candidates: tuple[Clique, ...]) -> dict[Clique, float]:
-    """The weight of each candidate in the workload: w_r = sum over s of c_s |r and s|.
+    """Return the weight of each candidate r in the workload: w_r = sum over its cliques s, of
+    weight c_s, of c_s |r and s|.
 
     >>> from pgmkit.domain import Domain
     >>> pairs = Workload(Domain({"a": 2, "b": 2, "c": 2}), [("a", "b"), ("b", "c")])
@@ -159,9 +160,10 @@ def relevance(workload: Workload, candidates: tuple[Clique, ...]) -> dict[Clique
 
 
 def moved_within_noise(last: Round[GraphicalModel, Clique], noise: float) -> bool:
-    """True if the model moved less than noise alone would move it (the paper's annealing rule).
+    """True if the model changed by less than noise alone would change it (the paper's annealing
+    rule).
 
-    `noise`: the expected absolute noise on one cell of the round's measurement, in counts.
+    `noise`: the expected absolute noise of one cell of the round's measurement, in counts.
     """
     (clique,) = last.picked
     before, after = last.before.marginal(clique), last.after.marginal(clique)

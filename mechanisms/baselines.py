@@ -1,6 +1,6 @@
-"""Baselines to compare with: noise on all marginals, and independence.
+"""Baselines for comparison: noise on all marginals, and independent columns.
 
-Nothing is selected: the budget goes to the workload's marginals (or to the attributes' own) in
+Nothing is selected: the budget goes to the workload's marginals (or to the one-way marginals) in
 shares fixed beforehand.
 """
 
@@ -38,8 +38,8 @@ class Gaussian(Settings):
 
     Attributes:
         clip: Whether cells below zero are released as zero, as no count is negative. Each cell's
-            error falls, but sums of many cells are biased upwards; the measurements hold the values
-            as they came.
+            error falls, but sums of many cells are biased upwards; the release's measurements hold
+            the unclipped values.
     """
 
     clip: bool = setting(True, flag())
@@ -49,17 +49,16 @@ class Gaussian(Settings):
 class Projection(Settings):
     """Settings of noise on all workload marginals, projected.
 
-    Raises InvalidInput for values that are not as below.
+    Raises InvalidInput for values outside the ranges below.
 
     Attributes:
         model_mb: The largest junction tree of the workload's cliques, in MB (2^20 bytes) of float64
             cells, for which the result is a graphical model, 0 or above. Beyond it the result is
             locally consistent nonnegative tables, which draw no records.
-        inference: Whether to go without a tree. "exact": never. "auto": beyond `model_mb` the
-            result is a region model of such tables, which draws records near them
-            (`pgmkit.RegionModel`). "region": always.
-        device: Where models are estimated: "cpu", a CUDA card such as "cuda", or "auto", a card
-            where there is one and a model is large enough to gain (`pgmkit.runtime.devices`).
+        inference: Whether to use a region model of such tables, which draws records near them
+            (`pgmkit.RegionModel`): "exact" never, "auto" beyond `model_mb`, "region" always.
+        device: Where models are estimated: "cpu", a CUDA GPU such as "cuda", or "auto": a GPU if
+            there is one and the model is large enough to gain (`pgmkit.runtime.devices`).
     """
 
     model_mb: float = setting(80.0, at_least(0))
@@ -73,23 +72,23 @@ class Projection(Settings):
 class Independent(Settings):
     """Settings of one-way marginals.
 
-    Raises InvalidInput for values that are not as below.
+    Raises InvalidInput for values outside the ranges below.
 
     Attributes:
-        device: Where models are estimated: "cpu", a CUDA card such as "cuda", or "auto", a card
-            where there is one and a model is large enough to gain (`pgmkit.runtime.devices`).
+        device: Where models are estimated: "cpu", a CUDA GPU such as "cuda", or "auto": a GPU if
+            there is one and the model is large enough to gain (`pgmkit.runtime.devices`).
     """
 
     device: str = setting("cpu", torch_device())
 
 
 def gaussian(curator: Curator, workload: WorkloadLike, settings: Gaussian | None = None) -> Release:
-    """Spend all that remains on noise on every workload marginal, by the workload's weights.
+    """Spend all that remains on noise on every workload marginal, in proportion to the workload's
+    weights.
 
-    The noise is discrete Gaussian, or discrete Laplace for a pure budget. The release answers with
-    the tables as measured (clipped, see `Gaussian`): they disagree, and draw no records.
-
-    Raises InvalidInput (before anything is spent) for a workload over another domain.
+    The noise is discrete Gaussian, or discrete Laplace for a pure budget. The release answers from
+    the tables as measured (clipped, see `Gaussian`): they disagree, and draw no records. Raises
+    InvalidInput (before anything is spent) for a workload over another domain.
     """
     settings = settings or Gaussian()
     workload = Workload.over(curator.domain, workload)
@@ -108,10 +107,10 @@ def gaussian(curator: Curator, workload: WorkloadLike, settings: Gaussian | None
 def projection(
     curator: Curator, workload: WorkloadLike, settings: Projection | None = None
 ) -> Release:
-    """The same measurements as `gaussian`, projected onto what real marginals can be.
+    """Measure the same marginals as `gaussian`, and release the nearest consistent model.
 
-    That is a graphical model over the workload's cliques where its junction tree takes at most
-    `model_mb`, and nonnegative tables that agree on what they share otherwise
+    It is a graphical model over the workload's cliques if its junction tree takes at most
+    `model_mb`, otherwise nonnegative tables that agree on shared attributes
     (`mechanisms.families.tables.projected`).
 
     Raises InvalidInput (before anything is spent) for a workload over another domain.
@@ -130,10 +129,11 @@ def independent(
     *,
     first: Sequence[Measurement] = (),
 ) -> Release:
-    """Spend all that remains evenly on the one-way marginals; all else is a product of them.
+    """Spend all that remains evenly on the one-way marginals; all other marginals are their
+    products.
 
-    `first`: noisy marginals that the Curator has measured already, which count too.
-    Raises InvalidInput (before anything is spent) for a workload over another domain.
+    `first`: noisy marginals that the Curator has measured already, which are used too. Raises
+    InvalidInput (before anything is spent) for a workload over another domain.
     """
     settings = settings or Independent()
     Workload.over(curator.domain, workload)

@@ -1,10 +1,10 @@
 """Clique tree: the largest affordable model, grown once from noisy errors and measured at once.
 
-One shot. The one-way marginals give an independent model; the L1 errors of all pairs under it are
-released with noise, together and cheaply; a junction tree grows by the worst pairs first while it
-stays within its size; then these pairs and the larger subsets of the workload's cliques that lie in
-the tree and can stand the noise are measured, and one model is estimated. Nothing is adaptive after
-the tree, so the only slow step runs once.
+The one-way marginals give an independent model; the L1 errors of all pairs under it are released
+with noise, together and cheaply. A junction tree grows by the worst pairs first while it stays
+within its size. Then these pairs are measured, with the larger subsets of the workload's cliques
+that lie in the tree and have tables large enough beside the noise, and one model is estimated.
+Nothing is adaptive after the tree, so the only slow step runs once.
 """
 
 from __future__ import annotations
@@ -24,27 +24,28 @@ from pgmkit.measurement import Measurement
 __all__ = ["CliqueTree", "clique_tree"]
 
 _WORTH_MEASURING = 0.05
-"""Share of the total that noise may leave in a table of more than two attributes: its pairs say
-most of what it says."""
+"""The largest noise in a table of more than two attributes, as a share of the total: its pairs hold
+most of its information.
+"""
 _NOISE_LEFT = 0.25
-"""Share of a table's noise that is left in an estimate, where most cells are empty."""
+"""The share of a table's noise that remains in an estimate, where most cells are empty."""
 
 
 @dataclass(frozen=True)
 class CliqueTree(Settings):
     """Settings of the clique tree; none may be chosen by looking at private data.
 
-    Raises InvalidInput for values that are not as below, or shares that leave nothing for the tree.
+    Raises InvalidInput for values outside the ranges below, or shares that leave nothing for the
+    tree.
 
     Attributes:
-        model_mb: The most that the junction tree may take, in MB (2^20 bytes) of float64 cells,
-            above 0. A larger model is not always better: each further pair takes budget from the
-            others.
+        model_mb: The largest junction tree, in MB (2^20 bytes) of float64 cells, above 0. A larger
+            model is not always better: each further pair takes budget from the others.
         one_way_share: The share of the budget for the one-way marginals, above 0 and below 1.
         select_share: The share of the budget for the errors of the pairs, by which the tree is
             grown, above 0 and below 1.
-        device: Where models are estimated: "cpu", a CUDA card such as "cuda", or "auto", a card
-            where there is one and a model is large enough to gain (`pgmkit.runtime.devices`).
+        device: Where models are estimated: "cpu", a CUDA GPU such as "cuda", or "auto": a GPU if
+            there is one and the model is large enough to gain (`pgmkit.runtime.devices`).
     """
 
     model_mb: float = setting(4.0, positive())
@@ -53,7 +54,7 @@ class CliqueTree(Settings):
     device: str = setting("cpu", torch_device())
 
     def conflict(self) -> str | None:
-        """Something is left to measure the tree with."""
+        """Return a message if the shares leave nothing to measure the tree with, else None."""
         return leave_something("the tree", self, "one_way_share", "select_share")
 
 
@@ -93,7 +94,9 @@ def clique_tree(
 def _gains(
     curator: Curator, pairs: Sequence[Clique], errors: Sequence[float]
 ) -> dict[Clique, float]:
-    """The error of each pair, less the noise that an even share of the budget would leave in it."""
+    """Return the error of each pair, minus the noise that an even share of the budget would leave
+    in it.
+    """
     noise = _NOISE_LEFT * curator.expected_error(curator.remaining / len(pairs))
     return {
         pair: error - noise * curator.domain.size(pair)
@@ -102,7 +105,7 @@ def _gains(
 
 
 def _grown(domain: Domain, gains: Mapping[Clique, float], limit_mb: float) -> list[Clique]:
-    """The pairs of largest gain whose junction tree fits together; at least one of them."""
+    """Return the pairs of largest gain whose junction tree fits; at least one."""
     edges: list[Clique] = []
     for pair in sorted(gains, key=gains.__getitem__, reverse=True):
         if (gains[pair] > 0 or not edges) and model_megabytes(domain, [*edges, pair]) <= limit_mb:
@@ -113,8 +116,8 @@ def _grown(domain: Domain, gains: Mapping[Clique, float], limit_mb: float) -> li
 def _supported(
     domain: Domain, closure: Sequence[Clique], edges: Sequence[Clique], most_cells: float
 ) -> list[Clique]:
-    """The pairs, and what the tree holds of the workload's larger subsets whose pairs all are among
-    them, up to a number of cells.
+    """Return the pairs, and the larger subsets of the workload's cliques, up to a number of cells,
+    that lie in the tree and all of whose pairs were chosen.
     """
     from pgmkit.graphs.junction_tree import junction_tree
 
@@ -130,10 +133,10 @@ def _supported(
 
 
 def _measure(curator: Curator, cliques: Sequence[Clique]) -> list[Measurement]:
-    """Spend the rest so that the expected L1 errors of all tables add up to the least.
+    """Spend the rest so that the sum of the expected L1 errors of all tables is least.
 
     A table of m cells measured at cost c has L1 noise proportional to m / sqrt(c), or m / c for a
-    pure budget: costs go by m^(2/3), or m^(1/2).
+    pure budget: costs are proportional to m^(2/3), or m^(1/2).
     """
     power = 1 / 2 if curator.ledger.budget.pure else 2 / 3
     sizes = [curator.domain.size(clique) ** power for clique in cliques]

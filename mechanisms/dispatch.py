@@ -1,4 +1,4 @@
-"""Running a mechanism by its name or its settings."""
+"""Running a mechanism, given by its name or its settings."""
 
 from __future__ import annotations
 
@@ -45,12 +45,13 @@ def run(
     """Spend an (epsilon, delta) budget on private data by the named mechanism, or by its settings.
 
     `workload`: a Workload, or cliques of equal weight. `public`: records of the same domain that
-    need no protection. `ledger`: one across runs (`Ledger.open`). `accounting`: see `Budget`; by
-    default that of the ledger across runs, else what needs the least noise (`accounting_of`).
+    need no protection. `ledger`: a ledger across runs (`Ledger.open`). `accounting`: see `Budget`;
+    by default that of the ledger across runs, or else the one with the least noise
+    (`accounting_of`).
 
     Raises InvalidInput, before anything is spent, for an unknown mechanism, a wrong budget or
-    relation, a workload over another domain, and public records where none are used or none are
-    given but needed.
+    relation, a workload over another domain, and public records that the mechanism does not use, or
+    needs and lacks.
 
     >>> from mechanisms.datasets.census import census
     >>> from mechanisms.workload import k_way
@@ -85,9 +86,9 @@ def run_on(
 ) -> Release:
     """Spend all that remains of a Curator's budget by a mechanism; see `run`.
 
-    `first`: one-way marginals that were measured already, for mechanisms that take them;
-    `distances`: of pairs from independence, and `bins`, the number of ordered codes of columns,
-    for `mixture`.
+    `first`: one-way marginals that were measured already, for mechanisms that use them. For
+    `mixture` only: `distances`, the noisy distances of pairs from independence, and `bins`, the
+    number of ordered codes of attributes.
     """
     check_public(entry, public is not None)
     workload = Workload.over(curator.domain, workload)
@@ -113,7 +114,7 @@ def run_on(
 
 
 def only_measures(entry: Entry, settings: Any, workload: Workload) -> bool:
-    """True if this run draws nothing but additive noise; public figures alone decide."""
+    """True if this run draws nothing but additive noise; this depends on public figures alone."""
     check = getattr(settings, "measures", None)
     return bool(check(workload)) if callable(check) else entry.measures
 
@@ -121,10 +122,10 @@ def only_measures(entry: Entry, settings: Any, workload: Workload) -> bool:
 def accounting_of(
     asked: Accounting | None, measures: bool, budget: Budget, ledger: FileLedger | None
 ) -> Accounting:
-    """The accounting that was asked for, or else that of the ledger across runs.
+    """Return the accounting that was asked for, or else that of the ledger across runs.
 
     Without either it is the one that needs the least noise: "gaussian" for a run that only
-    measures, or that selects little, but not for large epsilon (see `Budget.least_noise`).
+    measures, but not for large epsilon (see `Budget.least_noise`), else "zcdp".
     """
     if asked is not None:
         return asked
@@ -134,7 +135,7 @@ def accounting_of(
 
 
 def check_public(entry: Entry, given: bool) -> None:
-    """Raises InvalidInput for public records that are not used, or that are needed but absent."""
+    """Raise InvalidInput for public records that are not used, or that are needed but absent."""
     if given and not entry.public:
         users = [other.name for other in MECHANISMS.values() if other.public]
         raise InvalidInput(f"{entry.name} uses no public records; {', '.join(users)} do")

@@ -1,8 +1,9 @@
 """DualQuery: multiplicative weights over queries against best responding records.
 
 Gaboardi et al. (2014); McKenna, Sheldon and Miklau (2019), Algorithms 4 and 5. Queries are closed
-under negation: each cell of the workload's marginals counts with a sign. In round t + 1, s signed
-queries are drawn with probability proportional to
+under negation: each cell of the workload's marginals has a sign. Let q(D) be the answer of query q
+on the data, n the number of rows and x_r the record of round r. In round t + 1, s signed queries
+are drawn with probability proportional to
 
     exp(+-eta sum_{r <= t} (q(D) - q(x_r))),
 
@@ -11,8 +12,8 @@ must grow where the data exceed the records: the printed algorithm has the oppos
 round is free (uniform); a draw of round t + 1 is an exponential mechanism of epsilon 2 eta t / n.
 The release is the records of all rounds.
 
-`DualQueryLoss` is the negative log likelihood of what was drawn, a loss of `pgmkit.estimate`:
-log-sum-exp of linear functions less linear ones, so it is convex in the marginals.
+`DualQueryLoss` is the negative log likelihood of the drawn queries, a loss of `pgmkit.estimate`:
+log-sum-exp of linear functions minus linear ones, so it is convex in the marginals.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ __all__ = ["Draws", "DualQuery", "DualQueryLoss", "DualQueryRelease", "dual_quer
 
 @dataclass(frozen=True)
 class Draws:
-    """One round: the signed queries that were drawn, and the record that answered best."""
+    """One round: the signed queries that were drawn, and the best responding record."""
 
     queries: tuple[tuple[Cell, int], ...]
     record: tuple[int, ...]
@@ -67,14 +68,14 @@ class DualQueryRelease(Release):
 class DualQuery(Settings):
     """Settings of DualQuery; none may be chosen by looking at private data.
 
-    Raises InvalidInput for values that are not as below.
+    Raises InvalidInput for values outside the ranges below.
 
     Attributes:
         eta: The rate of the weights, above 0. The number of rounds follows from it and the budget;
-            it is then lowered or raised a little so that the budget is spent exactly.
-        samples: The number s of queries drawn a round, 1 or more.
+            the rate is then changed a little so that the budget is spent exactly.
+        samples: The number s of queries drawn in each round, 1 or more.
         one_way_share: The share of the budget for the one-way marginals, at least 0 and below 1. It
-            is spent only where the number of rows is private, to estimate it.
+            is spent only if the number of rows is private, to estimate it.
         max_rounds: The most rounds, 1 or more.
         seed: The seed of the first round's draws, which are free; it protects nothing.
     """
@@ -95,8 +96,8 @@ def dual_query(
 ) -> DualQueryRelease:
     """Spend all that remains of the Curator's budget on records for the workload.
 
-    Raises InvalidInput (before anything is spent) for a workload over another domain,
-    one_way_share = 0 where the number of rows is private, or Gaussian accounting.
+    Raises InvalidInput (before anything is spent) for a workload over another domain, one_way_share
+    = 0 if the number of rows is private, or Gaussian accounting.
     """
     settings = settings or DualQuery()
     workload = Workload.over(curator.domain, workload)
@@ -134,7 +135,7 @@ def dual_query(
         Records(domain, (), total),
         first,
         select=select,
-        measure=lambda picked: [],  # the draws themselves are all that is paid for
+        measure=lambda picked: [],  # only the draws are paid for
         update=_responder(domain, drawn),
         progress=progress,
     )
@@ -148,7 +149,9 @@ def dual_query(
 def _responder(
     domain: Domain, drawn: Sequence[tuple[tuple[Cell, int], ...]]
 ) -> Callable[[Records, Sequence[Any]], Records]:
-    """The update: the best response to the queries drawn last joins the records."""
+    """Return the update step, which adds the best response to the last drawn queries to the
+    records.
+    """
     oracle = Oracle(domain)
 
     def update(records: Records, _measurements: Sequence[Any]) -> Records:
@@ -159,7 +162,7 @@ def _responder(
 
 
 def round_weights(curator: Curator, settings: DualQuery, total: float) -> list[float]:
-    """The share of the budget of each paid round; their number from eta.
+    """Return the share of the budget of each paid round; their number follows from eta.
 
     In zCDP a round costs s (m eta t / n)^2 / 2, in pure epsilon 2 s m eta t / n, where a count
     changes by at most m between neighbours.
@@ -186,7 +189,7 @@ def _unit(curator: Curator, settings: DualQuery, total: float) -> float:
 def used_eta(
     curator: Curator, settings: DualQuery, total: float, whole: float, rounds: int
 ) -> float:
-    """The eta at which so many rounds cost exactly the budget."""
+    """Return the eta at which so many rounds cost exactly the budget."""
     pure = curator.ledger.budget.pure
     parts = float((np.arange(1, rounds + 1, dtype=np.float64) ** (1 if pure else 2)).sum())
     ratio = whole / (_unit(curator, settings, total) * parts)
@@ -196,7 +199,7 @@ def used_eta(
 def uniform_draws(
     domain: Domain, workload: Workload, count: int, rng: np.random.Generator
 ) -> list[tuple[Cell, int]]:
-    """Signed queries drawn uniformly: the free first round."""
+    """Return signed queries drawn uniformly, for the free first round."""
     sizes = np.array([domain.size(clique) for clique in workload.cliques])
     starts = np.cumsum([0, *sizes])
     places = rng.integers(0, starts[-1], count)
@@ -209,10 +212,11 @@ def uniform_draws(
 
 
 class DualQueryLoss:
-    """The negative log likelihood of a DualQuery release, of marginals in counts (Algorithm 5).
+    """The negative log likelihood of a DualQuery release, as a function of marginals in counts
+    (Algorithm 5).
 
-    A loss for `pgmkit.estimate`; `measurements` there name the workload's cliques, all of which
-    must be given. `total`: the number of rows that the mechanism used.
+    It is a loss for `pgmkit.estimate`, whose `measurements` must then name all of the workload's
+    cliques. `total`: the number of rows that the mechanism used.
     """
 
     def __init__(self, release: DualQueryRelease, workload: WorkloadLike) -> None:
@@ -237,7 +241,7 @@ class DualQueryLoss:
         self.total = release.model.total
 
     def __call__(self, marginals: Mapping[Clique, torch.Tensor]) -> torch.Tensor:
-        """The loss; differentiable."""
+        """Return the loss; differentiable."""
         import torch
 
         y = torch.cat([marginals[clique].reshape(-1) for clique in self._cliques]) / self.total

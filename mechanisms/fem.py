@@ -1,12 +1,12 @@
 """FEM: perturbed best responses to selected queries.
 
 Vietri et al. (2020), as in Liu, Vietri and Wu (2021): in each round a signed query on which the
-data exceed the records most is selected by the exponential mechanism, and the next records are
-best responses to all queries so far, each perturbed by exponential noise on every code. The release
-is the records of all rounds. Rounds are as many as the budget pays for, and no more.
+data exceed the records most is selected by the exponential mechanism, and the next records are best
+responses to all queries so far, each perturbed by exponential noise on every code. The release is
+the records of all rounds. There are exactly as many rounds as the budget pays for.
 
-Decided here: queries are selected against the records of all rounds, which are what is released; a
-few records alone have a sampling error that would mislead the selection.
+Decided here: queries are selected against the records of all rounds, which are released; a few
+records alone have a sampling error that would mislead the selection.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ _RULE = RoundsRule(1.5)
 class Fem(Settings):
     """Settings of FEM; none may be chosen by looking at private data.
 
-    Raises InvalidInput for values that are not as below.
+    Raises InvalidInput for values outside the ranges below.
 
     Attributes:
         rounds: The number of rounds, 1 or more; None for a rule from the number of rows and the
             budget (`RoundsRule`).
-        samples: The number of records a round, 1 or more.
-        noise: The mean of the perturbation of every code, above 0, in queries times the root of
-            their number: one that does not grow loses its effect.
+        samples: The number of records of each round, 1 or more.
+        noise: The mean of the perturbation of every code, above 0, divided by the square root of
+            the number of queries: a perturbation that does not grow loses its effect.
         one_way_share: The share of the budget for the one-way marginals, at least 0 and below 1. It
-            is spent only where the number of rows is private, to estimate it.
+            is spent only if the number of rows is private, to estimate it.
         seed: The seed of the perturbations; it protects nothing.
     """
 
@@ -80,7 +80,7 @@ def fem(
     """Spend all that remains of the Curator's budget on records for the workload.
 
     Raises InvalidInput (before anything is spent) for a workload over another domain, or
-    one_way_share = 0 where the number of rows is private.
+    one_way_share = 0 if the number of rows is private.
     """
     settings = settings or Fem()
     workload = Workload.over(curator.domain, workload)
@@ -112,7 +112,7 @@ def fem(
         Records(domain, tuple(start), total),
         first,
         select=select,
-        measure=lambda picked: [],  # what is selected is all that is paid for
+        measure=lambda picked: [],  # only the selection is paid for
         update=_responder(domain, settings, queries, rng),
         progress=progress,
     )
@@ -122,7 +122,9 @@ def fem(
 def _responder(
     domain: Domain, settings: Fem, queries: Sequence[Weighted], rng: np.random.Generator
 ) -> Callable[[Records, Sequence[Any]], Records]:
-    """The update: best responses to all queries so far, each under its own perturbation."""
+    """Return the update step: best responses to all queries so far, each under its own
+    perturbation.
+    """
     oracle = Oracle(domain)
 
     def update(records: Records, _measurements: Sequence[Any]) -> Records:
@@ -132,7 +134,7 @@ def _responder(
             bonus = {name: rng.exponential(scale, n) for name, n in domain.sizes.items()}
             best = oracle.best(queries, bonus)
             found.append(tuple(best[name] for name in domain))
-        # The records that the first selection was made against are random and are left behind.
+        # The records of the first selection are random, and are not kept.
         kept = records if len(queries) > 1 else Records(domain, (), records.total)
         return kept.joined(found)
 

@@ -1,24 +1,24 @@
 """GEM and GEM-Pub: generative networks with the exponential mechanism.
 
 Liu, Vietri and Wu, "Iterative Methods for Private Synthetic Data" (2021), Algorithms 2 and 3: in
-each round the worst answered queries are selected and measured, and a generator of product rows
-is trained on all noisy answers so far. What the paper leaves open is decided here:
+each round the worst answered queries are selected and measured, and a generator of product rows is
+trained on all noisy answers so far. What the paper leaves open is decided here:
 
 - The fixed noise batch is part of the model; normalisation uses the batch (see `Generator`).
-- With eps_0 of section 3.1 selection scores are exp(alpha eps_0 n |error|), so selecting costs
-  alpha^2 and measuring (1 - alpha)^2 parts of eps_0^2 / 2; k queries a round cost k times that.
-  `select_share` is the first part, alpha^2 / (alpha^2 + (1 - alpha)^2).
+- With eps_0 and alpha of section 3.1 selection scores are exp(alpha eps_0 n |error|), so selecting
+  costs alpha^2 and measuring (1 - alpha)^2 parts of eps_0^2 / 2; k queries a round cost k times
+  that. `select_share` is the first part, alpha^2 / (alpha^2 + (1 - alpha)^2).
 - The threshold gamma is half of a moving average (beta 1/2) of the largest error on *noisy* past
   answers: the true error would leak.
-- An update is a new Adam with a cosine schedule on the mean absolute error over the active set:
-  the at most `worst` measured queries whose error is at least gamma.
+- An update is a new Adam with a cosine schedule on the mean absolute error over the active set: the
+  measured queries whose error is at least gamma, at most `worst` of them.
 - Measured queries are not selected again.
 - The result's weights are a moving average over the last half of the rounds.
 - An error within `tolerance` standard deviations of its own noise is not trained on.
-- With public data the first generator is near the truth already, and what noise can do to it is
-  worse than most errors: fewer rounds, a tolerance of 3, and the paper's small steps (1e-4).
-- Noisy answers enter the training within [0, n], where answers of any data lie; what is released
-  as a measurement is as drawn.
+- With public data the first generator is near the truth already, and fitting noise does more harm
+  than most errors: fewer rounds, a tolerance of 3, and the paper's small steps (1e-4).
+- Noisy answers are clipped to [0, n] for training, where answers of any data lie; the released
+  measurements are not clipped.
 - Not in the paper: a share of the budget measures the one-way marginals first.
 
 The networks compute in float32: answers are accurate to about 1e-6 of the total.
@@ -84,39 +84,39 @@ __all__ = ["Gem", "GemPub", "gem", "gem_pub"]
 class Gem(SelectionSettings):
     """Settings of GEM; none may be chosen by looking at private data.
 
-    Raises InvalidInput for values that are not as below.
+    Raises InvalidInput for values outside the ranges below.
 
     Attributes:
         rounds: The number of rounds T, 1 or more; None for a rule from the number of rows and the
             budget (`RoundsRule`).
-        queries: The number of queries k of a round, 1 or more; 1 where whole marginals are
-            selected.
-        select_share: The share of each round's budget that selects, above 0 and below 1; None for
+        queries: The number of queries k of a round, 1 or more; 1 if whole marginals are selected.
+        select_share: The share of each round's budget for selection, above 0 and below 1; None for
             0.8, which is the paper's alpha of 0.67, or 0.5 for whole marginals.
         one_way_share: The share of the budget for the one-way marginals before the rounds, at least
-            0 and below 1; with 0, as in the paper, the total must be public.
+            0 and below 1; with 0, as in the paper, nothing measures the number of rows, so it must
+            be public.
         select: What a round selects: single "queries" (cells of the workload's marginals), or whole
-            "marginals" (the marginal trick of appendix A.1, trained on squared errors in units of
-            the noise as appendix D.4 is on squared errors).
+            "marginals" (the marginal trick of appendix A.1, trained on squared errors as in
+            appendix D.4, here in units of the noise).
         noise_width: The length of the generator's noise vectors, 1 or more. The paper has 512.
-        hidden: The widths of the generator's hidden layers, each 1 or more; the paper has
-            (1024, 1024).
-        batch_rows: The number of noise vectors B, and so of rows in the mixture, 2 or more, as
-            they are normalised over the batch. The default is the paper's.
-        precision: The type of the layers' products, "float32" or "bfloat16": several times as
-            fast on processors and cards that have it, and slow on others. Weights and rows are
-            float32 in any case.
+        hidden: The widths of the generator's hidden layers, each 1 or more; the paper has (1024,
+            1024).
+        batch_rows: The number of noise vectors B, and so of rows in the mixture, 2 or more, as they
+            are normalised over the batch. The default is the paper's.
+        precision: The type of the layers' products, "float32" or "bfloat16": the latter is several
+            times as fast on processors and GPUs that support it, and slow on others. Weights and
+            rows are always float32.
         learning_rate: Adam's first rate, above 0; it falls along a cosine.
-        steps: The most training steps a round, 1 or more.
-        worst: The most queries that a step trains on, the worst answered ones, 1 or more.
+        steps: The most training steps of a round, 1 or more.
+        worst: The most queries that a step trains on, those with the largest errors, 1 or more.
         tolerance: The error that is not trained on, in standard deviations of the answer's own
             noise, above 0.
-        smoothing: What the moving average of the weights keeps of itself from round to round, at
-            least 0 and below 1.
+        smoothing: The weight of the previous moving average of the weights in each round, at least
+            0 and below 1.
         gradient: "exact", or "reinforce" to estimate gradients from drawn records (appendix B.3).
         records: The number of records drawn from each row for such an estimate, 1 or more.
-        device: Where the generator is trained: "cpu", "cuda", or "auto", a card where there is one.
-            The noise is drawn on the CPU in any case.
+        device: Where the generator is trained: "cpu", "cuda", or "auto": a GPU if there is one. The
+            noise is always drawn on the CPU.
         seed: The seed of the generator's first weights and noise; it protects nothing.
     """
 
@@ -142,10 +142,10 @@ class Gem(SelectionSettings):
 
 @dataclass(frozen=True)
 class GemPub(Gem):
-    """Settings of GEM-Pub: as those of `Gem`, but for what is below.
+    """Settings of GEM-Pub: those of `Gem`, with other defaults for some, and two more.
 
-    The one-way marginals are not measured where the public data have every attribute and the total
-    is public.
+    The one-way marginals are not measured if the public data have every attribute and the total is
+    public.
 
     Attributes:
         learning_rate: Adam's first rate in the rounds, above 0; the paper's small steps.
@@ -162,14 +162,14 @@ class GemPub(Gem):
 
 
 _SELECT_SHARE = {"queries": 0.67**2 / (0.67**2 + (1 - 0.67) ** 2), "marginals": 0.5}
-"""Shares of a round's budget for its selection: the paper's alpha is 0.67 for queries."""
+"""The shares of a round's budget for its selection: for queries the paper's alpha is 0.67."""
 _LOSSES: dict[str, Callable[[Gem], Callable[..., torch.Tensor | None]]] = {
     "queries": lambda settings: (
         lambda errors, _, threshold: worst_errors(errors, threshold, settings.worst)
     ),
     "marginals": lambda _: lambda errors, stddevs, _: squared_errors(errors, stddevs),
 }
-"""The losses that an update minimises: appendix D.4 has squared errors for whole marginals."""
+"""The losses that an update minimises: appendix D.4 uses squared errors for whole marginals."""
 _PRECISION = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _RULES = {
     ("gem", "queries"): RoundsRule(1.4),
@@ -192,7 +192,7 @@ def gem(
     averaged generator's rows.
 
     Raises InvalidInput, before anything is spent, for a workload over another domain, unequal
-    weights of single queries, more queries than there are, or one_way_share = 0 where the total is
+    weights of single queries, more queries than there are, or one_way_share = 0 if the total is
     private.
     """
     settings = settings or Gem()
@@ -212,7 +212,7 @@ def gem_pub(
     """Spend all that remains on a generator that is first fitted to the marginals of public data.
 
     The public data may lack attributes. Raises InvalidInput as `gem` does, and for public data
-    without rows, over another domain, or that hold no workload clique whole.
+    without rows, over another domain, or that hold no workload clique completely.
     """
     fit = settings or GemPub()
     wanted = Workload.over(curator.domain, workload)
@@ -250,8 +250,8 @@ def _run(
     rule = _RULES[name, settings.select]
     expected = rule.of(curator, workload, settings, least_total(curator), one_way_share)
     _check_room(device, generator, workload, settings, expected)
-    # Threads pay from networks as wide as the paper's on. Smaller ones train alike whatever the
-    # number of threads.
+    # Threads pay for networks at least as wide as the paper's. Smaller ones train equally fast with
+    # any number of threads.
     with threads_for(generator.multiplications, 1e9), card_memory(device):
         generator.to(device)
         prepare(generator, columns)
@@ -294,7 +294,7 @@ def _generator(columns: Columns, settings: Gem) -> Generator:
 def _check_room(
     device: torch.device, generator: Generator, workload: Workload, settings: Gem, rounds: int
 ) -> None:
-    """ModelTooLarge where a card has no room for so many rounds."""
+    """Raise ModelTooLarge if a GPU's memory is too small for so many rounds."""
     columns, rows = Columns(workload.domain), settings.batch_rows
     singles = [(name,) for name in workload.domain]
     taken = sorted(workload.cliques, key=workload.domain.size)[-rounds * settings.queries :]

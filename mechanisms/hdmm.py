@@ -53,12 +53,12 @@ _NAMED_QUERIES = {RULE: mapping_to(one_of(*QUERIES))}
 class Hdmm(Settings):
     """Settings of HDMM.
 
-    Raises InvalidInput for values that are not as below.
+    Raises InvalidInput for values outside the ranges below.
 
     Attributes:
-        queries: What is asked along an attribute, by its name: "identity" (the default: every
-            code), "prefix" (cumulative counts) or "range" (every interval). A workload clique
-            stands for all combinations of its attributes' queries.
+        queries: The queries on an attribute, by its name: "identity" (the default: every code),
+            "prefix" (cumulative counts) or "range" (every interval). A workload clique stands for
+            all combinations of its attributes' queries.
         clip: Whether cells below zero are released as zero. Each cell's error falls, but the tables
             no longer agree and sums of many cells are biased upwards.
     """
@@ -71,18 +71,17 @@ class Hdmm(Settings):
 class HdmmPgm(Settings):
     """Settings of HDMM+PGM.
 
-    Raises InvalidInput for values that are not as below.
+    Raises InvalidInput for values outside the ranges below.
 
     Attributes:
-        queries: What is asked along an attribute, as in `Hdmm`.
+        queries: The queries on an attribute, as in `Hdmm`.
         model_mb: The largest junction tree of the measured cliques, in MB (2^20 bytes) of float64
             cells, for which the result is a graphical model, 0 or above. Beyond it the result is
             locally consistent nonnegative tables, which draw no records.
-        inference: Whether to go without a tree. "exact": never. "auto": beyond `model_mb` the
-            result is a region model of such tables, which draws records near them
-            (`pgmkit.RegionModel`). "region": always.
-        device: Where models are estimated: "cpu", a CUDA card such as "cuda", or "auto", a card
-            where there is one and a model is large enough to gain (`pgmkit.runtime.devices`).
+        inference: Whether to use a region model of such tables, which draws records near them
+            (`pgmkit.RegionModel`): "exact" never, "auto" beyond `model_mb`, "region" always.
+        device: Where models are estimated: "cpu", a CUDA GPU such as "cuda", or "auto": a GPU if
+            there is one and the model is large enough to gain (`pgmkit.runtime.devices`).
     """
 
     queries: Mapping[str, str] = field(default_factory=dict, metadata=_NAMED_QUERIES)
@@ -94,10 +93,11 @@ class HdmmPgm(Settings):
 
 
 def hdmm(curator: Curator, workload: WorkloadLike, settings: Hdmm | None = None) -> Release:
-    """Spend all that remains on the best strategy; the workload's marginals by least squares.
+    """Spend all that remains on the best strategy, and release the workload's marginals by least
+    squares.
 
-    Raises InvalidInput (before anything is spent) for a workload over another domain, or queries
-    on attributes that are not in it.
+    Raises InvalidInput (before anything is spent) for a workload over another domain, or queries on
+    attributes that are not in it.
     """
     settings = settings or Hdmm()
     workload = Workload.over(curator.domain, workload)
@@ -112,13 +112,13 @@ def hdmm(curator: Curator, workload: WorkloadLike, settings: Hdmm | None = None)
 
 
 def hdmm_pgm(curator: Curator, workload: WorkloadLike, settings: HdmmPgm | None = None) -> Release:
-    """Spend all that remains on the best strategy; a model of its answers.
+    """Spend all that remains on the best strategy, and release a model of its answers.
 
-    That is a graphical model where the junction tree of the measured cliques takes at most
-    `model_mb`, otherwise consistent nonnegative tables (`mechanisms.families.tables.projected`).
+    It is a graphical model if the junction tree of the measured cliques takes at most `model_mb`,
+    otherwise consistent nonnegative tables (`mechanisms.families.tables.projected`).
 
-    Raises InvalidInput (before anything is spent) for a workload over another domain, or queries
-    on attributes that are not in it.
+    Raises InvalidInput (before anything is spent) for a workload over another domain, or queries on
+    attributes that are not in it.
     """
     settings = settings or HdmmPgm()
     workload = Workload.over(curator.domain, workload)
@@ -130,7 +130,8 @@ def hdmm_pgm(curator: Curator, workload: WorkloadLike, settings: HdmmPgm | None 
 def best_strategy(
     workload: Workload, queries: Mapping[str, str], *, norm: int, total_known: bool
 ) -> Strategy:
-    """The strategy of least expected error for these queries; `norm` 1 for Laplace, 2 for Gaussian.
+    """Return the strategy of least expected error for these queries; `norm` is 1 for Laplace noise,
+    2 for Gaussian.
 
     >>> from pgmkit.domain import Domain
     >>> ages = Workload(Domain({"age": 64, "sex": 2}), [("age", "sex")])

@@ -1,18 +1,18 @@
-"""All small marginals at once, and a mixture of product rows fitted to them.
+"""All small marginals measured at once, and a mixture of product rows fitted to them.
 
-Every one-way marginal, every pair of the workload, and every larger subset of its cliques where
-those have few cells, are measured; then one fit. No junction tree limits what can be measured, and
-no budget goes to selection. Pairs get the shares of the budget for which their predicted error is
-least (see `mechanisms.rounds.shares`): it follows from how far they are from independence, which a
-fiftieth of the budget tells of all of them together, or what was asked before this mechanism was
-taken. Noise is kept out of the fit twice: each noisy table is drawn to independence as its own
-noise asks for (see `mechanisms.families.shrinkage`), and a penalty holds the rows near the
-independent model (see `MixtureFit`); how far it falls follows from the noisy tables (see
+Every one-way marginal, every pair of the workload, and every larger subset of its cliques if those
+have few cells, are measured; then one fit follows. No junction tree limits what can be measured,
+and no budget goes to selection. The shares of the budget for pairs minimise their predicted error
+(see `mechanisms.rounds.shares`), which depends on their distances from independence. A fiftieth of
+the budget measures these distances for all pairs together, unless they were measured before. Noise
+is kept out of the fit twice: each noisy table is drawn towards independence as its own noise asks
+for (see `mechanisms.families.shrinkage`), and a penalty keeps the rows near the independent model
+(see `MixtureFit`); the size of the penalty follows from the noisy tables (see
 `mechanisms.families.held_out`).
 
-It relates to RAPsoftmax (Liu, Vietri and Wu 2021; Aydore et al. 2021) as measuring whole marginals
-once relates to selecting queries in rounds; weights by inverse variance, the penalty and the shares
-of pairs are new.
+RAPsoftmax (Liu, Vietri and Wu 2021; Aydore et al. 2021) selects queries in rounds; this mechanism
+measures whole marginals once. The weights by inverse variance, the penalty and the shares of pairs
+are new.
 """
 
 from __future__ import annotations
@@ -63,38 +63,41 @@ if TYPE_CHECKING:
 __all__ = ["Mixture", "mixture"]
 
 _LEAST = 0.1
-"""The fraction of the mean distance that every pair is taken to have at least, as distances are
-noisy; and of the mean share that it gets at least, so that its table has error bars of use."""
+"""The least distance of a pair, as a fraction of the mean, since distances are noisy; and the least
+share of a pair, as a fraction of the mean share, so that its table has useful error bars.
+"""
 
 
 @dataclass(frozen=True)
 class Mixture(Settings):
     """Settings of the mixture mechanism; none may be chosen by looking at private data.
 
-    Raises InvalidInput for values that are not as below.
+    Raises InvalidInput for values outside the ranges below.
 
     Attributes:
         one_way_share: The share of the budget for the one-way marginals, above 0 and below 0.5. Of
-            the rest, each larger order of cliques gets half of what the order below it gets.
-        select_share: The share of the budget that draws pairs where they are too many to measure,
+            the rest, the cliques of each number of attributes get half as much as those with one
+            attribute less.
+        select_share: The share of the budget for selecting pairs if they are too many to measure,
             above 0 and below 0.5.
-        errors_share: The share of the budget that tells how far each pair is from independence,
-            where that was not measured before; above 0 and below 0.5.
-        cells: The most cells of an order of cliques above 1 that is measured whole, 1 or more. A
-            larger order of pairs is thinned; larger cliques are left out.
-        pairs: The number of pairs an attribute that thinning keeps, 1 or more, drawn by the
+        errors_share: The share of the budget for the distances of pairs from independence, if they
+            were not measured before; above 0 and below 0.5.
+        cells: The most cells of all cliques of the same number of attributes, two or more, that are
+            measured completely, 1 or more. If pairs have more, some are selected; larger cliques
+            with more are left out.
+        pairs: The number of selected pairs for each attribute in that case, 1 or more, drawn by the
             exponential mechanism.
         rows: The number of product distributions in the mixture, 1 or more.
-        steps: The number of steps of the fit at each level of its path, 1 or more. How many levels
-            there are is not a matter of time: held-out noise ends the path.
+        steps: The number of steps of the fit at each level of its path, 1 or more. The number of
+            levels does not depend on time: held-out noise ends the path.
         learning_rate: Adam's first rate at each level, above 0; it falls along a cosine.
-        level: The last level of the path, 0 or more, where the weight of independence in the fit is
-            what independent columns miss of the noisy tables over 2^level; None for the level that
-            the noisy tables say is best, for three times the time.
-        shrinkage: How strongly each noisy table is drawn to independence before the fit, by its own
-            noise, 0 or more (`mechanisms.families.shrinkage`).
-        device: Where the mixture is fitted: "cpu", "cuda", or "auto", a card where there is one.
-            Its rows start alike on any device.
+        level: The last level of the path, 0 or more; the weight of independence in the fit is there
+            the misfit of independent columns over 2^level. None for the best level by the noisy
+            tables, which takes three times as long.
+        shrinkage: How strongly each noisy table is drawn towards independence before the fit, by
+            its own noise, 0 or more (`mechanisms.families.shrinkage`).
+        device: Where the mixture is fitted: "cpu", "cuda", or "auto": a GPU if there is one. Its
+            rows start equal on any device.
         seed: The seed of the rows' start; it protects nothing.
     """
 
@@ -112,12 +115,14 @@ class Mixture(Settings):
     seed: int = setting(0, random_seed())
 
     def measures(self, workload: Workload) -> bool:
-        """True if pairs are few enough to be measured all, so that none are selected."""
+        """True if there are few enough pairs to measure all of them, so that none are selected."""
         orders = _orders(workload)
         return not orders or bool(self.whole(workload.domain, orders))
 
     def whole(self, domain: Domain, orders: Sequence[list[Clique]]) -> list[list[Clique]]:
-        """The orders of cliques, from the smallest on, that are measured whole."""
+        """Return the groups of cliques, by number of attributes from the smallest on, that are
+        measured completely.
+        """
         return list(
             itertools.takewhile(lambda order: sum(map(domain.size, order)) <= self.cells, orders)
         )
@@ -134,10 +139,11 @@ def mixture(
 ) -> Release:
     """Spend all that remains of the Curator's budget on one mixture for the workload.
 
-    `first`: noisy one-way marginals of all attributes, where the Curator has measured them already.
-    `distances`: of all pairs of the workload from independence, where it has measured those, too.
-    `bins`: how many codes of an attribute, the first ones, are bins in order, which may be merged
-    where noise asks for it (`mechanisms.rounds.merging`); none where it is not named.
+    `first`: noisy one-way marginals of all attributes, if the Curator has measured them already.
+    `distances`: noisy distances from independence of every pair of attributes in the workload, if
+    the Curator has measured them. `bins`: for an attribute the number n such that its codes 0..n-1
+    are ordered bins; neighbouring bins may be merged if the noise is large
+    (`mechanisms.rounds.merging`). An attribute that is left out has none.
 
     Raises InvalidInput, before anything is spent, for a workload over another domain, and for
     distances that lack a pair.
@@ -184,11 +190,12 @@ def _measured(
     distances: Distances,
     bins: Mapping[str, int],
 ) -> list[Measurement]:
-    """All that remains spent on cliques by their orders, half as much on each as on the one below.
+    """Spend all that remains on cliques by their number of attributes, half as much on each number
+    as on the one below, and return the measurements.
 
-    Pairs are measured on the cells, and get the shares, for which their predicted error is least;
-    what that gives to single attributes measures these again. Larger cliques are measured as they
-    are, at equal shares. `alone`: the model of independent columns that `first` leads to.
+    Pairs are measured on the cells, and with the shares, of least predicted error; the shares for
+    single attributes measure these again. Larger cliques are measured on all cells, with equal
+    shares. `alone`: the model of independent columns estimated from `first`.
     """
     shares = 0.5 ** np.arange(len(orders))
     shares *= curator.remaining / shares.sum()
@@ -200,7 +207,7 @@ def _measured(
             precisions[m.clique[0]] += m.stddev**-2
     noise = curator.expected_error(shares[0])
     unit = noise / curator.scale(shares[0])
-    # Attributes of one value are not measured: they are known.
+    # Attributes with one value are known, and not measured.
     known = {n: unit * p**-0.5 if p else np.finfo(float).eps for n, p in precisions.items()}
     tables = best_tables(
         pairs,
@@ -230,17 +237,19 @@ def _measured(
 def _measure_pair(
     curator: Curator, pair: Clique, both: tuple[NDArray[np.intp], NDArray[np.intp]], cost: float
 ) -> Measurement:
-    """The pair's table on these groups of either attribute's codes."""
+    """Measure the pair's table on these groups of each attribute's codes."""
     step = "2-way: measure"
     if all(groups[-1] + 1 == len(groups) for groups in both):
         return curator.measure(pair, cost, step=step)
-    # A line for each group, with ones at its codes.
+    # Each matrix has a row for each group, with ones at its codes.
     sums = [(np.arange(groups[-1] + 1)[:, None] == groups).astype(float) for groups in both]
     return curator.measure_queries(pair, sums, cost, step=step)
 
 
 def _likely(distances: Distances, pairs: Sequence[Clique]) -> NDArray[np.float64]:
-    """Noisy distances drawn to their mean, the more the less they differ beyond their noise."""
+    """Return the noisy distances drawn towards their mean, the more the less they differ beyond
+    their noise.
+    """
     found = np.array([distances.of[pair] for pair in pairs])
     mean, variance = max(1.0, float(found.mean())), float(found.var())
     trust = max(0.0, 1 - distances.stddev**2 / variance) if variance > 0 else 0.0
@@ -255,10 +264,10 @@ def _fitted(
     settings: Mixture,
     device: torch.device,
 ) -> torch.Tensor:
-    """The rows of the fit to all tables, down to the level that parts of their noise say is best.
+    """Return the rows of the fit to all tables, down to the level that is best by held-out noise.
 
-    It is judged by what fits to one part say of the rest, where all tables count alike, though they
-    were not given alike of the budget.
+    A level is judged by the misfit, on the rest of split measurements, of fits to one part. All
+    tables have equal weight in it, whatever their shares of the budget.
     """
 
     def start(taken: Sequence[Measurement]) -> MixtureFit:
@@ -296,7 +305,9 @@ def _fitted(
 def _check_room(
     device: torch.device, columns: Columns, orders: list[list[Clique]], settings: Mixture
 ) -> None:
-    """ModelTooLarge where a card has no room for the fit to all that may be measured."""
+    """Raise ModelTooLarge if a GPU's memory is too small for the fit to all that may be
+    measured.
+    """
     domain = columns.domain
     kept = list(itertools.chain(*settings.whole(domain, orders)))
     if orders and not kept:
@@ -307,7 +318,9 @@ def _check_room(
 
 
 def _orders(workload: Workload) -> list[list[Clique]]:
-    """All subsets of the workload's cliques of more than one attribute, by their number."""
+    """Return all subsets of the workload's cliques with more than one attribute, grouped by their
+    number of attributes.
+    """
     larger = [clique for clique in downward_closure(workload) if len(clique) > 1]
     return [list(group) for _, group in itertools.groupby(larger, key=len)]
 
@@ -319,7 +332,9 @@ def _thinned(
     settings: Mixture,
     whole: float,
 ) -> list[Clique]:
-    """The pairs that independent columns answer worst, drawn one by one without replacement."""
+    """Return the pairs that independent columns answer worst, drawn one by one without
+    replacement.
+    """
     wanted = min(len(pairs), settings.pairs * len(curator.domain))
     cost = settings.select_share * whole / wanted
     scored = curator.scored(pairs, alone.marginals(pairs))

@@ -6,15 +6,16 @@ pairs that the independent model answers worst, drawn edge by edge with the expo
 in closed form.
 
 The paper gives each of the three steps a third of the budget. Here drawing the tree gets a tenth,
-which finds nearly the same one, and the rest is shared between the one-way marginals and the pairs
-by public figures. With d columns of n codes on average, a one-way marginal's noise is in d - 1
-pairs, a measured pair's in its own n times as many cells; the error of all pairs grows with
+which finds nearly the same one, and the rest is divided between the one-way marginals and the pairs
+by public figures. With d columns of n codes on average, a one-way marginal's noise enters d - 1
+pairs, a measured pair's only its own, but on n times as many cells; the error of all pairs grows
+with
 
     d^(3/2) n / sqrt(share of the one-way marginals) + d^(1/2) n^2 / sqrt(share of the pairs),
 
-which is least where the shares are as (d / n)^(2/3) to 1. On 27 problems (the nine tables of the
-half "choosing" of `benchmarks/regret.py`, three budgets) the error of all pairs is 6% lower than
-with thirds on average, 19% at most, and nowhere more than 0.4% higher.
+which is least where the ratio of the shares is (d / n)^(2/3). On 27 problems (the nine tables of
+the half "choosing" of `benchmarks/regret.py`, three budgets) the error of all pairs is 6% lower
+than with thirds on average, 19% at most, and nowhere more than 0.4% higher.
 """
 
 from __future__ import annotations
@@ -44,15 +45,15 @@ __all__ = ["Mst", "mst"]
 class Mst(Settings):
     """Settings of MST; none may be chosen by looking at private data.
 
-    Raises InvalidInput for values that are not as below, or shares that leave nothing for pairs.
+    Raises InvalidInput for values outside the ranges below, or shares that leave nothing for pairs.
 
     Attributes:
         one_way_share: The share of the budget for the one-way marginals, above 0 and below 1; None
             for the rule above.
-        select_share: The share of the budget for drawing the tree, above 0 and below 1. What the
-            two leave measures the tree's pairs.
-        device: Where models are estimated: "cpu", a CUDA card such as "cuda", or "auto", a card
-            where there is one and a model is large enough to gain (`pgmkit.runtime.devices`).
+        select_share: The share of the budget for drawing the tree, above 0 and below 1. The rest of
+            the budget measures the tree's pairs.
+        device: Where models are estimated: "cpu", a CUDA GPU such as "cuda", or "auto": a GPU if
+            there is one and the model is large enough to gain (`pgmkit.runtime.devices`).
     """
 
     one_way_share: float | None = setting(None, or_none(fraction()))
@@ -60,13 +61,13 @@ class Mst(Settings):
     device: str = setting("cpu", torch_device())
 
     def conflict(self) -> str | None:
-        """Something is left to measure the pairs with."""
+        """Return a message if the shares leave nothing to measure the pairs with, else None."""
         if self.one_way_share is None:
             return None
         return leave_something("the pairs", self, "one_way_share", "select_share")
 
     def one_way(self, domain: Domain) -> float:
-        """The share of the one-way marginals.
+        """Return the share of the budget for the one-way marginals.
 
         >>> Mst().one_way(Domain({f"x{i}": 8 for i in range(8)}))
         0.45
@@ -113,7 +114,7 @@ def mst(
 
 
 def _pairs(workload: Workload) -> list[Clique]:
-    """The pairs of attributes within workload cliques, in the domain's order."""
+    """Return the pairs of attributes within workload cliques, in the domain's order."""
     domain = workload.domain
     held = {pair for clique in workload.cliques for pair in combinations(domain.ordered(clique), 2)}
     return sorted(held, key=lambda pair: [domain.places[name] for name in pair])
@@ -122,7 +123,9 @@ def _pairs(workload: Workload) -> list[Clique]:
 def _draw_tree(
     curator: Curator, model: GraphicalModel, pairs: Sequence[Clique], cost: float, edges: int
 ) -> list[Clique]:
-    """Kruskal's algorithm, each edge drawn by the exponential mechanism on L1 errors."""
+    """Draw a spanning tree by Kruskal's algorithm, each edge by the exponential mechanism on L1
+    errors.
+    """
     if not pairs:
         return []
     scored = curator.scored(pairs, model.marginals(pairs))
@@ -141,7 +144,8 @@ def _draw_tree(
 
 
 def _spanning_edges(pairs: Sequence[Clique]) -> int:
-    """Edges of a spanning forest: attributes less connected components.
+    """Return the number of edges of a spanning forest: the attributes minus the connected
+    components.
 
     >>> _spanning_edges([("a", "b"), ("b", "c"), ("a", "c"), ("d", "e")])
     3

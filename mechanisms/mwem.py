@@ -1,11 +1,11 @@
 """MWEM: multiplicative weights on a histogram of the whole domain.
 
-Hardt, Ligett and McSherry (2012), with the practice of Liu et al., "Leveraging public data"
-(2021), C.3: weights are updated by past queries too, those whose noisy error is at least half of
-the current one's, in random order and with answers that are up to date; and the last iterate is
-the result. Both can be turned off. Without past queries a measured one may be selected again, as
-one step leaves most of its error; its answers are averaged. Selection by the exponential
-mechanism, Gaussian measurement. The sign of the update is that of Algorithm 1 there.
+Hardt, Ligett and McSherry (2012), with the practice of Liu et al., "Leveraging public data" (2021),
+C.3: weights are updated by past queries too, those whose noisy error is at least half of the
+current one's, in random order and with answers that are up to date; and the last iterate is the
+result. Both can be turned off. Without past queries a measured query may be selected again, as one
+step leaves most of its error; its answers are averaged. Selection is by the exponential mechanism,
+measurement Gaussian. The sign of the update is that of Algorithm 1 there.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ from mechanisms.settings import (
     whole_number,
 )
 from mechanisms.workload import Workload, WorkloadLike
+from pgmkit.records.dataset import Dataset
 
-__all__ = ["Mwem", "multiplicative_weights", "mwem"]
+__all__ = ["Mwem", "multiplicative_weights", "mwem", "run_weights"]
 
 _RULES = {
     ("queries", True): RoundsRule(2.8),
@@ -50,23 +51,23 @@ _RULES = {
 class Mwem(SelectionSettings):
     """Settings of MWEM; none may be chosen by looking at private data.
 
-    Raises InvalidInput for values that are not as below.
+    Raises InvalidInput for values outside the ranges below.
 
     Attributes:
         rounds: The number of rounds, 1 or more; None for a rule from the number of rows and the
             budget (`RoundsRule`).
-        queries: The number of queries of a round, 1 or more; 1 where whole marginals are selected.
+        queries: The number of queries of a round, 1 or more; 1 if whole marginals are selected.
         one_way_share: The share of the budget for the one-way marginals, whose product is the
             start, at least 0 and below 1. With 0, as in the paper, the start is uniform and the
-            total must be public.
-        select_share: The share of each round's budget that selects, above 0 and below 1.
+            number of rows must be public.
+        select_share: The share of each round's budget for selection, above 0 and below 1.
         select: What a round selects: single "queries" (cells of the workload's marginals), or whole
             "marginals" (the marginal trick).
         past_queries: Whether a round updates by the queries of past rounds too.
-        passes: The number of passes over these queries a round, 1 or more.
+        passes: The number of passes over these queries in a round, 1 or more.
         result: What is released: the "last" histogram or the "average" of all.
-        device: Where the weights are: "cpu", a CUDA card such as "cuda", or "auto", a card where
-            there is one and the weights are enough to gain (`pgmkit.runtime.devices`).
+        device: Where the weights are: "cpu", a CUDA GPU such as "cuda", or "auto": a GPU if there
+            is one and there are enough weights to gain (`pgmkit.runtime.devices`).
         seed: The seed of the order of updates; it protects nothing.
     """
 
@@ -96,13 +97,29 @@ def mwem(
     """
     settings = settings or Mwem()
     workload = Workload.over(curator.domain, workload)
+    rule = _RULES[settings.select, settings.past_queries]
+    return run_weights("mwem", curator, workload, settings, rule, progress=progress)
+
+
+def run_weights(
+    name: str,
+    curator: Curator,
+    workload: Workload,
+    settings: Mwem,
+    rule: RoundsRule,
+    *,
+    public: Dataset | None = None,
+    progress: Callable[[Round[HistogramState, Any]], None] | None = None,
+) -> Release:
+    """Run multiplicative weights, on the whole domain or on the distinct public records."""
     return run_histogram(
-        "mwem",
+        name,
         curator,
         workload,
         settings,
-        _RULES[settings.select, settings.past_queries],
+        rule,
         multiplicative_weights(settings.past_queries, settings.passes),
+        public=public,
         average=settings.result == "average",
         repeat=not settings.past_queries,
         seed=settings.seed,
@@ -111,7 +128,8 @@ def mwem(
 
 
 def multiplicative_weights(past_queries: bool, passes: int) -> Update:
-    """The update A(x) <- A(x) exp(q(x) (a - q(A)) / 2), by the latest answers or all far off ones.
+    """Return the update A(x) <- A(x) exp(q(x) (a - q(A)) / 2) of the histogram A by the answer a to
+    query q, for the latest answers or for all answers with large errors.
 
     >>> from mechanisms.queries.cells import Cell
     >>> from mechanisms.families.histogram import FullDomain

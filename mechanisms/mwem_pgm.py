@@ -39,16 +39,16 @@ __all__ = ["MwemPgm", "mwem_pgm"]
 class MwemPgm(Settings):
     """Settings of MWEM+PGM; none may be chosen by looking at private data.
 
-    Raises InvalidInput for values that are not as below.
+    Raises InvalidInput for values outside the ranges below.
 
     Attributes:
         rounds: The number of rounds, 1 or more; None for the number of attributes.
         one_way_share: The share of the budget for the one-way marginals, above 0 and below 1.
-        select_share: The share of each round's budget that selects, above 0 and below 1.
+        select_share: The share of each round's budget for selection, above 0 and below 1.
         model_mb: The largest model, in MB (2^20 bytes) of float64 cells of its junction tree, above
             0; round t of T may use t/T of it.
-        device: Where models are estimated: "cpu", a CUDA card such as "cuda", or "auto", a card
-            where there is one and a model is large enough to gain (`pgmkit.runtime.devices`).
+        device: Where models are estimated: "cpu", a CUDA GPU such as "cuda", or "auto": a GPU if
+            there is one and the model is large enough to gain (`pgmkit.runtime.devices`).
     """
 
     rounds: int | None = setting(None, or_none(whole_number()))

@@ -2,13 +2,14 @@
 
 Liu, Vietri and Wu, "Iterative Methods for Private Synthetic Data" (2021), section 4 and Algorithm
 4: among all distributions that agree with the noisy answers so far, the one nearest to the start.
-The worst violated query is projected on, again and again.
+The distribution is projected on the worst violated query, again and again.
 
-Decided here: answers are put inside (0, 1) on both sides of the projection, which would meet log 0;
-the search starts from the last round's histogram, as the authors' code does, not from uniform; a
-query measured twice is one constraint of the inverse-variance mean; gamma, the error that is no
-violation, is the answer's own noise. A query that no record with a weight satisfies, or that all
-do, as happens on public records, cannot be projected on and is passed over.
+Decided here: answers on both sides of the projection are moved inside (0, 1), as it would otherwise
+meet log 0. The search starts from the last round's histogram, as the authors' code does, not from
+uniform. A query measured twice is one constraint with the mean by inverse variance. gamma, the
+error that counts as no violation, is a multiple of the answer's own noise. A query that no record
+with a weight satisfies, or that all do, as happens on public records, cannot be projected on and is
+skipped.
 """
 
 from __future__ import annotations
@@ -51,23 +52,24 @@ _PUBLIC_RULES = {
 class Pep(SelectionSettings):
     """Settings of PEP; none may be chosen by looking at private data.
 
-    Raises InvalidInput for values that are not as below.
+    Raises InvalidInput for values outside the ranges below.
 
     Attributes:
         rounds: The number of rounds, 1 or more; None for a rule from the number of rows and the
             budget (`RoundsRule`).
-        queries: The number of queries of a round, 1 or more; 1 where whole marginals are selected.
+        queries: The number of queries of a round, 1 or more; 1 if whole marginals are selected.
         one_way_share: The share of the budget for the one-way marginals, whose product is the
-            start, at least 0 and below 1. With 0 the start is uniform and the total must be public.
-        select_share: The share of each round's budget that selects, above 0 and below 1. The
+            start, at least 0 and below 1. With 0 the start is uniform and the number of rows must
+            be public.
+        select_share: The share of each round's budget for selection, above 0 and below 1. The
             default is that of section 3.1 at its alpha of 0.67.
         select: What a round selects: single "queries" (cells of the workload's marginals), or whole
             "marginals" (the marginal trick).
-        steps: The most projections a round (Tmax in the paper), 1 or more.
-        gamma: The error that is left alone, in standard deviations of the answer's own noise, above
-            0.
-        device: Where the weights are: "cpu", a CUDA card such as "cuda", or "auto", a card where
-            there is one and the weights are enough to gain (`pgmkit.runtime.devices`).
+        steps: The most projections of a round (Tmax in the paper), 1 or more.
+        gamma: The error that counts as no violation, in standard deviations of the answer's own
+            noise, above 0.
+        device: Where the weights are: "cpu", a CUDA GPU such as "cuda", or "auto": a GPU if there
+            is one and there are enough weights to gain (`pgmkit.runtime.devices`).
     """
 
     rounds: int | None = setting(None, or_none(whole_number()))
@@ -82,14 +84,14 @@ class Pep(SelectionSettings):
 
 @dataclass(frozen=True)
 class PepPub(Pep):
-    """Settings of PEP-Pub: as those of `Pep`, but for what is below.
+    """Settings of PEP-Pub: those of `Pep`, with another default for one.
 
-    The one-way marginals are measured only where the number of rows is private, to estimate it.
+    The one-way marginals are measured only if the number of rows is private, to estimate it.
 
     Attributes:
-        gamma: The error that is left alone, in standard deviations of the answer's own noise, above
-            0. It is larger than in `Pep`: public records are nearer to the truth than small noisy
-            differences.
+        gamma: The error that counts as no violation, in standard deviations of the answer's own
+            noise, above 0. It is larger than in `Pep`: public records are nearer to the truth than
+            small noisy differences.
     """
 
     gamma: float = setting(2.0, positive())
@@ -137,9 +139,10 @@ def pep_pub(
 
 
 def entropy_projection(steps: int, gamma: float) -> Update:
-    """At most so many projections on the worst violated answer (Algorithm 4).
+    """Return the update: at most ``steps`` projections on the worst violated answer (Algorithm 4).
 
-    The projection on q(D) = a multiplies the satisfying records by a (1 - q(D)) / ((1 - a) q(D)).
+    The projection of the histogram D on q(D) = a multiplies the records that satisfy q by a (1 -
+    q(D)) / ((1 - a) q(D)).
 
     >>> from mechanisms.queries.cells import Cell
     >>> from mechanisms.families.histogram import FullDomain
@@ -151,7 +154,7 @@ def entropy_projection(steps: int, gamma: float) -> Update:
     0.9
     """
 
-    least = 1e-12  # shares are kept so far from 0 and 1, where their log odds have no value
+    least = 1e-12  # shares are kept this far from 0 and 1, where log odds are infinite
 
     def update(
         histogram: Histogram, known: Sequence[MeasuredCell], latest: int, rng: np.random.Generator

@@ -4,8 +4,8 @@ Aydore et al. (2021) and its softmax form in Liu, Vietri and Wu, "Iterative Meth
 Synthetic Data" (2021): in each of T rounds the K worst answered queries are selected at once
 (report-noisy-top-k with Gumbel noise) and measured, and the rows are fitted by Adam to all noisy
 answers so far. RAP's rows start uniform in (-1, 1) and are clamped to [-1, 1]; on a domain of many
-attributes that fails, as the authors' code does. RAPsoftmax holds each attribute of a row on the
-simplex. Answers are weighed by the inverse variance, and a fit ends when the loss has gained less
+attributes that fails, as the authors' code does. RAPsoftmax keeps each attribute of a row on the
+simplex. Answers are weighted by inverse variance, and a fit ends when the loss has fallen by less
 than a thousandth over 50 steps together.
 """
 
@@ -59,14 +59,16 @@ __all__ = ["Rap", "RapSoftmax", "rap", "rap_softmax"]
 
 @dataclass(frozen=True, eq=False)
 class RapState(ProductRows):
-    """The rows between updates, and the free values that stand for them."""
+    """The rows between updates, and the unconstrained values that they are computed from."""
 
     free: torch.Tensor
 
 
 @dataclass(frozen=True)
 class _Family:
-    """The parts that differ between the two: free values, the rows they stand for, the model."""
+    """What differs between the two mechanisms: the unconstrained values, the rows computed from
+    them, and the model.
+    """
 
     first: Callable[[int, int, torch.Generator], torch.Tensor]
     rows: Callable[[torch.Tensor], torch.Tensor]
@@ -98,19 +100,20 @@ class Rap(Settings):
 
     A query that was never selected keeps the error of the first rows, about 1/sqrt(rows).
 
-    Raises InvalidInput for values that are not as below.
+    Raises InvalidInput for values outside the ranges below.
 
     Attributes:
         rounds: The number of rounds T, 1 or more.
-        queries: The number of queries K of a round, 1 or more; None for sqrt(rows / noise) of all
-            that remains, at least 5.
+        queries: The number of queries K of a round, 1 or more; None for sqrt(n / s) / 5, at least
+            5, with n the number of data rows and s the noise scale of one marginal measured with
+            all that remains; but no more than there are.
         one_way_share: The share of the budget for the one-way marginals, at least 0 and below 1;
-            with 0, as in the paper, the total must be public.
-        select_share: The share of each round's budget that selects, above 0 and below 1.
+            with 0, as in the paper, nothing measures the number of rows, so it must be public.
+        select_share: The share of each round's budget for selection, above 0 and below 1.
         rows: The number of relaxed rows, 1 or more.
         steps: The most steps of one update's fit, 1 or more.
         learning_rate: Adam's first rate, above 0; it falls along a cosine.
-        device: Where the fit runs: "cpu", "cuda", or "auto", a card where there is one.
+        device: Where the fit runs: "cpu", "cuda", or "auto": a GPU if there is one.
         seed: The seed of the first rows; it protects nothing.
     """
 
@@ -128,7 +131,7 @@ class Rap(Settings):
 
 @dataclass(frozen=True)
 class RapSoftmax(Rap):
-    """Settings of RAPsoftmax: as those of `Rap`, with other defaults of those below.
+    """Settings of RAPsoftmax: those of `Rap`, with other defaults for these.
 
     Attributes:
         rounds: The number of rounds T, 1 or more.
@@ -152,7 +155,7 @@ def rap(
 
     The model's tables need not be consistent, and may be negative. Raises InvalidInput (before
     anything is spent) for a workload over another domain or with unequal weights, more queries than
-    there are, or one_way_share = 0 where the total is private.
+    there are, or one_way_share = 0 if the total is private.
     """
     settings = settings or Rap()
     workload = Workload.over(curator.domain, workload)
@@ -213,7 +216,7 @@ def _run(
 
 
 def _check_room(device: torch.device, workload: Workload, settings: Rap, queries: int) -> None:
-    """ModelTooLarge where a card has no room for so many queries a round."""
+    """Raise ModelTooLarge if a GPU's memory is too small for so many queries a round."""
     columns, rows = Columns(workload.domain), settings.rows
     singles = [(name,) for name in workload.domain]
     cells = min(settings.rounds * queries, sum(map(workload.domain.size, workload.cliques)))
@@ -231,9 +234,9 @@ def _check_room(device: torch.device, workload: Workload, settings: Rap, queries
 def _queries(
     curator: Curator, workload: Workload, settings: Rap, total: float, share: float = 0.0
 ) -> int:
-    """K as asked for, or by the rule but no more than there are.
+    """Return K as requested, or by the rule, limited to the queries available.
 
-    `share`: of what remains, still to be spent before the rounds.
+    `share`: the share of the remaining budget that is spent before the rounds.
     """
     if settings.queries is not None:
         return settings.queries
@@ -245,7 +248,9 @@ def _queries(
 def _fitter(
     settings: Rap, family: _Family
 ) -> Callable[[RapState, Sequence[Measurement]], RapState]:
-    """Adam on the squared errors of all noisy answers, in units of their noise."""
+    """Return the update: Adam on the squared errors of all noisy answers, in units of their
+    noise.
+    """
 
     def update(state: RapState, measurements: Sequence[Measurement]) -> RapState:
         targets = Targets(state.columns, measurements, state.total, state.free.device)

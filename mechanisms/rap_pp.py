@@ -5,13 +5,14 @@ Algorithms 1 and 2. Numbers are ordered attributes of many codes (`mechanisms.qu
 In each of T epochs the K worst answered predicates are selected at once and measured; every noisy
 answer is kept as it was drawn, and released (re-drawing the history, as the authors' code does,
 would cost it again).
-Selected are single queries of sensitivity 1, not norms of marginals. The Gumbel noise has scale
-sqrt(K / (2 rho)); the text's K / sqrt(2 rho) is safe but sqrt(K) too large.
+
+Single queries of sensitivity 1 are selected, not norms of marginals. The Gumbel noise has scale
+sqrt(K / (2 rho)); the text's K / sqrt(2 rho) is safe but larger by sqrt(K).
 
 A threshold has no gradient: it is replaced by a sigmoid whose inverse temperature doubles from
 stage to stage, each started where the last ended. A stage ends after `steps`, when the loss is that
-of noise alone, or when it gained less than a thousandth over fifty steps together; the stage with
-the least loss on the true thresholds is the result, not the last.
+of noise alone, or when it has fallen by less than a thousandth over fifty steps together. The
+result is the stage with the least loss on the true thresholds, not the last.
 """
 
 from __future__ import annotations
@@ -71,28 +72,28 @@ __all__ = ["RapPlusPlus", "rap_pp"]
 class RapPlusPlus(Settings):
     """Settings of RAP++; none may be chosen by looking at private data.
 
-    Cells of the workload's marginals over attributes that are no numbers are queries too.
+    The cells of those marginals of the workload that have no numeric attribute are queries too.
 
-    Raises InvalidInput for values that are not as below.
+    Raises InvalidInput for values outside the ranges below.
 
     Attributes:
-        numeric: The attributes that are numbers, by name.
-        label: The class of class-conditional linear thresholds, a categorical attribute; None for
-            no such thresholds.
-        directions: The number of these thresholds, random ones, for every class, 1 or more.
-        cuts: The number of thresholds a number for mixed marginals, 1 or more.
-        rounds: The number of rounds T, 1 or more; None for 10, or fewer where queries are few.
-        queries: The number of queries K of a round, 1 or more; None for 10, or fewer where they
-            are few.
+        numeric: The names of the attributes that are numbers.
+        label: The categorical attribute with the classes of class-conditional linear thresholds;
+            None for no such thresholds.
+        directions: The number of random linear thresholds for every class, 1 or more.
+        cuts: The number of thresholds of each number in mixed marginals, 1 or more.
+        rounds: The number of rounds T, 1 or more; None for 10, or fewer if there are few queries.
+        queries: The number of queries K of a round, 1 or more; None for 10, or fewer if there are
+            few.
         one_way_share: The share of the budget for the one-way marginals, at least 0 and below 1;
-            with 0 the total must be public.
-        select_share: The share of each round's budget that selects, above 0 and below 1.
+            with 0 the number of rows must be public.
+        select_share: The share of each round's budget for selection, above 0 and below 1.
         rows: The number of relaxed rows, 1 or more.
         steps: The most steps of a stage of the fit, 1 or more.
         learning_rate: Adam's rate, above 0.
         temperatures: The inverse temperatures of the fit's stages, each above 0; a single one turns
             annealing off.
-        device: Where the fit runs: "cpu", "cuda", or "auto", a card where there is one.
+        device: Where the fit runs: "cpu", "cuda", or "auto": a GPU if there is one.
         seed: The seed of the first rows, of the directions and of the drawn records; it protects
             nothing.
     """
@@ -125,8 +126,8 @@ def rap_pp(
     """Spend all that remains of the Curator's budget on rows of mixed types.
 
     Raises InvalidInput (before anything is spent) for a workload over another domain, unknown
-    attributes, more queries than there are, or one_way_share = 0 where the total is private;
-    ModelTooLarge for a fit that a card has no room for.
+    attributes, more queries than there are, or one_way_share = 0 if the total is private;
+    ModelTooLarge for a fit that does not fit a GPU's memory.
     """
     settings = settings or RapPlusPlus()
     workload = Workload.over(curator.domain, workload)
@@ -167,7 +168,7 @@ def rap_pp(
 
 
 class _PredicateRounds:
-    """The select and measure steps of equal rounds of `count` predicates.
+    """The select and measure steps of equal rounds of `count` predicates each.
 
     The last measurement spends the rest; a measured predicate is not selected again.
     """
@@ -187,7 +188,9 @@ class _PredicateRounds:
         self._taken: list[int] = []
 
     def select(self, estimates: NDArray[np.float64]) -> list[Predicate] | None:
-        """The predicates whose counts are estimated worst, noisily; None after the last round."""
+        """Select, with noise, the predicates whose counts are estimated worst; None after the last
+        round.
+        """
         if self._done == self._rounds:
             return None
         self._done += 1
@@ -203,7 +206,7 @@ class _PredicateRounds:
         return [self._predicates.list[i] for i in picked]
 
     def measure(self, picked: Sequence[Predicate]) -> list[MeasuredPredicate]:
-        """The predicates' counts, each with its own noise."""
+        """Return the predicates' counts, each with its own noise."""
         last = self._done == self._rounds
         cost = self._curator.remaining if last else self._measure_cost
         chosen = Predicates(self._predicates.domain, picked)
@@ -216,9 +219,9 @@ class _PredicateRounds:
 
 
 def _rounds(available: int, settings: RapPlusPlus) -> tuple[int, int]:
-    """T and K, by default ten each, or as many as there are queries for.
+    """Return T and K, by default ten each, or as many as there are queries for.
 
-    Raises InvalidInput where more queries are asked for than there are.
+    Raises InvalidInput if more queries are requested than there are.
     """
     count = settings.queries or min(10, available)
     rounds = settings.rounds or max(1, min(10, available // count))
@@ -229,8 +232,8 @@ def _rounds(available: int, settings: RapPlusPlus) -> tuple[int, int]:
 def _check_room(
     device: torch.device, predicates: Predicates, selected: int, settings: RapPlusPlus
 ) -> None:
-    """ModelTooLarge where a card has no room for the fit to so many predicates and the one-way
-    marginals of codes.
+    """Raise ModelTooLarge if a GPU's memory is too small for the fit to so many predicates and the
+    one-way marginals of codes.
     """
     domain, rows = predicates.domain, settings.rows
     codes = sum(size for name, size in domain.sizes.items() if name not in settings.numeric)
@@ -246,7 +249,7 @@ def _check_room(
 def _fitter(
     family: MixedRows, settings: RapPlusPlus
 ) -> Callable[[MixedState, Sequence[Measured]], MixedState]:
-    """Algorithm 1 on all noisy answers so far, in units of their noise."""
+    """Return the update: Algorithm 1 on all noisy answers so far, in units of their noise."""
 
     def update(state: MixedState, measurements: Sequence[Measured]) -> MixedState:
         known = list(_answers(family.domain, settings.numeric, measurements))
@@ -279,7 +282,9 @@ def _fitter(
 def _answers(
     domain: Domain, numeric: Sequence[str], measurements: Sequence[Measured]
 ) -> Iterator[MeasuredPredicate]:
-    """The answers to fit: measured predicates, and the cells of one-way marginals of codes."""
+    """Yield the answers to fit: measured predicates, and the cells of one-way marginals of
+    codes.
+    """
     for m in measurements:
         if isinstance(m, MeasuredPredicate):
             yield m
@@ -290,7 +295,10 @@ def _answers(
 
 
 def _predicates(domain: Domain, workload: Workload, settings: RapPlusPlus) -> Predicates:
-    """Mixed marginals, linear thresholds, and cells of marginals without numbers."""
+    """Return the queries of RAP++: mixed marginals (categorical codes with thresholds of numeric
+    attributes), random linear thresholds, and the cells of the workload's marginals that have no
+    numeric attribute.
+    """
     domain.clique(settings.numeric, "numeric")
     found = mixed_marginals(domain, settings.numeric, settings.cuts) if settings.numeric else []
     if settings.label is not None:

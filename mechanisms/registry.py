@@ -1,4 +1,4 @@
-"""The mechanisms by name, with their settings: the built-in ones and those of other packages."""
+"""The mechanisms by name, with their settings: those of this package and of other packages."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pgmkit.errors import InvalidInput, did_you_mean
 __all__ = ["MECHANISMS", "Entry", "Registry", "configure", "entry_of", "register"]
 
 ENTRY_POINTS = "pgmkit.mechanisms"
-"""The group under which an installed package names its entries."""
+"""The group in which an installed package lists its entries."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A mechanism: its name, where it lives, and a line on it. Its module is imported on use.
+    """A mechanism: its name, its place, and its properties. Its module is imported on use.
 
     `function(curator, workload, settings, *, progress=None, public=None)` returns a Release; it
     takes `progress` only if `rounds`, and `public` only if `public`. `settings` is a frozen
@@ -31,16 +31,15 @@ class Entry:
         function: The name of the function.
         settings: The name of the settings class.
         summary: A line that says what it does, shown by `pgmkit mechanisms`.
-        rounds: Whether it goes in rounds and reports each to a `progress` callback.
+        rounds: Whether it runs in rounds and reports each to a `progress` callback.
         public: Whether it needs records that need no protection.
         graphical: Whether its model is a GraphicalModel, which has error bars and can hold
-            constraints. A mechanism with the setting `inference` can, too, where that is not
-            "exact".
+            constraints. So can a mechanism with the setting `inference`, unless that is "exact".
         records: Whether synthetic records can be drawn from its model.
         consistent: Whether its tables are at least 0 and agree with each other.
         measures: Whether it draws nothing but additive noise, and selects nothing by another
-            mechanism: Gaussian accounting then needs less noise, and is the default.
-            Where that depends on the workload, its settings have `measures(workload)` as well.
+            mechanism: Gaussian accounting then needs less noise, and is the default. If that
+            depends on the workload, its settings have `measures(workload)` as well.
     """
 
     name: str
@@ -56,9 +55,9 @@ class Entry:
     measures: bool = False
 
     def load(self) -> tuple[Callable[..., Any], type[Any]]:
-        """The function and its settings class.
+        """Return the function and its settings class.
 
-        Raises InvalidInput where the module of another package cannot be imported or lacks them.
+        Raises InvalidInput if the module of another package cannot be imported or lacks them.
         """
         try:
             module = import_module(self.module)
@@ -78,7 +77,9 @@ class Registry(Mapping[str, Entry]):
         self._discovered = False
 
     def register(self, entry: Entry) -> None:
-        """Add an entry. Raises InvalidInput for what is no Entry, and for a name that is taken."""
+        """Add an entry. Raises InvalidInput for a value that is not an Entry, and for a name that
+        is taken.
+        """
         if not isinstance(entry, Entry):
             raise InvalidInput(
                 f"a mechanism is registered by an Entry, got {type(entry).__name__}; "
@@ -102,7 +103,9 @@ class Registry(Mapping[str, Entry]):
         return len(self._found())
 
     def _found(self) -> dict[str, Entry]:
-        """All entries; those of installed packages are read once. A broken one is left out."""
+        """Return all entries; those of installed packages are read once, and a broken one is left
+        out.
+        """
         if not self._discovered:
             self._discovered = True
             for point in entry_points(group=ENTRY_POINTS):
@@ -117,9 +120,10 @@ class Registry(Mapping[str, Entry]):
 
 
 def _own(place: str, settings: str, name: str = "", **traits: bool) -> Callable[[str], Entry]:
-    """An entry of this package, whose summary is still to be given.
+    """Return a function that makes an entry of this package from its summary.
 
-    `place`: the module and the function. `name`: the function's own, where it is left out.
+    `place`: the module and the function, as "module.function". `name`: the mechanism's name; by
+    default the function's. `traits`: further fields of the entry.
     """
     module, _, function = place.partition(".")
     where = f"mechanisms.{module}"
@@ -209,7 +213,7 @@ def register(entry: Entry) -> None:
 
 
 def configure(name: str, **options: object) -> tuple[Entry, Any]:
-    """The mechanism of this name and its settings with these options.
+    """Return the mechanism of this name, and its settings with these options.
 
     Raises InvalidInput for an unknown name, listing the known ones, and for an option that the
     mechanism does not have, listing those it has.
@@ -229,14 +233,14 @@ def configure(name: str, **options: object) -> tuple[Entry, Any]:
         if option not in known:
             near = did_you_mean(option, known)
             raise InvalidInput(f"{name} has no setting {option!r}{near}; it has {', '.join(known)}")
-    # Where options were read from JSON, tuples are lists.
+    # Options read from JSON have lists in place of tuples.
     return entry, settings(
         **{k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
     )
 
 
 def entry_of(settings: object) -> Entry:
-    """The entry whose settings these are. Raises InvalidInput where there is none."""
+    """Return the entry that these settings belong to. Raises InvalidInput if there is none."""
     for entry in MECHANISMS.values():
         if (type(settings).__module__, type(settings).__name__) == (entry.module, entry.settings):
             return entry

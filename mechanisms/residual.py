@@ -2,7 +2,7 @@
 
 Xiao, He, Zhang and Kifer, "An Optimal and Scalable Matrix Mechanism for Noisy Marginals under
 Convex Loss Functions" (NeurIPS 2023). The orthogonal parts of the workload's marginals are measured
-(`mechanisms.strategies.residuals`), with shares of the budget that follow from the workload alone;
+(`mechanisms.strategies.residuals`), with shares of the budget that depend on the workload alone;
 every marginal inside a clique of the workload is the sum of its parts
 (`mechanisms.families.residual_tables`). All pairs of a hundred attributes take seconds.
 
@@ -33,14 +33,14 @@ __all__ = ["Residual", "measure_residuals", "residual"]
 class Residual(Settings):
     """Settings of the residual planner.
 
-    Raises InvalidInput for values that are not as below.
+    Raises InvalidInput for values outside the ranges below.
 
     Attributes:
-        objective: What is least, by the workload's weights: the "sum" of the variances of all its
-            cells, or the "largest" variance of a cell.
+        objective: What is minimised, by the workload's weights: the "sum" of the variances of all
+            its cells, or the "largest" variance of a cell.
         clip: Whether cells below zero are released as zero. Each cell's error falls, but the tables
-            no longer agree and sums of many cells are biased upwards; the measurements hold the
-            values as they came, from which `ResidualTables` makes tables that agree.
+            no longer agree and sums of many cells are biased upwards; the release's measurements
+            hold the unclipped values, from which `ResidualTables` makes tables that agree.
     """
 
     objective: Literal["sum", "largest"] = setting("sum", one_of("sum", "largest"))
@@ -48,7 +48,7 @@ class Residual(Settings):
 
 
 def residual(curator: Curator, workload: WorkloadLike, settings: Residual | None = None) -> Release:
-    """Spend all that remains on the residuals of the workload; its marginals, as tables.
+    """Spend all that remains on the residuals of the workload, and release its marginals as tables.
 
     Raises InvalidInput (before anything is spent) for a workload over another domain, or one that
     asks for nothing but a public total.
@@ -69,7 +69,8 @@ def measure_residuals(
 ) -> tuple[Measurement, ...]:
     """Spend all that remains on every residual of the workload, by the best shares.
 
-    Raises InvalidInput (before anything is spent) for a workload of a public total.
+    Raises InvalidInput (before anything is spent) for a workload that asks for nothing but a public
+    total.
     """
     norm = 1 if curator.ledger.budget.pure else 2
     known = curator.public_total is not None

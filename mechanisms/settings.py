@@ -1,4 +1,4 @@
-"""Settings of mechanisms: what a field may hold is said once, beside its default.
+"""Settings of mechanisms: the allowed values of a field are stated once, beside its default.
 
 A mechanism's settings are a frozen dataclass that derives from `Settings`. Every field is made by
 `setting(default, rule)`, and a value that breaks its rule is refused as the settings are made,
@@ -37,16 +37,16 @@ __all__ = [
 T = TypeVar("T")
 
 RULE = "rule"
-"""The key of a field's metadata under which its rule is."""
+"""The key of a field's metadata under which its rule is stored."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """The values that a field may hold.
+    """The values that a field may have.
 
     Attributes:
         words: The end of "name must be ...".
-        holds: A function that is True of the values that are allowed.
+        holds: A function that is True for allowed values.
     """
 
     words: str
@@ -54,12 +54,13 @@ class Rule:
 
 
 def setting(default: T, rule: Rule) -> T:
-    """A dataclass field with this default, held to this rule by `Settings`."""
+    """Return a dataclass field with this default, whose values `Settings` checks by this rule."""
     return field(default=default, metadata={RULE: rule})
 
 
 class Settings:
-    """The base of all settings: every field is held to its rule, then the fields to each other.
+    """The base of all settings: every field is checked by its rule, then the fields are checked
+    together.
 
     Raises InvalidInput, naming the field, the value received and what is allowed.
 
@@ -82,12 +83,12 @@ class Settings:
             raise InvalidInput(conflict)
 
     def conflict(self) -> str | None:
-        """A message about values that are right one by one but not together; else None."""
+        """Return a message about values that are allowed one by one but not together; else None."""
         return None
 
 
 def leave_something(rest: str, settings: Settings, *shares: str) -> str | None:
-    """A message about shares of one budget that leave nothing for the rest; else None."""
+    """Return a message if shares of one budget leave nothing for the rest; else None."""
     together = math.fsum(getattr(settings, name) for name in shares)
     if together < 1:
         return None
@@ -98,7 +99,7 @@ def leave_something(rest: str, settings: Settings, *shares: str) -> str | None:
 
 
 def whole_number(least: int = 1, most: int | None = None) -> Rule:
-    """A whole number from `least` (to `most`)."""
+    """Return the rule for a whole number from `least` (to `most`)."""
     words = f"a whole number, {least} or more"
     if most is not None:
         words = f"a whole number from {least} to {most}"
@@ -110,17 +111,17 @@ def whole_number(least: int = 1, most: int | None = None) -> Rule:
 
 
 def random_seed() -> Rule:
-    """A seed of numpy's and torch's generators."""
+    """Return the rule for a seed of numpy's and torch's generators."""
     return whole_number(0, 2**63 - 1)  # torch holds it as a signed number of 64 bits
 
 
 def positive() -> Rule:
-    """A finite number above 0."""
+    """Return the rule for a finite number above 0."""
     return Rule("a finite number above 0", lambda value: _is_finite(value) and value > 0)
 
 
 def at_least(least: float) -> Rule:
-    """A finite number, `least` or above."""
+    """Return the rule for a finite number, `least` or above."""
     return Rule(
         f"a finite number, {least:g} or above",
         lambda value: _is_finite(value) and value >= least,
@@ -128,7 +129,7 @@ def at_least(least: float) -> Rule:
 
 
 def fraction(*, below: float = 1.0, zero: bool = False) -> Rule:
-    """A part of the budget or of one, above 0 (or from 0, with `zero`) and below `below`."""
+    """Return the rule for a fraction, above 0 (or from 0, with `zero`) and below `below`."""
     low = "at least 0" if zero else "above 0"
     return Rule(
         f"a number {low} and below {below:g}",
@@ -137,7 +138,7 @@ def fraction(*, below: float = 1.0, zero: bool = False) -> Rule:
 
 
 def one_of(*known: str) -> Rule:
-    """One of these words."""
+    """Return the rule for one of these words."""
     return Rule(
         f"one of {', '.join(map(repr, known))}",
         lambda value: isinstance(value, str) and value in known,
@@ -145,22 +146,24 @@ def one_of(*known: str) -> Rule:
 
 
 def flag() -> Rule:
-    """True or False."""
+    """Return the rule for True or False."""
     return Rule("True or False", lambda value: isinstance(value, bool))
 
 
 def text() -> Rule:
-    """A string that is not empty."""
+    """Return the rule for a string that is not empty."""
     return Rule("a string, not empty", lambda value: isinstance(value, str) and value != "")
 
 
 def or_none(rule: Rule) -> Rule:
-    """A rule that allows None beside the values of another rule."""
+    """Return the rule that allows None and the values of another rule."""
     return Rule(f"{rule.words}, or None", lambda value: value is None or rule.holds(value))
 
 
 def tuple_of(rule: Rule, *, empty: bool = False) -> Rule:
-    """A tuple whose every entry is what the rule allows; without entries only with `empty`."""
+    """Return the rule for a tuple whose entries all satisfy ``rule``; an empty one only with
+    `empty`.
+    """
     return Rule(
         f"a tuple{'' if empty else ', not empty'}, each entry {rule.words}",
         lambda value: (
@@ -170,7 +173,7 @@ def tuple_of(rule: Rule, *, empty: bool = False) -> Rule:
 
 
 def mapping_to(rule: Rule) -> Rule:
-    """A mapping from attributes to what the rule allows."""
+    """Return the rule for a mapping from attributes to values that satisfy ``rule``."""
     return Rule(
         f"a mapping from attributes to {rule.words}",
         lambda value: (
@@ -181,7 +184,7 @@ def mapping_to(rule: Rule) -> Rule:
 
 
 def torch_device() -> Rule:
-    """The name of a device that torch computes on."""
+    """Return the rule for the name of a device that torch computes on."""
     words = (
         '"cpu", "auto", or a CUDA card that torch finds, such as "cuda" or "cuda:1" (leave it out '
         "to compute on the processor)"

@@ -1,4 +1,4 @@
-"""Workloads: the marginals that a release should answer well, and how much each matters."""
+"""Workloads: the marginals that a release should answer well, each with a weight."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
 
 
 WorkloadLike: TypeAlias = "Workload | Iterable[Iterable[str]]"
-"""A workload, or what one is made of: cliques, then of equal weight."""
+"""A workload, or cliques, which then have equal weight."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Workload:
 
     @classmethod
     def over(cls, domain: Domain, workload: WorkloadLike) -> Workload:
-        """A workload as it is, or one of these cliques, of equal weight.
+        """Return a workload as it is, or a workload of these cliques with equal weights.
 
         Raises InvalidInput for a workload over another domain, and for cliques as the class does.
 
@@ -91,7 +91,7 @@ class Workload:
 
 
 def k_way(domain: Domain, k: int) -> Workload:
-    """All marginals over exactly k attributes, of equal weight, in the domain's order.
+    """Return all marginals over exactly k attributes, of equal weight, in the domain's order.
 
     Raises InvalidInput unless 1 <= k <= number of attributes.
 
@@ -104,7 +104,8 @@ def k_way(domain: Domain, k: int) -> Workload:
 
 
 def target_biased(domain: Domain, k: int, target: str, factor: float = 4.0) -> Workload:
-    """All marginals over exactly k attributes; those that hold `target` weigh `factor` times more.
+    """Return all marginals over exactly k attributes; those with `target` have `factor` times the
+    weight.
 
     Raises InvalidInput for an unknown target, or a factor that is not a finite number above 0.
 
@@ -118,7 +119,7 @@ def target_biased(domain: Domain, k: int, target: str, factor: float = 4.0) -> W
 def table_workload(
     domain: Domain, asked: int | WorkloadLike | None = None, target: str | None = None
 ) -> Workload:
-    """The workload that `synthesize` and the command line are asked for.
+    """Return the workload that `synthesize` and the command line use.
 
     A number stands for all marginals of so many columns, and None for all pairs. A column of one
     value is left out of them: it says nothing and costs nothing. A target adds every pair of other
@@ -149,8 +150,8 @@ def table_workload(
 
 
 def _all_of(domain: Domain, k: int) -> Workload:
-    """All marginals of k of the columns that have more than one value."""
-    # All pairs of a table of one column are that column.
+    """Return all marginals over k of the columns that have more than one value."""
+    # A table with one column has no pairs, so the column itself is used.
     wanted = k_way(domain, min(k, len(domain)) if k == 2 else k)
     names = varied(domain)
     if len(names) == len(domain):
@@ -166,14 +167,16 @@ def _check_target(domain: Domain, target: str) -> None:
 
 
 def _biased(workload: Workload, target: str, factor: float) -> Workload:
-    """The workload with the weights of marginals that hold the target `factor` times as large."""
+    """Return the workload with the weights of marginals that hold the target multiplied by
+    `factor`.
+    """
     pairs = zip(workload.cliques, workload.weights, strict=True)
     weights = [weight * (factor if target in clique else 1.0) for clique, weight in pairs]
     return Workload(workload.domain, workload.cliques, weights)
 
 
 def random_k_way(domain: Domain, k: int, count: int, seed: int | np.random.Generator) -> Workload:
-    """`count` of the marginals over exactly k attributes, drawn without replacement.
+    """Return `count` of the marginals over exactly k attributes, drawn without replacement.
 
     Raises InvalidInput for a count below 1 or above their number.
 
@@ -190,7 +193,8 @@ def random_k_way(domain: Domain, k: int, count: int, seed: int | np.random.Gener
 
 
 def downward_closure(workload: Workload) -> tuple[Clique, ...]:
-    """Every non-empty subset of a workload clique, once, in the domain's order, small ones first.
+    """Return every non-empty subset of a workload clique, once, in the domain's order, small ones
+    first.
 
     >>> downward_closure(Workload(Domain({"a": 2, "b": 3, "c": 4}), [("c", "a")]))
     (('a',), ('c',), ('a', 'c'))
@@ -217,7 +221,8 @@ def _checked_weights(weights: Sequence[float] | None, length: int) -> tuple[floa
 
 
 def varied(domain: Domain) -> list[str]:
-    """The attributes of more than one value: others cost nothing. All, where there is none.
+    """Return the attributes with more than one value, since others cost nothing; all if there is
+    none.
 
     >>> varied(Domain({"year": 1, "sex": 2}))
     ['sex']

@@ -191,24 +191,25 @@ class FactorGraph:
         tolerance: float = 1e-6,
         max_seconds: float | None = None,
     ) -> Posterior | ApproximatePosterior:
-        """The distribution given what was observed; what it answers is computed when asked.
+        """Return the distribution given what was observed; its answers are computed when asked for.
 
         Args:
             evidence: the value of each observed attribute: a state's name, or a code 0 .. size - 1.
             likelihood: soft evidence: for an attribute a non-negative number for each of its
-                values, the probability of what was seen given the value (up to a factor).
-            inference: ``"exact"`` refuses with ModelTooLarge, when something is asked, what no
-                junction tree within ``memory_limit`` holds. ``"region"`` answers approximately,
-                with both bounds on log Z, and computes at once. ``"auto"`` takes it where the
-                marginals of single attributes do not fit exactly.
-            region_cells: cells of the largest table of an approximate answer: more take longer and
-                come nearer. A table given is never cut.
-            tolerance: of an approximate answer, the largest difference between two regions'
-                marginals of what they share.
-            max_seconds: about when the search for an approximate answer ends, converged or not.
+                values, the probability of the observation given the value (up to a factor).
+            inference: ``"exact"`` raises ModelTooLarge, when something is asked, if no junction
+                tree within ``memory_limit`` answers it. ``"region"`` answers approximately, with
+                both bounds on log Z, and computes at once. ``"auto"`` is exact if the marginals of
+                single attributes fit, and otherwise ``"region"``.
+            region_cells: the most cells of a table of an approximate answer: more take longer and
+                give a better approximation. A given table is never divided.
+            tolerance: the largest difference, in an approximate answer, between two regions'
+                marginals of shared attributes.
+            max_seconds: the approximate time after which the search for an approximate answer ends,
+                converged or not.
 
         Raises InvalidInput for unknown attributes, states or codes, and for options of approximate
-        answers beside exact ones; and, when something is asked, where the evidence has probability
+        answers with exact inference; and, when something is asked, if the evidence has probability
         zero.
         """
         if inference not in get_args(Inference):
@@ -239,15 +240,15 @@ class FactorGraph:
     def posteriors(self, evidence: Mapping[str, Sequence[Hashable]]) -> Posteriors:
         """Return the distributions given each of many records of the same observed attributes.
 
-        Records that differ are taken through the graph side by side where they are 32 or more and
-        its tables are small, which costs each of them a fraction of what it costs alone.
+        Distinct records are computed side by side if there are 32 or more and the graph's tables
+        are small, which costs each a fraction of its cost alone.
 
         Args:
-            evidence: for each observed attribute a column: for every record a state's name, or a
-                code 0 .. size - 1.
+            evidence: for each observed attribute a column with, for every record, a state's name or
+                a code 0 .. size - 1.
 
         Raises InvalidInput for unknown attributes, states or codes and for columns of different
-        lengths; and, when something is asked, where a record has probability zero.
+        lengths; and, when something is asked, if a record has probability zero.
 
         >>> graph = FactorGraph(Domain({"a": 2, "b": 2}), [(("a", "b"), [[4, 1], [1, 4]])])
         >>> graph.posteriors({"a": [0, 1, 1]}).marginal(["b"])

@@ -185,8 +185,10 @@ class MeasuredLoss:
     def __init__(
         self, observations: Observations, penalty: Penalty, count: int | None = None
     ) -> None:
-        """``count``: the number of values that the observations were combined from, if it is not
-        theirs.
+        """Set the loss; ``count`` is the number of measured values that were combined into
+        ``observations``.
+
+        By default it is the number of observations.
         """
         self.observations, self.penalty = observations, penalty
         self.count = len(observations.target) if count is None else count

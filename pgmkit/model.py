@@ -231,12 +231,13 @@ class GraphicalModel:
     @overload
     def answer(self, query: Sequence[FactoredQuery]) -> list[Array]: ...
     def answer(self, query: FactoredQuery | Sequence[FactoredQuery]) -> Array | list[Array]:
-        """The answers in counts, of shape (r_1, ..., r_d), without forming the joint.
+        """Return the answers in counts, of shape (r_1, ..., r_d), without forming the joint
+        distribution.
 
-        A query over more attributes than an array has axes (64; 32 before numpy 2) gets the array
-        without its axes of length 1 (``FactoredQuery.answer_shape``). A sequence of queries gives
-        a list; those that share structure share the work. Raises ``InvalidInput`` for matrices
-        that do not fit the domain.
+        A query over more attributes than an array may have axes (64; 32 before numpy 2) gets the
+        array without its axes of length 1 (``FactoredQuery.answer_shape``). For a sequence of
+        queries a list is returned; queries of the same structure share work. Raises
+        ``InvalidInput`` for matrices that do not fit the domain.
         """
         several = [query] if isinstance(query, FactoredQuery) else list(query)
         for one in several:

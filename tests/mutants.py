@@ -6,8 +6,9 @@
     python tests/mutants.py discovery noise # those whose names hold one of these words
     python tests/mutants.py --record        # and write benchmarks/results/mutants.json
 
-Each mutant names the file that should notice it, which is tried first and ends at its first
-failure; the other fast privacy tests run only where that file passes. A mutant that no test
+The test that caught a mutant before, which the record names, is tried first; then the file that
+should notice it, up to its first failure; and the other fast privacy tests only where that file
+passes. A mutant that no test
 notices is a hole in the tests; one whose text is not in its file exactly once is stale and counts
 as a failure too. So does one that stops the tests from running.
 """
@@ -866,14 +867,25 @@ class Fate:
     seconds: float
 
 
-def fate(mutant: Mutant, folder: Path) -> Fate:
-    """Plant the mistake, test, and take it out again."""
+def fate(mutant: Mutant, folder: Path, before: str = "") -> Fate:
+    """Plant the mistake, test, and take it out again. `before`: the test that caught it earlier."""
     if (folder / mutant.file).read_text(encoding="utf-8").count(mutant.old) != 1:
         return Fate("STALE", "", 0.0)
     with planted(mutant, folder) as clock:
         others = tuple(name for name in TESTS if name != mutant.first)
-        test = failure(folder, (mutant.first,)) or failure(folder, others)
+        again = _still_there(folder, before)
+        test = (again and failure(folder, (again,))) or failure(folder, (mutant.first,))
+        test = test or failure(folder, others)
         return Fate("caught" if test else "SURVIVED", test, clock())
+
+
+def _still_there(folder: Path, before: str) -> str:
+    """The function of a recorded test as `failure` takes it; empty where it is no more."""
+    file, _, test = before.partition("[")[0].partition(".py::")
+    path = folder / "tests" / (f"{file}.py" if "/" in file else f"mechanisms/{file}.py")
+    if not test or not path.exists() or f"def {test}(" not in path.read_text(encoding="utf-8"):
+        return ""
+    return f"{file.removeprefix('test_')}::{test}"
 
 
 def run(
@@ -884,10 +896,12 @@ def run(
     `each` is called with all of them so far.
     """
     chosen = [m for m in MUTANTS if not words or any(word in m.name for word in words)]
+    earlier = json.loads(TABLE.read_text(encoding="utf-8")) if TABLE.exists() else {}
     with copy() as folder:
         fates = {}
         for number, mutant in enumerate(chosen, 1):
-            fates[mutant.name] = found = fate(mutant, folder)
+            before = earlier.get(mutant.name, {}).get("test", "")
+            fates[mutant.name] = found = fate(mutant, folder, before)
             told = f"{number}/{len(chosen)} {found.end} ({found.seconds:.0f} s): {mutant.name}"
             print(f"{told}: {found.test}", flush=True)
             if each is not None:

@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from mechanisms.cli.answers import query, report, sample
+from mechanisms.cli.comparing import compare
 from mechanisms.cli.inference import infer
 from mechanisms.cli.ledgers import ledger
 from mechanisms.cli.models import estimate
@@ -27,7 +28,11 @@ __all__ = ["main"]
 
 
 class _Commands(click.Group):
-    """Turns exceptions and warnings into one line on stderr, and exceptions into an exit code."""
+    """A command group that shows exceptions and warnings as one line on stderr, without a
+    traceback.
+
+    Exceptions also set the exit code.
+    """
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -48,11 +53,14 @@ class _Commands(click.Group):
 
 
 def _show(message: Warning | str, *_: object, **__: object) -> None:
-    """Show a warning as one line, without the place in the code that it comes from."""
+    """Show a warning as one line, without the place in the code that raised it."""
     click.echo(f"warning: {printable(str(message))}", err=True)
 
 
 def _explained(error: Exception) -> tuple[str, int]:
+    """Return the message of an exception and the exit code; unforeseen errors are described by
+    their type.
+    """
     from pgmkit.errors import InvalidInput, PgmkitError
 
     if isinstance(error, InvalidInput):
@@ -77,6 +85,7 @@ def main() -> None:
     Try it on built-in data:     pgmkit demo
     A schema from public data:   pgmkit schema draft sample.csv --assume-public -o people.yaml
     What a run would cost:       pgmkit plan --schema people.yaml --rows 50000
+    Which mechanism:             pgmkit compare --schema people.yaml -o compare.html
     Private data in, a release:  pgmkit synth people.csv --schema people.yaml \\
                                      --epsilon 1 --delta 1e-9 --out synth.csv --save people.pgm
     Ask it:                      pgmkit query people.pgm "income | age in 30..44, sex = F"
@@ -86,12 +95,25 @@ def main() -> None:
     Exit codes: 0 done, 1 a fault in pgmkit, 2 bad input, 3 a limit refused it, 130 interrupted.
     Completion: eval "$(_PGMKIT_COMPLETE=bash_source pgmkit)"   (or zsh_source, fish_source)
     """
-    # Threads that wait for others sleep. By default they spin, and where other processes use the
-    # cores too they take the time of those that they wait for. Read when torch is loaded.
+    # Waiting threads sleep. By default they spin, and if other processes use the cores too, they
+    # take time from the threads they wait for. OpenMP reads this when torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 for command in (
-    *(demo, schema, plan, synth, estimate, infer, query, sample, ledger, report, mechanisms),
+    *(
+        demo,
+        schema,
+        plan,
+        compare,
+        synth,
+        estimate,
+        infer,
+        query,
+        sample,
+        ledger,
+        report,
+        mechanisms,
+    ),
 ):
     main.add_command(command)

@@ -1,4 +1,4 @@
-"""`pgmkit query`, `sample` and `report`: what a release answers."""
+"""`pgmkit query`, `sample` and `report`, which answer from a release."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def report(
 
 
 def _is_release(path: str) -> bool:
-    """True if the file holds a release, and not a model alone."""
+    """True if the file holds a release and not only a model."""
     import zipfile
 
     if not zipfile.is_zipfile(path):

@@ -1,4 +1,4 @@
-"""The question whether the rest of the budget is spent on values that could not be read."""
+"""The question whether to spend the rest of the budget although many values could not be read."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["asked_about"]
 
 
 def asked_about(schema: Schema, yes: bool) -> Literal[False] | Callable[[UnreadValues], None]:
-    """The callable for `synthesize(report_unread=)`; False where any value can be read.
+    """Return the callable for `synthesize(report_unread=)`; False if any value can be read.
 
-    The callable warns of columns with many unread values. It ends the run unless `yes` or a person
-    on a terminal consents.
+    The callable warns of columns with many unread values. It ends the run unless `yes` is given or
+    a person on a terminal consents.
     """
     from pgmkit.tables.labelled import OpenCategorical
 

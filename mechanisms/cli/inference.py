@@ -115,7 +115,9 @@ def _emit_number(
 
 
 def _approximation(posterior: Posterior | ApproximatePosterior) -> dict[str, Any]:
-    """The JSON fields of an approximate answer, without infinite numbers; none of an exact one."""
+    """Return the JSON fields of an approximate answer, without infinite numbers; none for an exact
+    one.
+    """
     from pgmkit.approximate.posterior import ApproximatePosterior
 
     if not isinstance(posterior, ApproximatePosterior):
@@ -131,7 +133,7 @@ def _approximation(posterior: Posterior | ApproximatePosterior) -> dict[str, Any
 
 
 def _label(posterior: Posterior | ApproximatePosterior) -> list[str]:
-    """The line above an approximate answer."""
+    """Return the line to print above an approximate answer; none for an exact one."""
     from pgmkit.approximate.posterior import ApproximatePosterior
 
     if not isinstance(posterior, ApproximatePosterior):
@@ -148,7 +150,10 @@ def _read(path: str) -> FactorGraph:
 
 
 def _observed(graph: FactorGraph, given: tuple[str, ...]) -> dict[str, Any]:
-    """Codes and states of `NAME=STATE` and of evidence files, each variable once."""
+    """Return the code or state of each variable observed by `NAME=STATE` or an evidence file.
+
+    Raises InvalidInput for a variable that is observed twice.
+    """
     from pgmkit import uai
     from pgmkit.errors import InvalidInput
 

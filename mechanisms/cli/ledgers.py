@@ -73,13 +73,13 @@ def ledger(
         if end_run is not None:
             found.end_run(end_run)
     text = str(found)
-    # A ledger says itself that its noise was seeded.
+    # The ledger's own text says already if its noise was seeded.
     said = [line for line in caution.splitlines() if line not in text.splitlines()]
     emit(found.to_dict(), "\n".join([text, *said]), json_out, caution if json_out else "")
 
 
 def _emit_tables(release: Release, json_out: bool) -> None:
-    """The noisy tables of a model to which no ledger belongs."""
+    """Print the noisy tables of a model that has no ledger."""
     tables = [
         {"columns": m.clique, "values": len(m.values), "stddev": m.stddev}
         for m in release.measurements

@@ -118,7 +118,12 @@ def estimate(
 
 
 def _restricted(schema: Schema, measured: set[str], left_out: Sequence[str]) -> Schema:
-    """The schema of the measured columns: nothing is known of the others."""
+    """Return the schema of the measured columns, since nothing is known of the others; warn of
+    these.
+
+    Raises InvalidInput if the tables have a column that the schema does not, or none of its
+    columns.
+    """
     from pgmkit.errors import InvalidInput
 
     unknown = sorted(measured - set(schema.columns))
@@ -152,7 +157,7 @@ def _fitted(
         raise InvalidInput(f"--total must be a number above 0, got {total:g}")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Contradictory)  # said with what was written
+            warnings.simplefilter("ignore", Contradictory)  # reported after the file is written
             return fit(
                 schema.domain,
                 measurements,

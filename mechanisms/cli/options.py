@@ -1,4 +1,4 @@
-"""Parts that several commands share: options, files that can be written, settings, JSON."""
+"""Parts that several commands share: options, checks of files to be written, settings, JSON."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ _BUDGET = [
 
 
 def _settings(_context: click.Context, _option: click.Parameter, given: Sequence[str]) -> Any:
-    """NAME=VALUE settings with values as JSON understands them, or else as texts."""
+    """Return NAME=VALUE settings, with each value parsed as JSON, or else kept as text."""
     from pgmkit.errors import InvalidInput
 
     found: dict[str, Any] = {}
@@ -147,26 +147,26 @@ _FILE = [
     click.option("--sheet", help="Sheet of an Excel file by its name [default: the first]."),
 ]
 FORMAT = ("encoding", "separator", "decimal", "skip_lines", "sheet")
-"""The names of the options of `file_options`."""
+"""The names of the options that `file_options` adds."""
 
 
 def budget_options(command: Command) -> Command:
-    """--epsilon, --delta, --neighbours."""
+    """Add --epsilon, --delta and --neighbours to a command."""
     return _with(_BUDGET, command)
 
 
 def mechanism_options(command: Command) -> Command:
-    """--mechanism, --set, --workload, --target, --accounting."""
+    """Add --mechanism, --set, --workload, --target and --accounting to a command."""
     return _with([*_MECHANISM, _ACCOUNTING], command)
 
 
 def as_json(command: Command) -> Command:
-    """--json."""
+    """Add --json to a command."""
     return click.option("--json", "json_out", is_flag=True, help="JSON instead of text.")(command)
 
 
 def device_option(command: Command) -> Command:
-    """--device."""
+    """Add --device to a command."""
     return click.option(
         "--device",
         help="Device that computes models: cpu, a CUDA card (cuda, cuda:1), or auto, a card where "
@@ -175,12 +175,12 @@ def device_option(command: Command) -> Command:
 
 
 def unit_options(command: Command) -> Command:
-    """--unit, --max-rows."""
+    """Add --unit and --max-rows to a command."""
     return _with(_UNIT, command)
 
 
 def schema_option(command: Command) -> Command:
-    """--schema."""
+    """Add --schema to a command."""
     return click.option(
         "--schema",
         required=True,
@@ -191,12 +191,12 @@ def schema_option(command: Command) -> Command:
 
 
 def target_options(command: Command) -> Command:
-    """--out, --save, --report."""
+    """Add --out, --save and --report to a command."""
     return _with(_TARGETS, command)
 
 
 def seed_option(command: Command) -> Command:
-    """--seed, which the command gets as a generator."""
+    """Add --seed to a command, which receives it as a random generator."""
     return click.option(
         "--seed",
         type=int,
@@ -206,7 +206,7 @@ def seed_option(command: Command) -> Command:
 
 
 def file_options(command: Command) -> Command:
-    """--encoding, --separator, --decimal, --skip-lines, --sheet."""
+    """Add --encoding, --separator, --decimal, --skip-lines and --sheet to a command."""
     return _with(_FILE, command)
 
 
@@ -217,7 +217,7 @@ def _with(options: Sequence[Callable[[Command], Command]], command: Command) -> 
 
 
 def emit(values: Mapping[str, Any], text: str, json_out: bool, caution: str = "") -> None:
-    """Print the values as JSON, or the text; and the caution of an insecure release with either."""
+    """Print the values as JSON, or the text, together with the caution of an insecure release."""
     if json_out:
         said = {"INSECURE": caution} if caution else {}
         click.echo(json.dumps({**values, **said}, indent=2, default=_plain))
@@ -230,7 +230,7 @@ def _plain(value: Any) -> Any:
 
 
 def read_schema(path: str, **given: Any) -> Schema:
-    """Return the schema in a file; what is given goes before what it says of the data's file."""
+    """Return the schema in a file; the options `given` override what it says of the data's file."""
     from pgmkit.tables.schema import Schema
 
     found = Schema.load(path)
@@ -249,7 +249,7 @@ def file_format(form: FileFormat, **given: Any) -> FileFormat:
 
 
 def generator(seed: int | None) -> np.random.Generator | None:
-    """A generator from --seed, or None."""
+    """Return a random generator for --seed; None without a seed."""
     import numpy as np
 
     from pgmkit.errors import InvalidInput
@@ -260,7 +260,7 @@ def generator(seed: int | None) -> np.random.Generator | None:
 
 
 def writable(path: str) -> Path:
-    """The path, refused before any work if nothing can be written there."""
+    """Return the path; raise InvalidInput, before any work, if nothing can be written there."""
     from pgmkit.errors import InvalidInput
 
     target = Path(path)
@@ -275,7 +275,7 @@ def writable(path: str) -> Path:
 
 
 def records_file(path: str) -> Path:
-    """The path, refused before any work if no records can be written there."""
+    """Return the path; raise InvalidInput, before any work, if no records can be written there."""
     from pgmkit.tables.files.record_files import written_kind
 
     written_kind(path)

@@ -1,4 +1,4 @@
-"""`pgmkit plan` and `mechanisms`: what can run, and what a run would do."""
+"""`pgmkit plan` and `mechanisms`: the mechanisms there are, and what a run would do."""
 
 from __future__ import annotations
 
@@ -115,7 +115,9 @@ def plan(rows: int, json_out: bool, **options: Any) -> None:
 
 
 def _remarks(request: Request, choice: Choice, rows: int) -> Iterator[str]:
-    """Charges that the plan does not hold, and what the promise lacks."""
+    """Yield remarks on charges that the plan does not include, and on a delta that protects too few
+    rows.
+    """
     from mechanisms.synthesis.open_columns import ASSUMED_LABELS
     from mechanisms.synthesis.request import delta_caution
 

@@ -1,8 +1,8 @@
-"""Checks of a run before it spends anything: its files can be read and written as they are named.
+"""Checks before a run spends anything: whether its files can be read and written as named.
 
-`pgmkit synth` makes them before it reads a record, and `pgmkit plan` for the files that it is
-given. They look at names, suffixes, folders and the disk, and at the data's column names, and never
-at a value: a run that fails for a value would tell of that value.
+`pgmkit synth` makes these checks before it reads a record, and `pgmkit plan` makes them for the
+files that it is given. They look at names, suffixes, folders, the disk and the data's column names,
+and never at a value: a run that fails because of a value would reveal something about that value.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Files", "preflight"]
 
 @dataclass(frozen=True, kw_only=True)
 class Files:
-    """The files of a run by the options that name them, and how records are read and written."""
+    """The files of a run, by the options that name them, and how records are read and written."""
 
     data: str | None
     schema: str
@@ -39,7 +39,7 @@ class Files:
 
     @classmethod
     def taken_from(cls, options: dict[str, Any]) -> Files:
-        """The files among the options of a command, which are taken out of them."""
+        """Return the files among the options of a command, and remove them from the options."""
         names = [each.name for each in fields(cls) if each.name in options]
         return cls(**{name: options.pop(name) for name in names})
 
@@ -50,7 +50,9 @@ class Files:
                 yield name, path
 
     def check_targets(self) -> None:
-        """Raises InvalidInput for a file that cannot be written, or that another option names."""
+        """Raise InvalidInput for a file that cannot be written, or that another option
+        names too.
+        """
         from pgmkit.errors import InvalidInput
 
         known = {Path(path).resolve(): name for name, path in self._read()}
@@ -76,8 +78,8 @@ class Files:
 def preflight(request: Request, files: Files) -> None:
     """Check whatever can be checked of a run's files before anything is spent.
 
-    Raises InvalidInput for files that cannot be written, records that the mechanism does not have,
-    data without the schema's columns, and a disk without room.
+    Raises InvalidInput for files that cannot be written, records from a mechanism that draws none,
+    data without the schema's columns, and a disk without enough room.
     """
     from mechanisms.registry import MECHANISMS
     from pgmkit.errors import InvalidInput
@@ -104,13 +106,13 @@ def preflight(request: Request, files: Files) -> None:
 
 
 def _check_room(out: Path, schema: Schema, rows: int) -> None:
-    """Raises InvalidInput where the disk has no room for so many records.
+    """Raise InvalidInput if the disk has no room for so many records.
 
-    An unknown number of rows counts as one: that of the private data must not decide.
+    An unknown number of rows counts as one: the number of private rows must not decide.
     """
     from pgmkit.errors import InvalidInput
 
-    # A value of a CSV file and its separator take two bytes or more; parquet may take less.
+    # A value and its separator take two bytes or more in a CSV file; parquet may take less.
     needed = 2 * rows * len(schema.columns) if out.suffix.lower() == ".csv" else 1
     free = shutil.disk_usage(out.parent).free
     if free < needed:
@@ -121,10 +123,10 @@ def _check_room(out: Path, schema: Schema, rows: int) -> None:
 
 
 def _check_format(out: str, schema: Schema, rows: int) -> None:
-    """Write two made-up records for Excel, SPSS or Stata, to see whether that can be done at all.
+    """Write two made-up records for Excel, SPSS or Stata, to see whether that is possible at all.
 
-    Raises InvalidInput where the library that writes is not installed, and for values or numbers of
-    records that the format does not have.
+    Raises InvalidInput if the library that writes is not installed, and for values or numbers of
+    records that the format cannot hold.
     """
     from pgmkit.tables.files.record_files import written_kind
 

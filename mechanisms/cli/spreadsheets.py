@@ -1,4 +1,4 @@
-"""CSV cells that a spreadsheet would run, quoted."""
+"""Quoting of CSV cells that a spreadsheet would run as formulas."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ __all__ = ["safe_csv_option", "spreadsheet_safe"]
 _RUNS = re.compile(
     "[\t\r\n]|[\\s\\x00-\\x1f\ufeff\u200b-\u200f\u2060]*[-=+@\uff1d\uff0b\uff0d\uff20]"
 )
-"""The beginnings of texts that a spreadsheet takes for formulas (OWASP, CSV injection). Some
-spreadsheets drop blanks and signs without width before them."""
+"""Matches the beginnings of texts that a spreadsheet takes for formulas (OWASP, CSV injection);
+some spreadsheets ignore blanks and zero-width characters before these signs.
+"""
 
 safe_csv_option = click.option(
     "--safe-csv",
@@ -22,7 +23,7 @@ safe_csv_option = click.option(
 
 
 def spreadsheet_safe(text: str) -> str:
-    """The text, with a single quote before it if a spreadsheet would run it.
+    """Return the text, with a single quote before it if a spreadsheet would run it.
 
     >>> spreadsheet_safe("=1+1"), spreadsheet_safe("F")
     ("'=1+1", 'F')

@@ -1,4 +1,4 @@
-"""`pgmkit demo` and `synth`."""
+"""`pgmkit demo` and `pgmkit synth`."""
 
 from __future__ import annotations
 
@@ -216,7 +216,9 @@ def synth(json_out: bool, **options: Any) -> None:
 
 
 def _records(request: Request, files: Files) -> Any:
-    """The private records: as codes where the schema says all about them, else as a frame."""
+    """Return the private records: as codes if the schema describes them fully, otherwise as a
+    frame.
+    """
     from pgmkit.tables.files.record_files import encode_file, read_frame
 
     assert files.data is not None
@@ -228,7 +230,7 @@ def _records(request: Request, files: Files) -> Any:
 
 
 def _spent(ledger: Ledger, save: str | None) -> list[str]:
-    """The ledger's lines; of one longer than a screen, where it is saved, the last lines alone."""
+    """Return the ledger's lines; only the last ones if it is saved and longer than a screen."""
     lines = str(ledger).splitlines()
     if save is None or len(ledger.entries) <= 40:
         return lines
@@ -237,7 +239,9 @@ def _spent(ledger: Ledger, save: str | None) -> list[str]:
 
 
 def _write(release: TableRelease, files: Files, rng: np.random.Generator | None) -> int:
-    """Write the files; the number of records. The release is kept elsewhere if that fails."""
+    """Write the files and return the number of records; if that fails, save the release
+    elsewhere.
+    """
     import numpy as np
 
     from pgmkit.errors import PgmkitError
@@ -270,7 +274,9 @@ def _write(release: TableRelease, files: Files, rng: np.random.Generator | None)
 
 
 def _rescue(release: TableRelease, error: Exception) -> None:
-    """Save the release elsewhere and say where: its budget is spent and cannot be spent again."""
+    """Save the release elsewhere and say where, since its budget is spent and cannot be spent
+    again.
+    """
     import tempfile
 
     for folder in (tempfile.gettempdir(), Path.home()):
@@ -289,7 +295,7 @@ def _rescue(release: TableRelease, error: Exception) -> None:
 
 
 def _public_frame(path: str, schema: Schema) -> Any:
-    """The columns of the schema that the file of public records has."""
+    """Return the columns of the schema that the file of public records has."""
     from pgmkit.tables.files.record_files import names_of, read_frame
 
     names = names_of(path, schema.file)

@@ -1,8 +1,8 @@
-"""A census-like data set that anybody may see: drawn from a small Bayesian network, no download.
+"""A public data set like a census, drawn from a small Bayesian network without any download.
 
-Each attribute has a base rate for every value, and pulls from its parents: the logit of a value
-moves by `slope * centred value * centred parent value`, all on scales from -1 to 1. The numbers
-are invented.
+Each attribute has a base rate for every value, and a slope for each parent: the logit of a value
+changes by `slope * centred value * centred parent value`, with both values scaled to -1 … 1. The
+numbers are invented.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Node:
     slopes: dict[str, float] = field(default_factory=dict)
 
 
-# In an order where parents come first.
+# Parents precede their children.
 _NETWORK = {
     "age": _Node(
         "16-19, 20-24, 25-29, 30-34, 35-39, 40-44, 45-49, 50-54, 55-59, 60-64, 65-74, 75+",
@@ -73,11 +73,11 @@ _NETWORK = {
 }
 
 LABELS = {attribute: tuple(node.labels.split(", ")) for attribute, node in _NETWORK.items()}
-"""The meaning of each code of each attribute."""
+"""The labels of each attribute's codes, in the order of the codes."""
 
 
 def domain() -> Domain:
-    """The nine attributes and their sizes.
+    """Return the nine attributes and their sizes.
 
     >>> domain().shape()
     (12, 2, 5, 8, 5, 6, 10, 7, 10)
@@ -86,7 +86,7 @@ def domain() -> Domain:
 
 
 def census(rows: int = 20_000, seed: int = 2024) -> Dataset:
-    """Records drawn from the network; the same seed gives the same rows. Public.
+    """Return public records drawn from the network; the same seed gives the same rows.
 
     >>> data = census(5)
     >>> len(data), [LABELS["income"][code] for code in data.columns["income"]]
@@ -106,14 +106,14 @@ def census(rows: int = 20_000, seed: int = 2024) -> Dataset:
 
 
 def schema() -> Schema:
-    """The columns with their labels, as a person would describe them."""
+    """Return the columns with their labels, as a person would describe them."""
     from pgmkit.tables.schema import Categorical, Schema
 
     return Schema({name: Categorical(tuple(labels)) for name, labels in LABELS.items()})
 
 
 def people(rows: int = 20_000, seed: int = 2024) -> Any:
-    """The same records with labels, as a pyarrow table: what a user's file looks like.
+    """Return the records of `census` with labels, as a pyarrow table like a user's file.
 
     >>> people(3).column_names[:3]
     ['age', 'sex', 'region']

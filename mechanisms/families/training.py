@@ -88,7 +88,7 @@ def trainer(
                 off = targets.errors(now)
 
         optimizer = torch.optim.Adam(generator.parameters(), lr=training.learning_rate, fused=True)
-        # The cosine ends at a rate that moves nothing any more.
+        # The cosine ends at a rate too small to change anything.
         last_rate = min(1e-8, training.learning_rate)
         descend(optimizer, losses(), training.steps, last_rate=last_rate)
         return _next(state, generator, error, rounds, training.smoothing)
@@ -113,9 +113,10 @@ def _next(
 
 
 def worst_errors(errors: torch.Tensor, threshold: torch.Tensor, most: int) -> torch.Tensor | None:
-    """The mean absolute error over the active set: the `most` worst of those at the threshold.
+    """Return the mean absolute error over the active set: at most `most` of the errors at the
+    threshold.
 
-    None when the set is empty: there is nothing to train.
+    The largest are taken. None if the active set is empty, so that there is nothing to train.
 
     >>> errors = torch.tensor([0.5, -0.2, 0.1])
     >>> worst_errors(errors, torch.full((3,), 0.15), 100).item()

@@ -1,1 +1,1 @@
-"""The Curator, its budget, noise and exact selection: nothing else sees private data."""
+"""The Curator, its budget, noise and exact selection: no other code sees private data."""

@@ -1,4 +1,4 @@
-"""The privacy budget: (epsilon, delta), and its equivalent in zCDP."""
+"""The privacy budget: (epsilon, delta), and its equivalent in zCDP or Gaussian DP."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pgmkit.errors import InvalidInput
 __all__ = ["Accounting", "Budget"]
 
 Accounting: TypeAlias = Literal["zcdp", "gaussian"]
-"""The definition by which costs add up where delta > 0."""
+"""The privacy definition by which costs are added up when delta > 0."""
 
 
 @dataclass(frozen=True)
@@ -26,15 +26,15 @@ class Budget:
     """An (epsilon, delta) budget and the unit in which a ledger spends it.
 
     With delta > 0 the unit is zCDP: `total` is the largest rho that implies (epsilon, delta)-DP,
-    and noise is Gaussian. With delta = 0 the unit is epsilon itself, added up by basic
-    composition, and noise is Laplace: no amount of zCDP implies pure differential privacy.
+    and noise is Gaussian. With delta = 0 the unit is epsilon itself, added up by basic composition,
+    and noise is Laplace: no amount of zCDP implies pure differential privacy.
 
     `reserved`: the part of delta that is kept for steps with a failure probability of their own
-    (the discovery of labels); rho is what epsilon and the rest of delta allow.
+    (the discovery of labels); rho is derived from epsilon and the rest of delta.
 
-    `accounting`: "zcdp" is rho. Costs of "gaussian" are mu^2 / 2 of Gaussian differential privacy,
-    which is rho but for the discreteness of the noise, and the total is converted exactly, which
-    allows a tenth more; but selections cost up to pi / 2 as much. See `gaussian_dp`.
+    `accounting`: "zcdp" counts rho. "gaussian" counts mu^2 / 2 of Gaussian differential privacy,
+    which equals rho except for the discreteness of the noise. The total is then converted exactly,
+    which allows a tenth more; but selections cost up to pi / 2 as much. See `gaussian_dp`.
 
     Raises InvalidInput unless epsilon > 0 is finite, 0 <= delta < 1 and 0 <= reserved < delta; and
     for the accounting "gaussian" of a pure budget.
@@ -68,12 +68,12 @@ class Budget:
 
     @property
     def pure(self) -> bool:
-        """True where the promise is pure differential privacy (delta = 0)."""
+        """True if the promise is pure differential privacy (delta = 0)."""
         return self.delta == 0
 
     @property
     def gaussian(self) -> bool:
-        """True where costs are of Gaussian differential privacy."""
+        """True if costs are those of Gaussian differential privacy."""
         return self.accounting == "gaussian"
 
     @property
@@ -83,7 +83,7 @@ class Budget:
 
     @cached_property
     def total(self) -> float:
-        """All there is to spend, in `unit`."""
+        """The whole budget, in `unit`."""
         if self.pure:
             return self.epsilon
         convert = gaussian_dp.largest_cost if self.gaussian else rho_from_epsilon
@@ -91,11 +91,11 @@ class Budget:
 
     @property
     def least_noise(self) -> Accounting:
-        """The accounting with less noise for measurements, however the budget is shared out.
+        """The accounting that gives measurements less noise, however the budget is shared.
 
         The exact conversion gains five to seven percent, which the discreteness of noise takes away
-        where its scale is near 1: "gaussian" is meant to win with all the budget in one draw. The
-        correction falls with the share, so then it wins with any.
+        where its scale is near 1. "gaussian" is returned if it has less noise even with the whole
+        budget in one draw: the correction falls with the share, so it then has less with any share.
 
         >>> Budget(1.0, 1e-9).least_noise, Budget(20.0, 1e-9).least_noise
         ('gaussian', 'zcdp')
@@ -107,7 +107,9 @@ class Budget:
         return "gaussian" if exact < (2 * plain) ** -0.5 else "zcdp"
 
     def epsilon_spent(self, cost: float) -> float:
-        """The epsilon (at this budget's delta) that a total cost in `unit` stands for."""
+        """Return the epsilon, at this budget's delta, that a total cost in `unit`
+        corresponds to.
+        """
         if self.pure:
             return cost
         convert = gaussian_dp.epsilon_from_cost if self.gaussian else epsilon_from_rho

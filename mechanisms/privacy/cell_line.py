@@ -1,4 +1,4 @@
-"""The cells of several marginals, one after the other in a line."""
+"""The cells of several marginals, concatenated in one line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["CellLine", "selector"]
 
 
 class CellLine:
-    """Places of cells in the line, and back.
+    """The map between places in the line and cells.
 
     >>> from pgmkit.domain import Domain
     >>> line = CellLine(Domain({"a": 2, "b": 3}), [("a",), ("b",)])
@@ -37,24 +37,24 @@ class CellLine:
         return int(self._starts[-1])
 
     def cell(self, place: int) -> Cell:
-        """The cell at this place."""
+        """Return the cell at this place."""
         owner = int(np.searchsorted(self._starts, place, side="right")) - 1
         return Cell(self.cliques[owner], int(place - self._starts[owner]))
 
     def without(self, cells: Collection[Cell]) -> NDArray[np.int64]:
-        """The places of all cells but these."""
+        """Return the places of all cells except these."""
         start = dict(zip(self.cliques, self._starts.tolist(), strict=False))
         left = np.ones(self.size, dtype=bool)
         left[[start[cell.clique] + cell.index for cell in cells if cell.clique in start]] = False
         return np.flatnonzero(left)
 
     def joined(self, tables: Mapping[Clique, NDArray[Any]]) -> NDArray[Any]:
-        """The tables' values in the order of the line."""
+        """Return the tables' values in the order of the line."""
         return np.concatenate([tables[clique].reshape(-1) for clique in self.cliques])
 
 
 def selector(domain: Domain, cell: Cell) -> csr_array:
-    """The 1 x n matrix that picks the cell from its marginal."""
+    """Return the 1 x n matrix that picks the cell from its marginal."""
     from scipy.sparse import csr_array
 
     return csr_array(([1.0], ([0], [cell.index])), (1, domain.size(cell.clique)))

@@ -1,7 +1,8 @@
-"""An append-only file of lines for several processes, each with a digest of all before it.
+"""An append-only file of lines for several processes, each line with a digest of all lines before
+it.
 
-A line counts when it is whole and on the disk. One that was cut short, by a kill or a full disk, is
-overwritten by the next.
+A line counts once it is complete and on the disk. A line that was cut short, by a kill or a full
+disk, is overwritten by the next.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ _OWNER_ONLY = stat.S_IRUSR | stat.S_IWUSR
 class ChainedLines:
     """Lines of plain values in a file; `append` is atomic among processes of one machine.
 
-    The lock is the operating system's and ends with its process. The digests show damage and
-    careless edits; they are no signature, and a file cut back to an earlier line is not noticed.
+    The lock is the operating system's and ends with its process. The digests reveal damage and
+    careless edits; they are not a signature, and a file cut back to an earlier line is not
+    detected.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -40,14 +42,14 @@ class ChainedLines:
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], first: Mapping[str, Any]) -> ChainedLines:
-        """A new file of one line. Raises InvalidInput where there is a file already."""
+        """Create a new file with one line. Raises InvalidInput if there is a file already."""
         lines = cls(path)
         temporary = lines.path.with_name(f".{lines.path.name[:100]}.{secrets.token_hex(8)}.tmp")
         try:
             owned = partial(os.open, mode=_OWNER_ONLY)
             with open(temporary, "xb", opener=owned) as file:
                 _flushed(file, _line(first, "")[0])
-            # Unlike a renamed file a link never replaces what is there.
+            # Unlike a rename, a link never replaces an existing file.
             os.link(temporary, lines.path)
         except FileExistsError:
             raise InvalidInput(
@@ -59,15 +61,16 @@ class ChainedLines:
         return lines
 
     def read(self) -> list[dict[str, Any]]:
-        """The values of all whole lines. Raises InvalidInput for a damaged one, and other errors
-        for what is no such file: use it inside `refusing`.
+        """Return the values of all complete lines. Raises InvalidInput for a damaged line, and
+        other errors for a file of another kind: use it inside `refusing`.
         """
         return self._parsed(whole_file(self.path))[0]
 
     def append(self, decide: Callable[[list[dict[str, Any]]], Mapping[str, Any]]) -> None:
-        """Write the line that `decide` makes of all before it; nothing if it raises.
+        """Write the line that `decide` returns for all lines before it; write nothing if `decide`
+        raises.
 
-        Returns when the disk has the line. Raises InvalidInput for a file that was damaged.
+        It returns when the line is on the disk. Raises InvalidInput for a file that was damaged.
         """
         with FileLock(f"{self.path}.lock", mode=_OWNER_ONLY):
             self._check_names()
@@ -82,7 +85,9 @@ class ChainedLines:
                 _flushed(file, line)
 
     def _check_names(self) -> None:
-        """Raises InvalidInput for a file of several names: by each it would have another lock."""
+        """Raise InvalidInput for a file with several names (hard links), each of which would have
+        another lock.
+        """
         names = self.path.stat().st_nlink
         if names > 1:
             raise InvalidInput(
@@ -92,7 +97,7 @@ class ChainedLines:
 
     @staticmethod
     def _parsed(content: bytes) -> tuple[list[dict[str, Any]], str]:
-        """The values of whole lines, and the digest of the last."""
+        """Return the values of all complete lines, and the digest of the last."""
         digest, found = "", []
         for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(True), 1):
             values = plain_values(line)
@@ -113,7 +118,7 @@ def _line(values: Mapping[str, Any], before: str) -> tuple[bytes, str]:
 
 
 def _flush_folder(folder: Path) -> None:
-    """Wait until the disk has the names in a folder, where the system can."""
+    """Wait until the names in a folder are on the disk, where the system supports that."""
     if os.name == "posix":
         place = os.open(folder, os.O_RDONLY)
         try:

@@ -1,4 +1,4 @@
-"""Between rho of zCDP and (epsilon, delta).
+"""Conversions between rho of zCDP and (epsilon, delta).
 
 Canonne, Kamath and Steinke, "The Discrete Gaussian for Differential Privacy" (2020), Proposition
 12, which is tight up to the choice of the Renyi order.
@@ -24,10 +24,11 @@ __all__ = [
 
 
 def delta_from_rho(rho: float, epsilon: float) -> float:
-    """The smallest known delta for which rho-zCDP implies (epsilon, delta)-DP.
+    """Return the smallest known delta for which rho-zCDP implies (epsilon, delta)-DP.
 
-    The infimum over alpha > 1 of exp((alpha-1)(alpha rho - epsilon)) (1-1/alpha)^alpha / (alpha-1).
-    Its logarithm is convex in alpha, so the minimum is where the derivative crosses zero.
+    It is the infimum over alpha > 1 of exp((alpha-1)(alpha rho - epsilon)) (1-1/alpha)^alpha /
+    (alpha-1). Its logarithm is convex in alpha, so the minimum is where the derivative crosses
+    zero.
 
     Raises InvalidInput unless rho > 0 and epsilon >= 0 are finite.
 
@@ -40,7 +41,8 @@ def delta_from_rho(rho: float, epsilon: float) -> float:
 
 
 def epsilon_from_rho(rho: float, delta: float) -> float:
-    """The smallest known epsilon for which rho-zCDP implies (epsilon, delta)-DP; 0 for rho = 0.
+    """Return the smallest known epsilon for which rho-zCDP implies (epsilon, delta)-DP; 0 for rho =
+    0.
 
     Raises InvalidInput unless rho >= 0 is finite and 0 < delta < 1.
 
@@ -60,7 +62,7 @@ def epsilon_from_rho(rho: float, delta: float) -> float:
 
 
 def rho_from_epsilon(epsilon: float, delta: float) -> float:
-    """The largest rho for which rho-zCDP is known to imply (epsilon, delta)-DP.
+    """Return the largest rho for which rho-zCDP is known to imply (epsilon, delta)-DP.
 
     Raises InvalidInput unless epsilon > 0 is finite and 0 < delta < 1. (For delta = 0 there is no
     such rho: zCDP never implies pure differential privacy. See Budget.)
@@ -82,14 +84,14 @@ def _log_delta(rho: float, epsilon: float) -> float:
         # Derivative in alpha, at alpha = 1 + exp(t).
         return (2 * math.exp(t) + 1) * rho - epsilon - math.log1p(math.exp(-t))
 
-    # Any alpha gives a valid delta: the end of the bracket only costs tightness.
+    # Any alpha gives a valid delta, so an inexact minimum only costs tightness.
     t = crossing(lambda t: slope(t) >= 0, -40.0, 60.0)[1]
     u = math.exp(t)
     return u * ((1 + u) * rho - epsilon) - math.log1p(u) - u * math.log1p(1 / u)
 
 
 def crossing(above: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:
-    """Neighbouring arguments between which a monotone predicate turns true, by bisection."""
+    """Return neighbouring arguments between which a monotone predicate turns true, by bisection."""
     for _ in range(200):
         middle = (low + high) / 2
         if middle <= low or middle >= high or high - low <= 1e-15 * abs(high):
@@ -99,19 +101,19 @@ def crossing(above: Callable[[float], bool], low: float, high: float) -> tuple[f
 
 
 def positive(name: str, value: float) -> None:
-    """Raises InvalidInput unless the value is a finite number above 0."""
+    """Raise InvalidInput unless the value is a finite number above 0."""
     if not _finite(value) or value <= 0:
         raise InvalidInput(f"{name} must be a finite number above 0, got {value!r}")
 
 
 def not_negative(name: str, value: float) -> None:
-    """Raises InvalidInput unless the value is a finite number, 0 or more."""
+    """Raise InvalidInput unless the value is a finite number, 0 or more."""
     if not _finite(value) or value < 0:
         raise InvalidInput(f"{name} must be a finite number, 0 or more, got {value!r}")
 
 
 def open_delta(delta: float) -> None:
-    """Raises InvalidInput unless delta is above 0 and below 1."""
+    """Raise InvalidInput unless delta is above 0 and below 1."""
     if not _finite(delta) or not 0 < delta < 1:
         raise InvalidInput(f"delta must be above 0 and below 1, got {delta!r}")
 

@@ -1,7 +1,7 @@
-"""The Curator: private data behind a counter that charges before it answers.
+"""The Curator: private data behind an interface that charges before it answers.
 
-It alone reads the data, derives sensitivities from the neighbour relation, draws noise and
-selects. What leaves it is noisy, and everything that leaves it is on the ledger.
+It alone reads the data, derives sensitivities from the neighbour relation, draws noise and selects.
+Everything that leaves it is noisy and recorded on the ledger.
 """
 
 from __future__ import annotations
@@ -50,18 +50,19 @@ class Curator:
 
     `data`: a Dataset, or other records that can be counted.
 
-    `neighbours` is "replace-one", "add/remove", or a relation of units (`relation`), whose rows the
-    caller has bounded: this cannot be checked here.
+    `neighbours`: "replace-one", "add/remove", or a relation of units such as persons (`relation`).
+    The caller has made sure that each unit has at most `max_rows` rows; this cannot be checked
+    here.
 
     Costs are in the budget's unit: rho of zCDP when delta > 0 (noise is then discrete Gaussian),
-    epsilon when delta = 0 (discrete Laplace).
-    With a `seed`, noise is reproducible and the ledger is marked insecure: for tests and
-    simulations only.
+    epsilon when delta = 0 (discrete Laplace). With a `seed`, noise is reproducible and the ledger
+    is marked insecure: for tests and simulations only.
 
-    `ledger`: one across runs (`Ledger.open`), which every charge is written to as well.
+    `ledger`: a ledger that is kept across runs (`Ledger.open`); every charge is written to it as
+    well.
 
-    Raises InvalidInput for an unknown relation, BudgetExceeded where less than this budget is left
-    in the ledger across runs.
+    Raises InvalidInput for an unknown relation, BudgetExceeded if the ledger across runs has less
+    left than this budget.
 
     >>> from pgmkit.records.dataset import Dataset
     >>> data = Dataset(Domain({"sex": 2, "age": 3}), {"sex": [0, 1, 1], "age": [2, 0, 1]})
@@ -95,10 +96,10 @@ class Curator:
         )
 
     def recoded(self, data: Counts) -> Curator:
-        """A Curator of the same records under other codes, on the same ledger.
+        """Return a Curator of the same records under other codes, on the same ledger.
 
-        The caller must see to it that each row of `data` codes the same row of the private data:
-        this cannot be checked here, and the sensitivities rest on it.
+        The caller must make sure that each row of `data` codes the same row of the private data:
+        this cannot be checked here, and the sensitivities depend on it.
         """
         other = copy.copy(self)
         other._data, other._counts = data, {}
@@ -111,7 +112,7 @@ class Curator:
 
     @property
     def public_total(self) -> int | None:
-        """The number of rows where the neighbour relation makes it public, else None."""
+        """The number of rows if the neighbour relation makes it public, else None."""
         return len(self._data) if self.neighbours.rows_public else None
 
     @property
@@ -120,21 +121,22 @@ class Curator:
         return self.ledger.remaining
 
     def scale(self, cost: float) -> float:
-        """The noise scale that `measure` uses at this cost: of the discrete Gaussian
-        (l2 / sqrt(2 rho)) or, for a pure budget, of the discrete Laplace (l1 / epsilon).
+        """Return the noise scale that `measure` uses at this cost: that of the discrete Gaussian
+        (l2 / sqrt(2 rho)) or, for a pure budget, of the discrete Laplace (l1 / epsilon), with the
+        relation's sensitivities l2 and l1.
         """
         budget = self.ledger.budget
         return noise_scales.additive(budget, self.neighbours.l1, self.neighbours.l2, cost)
 
     def expected_error(self, cost: float) -> float:
-        """The expected absolute noise, in counts, on one cell measured at this cost."""
+        """Return the expected absolute noise, in counts, of one cell measured at this cost."""
         return self.scale(cost) * (1.0 if self.ledger.budget.pure else float(np.sqrt(2 / np.pi)))
 
     def measure(self, clique: Sequence[str], cost: float, *, step: str = "measure") -> Measurement:
-        """The clique's marginal with exact discrete noise on every cell.
+        """Return the clique's marginal with exact discrete noise on every cell.
 
-        The measurement's `stddev` is the noise's scale (times sqrt(2) for Laplace), which is its
-        standard deviation but for scales below about 1, where it is an upper bound.
+        The measurement's `stddev` is the noise's scale (times sqrt(2) for Laplace), which equals
+        its standard deviation except for scales below about 1, where it is an upper bound.
 
         Raises InvalidInput for a wrong clique or cost, BudgetExceeded if cost is not available.
         """
@@ -152,23 +154,24 @@ class Curator:
         *,
         step: str = "measure",
     ) -> Measurement:
-        """`matrix @ marginal(clique).ravel()` with exact discrete noise on every answer.
+        """Return `matrix @ marginal(clique).ravel()` with exact discrete noise on every answer.
 
-        `matrix` is one array over the marginal's cells, or a list of one matrix an attribute (their
-        Kronecker product). Its entries are rounded to a grid of about six digits (three for three
-        attributes) so that answers are whole numbers of a unit; the measurement's own matrix is the
-        rounded one. The sensitivity is that of the rounded matrix: the largest norm (L2, or L1 for
-        a pure budget) of a column for add/remove, of the difference of two for replace-one, times
-        the relation's `max_rows`; the larger of both for replaced units of several rows.
+        `matrix` is one array over the marginal's cells, or a list with one matrix for each
+        attribute (their Kronecker product). Its entries are rounded to a grid of about six digits
+        (three for three attributes) so that answers are whole numbers of a unit; the measurement's
+        own matrix is the rounded one. The sensitivity is that of the rounded matrix: the largest
+        norm (L2, or L1 for a pure budget) of a column for add/remove, of the difference of two
+        columns for replace-one, times the relation's `max_rows`; the larger of both for replaced
+        units of several rows.
 
         Raises InvalidInput for a wrong clique, matrix or cost, BudgetExceeded if cost is not
-        available, and NumericalFailure for noisy answers that 64 bits do not hold: of more than
-        2^31 rows and entries of 30 bits, or with as much noise. That is known from the noisy
-        answers alone, after they were paid for.
+        available, and NumericalFailure for noisy answers that do not fit into 64 bits, as with more
+        than 2^31 rows and entries of 30 bits, or with noise of that size. The last is decided from
+        the noisy answers alone, after they were paid for.
         """
         checked = self.domain.clique(clique)
         grid = GridMatrix.over(self.domain, checked, matrix)
-        # Under replace-one a row leaves one cell and another comes into another.
+        # Under replace-one a row leaves one cell and another row enters another cell.
         pure = self.ledger.budget.pure
         sensitivity = self.neighbours.largest_move(
             lambda differ: grid.l1(differ) if pure else grid.l2_squared(differ) ** 0.5
@@ -192,12 +195,13 @@ class Curator:
         *,
         step: str = "errors",
     ) -> NDArray[np.float64]:
-        """The noisy error of the estimate of each clique, ||marginal - estimate||_1, in counts.
+        """Return the noisy error of the estimate of each clique, ||marginal - estimate||_1, in
+        counts.
 
         The estimates are rounded to whole counts first, so the noise is exact. Each distance
-        changes by at most the relation's `l1` between neighbours, the vector of all of them by that
-        times their number (L1) or its square root (L2). `estimates` as in `choose`. Noise makes
-        some distances negative.
+        changes by at most the relation's `l1` between neighbours, the vector of all distances by
+        that times their number (L1) or its square root (L2). `estimates` as in `choose`. Noise
+        makes some distances negative.
 
         Raises InvalidInput for wrong arguments, BudgetExceeded if cost is not available.
         """
@@ -213,7 +217,9 @@ class Curator:
         return self._noisy(step, distances, l1, l2, cost)[0].astype(np.float64)
 
     def errors_stddev(self, number: int, cost: float) -> float:
-        """The standard deviation, in counts, of each of so many distances of `measure_errors`."""
+        """Return the standard deviation, in counts, of each of ``number`` distances of
+        `measure_errors`.
+        """
         l1, l2 = self.neighbours.l1 * number, self.neighbours.l1 * number**0.5
         scale = noise_scales.additive(self.ledger.budget, l1, l2, cost)
         return scale * 2**0.5 if self.ledger.budget.pure else scale
@@ -230,23 +236,24 @@ class Curator:
         allowed: Callable[[Clique], bool] | None = None,
         step: str = "select",
     ) -> Clique:
-        """A candidate that the estimates answer badly, by the exponential mechanism.
+        """Select a candidate that the estimates answer badly, by the exponential mechanism.
 
         The score of clique c is weight_c (||marginal_c(data) - estimates[c]||_1 - penalty_c), with
-        weights as fractions of the largest: its sensitivity is the relation's `l1`. `estimates` is
-        a mapping, or pairs of a clique and its table one after the other in any order, of which a
-        few are held at a time. It, `penalties` (default 0) and `weights` (default 1, above 0) must
-        not depend on the data but through earlier answers of this Curator. In zCDP the mechanism
-        costs epsilon^2 / 8.
+        weights as fractions of the largest; its sensitivity is the relation's `l1`. `estimates` is
+        a mapping, or pairs of a clique and its table, one after the other in any order, of which a
+        few are held at a time. `estimates`, `penalties` (default 0) and `weights` (default 1, above
+        0) must not depend on the data except through earlier answers of this Curator. In zCDP the
+        mechanism costs epsilon^2 / 8.
+
         Permute-and-flip errs less at the same epsilon, but costs epsilon^2 / 2 in zCDP: it pays
         with a pure budget.
 
-        `allowed`, of which the same holds as of the estimates, leaves candidates out, and is asked
-        about those that are drawn only: one that is not allowed is put aside and another one drawn.
-        Given what it allows, the first that passes has the law of the exponential mechanism among
-        the allowed ones alone, and the others never leave; so it does not go with permute-and-flip.
-        Which others were drawn is not paid for: it must not remember what it was asked, and nothing
-        later may depend on it.
+        `allowed` leaves candidates out, and must not depend on the data except through earlier
+        answers either. It is called only for candidates that are drawn: one that is not allowed is
+        rejected and another one drawn. The first that passes has the distribution of the
+        exponential mechanism among the allowed candidates, and the rejected ones never leave the
+        Curator; so it cannot be combined with permute-and-flip. The rejected draws are not paid
+        for: `allowed` must not remember its calls, and nothing later may depend on them.
 
         Raises InvalidInput for wrong arguments, or estimates or penalties of more than 2^40 counts;
         BudgetExceeded if cost is not available.
@@ -272,10 +279,11 @@ class Curator:
         return cliques[place]
 
     def scored(self, candidates: Sequence[Clique], estimates: Tables) -> Scored:
-        """Candidates to choose from several times by the same estimates, compared only once.
+        """Return candidates to choose from several times by the same estimates, compared with the
+        data only once.
 
-        A choice is that of `choose` without penalties and weights, and charged alike. Raises
-        InvalidInput as `choose`.
+        A choice is that of `choose` without penalties and weights, and is charged alike. Raises
+        InvalidInput as `choose` does.
         """
         cliques = self._candidates(candidates)
         distances = np.array(self._distances(cliques, estimates), dtype=np.int64)
@@ -291,14 +299,16 @@ class Curator:
         exclude: Collection[Cell] = (),
         step: str = "select",
     ) -> list[Cell]:
-        """`count` single queries that the estimates answer badly: noisy top-k with Gumbel noise.
+        """Select `count` single queries that the estimates answer badly: noisy top-k with Gumbel
+        noise.
 
         The score of a cell is |count in the data - estimate|, which changes by at most the
-        relation's `max_rows` m. It equals `count` exponential mechanisms without replacement, and
-        so does the price: rho = count m^2 / (2 scale^2) in zCDP, epsilon = 2 count m / scale.
+        relation's `max_rows` m. This is equivalent to `count` exponential mechanisms without
+        replacement, and costs the same: rho = count m^2 / (2 scale^2) in zCDP, epsilon = 2 count m
+        / scale.
 
-        Raises InvalidInput for wrong arguments or fewer cells than `count`, BudgetExceeded if
-        cost is not available.
+        Raises InvalidInput for wrong arguments or fewer cells than `count`, BudgetExceeded if cost
+        is not available.
         """
         line, table = self._line(cliques, estimates)
         candidates = line.without(exclude)
@@ -311,7 +321,8 @@ class Curator:
     def measure_cells(
         self, cells: Sequence[Cell], cost: float, *, step: str = "measure"
     ) -> list[Measurement]:
-        """Each cell's count with its own exact discrete noise, the cost split evenly.
+        """Return each cell's count with its own exact discrete noise; the cost is split evenly over
+        the cells.
 
         A cell's count changes by at most the relation's `max_rows`. Raises InvalidInput for a wrong
         cell or cost, BudgetExceeded if cost is not available.
@@ -341,10 +352,10 @@ class Curator:
         exclude: Collection[int] = (),
         step: str = "select",
     ) -> list[int]:
-        """`count` predicates that the estimates answer badly: noisy top-k with Gumbel noise.
+        """Select `count` predicates that the estimates answer badly: noisy top-k with Gumbel noise.
 
-        The price is that of `choose_cells`; records must be in memory. Raises InvalidInput for
-        wrong arguments, BudgetExceeded if cost is not available.
+        The cost is that of `choose_cells`; records must be in memory. Raises InvalidInput for wrong
+        arguments, BudgetExceeded if cost is not available.
         """
         table = np.asarray(estimates, dtype=np.float64)
         if table.shape != (len(predicates),) or not np.isfinite(table).all():
@@ -359,9 +370,10 @@ class Curator:
     def measure_predicates(
         self, predicates: Predicates, cost: float, *, step: str = "measure"
     ) -> tuple[NDArray[np.float64], float]:
-        """Each predicate's count with its own exact discrete noise, and the noise's stddev.
+        """Return each predicate's count with its own exact discrete noise, and the noise's standard
+        deviation.
 
-        The cost is split evenly. Raises as `choose_predicates`.
+        The cost is split evenly. Raises the errors of `choose_predicates`.
         """
         count = len(predicates)
         exact = self._predicate_counts(predicates)  # may refuse: before the charge
@@ -385,11 +397,11 @@ class Curator:
         count: int = 1,
         step: str = "draw",
     ) -> list[tuple[Cell, int]]:
-        """`count` signed single queries, drawn with replacement by the exponential mechanism.
+        """Draw `count` signed single queries, with replacement, by the exponential mechanism.
 
         The score of (cell, sign) is sign * (count in the data - estimate), which changes by at most
-        the relation's `max_rows` m. At scale b a draw has probability proportional to
-        exp(score / b), and all cost rho = count m^2 / (2 b^2) in zCDP, epsilon = 2 count m / b.
+        the relation's `max_rows` m. At scale b a draw has probability proportional to exp(score /
+        b), and all draws together cost rho = count m^2 / (2 b^2) in zCDP, epsilon = 2 count m / b.
 
         Raises InvalidInput for wrong arguments, BudgetExceeded if cost is not available.
         """
@@ -410,11 +422,12 @@ class Curator:
         *,
         step: str = "select public data",
     ) -> int:
-        """The place of the nearest of several public distributions, by the exponential mechanism.
+        """Select the nearest of several public distributions by the exponential mechanism, and
+        return its place.
 
-        Each is given by its marginals as shares. The score is minus the largest error of a single
-        cell, |count - rows * share|, which changes by at most the relation's `max_rows`: a row
-        moves the difference by between -share and 1 - share.
+        Each distribution is given by its marginals as shares. The score is minus the largest error
+        of a single cell, |count - rows * share|, which changes by at most the relation's
+        `max_rows`: one row changes the difference by between -share and 1 - share.
 
         Raises InvalidInput for wrong arguments, BudgetExceeded if cost is not available.
         """
@@ -424,7 +437,7 @@ class Curator:
         for known in tables:
             if set(known) != set(tables[0]):
                 raise InvalidInput("shares must hold the same cliques for every distribution")
-            # Where rows are private, one more changes rows * share by the share: at most 1.
+            # If the number of rows is private, one more row changes rows * share by at most 1.
             if any(table.min() < 0 or table.max() > 1 for table in known.values()):
                 raise InvalidInput("shares must be in 0..1; divide counts by their total")
         counts = self._marginals(list(shares[0]))  # may refuse: before the charge
@@ -442,12 +455,13 @@ class Curator:
         *,
         step: str = "best mixture error",
     ) -> float:
-        """The noisy error, in counts, of the best weights of the public records on the cliques.
+        """Return the noisy error, in counts, of the best weights of the public records on the
+        cliques.
 
-        min over weights of max over cells |count - rows * share|, a linear program; it changes by
-        at most the relation's `max_rows` between neighbours (Liu et al. 2021, Lemma A.8, for one
-        row), as |count - rows * share| does. The noise is on thousandths of a count, with two of
-        them added to the sensitivity for the solver.
+        It is the minimum over weights of the maximum over cells of |count - rows * share|, a linear
+        program; it changes by at most the relation's `max_rows` between neighbours (Liu et al.
+        2021, Lemma A.8, for one row), as |count - rows * share| does. The noise is on thousandths
+        of a count, and two of these are added to the sensitivity for the solver's inaccuracy.
 
         Raises InvalidInput for wrong arguments, BudgetExceeded if cost is not available.
         """
@@ -469,15 +483,15 @@ class Curator:
         *,
         step: str = "discover",
     ) -> list[str]:
-        """The frequent ones of a column's values, which nobody listed in advance.
+        """Return the frequent values of a column, which nobody listed in advance.
 
-        `values` has one text a row of the same records, or the rows of each text. Each distinct
-        one's count gets discrete Gaussian noise at this cost, and those above a threshold are
-        given, the most frequent first. A value of a single row (or a single unit) passes with
-        probability at most `delta` (a part of it where neighbours can differ by several such
-        values): (rho, delta)-approximate zCDP.
+        `values` has one text for each row of the same records, or the number of rows of each text.
+        The count of each distinct value gets discrete Gaussian noise at this cost, and those above
+        a threshold are returned, the most frequent first. A value of a single row (or a single
+        unit) passes with probability at most `delta` (a part of it if neighbours can differ by
+        several such values): (rho, delta)-approximate zCDP.
 
-        Raises InvalidInput for a pure budget, or a delta above what the budget reserves;
+        Raises InvalidInput for a pure budget, or a delta above the reserved part of the budget's;
         BudgetExceeded if cost is not available.
         """
         budget = self.ledger.budget
@@ -495,10 +509,12 @@ class Curator:
     def measure_excess(
         self, excess: Excess, cost: float, *, step: str = "rows left out"
     ) -> tuple[float, float]:
-        """The noisy number of rows that the bound of a unit left out, and the noise's stddev.
+        """Return the noisy number of rows that the bound on a unit's rows left out, and the noise's
+        standard deviation.
 
-        A unit counts at most `Excess.most` of them, by which the number changes between neighbours.
-        Raises InvalidInput for a wrong cost, BudgetExceeded if it is not available.
+        At most `Excess.most` rows of a unit are counted, so the number changes by at most that
+        between neighbours. Raises InvalidInput for a wrong cost, BudgetExceeded if it is not
+        available.
         """
         exact = np.array([excess.rows], dtype=np.int64)
         noisy, stddev = self._noisy(step, exact, excess.most, excess.most, cost)
@@ -507,13 +523,14 @@ class Curator:
     def measure_unread(
         self, cost: float, *, step: str = "unread values"
     ) -> tuple[dict[str, float], float, float]:
-        """How many values of each column could not be read, the number of rows, and the stddev.
+        """Return the number of values of each column that could not be read, the number of rows,
+        and the standard deviation of the noise.
 
-        The values are those of `Dataset.unread`; all numbers are noisy, but for a public number of
+        The values are those of `Dataset.unread`; all numbers are noisy, except a public number of
         rows. Each of them changes by at most the relation's `max_rows` m between neighbours, the
         vector of k numbers by k m (L1) or sqrt(k) m (L2).
 
-        Raises InvalidInput where it is not known what could be read, and for a wrong cost,
+        Raises InvalidInput if the number of unread values is not known, and for a wrong cost,
         BudgetExceeded if it is not available.
         """
         unread = getattr(self._data, "unread", None)
@@ -533,7 +550,9 @@ class Curator:
     def _noisy(
         self, step: str, exact: NDArray[np.int64], l1: float, l2: float, cost: float
     ) -> tuple[NDArray[np.int64], float]:
-        """Charge, then the values with discrete noise for these sensitivities, and its stddev."""
+        """Charge, then return the values with discrete noise for these sensitivities, and its
+        standard deviation.
+        """
         pure = self.ledger.budget.pure
         self.ledger.charge(step, "discrete Laplace" if pure else "discrete Gaussian", cost)
         scale = noise_scales.additive(self.ledger.budget, l1, l2, cost)
@@ -551,9 +570,10 @@ class Curator:
         flip: bool = False,
         passes: Callable[[int], bool] | None = None,
     ) -> int:
-        """Charge, then a place by the exponential mechanism, or by permute-and-flip.
+        """Charge, then return a place selected by the exponential mechanism, or by
+        permute-and-flip.
 
-        The exponential mechanism gives the first place that passes.
+        The exponential mechanism draws again, without the rejected places, until a place passes.
         """
         budget = self.ledger.budget
         self.ledger.charge(step, "permute-and-flip" if flip else "exponential mechanism", cost)
@@ -572,19 +592,25 @@ class Curator:
     def _top(
         self, step: str, what: str, errors: NDArray[np.int64], count: int, cost: float
     ) -> list[int]:
-        """Charge, then the places of `count` large errors; each moves by at most `max_rows`."""
+        """Charge, then return the places of `count` large errors; each error changes by at most
+        `max_rows`.
+        """
         self.ledger.charge(step, f"top {count} of {what}, Gumbel noise", cost)
         return self._noise.top(scores.in_counts(errors), count, self._several(count, cost))
 
     def _several(self, count: int, cost: float) -> float:
-        """The scale of `count` selections by scores that move as one cell's count does."""
+        """Return the scale of `count` selections by scores whose sensitivity is that of one cell's
+        count.
+        """
         budget = self.ledger.budget
         return noise_scales.several(budget, self.neighbours.max_rows, count, cost)
 
     def _line(
         self, cliques: Sequence[Clique], estimates: Mapping[Clique, ArrayLike]
     ) -> tuple[CellLine, NDArray[np.int64]]:
-        """The cells of the candidates in a line, and their estimates in the scores' units."""
+        """Return the cells of the candidates in a line, and their estimates in the scores'
+        units.
+        """
         names = [self.domain.clique(clique, "candidate") for clique in cliques]
         tables = {clique: self._estimate(clique, estimates) for clique in names}
         line = CellLine(self.domain, names)
@@ -597,7 +623,7 @@ class Curator:
         return cliques
 
     def _distances(self, cliques: Sequence[Clique], estimates: Tables) -> list[int]:
-        """||marginal - estimate||_1 of each clique, in the scores' units."""
+        """Return ||marginal - estimate||_1 of each clique, in the scores' units."""
         return scores.distances(cliques, estimates, self._counted(cliques))
 
     def _estimate(
@@ -612,9 +638,9 @@ class Curator:
     def _counted(
         self, cliques: Sequence[Clique]
     ) -> Mapping[Clique, NDArray[np.unsignedinteger[Any]]]:
-        """The counts of these cliques, and of others, in the smallest type that holds them.
+        """Return the counts of these cliques, and of others, in the smallest type that holds them.
 
-        Candidates come back every round: each marginal is counted once, and kept.
+        Candidates are the same every round, so each marginal is counted once and kept.
         """
         missing = [clique for clique in cliques if clique not in self._counts]
         check_memory(missing, self.domain.sizes)

@@ -1,4 +1,6 @@
-"""Values that nobody listed in advance: their counts, and the threshold that a rare one misses."""
+"""Values that nobody listed in advance: their counts, and the threshold that rare ones
+rarely pass.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ __all__ = ["distinct", "frequent", "threshold"]
 def distinct(
     values: Sequence[str] | Mapping[str, int],
 ) -> tuple[NDArray[np.str_], NDArray[np.int64]]:
-    """The different texts, in order, and their counts.
+    """Return the different texts, in order, and their counts.
 
     >>> distinct(["b", "a", "b"])
     (array(['a', 'b'], dtype='<U1'), array([1, 2]))
@@ -34,18 +36,19 @@ def distinct(
 
 
 def threshold(scale: float, delta: float, neighbours: Neighbours) -> float:
-    """The threshold that values of a single unit pass with probability at most `delta` in all.
+    """Return the threshold that values of a single unit pass with probability at most `delta` in
+    total.
 
-    Neighbours may hold up to `one_sided_values` values that the other has not, each in up to
-    `max_rows` rows; each gets an equal part of delta. The discrete Gaussian's tail is below the
-    continuous one a step earlier.
+    Neighbours may hold up to `one_sided_values` values that the other data set lacks, each in up to
+    `max_rows` rows; each value gets an equal part of delta. The discrete Gaussian's tail is below
+    the continuous one's a step earlier.
     """
-    # The lower tail: 1 - delta would lose the digits of a small delta.
+    # The lower tail is used, since 1 - delta would lose the digits of a small delta.
     deviations = -NormalDist().inv_cdf(delta / neighbours.one_sided_values)
     return 1 + neighbours.max_rows + scale * deviations
 
 
 def frequent(texts: NDArray[np.str_], noisy: NDArray[np.int64], above: float) -> list[str]:
-    """The values whose noisy counts are above the threshold, the most frequent first."""
+    """Return the values whose noisy counts are above the threshold, the most frequent first."""
     order = np.argsort(-noisy, kind="stable")
     return [str(texts[i]) for i in order if noisy[i] > above]

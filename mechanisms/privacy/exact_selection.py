@@ -1,10 +1,10 @@
-"""Many draws from one exponential mechanism, exact like OpenDP's but weighed once.
+"""Many draws from one exponential mechanism, exact like OpenDP's, but with weights computed once.
 
 OpenDP adds fresh noise to every score for every draw. A mechanism that draws dozens of times from
-the same scores of a million queries needs the weights once. Floating point alone would not do: it
-rounds probabilities, and the rounding depends on the data. Here it only proposes: a place comes
-from integer upper bounds of the weights, and is accepted with the exact ratio, decided by as many
-random bits and digits as it takes.
+the same scores of a million queries needs the weights only once. Floating point alone would not
+suffice: it rounds probabilities, and the rounding depends on the data. Here it only proposes: a
+place is drawn from integer upper bounds of the weights, and accepted with the exact ratio, which is
+decided by as many random bits and digits as needed.
 """
 
 from __future__ import annotations
@@ -22,13 +22,16 @@ if TYPE_CHECKING:
 __all__ = ["exact_draws"]
 
 _SLACK = 1e-6
-"""More than the rounding of all floating point here: bounds are above the weights."""
+"""A relative margin above the rounding of all floating point here, so that the bounds are above the
+weights.
+"""
 
 
 def exact_draws(scores: NDArray[np.float64], count: int, scale: float) -> list[int]:
-    """`count` places, each with probability proportional to exp(score / scale), independent.
+    """Draw `count` indices of scores, independently and with replacement, each with probability
+    proportional to exp(score / scale).
 
-    Scores are finite and fewer than 2^40; randomness is the operating system's.
+    Scores are finite, and there are fewer than 2^40; randomness is the operating system's.
 
     >>> exact_draws(np.array([0.0, 5000.0, -3.0]), 3, 1.0)
     [1, 1, 1]
@@ -49,7 +52,7 @@ def exact_draws(scores: NDArray[np.float64], count: int, scale: float) -> list[i
 
 
 def _happens(exponent: Fraction, factor: Fraction) -> bool:
-    """True with probability factor * exp(-exponent), which is at most 1, exactly."""
+    """Return True with probability factor * exp(-exponent), which is at most 1, exactly."""
     digits, drawn, drawn_bits = 20, 0, 0
     while True:
         more = 4 * digits - drawn_bits

@@ -24,11 +24,17 @@ at least the masses p_(k-1) and p_(k+1), and
 where m(t) is the log of the normal mass of the window of length mu around t. m'' is the variance of
 a normal variable restricted to a window, less 1; a log-concave law on an interval of length mu has
 variance at most mu^2 / pi^2 (Payne and Weinberger 1960). So the second difference is at most
--mu^2 (1 - mu^2 / pi^2). That allows mu^2 <= pi^2/2 (1 - sqrt(1 - 4/(pi s)^2)), or mu > pi/sqrt(2).
-The second is impossible at s = 1: there the gap I_k, k >= 2, would need a start of at most
-(k + 0.58)/2.22 - 1.11, but P(X >= k) <= exp(-k^2/2) puts it further out, and the gaps at 0 and 1
-are 1.05 and 1.04. Gaps are continuous in s, so they cannot jump over what the inequality rules out,
-and the first holds for all s > 2/pi.
+-mu^2 (1 - mu^2 / pi^2). That allows mu^2 <= pi^2/2 (1 - sqrt(1 - 4/(pi s)^2)), or mu of at least
+c = pi/sqrt(2). The second is impossible, since all gaps are shorter than c. The law's normaliser is
+at least s sqrt(2 pi), by Poisson's summation, so that P(X = 0) <= 1/(s sqrt(2 pi)) <= 0.63, by
+which the gap of k = 0, symmetric about 0, is shorter than 1.79; and for k >= 1, P(X >= k) is at
+most the normal tail Q at y = (k - 1) / s. So I_k begins at y or further out, where Q falls over a
+length of c by the factor Q(y + c) / Q(y) or less. But P(X > k) / P(X >= k) >= 1 / (1 + 1/r) with
+r = exp(-(2 k + 1) / (2 s^2)) = exp(-y / s - 3 / (2 s^2)), which is more. For s >= 1: at y = 0 it is
+0.18 against 0.03, and its logarithm falls by y at most, that of the factor by at least
+c (2 / pi) y = sqrt(2) y, because the slope of n / Q, of the normal density n, rises from 2 / pi at
+0 (Sampford 1953). For s from 2/pi to 1 and k >= 4, so that y >= 3, it holds in the same way. There
+the gaps of k = 1, 2 and 3 have been enclosed at all scales.
 
 A selection whose log ratios between neighbours lie in an interval of length r (r = epsilon for the
 exponential mechanism, twice epsilon for any epsilon-DP draw) is mu-GDP for
@@ -59,15 +65,16 @@ from mechanisms.privacy.conversions import crossing, not_negative, open_delta, p
 __all__ = ["delta_from_mu", "epsilon_from_cost", "largest_cost", "range_of", "scale"]
 
 _LARGEST_SHIFT = math.pi / math.sqrt(2)
-"""The largest mu of a shift by 1 that the bound speaks of; its scale is 2 / pi."""
+"""The largest mu of a shift by 1 for which the bound is proved; the scale is then 2 / pi."""
 _MARGIN = 1e-9
-"""The fraction of delta that is kept for the rounding of `delta_from_mu`."""
+"""The fraction of delta that is set aside for the rounding of `delta_from_mu`."""
 
 
 def scale(l2: float, cost: float) -> float:
-    """The discrete Gaussian's scale on whole numbers that move by `l2` at most, for mu^2/2 = cost.
+    """Return the scale of the discrete Gaussian, on whole numbers of L2 sensitivity `l2`, for
+    mu^2/2 = cost.
 
-    Slightly above l2 / sqrt(2 cost), the continuous one, and never below 2 / pi.
+    It is slightly above the continuous one, l2 / sqrt(2 cost), and never below 2 / pi.
 
     >>> scale(1.0, 0.125), scale(1.0, 0.00125)
     (2.0258..., 20.0025...)
@@ -77,7 +84,7 @@ def scale(l2: float, cost: float) -> float:
 
 
 def range_of(cost: float) -> float:
-    """The length that the interval of a selection's log ratios may have, for mu^2/2 = cost.
+    """Return the length of the interval of log ratios that a selection may have for mu^2/2 = cost.
 
     >>> range_of(0.125), range_of(12.5)
     (0.8001..., 10.1508...)
@@ -89,10 +96,11 @@ def range_of(cost: float) -> float:
 
 
 def delta_from_mu(mu: float, epsilon: float) -> float:
-    """The smallest delta for which mu-GDP implies (epsilon, delta)-DP.
+    """Return the smallest delta for which mu-GDP implies (epsilon, delta)-DP.
 
-    Phi(mu/2 - epsilon/mu) - exp(epsilon) Phi(-mu/2 - epsilon/mu), with the normal density taken
-    out of both terms, so that nothing overflows.
+    It is Phi(mu/2 - epsilon/mu) - exp(epsilon) Phi(-mu/2 - epsilon/mu), with Phi the normal
+    distribution function; the normal density is factored out of both terms, so that nothing
+    overflows.
 
     Raises InvalidInput unless mu > 0 and epsilon >= 0 are finite.
 
@@ -110,7 +118,7 @@ def delta_from_mu(mu: float, epsilon: float) -> float:
 
 
 def epsilon_from_cost(cost: float, delta: float) -> float:
-    """The smallest epsilon for which a total of mu^2/2 = cost implies (epsilon, delta)-DP.
+    """Return the smallest epsilon for which a total of mu^2/2 = cost implies (epsilon, delta)-DP.
 
     Raises InvalidInput unless cost >= 0 is finite and 0 < delta < 1.
 
@@ -129,7 +137,7 @@ def epsilon_from_cost(cost: float, delta: float) -> float:
 
 
 def largest_cost(epsilon: float, delta: float) -> float:
-    """The largest total of mu^2/2 that implies (epsilon, delta)-DP.
+    """Return the largest total of mu^2/2 that implies (epsilon, delta)-DP.
 
     Raises InvalidInput unless epsilon > 0 is finite and 0 < delta < 1.
 

@@ -1,8 +1,8 @@
 """The budgets that runs hold in a ledger file, read from its lines.
 
-A run begins with a line that sets its whole budget aside, so that no other run can take what it is
-going to spend, and ends with one that frees the rest; its charges between are paid from what it
-holds. A run that was killed holds its rest until someone ends it.
+A run begins with a line that sets its whole budget aside, so that no other run can use it, and ends
+with a line that frees the rest; the charges in between are paid from what it holds. A run that was
+killed holds its rest until someone ends it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ ROUNDING = 1e-12
 
 @dataclass
 class HeldBudget:
-    """The budget that one run set aside, in the ledger's unit and of the reserved delta, and its
-    charges.
+    """The budget that one run set aside, as a cost in the ledger's unit and a part of the reserved
+    delta, and the run's charges.
     """
 
     cost: float
@@ -34,16 +34,16 @@ class HeldBudget:
 
     @property
     def cost_left(self) -> float:
-        """The part of the budget that the run has not charged."""
+        """The part of the cost that the run has not charged."""
         return _rest(self.cost, self.costs)
 
     @property
     def delta_left(self) -> float:
-        """The part of the reserved delta that it has not charged."""
+        """The part of the reserved delta that the run has not charged."""
         return _rest(self.delta, self.deltas)
 
     def allows(self, cost: float, delta: float) -> bool:
-        """True where a further charge is within what is held."""
+        """True if a further charge fits into what is held."""
         within = 1 + ROUNDING
         return (
             math.fsum([*self.costs, cost]) <= self.cost * within
@@ -52,25 +52,25 @@ class HeldBudget:
 
 
 def begun(run: int, cost: float, delta: float) -> dict[str, Any]:
-    """The line by which a run begins."""
+    """Return the line that begins a run."""
     return {"run": run, "holds": cost, "delta": delta}
 
 
 def ended(run: int) -> dict[str, Any]:
-    """The line by which a run ends."""
+    """Return the line that ends a run."""
     return {"run": run, "ended": True}
 
 
 def is_charge(line: Mapping[str, Any]) -> bool:
-    """True where a line is a charge, and neither begins a run nor ends one."""
+    """True if a line is a charge; False if it begins or ends a run."""
     return "holds" not in line and "ended" not in line
 
 
 def held_budgets(lines: Sequence[Mapping[str, Any]]) -> tuple[dict[int, HeldBudget], int]:
-    """The runs that have not ended, by their numbers, and how many have begun.
+    """Return the runs that have not ended, by their numbers, and how many runs have begun.
 
-    `lines`: all but the first of the file. Raises InvalidInput for runs out of order; KeyError or
-    TypeError for what is no such line.
+    `lines`: all lines of the file except the first. Raises InvalidInput for runs out of order;
+    KeyError or TypeError for a line of another kind.
     """
     held: dict[int, HeldBudget] = {}
     begins = 0

@@ -1,11 +1,11 @@
-"""Query matrices on a grid of whole numbers, and how far one row moves their answers.
+"""Query matrices on a grid of whole numbers, and the change of their answers by one row.
 
 Exact discrete noise needs whole numbers. Each factor of a matrix is therefore rounded to multiples
-of a power of two before it is used: what is measured is the rounded matrix, exactly.
+of a power of two before it is used: the rounded matrix is what is measured, exactly.
 
-No product of whole numbers wraps around. Entries have at most 30 bits and factors at most 2^20
-rows: sums of absolute values have 51 bits and fit in 64; squared norms have up to 80 bits, and
-answers of 2^40 rows up to 70, and both leave 64-bit arithmetic before they would overflow it.
+No product of whole numbers overflows. Entries have at most 30 bits and factors at most 2^20 rows:
+sums of absolute values have 51 bits and fit in 64. Squared norms have up to 80 bits, and answers of
+2^40 rows up to 70; both are computed with Python's integers where 64 bits might overflow.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ if TYPE_CHECKING:
 __all__ = ["ENTRY_BITS", "LARGEST_ANSWER", "GridMatrix"]
 
 LARGEST_ANSWER = (np.iinfo(np.int64).max + 1) // 4
-"""The bound of noisy answers, in units; larger ones are refused. Exact ones are held within twice
-this bound, where 64 bits still have room for noise. One that was held passes only with noise of
--2^61."""
+"""The bound of noisy answers, in units; larger ones are refused. Exact answers are clipped to twice
+this bound, which leaves room for noise in 64 bits. A clipped answer is released only if its noise
+is -2^61 or less.
+"""
 ENTRY_BITS = 30
 """The bits of the largest entry of the whole product."""
 _FACTOR_BITS = 20
@@ -65,7 +66,8 @@ class GridMatrix:
         clique: Clique,
         matrix: Sequence[MatrixLike] | NDArray[np.float64],
     ) -> GridMatrix:
-        """One array over a marginal's cells, or a list of one an attribute, rounded.
+        """Round one array over a marginal's cells, or a list with one matrix for each attribute, to
+        the grid.
 
         Raises InvalidInput for another number of columns, and as `rounded` does.
         """
@@ -84,10 +86,9 @@ class GridMatrix:
     def rounded(cls, factors: Sequence[Matrix]) -> GridMatrix:
         """Round each factor to `30 / len(factors)` bits (20 at most) of its largest entry.
 
-        Factors of whole numbers stay what they are where their product has 30 bits.
-
-        Raises InvalidInput for a factor of zeros only or of more than 2^20 rows, and for more than
-        30 factors, which would leave less than a bit for each.
+        Factors of whole numbers are kept if their product has 30 bits. Raises InvalidInput for a
+        factor of zeros only or of more than 2^20 rows, and for more than 30 factors, which would
+        leave less than a bit for each.
         """
         if len(factors) > ENTRY_BITS:
             raise InvalidInput(
@@ -116,16 +117,16 @@ class GridMatrix:
 
     @property
     def matrix(self) -> NDArray[np.float64] | Kronecker:
-        """The rounded matrix itself; of several factors the first has the unit in it."""
+        """The rounded matrix itself; with several factors, the first includes the unit."""
         first = np.asarray(self.factors[0] * self.unit, dtype=np.float64)
         others = self.factors[1:]
         return Kronecker([first, *others]) if others else first
 
     def answers(self, counts: Integers) -> Integers:
-        """The answers in units, exact; `counts` flattened in C order.
+        """Return the answers in units, exact; `counts` flattened in C order.
 
-        Answers beyond 2^62 are held there: two answers are never further apart for that, so the
-        sensitivities hold for any number of rows. Whoever releases noisy answers refuses those of
+        Answers beyond 2^62 are clipped there: clipping never moves two answers farther apart, so
+        the sensitivities hold for any number of rows. The caller refuses noisy answers of
         `LARGEST_ANSWER` and more.
         """
         largest = math.prod(int(np.abs(factor).max()) for factor in self.factors)
@@ -138,7 +139,8 @@ class GridMatrix:
         return np.clip(flat, -held, held).astype(np.int64)
 
     def l1(self, differ: bool) -> int:
-        """The largest L1 norm of a column, or of the difference of two; in units, at least 1.
+        """Return the largest L1 norm of a column, or of the difference of two; in units, at least
+        1.
 
         For several factors the difference is bounded by twice the norm of a column.
         """
@@ -152,7 +154,7 @@ class GridMatrix:
         return max(1, *(int(np.abs(columns - column).sum(axis=1).max()) for column in columns))
 
     def l2_squared(self, differ: bool) -> int:
-        """The largest squared L2 norm of a column, or of the difference of two; at least 1.
+        """Return the largest squared L2 norm of a column, or of the difference of two; at least 1.
 
         |u - v|^2 = |u|^2 + |v|^2 - 2 u.v; for several factors u.v is bounded by the range of each
         factor's inner products, which is exact for nonnegative columns of equal norms.
@@ -179,9 +181,10 @@ class GridMatrix:
 
 
 def _gram(factor: Integers) -> NDArray[Any]:
-    """factor.T @ factor, exact: in 64 bits where four times an entry fits, else Python's integers.
+    """Return factor.T @ factor, exact: in 64 bits if four times an entry fits, else in Python's
+    integers.
 
-    Each entry is an upper part times 2^16 and a lower part. Products of two parts have at most 32
+    Each entry is an upper part times 2^16 plus a lower part. Products of two parts have at most 32
     bits and a column has at most 2^20 of them, so their sums stay below 2^53: float64 holds every
     partial sum exactly, in any order.
 

@@ -1,4 +1,4 @@
-"""The ledger of what was spent of a budget, step by step."""
+"""The ledger: what was spent of a budget, step by step."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class BudgetExceeded(PgmkitError):
 class Ledger:
     """The promise, and the charges that were made on it, step by step.
 
-    `neighbours` names the relation that the promise is about. Charges come before answers: `charge`
-    either records the cost or raises BudgetExceeded.
+    `neighbours` names the relation of the promise. Charges come before answers: `charge` either
+    records the cost or raises BudgetExceeded.
 
     >>> ledger = Ledger(Budget(1.0))
     >>> ledger.charge("select", "exponential mechanism", 0.25)
@@ -65,10 +65,10 @@ class Ledger:
     ) -> FileLedger:
         """Start a ledger across runs in a new file, with the total budget of one data set.
 
-        `unit`: the column of the units that all runs protect, where they do not protect rows; each
-        run may look at another number of their rows.
+        `unit`: the name of the column of units, if all runs protect units instead of rows; each run
+        may use another number of rows of a unit.
 
-        Raises InvalidInput where there is a file already, or for an unknown relation.
+        Raises InvalidInput if there is a file already, or for an unknown relation.
         """
         named = relation(neighbours, unit, None if unit is None else 1).name
         first = {
@@ -84,7 +84,9 @@ class Ledger:
 
     @staticmethod
     def open(path: str | os.PathLike[str]) -> FileLedger:
-        """Continue the ledger across runs in a file; InvalidInput for what is none."""
+        """Continue the ledger across runs in a file. Raises InvalidInput for a file of another
+        kind.
+        """
         return FileLedger(ChainedLines(path))
 
     @property
@@ -116,10 +118,9 @@ class Ledger:
     def charge(self, step: str, mechanism: str, cost: float, delta: float = 0.0) -> None:
         """Record a cost in the budget's unit and a part of the reserved delta, or refuse.
 
-        A ledger across runs has it on the disk when this returns.
-
-        Raises InvalidInput unless cost > 0 and delta >= 0 are finite, BudgetExceeded if either is
-        more than remains, here or across runs.
+        In a ledger across runs the charge is on the disk when this returns. Raises InvalidInput
+        unless cost > 0 and delta >= 0 are finite, BudgetExceeded if either exceeds what remains,
+        here or across runs.
         """
         entry = LedgerEntry(step, mechanism, cost, delta).checked()
         self._check(entry)
@@ -128,9 +129,10 @@ class Ledger:
         self._entries.append(entry)
 
     def close(self) -> None:
-        """The run is over: what it did not spend is free again in the ledger across runs.
+        """End the run: what it did not spend is free again in the ledger across runs.
 
-        Nothing happens without one, or where it is over already. `contextlib.closing` calls it.
+        Without such a ledger, or if the run has ended already, nothing happens.
+        `contextlib.closing` calls this.
         """
         if self._across_runs is not None and self._run in self._across_runs.open_runs:
             self._across_runs.end_run(self._run)
@@ -173,7 +175,7 @@ class Ledger:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values: the promise, what was spent, and every charge."""
+        """Return plain values: the promise, what was spent, and every charge."""
         budget = self.budget
         return {
             "epsilon": budget.epsilon,
@@ -190,12 +192,14 @@ class Ledger:
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Ledger:
-        """The ledger that `to_dict` stored. Raises InvalidInput for charges beyond the budget."""
+        """Return the ledger that `to_dict` stored. Raises InvalidInput for charges beyond the
+        budget.
+        """
         secure, neighbours = stored["secure"], stored["neighbours"]
         if not isinstance(secure, bool) or not (neighbours == "" or is_promise(neighbours)):
             raise InvalidInput("a ledger says whether it is secure, and of which neighbours")
         ledger = cls(
-            # Files of before there was a choice have none.
+            # Files written before there was a choice have no accounting.
             Budget(
                 stored["epsilon"],
                 stored["delta"],
@@ -228,11 +232,11 @@ class FileLedger(Ledger):
     """A ledger across runs: what all runs on one data set have spent, and may spend together.
 
     Runs add up in the budget's unit as the steps of a run do: composition is adaptive. A run holds
-    its whole budget from its beginning, which counts as spent until it ends (`Ledger.close`), so
-    that no run at the same time can take what another has begun to use: it is refused before its
-    first charge or never. Whatever becomes of runs, charges are checked once more as they are
-    written, under the file's lock. `entries`, `spent` and `remaining` are read from the file each
-    time; `secure` is False once a seeded run was charged. See `Ledger.create` and `Ledger.open`.
+    its whole budget from its beginning, and that counts as spent until the run ends
+    (`Ledger.close`), so no run at the same time can use it: a run is refused before its first
+    charge or never. In any case charges are checked once more as they are written, under the file's
+    lock. `entries`, `spent` and `remaining` are read from the file each time; `secure` is False
+    once a seeded run was charged. See `Ledger.create` and `Ledger.open`.
     """
 
     def __init__(self, lines: ChainedLines) -> None:
@@ -243,25 +247,33 @@ class FileLedger(Ledger):
 
     @property
     def entries(self) -> tuple[LedgerEntry, ...]:
-        """All charges of all runs so far, in order, and what runs hold that have not ended."""
+        """All charges of all runs so far, in order, followed by what runs hold that have
+        not ended.
+        """
         with refusing(self._lines.path, "a ledger file"):
             return self._parsed(self._lines.read()).entries
 
     @property
     def open_runs(self) -> dict[int, float]:
-        """The runs that have not ended, by their numbers, and what each holds besides charges."""
+        """The runs that have not ended, by their numbers, and the part of its budget that each has
+        not charged.
+        """
         with refusing(self._lines.path, "a ledger file"):
             held, _ = held_budgets(self._lines.read()[1:])
         return {run: each.cost_left for run, each in held.items()}
 
     def charge(self, step: str, mechanism: str, cost: float, delta: float = 0.0) -> None:
-        """See Ledger.charge; this is of no run, and paid from what no run holds."""
+        """Record a charge that belongs to no run, and is paid from what no run holds; see
+        Ledger.charge.
+        """
         self.record(LedgerEntry(step, mechanism, cost, delta).checked(), 0, secure=True)
 
     def record(self, entry: LedgerEntry, run: int, *, secure: bool) -> None:
-        """Write a charge of a run and flush it to the disk; BudgetExceeded leaves all as it was.
+        """Write a charge of a run and flush it to the disk. Raises BudgetExceeded, without writing,
+        if it is not available.
 
-        A run that has ended has no more than what is left to all.
+        A run pays from the budget it holds; beyond that, or after it has ended, a charge must fit
+        into what no run holds. `secure`: False for a run with seeded noise.
         """
 
         def decide(lines: list[dict[str, Any]]) -> dict[str, Any]:
@@ -276,7 +288,7 @@ class FileLedger(Ledger):
         self.secure = self.secure and secure
 
     def begin_run(self, budget: Budget, neighbours: str) -> int:
-        """Set a run's whole budget aside; its number.
+        """Set a run's whole budget aside, and return the run's number.
 
         Raises InvalidInput or BudgetExceeded for a run that this ledger cannot pay for.
         """
@@ -296,11 +308,11 @@ class FileLedger(Ledger):
         return number
 
     def end_run(self, number: int) -> None:
-        """Free what a run holds: when it is over, or by hand where it was killed.
+        """Free what a run holds: when it is over, or by hand if it was killed.
 
-        The charges of a killed run are all on the disk, so what it holds besides is unused. A run
-        that is ended while it goes on cannot overspend, but it may be refused half-way. Raises
-        InvalidInput where no such run is open.
+        The charges of a killed run are all on the disk, so the rest of what it holds is unused. A
+        run that is ended while it continues cannot overspend, but it may be refused half-way.
+        Raises InvalidInput if no such run is open.
         """
 
         def decide(lines: list[dict[str, Any]]) -> dict[str, Any]:
@@ -329,7 +341,7 @@ class FileLedger(Ledger):
 
     @staticmethod
     def _parsed(lines: list[dict[str, Any]]) -> Ledger:
-        """All charges, and after them what is held, as a ledger in memory."""
+        """Return a ledger in memory of all charges, followed by what runs hold."""
         first = dict(lines[0])
         if (first.pop("format"), first.pop("version")) != (_FORMAT, _VERSION):
             raise InvalidInput("its first line is of another format or version")

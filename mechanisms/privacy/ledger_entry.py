@@ -12,9 +12,9 @@ __all__ = ["LedgerEntry"]
 
 @dataclass(frozen=True)
 class LedgerEntry:
-    """One charge: the step that asked, the mechanism that answered, its cost in the unit.
+    """One charge: the step, the mechanism that answered it, and its cost in the ledger's unit.
 
-    `delta`: what it takes of the reserved part of delta.
+    `delta`: the part of the reserved delta that it takes.
     """
 
     step: str
@@ -23,8 +23,8 @@ class LedgerEntry:
     delta: float = 0.0
 
     def checked(self) -> LedgerEntry:
-        """The charge itself. Raises InvalidInput for other types, a cost of 0 or less, and figures
-        that are not finite.
+        """Return the charge, checked. Raises InvalidInput for other types, a cost of 0 or less, and
+        numbers that are not finite.
         """
         if not isinstance(self.step, str) or not isinstance(self.mechanism, str):
             raise InvalidInput("a charge names its step and its mechanism")

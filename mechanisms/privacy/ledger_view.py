@@ -1,4 +1,4 @@
-"""A ledger as text and as a table of a page."""
+"""A ledger as text and as an HTML table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["as_html", "as_text"]
 
 
 def as_text(budget: Budget, entries: Sequence[LedgerEntry], neighbours: str, secure: bool) -> str:
-    """A line a charge, with what all until then cost; and what is promised."""
+    """Return a line for each charge, with the cumulative epsilon, and a line for the promise."""
     header = ("step", "mechanism", budget.unit, "cumulative epsilon")
     rows = []
     so_far: list[float] = []
@@ -39,7 +39,7 @@ def as_text(budget: Budget, entries: Sequence[LedgerEntry], neighbours: str, sec
 
 
 def as_html(budget: Budget, entries: Sequence[LedgerEntry], secure: bool) -> str:
-    """Charges of one step and one mechanism in a line, rounds together."""
+    """Return an HTML table with a line for each step and mechanism; rounds are combined."""
     groups: dict[tuple[str, str], list[float]] = {}
     for entry in entries:
         step = " ".join(word for word in entry.step.split() if not word.strip(":").isdigit())

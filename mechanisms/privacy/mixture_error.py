@@ -21,7 +21,7 @@ __all__ = ["best_mixture_error"]
 def best_mixture_error(
     public: Dataset, counts: Mapping[Clique, NDArray[np.int64]], rows: int
 ) -> float:
-    """The least, over distributions on the public records, of the largest error of a cell.
+    """Return the least, over distributions on the public records, of the largest error of a cell.
 
     >>> from pgmkit.domain import Domain
     >>> public = Dataset(Domain({"a": 3}), {"a": [0, 1]})

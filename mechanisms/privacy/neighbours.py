@@ -1,4 +1,4 @@
-"""Neighbour relations, and what follows from each for one marginal."""
+"""Neighbour relations, and the sensitivities of one marginal under each."""
 
 from __future__ import annotations
 
@@ -14,15 +14,20 @@ __all__ = ["NEIGHBOURS", "Neighbours", "is_promise", "promise", "relation"]
 
 @dataclass(frozen=True)
 class Neighbours:
-    """A neighbour relation and what follows from it for one marginal, in counts.
+    """A neighbour relation and its sensitivities for one marginal, in counts.
 
     `l1`, `l2`: the largest L1 and L2 change of a marginal between neighbouring data sets. The L1
     distance of a marginal to any fixed table changes by at most `l1` (triangle inequality).
+
     `rows_public`: whether all neighbours have the same number of rows, which is then public.
-    `one_sided_values`: in how many ways neighbours can differ by a value that one of them alone
-    has: each of two replaced rows may hold one, an added row holds one.
+
+    `one_sided_values`: how many values one neighbour may hold that the other lacks: each of two
+    replaced rows may hold one, an added row holds one.
+
     `exchanged`: whether a row can take the place of another.
-    `max_rows`: how many rows neighbours differ by on each side: no count changes by more.
+
+    `max_rows`: the number of rows by which neighbours differ on each side: no count changes by
+    more.
     """
 
     name: str
@@ -34,12 +39,12 @@ class Neighbours:
     max_rows: int = 1
 
     def of_units(self, unit: str, max_rows: int) -> Neighbours:
-        """The same for units, each of 1 to `max_rows` rows, instead of rows.
+        """Return the same relation for units, each of 1 to `max_rows` rows, instead of rows.
 
         The worst unit has all its rows in one cell, so that L2 grows with their number and not with
-        its root, and a replaced one moves them all to one other cell. Each of its rows may hold a
-        value that nobody else has. A unit of fewer rows may replace one of more: the number of rows
-        is public only where every unit has exactly one.
+        its square root, and a replaced one moves them all to one other cell. Each of its rows may
+        hold a value that nobody else has. A unit of fewer rows may replace one of more: the number
+        of rows is public only if every unit has exactly one.
 
         >>> units = NEIGHBOURS["add/remove"].of_units("household", 4)
         >>> units.name, units.l1, units.l2
@@ -56,11 +61,12 @@ class Neighbours:
         )
 
     def largest_move(self, norm: Callable[[bool], float]) -> float:
-        """The distance by which neighbours move the answers to linear queries, in a norm.
+        """Return the largest change of the answers to linear queries between neighbours, in a norm.
 
         `norm(False)`: the largest norm of one row's answers; `norm(True)`: that of the difference
-        of two rows'. The change is a sum of at most `max_rows` rows' answers minus such a sum; a
-        norm is convex, so it is largest where each side has none or all of its rows in one cell.
+        of two rows' answers. The change is a sum of at most `max_rows` rows' answers minus such a
+        sum; a norm is convex, so it is largest where each side has none or all of its rows in one
+        cell.
         """
         kinds = [True] * self.exchanged + [False] * (not self.rows_public)
         return self.max_rows * max(norm(differ) for differ in kinds)
@@ -90,10 +96,11 @@ _OF_UNITS = re.compile(r"(?P<promise>(?P<rows>[^ ]+)( of .+?)??)( \(max_rows \d+
 def relation(
     neighbours: str | Neighbours, unit: str | None = None, max_rows: int | None = None
 ) -> Neighbours:
-    """The relation of this name: of rows, or of units of at most `max_rows` rows.
+    """Return the relation of this name: of rows, or of units of at most `max_rows` rows.
 
-    `unit`: what says whose a row is, by its column's name. Raises InvalidInput for an unknown name,
-    and for a unit without a whole number of rows above 0, or rows without a unit.
+    `unit`: the name of the column that says which unit a row belongs to. Raises InvalidInput for an
+    unknown name, for a unit without a whole number of rows above 0, and for a number of rows
+    without a unit.
 
     >>> relation("replace-one", "person", 2).l1
     4
@@ -122,7 +129,7 @@ def relation(
 
 
 def promise(name: str) -> str:
-    """The promise in a relation's name; the number of rows of a unit is no part of it.
+    """Return the promise in a relation's name: the name without the number of rows of a unit.
 
     >>> promise("add/remove of household (max_rows 4)"), promise("add/remove")
     ('add/remove of household', 'add/remove')
@@ -132,6 +139,6 @@ def promise(name: str) -> str:
 
 
 def is_promise(name: object) -> bool:
-    """True where this names a relation, of rows or of units."""
+    """True if this names a relation, of rows or of units."""
     parsed = _OF_UNITS.fullmatch(name) if isinstance(name, str) else None
     return parsed is not None and parsed["rows"] in NEIGHBOURS

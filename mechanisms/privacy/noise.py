@@ -1,8 +1,8 @@
-"""The randomness that protects privacy: exact samplers, or a seeded stand-in.
+"""The randomness that protects privacy: exact samplers, or a seeded replacement.
 
 `ExactNoise` calls OpenDP, whose samplers work in exact arithmetic on cryptographic random bits:
-floating-point noise breaks the guarantee in principle (Mironov 2012). `SeededNoise` follows the
-same laws with numpy, reproducibly, for tests and simulations; what it touches is not private.
+floating-point noise breaks the guarantee in principle (Mironov 2012). `SeededNoise` draws from the
+same distributions with numpy, reproducibly, for tests and simulations; its results are not private.
 """
 
 from __future__ import annotations
@@ -26,37 +26,43 @@ class Noise(Protocol):
     secure: bool
 
     def gaussian(self, counts: NDArray[np.int64], scale: float) -> NDArray[np.int64]:
-        """`counts` plus discrete Gaussian noise: mass proportional to exp(-x^2/(2 scale^2))."""
+        """Return `counts` plus discrete Gaussian noise, with mass proportional to exp(-x^2/(2
+        scale^2)).
+        """
         ...
 
     def laplace(self, counts: NDArray[np.int64], scale: float) -> NDArray[np.int64]:
-        """`counts` plus discrete Laplace noise: mass proportional to exp(-|x|/scale)."""
+        """Return `counts` plus discrete Laplace noise, with mass proportional to
+        exp(-|x|/scale).
+        """
         ...
 
     def softmax(self, scores: NDArray[np.float64], scale: float) -> int:
-        """An index with probability proportional to exp(score/scale): the exponential mechanism."""
+        """Return an index with probability proportional to exp(score/scale): the exponential
+        mechanism.
+        """
         ...
 
     def flip(self, scores: NDArray[np.float64], scale: float) -> int:
-        """Permute-and-flip: candidates in random order, each kept with probability
-        exp((score - best)/scale), until one is; the same law as the largest of the scores plus
-        exponential noise.
+        """Return an index by permute-and-flip: candidates in random order, each accepted with
+        probability exp((score - best)/scale), until one is. The distribution is that of the largest
+        score plus exponential noise.
         """
         ...
 
     def top(self, scores: NDArray[np.float64], count: int, scale: float) -> list[int]:
-        """The `count` largest of the scores plus Gumbel noise: `softmax` again and again without
-        replacement, in one pass.
+        """Return the indices of the `count` largest of the scores plus Gumbel noise: equivalent to
+        repeated `softmax` without replacement.
         """
         ...
 
     def draws(self, scores: NDArray[np.float64], count: int, scale: float) -> list[int]:
-        """`softmax` again and again, with replacement."""
+        """Return `count` indices by repeated `softmax`, with replacement."""
         ...
 
 
 class ExactNoise:
-    """OpenDP's samplers, and `exact_draws` for many draws from the same scores."""
+    """Noise by OpenDP's samplers, and by `exact_draws` for many draws from the same scores."""
 
     secure = True
 
@@ -82,9 +88,9 @@ class ExactNoise:
         """See Noise.softmax."""
         dp = self._dp
         space = dp.vector_domain(dp.atom_domain(T=float, nan=False)), dp.linf_distance(T=float)
-        # Under zCDP OpenDP's noisy max adds Gumbel noise, which is the exponential mechanism;
-        # under pure DP it adds exponential noise, which is permute-and-flip: another law,
-        # another price in zCDP.
+        # Under zCDP OpenDP's noisy max adds Gumbel noise, which is the exponential mechanism; under
+        # pure DP it adds exponential noise, which is permute-and-flip: another distribution, with
+        # another cost in zCDP.
         choose = dp.m.make_noisy_max(*space, dp.zero_concentrated_divergence(), scale=scale)
         return int(choose(scores.tolist()))
 
@@ -114,7 +120,7 @@ class ExactNoise:
 
 
 class SeededNoise:
-    """The same laws from a numpy generator: reproducible, fast, and not private."""
+    """The same distributions from a numpy generator: reproducible, fast, and not private."""
 
     secure = False
 
@@ -122,7 +128,9 @@ class SeededNoise:
         self._rng = rng
 
     def gaussian(self, counts: NDArray[np.int64], scale: float) -> NDArray[np.int64]:
-        """See Noise.gaussian; by rejection from the discrete Laplace (Canonne et al., Alg. 3)."""
+        """See Noise.gaussian; drawn by rejection from the discrete Laplace (Canonne et al., Alg.
+        3).
+        """
         t = math.floor(scale) + 1.0
         noise = np.empty(counts.size, dtype=np.int64)
         todo = np.arange(counts.size)
@@ -152,12 +160,12 @@ class SeededNoise:
         return [int(index) for index in np.argsort(-noisy)[:count]]
 
     def draws(self, scores: NDArray[np.float64], count: int, scale: float) -> list[int]:
-        """See Noise.draws; by inversion."""
+        """See Noise.draws; drawn by inversion."""
         reached = np.cumsum(np.exp((scores - scores.max()) / scale))
         at = np.searchsorted(reached, self._rng.random(count) * reached[-1], side="right")
         return [int(index) for index in np.minimum(at, len(scores) - 1)]
 
     def _discrete_laplace(self, size: int, scale: float) -> NDArray[np.int64]:
-        # The difference of two geometric variables.
+        # A discrete Laplace variable is the difference of two geometric ones.
         p = -math.expm1(-1 / scale)
         return self._rng.geometric(p, size) - self._rng.geometric(p, size)

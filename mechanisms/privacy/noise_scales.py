@@ -1,10 +1,10 @@
-"""Noise scales from costs: the price list of every draw.
+"""The noise scale of every kind of draw, as a function of its cost.
 
 Costs are epsilon of pure differential privacy, or rho of zCDP. Sources: Dwork and Roth, "The
 Algorithmic Foundations of Differential Privacy" (2014), for pure budgets; Bun and Steinke,
 "Concentrated Differential Privacy" (2016), for the Gaussian; Rogers and Steinke, "A Better Privacy
-Analysis of the Exponential Mechanism" (2021), for selections under zCDP; `gaussian_dp` for all
-under Gaussian accounting.
+Analysis of the Exponential Mechanism" (2021), for selections under zCDP; `gaussian_dp` for
+everything under Gaussian accounting.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ __all__ = ["additive", "exponential", "permute_and_flip", "several"]
 
 
 def additive(budget: Budget, l1: float, l2: float, cost: float) -> float:
-    """The scale of discrete Laplace noise, l1 / epsilon, or discrete Gaussian, l2 / sqrt(2 rho);
-    a little more where the accounting is Gaussian, see `gaussian_dp.scale`.
+    """Return the scale of discrete Laplace noise, l1 / epsilon, or of discrete Gaussian noise, l2 /
+    sqrt(2 rho); slightly more under Gaussian accounting, see `gaussian_dp.scale`.
 
     >>> from mechanisms.privacy.budget import Budget
     >>> additive(Budget(1.0), 2, 1.5, 0.5), additive(Budget(1.0, 1e-6), 2, 1.5, 0.125)
@@ -36,7 +36,8 @@ def additive(budget: Budget, l1: float, l2: float, cost: float) -> float:
 
 
 def exponential(budget: Budget, sensitivity: float, cost: float) -> float:
-    """The exponential mechanism's scale, 2 sensitivity / epsilon; it has rho = epsilon^2 / 8.
+    """Return the exponential mechanism's scale, 2 sensitivity / epsilon; it costs rho = epsilon^2 /
+    8.
 
     >>> from mechanisms.privacy.budget import Budget
     >>> exponential(Budget(1.0), 1.0, 0.5), exponential(Budget(1.0, 1e-6), 1.0, 0.5)
@@ -50,7 +51,7 @@ def exponential(budget: Budget, sensitivity: float, cost: float) -> float:
 
 
 def permute_and_flip(budget: Budget, sensitivity: float, cost: float) -> float:
-    """The scale of permute-and-flip, 2 sensitivity / epsilon; it costs rho = epsilon^2 / 2.
+    """Return the scale of permute-and-flip, 2 sensitivity / epsilon; it costs rho = epsilon^2 / 2.
 
     Its log ratios lie in -epsilon..epsilon, a range of twice epsilon.
 
@@ -66,7 +67,7 @@ def permute_and_flip(budget: Budget, sensitivity: float, cost: float) -> float:
 
 
 def several(budget: Budget, sensitivity: float, count: int, cost: float) -> float:
-    """The scale of `count` exponential mechanisms, which share the cost evenly.
+    """Return the scale of `count` exponential mechanisms, which share the cost evenly.
 
     >>> from mechanisms.privacy.budget import Budget
     >>> pure, zcdp = Budget(1.0), Budget(1.0, 1e-6)

@@ -1,4 +1,4 @@
-"""Candidates that are compared with the data once, and chosen from several times."""
+"""Candidates that are compared with the data once, and selected from several times."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ __all__ = ["Scored"]
 
 
 class Scored:
-    """Candidates whose scores the Curator knows and nobody else; made by `Curator.scored`."""
+    """Candidates whose scores only the Curator knows; made by `Curator.scored`."""
 
     def __init__(self, found: NDArray[np.float64], sensitivity: float, selected: Selected) -> None:
         self._found, self._sensitivity, self._selected = found, sensitivity, selected
 
     def choose(self, places: Sequence[int] | NDArray[np.int64], cost: float, *, step: str) -> int:
-        """One of the candidates at these places, by the exponential mechanism; gives its place.
+        """Select one of the candidates at these places by the exponential mechanism, and return its
+        place.
 
-        Raises InvalidInput for no places or places of no candidate, BudgetExceeded if cost is not
-        available.
+        Raises InvalidInput for no places or places without a candidate, BudgetExceeded if cost is
+        not available.
         """
         among = np.asarray(places)
         if not len(among) or among.min() < 0 or among.max() >= len(self._found):

@@ -1,13 +1,12 @@
-"""Scores on a grid on which a stated sensitivity holds exactly, not but for rounding.
+"""Scores on a grid on which the stated sensitivity holds exactly, not only up to rounding.
 
 Sensitivities are proved in real arithmetic. In floating point a count of 1 beside an estimate of
-2^60 is lost or doubled, as rounding falls. Here estimates, penalties and shares are rounded to
-whole numbers of a unit before a count meets them, everything after is integer arithmetic, and
-scores leave as whole numbers of 2^-11 counts below 2^53 of them, which float64 holds exactly.
-
-Where a product has more digits than that, it is rounded down: if integers differ by at most a whole
-number S of coarser units, so do their floors in these units (a <= b + S gives floor(a) <=
-floor(b + S) = floor(b) + S). Rounding to the nearest even number has not this property.
+2^60 is lost or doubled by rounding. Here estimates, penalties and shares are rounded to whole
+numbers of a unit before a count is compared with them, all further arithmetic is on integers, and
+scores are returned as whole numbers of 2^-11 counts, fewer than 2^53 of them, which float64 holds
+exactly. If a product has more digits than that, it is rounded down: if integers differ by at
+most a whole number S of coarser units, so do their floors in these units (a <= b + S gives floor(a)
+<= floor(b + S) = floor(b) + S). Rounding to the nearest even number does not have this property.
 
 Data sets hold fewer than 2^40 rows.
 """
@@ -61,10 +60,10 @@ _WEIGHT_BITS = ENTRY_BITS
 def estimate_of(
     clique: Clique, estimates: Mapping[Clique, ArrayLike], shape: tuple[int, ...]
 ) -> NDArray[np.float64]:
-    """The table that `estimates` has for the clique, in counts.
+    """Return the table that `estimates` has for the clique, in counts.
 
-    Raises InvalidInput for none, another shape, values that are not finite, and absolute values
-    that add up to more than 2^40.
+    Raises InvalidInput if there is none, for another shape, values that are not finite, and
+    absolute values that add up to more than 2^40.
     """
     if clique not in estimates:
         raise InvalidInput(f"estimates has no table for the candidate {clique!r}")
@@ -81,11 +80,12 @@ def estimate_of(
 def distances(
     cliques: Sequence[Clique], estimates: Tables, counts: Mapping[Clique, Counts]
 ) -> list[int]:
-    """||counts - estimate||_1 of each clique in units of 2^-11 counts; it moves as the counts do.
+    """Return ||counts - estimate||_1 of each clique in units of 2^-11 counts; its sensitivity is
+    exactly that of the counts.
 
     Estimates are taken in the order in which they come, and none is held longer than its block:
-    thousands of small tables are a few operations, and no more memory is needed than a block's.
-    Raises InvalidInput as `estimate_of` does.
+    thousands of small tables take a few operations, and only one block is in memory. Raises
+    InvalidInput as `estimate_of` does.
 
     >>> distances([("a",)], {("a",): np.array([1.0, 0.5])}, {("a",): np.array([1, 1])})
     [1024]
@@ -127,11 +127,13 @@ def _in_line(
     shapes: Mapping[Clique, tuple[int, ...]],
     starts: NDArray[np.int64],
 ) -> NDArray[np.float64]:
-    """The tables one after another, checked together; one by one to say what is wrong."""
+    """Return the tables one after another, checked together; if a check fails, one by one for the
+    message.
+    """
     if all(table.shape == shapes[clique] for clique, table in tables.items()):
         line = np.concatenate([table.reshape(-1) for table in tables.values()])
         with np.errstate(over="ignore", invalid="ignore"):
-            # Not finite is not below, either.
+            # Values that are not finite fail this comparison too.
             if (np.add.reduceat(np.abs(line), starts) <= LARGEST).all():
                 return line
     checked = [estimate_of(clique, tables, shapes[clique]) for clique in tables]
@@ -141,7 +143,9 @@ def _in_line(
 def one_each(
     name: str, values: Sequence[float] | None, default: float, length: int
 ) -> NDArray[np.float64]:
-    """A finite number a candidate, all `default` for None; InvalidInput for anything else."""
+    """Return a finite number for each candidate, all `default` for None. Raises InvalidInput for
+    anything else.
+    """
     if values is None:
         return np.full(length, default)
     array = np.asarray(values, dtype=np.float64)
@@ -153,7 +157,7 @@ def one_each(
 
 
 def on_grid(name: str, values: NDArray[np.float64]) -> Integers:
-    """Numbers in counts, each of at most 2^40, as whole numbers of 2^-11 counts.
+    """Return numbers in counts, each of at most 2^40, as whole numbers of 2^-11 counts.
 
     >>> on_grid("the estimate", np.array([1.0, 0.25])).tolist()
     [2048, 512]
@@ -171,21 +175,24 @@ def _check_size(name: str, size: float) -> None:
 
 
 def in_counts(units: Integers) -> Scores:
-    """Whole numbers of 2^-11 counts as counts; exact below 2^53 units."""
+    """Return whole numbers of 2^-11 counts as counts; exact below 2^53 units."""
     return np.ldexp(units.astype(np.float64), -_BITS)
 
 
 def cell_differences(counts: Counts, grid: Integers) -> Integers:
-    """count - estimate of every cell, in units; a count moves its own by 2^11 units exactly."""
+    """Return count - estimate of every cell, in units; one more count changes it by exactly 2^11
+    units.
+    """
     return np.left_shift(counts, _BITS, dtype=np.int64) - grid
 
 
 def weighted_scores(
     distances: Sequence[int], penalties: Integers, weights: NDArray[np.float64]
 ) -> Scores:
-    """weight / (largest weight) * (distance - penalty), in counts.
+    """Return weight / (largest weight) * (distance - penalty), in counts.
 
-    Weights become fractions of the largest, of 30 bits: a score moves at most as a distance does.
+    Weights become fractions of the largest, of 30 bits: a score changes by at most as much as its
+    distance.
 
     >>> weighted_scores([2048, 4096], np.array([0, 2048]), np.array([1.0, 4.0])).tolist()
     [0.25, 1.0]
@@ -206,10 +213,10 @@ def weighted_scores(
 def share_score(
     counts: Sequence[Integers], shares: Sequence[NDArray[np.float64]], rows: int
 ) -> float:
-    """Minus the largest |count - rows * share| of a cell, in counts; shares are in 0..1.
+    """Return minus the largest |count - rows * share| of a cell, in counts; shares are in 0..1.
 
-    Shares are rounded to 22 bits. A row more adds 1 - share to its own cell's difference and
-    -share to every other's: the score moves by at most 1.
+    Shares are rounded to 22 bits. One more row adds 1 - share to its own cell's difference and
+    -share to every other's: the score changes by at most 1.
 
     >>> share_score([np.array([3, 1])], [np.array([0.5, 0.5])], 4)
     -1.0

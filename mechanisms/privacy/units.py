@@ -1,10 +1,10 @@
-"""Units of several rows: which rows of each are looked at.
+"""Units of several rows, such as persons: which rows of each unit are used.
 
-A promise about units holds where each has a bounded number of rows, and where the choice among its
-rows depends on nothing that other units hold: then neighbouring data sets, which differ in a unit,
+A promise about units holds if each has a bounded number of rows, and if the choice among its rows
+depends on nothing that other units hold: then neighbouring data sets, which differ in a unit,
 differ in at most so many rows after the choice. Every unit's choice is uniform and independent, so
-no order of the rows favours any. Randomness is the operating system's; the promise does not rest on
-its being secret.
+the order of the rows does not matter. Randomness is the operating system's; the promise does not
+depend on its being secret.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 __all__ = ["Excess", "bounded", "random_keys"]
 
 _COUNTED = 3
-"""The limit, in times `max_rows`, up to which a unit's lost rows are counted; noise grows with
-it.
+"""The limit, as a multiple of `max_rows`, up to which a unit's rows left out are counted; the noise
+grows with it.
 """
 
 
 @dataclass(frozen=True)
 class Excess:
-    """The exact number of rows left out: private, for `Curator.measure_excess` alone.
+    """The exact number of rows left out: private, for `Curator.measure_excess` only.
 
-    `most`: how many of a unit's are counted at most.
+    `most`: the most rows of one unit that are counted.
     """
 
     rows: int
@@ -38,7 +38,8 @@ class Excess:
 
 
 def random_keys(count: int, rng: np.random.Generator | None) -> NDArray[np.uint64]:
-    """64 random bits a row: the operating system's, or (INSECURE) a seeded generator's.
+    """Return 64 random bits for each row: the operating system's, or (INSECURE) a seeded
+    generator's.
 
     >>> len(random_keys(3, None))
     3
@@ -51,10 +52,11 @@ def random_keys(count: int, rng: np.random.Generator | None) -> NDArray[np.uint6
 def bounded(
     units: NDArray[np.intp], max_rows: int, keys: NDArray[np.uint64]
 ) -> tuple[NDArray[np.intp], Excess]:
-    """The places of at most `max_rows` rows a unit, those of its smallest keys, in order.
+    """Return the places of at most `max_rows` rows of each unit, those with its smallest keys, in
+    order, and the number of rows left out.
 
-    `units`: a whole number for each row's unit, below 0 for a row of nobody, which is left out (and
-    not counted as left out: one person could have any number of them).
+    `units`: a whole number for each row's unit, below 0 for a row of nobody. Such rows are dropped,
+    and not counted as left out: one person could have any number of them.
 
     >>> places, excess = bounded(np.array([0, 0, 1, 0, -1]), 2, np.arange(5, dtype=np.uint64))
     >>> places.tolist(), excess

@@ -1,4 +1,4 @@
-"""Questions about a marginal: the whole of it, or one of its cells."""
+"""Queries about a marginal: the whole marginal, or one of its cells."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Cell(NamedTuple):
 
 
 Question: TypeAlias = "Clique | Cell | Predicate"
-"""A pick of a round: a whole marginal (by its clique), one cell, or a predicate."""
+"""What a round may select: a whole marginal (by its clique), one cell, or a predicate."""
 
 
 def clique_of(question: Question) -> Clique:
-    """The attributes that a question is about.
+    """Return the attributes that a question is about.
 
     >>> clique_of(("a", "b")), clique_of(Cell(("a",), 1))
     (('a', 'b'), ('a',))

@@ -1,8 +1,9 @@
-"""Counting queries on mixed records: codes that must hold, and a linear threshold on numbers.
+"""Counting queries on mixed records: codes that a record must have, and a linear threshold on
+numbers.
 
 An ordered attribute of m codes stands for a number between 0 and 1: code j for (j + 1/2) / m. A
-record either satisfies a predicate or not, so that its count changes by at most 1 under either
-neighbour relation.
+record either satisfies a predicate or not, so its count changes by at most 1 under either neighbour
+relation.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Predicate:
-    """Records whose codes are `codes`, and whose weighted sum of numbers is at most `bound`.
+    """The records that have the codes `codes`, and whose weighted sum of numbers is at most
+    `bound`.
 
     >>> Predicate((("sex", 1),), (("age", 1.0),), 0.25)
     Predicate(codes=(('sex', 1),), weights=(('age', 1.0),), bound=0.25)
@@ -46,7 +48,7 @@ class Predicate:
 
     @property
     def clique(self) -> Clique:
-        """The attributes that it is about: those of the codes, then the numbers."""
+        """The attributes of the predicate: those of the codes, then those of the numbers."""
         return tuple(dict.fromkeys(name for name, _ in (*self.codes, *self.weights)))
 
 
@@ -54,12 +56,12 @@ class Predicate:
 class MeasuredPredicate:
     """The noisy count of the records that satisfy a predicate.
 
-    A measurement as a `pgmkit.Measurement` is one, with `clique`, `values` and `stddev`. It is not
-    written as one because its matrix would have a column for every cell of a marginal that may be
-    too large to write down.
+    It is a measurement like `pgmkit.Measurement`, with `clique`, `values` and `stddev`. It is not a
+    `Measurement` because its matrix would have a column for every cell of a marginal that may be
+    too large to write out.
 
     Attributes:
-        predicate: What was counted.
+        predicate: The predicate that was counted.
         value: The count with its noise.
         stddev: The noise's standard deviation, in counts.
     """
@@ -70,7 +72,7 @@ class MeasuredPredicate:
 
     @property
     def clique(self) -> Clique:
-        """The attributes that the predicate is about."""
+        """The attributes of the predicate."""
         return self.predicate.clique
 
     @property
@@ -79,7 +81,7 @@ class MeasuredPredicate:
         return np.array([self.value])
 
     def check(self, domain: Domain) -> None:
-        """Raises InvalidInput for a predicate outside the domain, or a wrong value or stddev."""
+        """Raise InvalidInput for a predicate outside the domain, or a wrong value or stddev."""
         Predicates(domain, [self.predicate])
         if not (np.isfinite(self.value) and np.isfinite(self.stddev) and self.stddev > 0):
             raise InvalidInput(
@@ -89,10 +91,10 @@ class MeasuredPredicate:
 
 
 class Predicates:
-    """A list of predicates over a domain; checked once.
+    """A list of predicates over a domain, checked once.
 
-    Raises InvalidInput for an empty list, unknown attributes, codes outside, weights or bounds that
-    are not finite.
+    Raises InvalidInput for an empty list, unknown attributes, codes outside the domain, weights or
+    bounds that are not finite.
     """
 
     def __init__(self, domain: Domain, predicates: Sequence[Predicate]) -> None:
@@ -122,7 +124,7 @@ class Predicates:
 
     @cached_property
     def matrix(self) -> NDArray[np.float64]:
-        """Weights, a line a predicate, a column a number."""
+        """The weights: a row for each predicate, a column for each number."""
         weights = np.zeros((len(self.list), len(self.numbers)))
         for line, each in enumerate(self.list):
             for name, weight in each.weights:
@@ -131,11 +133,11 @@ class Predicates:
 
     @cached_property
     def bounds(self) -> NDArray[np.float64]:
-        """The bounds; infinite where there is no threshold."""
+        """The bounds; infinite for a predicate without a threshold."""
         return np.array([each.bound if each.weights else np.inf for each in self.list])
 
     def counts(self, data: Dataset) -> NDArray[np.int64]:
-        """The number of records that satisfy each predicate; exact."""
+        """Return the number of records that satisfy each predicate; exact."""
         holds = {
             pair: data.columns[pair[0]] == pair[1]
             for pair in {pair for each in self.list for pair in each.codes}
@@ -158,7 +160,8 @@ class Predicates:
 
 
 def value_of(codes: NDArray[np.integer], size: int) -> NDArray[np.float64]:
-    """The numbers that codes of an ordered attribute stand for.
+    """Return the numbers in [0, 1] that codes of an ordered attribute of `size` values stand for:
+    (code + 1/2) / size.
 
     >>> value_of(np.array([0, 1]), 2)
     array([0.25, 0.75])
@@ -167,7 +170,8 @@ def value_of(codes: NDArray[np.integer], size: int) -> NDArray[np.float64]:
 
 
 def mixed_marginals(domain: Domain, numeric: Sequence[str], cuts: int) -> list[Predicate]:
-    """Each code of each categorical attribute with each number below each of `cuts` even cuts.
+    """Return a predicate for each code of each categorical attribute, each number and each of
+    `cuts` even cuts: the records with the code whose number is at most the cut.
 
     >>> len(mixed_marginals(Domain({"sex": 2, "age": 100}), ["age"], 3))
     6
@@ -185,7 +189,8 @@ def mixed_marginals(domain: Domain, numeric: Sequence[str], cuts: int) -> list[P
 def linear_thresholds(
     domain: Domain, numeric: Sequence[str], label: str, count: int, rng: np.random.Generator
 ) -> list[Predicate]:
-    """`count` random directions of the numbers, each with a random bound, for every class.
+    """Return predicates for `count` random directions of the numbers, each with a random bound, for
+    every class of the label.
 
     Directions are Gaussian, scaled to length 1; bounds lie between the least and the largest sum.
     """

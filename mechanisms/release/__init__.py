@@ -1,1 +1,1 @@
-"""Releases of mechanisms: models and tables with their price, as files and as reports."""
+"""Releases of mechanisms: models and noisy tables with their price, as files and as reports."""

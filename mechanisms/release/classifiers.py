@@ -1,4 +1,4 @@
-"""scikit-learn, which scores by a classifier need."""
+"""Access to scikit-learn, which the scores by a classifier need."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["sklearn"]
 
 
 def sklearn(module: str) -> Any:
-    """The module of scikit-learn. Raises InvalidInput where it is not installed."""
+    """Return this module of scikit-learn; raise InvalidInput if scikit-learn is not installed."""
     try:
         return import_module(f"sklearn.{module}")
     except ImportError:

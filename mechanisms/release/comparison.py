@@ -1,10 +1,10 @@
-"""Synthetic records beside real ones, by the measures that users know; none of them is private.
+"""Comparisons of synthetic records with real ones by well-known measures; none of them is private.
 
-k-marginal score and its sub-sampling equivalent: NIST's SDNist ("SDNist Deidentified Data Report
-Tool", NIST TN 2309, 2023). Similarity of columns and of pairs: TVComplement and
-ContingencySimilarity of SDMetrics (docs.sdv.dev/sdmetrics). Propensity: Snoke, Raab, Nowok, Dibben
-and Slavkovic, "General and specific utility measures for synthetic data", JRSS A 181, 2018.
-Everything is over codes: bins are values.
+The k-marginal score and its sub-sampling equivalent are those of NIST's SDNist ("SDNist
+Deidentified Data Report Tool", NIST TN 2309, 2023). The similarities of columns and of pairs are
+TVComplement and ContingencySimilarity of SDMetrics (docs.sdv.dev/sdmetrics). The propensity score
+is that of Snoke, Raab, Nowok, Dibben and Slavkovic, "General and specific utility measures for
+synthetic data", JRSS A 181, 2018. All measures are computed over codes, with each bin as one value.
 """
 
 from __future__ import annotations
@@ -45,18 +45,22 @@ __all__ = [
 ]
 
 _FRACTIONS = (0.01, 0.05, *(tenths / 10 for tenths in range(1, 10)))
-"""SDNist's."""
+"""The sample fractions that SDNist compares with."""
 _MOST_FEATURES = 500
-"""Coefficients of the classifier: more take minutes, and need more records than are used."""
+"""The most coefficients of the classifier: more take minutes, and need more records than
+are used.
+"""
 
 
 @dataclass(frozen=True)
 class Propensity:
-    """The skill with which a classifier tells real records from synthetic ones.
+    """How well a classifier tells real records from synthetic ones.
 
-    `pmse`: mean squared distance of the propensities from the share of synthetic records, 0 where
-    nothing tells them apart. `ratio`: to what a perfect model of the data would give. `columns`:
-    how many were used.
+    Attributes:
+        pmse: The mean squared difference between the propensities and the share of synthetic
+            records; 0 if nothing tells them apart.
+        ratio: `pmse` divided by the value expected of a perfect model of the data.
+        columns: The number of columns used.
     """
 
     pmse: float
@@ -66,8 +70,11 @@ class Propensity:
 
 @dataclass(frozen=True)
 class Matches:
-    """Shares of records that equal one in a half of the real records: `synthetic` ones, and
-    `others`, the records of the other half, which is what chance gives."""
+    """The shares of records that equal a record of one half of the real records.
+
+    `synthetic`: the share of the synthetic records. `others`: the share of the other half of the
+    real records, which is what chance gives.
+    """
 
     synthetic: float
     others: float
@@ -75,8 +82,16 @@ class Matches:
 
 @dataclass(frozen=True)
 class Membership:
-    """An attack that ranks records by how much likelier the release makes them: the probability
-    (`auc`) that it ranks a record of the data above one that was not in it, and an interval."""
+    """The success of an attack that ranks records by how much likelier the release makes them.
+
+    Attributes:
+        auc: The probability that the attack ranks a record of the data above one that was not in
+            the data.
+        low: The lower end of a confidence interval for `auc`.
+        high: The upper end of this interval.
+        members: The number of records of the data that were ranked.
+        others: The number of ranked records that were not in the data.
+    """
 
     auc: float
     low: float
@@ -87,7 +102,9 @@ class Membership:
 
 @dataclass(frozen=True)
 class Line:
-    """A regression line in one subgroup, of the real and of the synthetic records."""
+    """The slopes of a regression line in one subgroup, for the real and for the synthetic
+    records.
+    """
 
     group: str
     records: int
@@ -96,9 +113,9 @@ class Line:
 
 
 def similarity(real: Dataset, synthetic: Dataset, cliques: Sequence[Clique]) -> dict[Clique, float]:
-    """One minus the total variation distance of each marginal: 1 where they are equal.
+    """Return one minus the total variation distance of each marginal: 1 if they are equal.
 
-    Of one column this is SDMetrics' TVComplement, of two its ContingencySimilarity.
+    For one column this is SDMetrics' TVComplement, for two its ContingencySimilarity.
 
     >>> from pgmkit import Dataset, Domain
     >>> domain = Domain({"a": 2})
@@ -109,9 +126,9 @@ def similarity(real: Dataset, synthetic: Dataset, cliques: Sequence[Clique]) -> 
 
 
 def k_marginal_score(real: Dataset, synthetic: Dataset, cliques: Sequence[Clique]) -> float:
-    """SDNist's score of marginals, from 0 (no overlap at all) to 1000 (equal).
+    """Return SDNist's score of these marginals, from 0 (no overlap) to 1000 (equal).
 
-    1000 (2 - mean L1 distance) / 2, over these marginals.
+    The score is 1000 (2 - mean L1 distance) / 2.
     """
     return 1000.0 * float(np.mean(list(similarity(real, synthetic, cliques).values())))
 
@@ -119,9 +136,9 @@ def k_marginal_score(real: Dataset, synthetic: Dataset, cliques: Sequence[Clique
 def subsample_equivalent(
     real: Dataset, score: float, cliques: Sequence[Clique], *, seed: int = 0
 ) -> float:
-    """The least share of the real records (of SDNist's shares) whose k-marginal score is as good.
+    """Return the least fraction of the real records whose k-marginal score is at least `score`.
 
-    1.0 where only all of them are.
+    Only SDNist's fractions are tried; the result is 1.0 if none of them reaches the score.
     """
     rng = np.random.default_rng(seed)
     for fraction in _FRACTIONS:
@@ -135,14 +152,15 @@ def subsample_equivalent(
 def propensity(
     real: Dataset, synthetic: Dataset, *, most: int = 10_000, seed: int = 0
 ) -> Propensity:
-    """pMSE of a logistic regression on single columns, and its ratio to that of a perfect model.
+    """Return the pMSE of a logistic regression on single columns, and its ratio to a perfect
+    model's.
 
-    At most `most` records of each are used, and the first columns with 500 values together. The
-    expectation for records drawn from the real ones' own distribution is (k - 1) c (1 - c)^2 / N,
-    for k coefficients and a share c of synthetic records among N (Snoke et al., section 2.2); where
-    the real records are a sample too, 1 / n of the synthetic ones becomes 1 / n + f / m, for a
-    sample of m and a share f of the records left out. Raises InvalidInput where scikit-learn is
-    not installed.
+    At most `most` records of each kind are used, and the first columns with up to 500 values
+    together. For records drawn from the real records' own distribution the expectation is (k - 1) c
+    (1 - c)^2 / N, for k coefficients and a share c of synthetic records among N (Snoke et al.,
+    section 2.2). If the real records are a sample too, 1 / n for the n synthetic records becomes 1
+    / n + f / m, for a sample of m real ones and a share f of them left out. Raises InvalidInput if
+    scikit-learn is not installed.
     """
     linear = sklearn("linear_model")
     rng = np.random.default_rng(seed)
@@ -165,7 +183,9 @@ def propensity(
 
 
 def matches(real: Dataset, synthetic: Dataset, *, most: int = 50_000, seed: int = 0) -> Matches:
-    """Shares of synthetic records, and of real ones, that equal one in a half of the real ones."""
+    """Return the shares of synthetic and of other real records that equal one of half the real
+    records.
+    """
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(real))[: 2 * most]
     half = len(order) // 2
@@ -188,12 +208,14 @@ def membership(
     most: int = 20_000,
     seed: int = 0,
 ) -> Membership:
-    """A membership inference attack on the model, with the interval of Hanley and McNeil (1982).
+    """Return the success of a membership inference attack, with the interval of Hanley and McNeil
+    (1982).
 
-    The attack knows a half of `others`, records of the same population that the model was not made
-    of, as its reference. It ranks a record by the mean logarithm of how much likelier the model
-    makes the record's values in `cliques` than the reference does. It is one attack: a stronger
-    one may exist, and what bounds every attack is the budget.
+    `others` are records of the same population that the model was not made of; the attack knows
+    half of them as its reference. It ranks a record by the mean logarithm of how much likelier the
+    model makes the record's values in `cliques` than the reference does. A stronger attack may
+    exist; what bounds every attack is the budget. Raises InvalidInput for fewer than 4 other
+    records.
     """
     if len(others) < 4:
         raise InvalidInput(f"membership needs records that were not in the data, got {len(others)}")
@@ -219,10 +241,11 @@ def membership(
 def regressions(
     real: Dataset, synthetic: Dataset, schema: Schema, y: str, x: str, group: str
 ) -> Iterator[Line]:
-    """Least-squares slopes of column y on column x among the records of each value of `group`.
+    """Yield the least-squares slopes of column y on column x among the records of each value of
+    `group`.
 
-    Bins count at their middles; records without a value of x or y are left out, and so are groups
-    of fewer than 20 records on either side.
+    Bins count at their middles. Records without a value of x or y are left out, and so are groups
+    of fewer than 20 records among the real or the synthetic ones.
     """
     middles = {name: schema.columns[name].midpoints for name in (x, y)}
 
@@ -242,19 +265,20 @@ def regressions(
 
 
 def _auc(high: NDArray[np.float64], low: NDArray[np.float64]) -> float:
-    """The probability that one of the first is above one of the second; ties count half."""
+    """Return the probability that a score of `high` is above one of `low`; ties count half."""
     ranks = rankdata(np.concatenate([high, low]))[: len(high)]
     return float((ranks.sum() - len(high) * (len(high) + 1) / 2) / (len(high) * len(low)))
 
 
 def _auc_error(auc: float, first: int, second: int) -> float:
+    """Return the standard error of an AUC by Hanley and McNeil, for these numbers of records."""
     one, two = auc / (2 - auc), 2 * auc**2 / (1 + auc)
     spread = auc * (1 - auc) + (first - 1) * (one - auc**2) + (second - 1) * (two - auc**2)
     return math.sqrt(max(0.0, spread) / (first * second))
 
 
 def _indicators(data: Dataset, names: Sequence[str]) -> NDArray[np.float64]:
-    """A column for each code but the first of each attribute."""
+    """Return indicators, (records, codes), of every code but the first of each of these columns."""
     sizes = data.domain.sizes
     parts = [np.eye(sizes[name])[data.columns[name]][:, 1:] for name in names]
     return np.concatenate(parts, axis=1)
@@ -272,7 +296,11 @@ def _sample(data: Dataset, most: int, rng: np.random.Generator) -> Dataset:
 
 
 def strongest_line(real: Dataset, schema: Schema, target: str | None) -> tuple[str, str] | None:
-    """The two columns of numbers to regress on each other: the most correlated, with the target."""
+    """Return the two most correlated columns of numbers as (y, x); None if no two have enough
+    records.
+
+    With a numeric `target`, y is the target.
+    """
     numbers = [n for n, c in schema.columns.items() if c.midpoints is not None and c.size > 2]
     values = {n: np.asarray(schema.columns[n].midpoints)[real.columns[n]] for n in numbers[:30]}
     best, found = 0.0, None

@@ -1,4 +1,4 @@
-"""Records from a released model, near its pairs of columns."""
+"""Records drawn from a released model so that their pairs of columns are near the model's."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ if TYPE_CHECKING:
 __all__ = ["draw_near"]
 
 _MOST_LOOKUPS = 2e9
-"""Records times pairs of columns, beyond which counting alone takes minutes."""
+"""The product of records and pairs of columns above which counting alone takes minutes."""
 
 
 def draw_near(model: Any, n: int, rng: Rng = None) -> Dataset:
-    """`n` records of a released model, with codes exchanged so that all pairs are near the model's.
+    """Return `n` records of a released model, with codes exchanged so that all pairs are near the
+    model's.
 
-    Drawn records stray from the model's tables as any sample does; of a few thousand records, or of
-    many columns, by more than the noise. What follows from the model alone costs no budget. Records
-    stay as they were drawn where the columns have more than 2500 codes together, where there are
-    very many records, and where combinations of three columns or more are impossible, which an
-    exchange of one code could not respect.
+    Drawn records differ from the model's tables as any sample does; with a few thousand records, or
+    with many columns, by more than the noise. What follows from the model alone costs no budget.
+    The records stay as they were drawn if the columns have more than 2500 codes together, if there
+    are very many records, or if combinations of three columns or more are impossible, which an
+    exchange of single codes could not respect.
 
     >>> from pgmkit.domain import Domain
     >>> from pgmkit.factor import Factor
@@ -53,7 +54,7 @@ def draw_near(model: Any, n: int, rng: Rng = None) -> Dataset:
 
 
 def _bars_triples(model: Any) -> bool:
-    """True if the model holds combinations of three columns or more to be impossible."""
+    """True if the model rules out combinations of three columns or more."""
     return any(len(zeros.clique) > 2 for zeros in getattr(model, "zeros", ())) or any(
         len(factor.domain) > 2 and bool(np.isneginf(factor.numpy()).any())
         for factor in getattr(model, "potentials", ())

@@ -1,4 +1,4 @@
-"""A release beside the data it protects: errors, and what a classifier loses.
+"""The errors of a release against the data it protects, and what a classifier loses by it.
 
 Everything here reads private data without any protection: its results are not private.
 """
@@ -35,24 +35,28 @@ __all__ = [
 ]
 
 AT_ONCE = 200_000
-"""Rows, or cells of a table, that one step of a comparison takes: about a second's work."""
+"""The rows, or cells of a table, that one step of a comparison handles: about a second's work."""
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Macro F1 of logistic regression on real records: trained on synthetic and on real ones."""
+    """The macro F1 scores of logistic regressions, tested on real records.
+
+    `synthetic`: when trained on synthetic records. `real`: when trained on real ones.
+    """
 
     synthetic: float
     real: float
 
     @property
     def ratio(self) -> float:
-        """The share of the real score that the synthetic one reaches."""
+        """The synthetic score divided by the real one."""
         return self.synthetic / self.real
 
 
 def some_cliques(domain: Domain, k: int, *, most: int | None = None, seed: int = 0) -> list[Clique]:
-    """All sets of k columns whose table is not too large; of more than `most`, a sample of them.
+    """Return all sets of k columns whose table is not too large; a sample of `most` sets if there
+    are more.
 
     >>> from pgmkit import Domain
     >>> some_cliques(Domain({"a": 2, "b": 2, "c": 2}), 2)
@@ -75,7 +79,8 @@ def some_cliques(domain: Domain, k: int, *, most: int | None = None, seed: int =
 def marginal_errors(
     model: Model | Dataset, truth: Dataset, cliques: Sequence[Clique]
 ) -> dict[Clique, float]:
-    """Total variation distance of these marginals of a model or of records, from 0 to 1.
+    """Return the total variation distances, from 0 to 1, of these marginals of a model or of
+    records.
 
     >>> from pgmkit import Dataset, Domain, Measurement, estimate
     >>> data = Dataset(Domain({"a": 2}), {"a": [0, 0, 0, 1]})
@@ -92,9 +97,9 @@ def marginal_errors(
 
 
 def held_out(data: Dataset, *, most: int | None = None, seed: int = 0) -> tuple[Dataset, Dataset]:
-    """Records to train and to test on, drawn at random: three quarters and a quarter.
+    """Return records to train and to test on, drawn at random: three quarters and a quarter.
 
-    `most`: of all of them together.
+    `most`: the largest number of records in both together.
     """
     order = np.random.default_rng(seed).permutation(len(data))[:most]
     cut = max(1, len(order) // 4)
@@ -102,16 +107,17 @@ def held_out(data: Dataset, *, most: int | None = None, seed: int = 0) -> tuple[
 
 
 def some_rows(data: Dataset, rows: NDArray[np.intp]) -> Dataset:
-    """The records at these places."""
+    """Return the records at these places."""
     from pgmkit.records.dataset import Dataset
 
     return Dataset(data.domain, {name: codes[rows] for name, codes in data.columns.items()})
 
 
 def train_and_test(synthetic: Dataset, train: Dataset, test: Dataset, target: str) -> Scores:
-    """Logistic regression of the target on all other columns, one-hot (as in the RAP++ paper).
+    """Return the scores of logistic regressions of the target on all other columns, coded one-hot.
 
-    Raises InvalidInput for an unknown target, or where scikit-learn is not installed.
+    This is the evaluation of the RAP++ paper. Raises InvalidInput for an unknown target, or if
+    scikit-learn is not installed.
     """
     if target not in test.domain:
         raise InvalidInput(
@@ -133,7 +139,9 @@ def _score(train: Dataset, test: Dataset, target: str) -> float:
 
 
 def _one_hot(data: Dataset, target: str) -> scipy.sparse.csr_array:
-    """A row a record with a one for each column but the target's: sparse, as most are zeros."""
+    """Return a sparse matrix with a row for each record and a one for its code of each other
+    column.
+    """
     sizes = {name: size for name, size in data.domain.sizes.items() if name != target}
     starts = np.cumsum([0, *sizes.values()])
     codes = [data.columns[name].astype(np.int64) for name in sizes]

@@ -1,4 +1,4 @@
-"""A release as one file: a zip of JSON and numpy arrays, no pickle."""
+"""A release as one file: a zip archive of JSON and numpy arrays, without pickles."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ __all__ = ["load", "save"]
 FORMAT = "pgmkit release"
 VERSION = 2
 _DIGEST = 2 * hashlib.sha256().digest_size
-"""Characters of the checksum at the end of the file, which is the comment of the archive."""
+"""The number of characters of the checksum at the end of the file, in the comment of the
+archive.
+"""
 MODELS = {
     "pgmkit model": "pgmkit.model:GraphicalModel",
     "pgmkit region model": "pgmkit.regions.model:RegionModel",
@@ -47,11 +49,11 @@ MODELS = {
     "pgmkit histogram": "mechanisms.families.histogram:HistogramModel",
     "pgmkit tables": "mechanisms.families.tables:TablesModel",
 }
-"""The module and class that load a model file, by the format in the file's header."""
+"""The module and class that load a model file, by the format that its header names."""
 
 
 def save(parts: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
-    """Write a release, given by its fields, to one file, whole or not at all."""
+    """Write a release, given by its fields, to one file, completely or not at all."""
     settings = parts["settings"]
     header = {
         "format": FORMAT,
@@ -84,11 +86,11 @@ def save(parts: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
 def load(
     path: str | os.PathLike[str], *, allow_modified: bool = False, max_bytes: int = LARGEST
 ) -> dict[str, Any]:
-    """The fields of a release that `save` wrote; InvalidInput for anything else.
+    """Return the fields of a release that `save` wrote; raise InvalidInput for any other file.
 
-    The file ends with a checksum over all of it. It shows accidents and careless edits; it is no
+    The file ends with a checksum of the rest, which shows accidents and careless edits. It is no
     signature: whoever changes a file on purpose can write a new checksum. With `allow_modified` a
-    file whose checksum is wrong is read too, and marked as modified.
+    file with a wrong checksum is read too, and marked as modified.
     """
     with refusing(path, "a release file"):
         content = whole_file(path, max_bytes)
@@ -139,14 +141,14 @@ def _settings(mechanism: str, stored: Mapping[str, Any]) -> object:
 
     if mechanism not in MECHANISMS:
         return dict(stored)
-    # A device is of the machine that made the release; another one need not have it.
+    # The device is one of the machine that made the release; another machine may lack it.
     return configure(mechanism, **{k: v for k, v in stored.items() if k != "device"})[1]
 
 
 def _stored(
     m: Measurement | MeasuredPredicate, prefix: str, arrays: dict[str, Any]
 ) -> dict[str, Any]:
-    """The JSON form of a measurement; its arrays go beside it under the prefix."""
+    """Return the JSON form of a measurement; add its arrays to `arrays` under the prefix."""
     if isinstance(m, MeasuredPredicate):
         return asdict(m)
     arrays[f"{prefix}.values"] = m.values

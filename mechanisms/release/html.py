@@ -16,9 +16,10 @@ __all__ = ["overview", "promise", "warnings"]
 
 
 def overview(release: Release, more: Sequence[Sequence[str]] = ()) -> str:
-    """The release in a table, and its ledger; nothing in it is not in the release itself.
+    """Return the release as an HTML table with its ledger; it shows nothing beyond the release
+    itself.
 
-    `more`: further rows, of texts that are escaped here.
+    `more`: further rows, as texts that are escaped here.
     """
     rows = [
         ["promise", promise(release.ledger)],
@@ -33,13 +34,13 @@ def overview(release: Release, more: Sequence[Sequence[str]] = ()) -> str:
 
 
 def fit_rows(release: Release) -> list[list[str]]:
-    """Rows on how close the model came to its best fit, and how well the tables agree."""
+    """Return rows on how close the model came to its best fit, and how well the tables agree."""
     rows = [["fit of the model to them", release.certificate]] if release.certificate else []
     return [*rows, *([["agreement of the tables", str(release.fit)]] if release.fit else [])]
 
 
 def promise(ledger: Ledger | None) -> str:
-    """The promise in one line."""
+    """Return the privacy promise in one line."""
     if ledger is None:
         return "that of whoever published the noisy tables"
     budget = ledger.budget
@@ -48,7 +49,7 @@ def promise(ledger: Ledger | None) -> str:
 
 
 def warnings(release: Release) -> list[str]:
-    """The warnings that a reader must see before anything else."""
+    """Return the warnings that a reader must see before anything else."""
     found = [f"<p class='warn'>{escape(line)}</p>" for line in release.caution.splitlines()]
     if getattr(release.model, "poor_fit", False):
         found.append(

@@ -1,4 +1,4 @@
-"""A paragraph about a release, for the methods section of a paper or a statistical note."""
+"""A paragraph on a release for the methods section of a paper or for a statistical note."""
 
 from __future__ import annotations
 
@@ -24,13 +24,15 @@ _UNPROTECTED = (
 
 
 def methods(release: TableRelease) -> Iterator[str]:
-    """The section of the report: the paragraph, and how to cite."""
+    """Yield the section of the report that shows this paragraph."""
     yield "<h2>For a methods section</h2>"
     yield f"<blockquote class='box'><p>{escape(paragraph(release))}</p></blockquote>"
 
 
 def paragraph(release: TableRelease) -> str:
-    """Mechanism, promise, accounting, what was measured, what was not protected, reference."""
+    """Return the mechanism, promise, accounting, measurements, what is not protected, and the
+    reference.
+    """
     columns = f"{len(release.schema.columns)} columns"
     if release.ledger is None:
         return (
@@ -66,10 +68,12 @@ def _promised(ledger: Ledger) -> str:
 
 
 def _cited(module: str) -> str:
-    """The first sentence of the second paragraph of a mechanism's module, where that is a paper."""
+    """Return the paper that the second paragraph of a mechanism's module docstring begins with, or
+    "".
+    """
     try:
         said = inspect.getdoc(import_module(module)) or ""
-    except ImportError:  # of a package that is not installed any more
+    except ImportError:  # its package is no longer installed
         return ""
     second = [" ".join(part.split()) for part in said.split("\n\n")][1:2]
     paper, year, _ = second[0].partition(")") if second else ("", "", "")

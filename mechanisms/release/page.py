@@ -1,4 +1,4 @@
-"""The report's page: one HTML file with its style and its few lines of script inside."""
+"""The page of the report: one HTML file that includes its style and its few lines of script."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ addEventListener('beforeprint', () => {
 
 
 def page(title: str, parts: Iterable[str]) -> str:
-    """The whole page; `parts` are HTML, the title is a text."""
+    """Return the whole page; `parts` are HTML, the title is plain text."""
     return (
         "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>"
         "<meta name='viewport' content='width=device-width, initial-scale=1'>"

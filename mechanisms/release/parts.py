@@ -1,4 +1,4 @@
-"""The synthetic records of a model in parts, each made by itself, wherever it is wanted."""
+"""The synthetic records of a model in parts, each of which any process can make by itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["RecordParts", "record_parts"]
 
 @dataclass(frozen=True)
 class _Separate:
-    """Parts of a model that draws each by itself."""
+    """Parts of which the model draws each by itself."""
 
     model: Any
     n: int
@@ -39,10 +39,10 @@ class _Separate:
 
 @dataclass(frozen=True)
 class RecordParts:
-    """Records in parts, as codes and as tables of values; it can be pickled.
+    """Records in parts, as codes and as tables of values; the object can be pickled.
 
-    Those of a graphical model are one rounded draw (`PartedSample`); other models draw every part
-    by itself.
+    The parts of a graphical model's records are together one rounded draw (`PartedSample`); other
+    models draw every part by itself.
     """
 
     drawn: PartedSample | _Separate
@@ -54,12 +54,12 @@ class RecordParts:
         return self.drawn.count
 
     def codes(self) -> Iterator[Dataset]:
-        """Every part's records as codes."""
+        """Yield every part's records as codes."""
         for columns in self.drawn.parts(0, self.count):
             yield Dataset(self.schema.domain, columns)
 
     def tables(self, start: int, stop: int) -> Iterator[Any]:
-        """Some parts' records as pyarrow tables of values."""
+        """Yield the records of parts `start` to `stop` - 1 as pyarrow tables of values."""
         for number, columns in enumerate(self.drawn.parts(start, stop), start):
             data = Dataset(self.schema.domain, columns)
             # Two numbers: a stream other than that of the part's codes.
@@ -69,8 +69,8 @@ class RecordParts:
 def record_parts(
     model: Any, schema: Schema, n: int, rows: int, rng: np.random.Generator
 ) -> RecordParts:
-    """`n` records of a model in parts of `rows`."""
-    # Not asked by its class: the workers that make records load neither it nor torch.
+    """Return `n` records of a model in parts of `rows`."""
+    # The class is not asked for: the workers that make records need neither load it nor torch.
     if hasattr(model, "sample_in_parts"):
         return RecordParts(model.sample_in_parts(n, rows, rng=rng), schema)
     seed = tuple(int(word) for word in rng.integers(0, 1 << 32, 4))

@@ -1,4 +1,4 @@
-"""Error bars that come without being asked for: those that take about a second at most."""
+"""The error bars shown by default: those that take about a second at most."""
 
 from __future__ import annotations
 
@@ -23,22 +23,25 @@ if TYPE_CHECKING:
 __all__ = ["REPLICATES", "SECONDS", "quick_bars", "without_bars"]
 
 SECONDS = 1.0
-"""The time of error bars that nobody asked for."""
+"""The most seconds that error bars may take if nobody asked for them."""
 REPLICATES = 25
-"""Standard errors of so many are off by about a seventh; intervals allow for it."""
+"""The number of replicates; standard errors from so few are off by about a seventh, which the
+intervals allow for.
+"""
 
 
 def quick_bars(model: GraphicalModel, tables: Sequence[Measurement]) -> Uncertainty | None:
-    """Error bars that raise TooSlow when a question needs a longer re-estimation; None for none.
+    """Return error bars that raise TooSlow if a question needs a longer re-estimation; None for
+    none.
 
-    Questions within measured tables are answered in closed form; others re-estimate the model,
-    and give up once the first re-estimations show that all would take more than about a second.
+    Questions within measured tables are answered in closed form. Others re-estimate the model, and
+    give up once the first re-estimations show that all would take more than about a second.
     """
     try:
         bars = error_bars(model, tables, replicates=REPLICATES, seed=0, max_seconds=SECONDS)
     except InvalidInput:
         return None
-    # Where estimating once takes too long, it is not tried.
+    # If a single estimation takes too long, none is tried.
     return replace(bars, _estimated=_refuse) if model.tree.cells > AT_ONCE else bars
 
 
@@ -47,10 +50,11 @@ def _refuse() -> NoReturn:
 
 
 def without_bars(release: Release, columns: Sequence[str], reply: Reply) -> Reply:
-    """The reply with what is known without error bars: where it comes from and what is too small.
+    """Return the reply with a note that it has no error bars, and marks on counts that are too
+    small.
 
-    A count below three times the noise of one measured cell over the question's `columns` is noise
-    for the most part, however it was put together.
+    A count below three times the noise of one measured cell over the question's `columns` is mostly
+    noise, whatever it was computed from.
     """
     said = (
         "no error bars: they take more than a second here; ask for them with --error-bars, "

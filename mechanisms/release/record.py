@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 __all__ = ["Measured", "Model", "Release"]
 
 Measured: TypeAlias = "Measurement | MeasuredPredicate"
-"""A noisy answer: either has a `clique`, `values` in counts and the noise's `stddev`."""
+"""A noisy answer; both kinds have a `clique`, `values` in counts and the noise's `stddev`."""
 
 
 class Model(Protocol):
-    """The model that a release answers from; its counts sum to `total`."""
+    """The model from which a release answers; its counts sum to `total`."""
 
     @property
     def domain(self) -> Domain: ...
@@ -48,13 +48,17 @@ class Model(Protocol):
 
 @dataclass(frozen=True, repr=False)
 class Release:
-    """The result of a mechanism; everything in it is safe to publish when `secure` is True.
+    """The result of a mechanism; everything in it is safe to publish if `secure` is True.
 
-    `measurements` are all noisy answers that were paid for, as they were drawn. `ledger` is the
-    Curator's own: it also shows what is charged to the same data later; None for a model of noisy
-    tables from elsewhere, whose price is not known here. `schema`: what the codes mean, as
-    `pgmkit.Schema.to_dict` gives it, where somebody said. `modified`: read from a file that was
-    changed after it was written.
+    Attributes:
+        mechanism: The mechanism's name.
+        model: The model that answers and draws records.
+        measurements: All noisy answers that were paid for, as they were drawn.
+        ledger: The Curator's own ledger, which also shows later charges to the same data; None for
+            a model of noisy tables from elsewhere, whose price is not known here.
+        settings: The mechanism's settings.
+        schema: The meaning of the codes, as from `pgmkit.Schema.to_dict`; None if unknown.
+        modified: Whether it was read from a file that was changed after it was written.
     """
 
     mechanism: str
@@ -67,14 +71,16 @@ class Release:
 
     @property
     def secure(self) -> bool:
-        """False when a seed made the noise reproducible, which protects nobody, or when the file
-        was changed after it was written, so that nothing is known of it.
+        """False if a seed made the noise reproducible, which protects nobody, or if the file was
+        changed after it was written, so that nothing is known of it.
         """
         return (self.ledger is None or self.ledger.secure) and not self.modified
 
     @property
     def caution(self) -> str:
-        """The warning that goes with anything shown of an insecure release; else empty."""
+        """The warning to be shown with anything from an insecure release; empty for a
+        secure one.
+        """
         seeded = "INSECURE: noise came from a seeded generator; do not release"
         modified = "INSECURE: modified after it was written; rely on nothing in it"
         known = self.ledger is None or self.ledger.secure
@@ -82,12 +88,16 @@ class Release:
 
     @property
     def certificate(self) -> str:
-        """A sentence on how close a graphical model came to the best fit; else empty."""
+        """A sentence on how close a graphical model came to the best fit; empty for other
+        models.
+        """
         return str(getattr(self.model, "certificate", ""))
 
     @property
     def fit(self) -> Fit | None:
-        """The agreement of a graphical model's noisy tables with each other; else None."""
+        """How well a graphical model's noisy tables agree with each other; None for other
+        models.
+        """
         from pgmkit.least_squares.goodness import goodness_of_fit
 
         fitted = self._fitted
@@ -95,7 +105,7 @@ class Release:
 
     @property
     def contradiction(self) -> str:
-        """The warning where the noisy tables contradict each other; else empty."""
+        """The warning that the noisy tables contradict each other; empty if they do not."""
         from pgmkit.least_squares.goodness import contradiction
 
         fitted = self._fitted
@@ -103,7 +113,9 @@ class Release:
 
     @property
     def _fitted(self) -> tuple[GraphicalModel | RegionModel, list[Measurement]] | None:
-        """An estimated model with the tables that it was estimated from."""
+        """The estimated model with the tables it was estimated from; None if it was not estimated
+        from all.
+        """
         from pgmkit.measurement import Measurement
         from pgmkit.model import GraphicalModel
         from pgmkit.regions.model import RegionModel
@@ -115,17 +127,19 @@ class Release:
 
     @property
     def certified(self) -> bool:
-        """False when the search for the model ended short of its tolerance (`certificate`)."""
+        """False if the search for the model ended before it reached its tolerance
+        (`certificate`).
+        """
         return bool(getattr(self.model, "certified", True)) or not self.certificate
 
     def answer(self, query: FactoredQuery) -> NDArray[np.float64]:
-        """The model's answers to a factored query, in counts, of the query's shape."""
+        """Return the model's answers to a factored query, in counts, in the query's shape."""
         return self.model.answer(query)
 
     def sample(self, n: int | None = None, *, rng: Rng = None) -> Dataset:
-        """`n` synthetic records; by default as many as the model's total, rounded.
+        """Return `n` synthetic records; by default as many as the model's total, rounded.
 
-        Their pairs of columns are near the model's, nearer than those of `model.sample`
+        Their pairs of columns are nearer to the model's than those of `model.sample`
         (`mechanisms.release.drawing`). `rng`: a seed, a numpy Generator, or None for a fresh one.
         """
         from mechanisms.release.drawing import draw_near
@@ -134,7 +148,7 @@ class Release:
         return draw_near(self.model, rows, rng)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write everything to one file (JSON and arrays, no pickle), whole or not at all."""
+        """Write the release to one file (JSON and arrays, no pickle), completely or not at all."""
         from mechanisms.release import file
 
         file.save({each.name: getattr(self, each.name) for each in fields(self)}, path)
@@ -147,9 +161,9 @@ class Release:
         allow_modified: bool = False,
         max_bytes: int = LARGEST,
     ) -> Release:
-        """Read a file that `save` wrote; InvalidInput for anything else.
+        """Read a file that `save` wrote; raise InvalidInput for any other file.
 
-        A file that was changed since, by its checksum, is read with `allow_modified` only, and
+        A file whose checksum shows that it was changed is read only with `allow_modified`, and is
         marked `modified`. The checksum is no signature. A file that would expand to more than
         `max_bytes` is refused.
         """

@@ -1,5 +1,5 @@
-"""The relations between the columns of a release: a map of all pairs, and the relations of one
-column.
+"""The section of the report on relations: a map of all pairs of columns, and one column's
+relations.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 __all__ = ["relations"]
 
 _MOST_COLUMNS = 100
-"""Columns of a map whose squares can still be told apart on a screen."""
+"""The most columns of a map whose squares can still be told apart on a screen."""
 
 
 def relations(release: TableRelease, target: str | None = None) -> Iterator[str]:
-    """Cramér's V of the pairs of columns in the release; of a target, in the order of strength."""
+    """Yield the section with Cramér's V of all pairs of columns; with a target, also its list in
+    order.
+    """
     names = list(release.schema.columns)
     if len(names) < 2:
         return
@@ -54,7 +56,9 @@ def _of_target(release: TableRelease, names: Sequence[str], target: str) -> Iter
 def _strengths(
     release: TableRelease, pairs: Sequence[tuple[str, str]]
 ) -> Mapping[tuple[str, str], float] | None:
-    """The strength of each pair; None for too many cells, and for models without these tables."""
+    """Return Cramér's V of each pair; None if there are too many cells or the model lacks these
+    tables.
+    """
     domain = release.model.domain
     if sum(domain.size(pair) for pair in pairs) > 4 * MOST_CELLS:  # some seconds of work
         return None

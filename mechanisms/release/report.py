@@ -1,4 +1,4 @@
-"""A release as one HTML page that opens offline: nothing comes from elsewhere."""
+"""A release as one HTML page, which opens offline since it loads nothing from elsewhere."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _HOW_TO_READ = (
 )
 _VERBS = ("discover", "draw", "measure", "select")
 _BAR_SECONDS = 20 * SECONDS
-"""Seconds of re-estimation for the columns whose error bars have no closed form."""
+"""The seconds of re-estimation for the columns whose error bars have no closed form."""
 
 
 def html(
@@ -54,15 +54,15 @@ def html(
     target: str | None = None,
     progress: bool = False,
 ) -> str:
-    """The page's text.
+    """Return the text of the page.
 
-    `name`: of the data, and `schema_file`, for the heading. `target`: a column whose relations to
-    the others are listed.
+    `name`: the name of the data, and `schema_file`: that of the schema, both for the heading.
+    `target`: a column whose relations to the others are listed. `against`: private data to compare
+    with; further sections then follow, each of which takes bounded time. `progress`: whether to
+    show progress bars on a terminal.
 
-    Error bars take up to 20 seconds of re-estimation, where the model is graphical; those that
-    would take longer are left out, and of other models those beyond measured tables. With private
-    data to compare with, more sections follow, each of bounded time. `progress`: bars on a
-    terminal.
+    Error bars take up to 20 seconds of re-estimation if the model is graphical, and those that
+    would take longer are left out. Other models have error bars only within measured tables.
     """
     from tqdm import tqdm
 
@@ -137,12 +137,12 @@ def _structure(model: GraphicalModel) -> Iterator[str]:
 
 
 def _share(part: float) -> str:
-    """A part of the whole; one that is small is not none."""
+    """Return a part of the whole as a percentage; a small one is shown as <0.1%, not as none."""
     return "<0.1%" if 0 < part < 0.0005 else f"{part:.1%}"
 
 
 def _budget(ledger: Ledger) -> Iterator[str]:
-    """The charges by kind of step, and all of them folded away."""
+    """Yield the charges grouped by kind of step, and below them the folded list of all charges."""
     groups: dict[tuple[str, str], list[float]] = {}
     for entry in ledger.entries:
         groups.setdefault((_kind_of_step(entry.step), _law(entry.mechanism)), []).append(entry.cost)
@@ -165,7 +165,9 @@ def _budget(ledger: Ledger) -> Iterator[str]:
 
 
 def _kind_of_step(step: str) -> str:
-    """Without rounds and columns: "round 3: select" is "round: select"."""
+    """Return the step without round numbers and columns: "round 3: select" becomes "round:
+    select".
+    """
     numbered = any(word.endswith(":") and word[:-1].isdigit() for word in step.split())
     words = [word for word in step.split() if not word.strip(":").isdigit()]
     verb = next((i for i, word in enumerate(words) if word in _VERBS), len(words))
@@ -178,7 +180,9 @@ def _law(mechanism: str) -> str:
 
 
 def _marginals(release: TableRelease, bars: Bars) -> Iterator[str]:
-    """Charts of the columns in the schema's order, each to be folded, and found by its name."""
+    """Yield foldable charts of the columns in the schema's order, with a search field for their
+    names.
+    """
     yield "<h2>Every column</h2>"
     columns = release.schema.columns
     shown = list(columns)[:DRAWN]
@@ -196,7 +200,7 @@ def _marginals(release: TableRelease, bars: Bars) -> Iterator[str]:
         "<p><input type='search' id='find' placeholder='Find a column' aria-label='Find a column'>"
         "</p>"
     )
-    opened = " open" if len(shown) <= NAMED else ""  # of more columns all are folded
+    opened = " open" if len(shown) <= NAMED else ""  # with more columns, all are folded
     yield "<div class='columns'>"
     for name in shown:
         interval = intervals[name]
@@ -213,10 +217,11 @@ def _marginals(release: TableRelease, bars: Bars) -> Iterator[str]:
 
 
 def _grouped(column: Column) -> tuple[list[str], np.ndarray[Any, Any]]:
-    """The labels of a chart and the sums of codes that they stand for, (labels, codes).
+    """Return the labels of a chart and the 0/1 matrix (labels, codes) of the codes that each stands
+    for.
 
-    Neighbouring bins of an ordered column are put together where there are more than a chart draws;
-    spikes, special values and missing ones stay alone.
+    Neighbouring bins of an ordered column are joined if there are more than a chart draws; spikes,
+    special values and missing ones stay separate.
     """
     each = np.eye(column.size)
     if not isinstance(column, Binned) or column.size <= MOST_BARS:
@@ -227,7 +232,9 @@ def _grouped(column: Column) -> tuple[list[str], np.ndarray[Any, Any]]:
 
 
 def _interval(bars: Bars, query: FactoredQuery) -> Interval | None:
-    """None where error bars take too long, and where no measured table has them."""
+    """Return the intervals of a query's answers; None if they take too long or no measured table
+    has them.
+    """
     try:
         return bars.answer(query)
     except (TooSlow, NotMeasured):
@@ -235,7 +242,7 @@ def _interval(bars: Bars, query: FactoredQuery) -> Interval | None:
 
 
 def _uncertain(release: TableRelease, bars: Bars) -> Iterator[str]:
-    """The measured tables whose cells are least certain, relative to their counts."""
+    """Yield the measured tables whose cells are least certain relative to their counts."""
     found = []
     for clique in dict.fromkeys(m.clique for m in release.measurements if m.clique):
         interval = _interval(bars, FactoredQuery.marginal(release.model.domain, clique))

@@ -1,4 +1,4 @@
-"""The part of a report that compares with the private data: it is not private, and says so."""
+"""The part of a report that compares with the private data; it is not private, and says so."""
 
 from __future__ import annotations
 
@@ -37,21 +37,27 @@ if TYPE_CHECKING:
 __all__ = ["DRAWN", "WORST", "Evaluation", "sections"]
 
 DRAWN = 300
-"""Columns that are drawn, and sets of columns that are compared: a page of a few megabytes."""
+"""The most columns that are drawn, and sets of columns that are compared: a page of a few
+megabytes.
+"""
 WORST = 10
-"""Lines of a list of the worst ones."""
+"""The number of lines in a list of the worst ones."""
 _MOST_MARGINALS = 100
-"""Marginals of a score that is computed again for several samples, or for every record."""
+"""The most marginals of a score that is computed again for several samples or for every record."""
 
 Section = Callable[[], Iterator[str]]
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Private data to compare with; the report is then not private.
+    """Private data to compare with; a report that uses it is not private.
 
-    `target`: a column to predict; `test`: records that the release was not made of, to test on (a
-    quarter of `truth` by default) and to attack the release with.
+    Attributes:
+        truth: The private records.
+        target: A column to predict, if any.
+        test: Records that the release was not made of, to test predictions on and to attack the
+            release with; by default a quarter of `truth` is set aside for the predictions, and
+            there is no attack.
     """
 
     truth: Dataset
@@ -60,7 +66,9 @@ class Evaluation:
 
 
 def sections(release: TableRelease, against: Evaluation) -> dict[str, Section]:
-    """Each section's name and what writes it; each takes seconds, whatever the table's size."""
+    """Return each section's name and the function that writes it; each takes seconds for
+    any table.
+    """
     size = min(len(against.truth), max(1, round(release.model.total)), AT_ONCE)
     synthetic = release.codes(size, rng=0)
     truth = against.truth

@@ -42,16 +42,20 @@ if TYPE_CHECKING:
 __all__ = ["TableRelease"]
 
 _PART = 16 * BATCH_ROWS
-"""Records that are drawn and written at a time."""
+"""The number of records that are drawn and written at a time."""
 _PYARROW = FrameForm(nw.Implementation.PYARROW, lazy=False)
 
 
 @dataclass(frozen=True, repr=False)
 class TableRelease:
-    """A Release with the schema of its columns.
+    """A Release with the schema of its columns; everything is safe to publish if `secure` is True.
 
-    `form`: the kind of frame that `sample` gives, that of the data by default; None for pyarrow.
-    `reason`: why this mechanism was run. Everything is safe to publish when `secure` is True.
+    Attributes:
+        release: The release, over codes.
+        schema: The columns, with the meaning of their codes.
+        form: The kind of frame that `sample` returns, by default that of the data; None for
+            pyarrow.
+        reason: Why this mechanism was run.
     """
 
     release: Release
@@ -77,7 +81,7 @@ class TableRelease:
 
     @property
     def model(self) -> Any:
-        """The model that answers: counts over codes."""
+        """The model that answers, in counts over codes."""
         return self.release.model
 
     @property
@@ -92,7 +96,7 @@ class TableRelease:
 
     @property
     def ledger(self) -> Ledger | None:
-        """Every charge; None for a model of noisy tables from elsewhere."""
+        """The ledger of all charges; None for a model of noisy tables from elsewhere."""
         return self.release.ledger
 
     @property
@@ -102,37 +106,45 @@ class TableRelease:
 
     @property
     def secure(self) -> bool:
-        """False when a seed made the noise reproducible, or the file was modified."""
+        """False if a seed made the noise reproducible, or if the file was modified."""
         return self.release.secure
 
     @property
     def caution(self) -> str:
-        """The warning that goes with anything shown of an insecure release; else empty."""
+        """The warning to be shown with anything from an insecure release; empty for a
+        secure one.
+        """
         return self.release.caution
 
     @property
     def certificate(self) -> str:
-        """A sentence on how close a graphical model came to the best fit; else empty."""
+        """A sentence on how close a graphical model came to the best fit; empty for other
+        models.
+        """
         return self.release.certificate
 
     @property
     def fit(self) -> Fit | None:
-        """The agreement of a graphical model's noisy tables with each other; else None."""
+        """How well a graphical model's noisy tables agree with each other; None for other
+        models.
+        """
         return self.release.fit
 
     @property
     def contradiction(self) -> str:
-        """The warning where the noisy tables contradict each other; else empty."""
+        """The warning that the noisy tables contradict each other; empty if they do not."""
         return self.release.contradiction
 
     @property
     def certified(self) -> bool:
-        """False when the search for the model ended short of its tolerance (`certificate`)."""
+        """False if the search for the model ended before it reached its tolerance
+        (`certificate`).
+        """
         return self.release.certified
 
     @cached_property
     def verdict(self) -> Verdict:
-        """A verdict in words on what the records keep and lose; from what was released alone."""
+        """A verdict in words on what the records keep and lose, computed from the release alone."""
         from mechanisms.release.verdict import verdict
 
         budget = None if self.ledger is None else self.ledger.budget
@@ -145,14 +157,15 @@ class TableRelease:
         given: Mapping[str, Condition] | str | None = None,
         rng: Rng = None,
     ) -> Dataset:
-        """Synthetic records as codes; as many as the model's total by default.
+        """Return synthetic records as codes; by default as many as the model's total.
 
-        Without conditions their pairs of columns are near the model's, see `Release.sample`.
-        `given`: conditions that all of them meet, such as {"sex": "F", "age": "30..44"} or
-        "sex = F, age < 45": drawn from the conditional model, nothing is thrown away. `rng`: a
-        seed, a numpy Generator, or None for a fresh one. Raises
-        InvalidInput for conditions that the model gives no records, or a model that cannot be
-        conditioned.
+        `given`: conditions that all records meet, such as {"sex": "F", "age": "30..44"} or "sex =
+        F, age < 45"; the records are drawn from the conditional model, so none are thrown away.
+        Without conditions the pairs of columns are near the model's (`Release.sample`). `rng`: a
+        seed, a numpy Generator, or None for a fresh one.
+
+        Raises InvalidInput for conditions under which the model has no records, and for a model
+        that cannot be conditioned.
         """
         source = self._given(given)
         return self._drawn(source, _rows(source, n), rng)
@@ -164,10 +177,11 @@ class TableRelease:
         given: Mapping[str, Condition] | str | None = None,
         rng: Rng = None,
     ) -> Iterator[Dataset]:
-        """As `codes`, a million records at a time: for more of them than memory holds.
+        """Yield the records of `codes`, a million at a time, for more records than memory holds.
 
-        The parts of a graphical model's records are one rounded draw: counts in the tree's cliques
-        are as near as those of a draw at once. Codes are not exchanged between more than a million.
+        The parts of a graphical model's records are together one rounded draw: counts in the tree's
+        cliques are as near to the model's as those of a single draw. For more than a million
+        records no codes are exchanged.
         """
         source = self._given(given)
         rows = _rows(source, n)
@@ -182,7 +196,7 @@ class TableRelease:
         return drawn
 
     def _given(self, given: Mapping[str, Condition] | str | None) -> Any:
-        """The model, or its conditional model."""
+        """Return the model, or its conditional model if there are conditions."""
         if not given:
             return self.model
         condition = getattr(self.model, "given", None)
@@ -213,16 +227,17 @@ class TableRelease:
         rng: Rng = None,
         like: Any = None,
     ) -> Any:
-        """Synthetic records as a data frame of the kind of the data, or of `like`; see `codes`.
+        """Return synthetic records (see `codes`) as a data frame of the data's kind, or of that of
+        `like`.
 
         `like`: a data frame, or "pandas", "polars" or "pyarrow". A release that was read from a
-        file does not know the data's library, and gives pyarrow by default.
+        file does not know the data's library, and returns pyarrow by default.
 
-        Spark and Dask make the records in their workers, a million in a partition, when the frame
-        is read: they get the model, and no record passes through this process. A DuckDB relation of
-        more than a million records makes them as it is read: `relation.write_parquet(...)` needs
-        little memory. The same seed gives the same records, however the work is shared out. A Spark
-        frame is made in the session of `like`, or in the active one.
+        For Spark and Dask, the workers make the records when the frame is read, a million in a
+        partition: they get the model, and no record passes through this process. A DuckDB relation
+        of more than a million records makes them as it is read, so `relation.write_parquet(...)`
+        needs little memory. The same seed gives the same records however the work is divided. A
+        Spark frame is made in the session of `like`, or in the active one.
         """
         random = generator(rng)
         form = FrameForm.of(like) if like is not None else self.form or _PYARROW
@@ -240,12 +255,12 @@ class TableRelease:
         progress: bool | Callable[[Replication], None] | None = None,
         max_seconds: float | None = None,
     ) -> Uncertainty | MeasuredBars:
-        """Error bars of the model's answers; see `pgmkit.uncertainty`.
+        """Return the error bars of the model's answers (`pgmkit.uncertainty`).
 
-        The first question that needs them takes some seconds of re-estimation, further ones none;
-        with `max_seconds` it raises TooSlow where they would take longer. A model that is neither
-        graphical nor of regions has those of counts and sums within one measured table, in closed
-        form, and raises NotMeasured for all else.
+        The first question that needs re-estimation takes some seconds, further ones none; with
+        `max_seconds` the question raises TooSlow if it would take longer. A model that is neither
+        graphical nor a region model has error bars in closed form for counts and sums within one
+        measured table, and raises NotMeasured for anything else.
         """
         from pgmkit.uncertainty import error_bars
 
@@ -264,10 +279,11 @@ class TableRelease:
         return self._bars[key]
 
     def table(self, *columns: str, level: float = 0.95, replicates: int | None = None) -> Reply:
-        """The marginal over these columns: labels, count, share, standard error and interval.
+        """Return the marginal of these columns: labels, count, share, standard error and interval.
 
-        Error bars come as in `ask`: those that take about a second at most. With `replicates`
-        (100 are usual) they come however long they take, where the model is graphical.
+        Without `replicates` error bars are as in `ask`: those that take about a second at most.
+        With `replicates` (100 are usual) they are computed however long they take, if the model is
+        graphical.
         """
         text = ", ".join(map(quoted, columns)) or "count"
         if replicates is None or not isinstance(self.model, GraphicalModel):
@@ -283,13 +299,13 @@ class TableRelease:
         level: float = 0.95,
         progress: bool = False,
     ) -> Reply:
-        """The reply to a question such as "income | age in 30..44 and sex = F".
+        """Return the reply to a question such as "income | age in 30..44 and sex = F".
 
-        `pgmkit.tables.question_grammar` has the grammar. `error_bars`: True for standard errors,
-        intervals and a word where an answer is unreliable, however long they take; None, the
-        default, for the same where they take no more than about a second; False for none.
-
-        `progress`: a bar on a terminal while error bars are estimated.
+        The grammar is in `pgmkit.tables.question_grammar`. `error_bars`: True for standard errors,
+        intervals and a word on unreliable answers, however long they take; None, the default, for
+        the same if they take about a second at most; False for none. `level`: the level of the
+        intervals. `progress`: whether to show a progress bar on a terminal while error bars are
+        estimated.
         """
         columns = parse(self.schema, question).columns  # refuses before anything is computed
         reply = self._reply(question, columns, error_bars, level, progress)
@@ -319,7 +335,7 @@ class TableRelease:
         return reply
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write everything to one file, whole or not at all."""
+        """Write the release to one file, completely or not at all."""
         replace(self.release, schema=self.schema.to_dict()).save(path)
 
     @classmethod
@@ -330,8 +346,10 @@ class TableRelease:
         allow_modified: bool = False,
         max_bytes: int = LARGEST,
     ) -> TableRelease:
-        """Read a file that `save` wrote, as `Release.load`; InvalidInput for one without a schema,
-        or one of another domain than the model's.
+        """Read a file that `save` wrote, as `Release.load` does.
+
+        Raises InvalidInput also for a file without a schema, or with a schema of another domain
+        than the model's.
         """
         release = Release.load(path, allow_modified=allow_modified, max_bytes=max_bytes)
         if release.schema is None:

@@ -24,23 +24,32 @@ if TYPE_CHECKING:
 __all__ = ["MOST_CELLS", "NAMED", "Verdict", "association", "verdict"]
 
 _SHARES = (0.01, 0.05, 0.2)
-"""A rare, a usual and a frequent value's share of the rows."""
+"""The shares of the rows of a rare, a usual and a frequent value."""
 _SURE = NormalDist().inv_cdf(39 / 40)
-"""Standard errors on either side of a count that hold the truth 19 times out of 20."""
+"""The number of standard errors on either side of a count that contain the truth 19 times out of
+20.
+"""
 NAMED = 12
-"""Pairs or columns that are named in a line; more of them are counted."""
+"""The most pairs or columns that a line names; if there are more, it says their number."""
 MOST_CELLS = 1 << 22
-"""Cells of the pairs' tables that are looked through for the strongest relations: a second."""
+"""The most cells of the pairs' tables that are searched for the strongest relations: a second's
+work.
+"""
 _STRONGER = NAMED // 3
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Sentences: which relations are kept, how sure counts are, and what would keep more.
+    """Sentences on which relations are kept, how sure counts are, and what would keep more.
 
-    `strongest`: which of the kept relations are the strongest in the data. `kept`: the pairs of
-    columns that were measured together. `error`: half the width of a 95% interval of a count within
-    one column, None where no single figure holds.
+    Attributes:
+        relations: Which relations between columns are kept.
+        counts: How sure counts are.
+        more: What would keep more.
+        strongest: Which of the kept relations are the strongest.
+        kept: The pairs of columns that were measured together.
+        error: Half the width of a 95% interval of a count within one column; None if no single
+            figure holds.
     """
 
     relations: str
@@ -52,7 +61,7 @@ class Verdict:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """Those that have something to say."""
+        """The sentences that are not empty."""
         every = (self.relations, self.strongest, self.counts, self.more)
         return tuple(each for each in every if each)
 
@@ -61,9 +70,9 @@ class Verdict:
 
 
 def verdict(model: Any, measurements: Iterable[Any], budget: Budget | None = None) -> Verdict:
-    """The verdict on a model and the noisy values behind it.
+    """Return the verdict on a model and the noisy values behind it.
 
-    `budget`: what was promised; without it nothing is said of other budgets.
+    `budget`: what was promised; without it the verdict says nothing of other budgets.
 
     >>> from pgmkit import Domain, Measurement, estimate
     >>> noisy = [Measurement((n,), [70.0, 30.0], 1.0) for n in ("a", "b")]
@@ -119,7 +128,9 @@ def _relations(names: Sequence[str], kept: Sequence[tuple[str, str]], measured: 
 
 
 def _faint(model: Any, known: Sequence[Any]) -> str:
-    """The number of pairs with no table that has, on average, as many rows as noise in a cell."""
+    """Return a sentence on the pairs whose tables have, on average, more noise than rows in
+    a cell.
+    """
     noise: dict[tuple[str, str], float] = {}
     for m in known:
         cells = model.domain.size(m.clique)
@@ -136,7 +147,9 @@ def _faint(model: Any, known: Sequence[Any]) -> str:
 
 
 def _strongest(model: Any, kept: Sequence[tuple[str, str]]) -> str:
-    """The strongest of the kept relations, where their tables are small enough to look."""
+    """Return a sentence on the strongest of the kept relations; empty if their tables are too
+    large.
+    """
     if len(kept) <= _STRONGER or sum(model.domain.size(p) for p in kept) > MOST_CELLS:
         return ""
     tables = model.marginals(kept)
@@ -145,7 +158,7 @@ def _strongest(model: Any, kept: Sequence[tuple[str, str]]) -> str:
 
 
 def association(table: NDArray[np.float64]) -> float:
-    """Cramér's V of a table of two columns: 0 for unrelated columns, 1 where one tells the other.
+    """Return Cramér's V of a table of two columns: 0 if unrelated, 1 if one determines the other.
 
     >>> association(np.array([[50.0, 0.0], [0.0, 50.0]])), association(np.ones((2, 3)))
     (1.0, 0.0)
@@ -162,10 +175,11 @@ def association(table: NDArray[np.float64]) -> float:
 
 
 def _column_error(known: Sequence[Any], sizes: Mapping[str, int]) -> float | None:
-    """Half a 95% interval of a value's count in the middle one of the columns.
+    """Return half the width of a 95% interval of a value's count, for the median column.
 
-    A table over further columns tells the count of a value by a sum of its cells, whose noise adds
-    up; tables are averaged by their precision. Sums of cells (matrices) are left out.
+    A table over further columns gives the count of a value as a sum of cells, whose noise adds up;
+    several tables are averaged by their precision. Measurements of sums of cells (with a matrix)
+    are left out.
     """
     precisions: dict[str, float] = {}
     for m in known:
@@ -194,7 +208,7 @@ def _counts(total: float, error: float | None) -> str:
 
 
 def _more(budget: Budget | None) -> str:
-    """The change of noise with the budget, from the accounting alone."""
+    """Return a sentence on how the noise changes with the budget, from the accounting alone."""
     if budget is None:
         return ""
     larger = replace(budget, epsilon=4 * budget.epsilon)

@@ -44,7 +44,7 @@ class Round(Generic[Model, Picked]):
         index: The number of the round, from 0.
         picked: The selected queries, in a tuple: whole marginals by their cliques, `Cell`s or
             `Predicate`s.
-        measurements: The noisy answers; empty where the mechanism measures nothing.
+        measurements: The noisy answers; empty if the mechanism measures nothing.
         before: The model that the selection was based on; it answers `marginals`, in counts.
         after: The model after the update.
     """

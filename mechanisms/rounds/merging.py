@@ -114,8 +114,8 @@ def best_tables(
     power, every = (1.0 if pure else 0.5), np.arange(len(pairs))
     best, single = np.zeros(len(pairs), dtype=np.intp), before
     for _ in range(_TURNS):
-        # The noise of an attribute is in its pairs, and what is known of it is as far off. Pairs on
-        # all its codes tell of it themselves.
+        # A pair on merged codes takes its details from its attributes' counts, so their errors enter
+        # it. A pair on all codes of an attribute measures these counts too.
         coarse = ends[sizes[best, every] < sizes[0]]
         weight = codes * np.bincount(coarse, minlength=len(names))
         far = np.concatenate([kept[best, every], weight * single])

@@ -1,1 +1,3 @@
-"""Query strategies chosen by expected error alone: they depend on the workload, never on data."""
+"""Measuring strategies chosen by expected error alone: they depend on the workload, never
+on data.
+"""

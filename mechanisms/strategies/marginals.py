@@ -1,12 +1,13 @@
-"""Strategies of marginals: which marginals to measure, and how well (HDMM, section 6.3).
+"""Strategies of marginals: which marginals to measure, and how precisely (HDMM, section 6.3).
 
-The expected error is in closed form on the lattice of subsets (`mechanisms.families.lattice`). With
-noise of variance 1 / p_c on the marginal c, the precision of the contrasts R_s is
+The expected error is in closed form on the lattice of subsets (`mechanisms.families.lattice`). R_s
+are the contrasts over exactly the attributes s. With noise of variance 1 / p_c on the marginal over
+c, which has n_c cells, the precision of R_s is
 
-    v_s = sum over measured c containing s of p_c / n_c,         n_c: cells of c,
+    v_s = sum over measured c containing s of p_c / n_c,
 
-and the workload's expected squared error is sum over s of a_s / v_s, where a_s says how much the
-workload's queries see of R_s.
+and the workload's expected squared error is the sum over s of a_s / v_s, where a_s is the weight of
+R_s in the workload's queries (`_seen`).
 """
 
 from __future__ import annotations
@@ -34,10 +35,12 @@ __all__ = ["MarginalsStrategy", "marginals_strategy"]
 
 @dataclass(frozen=True)
 class MarginalsStrategy:
-    """Marginals to measure, the share of the budget (rho, or epsilon) of each, and what to expect.
+    """The marginals to measure, the share of the budget (rho, or epsilon) of each, and the expected
+    error.
 
     `expected_error`: the workload's expected squared error, by its weights, with noise of variance
-    1 on a strategy of sensitivity 1: divide by 2 rho / l2^2, or by epsilon^2 / (2 l1^2).
+    1 on a strategy of sensitivity 1: divide by 2 rho / l2^2, or by epsilon^2 / (2 l1^2), for
+    sensitivities l2 and l1.
     """
 
     shares: Mapping[Clique, float]
@@ -47,16 +50,16 @@ class MarginalsStrategy:
 def marginals_strategy(
     workload: Workload, grams: Mapping[str, Array], norm: int, total_known: bool
 ) -> MarginalsStrategy:
-    """The marginals strategy of least expected squared error.
+    """Return the marginals strategy of least expected squared error.
 
-    `grams` are W'W of the queries on attributes that are not asked code by code. `norm` 1 is for
-    Laplace noise, 2 for Gaussian. A known total needs no budget.
+    `grams` has W'W of the queries W on each attribute that is not asked code by code. `norm` is 1
+    for Laplace noise, 2 for Gaussian. A known total needs no budget.
 
-    Candidates are the subsets of the workload's cliques and, where they are not too many or too
+    Candidates are the subsets of the workload's cliques and, if these are not too many or too
     large, all cliques of one attribute more than the largest: with Laplace noise a few larger
-    marginals can say more than many small ones. With shares theta_c^norm the precisions are p_c =
-    theta_c^2; the error times the squared norm of theta does not depend on theta's scale, so L-BFGS
-    runs on log theta. For norm 2 the problem is convex in p.
+    marginals can be better than many small ones. The shares are theta_c^norm and the precisions p_c
+    = theta_c^2; the error times the squared norm of theta does not depend on theta's scale, so
+    L-BFGS runs on log theta. For norm 2 the problem is convex in p.
 
     >>> from mechanisms.workload import k_way
     >>> from pgmkit.domain import Domain
@@ -81,7 +84,7 @@ def marginals_strategy(
         gradient = 2 * powers / powers.sum() - 2 * pull / value
         return math.log(value) + 2 / norm * math.log(powers.sum()), gradient
 
-    # Logarithms are bounded, as a theta that goes to 0 has no smallest one.
+    # Logarithms are bounded, since they fall without limit for a theta that goes to 0.
     bounds = [(-30.0, 30.0)] * len(candidates)
     found = min(
         (
@@ -118,7 +121,9 @@ def _candidates(workload: Workload, lattice: Sequence[Clique]) -> list[Clique]:
 
 
 def _starts(workload: Workload, candidates: Sequence[Clique]) -> list[Array]:
-    """Logarithms of theta: all alike, the workload's own cliques above all, the largest ones."""
+    """Return starts for log theta: all equal, the workload's own cliques largest, the largest
+    cliques largest.
+    """
     asked = {frozenset(clique) for clique in workload.cliques}
     largest = max(len(clique) for clique in candidates)
     return [
@@ -131,9 +136,8 @@ def _starts(workload: Workload, candidates: Sequence[Clique]) -> list[Array]:
 def _worth(
     workload: Workload, candidates: Sequence[Clique], logs: Array, norm: int
 ) -> NDArray[np.bool_]:
-    """A mask of the shares above a ten-thousandth of the average one.
-
-    Each workload clique stays inside a marginal that is kept.
+    """Return a mask of the candidates to keep: those with a share above a ten-thousandth of the
+    average, and the workload's cliques that lie inside none of these.
     """
     powers = np.exp(norm * (logs - logs.max()))
     kept = powers > 1e-4 * powers.sum() / len(candidates)
@@ -149,9 +153,11 @@ def _worth(
 def _seen(
     workload: Workload, grams: Mapping[str, Array], places: Mapping[frozenset[str], int]
 ) -> Array:
-    """a_s: the weighted squared norm of the workload's queries within R_s, over n_c."""
+    """Return a_s: the weighted squared norm of the workload's queries within R_s, over the cells of
+    the clique.
+    """
     sizes = workload.domain.sizes
-    within, mean = {}, {}  # of an attribute's queries: within its contrasts, along its mean
+    within, mean = {}, {}  # squared norms of an attribute's queries: in contrasts, along the mean
     for name, size in sizes.items():
         gram = grams.get(name)
         mean[name] = 1.0 if gram is None else float(gram.sum()) / size
@@ -166,7 +172,7 @@ def _seen(
 
 
 def _inside(domain: Domain, lattice: Sequence[Clique], candidates: Sequence[Clique]) -> Array:
-    """Row s, column c: 1 / n_c where s is inside c, otherwise 0."""
+    """Return a matrix with 1 / n_c in row s and column c if s is inside c, otherwise 0."""
     rows, columns = (
         np.array([[name in clique for name in domain] for clique in cliques], dtype=np.float64)
         for cliques in (lattice, candidates)

@@ -1,9 +1,9 @@
-"""p-Identity: a strategy for all linear queries on one attribute that are worth answering.
+"""p-Identity: a strategy for any linear queries on one attribute.
 
 McKenna, Miklau, Hay and Machanavajjhala, "Optimizing error of high-dimensional statistical queries
-under differential privacy" (HDMM), Definition 9: A(Theta) = [I; Theta] D, where the diagonal D
-makes every column's norm 1. For Laplace noise that is the L1 norm (OPT_0 of the paper); for
-Gaussian noise it has to be the L2 norm.
+under differential privacy" (HDMM), Definition 9: A(Theta) = [I; Theta] D, with p further rows Theta
+and a diagonal D that makes every column's norm 1. For Laplace noise that is the L1 norm (OPT_0 of
+the paper), for Gaussian noise the L2 norm.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 __all__ = ["QUERIES", "expected_error", "p_identity", "query_gram"]
 
 _CODES_PER_ROW = {1: 16, 2: 4}
-"""p = n / 16 + 1 further rows in the paper; in the L2 norm more of them are worth it: on prefixes
-and ranges over 100 codes p = n / 4 + 1 is 5% above the lower bound, n / 16 + 1 28%."""
+"""The number of codes for each further row: p = n / 16 + 1 in the paper. In the L2 norm more rows
+pay: on prefixes and ranges over 100 codes p = n / 4 + 1 is 5% above the lower bound, n / 16 + 1
+28%.
+"""
 QUERIES = {
     "identity": "every single code",
     "prefix": "all codes up to each code (cumulative counts)",
@@ -33,7 +35,8 @@ QUERIES = {
 
 
 def query_gram(kind: str, n: int) -> Array:
-    """W'W of a query set over an attribute of n codes, in closed form (W itself may be large).
+    """Return W'W of a query set W over an attribute of n codes, in closed form (W itself may be
+    large).
 
     Raises InvalidInput for an unknown set.
 
@@ -53,15 +56,18 @@ def query_gram(kind: str, n: int) -> Array:
 
 
 def expected_error(gram: Array, strategy: Array) -> float:
-    """tr(W'W (A'A)^-1): the workload's expected squared error at noise of variance 1."""
+    """Return tr(W'W (A'A)^-1): the workload's expected squared error by the strategy A at noise of
+    variance 1.
+    """
     return float(np.trace(np.linalg.solve(strategy.T @ strategy, gram)))
 
 
 def p_identity(gram: Array, norm: int, starts: int = 3) -> Array:
-    """The strategy with columns of norm 1 that answers W'W = `gram` best: (n + p) x n.
+    """Return the strategy with columns of norm 1 that answers W'W = `gram` best, of shape (n + p) x
+    n.
 
-    `norm` 1 is for Laplace noise, 2 for Gaussian. It is optimised by L-BFGS from a few fixed
-    starts; the identity matrix is returned where none is better.
+    `norm` is 1 for Laplace noise, 2 for Gaussian. It is optimised by L-BFGS from a few fixed
+    starts; the identity matrix is returned if none is better.
 
     >>> gram = query_gram("prefix", 32)
     >>> strategy = p_identity(gram, norm=2)
@@ -93,19 +99,22 @@ def p_identity(gram: Array, norm: int, starts: int = 3) -> Array:
 
 
 def _strategy(theta: Array, norm: int) -> tuple[Array, Array]:
-    """A = [I; Theta] D and the diagonal of D."""
+    """Return A = [I; Theta] D and the diagonal of D."""
     scale = (1 + (theta**norm).sum(axis=0)) ** (-1 / norm)
     return np.vstack([np.eye(theta.shape[1]), theta]) * scale, scale
 
 
 def _error_and_gradient(flat: Array, gram: Array, norm: int) -> tuple[float, Array]:
-    """tr(V (A'A)^-1) and its gradient in Theta: -2 A X, X = (A'A)^-1 V (A'A)^-1, through D."""
+    """Return tr(V (A'A)^-1) for the gram matrix V, and its gradient in Theta: -2 A X with X =
+    (A'A)^-1 V (A'A)^-1, chained through D.
+    """
     n = len(gram)
     theta = flat.reshape(-1, n)
     strategy, scale = _strategy(theta, norm)
     inverse = np.linalg.inv(strategy.T @ strategy)
     slope = -2 * strategy @ (inverse @ gram @ inverse)
-    # D' = -D^(norm + 1) Theta^(norm - 1): each column is slope . column / D along it.
+    # D' = -D^(norm + 1) Theta^(norm - 1); the derivative by D is slope . column / D for each
+    # column.
     along = (slope * strategy).sum(axis=0) * scale**norm
     gradient = slope[n:] * scale - along * theta ** (norm - 1)
     return float((inverse * gram).sum()), gradient.reshape(-1)

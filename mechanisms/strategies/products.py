@@ -1,8 +1,9 @@
 """A union of Kronecker products: each workload clique measured by its own p-Identity product.
 
 HDMM's OPT_Kron for one clique and OPT_+ for several (sections 6.1 and 6.2 of the paper), with the
-shares of the budget in closed form: the errors e_c at sensitivity 1 add up to
-sum of e_c / theta_c^2, which is least for theta_c^norm proportional to e_c^(norm / (norm + 2)).
+shares of the budget in closed form: with e_c the error of clique c at sensitivity 1 and shares
+theta_c^norm, the error is the sum of e_c / theta_c^2, which is least for theta_c^norm proportional
+to e_c^(norm / (norm + 2)).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ __all__ = ["ProductsStrategy", "products_strategy"]
 
 @dataclass(frozen=True)
 class ProductsStrategy:
-    """One matrix an attribute, and the share of the budget (rho, or epsilon) of each clique.
+    """One matrix for each attribute, and the share of the budget (rho, or epsilon) of each clique.
 
     `expected_error` is in the unit of `MarginalsStrategy.expected_error`.
     """
@@ -42,10 +43,10 @@ class ProductsStrategy:
 def products_strategy(
     workload: Workload, grams: Mapping[str, Array], norm: int
 ) -> ProductsStrategy:
-    """The union of products of least expected squared error.
+    """Return the union of products of least expected squared error.
 
-    `grams` are W'W of the queries on attributes that are not asked code by code (those are measured
-    code by code). `norm` 1 is for Laplace noise, 2 for Gaussian.
+    `grams` has W'W of the queries W on each attribute that is not asked code by code; all other
+    attributes are measured code by code. `norm` is 1 for Laplace noise, 2 for Gaussian.
 
     >>> from mechanisms.strategies.p_identity import query_gram
     >>> from mechanisms.workload import Workload

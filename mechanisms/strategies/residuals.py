@@ -23,7 +23,7 @@ that noise protects the parts that are thrown away, too. Independent noise on al
 part outside the range of P_A, which depends on nothing and is left out of every estimate; the part
 inside has covariance s^2 P_A in counts, as if noise of scale s on every cell had been projected.
 
-Where a row is replaced, H_A moves by the difference of two columns: the product of n_i squared
+If a row is replaced, H_A moves by the difference of two columns: the product of n_i squared
 times 2 (p_A - q), where q is the least entry of P_A off its diagonal. Laplace noise for a pure
 budget has the L1 norms instead. Each residual is charged for its own worst neighbour.
 
@@ -71,17 +71,16 @@ Objective = Literal["sum", "largest"]
 
 @dataclass(frozen=True)
 class ResidualsStrategy:
-    """The share of the budget (rho, or epsilon) of each residual, and the errors to expect.
+    """The share of the budget (rho, or epsilon) of each residual, and the expected errors.
 
-    Errors are at a budget of 1: divide by rho, or by epsilon^2. `shares` are by the attributes of a
-    residual, () for the total; a known total has none. `lower_bound`: no shares of residuals have
-    a smaller value of the objective.
+    Errors are at a budget of 1: divide by rho, or by epsilon^2.
 
     Attributes:
-        shares: By residual; they sum to 1.
+        shares: By the attributes of a residual, () for the total (left out if the total is known);
+            they sum to 1.
         sum: The sum of the variances of all cells of the workload's cliques, by their weights.
         largest: The largest variance of a cell, times its clique's weight.
-        lower_bound: Of the objective.
+        lower_bound: A value of the objective that no shares of residuals can go below.
     """
 
     shares: Mapping[Clique, float]
@@ -98,11 +97,11 @@ def residuals_strategy(
     total_known: bool,
     objective: Objective = "sum",
 ) -> ResidualsStrategy:
-    """The shares of residuals of least error on the workload.
+    """Return the shares of residuals of least error on the workload.
 
     `objective` "sum" is the sum of the variances of all its cells, "largest" the largest variance
-    of a cell, both by the cliques' weights; the second is within 0.1% of the least possible one.
-    `norm` 1 is for Laplace noise, 2 for Gaussian.
+    of a cell, both by the cliques' weights; the second is within 0.1% of the optimum. `norm` is 1
+    for Laplace noise, 2 for Gaussian.
 
     Raises InvalidInput for a workload of which nothing needs to be measured.
 
@@ -144,7 +143,7 @@ def residuals_strategy(
 
 
 def residual_matrix(domain: Domain, residual: Clique) -> list[Array]:
-    """The factors n I - J of H_A, one an attribute.
+    """Return the factors n I - J of H_A (see the module), one for each attribute of the residual.
 
     >>> from pgmkit.domain import Domain
     >>> residual_matrix(Domain({"a": 2}), ("a",))
@@ -156,7 +155,9 @@ def residual_matrix(domain: Domain, residual: Clique) -> list[Array]:
 
 
 def _lattice(workload: Workload, total_known: bool) -> tuple[list[Clique], csr_array]:
-    """All residuals of the workload, small ones first; by clique and residual, Var_c / s_A^2."""
+    """Return all residuals of the workload, small ones first, and a matrix of Var_c / s_A^2 by
+    clique c and residual A.
+    """
     from scipy.sparse import csr_array
 
     domain = workload.domain
@@ -180,7 +181,7 @@ def _lattice(workload: Workload, total_known: bool) -> tuple[list[Clique], csr_a
 
 
 def _unit_variance(domain: Domain, residual: Clique, neighbours: Neighbours, norm: int) -> float:
-    """k_A: the variance s_A^2 at a budget of 1."""
+    """Return k_A: the variance s_A^2 of a residual's noise at a budget of 1."""
     sizes = domain.shape(residual)
     if not sizes:
         moved = neighbours.l1 if norm == 1 else neighbours.l2
@@ -190,7 +191,8 @@ def _unit_variance(domain: Domain, residual: Clique, neighbours: Neighbours, nor
 
 
 def _move(sizes: Sequence[int], norm: int, differ: bool) -> float:
-    """The largest norm of a column of P_A, or of the difference of two.
+    """Return the sensitivity of the residual P_A, the Kronecker product of I - J / n: the largest
+    norm (L1 or L2) of a column, or with `differ` of the difference of two columns.
 
     >>> _move((2, 4), 1, differ=False), _move((2,), 2, differ=False) ** 2
     (1.5, 0.5...)
@@ -200,7 +202,7 @@ def _move(sizes: Sequence[int], norm: int, differ: bool) -> float:
         if not differ:
             return column
         return 2.0 if len(sizes) == 1 else 2 * column
-    low = high = 1.0  # of the entries of P_A
+    low = high = 1.0  # the least and the largest entry of P_A
     for n in sizes:
         ends = [end * entry for end in (low, high) for entry in (-1 / n, 1 - 1 / n)]
         low, high = min(ends), max(ends)
@@ -214,11 +216,13 @@ def _smallest_maximum(
     close: float = 1e-3,
     most_steps: int = 5000,
 ) -> tuple[Array, float]:
-    """Shares whose largest weighted variance is within `close` of the least, and a bound on that.
+    """Return shares whose largest weighted variance is within the fraction `close` of the least
+    possible one, and a lower bound of that.
 
-    `best` gives the shares for an importance of the cliques, and their error: for any importances
-    that sum to 1 that error is a lower bound. Its slope is the variances themselves, so importance
-    is moved to where they are large, in proportion, until the largest is near the bound.
+    `best` returns the shares for an importance of the cliques, and their error: for any importances
+    that sum to 1 that error is a lower bound. Its gradient is the vector of variances, so
+    importance is moved, in proportion, to where they are large, until the largest is near the
+    bound.
     """
     importance = np.full(len(weights), 1 / len(weights))
     bound, found, least = 0.0, importance, math.inf
@@ -230,7 +234,7 @@ def _smallest_maximum(
             found, least = shares, float(at.max())
         if least <= bound * (1 + close):
             break
-        # No importance falls to 0: a residual of the clique's own would then get nothing.
+        # No importance falls to 0: a residual that only this clique has would then get nothing.
         importance = np.maximum(importance * at / value, 1e-12)
         importance /= importance.sum()
     return found, bound

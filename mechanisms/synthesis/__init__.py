@@ -1,1 +1,3 @@
-"""The way from a data frame and a budget to a release: request, choice of a mechanism, plan."""
+"""The steps from a data frame and a budget to a release: request, choice of a mechanism,
+plan, run.
+"""

@@ -1,4 +1,4 @@
-"""The choice of `"auto"`: a mechanism by public figures and by answers that were paid for."""
+"""The choice of mechanism "auto": by public figures, and by noisy answers that were paid for."""
 
 from __future__ import annotations
 
@@ -24,26 +24,33 @@ if TYPE_CHECKING:
 __all__ = ["Choice", "check_limits", "choice_of", "choose_mechanism"]
 
 _MANY_ATTRIBUTES = 40
-"""Columns beyond which the seconds of `aim` were not measured."""
+"""The largest number of columns for which the time of `aim` was measured."""
 _MODELS_MB = (80.0, 20.0, 5.0, 2.0)
-"""The largest models of `aim`: the default, and those that take less time."""
+"""The largest models that `aim` may have, in MB: the default first, then sizes that take
+less time.
+"""
 _SMALL_MB, _MUCH_SIGNAL = 5.0, 30_000.0
-"""Models of this size hold too little where there are so many rows, in units of the noise. On
-`gss_abortion`, of the half "choosing", at epsilon 10 (93,000) a model of 2 MB has 1.4 times the
-error of `mixture`, and takes longer."""
+"""The model size in MB up to which models are not used if there are more rows than the second
+number, in units of one marginal's noise: such models hold too little then. On `gss_abortion`, of
+the half "choosing", at epsilon 10 (93,000 such units) a model of 2 MB has 1.4 times the error of
+`mixture`, and takes longer.
+"""
 _MIXTURE_MB, _MIXTURE_COLUMNS = 600.0, 7
-"""The memory of `mixture`, and the fewest columns of the tables that it was measured on. On five of
-the half "choosing" (Chile, Arrests, CPS1988, HMDA, Wage; epsilon 1 and 10, one seed) it has 0.76 to
-1.05 times the error of AIM, 0.90 on average."""
+"""The memory of `mixture` in MB, and the fewest columns of the tables on which it was measured. On
+five tables of the half "choosing" (Chile, Arrests, CPS1988, HMDA, Wage; epsilon 1 and 10, one seed)
+it has 0.76 to 1.05 times the error of AIM, 0.90 on average.
+"""
 _PUBLIC_SECONDS = 150.0
-"""The time without which no network is trained on public records."""
+"""The seconds below which no network is trained on public records."""
 _LEAST_ROWS = 5.0
-"""Rows a column, in units of the noise of one marginal: fewer are not even looked at."""
+"""The fewest rows per column, in units of one marginal's noise, for which the first look at the
+dependence of columns is paid for.
+"""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A mechanism's name, its settings, and why it was taken."""
+    """A mechanism's name, the reason for its choice, and its settings."""
 
     name: str
     reason: str
@@ -51,7 +58,7 @@ class Choice:
 
 
 def choice_of(mechanism: str, schema: Schema, workload: Workload, **known: Any) -> Choice:
-    """The mechanism that was asked for, or for "auto" `choose_mechanism` by what is known."""
+    """Return the mechanism that was named, or for "auto" the result of `choose_mechanism`."""
     if mechanism != "auto":
         return Choice(mechanism, "as asked")
     return choose_mechanism(schema, workload, **known)
@@ -68,19 +75,19 @@ def choose_mechanism(
     seconds: float | None = None,
     memory_mb: float | None = None,
 ) -> Choice:
-    """The mechanism for a table, and why.
+    """Return a mechanism for a table, with the reason.
 
-    `rows` is their number where it is public or was paid for. `max_rows` is that of a unit where
-    units are protected: noise is so many times larger. `public` is true where there are public
-    records. `seconds` (a minute where None) and `memory_mb` are limits, by estimates and no promise
+    Public records lead to `gem-pub`, or to `pep-pub` if there is no time to train a network. A
+    budget too small for pairs leads to `independent`. All pairs of 7 columns or more, without
+    constraints, lead to `mixture` if it takes at most `seconds`. A memory limit that `aim` might
+    exceed, or more than 40 columns, leads to `mst`. All other tables lead to `aim`, with a smaller
+    model if the default one may take too long; if even the smallest may, to `mixture`, or to `mst`
+    if there are constraints or too little time for `mixture`.
+
+    `rows`: the number of rows if it is public or was paid for. `max_rows`: the number of rows of a
+    protected unit, by which the noise is multiplied. `public`: whether there are public records.
+    `seconds` (a minute if None) and `memory_mb`: limits, kept by estimate and not guaranteed
     (`mechanisms.synthesis.work.longest_aim_seconds`).
-
-    Public records lead to `gem-pub`, or `pep-pub` where there is no time to train a network. A
-    budget too small for pairs leads to `independent`; all pairs of 7 columns or more, without
-    constraints, to `mixture` where that takes no longer than `seconds`; limits on memory that `aim`
-    might not hold, or more than 40 columns, to `mst`; all else to `aim`, with a smaller model where
-    it may take too long, or, where even that does, to `mixture`, or `mst` where there are
-    constraints or still less time.
 
     Raises InvalidInput as `check_limits` does.
 
@@ -131,7 +138,9 @@ def choose_mechanism(
 
 
 def _mixes(schema: Schema, workload: Workload, seconds: float, memory_mb: float | None) -> bool:
-    """True if `mixture` can measure all pairs of this table, and no more, within the limits."""
+    """True if `mixture` can measure all pairs of this table, and nothing else, within the
+    limits.
+    """
     from mechanisms.mixture import Mixture  # torch, which takes seconds to import
 
     columns = len(schema.domain)
@@ -148,7 +157,9 @@ def _mixes(schema: Schema, workload: Workload, seconds: float, memory_mb: float 
 def _by_time(
     schema: Schema, marginals: int, rows: int, budget: Budget, seconds: float, most_mb: float
 ) -> Choice:
-    """AIM with the largest model that it can fit in these seconds, or what is faster."""
+    """Return AIM with the largest model that it can estimate in `seconds`, or else a faster
+    mechanism.
+    """
     columns = len(schema.domain)
     models = sorted({min(most_mb, each) for each in _MODELS_MB}, reverse=True)
     if figures(schema.domain, rows, budget)[1] > _MUCH_SIGNAL:
@@ -172,7 +183,9 @@ def _by_time(
 def check_limits(
     schema: Schema, public: bool, seconds: float | None, memory_mb: float | None
 ) -> None:
-    """Raises InvalidInput for limits not above 0, and for public records beside constraints."""
+    """Raise InvalidInput if a limit is not above 0, or if there are both public records and
+    constraints.
+    """
     for name, limit in [("seconds", seconds), ("memory_mb", memory_mb)]:
         if limit is not None and not (isinstance(limit, int | float) and limit > 0):
             raise InvalidInput(f"{name} must be above 0, got {limit!r}")

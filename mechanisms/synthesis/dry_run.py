@@ -1,4 +1,4 @@
-"""A run on made-up records up to its first charge, which raises what the mechanism refuses."""
+"""A run on made-up records up to its first charge, which raises the mechanism's refusals early."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["dry_run"]
 
 
 class _FirstCharge(BaseException):
-    """Ends a dry run; no mechanism can take it for an error of its own."""
+    """Ends a dry run; a BaseException, so that no mechanism handles it as an error of its own."""
 
 
 class _DryLedger(Ledger):
@@ -31,18 +31,18 @@ class _DryLedger(Ledger):
 
 
 def dry_run(request: Request, choice: Choice, schema: Schema, workload: Workload) -> None:
-    """Run the mechanism on made-up records up to its first charge, and so raise what it refuses.
+    """Run the mechanism on made-up records up to its first charge, so that its refusals are raised.
 
-    For runs that pay for something before the mechanism does: for open columns (`assumed` values
-    stand for those that will be found), for the number of rows, for the number of rows left out, or
-    for a first look. A domain that is too large, or more queries than there are cells, can still be
-    refused after that, as these depend on how many values are found.
+    It precedes any payment made before the mechanism's own: for the values of open columns
+    (`assumed` values stand for them), for the number of rows or of rows left out, or for a first
+    look. A refusal that depends on how many values are found can still come later: a domain that is
+    too large, or more queries than cells.
     """
     entry, chosen = configure(choice.name, **{**choice.settings, **request.options})
     if any(field.name == "pretrain_steps" for field in fields(chosen)):
         chosen = replace(chosen, pretrain_steps=1)  # pretraining refuses nothing and takes time
     placed = assumed(schema).placed()
-    # Refusals depend on public figures and not on the records, of which any few serve.
+    # Refusals depend on public figures, not on the records, so any few records will do.
     records = made_up(placed.domain, 100, np.random.default_rng(0))
     curator = Curator(records, request.budget, neighbours=request.relation, seed=0)
     curator.ledger = _DryLedger(request.budget, neighbours=request.relation.name)

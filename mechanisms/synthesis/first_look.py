@@ -1,12 +1,14 @@
-"""The first look of "auto": do columns depend on each other enough to be worth measuring?
+"""The first look of "auto": whether columns depend on each other enough for pairs to be measured.
 
-Single columns are measured, which every mechanism needs, and for at most a fiftieth of the budget
-the distances of all pairs from the product of their columns, together. Their mean has little noise,
-however many pairs there are. What chance alone would give is drawn from the noisy columns, of up to
-a thousand pairs: distances of random tables from the product of columns with the same noise.
-Nothing is lost where no dependence shows: the budget that is left goes to the same columns. Where
-noise is far below what chance gives, pairs are measured nevertheless: these records have them as
-they are.
+First the single columns are measured, which every mechanism needs. Then, for at most a fiftieth of
+the budget, the distances of all pairs from the product of their columns are measured together.
+Their mean has little noise, however many pairs there are. It is compared with the mean that
+independent columns would give, which is simulated from the noisy columns for up to a thousand
+pairs, with the same noise.
+
+If no dependence shows, nothing is lost: the rest of the budget goes to the same columns. If the
+noise is far below the distances that independent columns give, pairs are measured in any case,
+since even chance relations of these records are then visible.
 """
 
 from __future__ import annotations
@@ -34,11 +36,13 @@ __all__ = ["FirstLook", "first_look"]
 
 
 class _Rule(NamedTuple):
-    """The excess from which pairs are worth their price, and the budget share of single columns.
+    """The excess from which pairs are worth measuring, and the share of the budget for single
+    columns.
 
-    Distances must be above chance by `of_noise` times the noise of all pairs (of a tree of them,
-    for `mst`), and by `deviations` times the noise of the look. Single columns get
-    `rows_of_a_share` over the rows a column, in units of the noise, but `least` to `most`.
+    The distances must exceed those of independent columns by `of_noise` times the noise of all
+    pairs (for `mst`: of a tree of pairs), and by `deviations` standard deviations of the look's
+    noise. Single columns get the share `rows_of_a_share` / (rows per column in units of the noise),
+    limited to `least` … `most`.
     """
 
     of_noise: float
@@ -53,41 +57,49 @@ _RULES = {
     "aim": _Rule(0.04, 2.0, 25.0, 1 / 16, 0.5),
     "mst": _Rule(0.1, 2.0, 25.0, 1 / 16, 0.5),
 }
-"""Measured on tables of the half "choosing" of `benchmarks.regret`.
+"""The rule of each mechanism, measured on tables of the half "choosing" of `benchmarks.regret`.
 
-AIM has 1.02 to 1.25 times the error of independent columns where distances are from 0.03 to 0.05 of
-the noise of all pairs, 0.90 to 0.92 times from 0.08 to 0.14, and 0.63 to 0.83 times at 0.18. From
--0.05 to 0.06 of the noise of a tree `mst` has 1.14 to 1.20 times the error of independent columns,
-at 0.03 and 0.13 also 0.97 and 1.02 times; at 0.22, 0.88 and 1.3 it has 0.75, 0.52 and 0.57 times
-(loans_full_schema at epsilon 0.3, 0.5 and 1, the networks of `benchmarks.wide` of 50 and 100
+AIM has 1.02 to 1.25 times the error of independent columns if the distances are 0.03 to 0.05 of the
+noise of all pairs, 0.90 to 0.92 times at 0.08 to 0.14, and 0.63 to 0.83 times at 0.18. If they are
+-0.05 to 0.06 of the noise of a tree, `mst` has 1.14 to 1.20 times the error of independent columns,
+and at 0.03 and 0.13 also 0.97 and 1.02 times; at 0.22, 0.88 and 1.3 it has 0.75, 0.52 and 0.57
+times (loans_full_schema at epsilon 0.3, 0.5 and 1, the networks of `benchmarks.wide` of 50 and 100
 columns at 0.1 and 1, yrbss at 1; one seed, loans at 1 two).
 
-`mixture` loses less: where each column is shuffled it has 0.97 to 1.14 times the error of
-independent columns (HMDA, Wage, Chile at epsilon 1, Arrests at 0.3, CPS1988 at 0.1; two seeds), and
-unshuffled 0.65 to 0.92 times (three seeds), with distances of 0.06 of the noise and more. There the
-look's own noise is up to 0.09, so twice that was too much to ask. With half of the budget for
-single columns instead of a quarter, or a third instead of a sixth, "auto" has 1.03 times the error
-of now in these (three seeds, 18 runs); with a tenth for all it misses the dependence of HMDA.
+`mixture` loses less: with each column shuffled it has 0.97 to 1.14 times the error of independent
+columns (HMDA, Wage, Chile at epsilon 1, Arrests at 0.3, CPS1988 at 0.1; two seeds). Unshuffled it
+has 0.65 to 0.92 times (three seeds), with distances of 0.06 of the noise and more. The look's own
+noise is up to 0.09 there, so two deviations were too many to require. With half of the budget for
+single columns instead of a quarter, or a third instead of a sixth, "auto" has 1.03 times its
+present error on these tables (three seeds, 18 runs); with a tenth for all it misses the dependence
+of HMDA.
 """
 _OF_FEW_ROWS = 3.0
-"""Deviations where pairs are mostly noise, so that a false alarm costs most: up to 1.3 times the
-error of independent columns (Wage and Chile at epsilon 0.3, where one deviation decided)."""
+"""The deviations required if pairs are mostly noise, when a false alarm costs most: up to 1.3 times
+the error of independent columns (Wage and Chile at epsilon 0.3, with one deviation required).
+"""
 _OF_CHANCE = 2.0
-"""Times the distances that chance alone gives in so many rows: noise below that tells enough of
-them. On three tables of the half "choosing", each column shuffled, AIM had 0.91 to 0.97 times the
-error of independent columns where noise was twice these distances, and 0.59 times at 0.6."""
+"""Pairs are always measured if their noise is below this many times the distances that independent
+columns give in so many rows. On three tables of the half "choosing", with each column shuffled, AIM
+had 0.91 to 0.97 times the error of independent columns if the noise was twice these distances, and
+0.59 times at 0.6.
+"""
 
 
 @dataclass(frozen=True)
 class FirstLook:
-    """The single columns, and how far pairs are from independence beyond what chance gives.
+    """The measured single columns, and how much farther pairs are from independence than by chance.
 
-    `measurements`: of the columns; `distances`: of all pairs from their product, in counts.
-
-    All else are mean total variations of pairs. `excess`: from the product of their columns, less
-    what chance gives under the same noise; `stddev`: of its noise; `needed`: the excess from which
-    on pairs are worth their price. `chance`: of independent columns, without noise. `noise`: of
-    pairs, if what is left of the budget measured all of them.
+    Attributes:
+        measurements: The noisy marginals of single columns.
+        distances: The noisy distances of all pairs from the product of their columns, in counts.
+        excess: The mean total variation distance of pairs from the product of their columns, less
+            the mean of independent columns under the same noise.
+        stddev: The standard deviation of the noise in `excess`.
+        needed: The excess above which pairs are worth measuring.
+        chance: The mean total variation distance of independent columns, without noise.
+        noise: The mean total variation distance that noise adds to pairs if the remaining budget
+            measures all of them.
     """
 
     measurements: tuple[Measurement, ...]
@@ -100,12 +112,14 @@ class FirstLook:
 
     @property
     def dependent(self) -> bool:
-        """True if pairs are worth their price."""
+        """True if pairs are worth measuring."""
         return self.excess > self.needed or self.noise < _OF_CHANCE * self.chance
 
 
 def bins_of(schema: Schema) -> dict[str, int]:
-    """The number of codes that are bins in order, the first ones, of the columns that have bins."""
+    """Return the number of bins of each column that has bins; they are its first codes, in
+    order.
+    """
     return {
         name: len(column.positions) - 1
         for name, column in schema.columns.items()
@@ -120,10 +134,10 @@ def first_look(
     mechanism: str,
     bins: Mapping[str, int] | None = None,
 ) -> FirstLook:
-    """Measure the workload's columns and the distances of its pairs; there must be a pair.
+    """Measure the workload's columns and the distances of its pairs, of which there must be one.
 
-    `rows`: their number, about. `mechanism`: that would measure pairs, "mixture", "aim" or "mst".
-    `bins`: as `mixture` has them.
+    `rows`: the approximate number of rows. `mechanism`: the one that would measure pairs:
+    "mixture", "aim" or "mst". `bins`: the number of bins of each binned column, as in `bins_of`.
     """
     rule = _RULES[mechanism]
     closure = downward_closure(workload)
@@ -143,7 +157,7 @@ def first_look(
     distances = measure_distances(curator, model, pairs, price, step="auto: errors of pairs")
     found = math.fsum(distances.of.values()) / (len(pairs) * 2 * model.total)
     chance, spread, bare = _chance(columns, _some(pairs), model.total, measurements[0].stddev)
-    # Noise in the mean of so many distances is that of one over the root of their number.
+    # The noise of a mean of n distances is that of one, divided by the root of n.
     stddev = math.hypot(distances.stddev / math.sqrt(len(pairs)) / (2 * model.total), spread)
     deviations = max(rule.deviations, _OF_FEW_ROWS) if signal < FEW_ROWS else rule.deviations
     needed = max(deviations * stddev, deciding / (2 * model.total))
@@ -152,7 +166,9 @@ def first_look(
 
 
 def _some(pairs: Sequence[Clique]) -> Sequence[Clique]:
-    """All pairs, or a thousand of them, whatever the data: those that chance is drawn for."""
+    """Return the pairs, or a thousand of them chosen independently of the data if there are
+    more.
+    """
     most = 1000
     if len(pairs) <= most:
         return pairs
@@ -163,10 +179,11 @@ def _some(pairs: Sequence[Clique]) -> Sequence[Clique]:
 def _loss(
     curator: Curator, pairs: Sequence[Clique], measured: int, bins: Mapping[str, int]
 ) -> float:
-    """The noise of a pair's cells together, in counts, if what is left measured so many pairs.
+    """Return the mean noise of a pair's cells together, in counts, if the rest measures `measured`
+    pairs.
 
-    The `bins` of a column are merged into four groups, as a mixture may measure them: fewer lose
-    more than half of a dependence (see `mechanisms.rounds.merging`).
+    The `bins` of a column are counted as four groups at most, as a mixture may merge them; fewer
+    groups lose more than half of a dependence (`mechanisms.rounds.merging`).
     """
     sizes = {
         name: size - bins.get(name, 0) + min(bins.get(name, 0), 4)
@@ -177,14 +194,14 @@ def _loss(
 
 
 def _price(curator: Curator, pairs: int, whole: float, deciding: float) -> float:
-    """The most that the distances may cost, by public figures alone.
+    """Return the highest cost of measuring the distances, from public figures alone.
 
-    `deciding` is the excess, in counts, from which pairs are worth their price. Noise of 0.37 of it
-    decides as well as less noise would, and large tables have it for a thousandth of the budget.
+    `deciding`: the excess, in counts, above which pairs are worth measuring. Noise of 0.37 times
+    this decides as well as less noise would; large tables reach it for a thousandth of the budget.
     """
     most = 0.02 * whole
     ratio = curator.errors_stddev(pairs, most) / math.sqrt(pairs) / (0.37 * deciding)
-    # The noise of a cost grows as its inverse, or as the root of that.
+    # The noise of an answer is proportional to 1 / cost, or to the root of that.
     return most * min(1.0, ratio if curator.ledger.budget.pure else ratio**2)
 
 
@@ -195,9 +212,10 @@ def _chance(
     stddev: float,
     draws: int = 8,
 ) -> tuple[float, float, float]:
-    """The mean distance of independent pairs, its spread over tables, and the mean without noise.
+    """Return the mean distance of independent pairs, its spread between tables, and the mean
+    without noise.
 
-    The first two come from random draws, the same ones for the same columns.
+    The first two are from random draws, which are the same for the same columns.
     """
     rng = np.random.default_rng(0)
     rows = max(1, round(total))

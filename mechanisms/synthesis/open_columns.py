@@ -1,4 +1,6 @@
-"""Columns that the schema leaves open: their labels and edges, found with a part of the budget."""
+"""Columns that the schema leaves open: their labels and edges are found with a part of the
+budget.
+"""
 
 from __future__ import annotations
 
@@ -21,18 +23,22 @@ from pgmkit.tables.schema import NoRows, Numeric, OpenCategorical, Schema, outsi
 __all__ = ["ASSUMED_LABELS", "assumed", "counted", "counted_roughly", "open_columns", "resolved"]
 
 _DISCOVERY_SHARE = 0.1
-"""The part of the budget that finds the values and edges which the schema leaves open."""
+"""The share of the budget for finding the labels and edges that the schema leaves open."""
 ASSUMED_LABELS = 20
-"""Labels that plans assume in an open column; their true number is found later."""
+"""The number of labels that plans assume in an open column; the true number is found later."""
 
 
 def open_columns(schema: Schema) -> list[str]:
-    """Columns whose labels are still to be found."""
+    """Return the names of the columns whose labels are still to be found."""
     return [n for n, column in schema.columns.items() if isinstance(column, OpenCategorical)]
 
 
 def counted_roughly(data: Any, schema: Schema) -> Counts:
-    """Counts before open columns are found: of the other columns, and of fine bins of numbers."""
+    """Return the counts available before open columns are found.
+
+    They are over the other columns, and over fine bins of the numeric columns whose edges are to be
+    found.
+    """
     if isinstance(data, Dataset | FrameCounts):
         raise InvalidInput("open columns are found in data frames, not in coded records")
     schema.check_names(names_of(data))
@@ -46,10 +52,10 @@ def counted_roughly(data: Any, schema: Schema) -> Counts:
 def resolved(
     data: Any, rough: Counts, schema: Schema, curator: Curator, workload: Workload
 ) -> tuple[Schema, Curator]:
-    """The schema with its open columns found, and a Curator over the records coded by it.
+    """Return the schema with its open columns found, and a Curator over the records coded by it.
 
-    `rough`: the records as `counted_roughly` codes them, and as `curator` holds them. `workload`:
-    over the same columns, of whatever sizes.
+    `rough`: the records as `counted_roughly` codes them, which `curator` holds. `workload`: over
+    the same columns, with sizes of any kind.
     """
     unlisted, fine = open_columns(schema), _fine(schema)
     tallies = {name: _present_texts(data, schema, name) for name in unlisted}
@@ -75,7 +81,9 @@ def resolved(
 def _completed(
     data: Any, rough: Counts, concrete: Schema, found: Mapping[str, Column], workload: Workload
 ) -> Counts:
-    """The records by the concrete schema; in memory only the columns that were found are coded."""
+    """Return the records coded by the concrete schema; in memory only the found columns are coded
+    anew.
+    """
     if not isinstance(rough, Dataset) or len(found) == len(concrete.columns):
         return counted(data, concrete, workload)
     opened = encode(data, concrete.restricted(found))
@@ -85,7 +93,9 @@ def _completed(
 
 
 def _fine(schema: Schema) -> dict[str, Numeric]:
-    """Columns whose edges are still to be found, in 512 bins each, which bound their accuracy."""
+    """Return the columns whose edges are to be found, with 512 bins each, which limit their
+    accuracy.
+    """
     return {
         name: column.grid(512)
         for name, column in schema.columns.items()
@@ -94,7 +104,10 @@ def _fine(schema: Schema) -> dict[str, Numeric]:
 
 
 def _dyadic(size: int) -> np.ndarray:
-    """Sums of intervals of 1, 2, 4, ... cells: any prefix is a sum of few of them."""
+    """Return the indicator matrix, (intervals, cells), of the intervals of 1, 2, 4, … cells.
+
+    Any prefix of the cells is the sum of a few of these intervals.
+    """
     rows = []
     width = 1
     while width < 2 * size:
@@ -106,7 +119,7 @@ def _dyadic(size: int) -> np.ndarray:
 
 
 def _quantiles(fine: Numeric, cells: np.ndarray, bins: int) -> list[float]:
-    """Inner edges between bins of about equal noisy counts, missing values aside."""
+    """Return edges between bins of about equal noisy counts; missing values do not count."""
     reached = np.maximum.accumulate(np.cumsum(cells[: len(fine.positions) - 1]))
     if reached[-1] <= 0:
         return [
@@ -117,7 +130,10 @@ def _quantiles(fine: Numeric, cells: np.ndarray, bins: int) -> list[float]:
 
 
 def _present_texts(data: Any, schema: Schema, name: str) -> dict[str, int]:
-    """The column's texts and their numbers of rows; undeclared missing ones need a place."""
+    """Return the number of rows of each text in the column.
+
+    Raises InvalidInput if texts are missing and the schema has no place for missing ones.
+    """
     column = schema.columns[name]
     assert isinstance(column, OpenCategorical)
     tally = tally_of(data, name, column)
@@ -128,7 +144,9 @@ def _present_texts(data: Any, schema: Schema, name: str) -> dict[str, int]:
 
 
 def _rows_alone(data: Any, schema: Schema) -> Counts:
-    """The records as codes of a column of one value: all that is known before any is found."""
+    """Return the records as a column of one value: before anything is found only their number
+    counts.
+    """
     name = schema.unresolved[0]
     rows = tally_of(data, name, OpenCategorical()).total()
     domain = Domain({"(rows)": 1})
@@ -137,9 +155,10 @@ def _rows_alone(data: Any, schema: Schema) -> Counts:
 
 
 def counted(data: Any, schema: Schema, workload: Workload | None) -> Counts:
-    """Counts of a frame by its schema, or of records that are coded over its domain.
+    """Return the counts of a frame by its schema, or the given records if they are coded already.
 
-    An engine counts in its first pass what a mechanism is likely to ask of this workload.
+    An engine counts in its first pass what a mechanism is likely to ask for this workload. Raises
+    InvalidInput for records coded over another domain, or against the constraints.
     """
     if not isinstance(data, Dataset | NoRows | FrameCounts):
         return counts_of(data, schema, () if workload is None else _likely(workload))
@@ -150,16 +169,18 @@ def counted(data: Any, schema: Schema, workload: Workload | None) -> Counts:
 
 
 def _likely(workload: Workload) -> Iterator[Clique]:
-    """The pairs of columns in the workload's cliques, then the cliques; small ones first."""
+    """Yield the pairs of columns in the workload's cliques, then the cliques; each with small ones
+    first.
+    """
     pairs = {pair for clique in workload.cliques for pair in combinations(sorted(clique), 2)}
     yield from sorted(pairs, key=lambda pair: (workload.domain.size(pair), pair))
     yield from sorted(workload.cliques, key=workload.domain.size)
 
 
 def assumed(schema: Schema) -> Schema:
-    """The schema with made-up labels and edges for what is still to be found.
+    """Return the schema with made-up labels and edges for the columns left open.
 
-    For plans, and for checks before anything is spent.
+    It serves plans, and checks before anything is spent.
 
     >>> assumed(Schema({"job": OpenCategorical()})).domain
     Domain({'job': 21})

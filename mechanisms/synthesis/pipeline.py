@@ -1,4 +1,6 @@
-"""The front door: a data frame, a schema and a privacy budget in; a release with meanings out."""
+"""The entry point `synthesize`: from a data frame, a schema and a budget to a release with
+meanings.
+"""
 
 from __future__ import annotations
 
@@ -42,10 +44,10 @@ __all__ = ["release_of", "synthesize"]
 logger = logging.getLogger(__name__)
 
 _ROWS_SHARE = 0.002
-"""The part of the budget for the number of rows that "auto" goes by where it is private.
+"""The share of the budget for the number of rows, which "auto" needs if the number is private.
 
-It costs a thousandth more noise in all else. The number is off by a seventh of the rows at which
-the choice changes where there are four columns, and by less where there are more.
+It costs a thousandth more noise in all else. For four columns the noise in the number is a seventh
+of the rows at which the choice changes; for more columns it is less.
 """
 
 
@@ -74,63 +76,65 @@ def synthesize(
     device: str | None = None,
     progress: bool | Callable[[Round[Any, Any]], None] | None = None,
 ) -> TableRelease:
-    """Spend an (epsilon, delta) budget on private records; records, tables and answers come out.
+    """Spend an (epsilon, delta) budget on private records and return a release of them.
 
-    Args:
-        data: a data frame (pandas, polars, pyarrow, DuckDB, PySpark, Dask) or records already
-            coded (`Dataset`, or `counts_of` a frame; over the schema's domain). Frames in an engine
-            are counted there, for most mechanisms in one pass.
-        schema: what each column may hold. Columns left open (`OpenCategorical`, `Numeric` with
-            quantiles) are found first with a tenth of the budget, and a tenth of delta.
-        epsilon: the promise's first number, for rows (see the privacy page).
-        delta: its second number; 0 promises pure epsilon.
-        neighbours: which change of the data the promise is about, "add/remove" or "replace-one".
-        unit: the column that says whose a row is, to protect all rows of a unit (a person, a
-            household) together. It is not released and must not be in the schema; rows that lack it
-            are left out.
-        max_rows: how many rows of each unit are looked at; more of them are left out at random (by
-            the operating system's randomness, or the seed). Noise grows with their number.
-        report_dropped: spend a hundredth of the budget to say in `reason`, with noise, how many
-            rows `max_rows` left out.
-        report_unread: spend a hundredth of the budget on the share of each column's values that the
-            schema could not read; `reason` says it, and a share surely above a tenth warns. A
-            callable gets the noisy shares before the rest is spent, and may raise to end the run.
-            For frames in memory and the records of `encode_file`.
-        mechanism: a name, or "auto" (see `choose_mechanism`; where the number of rows is private
-            it takes a five-hundredth of the budget to know it, and before `aim` up to a fiftieth to
-            see whether columns depend on each other at all).
-        settings: the options of a mechanism that is named, such as {"model_mb": 10}.
-        workload: what should be answered well: all marginals of so many columns (two by default),
-            or a Workload, or column sets.
-        target: a column to predict later: marginals that hold it get four times the weight, and
-            pairs of columns are measured together with it.
-        public: records that need no protection, for mechanisms that use them; of the same columns,
-            or (gem-pub) of some of them.
-        seconds: what "auto" may take of time; it chooses a mechanism by that.
-        memory_mb: what "auto" may take of memory.
-        strict: refuse data that do not fit the schema (values outside it, missing ones that are not
-            declared, broken constraints, no rows). NOT private: that a run fails, and the number of
-            rows in the message, are exact. For data that are public, or to check them where nobody
-            else looks on. By default such values go to the place that each column declares
-            (`Schema.placed`), and only the noisy tables tell.
-        seed: reproducible noise: INSECURE, for tests and simulations only.
-        ledger: one across runs on the same data (`Ledger.open`): it has every charge on the disk
-            before the answer is drawn, and refuses what all runs together may not spend.
-        accounting: "zcdp" or "gaussian" (see `Budget`). By default that of the ledger across runs;
-            without one what needs the least noise for measurements where the mechanism selects
-            nothing, or is "auto" without public records, and "zcdp" elsewhere.
-        device: where the model is computed: "cpu" (None), a CUDA card such as "cuda", or "auto", a
-            card where there is one and it gains; the setting of that name. A mechanism that "auto"
-            chose and that computes nothing there leaves it aside.
-        progress: True for a bar of rounds on a terminal, or a callable that gets each finished
-            round of a mechanism that has rounds.
-
-    With constraints in the schema the final model gives ruled out records probability zero, which
-    needs a mechanism with a graphical model, or with one of regions (`hdmm+pgm`,
-    `gaussian+projection` and their setting `inference`).
+    The release gives synthetic records, tables and answers. With constraints in the schema its
+    model gives the records ruled out probability zero, which needs a mechanism with a graphical
+    model or a region model (`hdmm+pgm`, `gaussian+projection` and their setting `inference`).
 
     Raises InvalidInput, before anything is spent, for wrong arguments, a frame without the schema's
-    columns, constraints with a mechanism that cannot hold them, and `strict` data.
+    columns, constraints with a mechanism that cannot hold them, and, with `strict`, data that do
+    not fit the schema.
+
+    Args:
+        data: A data frame (pandas, polars, pyarrow, DuckDB, PySpark, Dask), or records already
+            coded over the schema's domain (`Dataset`, or `counts_of` a frame). Frames in an engine
+            are counted there, for most mechanisms in one pass.
+        schema: What each column may hold. Columns left open (`OpenCategorical`, `Numeric` with
+            quantiles) are found first, with a tenth of the budget and a tenth of delta.
+        epsilon: The epsilon promised, for rows or for units (see the privacy page).
+        delta: The delta promised; 0 promises pure epsilon-differential privacy.
+        neighbours: The change of the data that the promise is about: "add/remove" or "replace-one".
+        unit: The column that says to whom a row belongs, to protect all rows of a unit (a person, a
+            household) together. It is not released and must not be in the schema; rows without a
+            unit are left out.
+        max_rows: The number of rows of each unit that are used; further ones are left out at random
+            (by the operating system's randomness, or by the seed). Noise grows with this number.
+        report_dropped: Whether to spend a hundredth of the budget to say in the release's `reason`,
+            with noise, how many rows `max_rows` left out.
+        report_unread: Whether to spend a hundredth of the budget on the share of each column's
+            values that the schema could not read. The release's `reason` says it, and a share
+            surely above a tenth warns. A callable gets the noisy shares before the rest is spent,
+            and may raise to end the run. For frames in memory and the records of `encode_file`.
+        mechanism: A mechanism's name, or "auto" (see `choose_mechanism`). If the number of rows is
+            private, "auto" spends a five-hundredth of the budget on it; before `aim`, `mst` or
+            `mixture` it spends up to a fiftieth to see whether columns depend on each other at all.
+        settings: The settings of a mechanism that is named, such as {"model_mb": 10}.
+        workload: What should be answered well: an integer k for all marginals of k columns (2 by
+            default), a Workload, or sets of columns.
+        target: A column to predict later: marginals that include it get four times the weight, and
+            pairs of other columns are measured together with it.
+        public: Records that need no protection, for the mechanisms that use them; with the same
+            columns, or for gem-pub some of them.
+        seconds: The time that "auto" may take, by which it chooses a mechanism.
+        memory_mb: The memory that "auto" may take, by which it chooses a mechanism.
+        strict: Whether to refuse data that do not fit the schema (values outside it, missing ones
+            that are not declared, broken constraints, no rows). NOT private: whether a run fails,
+            and the number of rows in its message, are exact. Use it for public data, or for a check
+            that nobody else sees. By default such values go to the place that each column declares
+            (`Schema.placed`), and only the noisy tables show them.
+        seed: A seed for reproducible noise: INSECURE, for tests and simulations only.
+        ledger: A ledger across runs on the same data (`Ledger.open`): it writes every charge to the
+            disk before the answer is drawn, and refuses charges beyond the budget of all runs
+            together.
+        accounting: "zcdp" or "gaussian" (see `Budget`). The default is that of the ledger across
+            runs. Without such a ledger it is the one with the least noise for measurements if the
+            mechanism selects nothing, or is "auto" without public records, and otherwise "zcdp".
+        device: Where the model is computed: "cpu" (None), a CUDA GPU such as "cuda", or "auto": a
+            GPU if there is one and the model gains by it. It is the mechanism's setting of that
+            name; a mechanism that "auto" chose and that has no such setting ignores it.
+        progress: True for a progress bar of rounds on a terminal, or a callable that gets each
+            finished round of a mechanism that has rounds.
 
     >>> import pyarrow
     >>> from pgmkit.tables.schema import Boolean, Integer
@@ -140,39 +144,17 @@ def synthesize(
     >>> release.sample(2, rng=0).column_names
     ['age', 'ill']
     """
-    request = Request(
-        schema=schema,
-        epsilon=epsilon,
-        delta=delta,
-        neighbours=neighbours,
-        unit=unit,
-        max_rows=max_rows,
-        report_dropped=report_dropped,
-        report_unread=report_unread,
-        mechanism=mechanism,
-        settings=settings,
-        workload=workload,
-        target=target,
-        public=public,
-        seconds=seconds,
-        memory_mb=memory_mb,
-        strict=strict,
-        seed=seed,
-        ledger=ledger,
-        accounting=accounting,
-        device=device,
-        progress=progress,
-    )
-    return release_of(request, data)
+    request = locals()  # the arguments, which a request has by the same names
+    del request["data"]
+    return release_of(Request(**request), data)
 
 
 def release_of(request: Request, data: Any) -> TableRelease:
-    """Spend the budget of a request on private records, which this function alone takes further.
+    """Return the release of private records that a request asks for, spending its budget.
 
-    The records are coded once and then held by a Curator; nothing after that sees the frame, except
-    for columns whose values are still to be found.
-
-    Raises InvalidInput, before anything is spent, for data that do not fit the request.
+    The records are coded once and then held by a Curator; nothing after that uses the frame, except
+    for columns whose values are still to be found. Raises InvalidInput, before anything is spent,
+    for data that do not fit the request.
     """
     form = _form(data)
     warn_of_others(data, request.schema, request.unit)
@@ -181,7 +163,7 @@ def release_of(request: Request, data: Any) -> TableRelease:
     if pays_before or request.mechanism == "auto":
         likely = request.choice(assumed(schema), request.likely)
         dry_run(request, likely, schema, request.likely)
-    # One generator for the rows that are kept and for the noise: they stay independent.
+    # One generator draws the rows that are kept and then the noise: they stay independent.
     seed = None if request.seed is None else np.random.default_rng(request.seed)
     excess = None
     if request.unit is not None:
@@ -222,7 +204,9 @@ def release_of(request: Request, data: Any) -> TableRelease:
 
 
 def _form(data: Any) -> FrameForm | None:
-    """The kind of frame that records come back in; None for records that are coded already."""
+    """Return the kind of frame in which records are returned; None for records that are coded
+    already.
+    """
     if isinstance(data, str | os.PathLike):
         raise InvalidInput(
             f"the data must be a data frame, got the path {os.fspath(data)!r}; read the file by "
@@ -232,7 +216,7 @@ def _form(data: Any) -> FrameForm | None:
 
 
 def _check_rows(request: Request, counts: Counts) -> None:
-    """Refuse a public number of rows that is 0; warn of a delta that protects too few rows."""
+    """Raise InvalidInput if a public number of rows is 0; warn if delta protects too few rows."""
     public = request.relation.rows_public
     if public and len(counts) == 0:
         raise InvalidInput("the data have no rows, which replace-one takes as public; give some")
@@ -242,7 +226,7 @@ def _check_rows(request: Request, counts: Counts) -> None:
 
 
 def _rows_left_out(curator: Curator, excess: Excess) -> str:
-    """A clause on the rows that were left out, at a small price."""
+    """Return a clause on the number of rows left out, which a hundredth of the budget pays for."""
     rows, stddev = curator.measure_excess(excess, curator.remaining / 100)
     of_each = curator.neighbours.max_rows
     return (
@@ -254,13 +238,14 @@ def _rows_left_out(curator: Curator, excess: Excess) -> str:
 def _chosen(
     request: Request, curator: Curator, schema: Schema, workload: Workload
 ) -> tuple[Choice, dict[str, Any]]:
-    """The mechanism that runs, and the arguments of `run_on` that the choice has paid for already.
+    """Return the mechanism that runs, and the arguments of `run_on` that the choice has paid for
+    already.
 
-    Without public records "auto" pays for the number of rows and, where pairs are to be measured,
-    for a first look at their dependence; where none shows it takes independent columns. The look
-    leaves the marginals of columns, and, for a mixture, the distances of pairs.
+    Without public records "auto" pays for the number of rows and, if pairs are to be measured, for
+    a first look at their dependence; if none shows it takes independent columns. The look's
+    marginals of columns are passed on, and for a mixture also the distances of pairs.
     """
-    # Public records know some dependence, which is worth it whatever the number of rows.
+    # Public records show dependence for free, whatever the number of private rows.
     if request.mechanism != "auto" or request.public is not None:
         return request.choice(schema, workload), {}
     rows = _rows(curator)
@@ -284,7 +269,7 @@ def _chosen(
 
 
 def _rows(curator: Curator) -> int:
-    """The number of rows, at a small price where it is private."""
+    """Return the number of rows, which costs `_ROWS_SHARE` of the budget if it is private."""
     if curator.public_total is not None:
         return curator.public_total
     cost = _ROWS_SHARE * curator.remaining
@@ -292,10 +277,11 @@ def _rows(curator: Curator) -> int:
 
 
 def _constrained(release: Release, schema: Schema, device: str | None) -> Release:
-    """The release with a model that gives ruled out records probability zero.
+    """Return the release with a model that gives the records ruled out by constraints probability
+    zero.
 
-    A region model where constraints between columns that were not measured together make the tree
-    too large.
+    The model is a region model if constraints between columns that were not measured together make
+    the junction tree too large.
     """
     if not schema.constraints:
         return release

@@ -1,11 +1,11 @@
 """Plans: dry runs on made-up records, which show the course of a real run without its data.
 
-The mechanism itself runs on made-up records of a random network, with reproducible noise, so that
-the split of the budget and the noise are those of the real code. What adapts to the data will
-differ: which marginals are selected, and of `aim`, whose model grows where the data depend, the
-time and the memory. How much a table's columns depend on each other is not public, and between
-tables of the same public figures the time of `aim` differs by a factor of ten and more; that of
-one-shot mechanisms does not.
+The mechanism itself runs on made-up records of a random network, with reproducible noise, so the
+split of the budget and the noise are those of the real code. What adapts to the data will differ:
+the marginals selected and, for `aim`, whose model grows if the data depend, the time and the
+memory. How much a table's columns depend on each other is not public; between tables of the same
+public figures the time of `aim` differs by a factor of ten and more, and that of one-shot
+mechanisms does not.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["Plan", "PlannedStep", "plan"]
 
 @dataclass(frozen=True)
 class PlannedStep:
-    """Charges of one kind: how many, and their part of the budget."""
+    """The charges of one kind: the number of them, and their share of the budget together."""
 
     step: str
     mechanism: str
@@ -50,12 +50,22 @@ class PlannedStep:
 class Plan:
     """The split of the budget, the noise, the model's size and the time of a dry run.
 
-    `noise`: standard deviation, in counts, of the least noisy measured cells. `model_mb`: of the
-    junction tree of the dry run's model, None where the model is not graphical. `seconds`: of
-    processors that the dry run took, imports left out. `peak_mb`: the most memory that this process
-    has had so far, in MB (10^6 bytes): of a fresh process, that of the run. `neighbours`: what is
-    protected; `max_rows`: how many rows of it are looked at. `verdict`: what a release of the
-    made-up records keeps and loses, in words (`TableRelease.verdict`).
+    Attributes:
+        mechanism: The mechanism's name.
+        unit: The unit of the budget, such as rho.
+        total: The whole budget in this unit.
+        steps: The charges, grouped by step.
+        measurements: The number of noisy tables.
+        noise: The standard deviation, in counts, of the least noisy measured cells.
+        model_mb: The size of the junction tree of the dry run's model in MB; None if the model is
+            not graphical.
+        seconds: The CPU seconds of the dry run, without imports.
+        peak_mb: The most memory that this process has had so far, in MB (10^6 bytes); for a fresh
+            process this is that of the run.
+        neighbours: The neighbour relation, which says what is protected.
+        max_rows: The number of rows of each protected unit that are used.
+        verdict: What a release of the made-up records keeps and loses, in words
+            (`TableRelease.verdict`).
     """
 
     mechanism: str
@@ -72,20 +82,11 @@ class Plan:
     verdict: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return {
-            "mechanism": self.mechanism,
-            self.unit: self.total,
-            "steps": [vars(step) for step in self.steps],
-            "measurements": self.measurements,
-            "noise": self.noise,
-            "model_mb": self.model_mb,
-            "seconds": self.seconds,
-            "peak_mb": self.peak_mb,
-            "neighbours": self.neighbours,
-            "max_rows": self.max_rows,
-            "verdict": list(self.verdict),
-        }
+        """Return plain values by the fields' names; the total has the name of its unit."""
+        stored = {**vars(self), "steps": [vars(step) for step in self.steps]}
+        unit = stored.pop("unit")
+        stored["verdict"] = list(self.verdict)
+        return {unit if name == "total" else name: value for name, value in stored.items()}
 
     def __str__(self) -> str:
         names = [on_one_line(step.step) for step in self.steps]
@@ -124,11 +125,12 @@ def plan(
     domain: Domain | None = None,
     accounting: Accounting | None = None,
 ) -> Plan:
-    """Run the mechanism dry: on `rows` `made_up` records (at most 100,000), never on data.
+    """Run the mechanism on `rows` `made_up` records (at most 100,000), never on data, and return
+    its plan.
 
-    `unit`, `max_rows`: as `synthesize` has them; noise grows with the rows of a unit.
-    `domain`: of the records; needed where `workload` is cliques, as a Workload has its own.
-    `accounting`: as in `mechanisms.run`.
+    `unit`, `max_rows`: as in `synthesize`; noise grows with the rows of a unit. `domain`: that of
+    the records, needed if `workload` is cliques, since only a Workload has a domain. `accounting`:
+    as in `mechanisms.run`.
 
     Raises InvalidInput as a real run would before it spends anything; also for mechanisms that need
     public records, and for cliques without a domain.
@@ -150,7 +152,7 @@ def plan(
     measures = only_measures(entry, chosen, wanted)
     budget = replace(budget, accounting=accounting_of(accounting, measures, budget, None))
     rng = np.random.default_rng(0)
-    # Counting is a small part of a run: more made-up records would show nothing more.
+    # Counting is a small part of a run: more made-up records would not change the plan.
     count = min(rows, 100_000)
     curator = Curator(
         made_up(domain, count, rng),
@@ -179,6 +181,9 @@ def plan(
 
 
 def _own_domain(workload: WorkloadLike) -> Domain:
+    """Return the workload's domain; raise InvalidInput if the workload is cliques, which
+    have none.
+    """
     if isinstance(workload, Workload):
         return workload.domain
     raise InvalidInput(
@@ -188,10 +193,11 @@ def _own_domain(workload: WorkloadLike) -> Domain:
 
 
 def made_up(domain: Domain, rows: int, rng: np.random.Generator) -> Dataset:
-    """Records of a random network: a column has up to three parents among those before it.
+    """Return records of a random network in which a column has up to three parents among earlier
+    ones.
 
-    Its distribution is uneven, and another one for every combination of the parents' values. So
-    columns depend on each other as they do in the middle of the half "choosing" of
+    A column's distribution is uneven, and a different one for every combination of the parents'
+    values. So columns depend on each other as in the middle of the half "choosing" of
     `benchmarks.regret`, on whose tables `aim` takes from half as long to six times as long.
 
     >>> from pgmkit.domain import Domain
@@ -216,7 +222,9 @@ def made_up(domain: Domain, rows: int, rng: np.random.Generator) -> Dataset:
 
 
 def _steps(curator: Curator) -> tuple[PlannedStep, ...]:
-    """Charges grouped by step, without round numbers and the names of what was picked."""
+    """Return the charges grouped by step, without round numbers and the names of what was
+    selected.
+    """
     groups: dict[tuple[str, str], list[float]] = {}
     known = "|".join(map(re.escape, sorted(curator.domain, key=len, reverse=True)))
     for entry in curator.ledger.entries:

@@ -1,4 +1,4 @@
-"""A run as it was asked for: one record, made at the front door and checked there as a whole."""
+"""The arguments of a run as one record, made at the entry point and checked there as a whole."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from pgmkit.tables.schema import NoRows, Schema
 __all__ = ["Request", "delta_caution"]
 
 _RESERVED_SHARE = 0.1
-"""The part of delta that is kept for the values of open columns (see `Curator.discover`)."""
+"""The share of delta reserved for finding the values of open columns (`Curator.discover`)."""
 
 
 def delta_caution(delta: float, rows: int | None) -> str:
-    """A warning where delta is above 1 / rows; else empty.
+    """Return a warning if delta is above 1 / rows, and otherwise an empty text.
 
-    `rows` is their number where it is public. Where it is None, 1,000 rows stand for it, as tables
-    of fewer are seldom released.
+    `rows`: the number of rows if it is public. If it is None, 1,000 rows are assumed, as tables of
+    fewer are seldom released.
 
     >>> delta_caution(1e-9, None), delta_caution(0.5, 10)[:32]
     ('', 'delta (0.5) is above 1 / 10 rows')
@@ -54,10 +54,10 @@ def delta_caution(delta: float, rows: int | None) -> str:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Request:
-    """The arguments of `synthesize` but for the data, which describes them; nothing private.
+    """The arguments of `synthesize`, described there, except the data; nothing in it is private.
 
-    Raises InvalidInput for arguments of another kind, values that are not allowed, and arguments
-    that do not go together.
+    Raises InvalidInput for arguments of a wrong type, values that are not allowed, and arguments
+    that contradict each other.
 
     >>> from pgmkit.tables.schema import Boolean
     >>> Request(schema=Schema({"ill": Boolean()}), epsilon=1.0, delta=1e-9).budget.accounting
@@ -105,7 +105,7 @@ class Request:
     def options(self) -> Mapping[str, Any]:
         """The settings of the mechanism that was named, with the device among them.
 
-        Raises InvalidInput for a device that is not there or given twice.
+        Raises InvalidInput for a device that does not exist or is given twice.
         """
         settings = {} if self.settings is None else self.settings
         if self.device is None:
@@ -120,23 +120,28 @@ class Request:
 
     @cached_property
     def relation(self) -> Neighbours:
-        """The neighbour relation, of rows or of units."""
+        """The neighbour relation, between tables that differ in a row or in a unit's rows."""
         return relation(self.neighbours, self.unit, self.max_rows)
 
     @cached_property
     def likely(self) -> Workload:
-        """The workload over the values that stand for those still to be found (`assumed`)."""
+        """The workload over the schema with `assumed` values in place of those still to be
+        found.
+        """
         return table_workload(assumed(self.schema).domain, self.workload, self.target)
 
     def workload_over(self, domain: Domain) -> Workload:
-        """The workload over the domain in which open columns are found."""
+        """Return the workload over the domain in which open columns are found."""
         if self.workload is None or isinstance(self.workload, int):
             return table_workload(domain, self.workload, self.target)
         return Workload(domain, self.likely.cliques, self.likely.weights)
 
     @cached_property
     def budget(self) -> Budget:
-        """The promise with its accounting; a part of delta is reserved to find open columns."""
+        """The budget with its accounting; a part of delta is reserved for finding open columns.
+
+        Raises InvalidInput for a pure budget if columns are to be found.
+        """
         budget = Budget(self.epsilon, self.delta)
         if self.schema.unresolved and budget.pure:
             raise InvalidInput(
@@ -151,12 +156,12 @@ class Request:
 
     @property
     def _measures(self) -> bool:
-        """True where the run is known, before its first charge, to measure only, or nearly so.
+        """True if the run is known, before its first charge, to only measure, or to do little else.
 
         "auto" chooses by a noisy number of rows, and an accounting must not depend on answers. So
-        it has that of `independent`; its other choices without public records select with about a
-        tenth of the budget, and gain by it too. A mixture selects where there are many cells, which
-        is not known while columns are open.
+        "auto" has the accounting of `independent`; its other choices without public records select
+        with about a tenth of the budget, and also gain by it. A mixture selects if there are many
+        cells, which is not known while columns are open.
         """
         if self.mechanism == "auto":
             return self.public is None
@@ -166,9 +171,10 @@ class Request:
         )
 
     def choice(self, schema: Schema, workload: Workload, rows: int | None = None) -> Choice:
-        """The mechanism that was named, or for "auto" the one that `choose_mechanism` takes.
+        """Return the mechanism that was named, or for "auto" the one that `choose_mechanism` takes.
 
-        `schema`, `workload`: of known values; `rows`: their number where it is public or paid for.
+        `schema`, `workload`: with all values known. `rows`: the number of rows if it is public or
+        paid for.
         """
         return choice_of(
             self.mechanism,
@@ -183,7 +189,9 @@ class Request:
         )
 
     def public_records(self, schema: Schema) -> Dataset | None:
-        """The public records as codes of those columns of the schema that they have."""
+        """Return the public records as codes of the schema's columns that they have; None without
+        any.
+        """
         public = self.public
         if public is None or isinstance(public, Dataset):
             return public
@@ -196,7 +204,7 @@ class Request:
         return found
 
     def _check_kinds(self) -> None:
-        """Raises InvalidInput for arguments of another kind, which would fail later or half-way."""
+        """Raise InvalidInput for arguments of a wrong type, which would fail later or half-way."""
         if not isinstance(self.schema, Schema):
             raise InvalidInput(
                 f"schema must be a Schema, got {type(self.schema).__name__}; see Schema.load"
@@ -233,7 +241,9 @@ class Request:
                     )
 
     def _check_mechanism(self) -> None:
-        """Raises InvalidInput for a mechanism or settings that fit neither schema nor records."""
+        """Raise InvalidInput for a mechanism or settings that do not fit the schema or the public
+        records.
+        """
         if self.mechanism == "auto":
             if self.settings:
                 raise InvalidInput(
@@ -252,7 +262,7 @@ class Request:
             )
 
     def _check_public_records(self) -> None:
-        """Raises InvalidInput for public records that could not be used."""
+        """Raise InvalidInput for public records that the mechanism could not use."""
         schema, public = self.placed, self.public
         if public is None:
             return

@@ -1,4 +1,4 @@
-"""Frames of which each unit keeps a bounded number of rows."""
+"""Frames in which each unit keeps a bounded number of rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ _WHOLE = re.compile(r"(-?[0-9]+)\.0+")
 
 
 def check_unit(unit: str | None, schema: Schema, report_dropped: bool) -> None:
-    """Raises InvalidInput for a unit that the schema would release, or a report without one."""
+    """Raise InvalidInput for a unit that the schema would release, or for a report without
+    a unit.
+    """
     if unit is None and report_dropped:
         raise InvalidInput("report_dropped is about the rows of units; give unit and max_rows")
     if unit in schema.columns:
@@ -33,7 +35,7 @@ def check_unit(unit: str | None, schema: Schema, report_dropped: bool) -> None:
 
 
 def warn_of_others(data: Any, schema: Schema, unit: str | None) -> None:
-    """Warn of a frame's columns that are not released, as the schema does not have them."""
+    """Warn if the frame has columns that are not released because the schema does not have them."""
     if isinstance(data, Dataset | NoRows | FrameCounts):
         return
     others = other_columns(data, schema, [unit])
@@ -49,11 +51,11 @@ def warn_of_others(data: Any, schema: Schema, unit: str | None) -> None:
 def bounded_frame(
     frame: Any, schema: Schema, unit: str, max_rows: int, rng: np.random.Generator | None
 ) -> tuple[Any, Excess]:
-    """The schema's columns of at most `max_rows` rows of each unit, and what was left out.
+    """Return the schema's columns of at most `max_rows` rows of each unit, and what was left out.
 
-    Which rows is drawn uniformly (`mechanisms.privacy.units`). Rows without a unit (missing: null,
-    NaN, empty) are of nobody and are left out. A frame in an engine is fetched, these columns
-    alone: which rows are kept must be the same in every count. Raises InvalidInput for codes and
+    The rows are drawn uniformly (`mechanisms.privacy.units`). Rows without a unit (missing: null,
+    NaN, empty) belong to nobody and are left out. From an engine these columns alone are fetched,
+    since the rows kept must be the same in every count. Raises InvalidInput for coded records, and
     for a frame without the columns.
 
     >>> import pyarrow
@@ -78,9 +80,10 @@ def bounded_frame(
 
 
 def _units(values: Any) -> np.ndarray:
-    """A whole number for each value, -1 for a missing one; 3, 3.0, "3" and "3.0" are one unit.
+    """Return a whole number for each value, -1 for a missing one; 3, 3.0, "3" and "3.0" are one
+    unit.
 
-    Programs write whole numbers as 3.0 where one of their column is missing.
+    Programs write whole numbers as 3.0 if another value of the column is missing.
     """
     if len(values) == 0:
         return np.zeros(0, dtype=np.intp)

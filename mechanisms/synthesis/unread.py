@@ -1,9 +1,9 @@
-"""Values that the schema could not read: their noisy shares, before the budget is spent on them.
+"""Values that the schema could not read: their noisy shares, measured before the budget is spent.
 
-A file in another encoding, with another separator or decimal sign than the schema says, is read
+A file in another encoding, or with another separator or decimal sign than the schema says, is read
 without an error: its values go to the place that each column declares for values it does not have.
-Rows are private, so an exact error would tell about single ones. A hundredth of the budget tells
-instead which columns have many such values.
+Rows are private, so an exact error would reveal something about single rows. Instead a hundredth of
+the budget says which columns have many such values.
 """
 
 from __future__ import annotations
@@ -20,20 +20,24 @@ from pgmkit.tables.schema import Schema
 __all__ = ["UnreadValues", "check_labels", "check_values"]
 
 _COST_SHARE = 0.01
-"""The part of the budget that this takes: all else has half a hundredth more noise."""
+"""The share of the budget for this check; the noise of all else grows by half a hundredth."""
 _MANY = 0.1
-"""Share of a column's values; fewer are usual where a schema leaves missing or rare ones out."""
+"""The share of a column's values above which the check warns; smaller shares are usual if a schema
+leaves missing or rare values out.
+"""
 _FALSE_ALARMS = 1e-6
-"""Probability that noise alone, over all columns, makes a share of a tenth pass for more: a run
-without a terminal would stop. Files that are read wrongly have shares of a half and more, so that
-the wider margin misses few of them."""
+"""The probability that noise alone, over all columns, makes a share of a tenth look larger, which
+would stop a run without a terminal. Wrongly read files have shares of a half and more, so the wider
+margin misses few of them.
+"""
 
 
 @dataclass(frozen=True)
 class UnreadValues:
     """The noisy share of each column's values that could not be read.
 
-    `stddev`: of the noise in each share, `pure`: True for Laplace noise.
+    `stddev`: the noise's standard deviation in each share. `pure`: True for Laplace noise, False
+    for Gaussian.
     """
 
     shares: dict[str, float]
@@ -42,11 +46,13 @@ class UnreadValues:
 
     @property
     def many(self) -> tuple[str, ...]:
-        """Columns of which surely more than a tenth could not be read, the largest share first."""
+        """The columns of which surely more than a tenth could not be read, the largest
+        share first.
+        """
         chance = _FALSE_ALARMS / len(self.shares)
         if self.pure:
-            # Laplace noise exceeds t times its scale with probability exp(-t) / 2, one in a hundred
-            # times more where a tenth of the rows' noise is added; 1 / 2 leaves room for that.
+            # Laplace noise exceeds t times its scale with probability exp(-t) / 2, and a hundredth
+            # more often if a tenth of the rows' noise is added; 1 / 2 leaves room for that.
             deviations = math.log(1 / chance) / math.sqrt(2)
         else:
             deviations = NormalDist().inv_cdf(1 - chance)
@@ -68,14 +74,14 @@ class UnreadValues:
 
 
 def check_values(curator: Curator, asked: bool | Callable[[UnreadValues], None]) -> str:
-    """A clause on the values that could not be read, for a hundredth of the budget.
+    """Return a clause on the values that could not be read, for a hundredth of the budget.
 
-    `asked`: True to warn where some column has many of them, or a callable that gets them and may
-    raise to end the run.
+    `asked`: True to warn if some column has many such values, or a callable that gets the noisy
+    shares and may raise to end the run.
     """
     counts, rows, stddev = curator.measure_unread(_COST_SHARE * curator.remaining)
     of = max(rows, 1.0)
-    # A share of private rows has their noise too; where it is a tenth or less that adds little.
+    # If the number of rows is private, its noise enters each share; little for a tenth or less.
     noise = stddev / of * (1.0 if curator.neighbours.rows_public else math.hypot(1, _MANY))
     shares = {name: max(0.0, count / of) for name, count in counts.items()}
     found = UnreadValues(shares, noise, curator.ledger.budget.pure)
@@ -87,7 +93,7 @@ def check_values(curator: Curator, asked: bool | Callable[[UnreadValues], None])
 
 
 def check_labels(schema: Schema, names: Sequence[str]) -> None:
-    """Warn where no label was found, and where labels hold the sign for bytes that are not in the
+    """Warn if no label was found, or if labels contain the sign for bytes that are not in the
     encoding.
 
     The labels are public: they were paid for.

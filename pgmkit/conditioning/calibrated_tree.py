@@ -51,8 +51,8 @@ class CalibratedTree:
         conditional: whether the tables are the conditional distributions of a Bayesian network.
         most: the most cells that a pass over all cliques may go through.
 
-    Raises Underflow where the sum over all records is zero or too small to be reliable, and
-    ModelTooLarge where there are more cells.
+    Raises Underflow if the sum over all records is zero or too small to be reliable, and
+    ModelTooLarge if there are more cells.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class CalibratedTree:
 
     def below(self, here: int) -> Array | None:
         """Return the matrix P(value of each attribute of the subtree | separator) without evidence,
-        of shape (cells of the separator, values of all attributes); None where it is too large.
+        of shape (cells of the separator, values of all attributes); None if it is too large.
         """
         if here in self._below:
             return self._below[here]
@@ -227,7 +227,7 @@ def _product(
 
 
 def _check_nothing_lost(factors: Sequence[tuple[tuple[str, ...], Array]]) -> None:
-    """Raise Underflow where a product of positive entries might come near the smallest
+    """Raise Underflow if a product of positive entries might come near the smallest
     floating-point number.
     """
     least = 1.0

@@ -30,7 +30,7 @@ class Calibration:
         calibrated: the tree.
         seen: the evidence.
 
-    Raises Underflow where the evidence has probability zero, or one so small that terms may have
+    Raises Underflow if the evidence has probability zero, or one so small that terms may have
     been lost.
     """
 

@@ -4,7 +4,7 @@ A tree's first nodes are the inputs. Every further node is the product of two no
 one, with those attributes summed out that no other remaining node holds. Sets of attributes are
 integers with one bit for each attribute.
 
-Where the inputs are conditional distributions, a product from which all attributes that it is a
+If the inputs are conditional distributions, a product from which all attributes that it is a
 distribution of have been summed out is 1 everywhere (*barren*: Shachter 1986). Such a node is part
 of the tree, since its attributes connect others, but holds no table, and a product with it is a
 copy. So a node has two sets of attributes: those of its place in the tree (``scope``) and those its

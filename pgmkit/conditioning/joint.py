@@ -38,7 +38,7 @@ class JointTable:
         axes: the attributes' numbers, ascending.
         table: the cells' unnormalised weights.
 
-    Raises Underflow where the sum is zero or too small to be reliable.
+    Raises Underflow if the sum is zero or too small to be reliable.
 
     >>> weights = product([0b01, 0b11], [np.array([0.5, 0.5]), np.eye(2)], (0, 1), (2, 2))
     >>> found = JointTable((0, 1), weights)
@@ -91,7 +91,7 @@ class Joint:
             np.equal(cells // stride % size, values, out=self.reader[end - size : end])
 
     def given(self, seen: ScaledEvidence) -> GivenJoint:
-        """Return the distribution given the evidence. Raises Underflow where it is impossible or
+        """Return the distribution given the evidence. Raises Underflow if it is impossible or
         nearly so.
         """
         table = self.table

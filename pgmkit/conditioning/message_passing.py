@@ -59,7 +59,7 @@ LEAST_SUM = LEAST_ENTRY / EPSILON
 
 
 class Underflow(ArithmeticError):
-    """Raised where a sum is zero, or too small for floating-point numbers."""
+    """Raised if a sum is zero, or too small for floating-point numbers."""
 
 
 class Messages:
@@ -73,7 +73,7 @@ class Messages:
         limit: the most bytes of a table.
         kernels: the kernels made so far; new ones are added.
 
-    Raises Underflow where the sum over all records is zero or too small to be reliable.
+    Raises Underflow if the sum over all records is zero or too small to be reliable.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Messages:
 
     def rescaled(self, table: Table) -> tuple[Array, Scale]:
         """Return the table, divided by its maximum unless that is near 1, and the logarithm of the
-        divisor. Raises Underflow where the maximum is too small or not finite.
+        divisor. Raises Underflow if the maximum is too small or not finite.
         """
         peak = float(table[1].max())
         if not LOST < peak < math.inf:
@@ -121,7 +121,7 @@ class Messages:
         return table[1] / peak, math.log(peak)
 
     def log_of(self, value: Array) -> Scale:
-        """Return the logarithm of a root's value. Raises Underflow where it is too small or not
+        """Return the logarithm of a root's value. Raises Underflow if it is too small or not
         finite.
         """
         if not LEAST_SUM < float(value) < math.inf:
@@ -209,7 +209,7 @@ class Messages:
         return self.settled(found)
 
     def settled(self, found: Table) -> Table:
-        """Return the table divided by its sum. Raises Underflow where the sum shows that terms were
+        """Return the table divided by its sum. Raises Underflow if the sum shows that terms were
         lost.
         """
         total = float(found[1].sum())

@@ -46,8 +46,8 @@ class Posterior:
     """The answer of ``FactorGraph.posterior``. Marginals are probabilities (each sums to 1).
 
     Messages are computed once and shared by all questions to one posterior; posteriors of one graph
-    share elimination orders and plans. Every answer raises InvalidInput where the evidence has
-    probability zero, and ModelTooLarge where a table would not fit.
+    share elimination orders and plans. Every answer raises InvalidInput if the evidence has
+    probability zero, and ModelTooLarge if a table would not fit.
     """
 
     graph: GraphTables
@@ -72,7 +72,7 @@ class Posterior:
         started: tuple[float, bool],
         at: Callable[[SecondOpinion, float], None],
     ) -> None:
-        """Have a second computation check the answer, unless one of the same kind was checked
+        """Check the answer by a second computation, unless one of the same kind was checked
         before.
         """
         (begun, calibrated), evidence = started, self.evidence
@@ -152,7 +152,7 @@ class Posterior:
 
     def _singles(self, asked: Sequence[Clique]) -> dict[Clique, Array] | None:
         """Return marginals of many single attributes at once from a calibrated tree or joint
-        distribution; None where some clique has several attributes, few are asked, or the graph has
+        distribution; None if some clique has several attributes, few are asked, or the graph has
         neither.
         """
         if {*map(len, asked)} != {1} or (known := self._routes.prepared(())) is None:
@@ -240,7 +240,7 @@ class Posterior:
         domain, codes = self.graph.domain, self.evidence.codes
         columns = {name: np.full(n, code) for name, code in codes.items()}
         if len(codes) == len(domain):
-            _ = self.log_partition  # refuses a record that cannot be
+            _ = self.log_partition  # raises for an impossible record
         else:
             columns |= self.model().sample(n, rng=rng, method="sample").columns
         self._look("sample", (), started, lambda op, s: op.drawn(columns, n, s))
@@ -250,7 +250,7 @@ class Posterior:
         """Return the distribution of the attributes that were not observed as a model of ``total``
         records.
         """
-        _ = self.log_partition  # refuses evidence of probability zero
+        _ = self.log_partition  # raises for evidence of probability zero
         started = self._started
         model = self._as_model(total)
         self._look("model", (), started, lambda op, s: op.same_sum(model._tables.sums, s))

@@ -43,8 +43,8 @@ class Posteriors:
     records.
 
     Arrays have one more axis, the first, which counts the records. Equal records are computed once,
-    the others side by side. Every answer raises InvalidInput where a record has probability zero,
-    naming the first, and ModelTooLarge where a table would not fit.
+    the others side by side. Every answer raises InvalidInput if a record has probability zero,
+    naming the first, and ModelTooLarge if a table would not fit.
     """
 
     graph: GraphTables
@@ -78,8 +78,8 @@ class Posteriors:
         started: float,
         at: Callable[[int, float], None],
     ) -> None:
-        """Have a second computation check two records' answers, unless some of the same kind were
-        checked before.
+        """Check two records' answers by a second computation, unless some of the same kind were
+        checked.
         """
         rows = len(self)
 

@@ -101,7 +101,7 @@ class EvidenceMarginals:
 
     def prepared(self, asked: Sequence[Clique]) -> tuple[Prepared, float] | None:
         """Return the graph's joint distribution or calibrated tree given this evidence, and the
-        logarithm of what the likelihoods were divided by; None where neither answers.
+        logarithm of what the likelihoods were divided by; None if neither answers.
         """
         if self.graph.joint is not None:
             return self._given_joint
@@ -115,7 +115,7 @@ class EvidenceMarginals:
         the factors that their tables lack. ``asked`` are all cliques asked of, in this group or
         another.
 
-        Raises ModelTooLarge where they do not fit, before any work.
+        Raises ModelTooLarge if they do not fit, before any work.
         """
         if (prepared := self.prepared(asked)) is not None:
             return prepared
@@ -134,7 +134,7 @@ class EvidenceMarginals:
     def log_sum(self) -> float:
         """Return the logarithm of the sum over all records that agree with the evidence.
 
-        Where the values of all tables do not fit together, each is freed as soon as it is
+        If the values of all tables do not fit together, each is freed as soon as it is
         multiplied.
         """
         try:
@@ -149,7 +149,7 @@ class EvidenceMarginals:
         return float(messages.log_sum) + log_scale
 
     def _sound(self, relevant: int) -> Inputs:
-        """Return the inputs. Raises Underflow where plain numbers cannot hold them, or one
+        """Return the inputs. Raises Underflow if plain numbers cannot hold them, or one
         is zero.
         """
         inputs = self._sliced(relevant)
@@ -277,7 +277,7 @@ class EvidenceMarginals:
     def _given(
         self, prepare: Callable[[ScaledEvidence], Prepared]
     ) -> tuple[Prepared, float] | None:
-        """Return the joint distribution or calibrated tree given the evidence; None where the
+        """Return the joint distribution or calibrated tree given the evidence; None if the
         evidence is too unlikely for plain numbers.
         """
         if (known := self._seen()) is None:
@@ -289,7 +289,7 @@ class EvidenceMarginals:
 
     def _seen(self) -> tuple[ScaledEvidence, float] | None:
         """Return the evidence with likelihoods of maximum 1, and the logarithm of what they were
-        divided by; None where some weights are too small for plain numbers.
+        divided by; None if some weights are too small for plain numbers.
         """
         codes = self.evidence.codes
         weights, log_scale = {}, 0.0
@@ -311,7 +311,7 @@ class EvidenceMarginals:
         return Messages(tree, inputs.tables, conditional, graph.memory_limit, graph.kernels)
 
     def _written_out(self, inputs: Inputs) -> JointTable | None:
-        """Return the joint distribution of the inputs' attributes; None where it has too many
+        """Return the joint distribution of the inputs' attributes; None if it has too many
         cells.
         """
         held = union(inputs.scopes)

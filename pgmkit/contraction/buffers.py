@@ -331,7 +331,9 @@ def _levels(plan: Plan) -> list[list[Step]]:
 
 
 def _by_level(plan: Plan) -> list[list[Step]]:
-    """Steps in an executable order, those of one level and one small shape together."""
+    """Return the steps in an executable order, with those of one level and one small shape
+    together.
+    """
     found: list[list[Step]] = []
     for level in _levels(plan):
         groups: dict[tuple[object, ...], list[Step]] = defaultdict(list)
@@ -342,7 +344,7 @@ def _by_level(plan: Plan) -> list[list[Step]]:
 
 
 def _likeness(plan: Plan, step: Step) -> tuple[object, ...]:
-    """The key that steps which may share a call have in common."""
+    """Return a key that is equal for steps that may share a call."""
     if step.kernel is None:
         cost = plan.cells(step.left)
         shape: tuple[int, ...] = (cost, plan.cells(step.out))

@@ -161,7 +161,7 @@ class _Planner:
                 if other not in around:
                     around.add(other)
                     cells *= self.sizes[other]
-            if cells > self.most:  # a hub is given up early, not after all its neighbours
+            if cells > self.most:  # stop before all neighbours of a hub
                 return None
             largest = max(largest, self.cells(key))
             level = max(level, self.levels[key])

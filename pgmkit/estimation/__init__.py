@@ -50,7 +50,7 @@ Inference = Literal["exact", "region", "auto"]
 
 
 class _Options(TypedDict, total=False):
-    """The keyword arguments of ``estimate``, whatever model it returns."""
+    """The keyword arguments of ``estimate`` that do not depend on the kind of model returned."""
 
     total: float | None
     zeros: Iterable[Zeros]
@@ -108,72 +108,75 @@ def estimate(
     progress: ProgressReport = None,
     inference: Inference = "exact",
 ) -> GraphicalModel | RegionModel:
-    """The maximum-entropy model over the measured cliques that fits the measurements best.
+    """Return the maximum-entropy model over the measured cliques that fits the measurements best.
 
-    Minimises the loss of the marginals over all distributions with the given total. Of all
-    minimisers the model is the one whose potentials live on the measured cliques (McKenna et al.,
-    2019).
+    It minimises the loss of the marginals over all distributions with the given total. Among all
+    minimisers it is the one whose potentials are over the measured cliques (McKenna et al., 2019).
 
     Args:
         domain: the attributes.
         measurements: noisy linear views of marginals, in counts; those of the empty clique only
-            inform the total. With a callable loss their cliques alone are used. Where no attribute
-            is measured the model is uniform over what ``zeros`` leave possible.
-        total: number of records; estimated from the measurements (``estimate_total``) when None.
+            inform the total. With a callable loss only their cliques are used. If no attribute is
+            measured, the model is uniform over the cells that ``zeros`` allow.
+        total: the number of records; if None it is estimated from the measurements
+            (``estimate_total``).
         zeros: combinations of values that cannot occur (``pgmkit.Zeros``); the model gives them
-            probability zero, and their cliques count as measured ones for its size.
+            probability zero. For the model's size their cliques count as measured.
         loss: ``"squared"`` (Gaussian noise, weights 1/variance), ``"absolute"`` (Laplace noise,
             weights 1/scale), ``"huber"``, a penalty of ``pgmkit.losses``, or a convex
             differentiable callable from ``{clique: tensor of counts}`` to a scalar tensor.
-        method: ``"auto"`` takes ``"newton"`` where its steps are cheap, else ``"accelerated"``;
-            where that stalls short of a certificate it goes on with ``"newton"`` if it can, or
-            with some ``"proximal"`` steps. ``"newton"`` is for
-            small problems (a joint of up to 4,096 cells) of any conditioning: nearly always
+        method: ``"auto"`` uses ``"newton"`` if its steps are cheap, and otherwise
+            ``"accelerated"``; if the latter stalls without a certificate, it continues with
+            ``"newton"`` if possible, or with some ``"proximal"`` steps. ``"newton"`` is for small
+            problems (a joint of up to 4,096 cells) of any conditioning, and is nearly always
             certified. ``"accelerated"``, mirror descent with momentum from the best consistent
-            tables in closed form (exact when the cliques are decomposable), is the fastest on
-            large problems whose noise levels are alike; its certificates may stay loose.
-            ``"proximal"`` (squared and Huber losses) is slower and certifies more.
-            ``"mirror_descent"``, ``"dual_averaging"`` and ``"lbfgs"`` are the published methods,
-            for comparison. Figures: docs/mathematics.md.
-        warm_start: an earlier model on the same domain whose cliques lie within the measured
-            ones; its potentials, scaled to the tables that changed most, are the start
-            (``"accelerated"`` uses them if they are near the optimum already, or fit better than
-            its own start). Where it has no probability, this one may have some: the zeros that hold
-            are those given.
-        tolerance: the certified gap to reach, in units of the loss's own standard deviation at
-            the truth, sqrt(cells / 2) with Gaussian noise. The search also ends when the loss
-            falls by less than a quarter of that over max(30, a fifth of all) iterations.
-        max_seconds: time after which the best model so far is returned.
-        device: where to compute: "cpu", a CUDA card ("cuda", "cuda:1"), or "auto", a card where
-            there is one and a pass is large enough to gain
-            (``pgmkit.runtime.devices.WORTH_A_CARD``).
-        dtype: of the model's tables. The search for them is in float64 in any case: in float32 the
-            rounding of a large count is not small beside its noise.
-        memory_limit: bytes of working memory allowed; by default half of what the machine or the
-            process's control group has, or of what a card has free. The tables of the
-            model's junction tree, which sampling needs, may take 4 GiB, or this if it is more.
-        shrink: whether the tables of a region model that were measured whole, with the squared
-            loss, are drawn towards independence where that is nearer to the truth by an unbiased
-            estimate (``pgmkit.regions.shrinkage``): they then fit the noise less closely. Exact
-            models are not shrunk.
-        progress: True for a bar on a terminal, or a callable that gets ``Progress`` records.
-        inference: ``"exact"`` runs on a junction tree and refuses what no tree holds.
-            ``"region"`` fits tables of the measured cliques that agree wherever they overlap, and
-            returns a ``RegionModel``: a relaxation of any size, whose answers beyond the measured
-            cliques come from records near the tables. ``"auto"`` is exact where that fits. A region
-            model is computed on the CPU in float64, without ``method`` and ``warm_start``.
+            tables in closed form (exact if the cliques are decomposable), is the fastest on large
+            problems with similar noise levels; its certificates may stay loose. ``"proximal"``
+            (squared and Huber losses) is slower and certifies more often. ``"mirror_descent"``,
+            ``"dual_averaging"`` and ``"lbfgs"`` are the published methods, for comparison. Figures:
+            docs/mathematics.md.
+        warm_start: an earlier model on the same domain whose cliques lie within the measured ones.
+            Its potentials, scaled to the tables that changed most, are the start; ``"accelerated"``
+            uses them only if they are near the optimum already or fit better than its own start.
+            Records that are impossible in the earlier model are possible in the new one, unless
+            ``zeros`` rule them out.
+        tolerance: the certified gap to reach, in units of the loss's own standard deviation at the
+            truth, sqrt(cells / 2) with Gaussian noise. The search also ends when the loss falls by
+            less than a quarter of this gap over max(30, a fifth of all) iterations.
+        max_seconds: the time after which the best model so far is returned.
+        device: where to compute: "cpu", a CUDA GPU ("cuda", "cuda:1"), or "auto": a GPU if there is
+            one and a pass is large enough to gain (``pgmkit.runtime.devices.WORTH_A_CARD``).
+        dtype: the type of the model's tables. The search is in float64 in any case, since in
+            float32 the rounding of a large count is not small compared with its noise.
+        memory_limit: the bytes of working memory allowed; by default half of the memory of the
+            machine or of the process's control group, or half of a GPU's free memory. The tables of
+            the model's junction tree, which sampling needs, may take 4 GiB, or this limit if it is
+            larger.
+        shrink: for a region model with the squared loss, whether tables that were measured whole
+            are shrunk towards independence if an unbiased estimate says that this brings them
+            nearer to the truth (``pgmkit.regions.shrinkage``); they then fit the measurements less
+            closely. Exact models are not shrunk.
+        progress: True for a progress bar on a terminal, or a callable that gets ``Progress``
+            records.
+        inference: ``"exact"`` runs on a junction tree, and raises ModelTooLarge if it would be too
+            large. ``"region"`` fits tables of the measured cliques that agree wherever they
+            overlap, and returns a ``RegionModel``: a relaxation for any size, whose answers beyond
+            the measured cliques come from records near the tables. ``"auto"`` is exact if the
+            junction tree fits, and otherwise ``"region"``. A region model is computed on the CPU in
+            float64, without ``method`` and ``warm_start``.
 
     Raises:
-        InvalidInput: for a bad argument, naming it and the remedy; ``TotalUndetermined`` if no
-            total is given and no measurement determines it; ``ModelTooLarge`` before
-            allocating too much; ``NumericalFailure`` where a second computation contradicts
-            the model (``pgmkit.inference.self_check``).
+        InvalidInput: for a wrong argument; the message names it and the remedy.
+        TotalUndetermined: if no total is given and no measurement determines it.
+        ModelTooLarge: before too much memory would be allocated.
+        NumericalFailure: if a second computation contradicts the model
+            (``pgmkit.inference.self_check``).
 
     Warns:
         NotCertified: the search ended with a gap of more than one noise unit (``model.unit``).
-        Contradictory: with the squared loss, no distribution comes as near to the measurements as
-            noise of their stddev would leave the truth (``model.fit``; a false alarm in less than
-            one of a million estimates, with Laplace noise too).
+        Contradictory: with the squared loss, every distribution is farther from the measurements
+            than noise of their stddev would leave the truth (``model.fit``). A false alarm occurs
+            in less than one of a million estimates, with Laplace noise too.
 
     >>> domain = Domain({"a": 2, "b": 2})
     >>> y = [Measurement(("a",), [600.0, 402.0], 1.0), Measurement(("b",), [300.0, 700.0], 2.0)]

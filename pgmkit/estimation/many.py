@@ -69,36 +69,40 @@ def estimate_many(
     progress: bool | Callable[[Replication], None] | None = None,
     **options: Unpack[Options],
 ) -> list[GraphicalModel]:
-    """A model for each set of measurements, as ``estimate`` makes it; the sets differ in their
-    values only.
+    """Return a model for each set of measurements, as ``estimate`` does; sets differ only in
+    values.
 
-    Small models are estimated side by side: one pass of inference serves all sets, which costs
-    each a fraction of what it costs alone. Every set has its own steps, stops by itself, and has
-    its own certificate: model i has a loss within its ``gap`` of the optimum, like that of
-    ``estimate``, though not the same potentials to the last digit. Models that gain nothing from
-    it are estimated by themselves: on the CPU those with more than 65,536 cells in the tables of a
-    pass (as many at a time as there are cores), or, with a tolerance below 1, with more than eight
-    times the cells of the cliques, as of grids. So are other losses than the squared one and
-    methods by name. Sets with a ``warm_start`` and up to 4,096 cells of cliques and measured values
-    are always estimated side by side: proximal steps in the earlier model's metric, which all
-    share, bring them to a few hundredths of a noise unit whatever the tolerance.
+    Small models are estimated side by side: one pass of inference serves all sets, which costs each
+    set a fraction of its cost alone. Every set has its own steps, stops by itself, and has its own
+    certificate: model i has a loss within its ``gap`` of the optimum, as from ``estimate``, though
+    not the same potentials to the last digit.
+
+    Models that would gain nothing are estimated one by one, as many at a time as there are cores.
+    On the CPU these are models with more than 65,536 cells in the tables of a pass, or, with a
+    tolerance below 1, with more than eight times the cells of the cliques, as for grids. The same
+    holds for losses other than the squared one and for methods given by name.
+
+    Sets with a ``warm_start`` and up to 4,096 cells of cliques and measured values are always
+    estimated side by side: proximal steps in the earlier model's metric, which all share, bring
+    them to within a few hundredths of a noise unit for any tolerance.
 
     Args:
         domain: the attributes.
         measurement_sets: for each model its measurements, in counts; the i-th measurements of all
             sets have the same clique, stddev and matrix.
-        total: number of records, for all models or one for each; estimated from each set's
-            measurements when None.
-        max_seconds: for all sets together; those not done by then are the best found so far.
-        progress: True for a bar on a terminal, or a callable that gets ``Replication`` records.
-        options: as ``estimate`` takes them: ``zeros``, ``loss``, ``method``, ``warm_start`` (one
+        total: the number of records, for all models or one for each; if None it is estimated from
+            each set's measurements.
+        max_seconds: the time for all sets together; unfinished models are the best found so far.
+        progress: True for a progress bar on a terminal, or a callable that gets ``Replication``
+            records.
+        options: options of ``estimate``: ``zeros``, ``loss``, ``method``, ``warm_start`` (one
             model, for all), ``tolerance``, ``device``, ``dtype`` and ``memory_limit``.
 
     Raises:
-        InvalidInput: as ``estimate``, and where structures differ; like ``NumericalFailure`` and
-            ``TotalUndetermined`` it names the set.
-        ModelTooLarge: where one model does not fit; sets that do not fit together are taken in
-            smaller numbers.
+        InvalidInput: as ``estimate``, and if the sets' structures differ. Like ``NumericalFailure``
+            and ``TotalUndetermined`` its message names the set.
+        ModelTooLarge: if a single model does not fit; sets that do not fit together are estimated
+            in smaller groups.
 
     Warns:
         NotCertified: some models may miss their best fit by more than one noise unit.
@@ -190,9 +194,7 @@ class ManyEstimates:
             places = range(start, min(start + count, len(self.sets)))
             tasks = [partial(self._alone, place, deadline) for place in places]
             with ExitStack() as settings:
-                if (
-                    count > 1
-                ):  # set for the whole process, so that each thread finds and leaves them so
+                if count > 1:  # for the whole process: threads then need not change these settings
                     settings.enter_context(one_thread())
                     settings.enter_context(pass_settings())
                 settings.enter_context(warnings.catch_warnings())

@@ -43,9 +43,9 @@ def best_start(
     zeros: Sequence[Zeros],
     warm_start: GraphicalModel | None,
 ) -> Point:
-    """The start with the lowest loss: the earlier model, the consistent tables, or uniform.
+    """Return the start with the lowest loss: the earlier model, the consistent tables, or uniform.
 
-    Where the time is up already it is the earlier model, or else the uniform one.
+    If no time is left it is the earlier model, or without one the uniform one.
     """
     starts = []
     if warm_start is not None:
@@ -99,11 +99,11 @@ def _consistent_start(
 
 
 def _from_uniform(problem: Problem, monitor: Monitor) -> Point:
-    """A few steps from the uniform distribution.
+    """Return the point after a few steps from the uniform distribution.
 
-    Tables that contradict each other by more than their noise have consistent ones with many cells
-    of zero. Potentials that all but exclude those cells have a lower loss than the uniform ones,
-    but searches are slow to bring the cells back.
+    If tables contradict each other by more than their noise, the consistent tables have many cells
+    of zero. Potentials that nearly exclude those cells have a lower loss than uniform ones, but a
+    search from there is slow to bring the cells back.
     """
     stage = problem.loss.smooth_stages()[0]
     now = time.perf_counter()
@@ -122,12 +122,16 @@ def _from_uniform(problem: Problem, monitor: Monitor) -> Point:
 
 
 def uniform(inference: MarginalOracle) -> torch.Tensor:
-    """Potentials of zero."""
+    """Return potentials of zero."""
     return torch.zeros(inference.layout.cells, dtype=inference.dtype, device=inference.device)
 
 
 def fold(inference: MarginalOracle, domain: Domain, model: GraphicalModel) -> torch.Tensor:
-    """The earlier model's potentials, each added to a clique that contains it."""
+    """Return the earlier model's potentials, each added to a clique that contains it.
+
+    Minus infinity becomes 0. Raises InvalidInput for another domain, or a clique that is not
+    contained.
+    """
     if model.domain != domain:
         raise InvalidInput("warm_start is a model of another domain; pass one of the same domain")
     flat = uniform(inference)

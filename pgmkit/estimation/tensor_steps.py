@@ -118,7 +118,7 @@ def advance(objective: Objective, s: State) -> State:
     taken = taken & new.loss.isfinite() & origin.loss.isfinite()
     again = taken & (new.loss > s.point.loss) & moving
     onward = taken & ~again
-    # A point ahead from which no step passes is given up like one that raises the loss.
+    # A point ahead from which no step passes the test is dropped, like one that raises the loss.
     again = again | (s.halvings > HALVINGS // 2) & moving
     return State(
         point=new.where(onward, s.point),

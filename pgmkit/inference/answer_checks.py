@@ -2,7 +2,7 @@
 with inference.
 
 A check of an answer picks one or a few of its numbers and computes them again from the tables
-(``plain_sums``). Where even one of them would take too long, cheaper properties are checked: that
+(``plain_sums``). If even one of them would take too long, cheaper properties are checked: that
 tables sum to the total and agree on the attributes that they share, and that no change of one
 attribute makes a most probable record more probable.
 
@@ -77,8 +77,8 @@ class SecondOpinion:
     _remembered: list[float] = field(default_factory=list)
 
     def tables(self, found: Mapping[Clique, Array], total: float, seconds: float) -> None:
-        """Check marginals in units of ``total``: that they are consistent, and one or two of them
-        by value.
+        """Check in units of ``total`` that marginals are consistent, and one or two of them by
+        value.
 
         The largest is compared, since it depends on the most tables; another, drawn at random, is
         compared where a tenth of the answer's time allows both.
@@ -88,7 +88,7 @@ class SecondOpinion:
         cliques = [clique for clique in found if clique]
         if not cliques:
             return
-        chance = Random(len(found))  # which tables are compared decides nothing else
+        chance = Random(len(found))  # this choice affects no answer
         chosen = [max(cliques, key=lambda clique: found[clique].size)]
         if seconds > LEAST:
             chosen.append(chance.choice(cliques))
@@ -171,7 +171,7 @@ class SecondOpinion:
 
     def _beside(self, record: Mapping[str, int], seconds: float) -> Iterator[float]:
         """Yield the log weight of the best record that differs from this one in one attribute, for
-        one attribute after another; nothing where the time is over.
+        one attribute after another; nothing if the time is over.
         """
         own, deadline = self.sums.at(record, self.weights), time.perf_counter() + seconds
         changes: dict[str, Any] = {}

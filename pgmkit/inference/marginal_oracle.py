@@ -155,7 +155,7 @@ class MarginalOracle:
         """Return the same as ``marginals`` with absolute accuracy, 1e-12 of the total: cells may
         underflow to zero. In float32 a configuration of up to 2e-6 of the total may be lost.
 
-        Where the partition function itself nears the limits of the format, however the potentials
+        If the partition function itself nears the limits of the format, however the potentials
         are balanced, the pass is in log space.
         """
         potentials = self.masked(potentials)

@@ -67,7 +67,7 @@ def _order(cliques: Iterable[Sequence[str]], sizes: Mapping[str, int]) -> list[s
 
 
 class TooLong(Exception):
-    """Raised where a sum would take longer than it may."""
+    """Raised if a sum would take longer than it may."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -59,7 +59,7 @@ DEFECT = 1e-2
 
 
 class Contradiction(NumericalFailure):
-    """Raised where two computations of one number disagree, so that one of them is wrong."""
+    """Raised if two computations of one number disagree, so that one of them is wrong."""
 
 
 def checked_marginals(
@@ -146,7 +146,7 @@ def _places(layout: Layout, found: Array) -> Iterator[tuple[dict[str, int], floa
     """Yield evidence with its probability according to inference: the likeliest cell of the largest
     clique, no evidence, and cells of random cliques.
     """
-    rng = np.random.default_rng(0)  # which cells are looked at decides nothing else
+    rng = np.random.default_rng(0)  # this choice affects no result
 
     def cell_of(place: int, likely: bool) -> tuple[dict[str, int], float]:
         table = found[layout.slices[place]]

@@ -36,7 +36,7 @@ class RecordsOnCard:
         self._columns = {name: _placed(columns[name], device) for name in domain}
 
     def __len__(self) -> int:
-        """The number of rows."""
+        """Return the number of rows."""
         return self._rows
 
     def __repr__(self) -> str:

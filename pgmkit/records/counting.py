@@ -73,7 +73,7 @@ class CountingPlan:
         self._blocks = list(_blocks(list(self._orders), sizes, rows))
 
     def count(self, columns: Mapping[str, Codes], rows: int) -> dict[Clique, Table]:
-        """The table of every clique over these `rows` codes of each column."""
+        """Return the table of every clique, counted over the `rows` codes of each column."""
         result: dict[Clique, Table] = dict.fromkeys(self._cliques, np.empty(0, np.int64))
         threads = cores() if rows * len(self._blocks) >= TABLE_CELLS else 1
         tasks = (partial(self._block, block, columns, rows) for block in self._blocks)
@@ -82,7 +82,7 @@ class CountingPlan:
         return result
 
     def _block(self, block: Block, columns: Mapping[str, Codes], rows: int) -> dict[Clique, Table]:
-        """The tables of one block's cliques."""
+        """Return the tables of one block's cliques."""
         attributes, members = block
         if members == [attributes] and len(self._orders[attributes]) == 1:
             (clique,) = self._orders[attributes]
@@ -97,7 +97,7 @@ class CountingPlan:
 
 
 def check_memory(cliques: Collection[Clique], sizes: Mapping[str, int]) -> None:
-    """Raises ModelTooLarge for tables that need more than MEMORY_LIMIT together."""
+    """Raise ModelTooLarge if the tables need more than MEMORY_LIMIT bytes together."""
     cells = {clique: math.prod(sizes[a] for a in clique) for clique in cliques}
     needed = 8 * sum(cells.values())
     if needed <= MEMORY_LIMIT:

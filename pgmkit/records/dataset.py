@@ -109,7 +109,7 @@ class Dataset:
         return None if self._unread is None else MappingProxyType(self._unread)
 
     def __len__(self) -> int:
-        """The number of rows."""
+        """Return the number of rows."""
         return self._rows
 
     def __repr__(self) -> str:

@@ -93,7 +93,7 @@ def check_sample(
         met &= block[name] == value
     share, other = float(counts[cell]) / len(fitted), float(met.mean())
     spread = (share * (1 - share) * (1 / length + 1 / len(fitted))) ** 0.5
-    # Eight standard deviations of a binomial share, plus some records where it is skewed.
+    # Eight standard deviations of a binomial share, and some records more if it is skewed.
     if abs(share - other) > _DEVIATIONS * (spread + _DEVIATIONS / length):
         raise NumericalFailure(
             f"{other:.3g} of {length} drawn records lie in the cell {tuple(map(int, cell))} of "

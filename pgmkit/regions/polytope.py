@@ -83,8 +83,9 @@ class LocalPolytope:
         return np.concatenate([table.reshape(-1) for table in limits])
 
     def _spread(self, limits: list[NDArray[np.bool_]]) -> None:
-        """Rule out cells whose values of some shared attributes another table rules out, until
-        nothing changes.
+        """Rule out cells by the other tables with the same attributes, until nothing changes.
+
+        Raises InvalidInput if a table has no possible cell left.
         """
         pairs = combinations(map(frozenset[str], self.cliques), 2)
         overlaps = {a & b for a, b in pairs if a & b}
@@ -151,7 +152,7 @@ class LocalPolytope:
         """
         matrix, transposed, sums = self._constraints
         multipliers = np.zeros(len(sums)) if start is None else start
-        # Where targets are far above the total, the sums themselves are rounded.
+        # If targets are far above the total, the sums themselves are rounded.
         precision = AGREEMENT * max(self.total, float(np.abs(target).max(initial=0.0)))
 
         def at(point: Array) -> tuple[Array, float, Array]:
@@ -181,9 +182,9 @@ class LocalPolytope:
                 step /= 2
             else:
                 break
-            # Where all cells of a sum are zero, Newton's step has no scale, and distant targets
-            # need longer steps. The slope decides their length as well: within rounding the dual is
-            # as high at twice Newton's step, where the error of the sums has not changed.
+            # If all cells of a sum are zero, Newton's step has no scale, and distant targets need
+            # longer steps. The slope decides their length as well, since the dual alone cannot:
+            # within rounding it is as high at twice Newton's step, with the same error of the sums.
             while 1 <= step < _LONGEST:
                 further = multipliers + 2 * step * direction
                 beyond, value, rest = at(further)

@@ -100,7 +100,8 @@ def shared_residuals(domain: Domain, cliques: Sequence[Clique]) -> Shared:
 
 @one_blas_thread()
 def confined(shared: Shared, inside: Sequence[NDArray[np.int64]], total: float) -> Shared:
-    """The same of tables of ``total`` counts whose cells but those of ``inside`` are zero.
+    """Return shared residuals of tables of ``total`` counts that are zero outside the cells
+    ``inside``.
 
     Each table keeps independent rows.
 
@@ -132,7 +133,9 @@ def confined(shared: Shared, inside: Sequence[NDArray[np.int64]], total: float) 
 
 
 def _independent(rows: Array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows that span all of them, the first, of ones, among them; and the others."""
+    """Return the places of rows that span all rows, with the first row of ones among them; and the
+    rest.
+    """
     beside = rows[1:] - rows[1:].mean(axis=1, keepdims=True)
     r, order = qr(beside.T, mode="r", pivoting=True)
     longest = float(np.linalg.norm(rows[1:], axis=1).max(initial=0.0))

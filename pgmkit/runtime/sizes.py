@@ -1,7 +1,7 @@
-"""The sizes, in cells of float64, at which the costs of a machine change and work is divided.
+"""The table sizes, in cells of float64, at which the costs of a machine change and work is divided.
 
-They are round powers of two near what common processors have, and each cache is sixteen times as
-large as the one before it; a factor of two either way changes the time little.
+They are round powers of two near the values of common processors, and each cache is sixteen times
+as large as the one before it. A factor of two either way changes the time little.
 """
 
 from __future__ import annotations
@@ -10,21 +10,26 @@ import struct
 from math import isqrt
 
 CELL_BYTES = struct.calcsize("d")
-"""The bytes of a cell: tables are of float64, or of int64."""
+"""The bytes of a cell: tables are of float64 or int64."""
 CALL_CELLS = 1 << 12
-"""The cells that one call processes in a few times what the call itself takes: 32 KB, a core's
-first cache."""
+"""The cells that one call processes in a few times its own overhead: 32 KB, a core's first
+cache.
+"""
 FEW_CELLS = CALL_CELLS // 4
-"""The cells that one call processes in about the time that the call itself takes."""
+"""The cells that one call processes in about its own overhead."""
 CACHE_CELLS = 16 * CALL_CELLS
-"""The cells of a table that a core's own cache holds: half a megabyte. A larger temporary is fresh
-memory in every call, and the system takes longer to clear its pages than sums take."""
+"""The cells of a table that fits a core's own cache: half a megabyte. A larger temporary gets new
+memory in every call, and the system takes longer to clear its pages than the sums take.
+"""
 BLOCK_CELLS = 16 * CACHE_CELLS
 """The cells that are processed together: eight megabytes, a core's share of the last cache."""
 TABLE_CELLS = 4 * BLOCK_CELLS
-"""The cells of a temporary that any machine has room for: 32 megabytes. Writing them takes some ten
-milliseconds, ten times as long as reading from the system how much memory is free."""
+"""The cells of a temporary for which any machine has room: 32 megabytes. Writing them takes some
+ten milliseconds, ten times as long as asking the system for the free memory.
+"""
 DENSE_ROWS = isqrt(TABLE_CELLS)
-"""The rows of a square matrix with ``TABLE_CELLS``: its factorisation takes a second or so."""
+"""The rows of a square matrix with ``TABLE_CELLS`` cells: its factorisation takes about a
+second.
+"""
 DENSE_SHARE = 0.1
-"""The share of nonzero entries above which products are faster with a dense matrix."""
+"""The share of nonzero entries above which products with a dense matrix are faster."""

@@ -102,7 +102,7 @@ def plain_values(
     {'a': [1, 2]}
     """
     content = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
-    # There is a sign before each value but the first; in texts such signs count too.
+    # Each value but the first follows one of these signs; signs within texts are counted too.
     if sum(map(content.count, (b",", b":", b"[", b"{"))) > MOST_VALUES:
         raise InvalidInput(f"it may hold more than {MOST_VALUES:,} values")
     try:

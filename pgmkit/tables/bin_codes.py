@@ -1,4 +1,4 @@
-"""The codes of positions: which bin, or which special value, a number belongs to."""
+"""The codes of positions: the bin, or the special value, to which a number belongs."""
 
 from __future__ import annotations
 
@@ -20,15 +20,21 @@ if TYPE_CHECKING:
 __all__ = ["LARGEST", "BinCodes"]
 
 LARGEST = np.iinfo(np.int64).max // 2 + 1
-"""Whole numbers beyond are refused: positions, and what is added to them, are int64."""
+"""The largest whole number accepted: positions, and sums with them, are int64."""
 
 
 @dataclass(frozen=True, eq=False)
 class BinCodes:
-    """Bin i holds ends[i] <= position < ends[i + 1]; special positions have the codes behind.
+    """Bins with ends[i] <= position < ends[i + 1], and special positions with the codes after the
+    bins.
 
-    `whole`: positions are whole steps, ends int64; otherwise the last bin is closed. `clip`:
-    positions beyond the ends, and between whole steps, belong to the nearest bin.
+    Attributes:
+        ends: The ends of the bins, ascending; one more than there are bins.
+        special: The single positions that have a code of their own.
+        whole: Whether positions are whole numbers of steps and ends are int64; otherwise ends are
+            float64 and the last bin is closed.
+        clip: Whether positions beyond the ends, and fractions between whole steps, belong to the
+            nearest bin; otherwise they have no code.
 
     >>> codes = BinCodes(np.array([0, 10, 20]), special=(99,), whole=True, clip=False)
     >>> codes.at(np.array([0, 10, 19, 20, 99])).tolist()
@@ -41,7 +47,11 @@ class BinCodes:
     clip: bool
 
     def of(self, positions: Sequence[int | float]) -> Codes:
-        """Whole numbers by themselves: as float64 they would depend on the company they are in."""
+        """Return the codes of positions of mixed types; -1 for those without a code.
+
+        Whole numbers are handled separately: as float64 their codes would depend on the values
+        beside them.
+        """
         whole = np.array([isinstance(e, int) and abs(e) <= LARGEST for e in positions], dtype=bool)
         codes = np.empty(len(whole), dtype=np.int64)
         numbers = [each for each, exact in zip(positions, whole, strict=True) if exact]
@@ -53,7 +63,7 @@ class BinCodes:
         return codes
 
     def at(self, positions: NDArray[Any]) -> Codes:
-        """The codes of an array of positions; -1 outside."""
+        """Return the codes of an array of positions; -1 for those without a code."""
         if positions.dtype.kind == "f" or self._looked_up is None:
             return self._searched(positions)
         first, codes = self._looked_up
@@ -61,10 +71,10 @@ class BinCodes:
 
     @cached_property
     def _looked_up(self) -> tuple[int, Codes] | None:
-        """A whole number and the codes of it and of those that follow, one beyond each end.
+        """A first whole number and the codes of it and its successors, up to one beyond each end.
 
-        None where values are no whole steps, or where a table would have more entries than a batch
-        has rows. A look-up takes a tenth of the time of a search.
+        None if values are not whole steps, or if the table would have more entries than a batch has
+        rows. A look-up takes a tenth of the time of a search.
         """
         if not self.whole:
             return None
@@ -95,7 +105,7 @@ class BinCodes:
 
 
 def _as_float(position: int | float) -> float:
-    """Infinite where the number is too large, and so beyond every bin."""
+    """Return the position as a float; infinite if it is too large, and so beyond every bin."""
     try:
         return float(position)
     except OverflowError:

@@ -1,4 +1,4 @@
-"""Columns of ordered values in bins: what numbers and dates share."""
+"""Columns of ordered values in bins: what columns of numbers and of dates have in common."""
 
 from __future__ import annotations
 
@@ -33,19 +33,23 @@ __all__ = ["Binned"]
 
 @dataclass(frozen=True)
 class Binned(Column):
-    """Base of columns of ordered values: bins between edges, of which the last is closed.
+    """Base of columns of ordered values: bins between edges, the last of which is closed.
 
-    Either `edges` (ascending, the lowest and the highest value among them), or `low`, `high` and
-    `bins` of equal width.
+    Give either `edges` (ascending, including the lowest and the highest value), or `low`, `high`
+    and `bins` for bins of equal width. Values within a bin are decoded uniformly; spikes and
+    special values as themselves.
 
-    `spikes`: single values within the range that have a bin of their own, such as an income of 0.
-    `special`: single values beyond the range that are no quantities, such as 9999 for "not asked":
-    each has a code of its own behind the bins, belongs to no range and to no mean.
+    `outside`: "clip" counts values beyond the ends in the bin at that end. Texts that are no values
+    count as missing, or in the first bin if the column declares no missing values.
 
-    Values within a bin are decoded uniformly; spikes and special values as themselves.
-
-    `outside`: "clip" counts values beyond the ends in the bin at that end, and what is no value at
-    all as missing, or in the first bin where missing values are not declared.
+    Attributes:
+        low: The lowest value.
+        high: The highest value.
+        bins: The number of bins of equal width.
+        edges: The ends of the bins.
+        spikes: Single values within the range that have a bin of their own, such as an income of 0.
+        special: Single values beyond the range that are no quantities, such as 9999 for "not
+            asked". Each has a code of its own after the bins, and belongs to no range and no mean.
     """
 
     low: Any = None
@@ -104,20 +108,22 @@ class Binned(Column):
 
     @property
     def parses_as(self) -> tuple[str, ...]:
-        """Arrow's names of types that a whole column of texts may be read as at once."""
+        """Arrow's names of the types that a whole column of texts may be parsed as at once."""
         return ()
 
     @abstractmethod
     def position(self, value: object) -> int | float:
-        """A value as a number, in units of the finest step; ValueError if it is none."""
+        """Return a value as a number in units of the finest step; raise ValueError if it is no
+        value.
+        """
 
     @abstractmethod
     def _from_positions(self, positions: NDArray[Any], rng: np.random.Generator) -> Values:
-        """Numbers in those units as values."""
+        """Return the values at these positions."""
 
     @abstractmethod
     def _shown(self, position: Any) -> str:
-        """A position as text."""
+        """Return a position as text."""
 
     @property
     def default_outside(self) -> str:
@@ -136,17 +142,19 @@ class Binned(Column):
 
     @property
     def whole(self) -> bool:
-        """True where values are whole steps: a bin's last value is then one step below its end."""
+        """True if values are whole steps: the last value of a bin is then one step below the bin's
+        end.
+        """
         return True
 
     @property
     def _end(self) -> float:
-        """The closed end of the last bin, where values are no whole steps."""
+        """The closed end of the last bin; NaN if values are whole steps."""
         return math.nan if self.whole else float(self._plain_positions[-1])
 
     @cached_property
     def _plain_positions(self) -> NDArray[Any]:
-        """The bins' ends without spikes."""
+        """The ends of the bins without spikes."""
         try:
             given = self.edges if self.edges is not None else (self.low, self.high)
             ends = [self._position(edge) for edge in given]
@@ -155,7 +163,7 @@ class Binned(Column):
                 f"{self.edges or (self.low, self.high)!r} are not values of a {self.type} column"
             ) from None
         if self.whole and ends:
-            ends[-1] += 1  # the highest value belongs to the last bin
+            ends[-1] += 1  # so that the highest value belongs to the last bin
         kind = np.int64 if self.whole else np.float64
         if self.edges is not None or not ends[0] < ends[-1]:
             return np.array(ends, dtype=kind)
@@ -165,9 +173,9 @@ class Binned(Column):
 
     @cached_property
     def positions(self) -> NDArray[Any]:
-        """The bins' ends as numbers: bin i holds positions[i] <= value < positions[i + 1].
+        """The ends of the bins as numbers: bin i contains positions[i] <= value < positions[i + 1].
 
-        Whole numbers (int64) where values are whole steps. A spike is a bin of one value.
+        They are int64 if values are whole steps. A spike is a bin of one value.
         """
         ends = self._plain_positions
         if not self.spikes:
@@ -188,7 +196,7 @@ class Binned(Column):
         return int(position) if self.whole else position
 
     def _natural_bins(self, first: float, last: float) -> int:
-        """Without `bins` every value has its own code."""
+        """Return the number of bins if `bins` is not given: one for each value."""
         return max(1, int(last - first))
 
     def _is_single(self, start: Any, stop: Any) -> bool:
@@ -205,8 +213,10 @@ class Binned(Column):
         )
 
     def _range_shown(self, start: Any, stop: Any) -> str:
-        """A range of positions, `stop` not among them; behind a spike of 0 real numbers are "0..2"
-        though the spike itself is a bin of its own.
+        """Return the text of a range of positions that excludes `stop`.
+
+        For real numbers the range after a spike of 0 is shown as "0..2", although 0 has its own
+        bin.
         """
         if self.whole:
             return f"{self._shown(start)}..{self._shown(stop - 1)}"
@@ -215,7 +225,8 @@ class Binned(Column):
         return f"{self._shown(before if behind_spike else start)}..{self._shown(stop)}"
 
     def neighbours(self, most: int) -> list[tuple[str, int, int]]:
-        """The codes in some `most` groups of neighbouring bins: a label, start and stop of each.
+        """Return about `most` groups of neighbouring bins, as (label, first code, code after the
+        last).
 
         Spikes, special values and missing ones are groups of their own.
 
@@ -233,7 +244,7 @@ class Binned(Column):
                 stop = start + 1
             else:
                 end = min([bins, *(place for place in alone if place > start)])
-                # What is left over joins the last group, where it is less than half of one.
+                # A remainder of less than half a group joins the last group.
                 stop = end if end - start < 1.5 * width else start + width
             label = self.bin_labels[start]
             if stop - start > 1:
@@ -262,7 +273,7 @@ class Binned(Column):
         return codes
 
     def _codes_of_few(self, found: Sequence[Any]) -> Codes:
-        """The codes of distinct values of any type, looked at one by one."""
+        """Return the codes of distinct values of any type, which are examined one by one."""
         listed = set(self.missing or ())
         codes = np.empty(len(found), dtype=np.int64)
         positions: list[int | float] = []
@@ -296,7 +307,7 @@ class Binned(Column):
 
     @abstractmethod
     def _positions_of(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Numbers or times as positions; NaN for those that are not this column's."""
+        """Return numbers or times as positions; NaN for those that are no values of this column."""
 
     @cached_property
     def _bin_codes(self) -> BinCodes:
@@ -307,7 +318,7 @@ class Binned(Column):
         positions = np.append(self.positions, [self._position(value) for value in self.special])
         positions = positions.astype(self.positions.dtype)
         bins = len(self.positions) - 1
-        # A special value stands one place further, behind the last bin's end.
+        # Special values follow the last bin's end, so their places are one higher than their codes.
         starts = np.where(codes < bins, codes, codes + 1)
         low = positions[starts]
         if self.whole:

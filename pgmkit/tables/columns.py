@@ -1,8 +1,8 @@
 """The base of all columns: the values that may occur, and the code of each.
 
-A value has one code, or none (-1), which is an error to whoever asked. Where a column declares
-`outside`, every value has a code. What comes out is typed by the column alone, never by the values
-that went in.
+A value has one code, or none (-1), which is an error for the caller. If a column declares
+`outside`, every value has a code. The type of decoded values follows from the column alone, never
+from the values that were encoded.
 """
 
 from __future__ import annotations
@@ -27,34 +27,37 @@ if TYPE_CHECKING:
 __all__ = ["BATCH_ROWS", "KINDS", "MISSING", "OUTSIDE", "Column"]
 
 BATCH_ROWS = 1 << 16
-"""Rows that are read, coded or made together: enough that what is done once a batch is little."""
+"""The number of rows that are read, coded or made together: large enough that fixed costs of a
+batch are small.
+"""
 MISSING = "(missing)"
 OUTSIDE = -1
 """The code of a value that a column does not have."""
 KINDS = ("text", "category", "integer", "number", "boolean", "date", "datetime")
-"""Types of decoded values: `decode_as`."""
+"""The types of decoded values, for `decode_as`."""
 
 
 @dataclass(frozen=True)
 class Column(ABC):
     """Base of all columns.
 
-    `missing`: None where a missing value (null, NaN, NaT, an empty text) is outside; otherwise
-    missing values are the column's last code, and so are the texts listed, such as ("?",), of which
-    the first is written back where the values are texts.
-
-    `outside`: what becomes of a value that the column does not have. None: it is an error.
-    Otherwise every value has a code, undeclared missing ones too: "missing", or one of the column's
-    own labels; for ordered columns "clip", the nearest bin.
-
-    `decode_as`: the type of decoded values, one of "text", "category" (texts with the schema's list
-    of labels, as pandas and polars have them), "integer", "number", "boolean", "date", "datetime";
-    by default that of the column's own values.
+    Attributes:
+        missing: None if a missing value (null, NaN, NaT, an empty text) counts as outside the
+            column. Otherwise missing values have the column's last code, and so have the texts
+            listed here, such as ("?",); if decoded values are texts, the first of these is written
+            for a missing value.
+        outside: What becomes of a value that the column does not have. None makes it an error.
+            Otherwise every value, also an undeclared missing one, has a code: that of "missing", or
+            of one of the column's own labels, or for ordered columns with "clip" that of the
+            nearest bin.
+        decode_as: The type of decoded values, one of "text", "category" (texts with the schema's
+            list of labels, as in pandas and polars), "integer", "number", "boolean", "date",
+            "datetime"; by default that of the column's own values.
     """
 
     type: ClassVar[str]
     becomes: ClassVar[tuple[str, ...]]
-    """Types that values of this column can be decoded as; the first by default."""
+    """The types that values of this column can be decoded as; the first is the default."""
     missing: tuple[str, ...] | None = field(default=None, kw_only=True)
     outside: str | None = field(default=None, kw_only=True)
     decode_as: str | None = field(default=None, kw_only=True)
@@ -78,7 +81,7 @@ class Column(ABC):
             )
 
     def _check_outside(self, *others: str) -> None:
-        """Raises InvalidInput for an `outside` that is no place of the column."""
+        """Raise InvalidInput if `outside` is no label of the column, nor one of `others`."""
         allowed = [*others, *(["missing"] if self.missing is not None else [])]
         if self.outside is None or self.outside in allowed or self.outside in self.own_labels:
             return
@@ -90,29 +93,31 @@ class Column(ABC):
     @property
     @abstractmethod
     def own_labels(self) -> tuple[str, ...]:
-        """A text for each code but that of missing values."""
+        """A text for each code except that of missing values."""
 
     @abstractmethod
     def own_values(self, codes: Codes, rng: np.random.Generator) -> Values:
-        """A value for each code (missing ones excluded)."""
+        """Return a value for each code; codes of missing values are not allowed."""
 
     @abstractmethod
     def _codes(self, values: Any) -> Codes:
-        """The codes of values; -1 where there is none, missing ones as `_null_code`."""
+        """Return the codes of values; `_null_code` for missing ones, -1 for those without a
+        code.
+        """
 
     @property
     @abstractmethod
     def default_outside(self) -> str:
-        """The place that `placed` declares where nothing is declared."""
+        """The value of `outside` that `placed` declares if the column declares none."""
 
     @property
     def resolved(self) -> bool:
-        """False for a column whose codes are still to be found."""
+        """True if the codes are known; False if they are still to be found in the data."""
         return True
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
-        """A text for each code, for people."""
+        """A text for each code, for people to read."""
         return self.own_labels + (() if self.missing is None else (MISSING,))
 
     @property
@@ -122,23 +127,23 @@ class Column(ABC):
 
     @property
     def kind(self) -> str:
-        """The type that values are decoded as, one of `KINDS`."""
+        """The type of decoded values, one of `KINDS`."""
         return self.decode_as or self.becomes[0]
 
     @property
     def nullable(self) -> bool:
-        """True where decoded values can be null."""
+        """True if decoded values can be null."""
         return self.missing is not None and not (self.kind == "text" and self.missing)
 
     def placed(self) -> Self:
-        """The column with a place for every value: `outside` as declared, or its default."""
+        """Return the column with a place for every value: `outside` as declared, or its default."""
         if self.outside is not None:
             return self
         return replace(self, outside=self.default_outside)
 
     @property
     def place(self) -> str:
-        """The place of a value that the column does not have, in words."""
+        """In words, what happens to a value that the column does not have."""
         if self.outside is None:
             return "refused"
         if self.outside == "missing":
@@ -151,7 +156,7 @@ class Column(ABC):
 
     @property
     def outside_code(self) -> int:
-        """The code of values that have none of their own; -1 where they are errors."""
+        """The code of values that have none of their own; -1 if such values are errors."""
         if self.outside is None:
             return OUTSIDE
         if self.outside in self.own_labels:
@@ -159,17 +164,18 @@ class Column(ABC):
         return self.size - 1 if self.missing is not None else 0
 
     def encode(self, values: Any) -> Codes:
-        """Codes (int64) of a column of values, a numpy or an Arrow array; -1 where one is outside.
+        """Return the int64 codes of values, from a numpy or an Arrow array; -1 for a value outside
+        the column.
 
-        The codes do not depend on how the values came: as texts, numbers or dates, from a file or
-        from a frame.
+        The codes do not depend on whether the values came as texts, numbers or dates, nor on
+        whether they came from a file or a frame.
         """
         return self.read(values)[0]
 
     def read(self, values: Any) -> tuple[Codes, NDArray[np.bool_]]:
         """Return the codes of `encode`, and a mask of the values that have no code of their own.
 
-        Where the column declares `outside`, such a value has the code of that place. A value that
+        If the column declares `outside`, such a value has the code of that place. A value that
         `outside` clips, or that `other` takes, has a code of its own.
         """
         known = dictionary(values)
@@ -181,10 +187,10 @@ class Column(ABC):
         return np.where(unread, self.outside_code, codes), unread
 
     def decode(self, codes: NDArray[np.integer[Any]], rng: np.random.Generator) -> Values:
-        """A column of values: within a bin they are drawn uniformly.
+        """Return a value for each code, drawn uniformly within a bin.
 
-        Where the column has missing values the result holds objects, with None (for texts the first
-        of the `missing` texts) for them.
+        If the column has missing values the result is an array of objects, in which a missing value
+        is None, or for texts the first of the `missing` texts.
         """
         whole: Codes = np.asarray(codes).astype(np.int64)
         if self.missing is None:
@@ -196,7 +202,7 @@ class Column(ABC):
         return values
 
     def equal(self, labels: Sequence[object]) -> NDArray[np.bool_]:
-        """A Boolean for each code: True where it has one of these labels.
+        """Return a Boolean for each code: True if it has one of these labels.
 
         Raises InvalidInput for a label that the column does not have.
         """
@@ -208,7 +214,7 @@ class Column(ABC):
         return np.array([label in wanted for label in self.labels])
 
     def within(self, low: object, high: object, closed: bool = True) -> NDArray[np.bool_]:
-        """A Boolean for each code: True from `low` to `high` (which is included where `closed`).
+        """Return a Boolean for each code: True from `low` to `high`, which is included if `closed`.
 
         None leaves an end open. Raises InvalidInput for a column without order, and for ends that
         cut a bin in two.
@@ -217,11 +223,13 @@ class Column(ABC):
 
     @property
     def midpoints(self) -> NDArray[np.float64] | None:
-        """The middle of each code's values (NaN for missing); None where they are no numbers."""
+        """The middle of each code's values, NaN for missing ones; None if the values are no
+        numbers.
+        """
         return None
 
     def to_dict(self) -> dict[str, Any]:
-        """The plain values that a schema file holds; `column_from_dict` reads them."""
+        """Return the plain values of a schema file, which `column_from_dict` reads."""
         stored: dict[str, Any] = {"type": self.type}
         shared = ("missing", "outside", "decode_as")
         own = [each for each in fields(self) if each.name not in shared]

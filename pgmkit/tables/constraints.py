@@ -1,6 +1,7 @@
-"""Constraints: combinations of values that the meaning of the columns rules out.
+"""Constraints: combinations of values that the meaning of the columns makes impossible.
 
-Each constraint becomes structural zeros of the model (`pgmkit.Zeros`), so that every record obeys.
+Each constraint becomes structural zeros of the model (`pgmkit.Zeros`), so every synthetic record
+satisfies it.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ Mask = NDArray[np.bool_]
 
 
 def codes_of(name: str, column: Column, condition: Condition) -> Mask:
-    """The codes of a column that meet a condition: a value, several, or a range "low..high".
+    """Return a Boolean for each code: True if it meets the condition.
 
-    Raises InvalidInput, naming the column, for values it does not have and ranges that cut bins.
+    A condition is a value, a list of values, or a range "low..high". Raises InvalidInput, with the
+    column's name, for values it does not have and for ranges that cut bins.
 
     >>> from pgmkit.tables.numbers import Integer
     >>> codes_of("age", Integer(0, 4), "2..")
@@ -51,23 +53,26 @@ def codes_of(name: str, column: Column, condition: Condition) -> Mask:
 
 @dataclass(frozen=True)
 class Constraint(ABC):
-    """Base of rules on what may not occur among some columns."""
+    """Base of rules on which combinations of some columns' values cannot occur."""
 
     @property
     @abstractmethod
     def columns(self) -> tuple[str, ...]:
-        """The columns it speaks of."""
+        """The columns that the rule is about."""
 
     @abstractmethod
     def allowed(self, columns: Mapping[str, Column]) -> Mask:
-        """The combinations of codes that may occur; an axis a column, in the order of `columns`."""
+        """Return a Boolean for each combination of codes: True if it may occur.
+
+        The array has an axis for each of the rule's columns, in their order.
+        """
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
-        """The plain values that a schema file holds; `constraint_from_dict` reads them."""
+        """Return the plain values of a schema file, which `constraint_from_dict` reads."""
 
     def zeros(self, columns: Mapping[str, Column]) -> Zeros:
-        """The constraint for the estimation of a model."""
+        """Return the constraint as structural zeros, for the estimation of a model."""
         return Zeros(self.columns, self.allowed(columns))
 
 
@@ -102,7 +107,7 @@ class Forbid(Constraint):
 
 @dataclass(frozen=True)
 class Require(Constraint):
-    """Records that meet the conditions `when` meet those of `then` too."""
+    """A rule that every record which meets the conditions `when` also meets those of `then`."""
 
     when: Mapping[str, Condition]
     then: Mapping[str, Condition]
@@ -130,10 +135,11 @@ class Require(Constraint):
 
 @dataclass(frozen=True)
 class Determines(Constraint):
-    """The value of `source` determines that of `target`: {source's value: target's value}.
+    """A rule that the value of `source` determines that of `target`: {source's value: target's
+    value}.
 
-    A value may stand for several: {"HS-grad": 9, "Masters": [14, 15]}. Values of the source that
-    `mapping` leaves out determine nothing.
+    A source's value may allow several: {"HS-grad": 9, "Masters": [14, 15]}. Values of the source
+    that `mapping` leaves out allow every value of the target.
     """
 
     source: str
@@ -160,7 +166,7 @@ class Determines(Constraint):
 
 
 def constraint_from_dict(stored: Mapping[str, Any]) -> Constraint:
-    """The constraint that `to_dict` stored; InvalidInput for anything else.
+    """Return the constraint that `to_dict` stored; raise InvalidInput for anything else.
 
     >>> constraint_from_dict({"forbid": {"age": "0..14", "married": "yes"}})
     Forbid(conditions={'age': '0..14', 'married': 'yes'})
@@ -183,7 +189,9 @@ def _are_conditions(given: object) -> bool:
 
 
 def _all_met(conditions: Mapping[str, Condition], columns: Mapping[str, Column]) -> Mask:
-    """A Boolean for each combination of codes that meets all conditions; an axis a column."""
+    """Return a Boolean for each combination of codes, an axis a column: True if it meets all
+    conditions.
+    """
     masks = [codes_of(name, columns[name], wanted) for name, wanted in conditions.items()]
     met = np.ones((1,) * len(masks), dtype=bool)
     for axis, mask in enumerate(masks):
@@ -193,7 +201,7 @@ def _all_met(conditions: Mapping[str, Condition], columns: Mapping[str, Column])
 
 
 def _stored(conditions: Mapping[Any, Condition]) -> dict[Any, Any]:
-    """Conditions as YAML and JSON know them: dates, for one, are texts there."""
+    """Return conditions as YAML and JSON values, in which dates, for example, are texts."""
     return {plain(name): _plain_condition(wanted) for name, wanted in conditions.items()}
 
 

@@ -26,20 +26,21 @@ _FINE_STEPS = {"second": "s", "minute": "m", "hour": "h", **_STEPS}
 
 @dataclass(frozen=True)
 class _Temporal(Binned):
-    """Points in time on numpy's calendar; a code for each `unit`, or `bins`, or between `edges`.
+    """Points in time on numpy's calendar: a code for each `unit`, or `bins`, or bins between
+    `edges`.
 
-    Values are read from datetimes and ISO 8601 texts. A column of times with a zone is read as a
-    clock in that zone shows them; texts with a zone are no values.
+    Values are read from datetimes and ISO 8601 texts. In a column of times with a zone, each is
+    read as a clock in that zone shows it; texts with a zone are no values.
 
-    `format`: of the texts, as strftime writes it, such as "%d/%m/%Y" or "%Y%m%d" (also of whole
-    numbers then), "%-d/%-m/%Y" without leading zeros. Values are then decoded as texts in this
-    format; with `decode_as: datetime` CSV files alone are written in it.
+    `format`: that of the texts as for strftime, such as "%d/%m/%Y", "%-d/%-m/%Y" without leading
+    zeros, or "%Y%m%d", which is also read from whole numbers. Values are then decoded as texts in
+    this format; with `decode_as: datetime` only CSV files are written in it.
     """
 
     units: ClassVar[Mapping[str, str]]
     """numpy's code of each unit."""
     stored_as: ClassVar[str]
-    """The numpy type of decoded values, also the finest step that is drawn."""
+    """The numpy type of decoded values, which is also the finest step that is drawn."""
     unit: str = "day"
     format: str | None = None
 
@@ -62,7 +63,7 @@ class _Temporal(Binned):
 
     @property
     def _is_iso(self) -> bool:
-        """True where texts in the format are ISO 8601, without a zone."""
+        """True if texts in the format are ISO 8601, without a zone."""
         form = self.format
         return form is None or (
             form.startswith("%Y-%m-%d")
@@ -96,7 +97,9 @@ class _Temporal(Binned):
         return positions[places]
 
     def _from_positions(self, positions: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
-        """A day, or what the format writes (a second), drawn uniformly among those of the unit."""
+        """Return a day, or a second if the format writes seconds, drawn uniformly within
+        each unit.
+        """
         unit = f"datetime64[{self.step}]"
         starts = positions.astype(unit).astype(self.stored_as).astype(np.int64)
         stops = (positions + 1).astype(unit).astype(self.stored_as).astype(np.int64)
@@ -118,7 +121,7 @@ class _Temporal(Binned):
 
 @lru_cache(maxsize=1 << 16)
 def _position_of_text(text: str, form: str | None, step: str) -> int:
-    """Kept, since the same days stand in every batch of a file."""
+    """Return the position of a text; cached, since the same days occur in every batch of a file."""
     return _steps(_moment(text, form), step)
 
 
@@ -127,7 +130,10 @@ def _steps(moment: np.datetime64, step: str) -> int:
 
 
 def _moment(value: object, form: str | None) -> np.datetime64:
-    """A value as a point in time, with a zone what its clock shows; ValueError for what is none."""
+    """Return a value as a point in time, or raise ValueError if it is none.
+
+    Of a value with a zone the result is the time that its clock shows.
+    """
     moment: np.datetime64
     if isinstance(value, datetime.datetime):
         moment = np.datetime64(value.replace(tzinfo=None))
@@ -150,7 +156,10 @@ def _moment(value: object, form: str | None) -> np.datetime64:
 
 
 def strptime(text: str, form: str) -> datetime.datetime:
-    """Python's, which reads numbers without leading zeros anyway, but knows no "%-d"."""
+    """Return the time of a text as Python reads it, with "%-d" read as "%d", which Python lacks.
+
+    Python reads numbers without leading zeros in either case.
+    """
     return datetime.datetime.strptime(text, form.replace("%-", "%"))
 
 
@@ -168,9 +177,9 @@ def _text(moment: datetime.date, form: str | None) -> str:
 
 @dataclass(frozen=True)
 class Date(_Temporal):
-    """Calendar days from `low` to `high`; `unit`: "day", "month" or "year".
+    """Calendar days from `low` to `high`; `unit` is "day", "month" or "year".
 
-    Decoded values are days, uniform among those of the bin.
+    Decoded values are days, drawn uniformly within the bin.
 
     >>> Date("2020-01-01", "2020-12-31", unit="month").labels[:2]
     ('2020-01', '2020-02')
@@ -184,11 +193,12 @@ class Date(_Temporal):
 
 @dataclass(frozen=True)
 class DateTime(_Temporal):
-    """Points in time from `low` to `high`; `unit`: "second" up to "year".
+    """Points in time from `low` to `high`; `unit` is "second", "minute", "hour", "day", "month" or
+    "year".
 
-    Decoded values are whole seconds, uniform among those of the bin. `zone`: that of the times in
-    data frames that are made, such as "Europe/Berlin"; the values are what a clock there shows, and
-    CSV files have the clock's time alone.
+    Decoded values are whole seconds, drawn uniformly within the bin. `zone`: the zone of the times
+    in the data frames that are made, such as "Europe/Berlin". The values are what a clock in that
+    zone shows, and CSV files contain only the clock's time.
 
     >>> DateTime("2020-01-01T00:00", "2020-01-01T23:59", unit="hour").size
     24

@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 __all__ = ["MOST_BINS", "equal_widths"]
 
 MOST_BINS = 1_000_000
-"""Bins of a column: the labels of more fill hundreds of megabytes."""
+"""The most bins of a column: the labels of more fill hundreds of megabytes."""
 _DIGITS = np.finfo(np.float64).precision - round(math.log10(MOST_BINS))
-"""Digits of a bin's width to which its ends are kept, which have up to six digits more."""
+"""The digits of a bin's width to which its ends are rounded; an end has up to six digits more."""
 
 
 def equal_widths(first: float, last: float, bins: int, *, whole: bool) -> NDArray[Any]:
-    """`bins` + 1 ascending ends from `first` to `last`, whole numbers (int64) or real ones.
+    """Return `bins` + 1 ascending ends from `first` to `last`: whole numbers (int64) or real ones.
 
-    Raises InvalidInput for more bins than a million, or than there are whole numbers.
+    Raises InvalidInput for more than a million bins, or for more bins than there are whole numbers.
 
     >>> equal_widths(0, 10, 3, whole=True)
     array([ 0,  3,  6, 10])
@@ -40,9 +40,10 @@ def equal_widths(first: float, last: float, bins: int, *, whole: bool) -> NDArra
 
 
 def _rounded(ends: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Ends without the noise of binary fractions: a written 1.18 is the end of its bin.
+    """Return the ends without the noise of binary fractions: 1.18 as written is the end of its bin.
 
-    The first and the last stay, as do all where so many digits are more than floats have.
+    The first and last ends are kept, and all of them if the rounding needs more digits than floats
+    have.
     """
     width = float(np.diff(ends).min())
     if not width > 0:

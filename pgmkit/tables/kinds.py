@@ -1,4 +1,4 @@
-"""The column types by name, and columns from the plain values of a schema file."""
+"""The column types by name, and columns made from the plain values of a schema file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["column_from_dict", "column_types"]
 
 
 def column_types() -> dict[str, type[Column]]:
-    """The column types by the name that schema files use."""
+    """Return the column types by the names that schema files use."""
     known: list[type[Column]] = [
         *(Categorical, OpenCategorical, Boolean, Integer, Numeric, Date, DateTime)
     ]
@@ -24,7 +24,7 @@ def column_types() -> dict[str, type[Column]]:
 
 
 def column_from_dict(stored: Mapping[str, Any]) -> Column:
-    """The column that `to_dict` stored; InvalidInput for an unknown type or field.
+    """Return the column that `to_dict` stored; raise InvalidInput for an unknown type or field.
 
     >>> column_from_dict({"type": "integer", "low": 0, "high": 3})
     Integer(missing=None, outside=None, decode_as=None, low=0, high=3, bins=None, ...)

@@ -28,7 +28,7 @@ _PADDED = re.compile("0[0-9]+")
 
 
 class _Labelled(Column):
-    """Columns whose values are told apart by their texts."""
+    """Base of columns whose values are distinguished by their texts."""
 
     def _codes(self, values: Any) -> Codes:
         found, places = distinct(values)
@@ -49,8 +49,10 @@ class _Labelled(Column):
 
     @cached_property
     def _padded(self) -> Mapping[str, int]:
-        """The codes of texts of digits by their numbers, where these tell them apart: readers of
-        files take 01234 for the number 1234.
+        """The codes of texts such as "01234" by their number as text, "1234", if no two texts share
+        it.
+
+        Readers of files take 01234 for the number 1234.
         """
         padded = [text for text in self._known if _PADDED.fullmatch(text)]
         numbers = Counter(str(int(text)) for text in padded)
@@ -62,20 +64,22 @@ class _Labelled(Column):
         """The code of every known text."""
 
     def _otherwise(self, text: str) -> int:
-        """The code of a text that is not known."""
+        """Return the code of a text that is not known."""
         return OUTSIDE
 
 
 @dataclass(frozen=True)
 class Categorical(_Labelled):
     """One of a list of values (texts, numbers or truth values); spaces around texts do not count.
-    A number is also the text of digits with leading zeros that has its value: 1234 is "01234".
 
-    `other`: a label that takes every value not listed; without it such values are errors.
-    `aliases`: other spellings, such as {"<=50K.": "<=50K"}.
-
+    A number also matches the text of digits with leading zeros that has its value: 1234 is "01234".
     Values that are all numbers have an order: "2..4" is a range of them. They are decoded as
-    numbers, and `other` then as a null.
+    numbers, and `other` as a null.
+
+    Attributes:
+        values: The values, in the order of their codes.
+        other: A label for every value not listed; without it such values are errors.
+        aliases: Other spellings of values, such as {"<=50K.": "<=50K"}.
 
     >>> column = Categorical(("no", "yes"), other="else")
     >>> column.encode(np.array(["yes", "no", "what"]))
@@ -148,7 +152,7 @@ class Categorical(_Labelled):
 
     @cached_property
     def _numbers(self) -> list[int | float] | None:
-        """The values, where all of them are numbers."""
+        """The values if all of them are numbers; otherwise None."""
         if any(isinstance(value, bool | str) for value in self.values):
             return None
         return [number_of(value) for value in self.values]
@@ -173,7 +177,7 @@ class Categorical(_Labelled):
 
     @cached_property
     def _decoded(self) -> list[Any]:
-        """The value that each own code is decoded to."""
+        """The value to which each own code is decoded."""
         listed = list(self.values) if self.other is None else [*self.values, self.other]
         return [_converted(value, self.kind) for value in listed]
 
@@ -211,7 +215,7 @@ class Categorical(_Labelled):
 
 
 def _converted(value: Any, kind: str) -> Any:
-    """A label as a value of this kind; None for one that has no such value."""
+    """Return a label as a value of this kind; None if it has no such value."""
     if kind in ("text", "category"):
         return value if isinstance(value, str) else text_of(value)
     if kind == "boolean":
@@ -227,7 +231,7 @@ def _converted(value: Any, kind: str) -> Any:
 
 @dataclass(frozen=True)
 class OpenCategorical(Column):
-    """A column whose labels are not known in advance: they are still to be found.
+    """A column whose labels are not known in advance and are still to be found in the data.
 
     `other`: the label of all values that are too rare to be found.
     """
@@ -255,11 +259,11 @@ class OpenCategorical(Column):
         raise InvalidInput("an open column has no values yet; resolve the schema with a budget")
 
     def is_missing(self, value: object) -> bool:
-        """True for a missing value, listed texts included."""
+        """True for a missing value, or a text listed as missing."""
         return is_null(value) or text_of(value) in (self.missing or ())
 
     def tally(self, values: Any) -> Counter[str | None]:
-        """The number of a column's values that have each text; missing ones under None."""
+        """Return the number of values with each text; the number of missing ones is under None."""
         counted: Counter[str | None] = Counter()
         if len(values) == 0:
             return counted
@@ -269,7 +273,7 @@ class OpenCategorical(Column):
         return counted
 
     def found(self, labels: Sequence[str]) -> Categorical:
-        """The concrete column with the labels that were found."""
+        """Return the concrete column with the labels that were found."""
         shared = {"missing": self.missing, "outside": self.outside, "decode_as": self.decode_as}
         return Categorical(tuple(labels), other=self.other, **shared)  # type: ignore[arg-type]
 
@@ -281,8 +285,8 @@ _TRUTH = {"false": 0, "true": 1, "0": 0, "1": 1, "no": 0, "yes": 1}
 class Boolean(_Labelled):
     """True or false; also read from 0 and 1 and the usual words.
 
-    `words`: the words of a file for false and true, such as ("FALSE", "TRUE"): read, and written in
-    CSV files.
+    `words`: a file's words for false and true, such as ("FALSE", "TRUE"), which are read, and are
+    written in CSV files.
     """
 
     type = "boolean"
@@ -318,7 +322,9 @@ class Boolean(_Labelled):
         return (_TRUTH | own).get(text.lower(), OUTSIDE)
 
     def equal(self, labels: Sequence[object]) -> NDArray[np.bool_]:
-        """A Boolean for each code, also by the words of files and the usual ones: TRUE, yes, 1."""
+        """Return a Boolean for each code: True if it equals a label, also spelled as TRUE, yes, 1
+        or in `words`.
+        """
         codes = [self._code(label) for label in labels]
         known = [
             self.own_labels[code] if 0 <= code < 2 else label

@@ -1,10 +1,10 @@
-"""Columns of numbers in bins: whole and real ones."""
+"""Columns of whole and of real numbers in bins."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +24,9 @@ __all__ = ["Integer", "Numeric"]
 
 
 class _Numbers(Binned):
-    """Base of columns of whole and real numbers.
+    """Base of columns of whole and of real numbers.
 
-    Texts are read as spreadsheets print them too: $1,234.50, 33 % and (12.00) are numbers.
+    Texts are also read as spreadsheets print numbers: $1,234.50, 33 % and (12.00).
     """
 
     @property
@@ -44,14 +44,14 @@ class _Numbers(Binned):
         if array.dtype.kind not in "iuf":
             return np.full(len(array), math.nan)
         if array.dtype.kind == "u" and array.dtype.itemsize == 8:
-            # Beyond every bin; one such number must not turn the others into floats.
+            # Larger numbers lie beyond every bin; they must not turn the others into floats.
             return np.minimum(array, np.uint64(LARGEST + 1)).astype(np.int64)
         return array.astype(np.int64 if array.dtype.kind in "iu" else np.float64, copy=False)
 
 
 @dataclass(frozen=True)
 class Integer(_Numbers):
-    """Whole numbers from `low` to `high`, a code each, or in `bins` of nearly equal width.
+    """Whole numbers from `low` to `high`: a code for each, or `bins` of nearly equal width.
 
     >>> Integer(0, 9, bins=5).labels
     ('0..1', '2..3', '4..5', '6..7', '8..9')
@@ -79,12 +79,14 @@ class Integer(_Numbers):
 
 @dataclass(frozen=True)
 class Numeric(_Numbers):
-    """Numbers from `low` to `high` in `bins` of equal width, or between `edges`.
+    """Numbers from `low` to `high` in `bins` of equal width, or in bins between `edges`.
 
-    `decimals`: places behind the point of decoded values; by default as many as tell a thousand
-    values in the narrowest bin apart. `trailing_zeros`: CSV files get all of them: 2.50.
-
-    With `quantiles` the inner edges are still to be found; the schema is then unresolved.
+    Attributes:
+        quantiles: Whether the inner edges are still to be found in the data, for bins of equal
+            counts; the schema is unresolved until then.
+        decimals: The decimal places of decoded values; by default enough to distinguish a thousand
+            values in the narrowest bin.
+        trailing_zeros: Whether CSV files are written with all these places, as in 2.50.
 
     >>> Numeric(0, 1, bins=4).encode(np.array([0.0, 0.25, 0.99, 1.0, 1.01]))
     array([ 0,  1,  3,  3, -1])
@@ -119,29 +121,16 @@ class Numeric(_Numbers):
         return not self.quantiles
 
     def found(self, inner: Sequence[float]) -> Numeric:
-        """The concrete column with the inner edges that were found."""
+        """Return the concrete column with the inner edges that were found."""
         low, high = self._position(self.low), self._position(self.high)
         edges = sorted({low, high, *(float(edge) for edge in inner if low < edge < high)})
-        return self._with_edges(tuple(edges))
+        return replace(self, edges=tuple(edges), low=None, high=None, bins=None, quantiles=False)
 
     def grid(self, bins: int) -> Numeric:
-        """The concrete column with so many bins of equal width, to find edges by."""
-        return Numeric(self.low, self.high, bins, **self._other_fields())
-
-    def _with_edges(self, edges: tuple[float, ...]) -> Numeric:
-        return Numeric(edges=edges, **self._other_fields())
-
-    def _other_fields(self) -> dict[str, Any]:
-        names = (
-            "spikes",
-            "special",
-            "decimals",
-            "trailing_zeros",
-            "missing",
-            "outside",
-            "decode_as",
-        )
-        return {name: getattr(self, name) for name in names}
+        """Return the concrete column with so many bins of equal width, from which edges are
+        found.
+        """
+        return replace(self, bins=bins, quantiles=False)
 
     @property
     def whole(self) -> bool:
@@ -153,19 +142,21 @@ class Numeric(_Numbers):
 
     @cached_property
     def _places(self) -> int:
-        """Places behind the point of decoded values."""
+        """The decimal places of decoded values."""
         if self.decimals is not None:
             return self.decimals
         width = float(np.diff(self._plain_positions).min())
         return min(max(0, 3 - math.floor(math.log10(width))), 15)
 
     def _from_positions(self, positions: NDArray[Any], rng: np.random.Generator) -> Values:
-        """Rounded down to the places that are shown, or up, where the bin holds such a value."""
+        """Return the positions rounded to the decimal places shown, down or else up, if this stays
+        in the bin.
+        """
         found = np.asarray(positions, dtype=np.float64)
         bins = np.searchsorted(self.positions, found, side="right")
         scale = 10.0**self._places
         for rounded in (np.ceil(found * scale) / scale, np.floor(found * scale) / scale):
-            # Divided, not multiplied by a power, so that 0.3 is the text's 0.3.
+            # Dividing by the scale gives the float nearest to 0.3; multiplying by 0.1 may not.
             stays = np.searchsorted(self.positions, rounded, side="right") == bins
             stays &= (bins > 0) & (bins < len(self.positions))  # special values are as declared
             positions = np.where(stays, rounded, positions)

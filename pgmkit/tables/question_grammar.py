@@ -44,7 +44,9 @@ _COUNT = "count"
 
 @dataclass(frozen=True)
 class Summary:
-    """One number, or one curve, about a column: `kind` of `column`; `level` of a quantile."""
+    """One number or one curve about a column: `kind` ("cdf", "mean", …) of `column`; `level` of a
+    quantile.
+    """
 
     kind: str
     column: str
@@ -52,14 +54,20 @@ class Summary:
 
     @property
     def title(self) -> str:
-        """The summary in the words that ask for it."""
+        """The summary as the question writes it."""
         inner = f"{self.column}, {self.level:g}" if self.kind == "quantile" else self.column
         return f"{self.kind}({inner})"
 
 
 @dataclass(frozen=True)
 class Question:
-    """A parsed question: columns to tabulate, the one summarised, and the codes that count."""
+    """A parsed question.
+
+    Attributes:
+        groups: The columns to tabulate.
+        summary: The summary of one column, if any.
+        allowed: A Boolean for each code of each column with conditions: True if it meets them.
+    """
 
     groups: tuple[str, ...]
     summary: Summary | None
@@ -73,7 +81,7 @@ class Question:
 
 
 def parse(schema: Schema, text: str) -> Question:
-    """The question's meaning; InvalidInput says which part is not understood.
+    """Return the parsed question; raise InvalidInput with the part that is not understood.
 
     >>> from pgmkit.tables.schema import Integer, Schema
     >>> schema = Schema({"age": Integer(0, 3), "kids": Integer(0, 1)})
@@ -110,7 +118,10 @@ def parse(schema: Schema, text: str) -> Question:
 
 
 def conditions(schema: Schema, text: str) -> dict[str, NDArray[np.bool_]]:
-    """The codes of each column that meet conditions such as "sex = F and age in 30..44"."""
+    """Return the codes of each column that meet conditions such as "sex = F and age in 30..44".
+
+    The result has a Boolean for each code. Raises InvalidInput if no value of a column remains.
+    """
     allowed: dict[str, NDArray[np.bool_]] = {}
     for part in _split(text):
         for condition in _joined(schema, part):
@@ -122,7 +133,7 @@ def conditions(schema: Schema, text: str) -> dict[str, NDArray[np.bool_]]:
 
 
 def _summary(schema: Schema, part: str) -> Summary | None:
-    """The summary that a target asks for; None for a plain column, also one so named."""
+    """Return the summary that a target asks for; None for the name of a column."""
     found = _TARGET.match(part)
     if found is None or part in schema.columns:
         return None
@@ -147,7 +158,7 @@ def _summary(schema: Schema, part: str) -> Summary | None:
 
 
 def _joined(schema: Schema, part: str) -> list[str]:
-    """The conditions that "and" joins; an "and" within a name or a value joins nothing."""
+    """Return the conditions that "and" joins; an "and" within a name or a value joins nothing."""
     found: list[str] = []
     pieces = _outside_quotes(part)
     for i, piece in enumerate(pieces):
@@ -160,7 +171,7 @@ def _joined(schema: Schema, part: str) -> list[str]:
 
 
 def _outside_quotes(text: str) -> list[str]:
-    """The pieces between those "and" that stand outside quotes and braces."""
+    """Return the pieces between each "and" that stands outside quotes and braces."""
     pieces, start = [], 0
     for match in _AND.finditer(text):
         before = text[: match.start()]
@@ -199,7 +210,9 @@ def _condition(schema: Schema, text: str) -> tuple[str, NDArray[np.bool_]]:
 
 
 def _equal(name: str, column: Column, value: str) -> NDArray[np.bool_]:
-    """The codes equal to a value as it is written; `missing` is one where nothing is so named."""
+    """Return the codes equal to a value as written; `missing` means missing unless a label is so
+    named.
+    """
     plain = _unquoted(value)
     if plain in column.labels:
         return codes_of(name, column, [plain])
@@ -229,7 +242,7 @@ def _unquoted(text: str) -> str:
 
 
 def quoted(name: str) -> str:
-    """A name or a value as a question writes it, whatever it holds.
+    """Return a name or a value as a question writes it, whatever it contains.
 
     >>> print(quoted('6" pipe'))
     "6"" pipe"
@@ -238,7 +251,7 @@ def quoted(name: str) -> str:
 
 
 def _halves(text: str) -> tuple[str, str, str]:
-    """The texts before and behind the first "|" outside quotes."""
+    """Return the texts before and after the first "|" outside quotes, with the "|" between them."""
     quoted = False
     for place, sign in enumerate(text):
         quoted ^= sign == '"'
@@ -248,7 +261,7 @@ def _halves(text: str) -> tuple[str, str, str]:
 
 
 def _split(text: str) -> list[str]:
-    """The parts between commas that are neither in quotes nor in braces."""
+    """Return the parts between commas that are neither in quotes nor in brackets."""
     parts, depth, quoted = [""], 0, False
     for sign in text:
         quoted ^= sign == '"'

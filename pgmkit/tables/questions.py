@@ -1,8 +1,8 @@
 """Questions in words, answered by a model with a schema: tables, CDFs, sums, means, quantiles.
 
-`pgmkit.tables.question_grammar` has the grammar. Missing values are values in a table, and are left
-out of every summary (cdf, sum, mean, median, quantile) as pandas and SQL leave them out; the reply
-says how many.
+The grammar is in `pgmkit.tables.question_grammar`. In a table missing values are values of their
+own. Every summary (cdf, sum, mean, median, quantile) leaves them out, as pandas and SQL do, and the
+reply says how many.
 """
 
 from __future__ import annotations
@@ -33,10 +33,14 @@ if TYPE_CHECKING:
 __all__ = ["UNRELIABLE", "Reply", "ask"]
 
 UNRELIABLE = 1 / 3
-"""Of a count, or of the spread of what a mean is of: a larger standard error is said plainly.
-Statistics Canada's guidelines suppress estimates with coefficients of variation above 33.3%."""
+"""The largest standard error, as a share of a count or of the standard deviation of what a mean
+averages, that is not called unreliable. Statistics Canada's guidelines suppress estimates with
+coefficients of variation above 33.3%.
+"""
 _ROUNDING = float(np.finfo(np.float64).eps) ** 0.5
-"""A share of the records that is rounding: a sum of very many cells has less."""
+"""The share of the records up to which a sum counts as zero; the rounding of very many cells is
+less.
+"""
 _COMPUTED = ("count", "share", "stderr", "low", "high", "note")
 
 
@@ -47,7 +51,7 @@ class Answering(Protocol):
 
 
 class Bars(Protocol):
-    """Error bars of factored queries, and of anything else computed from a model."""
+    """Error bars of factored queries, and of any other function of a model."""
 
     def answer(self, query: FactoredQuery, *, level: float = 0.95) -> Interval: ...
     def statistic(
@@ -57,9 +61,10 @@ class Bars(Protocol):
 
 @dataclass(frozen=True)
 class Reply:
-    """A table: named columns of equal length, texts and numbers; counts are expected records.
+    """A table: named columns of equal length, with texts or numbers; counts are expected records.
 
-    `notes`: what a reader must know: of what the shares are, what was left out, what is unreliable.
+    `notes`: what a reader must know: what the shares refer to, what was left out, what is
+    unreliable.
     """
 
     columns: Mapping[str, Sequence[str] | Array]
@@ -83,7 +88,9 @@ class Reply:
         return "\n".join([*lines, *(f"({on_one_line(note)})" for note in self.notes)])
 
     def to_pandas(self) -> Any:
-        """A pandas DataFrame of the columns; InvalidInput where pandas is not installed."""
+        """Return the columns as a pandas DataFrame; raise InvalidInput if pandas is not
+        installed.
+        """
         try:
             import pandas as pd
         except ImportError:
@@ -91,10 +98,12 @@ class Reply:
         return pd.DataFrame(dict(self.columns))
 
     def plot(self, axes: Any = None) -> Any:
-        """A bar for each line, with its interval where there are error bars; matplotlib's axes.
+        """Draw a bar for each line, with its interval if there are error bars, and return
+        matplotlib's axes.
 
-        The bars are of the first numbers: counts, sums, means or quantiles. `axes`: where to draw,
-        a new figure by default. Needs the extra `plot`; InvalidInput where it is not installed.
+        The bars show the first column of numbers: counts, sums, means or quantiles. `axes`: where
+        to draw; by default a new figure. Needs the extra `plot`; raises InvalidInput if it is not
+        installed.
         """
         if axes is None:
             try:
@@ -130,16 +139,17 @@ def ask(
     bars: Bars | None = None,
     level: float = 0.95,
 ) -> Reply:
-    """The model's reply: a line for each combination of the grouped columns' values.
+    """Return the model's reply: a line for each combination of the grouped columns' values.
 
-    `count`: expected records. `share`: of the records that meet the conditions; for `count` alone,
-    of all records; for a cdf, of those of the group whose value is not missing. A sum, mean, median
-    or quantile is of the values in each group that are not missing: bins count at their middles in
-    sums and means, and as evenly filled in quantiles (the smallest value that at least this
-    share of the records do not exceed). With `bars` counts and sums get a standard error and an
-    interval; those of a mean, median or quantile are about it, and `note` says "unreliable" where
-    the standard error is above a third of a count, or of the standard deviation of what is
-    averaged.
+    The reply's `count` is the expected number of records. Its `share` refers to the records that
+    meet the conditions; for `count` alone to all records; for a cdf to the group's records whose
+    value is not missing. A sum, mean, median or quantile is over the values in each group that are
+    not missing. Bins count at their middles in sums and means, and as evenly filled in quantiles
+    (the smallest value that at least this share of the records do not exceed).
+
+    With `bars`, counts and sums get a standard error and an interval; for a mean, median or
+    quantile these refer to the mean, median or quantile itself. `note` says "unreliable" if the
+    standard error is above a third of a count, or of the standard deviation of the values averaged.
 
     >>> from pgmkit import Measurement, estimate
     >>> from pgmkit.tables.schema import Categorical, Integer, Schema
@@ -167,7 +177,7 @@ def ask(
 
 
 class _Plan:
-    """A question beside its schema: the factors of its queries and the labels of its lines."""
+    """A question with its schema: the factors of its queries and the labels of its lines."""
 
     def __init__(self, schema: Schema, question: Question) -> None:
         self.question = question
@@ -190,7 +200,7 @@ class _Plan:
         return self.question.allowed.get(name, np.ones(self.columns[name].size, dtype=bool))
 
     def _codes(self, name: str) -> NDArray[np.intp]:
-        """The summarised column's codes that count, in the order of their values."""
+        """Return the summarised column's codes that count, in the order of their values."""
         column = self.columns[name]
         codes = np.flatnonzero(self._allowed(name) & _present(column))
         if column.midpoints is None:
@@ -200,21 +210,21 @@ class _Plan:
 
     @property
     def leaves_out(self) -> bool:
-        """True where records may meet the conditions without a value to summarise."""
+        """True if records can meet the conditions without having a value to summarise."""
         assert self.question.summary is not None
         return int(self._allowed(self.question.summary.column).sum()) > len(self.codes)
 
     def counted(self) -> FactoredQuery:
-        """The records of each group."""
+        """Return the query for the number of records in each group."""
         return FactoredQuery(self.factors)
 
     def met(self) -> FactoredQuery:
-        """All records that meet the conditions."""
+        """Return the query for the number of all records that meet the conditions."""
         masks = self.question.allowed.items()
         return FactoredQuery({name: mask[None, :].astype(np.float64) for name, mask in masks})
 
     def absent(self) -> FactoredQuery:
-        """The records of each group whose value is left out."""
+        """Return the query for the number of records in each group whose value is left out."""
         assert self.question.summary is not None
         name = self.question.summary.column
         mask = self._allowed(name).astype(np.float64)
@@ -222,33 +232,39 @@ class _Plan:
         return self.weighted(mask[None, :])
 
     def weighted(self, rows: Array) -> FactoredQuery:
-        """For each group, the summarised column's codes added up with these weights, a row each."""
+        """Return the query that sums the summarised column's codes in each group, with weights
+        (sums, codes).
+        """
         assert self.question.summary is not None
         own = self.question.summary.column
         order = [*self.groups, *(n for n in self.factors if n not in self.groups and n != own)]
         return FactoredQuery({name: self.factors[name] for name in order} | {own: rows})
 
     def rows(self, matrix: Array) -> Array:
-        """Weights of the codes that count as weights of all codes."""
+        """Return weights of the codes that count as weights of all codes, with zeros for the
+        others.
+        """
         spread = np.zeros((len(matrix), self.column.size))
         spread[:, self.codes] = matrix
         return spread
 
     def tables(self, model: Answering) -> Array:
-        """Counts, shape (groups, codes that count)."""
+        """Return the counts, shape (groups, codes that count)."""
         query = self.weighted(self.rows(np.eye(len(self.codes))))
         return np.maximum(model.answer(query).reshape(-1, len(self.codes)), 0.0)
 
 
 def _present(column: Column) -> NDArray[np.bool_]:
-    """A Boolean for each code: True where it stands for a value."""
+    """Return a Boolean for each code: True if it stands for a value, False for missing ones."""
     present = np.ones(column.size, dtype=bool)
     present[column.size - (column.missing is not None) :] = False
     return present
 
 
 def _table(model: Answering, plan: _Plan, bars: Bars | None, level: float) -> Reply:
-    """Counts of the groups' combinations; without groups, of all that meets the conditions."""
+    """Return the counts of the groups' combinations; without groups, of all records that meet the
+    conditions.
+    """
     query = plan.counted()
     counts = model.answer(query).reshape(-1)
     whole = float(model.answer(plan.met() if plan.groups else FactoredQuery({})).sum())
@@ -262,7 +278,9 @@ def _table(model: Answering, plan: _Plan, bars: Bars | None, level: float) -> Re
 
 
 def _curve(model: Answering, plan: _Plan, bars: Bars | None, level: float) -> Reply:
-    """Records with values up to and including each, and their share within the group."""
+    """Return the records with values up to and including each value, and their share within the
+    group.
+    """
     steps = len(plan.codes)
     query = plan.weighted(plan.rows(np.tri(steps)))
     counts = model.answer(query).reshape(-1, steps)
@@ -288,7 +306,7 @@ def _sums(model: Answering, plan: _Plan, bars: Bars | None, level: float) -> Rep
 
 
 def _averages(model: Answering, plan: _Plan, bars: Bars | None, level: float) -> Reply:
-    """Means, medians and quantiles, with the number of records they are of."""
+    """Return means, medians or quantiles, with the number of records they are computed from."""
     assert plan.question.summary is not None
 
     def both(each: Answering) -> Array:
@@ -319,7 +337,7 @@ def _average(plan: _Plan, tables: Array) -> Array:
 
 
 def _deviations(plan: _Plan, tables: Array) -> Array:
-    """The standard deviation of the values in each group, from the bins' middles."""
+    """Return the standard deviation of the values in each group, with bins at their middles."""
     assert plan.column.midpoints is not None
     middles, sizes = plan.column.midpoints[plan.codes], tables.sum(axis=1)
     shares = np.divide(tables, sizes[:, None], out=np.zeros_like(tables), where=sizes[:, None] > 0)
@@ -328,9 +346,10 @@ def _deviations(plan: _Plan, tables: Array) -> Array:
 
 
 def _quantiles(column: Column, codes: NDArray[np.intp], tables: Array, level: float) -> Array:
-    """The smallest value that at least this share does not exceed, in each row; NaN for no records.
+    """Return for each row the smallest value that at least the share `level` does not exceed.
 
-    Within a bin the values are taken as evenly spread: over its whole numbers, or continuously.
+    NaN if there are no records. Within a bin the values are taken as evenly spread: over its whole
+    numbers, or continuously.
     """
     assert column.midpoints is not None
     low, high = column.midpoints.copy(), column.midpoints.copy()
@@ -359,7 +378,7 @@ def _with_bars(
     bars: Bars | None,
     interval: Callable[[Bars], Interval],
 ) -> Reply:
-    """The reply with intervals about its first numbers, which are counts or sums."""
+    """Return the reply with intervals for its first numbers, which are counts or sums."""
     if bars is None:
         return Reply(columns, tuple(notes))
     found = interval(bars)
@@ -373,7 +392,7 @@ def _with_bars(
 def _judged(
     columns: dict[str, Any], weak: NDArray[np.bool_], method: str
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The columns with a note at each unreliable line, and what is said below."""
+    """Return the columns with a note at each unreliable line, and the notes below the table."""
     notes = []
     if weak.any():
         columns["note"] = ["unreliable" if each else "" for each in weak]
@@ -390,12 +409,14 @@ def _judged(
 
 
 def _labelled(shown: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
-    """Each column's labels, for every combination in C order."""
+    """Return each column's labels for every combination, in C order."""
     lines = list(itertools.product(*shown.values()))
     return {title: [line[i] for line in lines] for i, title in enumerate(_titles(shown))}
 
 
 def _titles(names: Mapping[str, object]) -> Iterator[str]:
-    """Names of the data's columns; in quotes where the reply has numbers of that name."""
+    """Yield the names of the data's columns, in quotes if the reply has a number column of that
+    name.
+    """
     for name in names:
         yield f'"{name}"' if name in _COMPUTED else name

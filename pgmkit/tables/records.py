@@ -1,6 +1,6 @@
 """Codes as tables of values: typed Arrow columns for frames and parquet, texts for CSV.
 
-Types follow from the schema alone: they are the same whatever the records hold.
+The types follow from the schema alone: they are the same for any records.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 
 
 def arrow_table(data: Dataset, schema: Schema, rng: np.random.Generator) -> Any:
-    """The values of the codes as a pyarrow table, in the schema's order and types."""
+    """Return the values of the codes as a pyarrow table, in the schema's order and types."""
     import pyarrow as pa
 
     if data.domain != schema.domain:
@@ -45,19 +45,19 @@ def arrow_table(data: Dataset, schema: Schema, rng: np.random.Generator) -> Any:
 
 
 def arrow_schema(schema: Schema) -> Any:
-    """The names and types of `arrow_table`."""
+    """Return the names and types of the columns of `arrow_table`."""
     import pyarrow as pa
 
     return pa.schema([(name, _type_of(c)) for name, c in schema.columns.items()])
 
 
 def arrow_column(column: Column, codes: Any, rng: np.random.Generator) -> Any:
-    """Values of codes as an Arrow array of the column's type."""
+    """Return the values of codes as an Arrow array of the column's type."""
     from pyarrow import compute
 
     zone = _zone(column)
     if zone is not None:
-        # An hour that the clock shows twice is taken for the first, one that it leaves out for the
+        # Of an hour that the clock shows twice the first is meant; a time that it skips becomes the
         # moment at which it is put forward.
         return compute.assume_timezone(
             _plain_column(column, codes, rng),
@@ -69,7 +69,7 @@ def arrow_column(column: Column, codes: Any, rng: np.random.Generator) -> Any:
 
 
 def _plain_column(column: Column, codes: Any, rng: np.random.Generator) -> Any:
-    """Values of codes as an Arrow array, points in time as a clock shows them."""
+    """Return the values of codes as an Arrow array, with points in time as a clock shows them."""
     import pyarrow as pa
 
     kind = _arrow_type(column.kind)
@@ -86,7 +86,7 @@ def _plain_column(column: Column, codes: Any, rng: np.random.Generator) -> Any:
         return pa.array(column.own_values(whole, rng), kind)
     absent = whole == column.size - 1
     text = column.missing[0] if column.missing and column.kind == "text" else None
-    # Any code does for those that are covered; the draws of the others are the same with or without
+    # Missing values may have any code here: the draws of the others do not depend on it.
     values = column.own_values(np.where(absent, 0, whole), rng)
     if text is not None:
         values[absent] = text
@@ -95,7 +95,7 @@ def _plain_column(column: Column, codes: Any, rng: np.random.Generator) -> Any:
 
 
 def _zone(column: Column) -> str | None:
-    """The zone of a column's decoded values; None where they have none."""
+    """Return the time zone of a column's decoded values; None if they have none."""
     return column.zone if isinstance(column, DateTime) and column.kind == "datetime" else None
 
 
@@ -121,7 +121,7 @@ def _arrow_type(kind: str) -> Any:
 
 
 def plain_table(table: Any) -> Any:
-    """The table with categories as texts, and times as a clock in their zone shows them."""
+    """Return the table with categories as texts, and times as a clock in their zone shows them."""
     import pyarrow as pa
     from pyarrow import compute
 
@@ -136,7 +136,9 @@ def plain_table(table: Any) -> Any:
 
 
 def respelled(table: Any, spelled: Callable[[str], str]) -> Any:
-    """The table with every text value spelled otherwise; distinct texts are spelled once."""
+    """Return the table with every text replaced by `spelled(text)`, called once for each distinct
+    text.
+    """
     import pyarrow as pa
 
     table = plain_table(table)
@@ -149,9 +151,9 @@ def respelled(table: Any, spelled: Callable[[str], str]) -> Any:
 
 
 def csv_lines(table: Any, schema: Schema, form: FileFormat) -> bytes:
-    """The records of a table of values as the lines of a CSV file, without a header.
+    """Return the records of a table of values as lines of a CSV file, without a header.
 
-    Values are quoted only where they need it; a missing one is the first of the column's `missing`
+    Values are quoted only if they need it; a missing value is the first of the column's `missing`
     texts, or empty.
     """
     import pyarrow as pa
@@ -169,14 +171,14 @@ def csv_lines(table: Any, schema: Schema, form: FileFormat) -> bytes:
     joined = compute.binary_join_element_wise(*large, separator)
     lines = compute.binary_join_element_wise(joined, ends, pa.scalar("", pa.large_string()))
     if len(texts) == 1:
-        # A line of nothing is no record: readers skip it.
+        # Readers skip an empty line, so a single empty value is written in quotes.
         empty = compute.equal(lines, "\n")
         lines = compute.if_else(empty, pa.scalar('""\n', pa.large_string()), lines)
     return bytes(memoryview(lines.buffers()[2]))
 
 
 def json_lines(table: Any, schema: Schema, form: FileFormat) -> bytes:
-    """The records of a table of values as lines of JSON objects; a missing value is null."""
+    """Return the records of a table of values as lines of JSON objects; a missing value is null."""
     import pyarrow as pa
 
     columns = []
@@ -192,13 +194,13 @@ def json_lines(table: Any, schema: Schema, form: FileFormat) -> bytes:
 
 
 def _csv_texts(values: Any, column: Column, form: FileFormat) -> Any:
-    """Texts of an Arrow array of values, quoted where needed."""
+    """Return the texts of an Arrow array of values, quoted if needed."""
     absent = column.missing[0] if column.missing else ""
     return _quoted(_texts(values, column, form).fill_null(absent), form.written_separator)
 
 
 def _texts(values: Any, column: Column, form: FileFormat) -> Any:
-    """Texts of an Arrow array of values; of missing ones null."""
+    """Return the texts of an Arrow array of values; null for missing ones."""
     import pyarrow as pa
     from pyarrow import compute
 
@@ -210,7 +212,7 @@ def _texts(values: Any, column: Column, form: FileFormat) -> Any:
             values = compute.local_timestamp(values)
         seconds = values.cast(pa.timestamp("s"), safe=False)
         form_of_times = getattr(column, "format", None)
-        if form_of_times is None or "%-" in form_of_times:  # which Arrow does not write
+        if form_of_times is None or "%-" in form_of_times:  # Arrow cannot write such a format
             form_of_times = "%Y-%m-%dT%H:%M:%S"
         texts = compute.strftime(seconds, form_of_times)
     elif pa.types.is_string(values.type) or pa.types.is_dictionary(values.type):
@@ -223,9 +225,11 @@ def _texts(values: Any, column: Column, form: FileFormat) -> Any:
 
 
 def _padded(values: Any, column: Column) -> Any:
-    """Numbers as Arrow's decimals, whose texts have trailing zeros, where the column has them.
+    """Return numbers as Arrow's decimals, whose texts have trailing zeros, if the column asks for
+    them.
 
-    Beyond 2^53 steps a float64 does not know its last decimal: such columns stay as they are.
+    Beyond 2^53 steps float64 cannot represent the last decimal: such columns are returned
+    unchanged.
     """
     import pyarrow as pa
 
@@ -238,7 +242,7 @@ def _padded(values: Any, column: Column) -> Any:
 
 
 def _quoted(texts: Any, separator: str) -> Any:
-    """Texts in quotes where they hold a separator, a quote or the end of a line."""
+    """Return the texts, in quotes if they contain a separator, a quote or a line end."""
     from pyarrow import compute
 
     signs = "".join(f"\\{each}" for each in (separator, '"', "\n", "\r"))

@@ -54,19 +54,20 @@ __all__ = [
 ]
 
 _MOST_CODES = 2 * MOST_BINS
-"""Codes of all columns of a schema file together."""
+"""The most codes of all columns of a schema file together."""
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _MOST_CELLS = 2**27
-"""Combinations of a constraint's values: 128 MiB of truth values."""
+"""The most combinations of a constraint's values: 128 MiB of truth values."""
 
 
 class Schema:
     """Columns by name, in order, and constraints among them; public by assumption.
 
-    `checked`: False for a schema that takes any data; see `placed`.
+    `file`: the format of the data's files. `checked`: False for a schema that accepts any data
+    (`placed`).
 
-    Raises InvalidInput for no columns, for what is no Column or Constraint, and for constraints
-    over unknown columns or values.
+    Raises InvalidInput if there are no columns, if an entry is no Column or Constraint, and for
+    constraints over unknown columns or values.
 
     >>> schema = Schema({"age": Integer(0, 99, bins=10), "sex": Categorical(("F", "M"))})
     >>> schema.domain
@@ -116,28 +117,28 @@ class Schema:
 
     @property
     def unresolved(self) -> tuple[str, ...]:
-        """Columns whose codes are still to be found; `resolve` fills them in."""
+        """The columns whose codes are still to be found, which `resolve` fills in."""
         return tuple(name for name, column in self.columns.items() if not column.resolved)
 
     def resolve(self, found: Mapping[str, Column]) -> Schema:
-        """The schema with concrete columns in place of unresolved ones."""
+        """Return the schema with concrete columns in place of unresolved ones."""
         for name in found:
             if name not in self.columns:
                 raise InvalidInput(f"{name!r} is no column of the schema")
         return self._with({**self.columns, **found}, self.constraints)
 
     def with_columns(self, columns: Mapping[str, Column]) -> Schema:
-        """A schema of these columns without constraints, that takes the same data."""
+        """Return a schema of these columns without constraints, for data in the same files."""
         return self._with(columns, ())
 
     def of_file(self, file: FileFormat) -> Schema:
-        """The schema for files that are written otherwise."""
+        """Return the schema for files of another format."""
         return Schema(self.columns, self.constraints, file=file, checked=self.checked)
 
     def placed(self) -> Schema:
-        """The schema with a place for whatever the data hold, so that no data are refused.
+        """Return the schema with a place for every value, so that no data are refused.
 
-        Each column declares `outside`, its default where it has none; records that break a
+        Each column declares `outside`, with its default if it has none. Records that break a
         constraint are counted as they are, and there may be no rows at all.
 
         >>> placed = Schema({"age": Integer(0, 9), "sex": Categorical(("F", "M"))}).placed()
@@ -151,12 +152,13 @@ class Schema:
         return Schema(columns, constraints, file=self.file, checked=self.checked)
 
     def check_rows(self, rows: int) -> None:
-        """Raises InvalidInput for no rows, unless the schema is `placed`."""
+        """Raise InvalidInput if there are no rows, unless the schema is `placed`."""
         if self.checked and rows == 0:
             raise InvalidInput("the data have no rows; give at least one")
 
     def restricted(self, names: Iterable[str]) -> Schema:
-        """The schema of these columns, in its own order, with the constraints over them alone.
+        """Return the schema of these columns, in its own order, with the constraints over these
+        columns only.
 
         >>> schema = Schema({"age": Integer(0, 9), "sex": Categorical(("F", "M"))})
         >>> schema.restricted(["sex", "shoe size"]).domain
@@ -189,7 +191,7 @@ class Schema:
         return constraint.zeros(self.columns)
 
     def _check_texts(self) -> None:
-        """Raises InvalidInput for names and labels that no file can hold."""
+        """Raise InvalidInput for names and labels that no file can store."""
         for name, column in self.columns.items():
             labels = column.labels if column.resolved else ()
             for text in (name, *labels, *(column.missing or ())):
@@ -200,10 +202,11 @@ class Schema:
                     )
 
     def encode(self, columns: Mapping[str, Any]) -> Dataset | NoRows:
-        """Columns of values (numpy or Arrow arrays) as codes; others are not looked at.
+        """Return columns of values (numpy or Arrow arrays) as coded records; columns not in the
+        schema are ignored.
 
-        Raises InvalidInput for missing columns, for values outside the schema and for records that
-        break a constraint, with the number of such rows but no value of them.
+        Raises InvalidInput for missing columns, for values outside the schema, and for records that
+        break a constraint; the message says how many rows there are but shows no value.
         """
         self._check_resolved()
         self.check_names(columns)
@@ -218,10 +221,10 @@ class Schema:
     def coded(
         self, codes: Mapping[str, NDArray[Any]], unread: Mapping[str, int] | None = None
     ) -> Dataset | NoRows:
-        """Records of these codes, once rows and constraints are checked; see `placed`.
+        """Return records of these codes, after rows and constraints are checked (unless `placed`).
 
-        `unread`: how many values of each column have no code of their own (`Column.read`), where
-        that is known.
+        `unread`: the number of values of each column that have no code of their own
+        (`Column.read`), if known.
         """
         rows = len(next(iter(codes.values())))
         self.check_rows(rows)
@@ -232,7 +235,7 @@ class Schema:
         return data
 
     def check_constraints(self, data: Counts) -> None:
-        """Raises InvalidInput, with the number of rows, for records that break a constraint."""
+        """Raise InvalidInput, with the number of rows, if records break a constraint."""
         if not self.checked:
             return
         for constraint, zeros in zip(self.constraints, self.zeros, strict=True):
@@ -244,7 +247,9 @@ class Schema:
                 )
 
     def decode(self, data: Dataset, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
-        """Values for the codes of a data set over the schema's domain, in the schema's order."""
+        """Return values for the codes of a data set over the schema's domain, in the schema's
+        order.
+        """
         if data.domain != self.domain:
             raise InvalidInput("the data set is over another domain than the schema")
         return {
@@ -252,7 +257,9 @@ class Schema:
         }
 
     def check_names(self, names: Mapping[str, Any] | Sequence[str]) -> None:
-        """Raises InvalidInput, listing them, if columns of the schema are not there."""
+        """Raise InvalidInput if columns of the schema are not among the names; the message lists
+        these columns.
+        """
         absent = [name for name in self.columns if name not in names]
         if absent:
             raise InvalidInput(
@@ -262,7 +269,7 @@ class Schema:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values that `from_dict` reads, as YAML and JSON files hold them."""
+        """Return plain values that `from_dict` reads, as YAML and JSON files store them."""
         stored: dict[str, Any] = {
             "columns": {name: column.to_dict() for name, column in self.columns.items()}
         }
@@ -274,9 +281,10 @@ class Schema:
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Schema:
-        """The schema that `to_dict` stored; InvalidInput names the column that is wrong.
+        """Return the schema that `to_dict` stored; raise InvalidInput with the name of a wrong
+        column.
 
-        Just {column: size} describes columns of codes 0 to size - 1.
+        {column: size} alone describes columns of codes 0 to size - 1.
         """
         if isinstance(stored, Mapping) and stored and "columns" not in stored:
             sizes = Domain(dict(stored)).sizes
@@ -305,7 +313,9 @@ class Schema:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Schema:
-        """Read a schema file: YAML (.yaml, .yml) or JSON (.json); InvalidInput for what is none."""
+        """Read a schema file: YAML (.yaml, .yml) or JSON (.json); raise InvalidInput for any other
+        file.
+        """
         from pgmkit.runtime.untrusted import refusing
         from pgmkit.tables.schema_file import load
 
@@ -313,7 +323,7 @@ class Schema:
             return cls.from_dict(load(path))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a schema file: YAML (.yaml, .yml) or JSON (.json), whole or not at all."""
+        """Write a schema file, YAML (.yaml, .yml) or JSON (.json), completely or not at all."""
         from pgmkit.tables.schema_file import save
 
         save(path, self.to_dict())
@@ -338,7 +348,7 @@ class Schema:
 
 @dataclass(frozen=True)
 class NoRows:
-    """Counts over no records at all; a `Dataset` has at least one.
+    """Counts over no records; a `Dataset` has at least one record.
 
     >>> NoRows(Domain({"sex": 2})).marginals([("sex",)])
     {('sex',): array([0, 0])}
@@ -351,20 +361,20 @@ class NoRows:
 
     @property
     def unread(self) -> dict[str, int]:
-        """No value of any column is without a code, as there is none."""
+        """The number of values without a code of their own in each column: zero."""
         return dict.fromkeys(self.domain, 0)
 
     def marginal(self, attrs: Iterable[str]) -> NDArray[np.int64]:
-        """Zeros."""
+        """Return a table of zeros."""
         return np.zeros(self.domain.shape(self.domain.clique(attrs)), dtype=np.int64)
 
     def marginals(self, cliques: Iterable[Iterable[str]]) -> dict[Clique, NDArray[np.int64]]:
-        """Zeros for every clique."""
+        """Return a table of zeros for every clique."""
         return {self.domain.clique(each): self.marginal(each) for each in map(tuple, cliques)}
 
 
 def outside_error(name: str, rows: int) -> InvalidInput:
-    """The error for values outside a column; it counts rows but shows no value."""
+    """Return the error for values outside a column; it says how many rows but shows no value."""
     return InvalidInput(
         f"column {name!r}: {rows} rows hold values outside the schema (missing ones included); "
         "declare them (values, low and high, missing), or their place: `other`, `outside`. "

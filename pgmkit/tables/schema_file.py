@@ -1,4 +1,4 @@
-"""Schema files: YAML or JSON, by the file's suffix."""
+"""Schema files: YAML or JSON, depending on the file's suffix."""
 
 from __future__ import annotations
 
@@ -18,22 +18,30 @@ from pgmkit.tables.edges import MOST_BINS
 __all__ = ["FileFormat", "dump_yaml", "load", "save"]
 
 _MOST_BYTES = 16 * MOST_BINS
-"""Bytes of a schema file: a short line for each of the most bins that a column may have."""
+"""The most bytes of a schema file: a short line for each of the most bins that a column may
+have.
+"""
 
 
 @dataclass(frozen=True)
 class FileFormat:
-    """The format of a file of the data, where it is not plain.
+    """The format of a data file, if it differs from a plain CSV file in UTF-8.
 
-    `names`: the columns of a file without a header line. `comment`: lines that begin so are no
-    records. `separator`: between the values; by default the one that the header line shows (comma,
-    semicolon, tab or |). `encoding`: of the text, as Python names it. `decimal`: the sign before
-    decimals, "." or ","; thousands may then be set apart by the other one. `ignore`: columns of the
-    file that are left out, such as an identifier. `multiline`: a quoted value may go on over line
-    ends; with False every line is a record by itself, or none. `skip_lines`: lines of a CSV file,
-    or rows of a sheet, above the header, such as titles. `sheet`: of an Excel file, by its name; by
-    default the first. `user_missing`: values that an SPSS or Stata file declares missing are read
-    as the codes that they are, not as missing.
+    Attributes:
+        names: The columns of a file without a header line.
+        comment: The beginning of lines that are no records.
+        separator: The sign between values; by default the one that the header line shows (comma,
+            semicolon, tab or |).
+        encoding: The encoding of the text, by Python's name.
+        decimal: The decimal sign, "." or ","; the other one may then separate thousands.
+        ignore: Columns of the file that are left out, such as an identifier.
+        multiline: Whether a quoted value may continue over line ends; if False every line is one
+            record or none.
+        skip_lines: The number of lines of a CSV file, or rows of a sheet, above the header, such as
+            titles.
+        sheet: The name of an Excel file's sheet; by default the first.
+        user_missing: Whether values that an SPSS or Stata file declares missing are read as their
+            codes, not as missing.
 
     >>> FileFormat(separator=";", decimal=",").to_dict()
     {'separator': ';', 'decimal': ','}
@@ -88,11 +96,11 @@ class FileFormat:
 
     @property
     def written_separator(self) -> str:
-        """Between the values of a file that is written."""
+        """The separator of files that are written."""
         return self.separator or (";" if self.decimal == "," else ",")
 
     def to_dict(self) -> dict[str, Any]:
-        """The plain values that a schema file holds under `file`."""
+        """Return the plain values that a schema file has under `file`."""
         given = {each.name: getattr(self, each.name) for each in fields(self)}
         plain = {each.name: each.default for each in fields(self)}
         stored = {name: value for name, value in given.items() if value != plain[name]}
@@ -100,7 +108,7 @@ class FileFormat:
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> FileFormat:
-        """Read what `to_dict` gave; InvalidInput for unknown fields."""
+        """Return the format that `to_dict` stored; raise InvalidInput for unknown fields."""
         known = [each.name for each in fields(cls)]
         if not isinstance(stored, Mapping):
             raise InvalidInput(f"`file` must be a mapping of {', '.join(known)}")
@@ -112,7 +120,7 @@ class FileFormat:
 
 
 def load(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The plain values of a schema file; a key given twice is refused."""
+    """Return the plain values of a schema file; raise InvalidInput if a key is given twice."""
     kind = _kind(path)
     content = whole_file(path, _MOST_BYTES)
     try:
@@ -131,7 +139,7 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _check_expanded(stored: Any) -> None:
-    """YAML's aliases can stand for far more than is written, or for themselves."""
+    """Raise InvalidInput for too many values: YAML's aliases can stand for more than is written."""
     left, seen = [stored], 0
     while left:
         each = left.pop()
@@ -145,7 +153,7 @@ def _check_expanded(stored: Any) -> None:
 
 
 def save(path: str | os.PathLike[str], stored: Mapping[str, Any]) -> None:
-    """Write plain values as a schema file, whole or not at all."""
+    """Write plain values as a schema file, completely or not at all."""
     if _kind(path) == "yaml":
         text = dump_yaml(stored)
     else:
@@ -155,7 +163,7 @@ def save(path: str | os.PathLike[str], stored: Mapping[str, Any]) -> None:
 
 
 def dump_yaml(stored: Mapping[str, Any]) -> str:
-    """Plain values as YAML, a line a column where it is short."""
+    """Return plain values as YAML, with one line for each column that is short."""
     import yaml
 
     return str(yaml.safe_dump(dict(stored), sort_keys=False, allow_unicode=True, width=100))
@@ -183,7 +191,9 @@ def _read_yaml(text: str) -> Any:
     import yaml
 
     class Unique(yaml.SafeLoader):  # type: ignore[misc]
-        """Refuses keys given twice, which plain YAML drops silently; `no` and `yes` are texts."""
+        """Refuses keys given twice, of which plain YAML drops one silently; reads `no` and `yes` as
+        texts.
+        """
 
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
             found: dict[Any, Any] = {}
@@ -193,7 +203,7 @@ def _read_yaml(text: str) -> Any:
                 found[key] = None
             return super().construct_mapping(node, deep)
 
-    # YAML 1.1 reads no, yes, on and off as truth values, which labels such as these are not.
+    # YAML 1.1 reads no, yes, on and off as truth values, but here they are labels.
     Unique.yaml_implicit_resolvers = {
         first: [(tag, form) for tag, form in known if first in "tTfF" or not tag.endswith(":bool")]
         for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()

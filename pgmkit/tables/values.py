@@ -1,8 +1,8 @@
-"""Values as they come, from numpy, Arrow or lists: the distinct ones, which are null, their texts.
+"""Values from numpy, Arrow or lists: the distinct ones, which of them are null, and their texts.
 
-A column of values is looked at once for each distinct value; numbers and times need no such table.
-Nothing here depends on where the values came from: 3, 3.0 and "3" are one label, and null, NaN,
-NaT and an empty text are one notion of missing.
+Each distinct value of a column is examined once; numbers and times are examined as whole arrays.
+The source of the values does not matter: 3, 3.0 and "3" are one label, and null, NaN, NaT and an
+empty text are all missing.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ _DECORATED = re.compile(
     r"(?P<whole>\d{1,3}(?P<apart>[, '\u2019\u00a0\u202f])\d{3}(?:(?P=apart)\d{3})*|\d+)"
     rf"(?P<rest>\.\d+)?(?:\s?(?:{_CURRENCY}|%))?(?P<close>\))?"
 )
-"""Numbers as spreadsheets print them."""
+"""Matches numbers as spreadsheets print them."""
 EXACT = 2 ** (np.finfo(np.float64).nmant + 1)
-"""The number from which on not every whole number is a float64."""
+"""The number beyond which some whole numbers have no float64."""
 
 
 def distinct(values: Any) -> tuple[list[Any], NDArray[np.intp]]:
-    """The distinct values, as Python knows them, and the place among them of each value.
+    """Return the distinct values as Python objects, and the place of each value among them.
 
     >>> found, places = distinct(np.array(["b", "a", "b"]))
     >>> [found[place] for place in places]
@@ -69,9 +69,9 @@ def distinct(values: Any) -> tuple[list[Any], NDArray[np.intp]]:
 
 
 def dictionary(values: Any) -> tuple[Any, NDArray[np.intp]] | None:
-    """An Arrow dictionary's distinct values, and the place among them of each value.
+    """Return an Arrow dictionary's distinct values, and the place of each value among them.
 
-    None for other values, and for dictionaries with null places or values that are no texts.
+    None for other values, and for dictionaries with null places or with values that are no texts.
     """
     if not _is_arrow(values):
         return None
@@ -85,9 +85,10 @@ def dictionary(values: Any) -> tuple[Any, NDArray[np.intp]] | None:
 
 
 def _key(value: Any) -> tuple[type, Any]:
-    """A key that tells values apart: True == 1 == 1.0 as keys, but not as texts.
+    """Return a key that distinguishes values: True == 1 == 1.0 as keys, but not as texts.
 
-    Lists and what else has no hash are their texts: no single value makes a column unreadable.
+    Lists and other values without a hash are represented by their texts, so that no single value
+    makes a column unreadable.
     """
     if is_null(value):
         return type(None), None
@@ -99,7 +100,7 @@ def _key(value: Any) -> tuple[type, Any]:
 
 
 def numeric(values: Any) -> tuple[NDArray[Any], NDArray[np.bool_]] | None:
-    """Numbers or times as numpy knows them, and which are null; None for other values.
+    """Return numbers or times as a numpy array, and a mask of the null ones; None for other values.
 
     >>> numeric(np.array([1.5, np.nan]))
     (array([1.5, nan]), array([False,  True]))
@@ -126,10 +127,11 @@ def numeric(values: Any) -> tuple[NDArray[Any], NDArray[np.bool_]] | None:
 
 
 def parsed(values: Any, kinds: Sequence[str], absent: Sequence[str]) -> Any:
-    """Arrow texts as numbers or times, where all of them are, those of `absent` as nulls.
+    """Return Arrow texts as numbers or times, with the texts of `absent` as nulls; None if any
+    fails.
 
-    `kinds`: Arrow's names of types, tried in turn. None where some text is none of them, or where
-    `values` are no Arrow texts: they are then to be looked at one by one.
+    `kinds`: Arrow's names of types, tried in turn. None also if `values` are no Arrow texts; the
+    caller must then examine the values one by one.
     """
     if not _is_arrow(values):
         return None
@@ -144,16 +146,16 @@ def parsed(values: Any, kinds: Sequence[str], absent: Sequence[str]) -> Any:
                 found = compute.cast(texts, pa.type_for_alias(kind))
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
                 continue
-            # Whole numbers that float64 would round are read exactly, whatever is beside them.
+            # Whole numbers that float64 would round are read exactly, one by one.
             rounded = kind == "float64" and _rounds(found)
             return None if rounded or (kind == "int64" and _hexadecimal(texts)) else found
     return None
 
 
 def _hexadecimal(texts: Any) -> bool:
-    """True where some text may be like 0x1F, which Arrow alone reads as a whole number.
+    """True if some text may be like 0x1F, which only Arrow reads as a whole number.
 
-    The bytes of all texts are searched at once, and those beside them where the array is a slice.
+    The bytes of all texts are searched at once; if the array is a slice, also those beside it.
     """
     held = texts.buffers()[2]
     whole = b"" if held is None else held.to_pybytes()
@@ -161,14 +163,16 @@ def _hexadecimal(texts: Any) -> bool:
 
 
 def _rounds(numbers: Any) -> bool:
-    """True where some of Arrow's float64 numbers may stand for another whole number."""
+    """True if some of Arrow's float64 numbers may be rounded from another whole number."""
     from pyarrow import compute
 
     return bool(compute.any(compute.greater_equal(compute.abs(numbers), float(EXACT))).as_py())
 
 
 def _ever_plainer(values: Any, absent: Sequence[str]) -> Iterator[Any]:
-    """Texts as they are, those of `absent` as nulls, and trimmed: each is tried in turn."""
+    """Yield the texts to try in turn: unchanged, with those of `absent` as nulls, and also
+    trimmed.
+    """
     import pyarrow as pa
     from pyarrow import compute
 
@@ -183,7 +187,7 @@ def _ever_plainer(values: Any, absent: Sequence[str]) -> Iterator[Any]:
 
 
 def absent_numbers(array: NDArray[Any]) -> NDArray[np.bool_]:
-    """A Boolean for each number or time: True for NaN and NaT."""
+    """Return a Boolean for each number or time: True for NaN and NaT."""
     if array.dtype.kind == "f":
         return np.isnan(array)
     if array.dtype.kind == "M":
@@ -192,7 +196,8 @@ def absent_numbers(array: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def series_values(series: Any) -> Any:
-    """A narwhals series as an Arrow array, or as a numpy array of objects of mixed types.
+    """Return a narwhals series as an Arrow array, or as a numpy array of objects if types are
+    mixed.
 
     Times with a zone become the times that a clock in that zone shows.
     """
@@ -219,7 +224,7 @@ def _arrow_values(series: Any) -> Any:
     except (pa.ArrowException, OverflowError, TypeError, ValueError):
         return native.to_numpy(dtype=object)
     if native.dtype == object and not _is_text(array.type):
-        # Arrow would find one type for all, so that a row decided how others are read.
+        # Arrow would convert all to one type, so that one row decided how others are read.
         return native.to_numpy(dtype=object)
     return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
 
@@ -234,7 +239,7 @@ def is_null(value: object) -> bool:
     """True for None, NaN, NaT and an empty text."""
     if isinstance(value, str):
         return not value or value.isspace()
-    # pandas' NA refuses to be compared; NaN and NaT differ from themselves.
+    # pandas' NA raises if it is compared; NaN and NaT differ from themselves.
     if value is None or type(value).__name__ == "NAType":
         return True
     try:
@@ -244,7 +249,7 @@ def is_null(value: object) -> bool:
 
 
 def text_of(value: object) -> str:
-    """A value as the text that identifies it: 3, 3.0 and " 3" are the same label.
+    """Return the text that identifies a value: 3, 3.0 and " 3" are the same label.
 
     >>> text_of(3.0), text_of(True), text_of(" padded ")
     ('3', 'true', 'padded')
@@ -259,12 +264,12 @@ def text_of(value: object) -> str:
         return str(Decimal(value))
     try:
         return str(value)
-    except Exception:  # of any kind: no value of a column of objects may end the reading
+    except Exception:  # of any kind: no single object may stop the reading of a column
         return f"({type(value).__name__})"
 
 
 def number_of(value: object) -> int | float:
-    """A value as a number, exact where it is whole; ValueError for what is none.
+    """Return a value as a number, exact if it is whole; raise ValueError if it is no number.
 
     >>> number_of("3.50"), number_of("123456789012345678")
     (3.5, 123456789012345678)
@@ -282,8 +287,9 @@ def number_of(value: object) -> int | float:
 
 
 def bare(text: str) -> str:
-    """A number's text without signs of currency or percent, thousands set apart, or the brackets
-    that accountants write for a minus; other texts as they are.
+    """Return a number's text without currency or percent signs, thousands separators and brackets.
+
+    Accountants write brackets for a minus sign. Other texts are returned unchanged.
 
     >>> bare("$1,234.50"), bare("33 %"), bare("(12.00)"), bare("-€7"), bare("1,23"), bare("12-34")
     ('1234.50', '33', '-12.00', '-7', '1,23', '12-34')
@@ -297,14 +303,14 @@ def bare(text: str) -> str:
 
 
 def plain(value: Any) -> Any:
-    """A value as YAML and JSON know it."""
+    """Return a value as YAML and JSON can represent it."""
     if isinstance(value, np.generic):
         return value.item()
     return value if isinstance(value, int | float | str | bool | type(None)) else str(value)
 
 
 def numbers_among(texts: Sequence[str]) -> list[int | float]:
-    """The numbers among texts; the others are left out."""
+    """Return the numbers among texts; the others are left out."""
     found = []
     for text in texts:
         try:

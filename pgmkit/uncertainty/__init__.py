@@ -117,7 +117,7 @@ class Uncertainty:
 
     @cached_property
     def _batch(self) -> BatchedAnswers | None:
-        """An object that computes all replicates' answers at once; None where that is not
+        """An object that computes all replicates' answers at once; None if that is not
         faster.
         """
         if isinstance(self.model, RegionModel):

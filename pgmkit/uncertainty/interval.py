@@ -24,7 +24,7 @@ class Interval:
     """Error bars of one array of answers; every array has the answers' shape, in counts.
 
     ``estimate`` is the model's own answer and lies within [low, high]. ``stddev`` is the standard
-    error. Where ``method`` is "closed form" it is the standard error of unbiased least squares, an
+    error. If ``method`` is "closed form" it is the standard error of unbiased least squares, an
     upper bound for that of the estimate where small counts are held at zero.
     """
 

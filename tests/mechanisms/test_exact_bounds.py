@@ -39,7 +39,8 @@ def test_the_discrete_gaussian_costs_no_more_than_is_charged_in_gaussian_privacy
 
     Tails grow with the scale, so a gap over an interval of scales is at most the quantile at its
     lower end less the one at its upper end. What is allowed falls as the scale grows. Gaps beyond
-    the fourth are left to the proof in `gaussian_dp`, as are larger scales; some follow below.
+    the fourth and larger scales are left to the proof in `gaussian_dp`, whose numbers for all of
+    them follow below.
     """
     low, width = 2 / mp.pi - mpf("1e-6"), mpf("0.002")
     while low < mpf("1.3"):
@@ -67,18 +68,34 @@ def allowed_shift(scale: mpf) -> mpf:
     return mp.pi * mp.sqrt((1 - mp.sqrt(inner)) / 2) * (1 - mpf(10) ** -25)
 
 
-def test_the_proof_begins_at_a_scale_of_one() -> None:
-    """The numbers by which the proof in `gaussian_dp` excludes a gap of pi / sqrt(2) at s = 1.
+def test_no_gap_is_as_long_as_the_proof_must_exclude() -> None:
+    """All gaps are shorter than c = pi / sqrt(2), at all scales from 2 / pi on, without a last one.
 
-    From k = 12 on the quantile of exp(-k^2 / 2), beyond k - 1, is further out than half of k.
+    The numbers of the proof in `gaussian_dp`. A gap k >= 1 begins at y = (k - 1) / s or further
+    out; its length is less than c where 1 / (1 + exp(y / s + 3 / (2 s^2))) is above
+    Q(y + c) / Q(y). The former's logarithm falls by 1 / s at most for a step of 1 in y, and with s
+    all of it rises; the latter's falls by c times the slope of the hazard at least, which rises.
+    So either comparison at one y and the largest 1 / s holds for all larger y and s.
     """
-    one, forbidden = mpf(1), mp.pi / mp.sqrt(2)
-    assert gap(one, 0) < mpf("1.05") < forbidden and gap(one, 1) < mpf("1.05")
-    for k in range(2, 12):
-        assert tail(one, k).high <= mp.exp(-(mpf(k) ** 2) / 2)
-        # The gap begins further out than one so long could.
-        begins = quantile(tail(one, k).high, mpf(k)).low
-        assert begins > (k + mpf("0.58")) / mpf("2.22") - mpf("1.11")
+    c = mp.pi / mp.sqrt(2)
+    assert 2 * quantile((1 - mp.sqrt(mp.pi / 8)) / 2, mpf(1)).high < mpf("1.79") < c
+    # All k >= 1 at s >= 1; k >= 4 at s >= 2 / pi. Those of k < 4 below 1.3 are enclosed above.
+    for y, inverse in [(mpf(0), mpf(1)), (mpf(3), mp.pi / 2)]:
+        kept = 1 / (1 + mp.exp(y * inverse + 3 * inverse**2 / 2))
+        assert kept > 2 * normal(-y - c).high / normal(-y).low
+        hazard = density(y) / normal(-y).high
+        assert c * hazard * (hazard - y) > inverse * mpf("1.2")
+
+
+@pytest.mark.parametrize("scale", ["0.6366198", "0.7", "1", "1.3", "2.5", "30"])
+def test_gaps_begin_and_end_where_the_proof_says(scale: str) -> None:
+    """P(X >= k) <= Q((k - 1) / s), and the share of it beyond k, of the law itself."""
+    s = mpf(scale)
+    assert 1 - 2 * tail(s, 1).high <= 1 / (s * mp.sqrt(2 * mp.pi))
+    for k in range(1, min(int(8 * s), 60) + 2):
+        assert tail(s, k).high <= normal(-(k - 1) / s).low
+        odds = mp.exp((2 * k + 1) / (2 * s**2))
+        assert tail(s, k + 1).low >= tail(s, k).high / (1 + odds)
 
 
 @pytest.mark.parametrize("l2", [1.0, math.sqrt(2), 3.0, 4 * math.sqrt(2), 1e5])

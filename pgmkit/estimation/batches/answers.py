@@ -58,8 +58,8 @@ class BatchedAnswers:
         return np.stack([model.answer(query) for model in self.models])
 
     def _look_at(self, query: FactoredQuery, found: Array, started: float) -> None:
-        """Have a second computation check the answer of one model, unless one of the same kind was
-        checked before.
+        """Check one model's answer by a second computation, unless one of the same kind was checked
+        before.
         """
         row = int(np.random.default_rng(len(found)).integers(len(found)))
         model = self.models[row]

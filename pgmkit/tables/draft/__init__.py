@@ -1,1 +1,1 @@
-"""First schemas, drafted from names or from values that may be looked at."""
+"""First drafts of schemas, from column names or from values that may be read."""

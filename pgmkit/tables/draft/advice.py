@@ -1,4 +1,6 @@
-"""Texts that a draft cannot read as times: what they are, and how they could be written."""
+"""Remarks on texts that a draft cannot read as times: what they are and how to write them
+instead.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,16 @@ _DURATIONS = {
     "D days HH:MM:SS": re.compile(r"-?\d+ days?,? \+?\d\d?:[0-5]\d:[0-5]\d(\.\d+)?"),
     "PnDTnHnMnS": re.compile(r"-?P(?=.*\d)(\d+D)?(T(\d+H)?(\d+M)?(\d+([.,]\d+)?S)?)?"),
 }
-"""Lengths of time; the clock's 24 hours are no bound."""
+"""Patterns of durations by their form; hours may exceed 24."""
 _LOOKED_AT = 200
-"""Texts that tell which kind is the most frequent; each is tried with over a hundred formats."""
+"""The number of texts that decide which kind is the most frequent; each is tried with over a
+hundred formats.
+"""
 
 
 def advice(texts: Sequence[str]) -> str:
-    """A remark on texts that are durations, or dates written in several ways; mostly empty.
+    """Return a remark on durations, or on dates and numbers written in several ways; empty for
+    others.
 
     >>> advice(["26:15:00", "3:05:10", "41:00:59"])
     'durations written H:MM:SS: write them as numbers of seconds, and draft again'
@@ -55,7 +60,10 @@ def advice(texts: Sequence[str]) -> str:
 def _covering(
     texts: Sequence[str], kinds: Mapping[str, Callable[[str], bool]]
 ) -> tuple[list[str], list[str]]:
-    """The kinds of nearly all texts, the more frequent ones first, and the others; or nothing."""
+    """Return the kinds that nearly all texts have, most frequent first, and the texts of no kind.
+
+    Both lists are empty if no kinds cover nearly all texts.
+    """
     left, found = list(texts), list[str]()
     while left:
         some = left[:: max(1, len(left) // _LOOKED_AT)]

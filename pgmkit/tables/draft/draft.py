@@ -1,4 +1,4 @@
-"""A first schema from the names, or from the values of data that may be looked at."""
+"""A first draft of a schema, from the names or from the values of data that may be read."""
 
 from __future__ import annotations
 
@@ -35,23 +35,30 @@ from pgmkit.tables.values import bare, distinct, is_null, number_of, text_of
 __all__ = ["Drafted", "draft", "draft_column"]
 
 _MOST_LISTED = 500
-"""Texts that each occur often are a list, such as of countries, and no free words."""
+"""The most texts of a list of values, such as countries, if each occurs often; more are
+left open.
+"""
 _NAMED_IDENTIFIER = re.compile(r"(?i:(^|.*[_. -])(id|uid|uuid|guid))|.*[a-z](ID|Id)")
 _NAMED_UNIT = re.compile(
     r"(?i:(.*[_. -])?(household|hh|haushalt|family|patient|person|respondent|participant|subject|"
     r"customer|client|pupil|student|employee|member|account|case|firm|ssn)"
     r"([_. -]?(id|nr|no|num|number|key|code))?)"
 )
-"""Names of columns that say whose a row is."""
+"""Matches names of columns that say to whom a row belongs."""
 _WORDS_OF_FREE_TEXT = 3
-"""Mean number of words from which on texts that differ are sentences, and no identifiers."""
+"""The mean number of words above which texts that all differ are taken for sentences, not
+identifiers.
+"""
 _DIGITS = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")
-"""Numbers without leading zeros, which codes have."""
+"""Matches numbers without leading zeros; texts with leading zeros are codes."""
 
 
 @dataclass(frozen=True)
 class Drafted:
-    """A proposed column, None for one to be left out, and why."""
+    """A proposed column with its reason.
+
+    `column`: None for a column to be left out. `note`: the reason, as a comment of the draft.
+    """
 
     column: Column | None
     note: str
@@ -64,13 +71,14 @@ def draft(
     most_values: int = 50,
     file: FileFormat | None = None,
 ) -> str:
-    """The text of a YAML schema for a file, to be read and corrected by hand.
+    """Return the text of a YAML schema for a file, to be read and corrected by hand.
 
-    With `look` all values are looked at: they must be public. Without, only names are read and
+    With `look` all values are read, so they must be public. Without it only names are read, and
     every column is left open. A comment before each column says what was decided and why.
+    `most_values`: the most distinct texts of a column that is not left open.
 
-    Raises InvalidInput for a file that cannot be read or holds no records, and, without `look`, for
-    a first line that may be a record.
+    Raises InvalidInput for a file that cannot be read or has no records and, without `look`, for a
+    first line that may be a record.
     """
     form = (seen_format if look else named_format)(path, file or FileFormat())
     notes = {
@@ -125,7 +133,9 @@ def draft(
 
 
 def _unless_named_identifier(name: str, drafted: Drafted) -> Drafted:
-    """Left out, where the name says identifier and the values would be binned or searched for."""
+    """Return the draft, or a column left out if its name says identifier and it has very many
+    values.
+    """
     many = isinstance(drafted.column, OpenCategorical) or (
         isinstance(drafted.column, Integer) and drafted.column.bins is not None
     )
@@ -139,10 +149,10 @@ def _unless_named_identifier(name: str, drafted: Drafted) -> Drafted:
 
 
 def labelled(tally: Mapping[str, int], labels: Labels, most_values: int, decimal: str) -> Drafted:
-    """The column of texts whose codes a file of SPSS or Stata labels, or declares missing.
+    """Return the column of texts whose codes an SPSS or Stata file labels or declares missing.
 
-    Where every code has a label the labels are the values, and the codes other spellings of them.
-    Elsewhere codes declared missing are special values, or texts for missing ones where they lie
+    If every code has a label the labels are the values, and the codes are other spellings of them.
+    Otherwise codes declared missing become special values, or texts for missing values if they lie
     within the range.
 
     >>> drafted = labelled({"1": 9, "2": 8}, Labels({"1": "man", "2": "woman"}), 50, ".")
@@ -167,7 +177,7 @@ def labelled(tally: Mapping[str, int], labels: Labels, most_values: int, decimal
 
 
 def _with_missing(column: Column, texts: Sequence[str], note: str) -> Drafted:
-    """The column with these codes as special values, or else as texts for missing ones."""
+    """Return the column with these codes as special values, or else as texts for missing values."""
     if isinstance(column, Binned):
         with suppress(InvalidInput, ValueError):
             numbers = sorted({*column.special, *map(number_of, texts)})
@@ -176,7 +186,7 @@ def _with_missing(column: Column, texts: Sequence[str], note: str) -> Drafted:
 
 
 def _order(text: str) -> tuple[float, str]:
-    """Numbers by their size, before texts."""
+    """Return a sort key that puts numbers in order before texts."""
     try:
         return float(text), text
     except ValueError:
@@ -184,7 +194,9 @@ def _order(text: str) -> tuple[float, str]:
 
 
 def _yaml(schema: Schema, notes: Mapping[str, str]) -> str:
-    """The schema with a comment for each column, before it or, where it is left out, at the top."""
+    """Return the schema with a comment before each column; those left out are described at
+    the top.
+    """
     stored = schema.to_dict()
     lines = [
         f"# {name or '(unnamed)'}: {note}"
@@ -201,7 +213,7 @@ def _yaml(schema: Schema, notes: Mapping[str, str]) -> str:
 
 
 def draft_column(values: Any, most_values: int = 50, decimal: str = ".") -> Drafted:
-    """A column that fits these (public) values, and why.
+    """Return a column that fits these public values, with the reason.
 
     >>> import numpy as np
     >>> draft_column(np.array(["3", "17", "29"] * 9)).column.values
@@ -213,7 +225,9 @@ def draft_column(values: Any, most_values: int = 50, decimal: str = ".") -> Draf
 
 
 def _tally(values: Any) -> Counter[str]:
-    """The number of rows of each text, in their order; missing values are empty texts."""
+    """Return the number of rows of each text, in order of occurrence; missing values are empty
+    texts.
+    """
     found, places = distinct(values)
     times = np.bincount(places, minlength=len(found))
     occurring, first = np.unique(places, return_index=True)
@@ -224,7 +238,7 @@ def _tally(values: Any) -> Counter[str]:
 
 
 def _drafted(tally: Mapping[str, int], most_values: int, decimal: str) -> Drafted:
-    """The column of texts that occur so often."""
+    """Return the column for these texts and their numbers of rows."""
     absent = _absent(tally, decimal)
     counts = Counter({t: times for t, times in tally.items() if t and t not in absent})
     listed = sorted(text for text in tally if text in absent)
@@ -235,7 +249,9 @@ def _drafted(tally: Mapping[str, int], most_values: int, decimal: str) -> Drafte
 
 
 def _absent(tally: Mapping[str, int], decimal: str) -> frozenset[str]:
-    """The texts for missing values; dashes and points are, where all else is numbers or times."""
+    """Return the texts for missing values; dashes and points are included if all others are numbers
+    or times.
+    """
     usual = frozenset(MISSING)
     rest = [text for text in tally if text and text not in usual and text not in DASHES]
     if rest and (
@@ -259,7 +275,7 @@ def _present(
     most_values: int,
     decimal: str,
 ) -> Drafted:
-    """The column of the texts that are not missing."""
+    """Return the column for the texts that are not missing."""
     if not counts:
         column = Categorical(("(none)",), missing=() if missing is None else missing)
         return Drafted(column, "no value at all; drop it, or say what it may hold")
@@ -285,7 +301,7 @@ def _present(
 
 
 def _labelled(counts: Counter[str], missing: tuple[str, ...] | None, most_values: int) -> Drafted:
-    """The column of texts that are neither numbers nor times."""
+    """Return the column for texts that are neither numbers nor times."""
     rows = sum(counts.values())
     if rows >= SURE and len(counts) > NEARLY_ALL * rows:
         words = sum(len(text.split()) for text in counts) / len(counts)
@@ -320,7 +336,8 @@ def _labelled(counts: Counter[str], missing: tuple[str, ...] | None, most_values
 
 
 def _same_number(texts: Collection[str]) -> dict[str, str]:
-    """Texts of numbers that a shorter text writes too, with that text.
+    """Return the texts of numbers that have a shorter spelling among the texts, each with that
+    spelling.
 
     >>> _same_number(["9.0", "9", "B"])
     {'9.0': '9'}
@@ -344,7 +361,7 @@ def _constant(text: str, missing: tuple[str, ...] | None) -> Drafted:
 
 
 def _tallies(path: str | os.PathLike[str], form: FileFormat) -> dict[str, Counter[str]]:
-    """The number of rows of each text of each column in the whole file."""
+    """Return the number of rows of each text in each column of the whole file."""
     tallies: dict[str, Counter[str]] = {}
     for batch in batches(path, form):
         for name, values in batch.items():
@@ -357,6 +374,6 @@ def _tallies(path: str | os.PathLike[str], form: FileFormat) -> dict[str, Counte
 
 
 def _take_out(notes: Sequence[str], tallies: Mapping[str, Counter[str]]) -> None:
-    """Take rows with a text in the first column and nothing beside it out of the tallies."""
+    """Remove the rows that have a text in the first column and nothing else from the tallies."""
     for place, tally in enumerate(tallies.values()):
         tally -= Counter({"": len(notes)} if place else notes)

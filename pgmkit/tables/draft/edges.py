@@ -1,4 +1,4 @@
-"""Bins for public numbers whose rows crowd at one end: edges by the number of rows, and round."""
+"""Bins for public numbers that are crowded at one end: round edges chosen by the number of rows."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from pgmkit.tables.edges import equal_widths
 __all__ = ["crowded_edges", "fullest_share"]
 
 _FULLEST = FEW / BINS
-"""Share of the rows that the fullest of the bins of equal width may hold: a quarter."""
+"""The largest share of the rows that a bin of equal width may hold: a quarter."""
 _TAIL = (0.001, 0.005, 0.01, 0.025)
-"""Shares beyond the outermost edges but one: the values of a wide last bin would be drawn
-uniformly, far from where most of them are."""
+"""The shares of the rows beyond the edges in the tails: the values of a wide last bin would be
+drawn uniformly, far from where most of them are.
+"""
 
 
 def fullest_share(numbers: Mapping[Any, int], low: Any, high: Any, bins: int) -> float:
-    """The share of the rows in the fullest of `bins` bins of equal width.
+    """Return the share of the rows in the fullest of `bins` bins of equal width.
 
     >>> fullest_share({1: 5, 2: 1, 100: 4}, 0, 100, 20)
     0.6
@@ -36,13 +37,15 @@ def fullest_share(numbers: Mapping[Any, int], low: Any, high: Any, bins: int) ->
 def crowded_edges(
     numbers: Mapping[Any, int], low: Any, high: Any, bins: int, *, whole: bool
 ) -> tuple[Any, ...] | None:
-    """Edges from `low` to `high`, where a bin of equal width would hold a quarter of the rows.
+    """Return edges from `low` to `high` if some bin of equal width would hold over a quarter of the
+    rows.
 
-    The edges are every 1 / `bins` of the rows, and in the tails 2.5%, 1%, 0.5% and 0.1%, where at
-    least five rows lie beyond. Each is rounded to the next power of ten below its distance from its
-    neighbours. None where bins of equal width do, or fewer than five others would be left.
+    The edges lie at every 1 / `bins` of the rows, and in the tails at 2.5%, 1%, 0.5% and 0.1% if at
+    least five rows lie beyond. Each is rounded to the largest power of ten not above its distance
+    from its neighbours. None if bins of equal width suffice, or if fewer than five bins would
+    remain.
 
-    `numbers`: how often each occurs; those that get a code of their own are not among them.
+    `numbers`: the number of rows of each number, without the numbers that get a code of their own.
 
     >>> crowded_edges({10 * i**3: 1 for i in range(100)}, 0, 10_000_000, 5, whole=True)
     (0, 80000, 600000, 2000000, 5000000, 10000000)
@@ -71,7 +74,7 @@ def _sorted(numbers: Mapping[Any, int]) -> tuple[Any, Any]:
 
 
 def _rounded(value: float, gap: float, whole: bool) -> Any:
-    """To the power of ten that is at most the gap, so that neighbours keep their order."""
+    """Round to the largest power of ten not above the gap, so that neighbours keep their order."""
     digits = math.floor(math.log10(gap))
     if whole:
         return round(round(value), -max(0, digits))

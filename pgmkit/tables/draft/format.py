@@ -1,4 +1,4 @@
-"""The format of a CSV file, seen from its first lines: separator, comments, header or none."""
+"""The format of a CSV file, found from its first lines: separator, comments, header or none."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ MISSING = (
 )
 """Texts that are taken for missing values."""
 _LINES = 1000
-"""Lines that tell a file's format."""
+"""The number of lines that decide a file's format."""
 _COMMENT_SIGNS = "#%|/!*"
 DASHES = frozenset(("-", "--", ".", "..", "...", "\u2013", "\u2026"))
-"""Texts that stand for missing values among numbers and times."""
+"""Texts that stand for missing values in columns of numbers or times."""
 _POINT = re.compile(r"[+-]?\d+\.(\d{1,2}|\d{4,})")
 _GROUPED = re.compile(r"[+-]?\d{1,3}([. \u00a0\u202f]\d{3})+")
 COMMA = re.compile(r"[+-]?\d{1,3}([. \u00a0\u202f]\d{3})*,\d+|[+-]?\d+,\d+")
 
 
 def named_format(path: str | os.PathLike[str], form: FileFormat) -> FileFormat:
-    """The format with the separator that the header line shows; nothing else is read.
+    """Return the format with the separator that the header line shows; nothing else is read.
 
-    Raises InvalidInput where that line could be a record, whose values must not become names.
+    Raises InvalidInput if that line could be a record, whose values must not become names.
     """
     if not is_csv(path):
         return form
@@ -58,10 +58,11 @@ def named_format(path: str | os.PathLike[str], form: FileFormat) -> FileFormat:
 
 
 def seen_format(path: str | os.PathLike[str], form: FileFormat) -> FileFormat:
-    """The format with the separator, the sign of comments and, without a header, numbered names.
+    """Return the format with separator, sign of comments, and numbered names if there is no header.
 
-    The first thousand lines are looked at: they must be public. A first line is a record where it
-    has numbers wherever the other lines have, and its texts occur again below.
+    The first thousand lines are read, so they must be public. The first line is taken for a record
+    if it has numbers in all columns in which the other lines have them, and its texts occur again
+    below.
     """
     if is_excel(path):
         return form if form.skip_lines else replace(form, skip_lines=title_rows(path, form))
@@ -93,12 +94,13 @@ def seen_format(path: str | os.PathLike[str], form: FileFormat) -> FileFormat:
 
 
 def decimals_of(columns: Iterable[Iterable[str]], form: FileFormat) -> FileFormat:
-    """The format with a decimal comma, where some column is written so and none with a point.
+    """Return the format with a decimal comma if some column is written so and none with a decimal
+    point.
 
     >>> decimals_of([["1,5", "2"]], FileFormat(separator=";")).decimal
     ','
     """
-    # Without a header line the separator of such a file is not seen again when it is read.
+    # Without a header line the separator could not be found again when the file is read.
     if form.decimal != "." or form.separator == "," or (form.names and form.separator is None):
         return form
     found, absent = False, {"", *MISSING, *DASHES}
@@ -114,9 +116,9 @@ def decimals_of(columns: Iterable[Iterable[str]], form: FileFormat) -> FileForma
 
 
 def _lines_above(lines: Sequence[str], form: FileFormat) -> int:
-    """The number of lines above the header: titles and empty lines, with fewer values.
+    """Return the number of lines above the header: titles and empty lines, which have fewer values.
 
-    Lines that a sign of comments marks are left to `_comment_sign`.
+    Lines that begin with a sign of comments are left to `_comment_sign`.
 
     >>> _lines_above(["Wages, 2024", "", "a;b;c", "1;2;3", "4;5;6"], FileFormat())
     2
@@ -141,7 +143,7 @@ def _lines_above(lines: Sequence[str], form: FileFormat) -> int:
 
 
 def unsigned(text: str) -> str:
-    """Without signs of currency and percent."""
+    """Return the text without currency and percent signs."""
     return text.strip("$€£¥₹% \u00a0\u202f")
 
 
@@ -150,7 +152,7 @@ def _separated(form: FileFormat, separator: str) -> FileFormat:
 
 
 def _comment_sign(lines: Sequence[str]) -> str | None:
-    """The sign that the first lines begin with, where they are no records as the others are."""
+    """Return the sign with which the first line begins, if that line differs from the records."""
     sign = lines[0][:1] if lines else ""
     if not sign or sign not in _COMMENT_SIGNS:
         return None
@@ -168,7 +170,7 @@ def _rows(lines: Sequence[str], form: FileFormat) -> list[list[str]]:
 
 
 def _is_record(first: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
-    """True where the first line is one of the records, and not their columns' names."""
+    """True if the first line is one of the records and not the columns' names."""
     if not first or not others:
         return False
     below = [set(column) - {"", *MISSING} for column in zip(*others, strict=True)]
@@ -188,7 +190,7 @@ def _is_record(first: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
 
 
 def _is_second_header(records: Sequence[Sequence[str]]) -> bool:
-    """True where the first record has names: no number, and words over columns of numbers."""
+    """True if the first record consists of names: no numbers, and words over columns of numbers."""
     if len(records) < FEW:
         return False
     first, *others = records
@@ -209,5 +211,5 @@ def _is_number(text: str) -> bool:
 
 
 def _is_count(text: str) -> bool:
-    """A year, or a number that columns without names are given."""
+    """True for a year, or for a number such as columns without names are given."""
     return text.isdigit() and (int(text) < 10 or 1800 <= int(text) <= 2200)

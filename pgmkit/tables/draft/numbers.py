@@ -23,7 +23,7 @@ from pgmkit.tables.values import EXACT, bare, number_of, text_of
 __all__ = ["number_column", "with_point"]
 
 _MOST_SINGLE = 100
-"""Whole numbers of a range this wide are a code each: ages and percentages are."""
+"""The widest range of whole numbers that get a code each; ages and percentages do."""
 _SENTINEL = re.compile(r"9+|9*[78]|7{2,}|8{2,}")
 _PLAIN = re.compile(r"[-+.,0-9eE]+")
 
@@ -36,9 +36,9 @@ def number_column(
     most_values: int,
     decimal: str = ".",
 ) -> Drafted | None:
-    """A column of numbers for these texts and what was decided; None where some is no number.
+    """Return a column of numbers for these texts and the reason; None if some text is no number.
 
-    `counts`: how often each text occurs, in the order of the rows.
+    `counts`: the number of rows of each text, in order of occurrence.
 
     >>> likert = Counter({str(i): 10 for i in range(1, 6)})
     >>> number_column(likert, None, 50)[1]
@@ -68,13 +68,15 @@ def number_column(
 
 
 def with_point(text: str, decimal: str) -> str:
-    """The text of a number with a decimal point."""
+    """Return the text of a number with a decimal point."""
     return text if decimal == "." else text.replace(".", "").replace(",", ".")
 
 
 def _numbers(counts: Counter[str]) -> Counter[int | float] | None:
-    """The number of rows of each number; None where a text is none, a code such as 007, or a
-    whole number of more digits than columns of numbers hold.
+    """Return the number of rows of each number.
+
+    None if a text is no number, is a code such as 007, or has more digits than columns of numbers
+    hold.
     """
     numbers: Counter[int | float] = Counter()
     for text, times in counts.items():
@@ -111,7 +113,7 @@ def _whole(
     low, high = min(usual), max(usual)
     width = high - low + 1
     beside = f"; {', '.join(map(str, special))} beside them as special values" if special else ""
-    # Whole numbers that fill less than half of their range are codes, not quantities.
+    # Whole numbers that fill less than half of their range are taken for codes, not quantities.
     dense = 2 * len(usual) >= width and len(usual) > 1
     if len(numbers) <= most_values and not (dense and width <= _MOST_SINGLE):
         found = sorted(numbers)
@@ -131,10 +133,11 @@ def _whole(
 
 
 def _is_identifier(numbers: Counter[int]) -> bool:
-    """Distinct numbers that count the rows, that have many digits, or that never meet by chance.
+    """True if the distinct numbers count the rows, have many digits, or could not all differ by
+    chance.
 
-    Of n independent draws among W numbers about n (n - 1) / 2 W pairs agree; where so many are
-    expected, there are none with probability e to minus their number.
+    Of n independent draws among W numbers about n (n - 1) / (2 W) pairs agree; the probability that
+    none does is e to the power of minus this expectation.
     """
     given = list(numbers)
     rows, width = len(given), max(given) - min(given) + 1
@@ -146,16 +149,16 @@ def _is_identifier(numbers: Counter[int]) -> bool:
 
 
 def _sentinels(numbers: Counter[int]) -> tuple[int, ...]:
-    """Codes such as 9, 98, 999 and -1 that stand far beyond all other numbers.
+    """Return the codes such as 9, 98, 999 and -1 that stand far beyond all other numbers.
 
-    Where one is a little beyond them, such as 99 beside ages up to 94, it must be frequent. Where
-    one is next but one to them, such as 9 beside codes up to 7, it must be more frequent than any
-    of them or end a list of digits.
+    A code only a little beyond them, such as 99 beside ages up to 94, must be frequent. A code two
+    above the largest, such as 9 beside codes up to 7, must be more frequent than any other, or end
+    a list of digits.
     """
     found: list[int] = []
     rest = sorted(numbers)
     while len(rest) > 2 and _SENTINEL.fullmatch(str(rest[-1])):
-        # 98 and 99 stand together; what lies below them decides.
+        # 98 and 99 can occur together; the numbers below both decide.
         below = [n for n in rest if not _SENTINEL.fullmatch(str(n)) or n < min(rest[-1], 9)]
         if not below or not _stands_apart(numbers, rest[-1], below):
             break
@@ -174,7 +177,7 @@ def _sentinels(numbers: Counter[int]) -> tuple[int, ...]:
 
 
 def _stands_apart(numbers: Counter[int], code: int, below: Sequence[int]) -> bool:
-    """True where a code such as 99 is no quantity beside the numbers below it, which ascend.
+    """True if a code such as 99 is no quantity, given the ascending numbers below it.
 
     >>> ages = Counter({**dict.fromkeys(range(18, 98), 5), 99: 600})
     >>> _stands_apart(ages, 99, range(18, 98))
@@ -196,10 +199,11 @@ def _stands_apart(numbers: Counter[int], code: int, below: Sequence[int]) -> boo
 
 
 def _inside(numbers: Mapping[Any, int]) -> tuple[Any, ...]:
-    """Numbers such as 9999 within the range of the others that are far more frequent than these.
+    """Return numbers such as 9999 within the range of the others that are too frequent for
+    quantities.
 
-    They are no quantities where at least one in a hundred rows has them, and no other number half
-    as far from them as they are from 0 is a fifth as frequent.
+    They are returned if over one in a hundred rows has them, and no other number at less than half
+    their own distance from 0 is a fifth as frequent.
     """
     rows = sum(numbers.values())
     found = []
@@ -214,7 +218,7 @@ def _inside(numbers: Mapping[Any, int]) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class Bins:
-    """The bins of a drafted column: of equal width, or between edges where rows are crowded."""
+    """The bins of a drafted column: of equal width, or between edges if the rows are crowded."""
 
     low: Any
     high: Any
@@ -222,7 +226,7 @@ class Bins:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The arguments that columns take."""
+        """The arguments for the constructors of columns."""
         if self.edges is not None:
             return {"edges": self.edges}
         return {"low": self.low, "high": self.high, "bins": BINS}
@@ -237,7 +241,7 @@ class Bins:
 
 
 def _reaches_zero(numbers: Counter[int]) -> bool:
-    """True where numbers below 0 are ever more frequent up to 0, without a gap: quantities.
+    """True if the numbers below 0 become more frequent towards 0 without a gap, as quantities do.
 
     >>> _reaches_zero(Counter({-2: 3, -1: 9, 0: 20, 1: 8})), _reaches_zero(Counter({-1: 9, 0: 20}))
     (True, False)
@@ -282,15 +286,16 @@ def _real(
 
 
 def _plain(number: float) -> str:
-    """A number without an exponent, but for very large and very small ones."""
+    """Return a number's text without an exponent, except for very large and very small numbers."""
     if number and not 1e-6 <= abs(number) < 1e16:
         return f"{number:g}"
     return np.format_float_positional(number, trim="-")
 
 
 def _nines(numbers: Counter[int | float]) -> tuple[float, ...]:
-    """Repeated numbers such as 99.9 and -9.99 that stand far beyond all others, and a frequent
-    one such as -1 that is the only one below 0.
+    """Return repeated numbers such as 99.9 and -9.99 far beyond all others, as special values.
+
+    Also a frequent number such as -1 if it is the only one below 0.
     """
     found: list[float] = []
     for sign in (1, -1):
@@ -304,13 +309,13 @@ def _nines(numbers: Counter[int | float]) -> tuple[float, ...]:
             found.append(float(rest.pop()))
     below = [n for n in numbers if n < 0]
     if len(below) == 1 and re.fullmatch(r"-\d", text_of(below[0])):
-        often = max(_OUTSTANDING * max(t for n, t in numbers.items() if n >= 0), _LEAST_ROWS)
-        found += map(float, below if numbers[below[0]] > often else [])
+        usual = max((times for n, times in numbers.items() if n >= 0), default=0)
+        found += map(float, below if numbers[below[0]] > FEW * max(usual, 1) else [])
     return tuple(sorted({*found}))
 
 
 def _places(text: str) -> int:
-    """Digits behind the decimal point."""
+    """Return the number of digits after the decimal point."""
     mantissa, _, exponent = text.lower().partition("e")
     behind = len(mantissa.partition(".")[2])
     return max(0, behind - int(exponent)) if exponent else behind

@@ -1,16 +1,18 @@
-"""The numbers that a draft decides by; whoever reads the draft can decide otherwise."""
+"""The numbers by which a draft decides; the reader of the draft can decide otherwise."""
 
 from __future__ import annotations
 
 __all__ = ["BINS", "FEW", "NEARLY_ALL", "OFTEN", "SURE"]
 
 BINS = 20
-"""Bins of a drafted column of numbers: each has about a twentieth of the rows."""
+"""The number of bins of a drafted column of numbers: each has about a twentieth of the rows."""
 FEW = 5
-"""Rows, values or times: fewer may be chance, or are of no use."""
+"""The least number of rows, values or times that is used; fewer may be due to chance."""
 SURE = 20
-"""Rows, or pairs of rows that are expected: chance fails so many with probability e^-20 or less."""
+"""The number of rows, or of expected pairs of rows, at which chance fails with probability e^-20 or
+less.
+"""
 NEARLY_ALL = 0.9
-"""A share of distinct texts beyond which the others are an oversight."""
+"""The share of texts that counts as nearly all, so that the others are an oversight."""
 OFTEN = 1 / (FEW * BINS)
-"""The share of the rows that a value must have to stand out: a fifth of a bin's."""
+"""The share of the rows that a value must have to stand out: a fifth of a bin's share."""

@@ -14,7 +14,7 @@ __all__ = ["FORMATS", "has_offset", "is_written", "time_column"]
 
 _PADDED = ("%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d")
 _SHORT = ("%d/%m/%y", "%m/%d/%y", "%d.%m.%y", "%d-%m-%y", "%m-%d-%y")
-"""Python takes years up to 68 for 20.., others for 19.."""
+"""Formats with years of two digits; Python reads years up to 68 as 20.., the others as 19.."""
 _NAMED = ("%d %b %Y", "%d-%b-%Y", "%d-%b-%y", "%d %B %Y", "%B %d, %Y", "%b %d, %Y")
 _FORMATS = (
     "%Y%m%d",
@@ -30,24 +30,24 @@ _MOMENTS = (
     *(f"%Y-%m-%dT%H:%M{seconds}Z" for seconds in ("", ":%S", ":%S.000")),
     *(day + time for day in _FORMATS for time in _TIMES),
 )
-"""Points in time; those with the Z of Greenwich keep it as a letter of theirs."""
+"""Formats of points in time; the Z for Greenwich is kept as a letter of the format."""
 _ISO = tuple(
     f"%Y-%m-%d{sign}{time}"
     for sign in ("T", " ")
     for time in ("%H:00:00", "%H:%M:00", "%H:%M", "%H:%M:%S")
 )
-"""ISO texts written in one way; in whole hours or minutes where all of them are."""
+"""Formats of ISO texts written in one way; with whole hours or minutes if all texts have them."""
 FORMATS = ("%Y-%m-%d", *_FORMATS, *_ISO, *_MOMENTS)
-"""Formats of dates and points in time that are looked for."""
+"""The formats of dates and points in time that are tried."""
 _CLOCKS = ("%H:%M", "%H:%M:%S", "%-H:%M", "%-H:%M:%S", "%I:%M %p", "%-I:%M %p")
-"""Times of day; on the day that Python takes where there is none."""
+"""Formats of times of day; they are read as times on the day that Python assumes without a date."""
 _DAY = re.compile("%-?d")
 _OFFSET = re.compile(r".*\d\d:\d\d(?::\d\d)?(?:\.\d+)?([+-]\d\d:?\d\d)")
 _YEARS = range(1800, 2201)
 
 
 def time_column(texts: Sequence[str], missing: tuple[str, ...] | None) -> tuple[Column, str] | None:
-    """A column of dates for these texts and what was decided; None where they are no dates.
+    """Return a column of dates or times for these texts and the reason; None if they are neither.
 
     >>> column, note = time_column(["31/01/2020", "05/02/2020"], None)
     >>> column.format
@@ -88,7 +88,8 @@ def time_column(texts: Sequence[str], missing: tuple[str, ...] | None) -> tuple[
 
 
 def _of_offset(texts: Sequence[str]) -> Sequence[str]:
-    """Formats of points in time that end in the first text's offset from Greenwich, as it stands.
+    """Return formats of points in time that end in the first text's offset from Greenwich,
+    literally.
 
     >>> _of_offset(["2024-05-01T12:30+02:00"])[0]
     '%Y-%m-%dT%H:%M+02:00'
@@ -111,7 +112,10 @@ def _timed(
     missing: tuple[str, ...] | None,
     doubt: str = "",
 ) -> tuple[Column, str]:
-    """Points in time; those that are ISO stay times in data frames, whatever their format."""
+    """Return a column of points in time and the reason.
+
+    Times in an ISO format are decoded as times in data frames, whatever the format.
+    """
     low, high = min(moments), max(moments)
     unit = "hour" if (high - low).days <= 10 else _unit((high - low).days)
     kind = "datetime" if form in _ISO else None
@@ -136,7 +140,7 @@ def _all_written(moments: Sequence[datetime.datetime], texts: Sequence[str], for
 
 
 def _iso(texts: Sequence[str]) -> list[datetime.datetime] | None:
-    # Eight digits are no ISO date here, though Python reads them as one: they are kept as written.
+    # Python reads eight digits as an ISO date; here they are kept as written.
     if any(len(text) < 10 or text.isdigit() for text in texts):
         return None
     try:
@@ -149,8 +153,10 @@ def _iso(texts: Sequence[str]) -> list[datetime.datetime] | None:
 def _beside(
     iso: Sequence[str], others: Sequence[datetime.datetime], form: str
 ) -> list[datetime.datetime] | None:
-    """ISO texts beside others in a format, which writes them without loss and reads none of them
-    otherwise; None where that is not so.
+    """Return the times of the ISO texts if they can be joined with others in `form`; otherwise
+    None.
+
+    The format must write the ISO texts without loss, and must not read any of them differently.
     """
     moments = [datetime.datetime.fromisoformat(text) for text in iso]
     timed = any(moment.time() != datetime.time() for moment in moments)
@@ -164,7 +170,7 @@ def _beside(
 
 
 def is_written(text: str, form: str) -> bool:
-    """True for a date, or a point in time, in this format and as it would write it."""
+    """True for a date or a point in time that this format reads and writes identically."""
     return (":" in text) == (":" in form) and _parse([text], form) is not None
 
 

@@ -1,1 +1,1 @@
-"""Data frames and where their records are: in memory, in DuckDB, Spark or Dask."""
+"""Data frames in memory, or in an engine: DuckDB, Spark or Dask."""

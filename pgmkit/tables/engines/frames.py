@@ -1,8 +1,7 @@
-"""Data frames in, coded data out, and back: pandas, polars, pyarrow, DuckDB, Spark, Dask.
+"""Conversion of data frames to codes and back: pandas, polars, pyarrow, DuckDB, Spark, Dask.
 
-Frames in memory become a `Dataset`. Frames that live in an engine stay there: `counts_of` gives
-their marginals, counted in passes over the records on that engine (see
-`pgmkit.tables.engines.pushdown`).
+Frames in memory become a `Dataset`. Frames in an engine stay there: `counts_of` gives their
+marginals, which the engine counts in passes over the records (`pgmkit.tables.engines.pushdown`).
 """
 
 from __future__ import annotations
@@ -52,11 +51,12 @@ _LIBRARIES = {
 
 
 def encode(frame: Any, schema: Schema) -> Dataset | NoRows:
-    """The frame's columns as codes in memory; columns that the schema does not have are ignored.
+    """Return the frame's columns as codes in memory; columns that the schema does not have are
+    ignored.
 
-    A lazy frame is collected, its needed columns only. Raises InvalidInput for what is no data
-    frame, for missing or duplicate columns, and (unless the schema is `placed`) for no rows, values
-    outside the schema and broken constraints.
+    Of a lazy frame only the needed columns are collected. Raises InvalidInput for anything but a
+    data frame, for missing or duplicate columns, and (unless the schema is `placed`) for no rows,
+    values outside the schema and broken constraints.
 
     >>> import pyarrow
     >>> from pgmkit.tables.schema import Boolean
@@ -67,13 +67,15 @@ def encode(frame: Any, schema: Schema) -> Dataset | NoRows:
 
 
 def columns_of(frame: Any, names: list[str]) -> dict[str, Any]:
-    """Columns of a frame as Arrow arrays, or as numpy arrays of objects where types are mixed."""
+    """Return columns of a frame as Arrow arrays, or as numpy arrays of objects if types are
+    mixed.
+    """
     table = in_memory(frame, names)
     return {name: series_values(table[name]) for name in names}
 
 
 def in_memory(frame: Any, names: list[str]) -> nw.DataFrame[Any]:
-    """Columns of a frame, of its own library, or as an engine gives them when it is fetched."""
+    """Return columns of a frame in memory; those of an engine are fetched."""
     needed = _wrapped(frame).select(*names)
     return needed.collect() if isinstance(needed, nw.LazyFrame) else needed
 
@@ -84,7 +86,7 @@ def _collected(frame: Any, schema: Schema) -> dict[str, Any]:
 
 
 def names_of(frame: Any) -> list[str]:
-    """The frame's column names. Raises InvalidInput for what is no data frame.
+    """Return the frame's column names; raise InvalidInput for anything but a data frame.
 
     >>> import pyarrow
     >>> names_of(pyarrow.table({"ill": [True], "age": [30]}))
@@ -94,7 +96,8 @@ def names_of(frame: Any) -> list[str]:
 
 
 def other_columns(frame: Any, schema: Schema, also: Iterable[str | None] = ()) -> list[str]:
-    """The frame's columns that neither the schema has nor its `file` ignores, nor are in `also`.
+    """Return the frame's columns that are not in the schema, not ignored by its `file`, and not in
+    `also`.
 
     >>> import pyarrow
     >>> from pgmkit.tables.schema import Boolean
@@ -108,13 +111,13 @@ def other_columns(frame: Any, schema: Schema, also: Iterable[str | None] = ()) -
 def counts_of(
     frame: Any, schema: Schema, expected: Iterable[Iterable[str]] = (), *, keep: bool = False
 ) -> Dataset | NoRows | FrameCounts:
-    """The records to count: codes in memory, or the engine that holds the frame.
+    """Return the records to count: codes in memory, or counts by the engine that holds the frame.
 
-    Frames in memory (pandas, polars, pyarrow) are encoded; those of DuckDB, Spark, Dask and other
-    engines are counted where they are, `expected` cliques in the first pass, as far as memory
-    allows. With `keep` the engine keeps the codes for later passes: Spark and Dask persist them,
-    those of DuckDB are held in this process. `mechanisms.synthesize` takes the result in place of
-    the frame, so that many releases can share one pass.
+    Frames in memory (pandas, polars, pyarrow) are encoded. Those of DuckDB, Spark, Dask and other
+    engines are counted there, with the `expected` cliques in the first pass as far as memory
+    allows. With `keep` the codes are kept for later passes: Spark and Dask persist them, and for
+    DuckDB this process holds them. `mechanisms.synthesize` accepts the result in place of the
+    frame, so that many releases can share one pass.
 
     >>> import duckdb
     >>> from pgmkit.tables.schema import Boolean
@@ -133,7 +136,8 @@ def counts_of(
 
 
 def tally_of(frame: Any, name: str, column: OpenCategorical) -> Counter[str | None]:
-    """The number of rows of each text of an open column, counted where they are; None: missing.
+    """Return the number of rows of each text of an open column, counted by its engine; None is
+    missing.
 
     >>> import pyarrow
     >>> tally_of(pyarrow.table({"job": ["cook", "cook"]}), "job", OpenCategorical())
@@ -147,7 +151,7 @@ def tally_of(frame: Any, name: str, column: OpenCategorical) -> Counter[str | No
 
 @dataclass(frozen=True)
 class FrameForm:
-    """The library of a frame, and whether its frames are lazy: nothing of its data or types.
+    """The library of a frame, and whether its frames are lazy; it holds no data and no types.
 
     >>> import pyarrow
     >>> FrameForm.of(pyarrow.table({"ill": [True]})).lazy
@@ -159,16 +163,17 @@ class FrameForm:
 
     @property
     def distributed(self) -> bool:
-        """True where such frames are made by workers: of Spark and Dask."""
+        """True if workers make such frames: for Spark and Dask."""
         library = self.implementation
         spark = library.is_pyspark() or library.is_pyspark_connect()
         return bool(spark or library.is_dask())
 
     @classmethod
     def of(cls, frame: Any) -> FrameForm:
-        """The form of a frame, of one that is counted, or of a library by its name.
+        """Return the form of a frame, of a frame in an engine that was counted, or of a library by
+        its name.
 
-        Names are "pandas", "polars" and "pyarrow". Raises InvalidInput for what is none of these.
+        The names are "pandas", "polars" and "pyarrow". Raises InvalidInput for anything else.
         """
         if isinstance(frame, str):
             if frame not in _LIBRARIES:
@@ -184,10 +189,11 @@ class FrameForm:
 
 
 def decode(data: Dataset, schema: Schema, rng: np.random.Generator, form: FrameForm) -> Any:
-    """The codes as a frame of this form, from memory (`made_frames` has engines make theirs).
+    """Return the codes as a frame of this form, from memory (`made_frames` lets engines make
+    theirs).
 
-    The order of its columns and their types are the schema's: nothing of the frame that was encoded
-    is known here. A lazy form gets a frame over the records in memory: a LazyFrame, a relation.
+    The order and types of its columns are the schema's; they do not depend on the frame that was
+    encoded. A lazy form gives a lazy frame, or a relation, over the records in memory.
     """
     table = arrow_table(data, schema, rng)
     library = form.implementation
@@ -201,7 +207,9 @@ def decode(data: Dataset, schema: Schema, rng: np.random.Generator, form: FrameF
 
 
 def pandas_frame(table: Any, schema: Schema) -> Any:
-    """A pandas frame: whole numbers and truth values that can be missing keep their types."""
+    """Return a pandas frame in which whole numbers and truth values that can be missing keep their
+    types.
+    """
     import pandas as pd
     import pyarrow as pa
 

@@ -1,8 +1,8 @@
-"""Engines that hold the records of lazy frames, and scans that run there.
+"""The engines that hold the records of lazy frames, and the scans that run there.
 
-Spark and Dask run a scan on every partition, in their workers, and add the lines there: this
-process receives the sum. DuckDB streams the columns through this process, which counts. Frames of
-other libraries are collected, the needed columns only.
+Spark and Dask run a scan on every partition, in their workers, and add the resulting lines of
+counts there: this process receives the sum. DuckDB streams the columns through this process, which
+counts. Frames of other libraries are collected, with the needed columns only.
 """
 
 from __future__ import annotations
@@ -31,27 +31,31 @@ __all__ = ["Engine", "engine_of"]
 T = TypeVar("T")
 
 _ADDED_TOGETHER = 8
-"""Lines that one Dask task adds: a tree of tasks, so that no worker holds many."""
+"""The number of lines that one Dask task adds: a tree of tasks, so that no worker holds
+many lines.
+"""
 
 
 class Engine(ABC):
-    """Records somewhere, of some columns."""
+    """The records of some columns, wherever they are held."""
 
     @abstractmethod
     def line(self, scan: Scan) -> NDArray[np.int64]:
-        """One pass over the records; see `Scan`."""
+        """Return the line of counts of one pass over the records (`Scan`)."""
 
     @abstractmethod
     def tally(self, tally: Tally) -> Counter[str | None]:
-        """One pass over the records of one column; see `Tally`."""
+        """Return the counts of one pass over the records of one column (`Tally`)."""
 
     @abstractmethod
     def kept(self, codec: Codec) -> Engine:
-        """The records as codes, which later scans need not code again."""
+        """Return an engine that holds the records as codes, so that later scans need not code them
+        again.
+        """
 
 
 def engine_of(frame: nw.LazyFrame[Any], names: Sequence[str]) -> Engine:
-    """The engine that holds the records of these columns."""
+    """Return the engine that holds the records of these columns."""
     needed = frame.select(*names)
     library, native = frame.implementation, needed.to_native()
     if library.is_pyspark() or library.is_pyspark_connect():
@@ -59,7 +63,7 @@ def engine_of(frame: nw.LazyFrame[Any], names: Sequence[str]) -> Engine:
     if library.is_dask():
         return _Dask(native)
     if library.is_duckdb():
-        # Its name before DuckDB 1.5.
+        # fetch_record_batch is the method's name before DuckDB 1.5.
         stream = getattr(native, "to_arrow_reader", None) or native.fetch_record_batch
         return _Here(lambda: gathered(stream(BATCH_ROWS)))
     return _Here(lambda: [needed.collect().to_native()])
@@ -67,15 +71,15 @@ def engine_of(frame: nw.LazyFrame[Any], names: Sequence[str]) -> Engine:
 
 @dataclass(frozen=True)
 class _Spark(Engine):
-    """A Spark data frame, classic or Connect: nothing but the data frame's own methods is used.
+    """A Spark data frame, classic or Connect; only the data frame's own methods are used.
 
-    A task that fails is run again by Spark, and only the lines of finished tasks are added.
+    Spark runs a failed task again, and only the lines of finished tasks are added.
     """
 
     frame: Any
 
     def line(self, scan: Scan) -> NDArray[np.int64]:
-        """Every partition gives the numbers of its line; a group-by adds them."""
+        """Return the sum of the partitions' lines, which a group-by adds."""
         found = self.frame.mapInArrow(scan.rows_of_line, "cell long, rows long")
         added = nw.from_native(found.groupBy("cell").sum("rows").toDF("cell", "rows")).collect()
         line = np.zeros(scan.length, dtype=np.int64)
@@ -83,7 +87,7 @@ class _Spark(Engine):
         return line
 
     def tally(self, tally: Tally) -> Counter[str | None]:
-        """The partitions' texts are added in this process."""
+        """Return the sum of the partitions' counts, which this process adds."""
         found = self.frame.mapInArrow(tally.rows_of_counts, "text string, rows long")
         parts = nw.from_native(found).collect()
         added: Counter[str | None] = Counter()
@@ -92,7 +96,7 @@ class _Spark(Engine):
         return added
 
     def kept(self, codec: Codec) -> Engine:
-        """The codes as a persisted data frame."""
+        """Return an engine with the codes as a persisted data frame."""
         from pyspark.sql.types import ByteType, IntegerType, ShortType, StructField, StructType
 
         kinds = {1: ByteType(), 2: ShortType(), 4: IntegerType()}
@@ -110,11 +114,11 @@ class _Dask(Engine):
     frame: Any
 
     def line(self, scan: Scan) -> NDArray[np.int64]:
-        """Every partition gives its line; a tree of tasks adds them."""
+        """Return the sum of the partitions' lines, which a tree of tasks adds."""
         return self._added(scan.line, partial(np.sum, axis=0, dtype=np.int64))
 
     def tally(self, tally: Tally) -> Counter[str | None]:
-        """Every partition gives its counts; a tree of tasks adds them."""
+        """Return the sum of the partitions' counts, which a tree of tasks adds."""
         return self._added(tally.counted, _sum_of_counts)
 
     def _added(self, counted: Callable[[list[Any]], T], added: Callable[[list[T]], T]) -> T:
@@ -128,27 +132,29 @@ class _Dask(Engine):
         return result
 
     def kept(self, codec: Codec) -> Engine:
-        """The codes as a persisted data frame."""
+        """Return an engine with the codes as a persisted data frame."""
         kinds = {name: code_type(column) for name, column in codec.columns.items()}
         return _Dask(self.frame.map_partitions(codec.pandas_codes, meta=kinds).persist())
 
 
 @dataclass(frozen=True)
 class _Here(Engine):
-    """Records that stream through this process: `frames` begins a new pass."""
+    """Records that stream through this process; each call of `frames` begins a new pass."""
 
     frames: Callable[[], Iterable[Any]]
 
     def line(self, scan: Scan) -> NDArray[np.int64]:
-        """Coded and counted as they come."""
+        """Return the line of counts of the frames as they arrive."""
         return scan.line(self.frames())
 
     def tally(self, tally: Tally) -> Counter[str | None]:
-        """Counted as they come."""
+        """Return the counts of the frames' texts as they arrive."""
         return tally.counted(self.frames())
 
     def kept(self, codec: Codec) -> Engine:
-        """The codes in memory: a byte for each value of a column of up to 127."""
+        """Return an engine with the codes in memory: one byte a value for columns of up to 127
+        codes.
+        """
         codes = list(codec.arrow_codes(self.frames()))
         return _Here(lambda: gathered(codes))
 

@@ -1,9 +1,9 @@
 """Frames of records that an engine makes itself, in parts, when they are read.
 
-The engine gets something that makes the records of a part from its number, not the records: a
-Spark data frame whose plan begins with a range of numbers, a Dask data frame of so many
-partitions, a DuckDB relation over a stream. A part always comes out the same, so a task that is
-run again, or a second reading, changes nothing.
+The engine gets an object that makes the records of a part from the part's number, not the records
+themselves. For Spark it is a data frame whose plan begins with a range of numbers, for Dask a data
+frame with a partition for each part, for DuckDB a relation over a stream. A part is the same
+whenever it is made, so a task that runs again, or a second reading, changes nothing.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ __all__ = ["TableParts", "made_frame"]
 
 
 class TableParts(Protocol):
-    """Records in parts; it can be pickled, and makes a part from its number alone."""
+    """Records in parts; the object can be pickled, and makes a part from its number alone."""
 
     @property
     def count(self) -> int: ...
     def tables(self, start: int, stop: int) -> Iterator[Any]:
-        """The parts from `start` to before `stop` as pyarrow tables of the schema's types."""
+        """Yield parts `start` to `stop` - 1 as pyarrow tables of the schema's types."""
         ...
 
 
 def made_frame(parts: TableParts, schema: Schema, form: FrameForm, like: Any = None) -> Any:
-    """The records as a frame of Spark, Dask or DuckDB: a partition for each part.
+    """Return the records as a frame of Spark, Dask or DuckDB, with a partition for each part.
 
-    `like`: a frame of the session in which a Spark frame is made; by default the active one.
-    Raises InvalidInput where there is none. The workers need pgmkit.
+    `like`: a frame of the session in which a Spark frame is made; by default the active session.
+    Raises InvalidInput if there is no session. The workers need pgmkit installed.
     """
     library = form.implementation
     if library.is_dask():
@@ -92,7 +92,7 @@ def _active_session(library: Any) -> Any:
 
 @dataclass(frozen=True)
 class _PandasPart:
-    """A part of a Dask data frame."""
+    """Makes a part of a Dask data frame from its number."""
 
     parts: TableParts
     schema: Schema
@@ -104,7 +104,7 @@ class _PandasPart:
 
 @dataclass(frozen=True)
 class _Stream:
-    """A stream that DuckDB reads, each time from the beginning, a part at a time."""
+    """A stream that DuckDB reads from the beginning each time, one part at a time."""
 
     parts: TableParts
     schema: Schema

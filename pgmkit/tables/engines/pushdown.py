@@ -1,7 +1,7 @@
-"""Marginals of a frame that lives in an engine, counted there, as few passes as can be.
+"""Marginals of a frame in an engine, which counts them there in as few passes as possible.
 
-One pass counts every table that is asked for, and those that are expected to be asked for later,
-as far as memory allows; subsets of counted columns are summed out of their tables.
+One pass counts every table that is asked for, and those expected to be asked for later, as far as
+memory allows. Tables of subsets of counted columns are sums of counted tables.
 """
 
 from __future__ import annotations
@@ -26,23 +26,24 @@ if TYPE_CHECKING:
 __all__ = ["FrameCounts"]
 
 _SCAN_CELLS = 1 << 23
-"""Cells that one pass counts (64 MiB of counts in every worker), but for a single larger table."""
+"""The most cells that one pass counts (64 MiB of counts in every worker), unless a single table is
+larger.
+"""
 
 
 class FrameCounts:
-    """Exact counts over a lazy frame, by the methods that a Dataset has for counting.
+    """Exact counts over a lazy frame, with the methods that a Dataset has for counting.
 
-    The first pass counts every column, the constraints' columns and as much of `expected` as one
-    pass may hold, the first ones first: values outside the schema are found before anything is
-    answered. What is expected and was not counted comes along with later passes. With `keep` the
-    first pass stores the codes, where the engine keeps what it persists, and later ones need not
-    code the columns again.
+    The first pass counts every column, the constraints' columns, and as many `expected` cliques, in
+    their order, as one pass may count: so values outside the schema are found before anything is
+    answered. Expected cliques that were not counted are added to later passes. With `keep` the
+    first pass stores the codes, where the engine keeps what it persists, so that later passes need
+    not code the columns again. Counted tables are kept for the life of this object.
 
-    `scans` is the number of passes so far, `library` the frame's. Tables are kept for the life of
-    this object.
+    `scans`: the number of passes so far. `library`: that of the frame.
 
     Raises InvalidInput for values outside the schema, for a frame without rows, and in a later pass
-    for one whose records are not what they were; EngineFailed where a pass fails in the engine.
+    for a frame whose records have changed; EngineFailed if a pass fails in the engine.
     """
 
     def __init__(
@@ -81,12 +82,12 @@ class FrameCounts:
         return self._rows
 
     def marginal(self, attrs: Iterable[str]) -> NDArray[np.int64]:
-        """The counts (int64) over the attributes, axes in their order."""
+        """Return the int64 counts over the attributes, with axes in their order."""
         clique = self.domain.clique(attrs)
         return self.marginals([clique])[clique]
 
     def marginals(self, cliques: Iterable[Iterable[str]]) -> dict[Clique, NDArray[np.int64]]:
-        """Many marginals (read-only), counted together in one pass where they fit.
+        """Return many marginals (read-only), counted together in one pass if they fit.
 
         Raises ModelTooLarge as a `Dataset` does.
         """
@@ -129,7 +130,10 @@ class FrameCounts:
             ) from error
 
     def _check_same(self, outside: NDArray[np.int64], counted: Sequence[Clique]) -> None:
-        """A frame that is computed anew for every pass may come out otherwise."""
+        """Raise InvalidInput if the records differ from the first pass.
+
+        A frame that is computed anew for every pass may give different records.
+        """
         sums = {int(self._tables.table(clique).sum()) for clique in counted}
         if outside.any() or sums != {self._rows}:
             raise InvalidInput(
@@ -138,7 +142,7 @@ class FrameCounts:
             )
 
     def _filled(self, needed: list[Clique]) -> list[Clique]:
-        """These cliques, and the next expected ones that fit beside them."""
+        """Return these cliques and the next expected ones that fit in the same pass."""
         room = _SCAN_CELLS - sum(map(self.domain.size, needed))
         chosen = list(needed)
         for place, clique in enumerate(self._expected):
@@ -157,7 +161,7 @@ class FrameCounts:
 
 
 class _Tables:
-    """Counted tables, and those that are summed out of them."""
+    """Counted tables, and tables of subsets that are computed from them."""
 
     def __init__(self, domain: Domain) -> None:
         self._domain = domain
@@ -174,7 +178,9 @@ class _Tables:
         return self._holder(clique) is not None
 
     def table(self, clique: Clique) -> NDArray[np.int64]:
-        """The table of a clique, which must be in here; axes in its order."""
+        """Return the table of a clique of which a superset was counted; axes are in the clique's
+        order.
+        """
         holder = self._holder(clique)
         assert holder is not None
         summed = tuple(i for i, name in enumerate(holder) if name not in clique)
@@ -187,7 +193,7 @@ class _Tables:
         return found
 
     def _holder(self, clique: Clique) -> Clique | None:
-        """The smallest counted clique that holds this one."""
+        """Return the smallest counted clique that contains this one; None if there is none."""
         among = _holding_all(self._holding, clique) if clique else self._found
         return min(among, key=self._domain.size, default=None)
 
@@ -197,7 +203,7 @@ def _holding_all(holding: dict[str, set[Clique]], clique: Clique) -> set[Clique]
 
 
 def _batches(domain: Domain, cliques: Sequence[Clique]) -> Iterator[list[Clique]]:
-    """The cliques in batches that one pass may count."""
+    """Yield the cliques in batches that one pass may count."""
     batch: list[Clique] = []
     cells = 0
     for clique in cliques:

@@ -1,9 +1,8 @@
-"""One pass over the records of a frame: coded in pieces, counted, and the counts added.
+"""One pass over the records of a frame, which are coded in pieces and counted.
 
-A scan is a small record that travels to wherever records are: it holds columns and cliques, no
-data. Each place gives a line of counts, and the lines of several places are added, in any order.
-Columns are coded by the code that encodes frames in memory, so that counts are the same bit for
-bit.
+A scan is a small object that travels to the records: it holds columns and cliques, and no data.
+Each place returns a line of counts, and the lines of several places are added, in any order.
+Columns are coded by the code that encodes frames in memory, so the counts are identical.
 """
 
 from __future__ import annotations
@@ -32,22 +31,22 @@ if TYPE_CHECKING:
 __all__ = ["Codec", "KeptCodes", "Scan", "code_type", "gathered"]
 
 _PIECE_ROWS = 16 * BATCH_ROWS
-"""Rows whose codes are held before they are counted: a plan of counting is made once for all."""
+"""The most rows whose codes are held before they are counted, with one plan of counting for all."""
 _PIECE_BYTES = 64 * _PIECE_ROWS
-"""Bytes of those codes, so that fewer rows of many columns are held."""
+"""The most bytes of these codes; of many columns fewer rows are held."""
 
 
 @dataclass(frozen=True)
 class Codec:
     """The columns of a frame as codes in the smallest unsigned type, piece by piece.
 
-    A value outside its column has the code `size`, one more than the column's last.
+    A value outside its column has the code `size`, one more than the column's last code.
     """
 
     columns: Mapping[str, Column]
 
     def coded(self, frame: Any) -> Codes:
-        """The codes of one frame in memory."""
+        """Return the codes of one frame in memory."""
         wrapped = nw.from_native(frame)
         found = {}
         for name, column in self.columns.items():
@@ -57,7 +56,7 @@ class Codec:
         return found
 
     def pieces(self, frames: Iterable[Any]) -> Iterator[Codes]:
-        """The codes of many frames, joined into pieces of a good size for counting."""
+        """Yield the codes of many frames, joined into pieces of a good size for counting."""
         width = sum(np.min_scalar_type(column.size).itemsize for column in self.columns.values())
         most = min(_PIECE_ROWS, _PIECE_BYTES // max(1, width))
         held: list[Codes] = []
@@ -72,13 +71,15 @@ class Codec:
             yield _joined(held)
 
     def pandas_codes(self, frame: Any) -> Any:
-        """A frame of values as a pandas frame of codes, for an engine to keep."""
+        """Return a frame of values as a pandas frame of codes, for an engine to keep."""
         import pandas as pd
 
         return pd.DataFrame(self._signed(frame))
 
     def arrow_codes(self, frames: Iterable[Any]) -> Iterator[Any]:
-        """Frames or Arrow batches of values as Arrow batches of codes, for an engine to keep."""
+        """Yield frames or Arrow batches of values as Arrow batches of codes, for an engine
+        to keep.
+        """
         import pyarrow as pa
 
         for frame in gathered(frames):
@@ -92,10 +93,10 @@ class Codec:
 
 
 class KeptCodes(Codec):
-    """A `Codec` for frames that hold the codes themselves (`code_type`), kept by an engine."""
+    """A `Codec` for frames that contain the codes (`code_type`), kept by an engine."""
 
     def coded(self, frame: Any) -> Codes:
-        """The codes of one frame in memory."""
+        """Return the codes of one frame in memory."""
         wrapped = nw.from_native(frame)
         return {
             name: wrapped[name].to_numpy().astype(np.min_scalar_type(column.size))
@@ -104,16 +105,18 @@ class KeptCodes(Codec):
 
 
 def code_type(column: Column) -> np.dtype[np.signedinteger[Any]]:
-    """The smallest signed type, which every engine has, that holds codes and the one outside."""
+    """Return the smallest signed type that holds the codes and the code outside; engines lack
+    unsigned ones.
+    """
     return np.min_scalar_type(-column.size - 1)
 
 
 @dataclass(frozen=True)
 class Scan:
-    """The counts of one pass: rows outside each column, and a table for each clique.
+    """The counts of one pass: the rows outside each column, and a table for each clique.
 
-    The answer is a line of int64: rows outside, in the columns' order, then the cells of each table
-    in turn. In the tables, values outside count as code 0.
+    The result is a line of int64: the rows outside, in the columns' order, then the cells of each
+    table in turn. In the tables, values outside count as code 0.
 
     >>> import pyarrow
     >>> from pgmkit import Boolean
@@ -137,11 +140,11 @@ class Scan:
 
     @property
     def length(self) -> int:
-        """The numbers of a line."""
+        """The number of entries of a line."""
         return max((place.stop for place in self.places.values()), default=len(self.codec.columns))
 
     def line(self, frames: Iterable[Any]) -> NDArray[np.int64]:
-        """The counts of these frames (pandas, polars, pyarrow), one after the other."""
+        """Return the counts of these frames (pandas, polars, pyarrow) together."""
         line = np.zeros(self.length, dtype=np.int64)
         sizes = tuple((name, column.size) for name, column in self.codec.columns.items())
         for codes in self.codec.pieces(frames):
@@ -151,14 +154,16 @@ class Scan:
                 outside = codes[name] == size
                 line[i] += int(outside.sum())
                 inside[name] = np.where(outside, 0, codes[name]) if outside.any() else codes[name]
-            # Plans are made for sizes in octaves, so that most pieces find theirs.
+            # Plans are made for numbers of rows in powers of two, so that most pieces share one.
             plan = _plan(sizes, self.cliques, 1 << rows.bit_length())
             for clique, table in plan.count(inside, rows).items():
                 line[self.places[clique]] += table.reshape(-1)
         return line
 
     def rows_of_line(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Arrow batches in, the line's numbers above 0 out, as a batch of places and numbers."""
+        """Yield the line's nonzero entries for these Arrow batches, as a batch of places and
+        numbers.
+        """
         import pyarrow as pa
 
         line = self.line(gathered(batches))
@@ -167,7 +172,7 @@ class Scan:
 
 
 def gathered(frames: Iterable[Any]) -> Iterator[Any]:
-    """Arrow batches as tables of more rows each; other frames as they are."""
+    """Yield Arrow batches joined to tables of more rows; other frames unchanged."""
     import pyarrow as pa
 
     held: list[Any] = []

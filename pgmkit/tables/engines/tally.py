@@ -1,7 +1,8 @@
-"""Numbers of rows of each text of a column, counted wherever the records are.
+"""The number of rows of each text of a column, counted wherever the records are.
 
-Texts are made by the same code everywhere, batch by batch, and an engine only carries them: its own
-grouping may hold values together that are different texts (0.0 and -0.0, a collation's letters).
+The same code makes the texts everywhere, batch by batch, and an engine only transports them: its
+own grouping may merge values that are different texts (0.0 and -0.0, letters that a collation
+equates).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ __all__ = ["Tally"]
 
 @dataclass(frozen=True)
 class Tally:
-    """The count of a column whose labels are open; it holds no data and travels to them.
+    """The count of a column whose labels are open; it holds no data and travels to the records.
 
     >>> import pyarrow
     >>> from pgmkit.tables.labelled import OpenCategorical
@@ -37,14 +38,16 @@ class Tally:
     column: OpenCategorical
 
     def counted(self, frames: Iterable[Any]) -> Counter[str | None]:
-        """Rows by text, missing ones under None, of frames in memory one after the other."""
+        """Return the number of rows by text, with missing ones under None, of these frames in
+        memory.
+        """
         found: Counter[str | None] = Counter()
         for frame in frames:
             found.update(self.column.tally(series_values(nw.from_native(frame)[self.name])))
         return found
 
     def rows_of_counts(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Arrow batches in, texts and their numbers of rows out."""
+        """Yield the texts of these Arrow batches with their numbers of rows."""
         import pyarrow as pa
 
         found = self.counted(gathered(batches))

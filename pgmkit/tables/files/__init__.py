@@ -1,1 +1,1 @@
-"""Files of records: CSV, parquet, Excel and other programs' formats."""
+"""Files of records: CSV, parquet, JSON lines, Excel and other programs' formats."""

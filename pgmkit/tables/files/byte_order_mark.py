@@ -1,4 +1,4 @@
-"""The byte order mark at the start of a file, held against the declared encoding."""
+"""The byte order mark at the start of a file, compared with the declared encoding."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _MARKS = {
 
 
 def check_mark(path: str, form: FileFormat, start: bytes) -> None:
-    """Raises InvalidInput where the file's first bytes are the mark of another encoding.
+    """Raise InvalidInput if the file's first bytes are the mark of another encoding.
 
-    Zero bytes in what should be a line of names are those of UTF-16 without a mark.
+    Zero bytes in what should be a line of names indicate UTF-16 without a mark.
     """
     marked = next((name for mark, name in _MARKS.items() if start.startswith(mark)), None)
     declared = codecs.lookup(form.encoding).name.removesuffix("-sig")

@@ -1,4 +1,6 @@
-"""Files that may be compressed: the suffix beneath, and their bytes in chunks."""
+"""Files that may be compressed: their suffix without the compression's, and their bytes in
+chunks.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ __all__ = ["chunks", "plain_suffix"]
 
 
 def plain_suffix(path: str | os.PathLike[str]) -> str:
-    """The suffix of a file in small letters, without that of its compression.
+    """Return the suffix of a file in small letters, without that of its compression.
 
     >>> plain_suffix("people.CSV.gz")
     '.csv'
@@ -21,7 +23,7 @@ def plain_suffix(path: str | os.PathLike[str]) -> str:
 
 
 def chunks(path: str, size: int) -> Iterator[bytes]:
-    """The uncompressed bytes of a file, so many at a time."""
+    """Yield the uncompressed bytes of a file, `size` at a time."""
     import pyarrow as pa
 
     with pa.input_stream(path, compression="detect") as raw:

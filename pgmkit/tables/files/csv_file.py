@@ -35,24 +35,24 @@ __all__ = [
 
 SEPARATORS = (",", ";", "\t", "|")
 _BLOCK = 16 * MOST_BYTES
-"""Bytes read at a time: each distinct text of a block is looked at once."""
+"""The bytes read at a time: each distinct text of a block is examined once."""
 _PIECE = MOST_BYTES // 4
-"""Bytes whose lines are looked at one by one where a block is not plain."""
+"""The bytes whose lines are examined one by one if a block is not plain."""
 _LINE_FEED, _CARRIAGE_RETURN = b"\n\r"
 
 
 def is_csv(path: str | os.PathLike[str]) -> bool:
-    """True where a file's name says that it is CSV, compressed or not."""
+    """True if a file's name says that it is CSV, compressed or not."""
     return plain_suffix(path) in (".csv", ".data", ".txt", ".tsv")
 
 
 def is_index(name: str) -> bool:
-    """True for the row numbers that pandas and R write: unnamed, or named so."""
+    """True for the name of a column of row numbers as pandas and R write it."""
     return name in ("", "Unnamed: 0") or name.startswith("__index_level_")
 
 
 def csv_names(path: str, form: FileFormat) -> list[str]:
-    """The column names: given, or the file's first line."""
+    """Return the column names: those of the format, or those of the header line."""
     if form.names is not None:
         return list(form.names)
     start = next(chunks(path, MOST_BYTES), b"")
@@ -66,7 +66,9 @@ def csv_names(path: str, form: FileFormat) -> list[str]:
 
 
 def separator_of(path: str, form: FileFormat) -> str:
-    """The separator: given, or the one that the file's name or its header line shows."""
+    """Return the separator: that of the format, or that shown by the file's name or its header
+    line.
+    """
     if form.separator is not None:
         return form.separator
     if plain_suffix(path) == ".tsv":
@@ -77,7 +79,7 @@ def separator_of(path: str, form: FileFormat) -> str:
 
 
 def likely_separator(line: str) -> str:
-    """The separator that occurs most in a line, quoted texts aside.
+    """Return the separator that occurs most often in a line, outside quotes.
 
     >>> likely_separator('"a,b,c";d')
     ';'
@@ -87,12 +89,12 @@ def likely_separator(line: str) -> str:
 
 
 def first_lines(path: str, form: FileFormat, most: int) -> list[str]:
-    """The first lines of a file below those that are skipped, comments among them, without ends."""
+    """Return the first lines below the skipped ones, including comments, without line ends."""
     return list(itertools.islice(_lines(path, form), most))
 
 
 def _header(path: str, form: FileFormat) -> tuple[int, str]:
-    """The first line that is no comment, and how many are before it."""
+    """Return the first line that is no comment, and the number of lines before it."""
     for before, line in enumerate(_lines(path, form)):
         if form.comment is None or not line.startswith(form.comment):
             return before, line
@@ -100,9 +102,9 @@ def _header(path: str, form: FileFormat) -> tuple[int, str]:
 
 
 def _lines(path: str, form: FileFormat) -> Iterator[str]:
-    """The lines below those that are skipped.
+    """Yield the lines below the skipped ones.
 
-    The first one alone must be text: what follows must not decide whether it can be read.
+    Only the first line must be text: the later ones must not decide whether it can be read.
     """
     errors = "strict"
     try:
@@ -115,10 +117,10 @@ def _lines(path: str, form: FileFormat) -> Iterator[str]:
 
 
 def _blocks(path: str, form: FileFormat, size: int, errors: str) -> Iterator[bytes]:
-    """The file's bytes as blocks of whole lines of about so many bytes, in UTF-8.
+    """Yield the file's bytes in UTF-8, as blocks of whole lines of about `size` bytes.
 
-    Bytes that are not in the encoding are errors of the line that holds them alone. In a file that
-    is in UTF-8 already they are left as they are.
+    Bytes that are not in the encoding are errors only of the line that contains them. A file in
+    UTF-8 is not changed.
     """
     name, read = codecs.lookup(form.encoding).name, chunks(path, size)
     if name == "utf-8":
@@ -132,7 +134,9 @@ def _blocks(path: str, form: FileFormat, size: int, errors: str) -> Iterator[byt
 
 
 def _in_utf8(block: bytes, encoding: str, errors: str) -> bytes:
-    """Whole lines of an encoding in UTF-8; each by itself where they cannot be read together."""
+    """Return whole lines of an encoding in UTF-8, converted one by one if the block cannot be
+    converted.
+    """
     try:
         found = block.decode(encoding).encode("utf-8", "replace")
     except UnicodeError:
@@ -153,10 +157,10 @@ def csv_batches(
     broken: list[object] | None,
     repeating: Collection[str] = (),
 ) -> Iterator[dict[str, Any]]:
-    """The wanted columns as Arrow texts, those `repeating` as dictionaries of texts.
+    """Yield the wanted columns as Arrow texts, those in `repeating` as dictionaries of texts.
 
-    See `pgmkit.tables.files.record_files.batches`, and `pgmkit.tables.files.csv_lines` for what is
-    a record.
+    See `pgmkit.tables.files.record_files.batches` for the arguments, and
+    `pgmkit.tables.files.csv_lines` for the definition of a record.
     """
     import pyarrow as pa
 
@@ -191,7 +195,7 @@ def csv_batches(
 
 
 def _below(blocks: Iterable[bytes], lines: int) -> Iterator[bytes]:
-    """Blocks of whole lines without so many lines above."""
+    """Yield the blocks of whole lines without the first `lines` lines."""
     for block in blocks:
         start = 0
         while lines and start < len(block):
@@ -201,7 +205,7 @@ def _below(blocks: Iterable[bytes], lines: int) -> Iterator[bytes]:
 
 
 def _tables(blocks: Iterable[bytes], records: _Records) -> Iterator[tuple[Any, list[int]]]:
-    """Arrow tables of records in turn, each with the places in the file of the odd lines there."""
+    """Yield Arrow tables of records in order, each with the places in the file of its odd lines."""
     rest, line = b"", 0
     for block in itertools.chain(blocks, [b""]):
         whole = None if rest else records.plain(block)
@@ -218,7 +222,7 @@ def _tables(blocks: Iterable[bytes], records: _Records) -> Iterator[tuple[Any, l
 
 
 class _Plain(NamedTuple):
-    """The table of a block whose lines are records, and how many lines it has."""
+    """The table of a block whose lines are all records or empty, and the number of its lines."""
 
     table: Any
     lines: int
@@ -226,7 +230,7 @@ class _Plain(NamedTuple):
 
 @dataclass(frozen=True)
 class _Records:
-    """Records of lines as Arrow tables."""
+    """Conversion of the records of lines to Arrow tables."""
 
     grammar: LineGrammar
     header: list[str]
@@ -234,9 +238,10 @@ class _Records:
     repeating: frozenset[str]
 
     def plain(self, block: bytes) -> _Plain | None:
-        """A block of whole lines, each of which is a record or empty; None for other blocks.
+        """Return the table of a block of whole lines that are all records or empty; None for other
+        blocks.
 
-        Were a line end within quotation marks, there would be fewer records than lines.
+        If a line end were within quotation marks, there would be fewer records than lines.
         """
         import pyarrow as pa
 
@@ -260,7 +265,7 @@ class _Records:
         return _Plain(table, lines)
 
     def table(self, records: Sequence[bytes]) -> Any:
-        """The table of records, each well formed, some of several lines."""
+        """Return the table of well-formed records, some of which may span several lines."""
         import pyarrow as pa
 
         if not records:
@@ -271,8 +276,8 @@ class _Records:
         import pyarrow as pa
         from pyarrow import csv as arrow_csv
 
-        # Bytes are decoded by the column: one that is no text must not stop a placed schema. The
-        # reader finds distinct texts in the time that it takes to hold all of them.
+        # Bytes are decoded by the column: a value that is no text must not stop a placed schema.
+        # Finding the distinct texts costs the reader no more time than storing all of them.
         few = pa.dictionary(pa.int32(), pa.binary())
         return arrow_csv.read_csv(
             pa.BufferReader(block),
@@ -292,26 +297,26 @@ class _Records:
 
 
 def _may_have_long_lines(block: bytes) -> bool:
-    """True where some half of the longest record's bytes has no line end."""
+    """True if some stretch of half the longest record's bytes has no line end."""
     step = MOST_BYTES // 2
     return any(block.find(b"\n", i, i + step) < 0 for i in range(0, len(block) - step, step))
 
 
 def _has_bare_returns(block: NDArray[np.uint8]) -> bool:
-    """True where a carriage return stands elsewhere than before a line feed."""
+    """True if a carriage return occurs anywhere but before a line feed."""
     returns = block[:-1] == _CARRIAGE_RETURN
     return bool((returns & (block[1:] != _LINE_FEED)).any())
 
 
 def _empty_lines(block: NDArray[np.uint8]) -> int:
-    """The number of lines that hold nothing, or nothing but a carriage return."""
+    """Return the number of lines that contain nothing, or only a carriage return."""
     ends = np.flatnonzero(block == _LINE_FEED)
     sizes = np.diff(ends, prepend=-1) - 1
     return int((sizes == 0).sum() + (block[ends[sizes == 1] - 1] == _CARRIAGE_RETURN).sum())
 
 
 def _texts(values: Any, tolerant: bool) -> Any:
-    """Bytes as texts; with `tolerant`, those that are no UTF-8 with replacement signs."""
+    """Return bytes as texts; with `tolerant`, bytes that are not UTF-8 become replacement signs."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(values.type):

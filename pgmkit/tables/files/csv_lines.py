@@ -1,17 +1,17 @@
 """Division of the lines of a CSV file into records: no line changes how another one is read.
 
 A line ends at a line feed, with or without a carriage return before it. A line that is well formed
-by itself, with a value for each column, is a record wherever it stands. A line that opens a quoted
-value and does not close it begins a record of several lines, where that value ends as a CSV writer
-ends it (a quotation mark, then a separator or a line end), the record has a value for each column
-and at most `MOST_BYTES` bytes, and none of its lines is a record by itself. Every other line stands
-alone: it is a record where it has a value for each column, with quotation marks within a value
-taken as they are, and otherwise an odd line.
+by itself, with a value for each column, is a record wherever it occurs. A line that opens a quoted
+value without closing it begins a record of several lines if three conditions hold: the value ends
+as a CSV writer ends it (a quotation mark, then a separator or a line end); the record has a value
+for each column and at most `MOST_BYTES` bytes; and none of its lines is a record by itself. Every
+other line stands alone. It is a record if it has a value for each column, with quotation marks
+within a value taken literally, and otherwise an odd line.
 
-So a line that is put between two well-formed records changes nothing but itself. What it can change
-are lines that are not well formed: where it opens a value that one of them closes, all until then
-are one record. Where records are said to be of one line each, every line stands alone, and a line
-changes nothing but itself whatever the others are.
+So a line inserted between two well-formed records changes nothing but itself. It can only change
+lines that are not well formed: if it opens a value that one of them closes, the lines up to there
+are one record. If records are declared to be of one line each, every line stands alone, and a line
+never changes another.
 """
 
 from __future__ import annotations
@@ -23,13 +23,16 @@ from typing import NamedTuple
 __all__ = ["MOST_BYTES", "Division", "LineGrammar", "cut_at_lines", "whole_lines"]
 
 MOST_BYTES = 1 << 20
-"""Bytes of a record; a longer line is odd. Two of them are the most that is read ahead."""
+"""The most bytes of a record; a longer line is odd. At most twice as many bytes are read ahead."""
 _QUOTED = re.compile(rb'"[^"]*"(?:"[^"]*")*')
 
 
 class _Shape(NamedTuple):
-    """A line's contents: how many values (0 where a reader would break it at a carriage return),
-    whether quotation marks stand where a CSV writer puts them, and whether the last value is open.
+    """The structure of a line.
+
+    `values`: the number of values, 0 if a reader would break the line at a carriage return.
+    `proper`: whether quotation marks are where a CSV writer puts them. `open`: whether the last
+    value is still open.
     """
 
     values: int
@@ -38,9 +41,10 @@ class _Shape(NamedTuple):
 
 
 class Division(NamedTuple):
-    """Lines divided into records, the places of odd lines, and lines that need those that follow.
+    """Lines divided into records, the places of odd lines, and the last lines, which need the next
+    ones.
 
-    `lines`: how many lines were divided, those at the end that need others not among them.
+    `lines`: the number of lines divided, without those last ones.
     """
 
     records: list[bytes]
@@ -50,7 +54,7 @@ class Division(NamedTuple):
 
 
 class LineGrammar(NamedTuple):
-    """The rules by which lines are divided into records of so many values.
+    """The rules by which lines are divided into records of `values` values.
 
     >>> grammar = LineGrammar(b",", 2)
     >>> grammar.divided(b'1,a\\n2,"b\\n3,"c\\nd"\\n4,e\\n', final=True)
@@ -63,7 +67,9 @@ class LineGrammar(NamedTuple):
     multiline: bool = True
 
     def divided(self, block: bytes, *, final: bool) -> Division:
-        """The records of a block of whole lines; unless it is `final` others may follow."""
+        """Return the records of a block of whole lines; unless it is `final`, other blocks may
+        follow.
+        """
         lines = block.split(b"\n")[:-1]
         records: list[bytes] = []
         odd: list[int] = []
@@ -84,8 +90,10 @@ class LineGrammar(NamedTuple):
         return b'"' in line and self._shape(_bare(line)).open
 
     def _last_line(self, lines: Sequence[bytes], first: int, *, final: bool) -> int | None:
-        """The last line of the record that begins with line `first`; None for an odd line, -1 for a
-        line that is none, and the number of lines where those that follow decide.
+        """Return the place of the last line of the record that begins with line `first`.
+
+        None for an odd line, -1 for an empty line or a comment, and the number of lines if the next
+        block decides.
         """
         line = _bare(lines[first])
         if not line or self.is_comment(line):
@@ -98,7 +106,7 @@ class LineGrammar(NamedTuple):
         last = self._closing(lines, first, final=final)
         if last is None or last == len(lines):
             return last
-        # A last line that begins a record itself is not taken from it.
+        # If the last line begins a record of its own, it belongs to that record.
         other = self._closing(lines, last, final=final)
         return last if other is None else other if other == len(lines) else None
 
@@ -107,13 +115,14 @@ class LineGrammar(NamedTuple):
         return self.comment is not None and line.startswith(self.comment)
 
     def _closing(self, lines: Sequence[bytes], first: int, *, final: bool) -> int | None:
-        """The line that closes the value which line `first` opens, for a record of several lines.
+        """Return the place of the line that closes the value which line `first` opens, for a
+        multi-line record.
 
-        None where there is none, the number of lines where those that follow decide.
+        None if no line does, and the number of lines if the next block decides.
         """
         line = _bare(lines[first])
         shape = self._shape(line)
-        # A line that begins with a closed quotation mark more often ends a text with a line feed.
+        # A line that begins with a quotation mark and a separator usually ends a multi-line text.
         ends = line[:1] == b'"' and line[1:2] in (b"", self.separator)
         if ends or not shape.open or not shape.proper:
             return None
@@ -137,7 +146,9 @@ class LineGrammar(NamedTuple):
         return bool(line) and self._shape(line) == (self.values, True, False)
 
     def _shape(self, line: bytes) -> _Shape:
-        """Quotation marks count where they begin a value, as in the reader of the records."""
+        """Return the structure of a line; as in the reader, quotation marks count at the start of a
+        value.
+        """
         if b'"' not in line and b"\r" not in line:
             return _Shape(line.count(self.separator) + 1, proper=True, open=False)
         values, at, proper = 1, 0, True
@@ -159,14 +170,14 @@ class LineGrammar(NamedTuple):
 
 
 def _bare(line: bytes) -> bytes:
-    """A line without the carriage return before its end."""
+    """Return a line without the carriage return before its end."""
     return line.removesuffix(b"\r")
 
 
 def whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Chunks of bytes as blocks of whole lines, each with its line feed.
+    """Yield chunks of bytes as blocks of whole lines, each with its line feed.
 
-    Lines longer than `MOST_BYTES` are cut, but not to fewer bytes than that and one.
+    A line longer than `MOST_BYTES` is cut, but still has more than `MOST_BYTES` bytes.
     """
     rest = b""
     for chunk in chunks:
@@ -180,7 +191,9 @@ def whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def cut_at_lines(block: bytes, size: int) -> Iterator[bytes]:
-    """A block of whole lines in pieces of whole lines, of about so many bytes or of a line."""
+    """Yield a block of whole lines in pieces of whole lines, of about `size` bytes or of
+    one line.
+    """
     start = 0
     while start < len(block):
         end = block.find(b"\n", start + size - 1) + 1 or len(block)

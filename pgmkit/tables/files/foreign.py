@@ -1,4 +1,4 @@
-"""Files of other programs: Excel, SPSS, Stata and SAS, by the libraries that know them."""
+"""Files of Excel, SPSS, Stata and SAS, read by the libraries for them."""
 
 from __future__ import annotations
 
@@ -41,24 +41,24 @@ _READERS = {
     ".xpt": "read_xport",
 }
 _DECLARING = (".sav", ".zsav", ".dta")
-"""The formats that declare which codes mean a missing value and still give these codes."""
+"""The formats that declare which codes mean a missing value, and still store these codes."""
 _EXCEL = (".xlsx", ".xlsm")
 MOST_TITLES = 20
-"""Lines or rows above a header that are looked for: titles of tables have fewer."""
+"""The most lines or rows above a header that are searched: titles of tables have fewer."""
 
 
 def is_foreign(path: str | os.PathLike[str]) -> bool:
-    """True where a file's name says that it is of one of these programs."""
+    """True if a file's name says that it belongs to one of these programs."""
     return Path(path).suffix.lower() in (*_READERS, *_EXCEL)
 
 
 def is_excel(path: str | os.PathLike[str]) -> bool:
-    """True where a file's name says that it is of Excel."""
+    """True if a file's name says that it is an Excel file."""
     return Path(path).suffix.lower() in _EXCEL
 
 
 def needed(path: str | os.PathLike[str], error: ImportError) -> InvalidInput:
-    """The error for a library that is not installed."""
+    """Return the error for a library that is not installed."""
     return InvalidInput(
         f"files that end in {Path(path).suffix.lower()} need {error.name}: {installing('files')}, "
         "or use a data frame in Python"
@@ -66,10 +66,10 @@ def needed(path: str | os.PathLike[str], error: ImportError) -> InvalidInput:
 
 
 def foreign_table(path: str | os.PathLike[str], form: FileFormat) -> Any:
-    """The whole file as a pyarrow table: codes, not labels; of Excel one sheet.
+    """Return the whole file as a pyarrow table, with codes and not labels; of Excel one sheet.
 
-    Needs the extra `files`. Raises InvalidInput where it is not installed, and for a file that
-    cannot be read.
+    Needs the extra `files`. Raises InvalidInput if it is not installed, and for a file that cannot
+    be read.
     """
     suffix = Path(path).suffix.lower()
     try:
@@ -79,7 +79,7 @@ def foreign_table(path: str | os.PathLike[str], form: FileFormat) -> Any:
 
 
 def foreign_names(path: str | os.PathLike[str], form: FileFormat) -> list[str]:
-    """The column names alone: no record is read."""
+    """Return the column names; no record is read."""
     try:
         if is_excel(path):
             return _header(path, form, _rows(path, form.sheet))
@@ -92,7 +92,7 @@ def foreign_names(path: str | os.PathLike[str], form: FileFormat) -> list[str]:
 def _header(
     path: str | os.PathLike[str], form: FileFormat, rows: Iterator[tuple[Any, ...]]
 ) -> list[str]:
-    """The names in the header's row; `rows` go on with the records."""
+    """Return the names in the header's row; `rows` continues with the records."""
     header = next(islice(rows, form.skip_lines, None), ())
     if not any(name is not None for name in header):
         raise InvalidInput(
@@ -104,7 +104,9 @@ def _header(
 
 
 def _excel(path: str | os.PathLike[str], form: FileFormat) -> Any:
-    """The records of a sheet; a row without a cell is none, as an empty line of a CSV file is."""
+    """Return the records of a sheet; rows without any cell are skipped, as empty lines of a CSV
+    file are.
+    """
     import pyarrow as pa
 
     rows = _rows(path, form.sheet)
@@ -115,11 +117,11 @@ def _excel(path: str | os.PathLike[str], form: FileFormat) -> Any:
 
 
 def _rows(path: str | os.PathLike[str], sheet: str | None) -> Iterator[tuple[Any, ...]]:
-    """The rows of a sheet, all of one length; of the first where none is named."""
+    """Yield the rows of a sheet, all of one length; without a name, those of the first sheet."""
     import openpyxl
 
     try:
-        with warnings.catch_warnings(action="ignore"):  # they would name cells
+        with warnings.catch_warnings(action="ignore"):  # warnings would name cells
             book = openpyxl.load_workbook(path, read_only=True, data_only=True)
             names = [each.title for each in book.worksheets]
             found = names.index(sheet) if sheet in names else None
@@ -131,17 +133,17 @@ def _rows(path: str | os.PathLike[str], sheet: str | None) -> Iterator[tuple[Any
     except (OSError, InvalidInput):
         raise
     except Exception as error:
-        # openpyxl raises what zip and XML raise; their messages could quote values.
+        # openpyxl raises the errors of zip and XML, whose messages could quote values.
         raise InvalidInput(
             f"{os.fspath(path)} is not an Excel file with a header: {type(error).__name__}"
         ) from None
 
 
 def title_rows(path: str | os.PathLike[str], form: FileFormat) -> int:
-    """The number of rows of a sheet above its header: titles, merged cells and empty rows.
+    """Return the number of rows of a sheet above its header: titles, merged cells and empty rows.
 
-    The header is the first row of which at least half of the columns have a cell. The rows are
-    looked at: they must be public.
+    The header is the first row that has a cell in at least half of the columns. The rows are read,
+    so they must be public.
     """
     try:
         rows = [
@@ -155,9 +157,10 @@ def title_rows(path: str | os.PathLike[str], form: FileFormat) -> int:
 
 
 def foot_notes(path: str | os.PathLike[str], form: FileFormat) -> list[str]:
-    """Texts of the rows below a sheet's records that have a cell in the first column alone.
+    """Return the texts of the rows below a sheet's records that have a cell only in the first
+    column.
 
-    The rows are looked at: they must be public.
+    The rows are read, so they must be public.
     """
     if not is_excel(path):
         return []
@@ -171,12 +174,14 @@ def foot_notes(path: str | os.PathLike[str], form: FileFormat) -> list[str]:
 
 
 def other_sheets(path: str | os.PathLike[str], form: FileFormat) -> str:
-    """A clause that names the sheets of an Excel file of which none was asked for."""
+    """Return a clause that names the sheets of an Excel file if it has several and none was asked
+    for.
+    """
     if not is_excel(path) or form.sheet is not None:
         return ""
     import openpyxl
 
-    with warnings.catch_warnings(action="ignore"):  # they would name cells
+    with warnings.catch_warnings(action="ignore"):  # warnings would name cells
         names = [each.title for each in openpyxl.load_workbook(path, read_only=True).worksheets]
     return f"; the first of its sheets was read, of {_listed(names)}: --sheet" if names[1:] else ""
 
@@ -186,10 +191,10 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def sheet_hint(path: str | os.PathLike[str], form: FileFormat, wanted: Collection[str]) -> str:
-    """A clause that names the sheet or the row of an Excel file whose header has these names."""
+    """Return a clause that names the sheet or row of an Excel file whose header has these names."""
     import openpyxl
 
-    with warnings.catch_warnings(action="ignore"):  # they would name cells
+    with warnings.catch_warnings(action="ignore"):  # warnings would name cells
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
         for sheet in book.worksheets:
             for above, row in enumerate(islice(sheet.iter_rows(values_only=True), MOST_TITLES)):
@@ -208,7 +213,7 @@ def _statistics(path: str | os.PathLike[str], form: FileFormat) -> Any:
 
 
 def _read(path: str | os.PathLike[str], user_missing: bool, **options: Any) -> tuple[Any, Any]:
-    """The columns and the metadata that pyreadstat gives."""
+    """Return the columns and the metadata from pyreadstat."""
     import pyreadstat
 
     suffix = Path(path).suffix.lower()
@@ -231,7 +236,8 @@ def _read(path: str | os.PathLike[str], user_missing: bool, **options: Any) -> t
 class Labels:
     """The labels and missing codes that an SPSS or Stata file declares for a column.
 
-    `names`: the label of each labelled code. `ranges`: the codes declared missing, from and to.
+    `names`: the label of each labelled code. `ranges`: the ranges of codes declared missing, with
+    both ends.
     """
 
     names: Mapping[str, str] = field(default_factory=dict)
@@ -251,7 +257,7 @@ class Labels:
 
 
 def value_labels(path: str | os.PathLike[str]) -> dict[str, Labels]:
-    """The labels and missing codes that a file of SPSS or Stata declares, by column."""
+    """Return the labels and missing codes that an SPSS or Stata file declares, by column."""
     if not is_foreign(path) or is_excel(path):
         return {}
     try:
@@ -270,9 +276,9 @@ def value_labels(path: str | os.PathLike[str]) -> dict[str, Labels]:
 
 
 def _array(values: list[Any]) -> Any:
-    """An Arrow array; of texts where types are mixed, or one value is beyond Arrow's type.
+    """Return an Arrow array; one of texts if types are mixed or a value is beyond Arrow's type.
 
-    Arrow would find one type for all, so that a row decided how others are read.
+    Arrow would convert all values to one type, so that one row decided how others are read.
     """
     import pyarrow as pa
 

@@ -24,23 +24,24 @@ __all__ = ["WRITTEN", "check_sheet", "foreign_content"]
 
 WRITTEN = (".xlsx", ".sav", ".dta")
 _MOST_ROWS = 2**20 - 1
-"""Rows of an Excel sheet below its header, by the file format."""
+"""The most rows of an Excel sheet below its header, by the file format."""
 _LONGEST_NAME = {".sav": 64, ".dta": 32}
-"""Bytes of a variable's name."""
+"""The most bytes of a variable's name."""
 
 
 def foreign_content(
     path: str | os.PathLike[str], tables: Iterable[Any], schema: Schema
 ) -> tuple[bytes, int]:
-    """The bytes of a file of the path's kind for tables of values, and the number of records.
+    """Return the bytes of a file of the path's kind for tables of values, and the number of
+    records.
 
-    Excel gets texts and numbers as cells; a text that begins like a formula is none. SPSS and Stata
-    get a number for each value of a categorical column of texts, with the text as its label: the
-    number that `aliases` gives the value, where they give each one, or else 1, 2, ... A name that
-    these programs do not allow is changed, and stands as the variable's label.
+    Excel gets texts and numbers as cells; a text that begins like a formula stays a text. SPSS and
+    Stata get a number for each value of a categorical column of texts, with the text as its label:
+    the numbers that `aliases` gives, if every value has one, and otherwise 1, 2, … A name that
+    these programs do not allow is changed, and the original becomes the variable's label.
 
     Raises InvalidInput for more records than a sheet has rows, for whole numbers beyond 2^53, and
-    where the library that writes is not installed.
+    if the library that writes is not installed.
     """
     suffix = Path(path).suffix.lower()
     try:
@@ -51,7 +52,9 @@ def foreign_content(
 
 
 def check_sheet(path: str | os.PathLike[str], rows: int) -> None:
-    """Raises InvalidInput for more records than a sheet has rows, where the file is of Excel."""
+    """Raise InvalidInput if the file is an Excel file and there are more records than a sheet has
+    rows.
+    """
     if is_excel(path) and rows > _MOST_ROWS:
         raise InvalidInput(
             f"{os.fspath(path)} cannot hold more than {_MOST_ROWS:,} records, as an Excel sheet "
@@ -129,7 +132,9 @@ def _statistics(
 
 
 def _numbered(column: Column) -> Mapping[str, int] | None:
-    """A whole number for each label of a column of texts or truth values; None for others."""
+    """Return a whole number for each label of a column of texts or truth values; None for other
+    columns.
+    """
     if isinstance(column, Boolean):
         return {text: code for code, text in enumerate(column.own_labels)}
     if not isinstance(column, Categorical) or column.kind not in ("text", "category"):
@@ -150,7 +155,9 @@ def _numbered(column: Column) -> Mapping[str, int] | None:
 
 
 def _legal_names(names: Iterable[str], suffix: str) -> Iterator[str]:
-    """A name of letters, digits and underscores for each, all of them different in any case."""
+    """Yield for each name a unique one of letters, digits and underscores; case does not
+    distinguish.
+    """
     seen: set[str] = set()
     most = _LONGEST_NAME[suffix] - 4
     for name in names:
@@ -168,7 +175,7 @@ _RESERVED = {
     *("ALL", "AND", "BY", "EQ", "GE", "GT", "LE", "LT", "NE", "NOT", "OR", "TO", "WITH"),
     *("BYTE", "DOUBLE", "FLOAT", "IF", "IN", "INT", "LONG", "USING"),
 }
-"""Words that no variable of SPSS or Stata may be named."""
+"""Words that no variable of SPSS or Stata may have as its name."""
 
 
 def _inexact(path: str | os.PathLike[str]) -> InvalidInput:

@@ -1,7 +1,7 @@
-"""Hints on how a CSV file is written, from its header line.
+"""Hints from the header line on how a CSV file is written.
 
-The header line holds names, not values, so a contradiction between it and the declared format is an
-error. Nothing below the header line decides whether a file is read.
+The header line contains names, not values, so a contradiction between it and the declared format is
+an error. Nothing below the header line decides whether a file is read.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _LIKELY_ENCODINGS = ("utf-8", "cp1252", "cp1250", "cp850", "mac-roman", "utf-16"
 
 
 def header_hint(path: str | os.PathLike[str], form: FileFormat, absent: Iterable[str]) -> str:
-    """A clause on how the file may be written, where its header lacks the names `absent`.
+    """Return a clause on how the file may be written if its header lacks the names `absent`.
 
-    Rows of a sheet are compared with these names alone. The clause is empty where no other format
+    The rows of a sheet are compared only with these names. The clause is empty if no other format
     is likely.
 
     >>> from pgmkit.tables.schema_file import FileFormat
@@ -44,7 +44,7 @@ def header_hint(path: str | os.PathLike[str], form: FileFormat, absent: Iterable
 
 
 def _other_formats(form: FileFormat) -> Iterable[tuple[FileFormat, str]]:
-    """Formats that differ in one point, and the options that name it."""
+    """Yield formats that differ in one point, with the options that declare them."""
     if form.separator is not None:
         for separator in SEPARATORS:
             if separator not in (form.separator, form.decimal):

@@ -1,7 +1,7 @@
-"""Files of JSON lines: each line is an object, a record by itself that changes no other.
+"""Files of JSON lines: each line is an object and one record, and does not change other records.
 
-The keys of the first line stand for a header. A key that other lines lack is missing there, and one
-that the first line lacks is not read. Numbers are read as the texts that they are written as.
+The keys of the first line are the column names. A key that another line lacks is missing there, and
+a key that the first line lacks is not read. Numbers are read as the texts in the file.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ JSON_LINES = (".jsonl", ".ndjson")
 
 
 def is_json_lines(path: str | os.PathLike[str]) -> bool:
-    """True where a file's name says that it holds JSON lines, compressed or not."""
+    """True if a file's name says that it contains JSON lines, compressed or not."""
     return plain_suffix(path) in JSON_LINES
 
 
 def json_names(path: str) -> list[str]:
-    """The keys of the first line."""
+    """Return the keys of the first line; raise InvalidInput if it is no JSON object."""
     block = next(whole_lines(chunks(path, MOST_BYTES)), b"")
     first = _record(block.partition(b"\n")[0])
     if first is not None:
@@ -37,14 +37,15 @@ def json_names(path: str) -> list[str]:
 def json_batches(
     path: str, wanted: Sequence[str], broken: list[object] | None
 ) -> Iterator[dict[str, Any]]:
-    """The wanted columns as Arrow texts, some megabytes at a time.
+    """Yield the wanted columns as Arrow texts, some megabytes at a time.
 
-    A line that is no JSON object is an error, or, where `broken` is a list, an entry of it.
+    A line that is no JSON object raises InvalidInput or, if `broken` is a list, adds an entry to
+    this list.
     """
     import pyarrow as pa
 
     rows = line = 0
-    # Records as Python objects are some twenty times as large as their bytes.
+    # As Python objects, records take some twenty times as many bytes as in the file.
     for block in whole_lines(chunks(path, 4 * MOST_BYTES)):
         columns: list[list[str | None]] = [[] for _ in wanted]
         for text in block.split(b"\n")[:-1]:
@@ -71,7 +72,7 @@ def json_batches(
 
 
 def _record(text: bytes) -> dict[str, Any] | None:
-    """The object of a line; None for what is none, and for longer lines than records may be."""
+    """Return the object of a line; None for other lines and for lines longer than `MOST_BYTES`."""
     if len(text) > MOST_BYTES:
         return None
     try:

@@ -1,9 +1,9 @@
-"""Noisy tables as files: CSV with a line a cell, or JSON with nested values, as measurements.
+"""Noisy tables read from files as measurements: CSV with a line for each cell, or JSON.
 
 A CSV file is one table. Its columns are some of the schema's, one with the noisy values, and
-perhaps `stddev`; a line holds a label of each column, or a range "low..high" of several. Cells
-that are not listed are not measured. Tables as statistical offices publish them are read too
-(`pgmkit.tables.files.published`).
+optionally `stddev`. A line contains a label of each column, or a range "low..high" of several
+labels. Cells that are not listed are not measured. Tables as statistical offices publish them are
+read too (`pgmkit.tables.files.published`).
 """
 
 from __future__ import annotations
@@ -53,14 +53,21 @@ def read_noisy_tables(
     value: str | None = None,
     rounding: int | None = None,
 ) -> list[Measurement]:
-    """The measurements in a file: one of a CSV table, one of each table of a JSON list.
+    """Return the measurements in a file: one for a CSV table, one for each table of a JSON list.
 
-    `stddev`: of the noise, in counts, where the file does not say. `value`: the CSV column with
-    the noisy counts, by default the only one that is neither the schema's nor `stddev`, or all
-    others where they are values of one further column (a wide table). `rounding`: counts of a CSV
-    table are rounded to multiples of it, beside any noise; 1 for exact counts. A stddev of 0 in the
-    file says the same of single lines. Lines of different `stddev` make one measurement, scaled to
-    a stddev of 1. Raises InvalidInput, with the file's name and the line, for anything else.
+    Lines with different `stddev` make one measurement, scaled to a stddev of 1. Raises
+    InvalidInput, with the file's name and the line, for anything that cannot be read.
+
+    Args:
+        path: A file with the suffix .csv, .tsv, .txt or .json.
+        schema: The schema of the columns.
+        stddev: The noise's standard deviation, in counts, if the file does not say.
+        value: The CSV column with the noisy counts. By default it is the only column that is
+            neither the schema's nor `stddev`; or it is all such columns, if they are the values of
+            one further column of the schema (a wide table).
+        rounding: The number to whose multiples the counts of a CSV table are rounded, in addition
+            to any noise; 1 for exact counts. A stddev of 0 in the file says that a single line is
+            exact.
 
     >>> import tempfile
     >>> from pgmkit.tables.schema import Categorical, Integer, Schema
@@ -152,7 +159,9 @@ def _csv(
 
 
 def _count(where: str, text: str, decimal: str, stddev: float, rounding: int) -> Cell | None:
-    """A cell's count, with what noise and rounding leave open; None where it is suppressed."""
+    """Return a cell's count with the error that noise and rounding leave; None if it is
+    suppressed.
+    """
     try:
         found = cell_of(text)
         if found is None:
@@ -164,7 +173,7 @@ def _count(where: str, text: str, decimal: str, stddev: float, rounding: int) ->
 
 
 def _lines(path: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
-    """The header and the lines with their numbers; the separator is the header's."""
+    """Return the header and the lines with their numbers; the separator is that of the header."""
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
@@ -204,7 +213,7 @@ def _cells(
     texts: Sequence[str],
     known: dict[tuple[str, str], NDArray[np.intp]],
 ) -> NDArray[np.intp]:
-    """The flat indices of the table's cells that a line is the sum of."""
+    """Return the flat indices of the table's cells whose sum a line gives."""
     flat = np.zeros(1, dtype=np.intp)
     for name, text in zip(clique, texts, strict=True):
         column = schema.columns[name]

@@ -1,8 +1,8 @@
 """Tables as statistical offices publish them: suppressed and rounded counts, totals, wide layout.
 
-A suppressed cell is not measured. A count that is only known to lie between two whole numbers, by
-rounding or as "<10", is measured as their middle, with the standard deviation of a count that is
-uniform between them. An exact count is one of a standard deviation far below one count.
+A suppressed cell is not measured. A count that is known only to lie between two whole numbers,
+because of rounding or as "<10", is measured as their middle, with the standard deviation of a count
+that is uniform between them. An exact count gets a standard deviation far below one count.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 __all__ = ["EXACT", "Cell", "cell_of", "is_total", "long_lines", "range_of", "spread"]
 
 EXACT = 1e-3
-"""Standard deviation of exact counts: fitted tables agree with them to well below one count."""
+"""The standard deviation given to exact counts: fitted tables agree with them to well below one
+count.
+"""
 _TOTALS = {"total", "all", "both", "sum", "overall", "insgesamt", "gesamt", "ensemble"}
 _SUPPRESSED = {
     *("..", "...", ".", ":", "c", "x", "s", "*", "#", "/", "\u2026"),
@@ -34,14 +36,15 @@ _BETWEEN = re.compile(r"(-?\d+)\s*(?:-|\u2013|to|bis)\s*(\d+)", re.IGNORECASE)
 
 
 class Cell(NamedTuple):
-    """A published count and the standard deviation of what is not known of it."""
+    """A published count, and the standard deviation of its unknown error."""
 
     value: float
     stddev: float
 
 
 def spread(values: int) -> float:
-    """The standard deviation of a count that is uniform among so many whole numbers in a row.
+    """Return the standard deviation of a count that is uniform among `values` consecutive whole
+    numbers.
 
     >>> spread(1), round(spread(5), 3)
     (0.0, 1.414)
@@ -50,10 +53,10 @@ def spread(values: int) -> float:
 
 
 def cell_of(text: str) -> Cell | None:
-    """The count of a text that is no plain number; None for a suppressed cell.
+    """Return the count of a text that is no plain number; None for a suppressed cell.
 
-    Raises ValueError for other texts. A dash is among these: it stands for nothing in some tables
-    and for not known in others.
+    Raises ValueError for other texts, among them a dash: it means zero in some tables and unknown
+    in others.
 
     >>> cell_of("<10").value, cell_of("..") is None
     (4.5, True)
@@ -71,18 +74,18 @@ def cell_of(text: str) -> Cell | None:
 
 
 def _values_below(found: re.Match[str]) -> int:
-    """The number of whole numbers from 0 up to the bound that `_BELOW` has found."""
+    """Return the number of whole numbers from 0 up to the bound that `_BELOW` has found."""
     return int(found[2]) + (found[1] in ("<=", "\u2264"))
 
 
 def is_total(column: Column, text: str) -> bool:
-    """True where a label stands for all values of a column, and is none of them."""
+    """True if a label means all values of a column, and is none of them."""
     known = text in column.own_labels or text in (MISSING, *(column.missing or ()))
     return not known and text.strip().casefold() in _TOTALS
 
 
 def range_of(column: Column, text: str) -> str:
-    """A label such as "65+", "18-29" or "under 18" as a range "low..high"; others as they are.
+    """Return a label such as "65+", "18-29" or "under 18" as a range "low..high"; others unchanged.
 
     >>> from pgmkit.tables.numbers import Integer
     >>> [range_of(Integer(0, 99), each) for each in ("65+", "18-29", "under 18", "40")]
@@ -109,10 +112,10 @@ def long_lines(
     lines: Sequence[tuple[int, list[str]]],
     kept: Sequence[str],
 ) -> tuple[list[str], list[tuple[int, list[str]]], str] | None:
-    """The header, lines and value column of a wide table with a line a cell; None for others.
+    """Return the header, lines and value column of a wide table, with one line for each cell.
 
-    In a wide table all columns but those of `kept` are values of one further column of the schema.
-    Raises InvalidInput where they may be those of several.
+    In a wide table all columns except those in `kept` are values of one further column of the
+    schema. None for other tables. Raises InvalidInput if they may be values of several columns.
     """
     places = [i for i, name in enumerate(header) if name and name not in kept]
     across = [

@@ -1,6 +1,6 @@
-"""Files of records: read into codes in batches, written in chunks, whole or not at all.
+"""Files of records: read into codes in batches, and written completely or not at all.
 
-CSV values are read as texts, exactly as they stand; what they mean is the schema's business.
+CSV values are read as texts, exactly as they are in the file; the schema decides what they mean.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ _PARQUET = (".parquet", ".pq")
 def encode_file(
     path: str | os.PathLike[str], schema: Schema, *, ignore_extra: bool = True
 ) -> Dataset | NoRows:
-    """The records of a file as codes; only codes are ever held for all rows.
+    """Return the records of a file as codes; only codes are ever in memory for all rows.
 
-    CSV (also compressed: .csv.gz), parquet, JSON lines, and with the extra `files` Excel, SPSS,
-    Stata and SAS.
-    Columns that the schema does not have are an error unless `ignore_extra`, but for an index and
-    those that the schema's `file` ignores. Raises InvalidInput for a file that cannot be read, of
-    another suffix, without the schema's columns or with two of one name, and (unless the schema is
-    `placed`) for an ill-formed line, text that is not in the encoding, no records, values outside
-    the schema and broken constraints. In a placed schema an ill-formed line is a record of which
-    every value is outside.
+    Reads CSV (also compressed: .csv.gz), parquet, JSON lines, and with the extra `files` Excel,
+    SPSS, Stata and SAS. Columns that the schema does not have are an error unless `ignore_extra`;
+    an index and the columns that the schema's `file` ignores are always allowed.
+
+    Raises InvalidInput for a file that cannot be read, with another suffix, without the schema's
+    columns or with two of one name. Unless the schema is `placed`, also for an ill-formed line,
+    text that is not in the encoding, no records, values outside the schema and broken constraints.
+    In a placed schema an ill-formed line is a record of which every value is outside.
     """
     parts: dict[str, list[NDArray[Any]]] = {name: [] for name in schema.columns}
     unread: Counter[str] = Counter()
@@ -89,7 +89,7 @@ def encode_file(
 
 
 def _coded(column: Column, values: Any) -> tuple[NDArray[Any], int]:
-    """Codes in the smallest type, and how many values have no code of their own."""
+    """Return codes in the smallest type, and the number of values without a code of their own."""
     kind = np.min_scalar_type(column.size)
     known = dictionary(values)
     codes, unread = column.read(values if known is None else known[0])
@@ -106,9 +106,11 @@ def read_frame(
     ignore_extra: bool = True,
     also: Sequence[str] = (),
 ) -> Any:
-    """The schema's columns of a file, and those of `also`, as a pyarrow table, as they stand.
+    """Return the schema's columns of a file, and those in `also`, as a pyarrow table of the file's
+    values.
 
-    As `encode_file`; an ill-formed line of a placed schema is a record of nulls.
+    Raises InvalidInput as `encode_file` does; in a placed schema an ill-formed line is a record of
+    nulls.
     """
     import pyarrow as pa
 
@@ -130,14 +132,14 @@ def read_frame(
 
 
 def _repeats(column: Column) -> bool:
-    """True where a file is likely to hold few distinct texts of this column, over and over."""
+    """True if files are likely to have few distinct texts in this column."""
     if isinstance(column, Integer):
         return column.bins is None and column.edges is None
     return isinstance(column, Categorical | Boolean | Date)
 
 
 def _plain_decimals(values: Any, column: Column, form: FileFormat) -> Any:
-    """Texts of numbers with a decimal point, where the file writes a comma."""
+    """Return texts of numbers with a decimal point, if the file writes a decimal comma."""
     import pyarrow as pa
     from pyarrow import compute
 
@@ -161,9 +163,9 @@ def check_columns(
     ignore_extra: bool = True,
     also: Sequence[str] = (),
 ) -> None:
-    """Raises InvalidInput for a file whose columns are not the schema's and those of `also`.
+    """Raise InvalidInput for a file whose columns are not the schema's and those in `also`.
 
-    This reads the names alone, of JSON lines the first record.
+    Only the names are read; for JSON lines this is the first record.
     """
     _check_names(path, schema.file, all_names(path, schema.file), (*schema.columns, *also))
     if not ignore_extra:
@@ -186,7 +188,9 @@ def _check_no_others(
 
 
 def names_of(path: str | os.PathLike[str], form: FileFormat) -> list[str]:
-    """The column names of a file, but for an index and what the format ignores."""
+    """Return the column names of a file, without an index and the columns that the format
+    ignores.
+    """
     return [name for name in all_names(path, form) if not _is_left_out(name, form)]
 
 
@@ -195,7 +199,7 @@ def _is_left_out(name: str, form: FileFormat) -> bool:
 
 
 def all_names(path: str | os.PathLike[str], form: FileFormat) -> list[str]:
-    """The column names of a file, an index and ignored ones among them."""
+    """Return the column names of a file, including an index and ignored columns."""
     if _is_parquet(path):
         from pyarrow import ArrowInvalid, parquet
 
@@ -226,11 +230,11 @@ def batches(
     broken: list[object] | None = None,
     repeating: Collection[str] = (),
 ) -> Iterator[dict[str, Any]]:
-    """Columns by name as Arrow arrays, some 65,000 rows at a time; `names` limits them.
+    """Yield columns by name as Arrow arrays, some 65,000 rows at a time; `names` selects columns.
 
-    `broken`: a list that gets an entry for each ill-formed line; without it they are errors.
-    `repeating`: columns of few distinct texts, which CSV files give as dictionaries. Raises
-    InvalidInput as `encode_file` does.
+    `broken`: a list to which an entry is added for each ill-formed line; if None such lines are
+    errors. `repeating`: columns of few distinct texts, which are returned as dictionaries from CSV
+    files. Raises InvalidInput as `encode_file` does.
     """
     found = all_names(path, form)
     _check_names(path, form, found, names)
@@ -245,9 +249,9 @@ def batches(
 
 
 def write_file(path: str | os.PathLike[str], columns: Mapping[str, NDArray[Any]]) -> None:
-    """Write columns of plain values as CSV or parquet by the suffix, whole or not at all.
+    """Write columns of plain values as CSV or parquet, by the suffix, completely or not at all.
 
-    Texts of CSV are quoted as Python's csv module does, missing values are empty.
+    Texts in CSV are quoted as by Python's csv module; missing values are empty.
     """
     import csv
     import io
@@ -281,12 +285,12 @@ def write_records(
     *,
     spelled: Callable[[str], str] | None = None,
 ) -> int:
-    """Write coded records as CSV, parquet, JSON lines, Excel, SPSS or Stata, or not at all.
+    """Write coded records to a file, completely or not at all, and return their number.
 
-    The suffix says which. Memory holds one part at a time, of Excel, SPSS and Stata all records
-    (`pgmkit.tables.files.foreign_writing`). CSV has the separator and the decimal sign of the
-    schema's `file`, a header line, and is in UTF-8. `spelled` gives the spelling of every text and
-    name that a CSV or an Excel file gets. The number of records is returned.
+    The suffix selects CSV, parquet, JSON lines, Excel, SPSS or Stata. Memory holds one part at a
+    time, for Excel, SPSS and Stata all records (`pgmkit.tables.files.foreign_writing`). CSV is in
+    UTF-8, with a header line and the separator and decimal sign of the schema's `file`. `spelled`:
+    a function that returns the spelling of every text and name in a CSV or Excel file.
     """
     from pyarrow import parquet
 
@@ -333,7 +337,7 @@ def _header(names: Sequence[str], separator: str) -> bytes:
 
 
 def written_kind(path: str | os.PathLike[str]) -> str:
-    """Return the format that the suffix names to `write_records`: csv, parquet, json or foreign.
+    """Return the format that the suffix selects in `write_records`: csv, parquet, json or foreign.
 
     Raises InvalidInput for another suffix.
     """

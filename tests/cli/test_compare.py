@@ -1,0 +1,71 @@
+"""Mechanisms side by side: figures against a calculation by hand, the page, what is refused."""
+
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from mechanisms import k_way, run
+from mechanisms.cli import main
+from mechanisms.datasets.census import census, people, schema
+from mechanisms.synthesis.comparing import compared
+from pgmkit import write_file
+
+DATA = census(1500).project(["age", "sex", "work"])
+
+
+@pytest.fixture(autouse=True)
+def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def pgmkit(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["compare", *arguments])
+
+
+def test_errors_are_the_distances_of_tables() -> None:
+    """Half the absolute differences of shares, from the run with the same reproducible noise."""
+    pairs = k_way(DATA.domain, 2)
+    (found,) = compared(["mst"], DATA, pairs, 1.0, 1e-9, neighbours="add/remove")
+    model = run("mst", DATA, pairs, 1.0, 1e-9, neighbours="add/remove", seed=0).model
+    assert set(found.errors) == {c for k in (1, 2) for c in itertools.combinations(DATA.domain, k)}
+    for clique, error in found.errors.items():
+        table = np.asarray(model.marginal(clique))
+        real = np.zeros_like(table)
+        np.add.at(real, tuple(DATA.columns[name] for name in clique), 1 / len(DATA))
+        assert error == pytest.approx(np.abs(table / table.sum() - real).sum() / 2)
+
+
+def test_it_runs_on_made_up_records_and_draws_a_page() -> None:
+    Path("s.json").write_text('{"<b>": 2, "age": 4, "sex": 2}')
+    done = pgmkit("--schema", "s.json", "--mechanism", "mst", "--mechanism", "hdmm", "-o", "c.html")
+    assert done.exit_code == 0, done.output
+    page = Path("c.html").read_text(encoding="utf-8")
+    assert "10,000 made-up records" in page and page.count("<figure>") == 2 and "hdmm" in page
+    assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
+
+
+def test_public_records_and_json() -> None:
+    table = people(400)
+    write_file("p.csv", {n: table[n].to_numpy() for n in table.column_names})
+    schema().save("s.yaml")
+    done = pgmkit("--schema", "s.yaml", "--public", "p.csv", "--mechanism", "independent", "--json")
+    assert done.exit_code == 0, done.output
+    said = json.loads(done.stdout)
+    assert said["records"] == 400 and set(said["compared"][0]["mean"]) == {"1", "2"}
+
+
+def test_a_mechanism_that_refuses_says_why() -> None:
+    Path("s.json").write_text(json.dumps({f"c{i}": 50 for i in range(12)}))
+    done = pgmkit("--schema", "s.json", "--rows", "50", "--mechanism", "mwem", "--workload", "1")
+    assert done.exit_code == 0 and "mwem                 refused: " in done.stdout
+
+
+@pytest.mark.parametrize("name", ["gem-pub", "msst"])
+def test_what_cannot_run_alone_is_refused(name: str) -> None:
+    Path("s.json").write_text('{"age": 4, "sex": 2}')
+    done = pgmkit("--schema", "s.json", "--mechanism", name)
+    assert done.exit_code == 2 and name in done.stderr
